@@ -1,0 +1,61 @@
+# Everything runs in .venv, which the first target that needs it makes. Paths are relative: a clone may lie anywhere.
+
+TOPIC = Where should user sessions live?
+ARGS =
+export TOPIC
+
+python := .venv/bin/python
+pytest := $(python) -m pytest
+slow := slow or ptrace or root
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo run test test-slow check static format lint types imports docs bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: .venv/.stamp ## make .venv with everything (uv where it is, else python3 -m venv and pip)
+
+.venv/.stamp: pyproject.toml scripts/setup.sh
+	@sh scripts/setup.sh
+
+demo: .venv/.stamp ## a whole dialog between two daemons that ask no model
+	@dialog=$$(mktemp -d)/dialog.md && \
+	.venv/bin/dialogd run "Where should user sessions live?" --agents rehearsal,rehearsal --file "$$dialog" --pace 0.3
+
+run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents claude,grok"
+	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
+
+test: .venv/.stamp ## the fast tests (about a minute)
+	$(pytest) -m "not ($(slow))" --ignore=tests/docs $(ARGS)
+
+test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root; what cannot run here says why
+	$(pytest) -m "$(slow)" --ignore=tests/docs $(ARGS)
+
+check: static test test-slow docs ## the whole law: everything above and below that can fail
+
+static: lint types imports ## lint, types and imports
+
+format: .venv/.stamp ## put the code into shape
+	$(python) -m ruff format .
+	$(python) -m ruff check --fix .
+
+lint: .venv/.stamp ## ruff: shape and rules
+	$(python) -m ruff format --check .
+	$(python) -m ruff check .
+
+types: .venv/.stamp ## mypy --strict
+	$(python) -m mypy
+
+imports: .venv/.stamp ## who may import whom
+	.venv/bin/lint-imports --no-cache
+
+docs: .venv/.stamp ## links and commands of the documents
+	$(pytest) tests/docs
+
+bench: .venv/.stamp ## overhead per turn, beside the machine's own limit
+	$(python) scripts/bench_turns.py $(ARGS)
+
+clean: ## remove .venv and everything else that was made here
+	rm -rf .venv dist build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

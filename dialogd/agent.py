@@ -1,0 +1,252 @@
+"""The loop of one agent: read, decide, reply, append, tell. START READING HERE.
+
+`step` asks `decide` and carries its answer out; `run` repeats it whenever somebody wakes it. Everything that counts
+is in the file; what this object remembers can be lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from dialogd.backends import Backend
+from dialogd.call import Call
+from dialogd.errors import DialogdError
+from dialogd.events import Hub
+from dialogd.logfile import Addition, LogFile
+from dialogd.peers import Peers
+from dialogd.protocol.decide import STALL_GRACE, Action, Reply, Stop, Wait, Write, decide
+from dialogd.protocol.model import USER, Condition, Dialog
+from dialogd.protocol.signals import Signal, signals
+from dialogd.seen import Seen
+from dialogd.turns import STORAGE_WAIT, Options, Turns
+
+T = TypeVar("T")
+
+FULL_READ = 30.0  # seconds after which the whole file is read again, off the hot path
+
+
+class Agent:
+    """One participant at one dialog file."""
+
+    def __init__(self, me: str, file: LogFile, backend: Backend, peers: Peers, hub: Hub, options: Options) -> None:
+        self.me = me
+        self.file = file
+        self.backend = backend
+        self.peers = peers
+        self.hub = hub
+        self.options = options
+        self.seen = Seen(options.pace)
+        self.dialog: Dialog | None = None
+        self.action: Action = Wait("starting", "starting")
+        self.wakes = asyncio.Event()
+        self.turns = Turns(me, file, backend, hub, options, self)
+        self._settled = asyncio.Condition()
+        self._high = 0
+        self._announced = 0
+        self._stopping = False
+        # One thread: the disk is used in order, and never blocks the event loop.
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+
+    # -- the loop -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Step whenever woken, by a notify, the file watch or the poll, until `stop`."""
+        while not self._stopping:
+            self.wakes.clear()
+            try:
+                self.action = await self.step()
+            except DialogdError as error:
+                self.action = Wait("error", f"{error}; {error.fix}", STORAGE_WAIT)
+            except OSError as error:
+                self.action = Wait("error", f"{error.strerror}: {self.file.path}", STORAGE_WAIT)
+            self._say_state()
+            async with self._settled:
+                self._settled.notify_all()
+            if not isinstance(self.action, Reply | Write):
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self.wakes.wait(), self._patience())
+
+    async def step(self) -> Action:
+        """Read, decide, act once; gives what was decided."""
+        dialog = await self.look()
+        if dialog is None:
+            return Wait("no_dialog", f"there is no dialog at {self.file.path} yet; write one, or `dialogd new TOPIC`")
+        action = decide(dialog, self.me, self.seen.clock(await self._working(dialog)))
+        match action:
+            case Reply(debt):
+                return await self.turns.pay(dialog, debt)
+            case Write(None):
+                await self.on_disk(self.file.newline)
+            case Write():
+                await self._write(action)
+        return action
+
+    def wake(self) -> None:
+        """Look at the file soon."""
+        self.wakes.set()
+
+    def _patience(self) -> float:
+        seconds = self.action.seconds if isinstance(self.action, Wait) else None
+        return self.options.poll if seconds is None else max(0.001, min(seconds, self.options.poll))
+
+    # -- reading --------------------------------------------------------------------------------------------------
+
+    async def look(self, *, full: bool = False) -> Dialog | None:
+        """Read the file; None while there is none. Notices new dialogs and cuts, and finishes torn tails."""
+        try:
+            dialog = await self.on_disk(lambda: self.file.read(full=full or self.file.age_of_full_read > FULL_READ))
+        except FileNotFoundError:
+            self.dialog = None
+            return None
+        first = self.dialog is None
+        if first or (dialog.last is not None and dialog.last.condition in (Condition.DAMAGED, Condition.UNFINISHED)):
+            dialog = await self.on_disk(self.file.finish_torn)
+        if first or dialog.state.number < self._high:
+            await self._check_identity(dialog, first=first)
+        self._high = dialog.state.number
+        self.seen.observe(dialog, self.file.path)
+        self._announce(dialog)
+        self.dialog = dialog
+        return dialog
+
+    async def _check_identity(self, dialog: Dialog, *, first: bool) -> None:
+        """Set the journal aside when turns that were committed are gone: a new dialog, or a person's cut."""
+        present = {entry.chain for entry in dialog.entries}
+        committed = await self.on_disk(self.file.journals.committed)
+        gone = [number for number, chain in sorted(committed.items()) if chain not in present]
+        if gone and (dialog.state.number < max(committed) or len(gone) == len(committed)):
+            aside = await self.on_disk(lambda: self.file.set_aside(present))
+            if aside is not None:
+                where = f"; their text is kept in {aside}/dropped.md"
+                self.hub.publish("note", text=f"turns {gone[0]} to {gone[-1]} are no longer in the file{where}")
+            self.turns.forget()
+        if not first:
+            self.seen.began_anew()
+            self._announced = 0
+        started = await self.on_disk(lambda: [r for r in self.turns.journal.records() if r["kind"] == "started"])
+        self.seen.started = bool(started) and started[-1].get("dialog") == dialog.id
+
+    def _announce(self, dialog: Dialog) -> None:
+        """Publish the entries that came since the last look."""
+        known = self._announced
+        if self.dialog is None:
+            known = len(dialog.entries)
+        for entry in dialog.entries[known:]:
+            if entry.condition is Condition.UNFINISHED:
+                return
+            kind = "turn" if entry.is_turn else "note"
+            marks = [str(mark) for mark in entry.marks]
+            self.hub.publish(
+                kind, number=entry.number, id=entry.id, by=entry.by, name=entry.name, text=entry.body, marks=marks
+            )
+            known += 1
+        self._announced = known
+
+    async def _working(self, dialog: Dialog) -> frozenset[str]:
+        """Ask the daemons of overdue agents whether they are at it; nobody is asked before that."""
+        overdue = dialog.state.limits.timeout + STALL_GRACE
+        ages = self.seen.clock().ages
+        late = [d.agent for d in dialog.state.debts if ages.get(d.key, 0.0) >= overdue and not d.stalled]
+        if not late or dialog.state.paused:
+            return frozenset()
+        return await self.peers.working(dialog, late, str(self.file.path))
+
+    async def _write(self, action: Write) -> None:
+        """Append the note that `decide` asked for, if it asks for it still once the lock is held."""
+        clock = self.seen.clock()
+
+        def make(now: Dialog) -> Addition | None:
+            again = decide(now, self.me, clock)
+            return Addition(again.draft) if isinstance(again, Write) and again.draft is not None else None
+
+        dialog = await self.on_disk(lambda: self.file.append(make, self.turns.journal))
+        if dialog is not None:
+            self.tell(dialog)
+
+    # -- what others ask ------------------------------------------------------------------------------------------
+
+    async def nudge(self, sender: str = "", *, start: bool = False) -> Action:
+        """A notify: look now, and say what comes of it.
+
+        A person's notify, or one that a peer passes on with `start`, also starts or revives the dialog that is there.
+        """
+        self.wake()
+        if self.call is not None:
+            return self.action
+        try:
+            dialog = await self.look()
+        except DialogdError as error:
+            return Wait("error", f"{error}; {error.fix}")
+        if dialog is None:
+            return Wait("no_dialog", f"there is no dialog at {self.file.path} yet; write one, or `dialogd new TOPIC`")
+        if start or sender in ("", USER):
+            await self._begin(dialog, passed_on=start)
+        return decide(dialog, self.me, self.seen.clock())
+
+    async def _begin(self, dialog: Dialog, *, passed_on: bool) -> None:
+        """Take the dialog as wanted, remember it, and tell the others who owe a turn."""
+        self.seen.nudge()
+        if dialog.state.outcome is not None:
+            return
+        if not dialog.state.spoken and not self.seen.started:
+            self.seen.started = True
+            await self.on_disk(lambda: self.turns.journal.record("started", dialog=dialog.id))
+        if not passed_on:
+            self.peers.start(dialog)
+
+    async def settled(self) -> None:
+        """Wait until the loop has finished one more step."""
+        async with self._settled:
+            await self._settled.wait()
+
+    async def stop(self) -> None:
+        """End the loop and the call under way; nothing is appended any more."""
+        self._stopping = True
+        self.wake()
+
+    async def close(self) -> None:
+        """Give back what was held."""
+        await self.backend.close()
+        await self.peers.close()
+        self._disk.shutdown(wait=False, cancel_futures=True)
+
+    async def on_disk(self, work: Callable[[], T]) -> T:
+        """Run a blocking piece of work in the one thread that touches the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+
+    def tell(self, dialog: Dialog | None) -> None:
+        """Tell the peers that there is something new; a hint that may get lost."""
+        peers = self.peers.of(dialog)
+        if dialog is not None and peers:
+            self.hub.publish("telling", peers=sorted(peers))
+            self.peers.tell(dialog)
+
+    _said: tuple[str, ...] = ()
+
+    def _say_state(self) -> None:
+        """Publish a state once, when it changes."""
+        match self.action:
+            case Wait(status, reason, _):
+                now: tuple[str, ...] = (status, reason.split(";")[0] if status in ("pace", "unfinished") else reason)
+            case Stop(outcome):
+                now = ("ended", f"{outcome.name} {outcome.reason}".strip(), outcome.entry)
+            case _:
+                return
+        if now == self._said or now[0] in ("pace", "late", "interrupted"):
+            return
+        self._said = now
+        found = [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in self.noticed()]
+        self.hub.publish("state", state=now[0], reason=now[1], signals=found)
+
+    def noticed(self) -> list[Signal]:
+        """The signals of the dialog as last read."""
+        return list(signals(self.dialog)) if self.dialog is not None else []
+
+    @property
+    def call(self) -> Call | None:
+        """The call under way, or None."""
+        return self.turns.call

@@ -1,0 +1,178 @@
+"""The `command` backend: any program that reads a prompt on stdin and prints its reply."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import shlex
+import shutil
+import signal
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+from dialogd.backends import Options, Request, Usage
+from dialogd.backends.child import Child
+from dialogd.errors import BackendError, BadInput
+
+OUTPUT_CAP = 4 * 1024 * 1024  # bytes
+ERROR_LINE = 200  # characters of stderr's last line that an error quotes
+
+# A command sees these and what the settings add, never the daemon's keys.
+PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TERM", "TMPDIR", "USER", "LOGNAME", "SHELL", "TZ"})
+
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-_])")
+
+
+class Command:
+    """Runs `options.command`, once per reply, in `options.project` (default: the daemon's directory).
+
+    No shell is involved. The environment is clean: `PASSED_ON`, `LC_*`, `options.environment`, and
+    `DIALOGD_AGENT`, `DIALOGD_TURN`, `DIALOGD_FILE`. Whatever the command starts ends with it.
+    Raises `BadInput` for a command that is empty, unreadable or not there.
+    """
+
+    name = "command"
+    model = ""
+    costs = False
+
+    def __init__(self, options: Options) -> None:
+        self._words = _split(options.command)
+        self._project = options.project
+        self._environment = {**clean_environment(os.environ), **options.environment}
+        if options.project is not None and not options.project.is_dir():
+            raise BadInput(
+                f"the project {str(options.project)!r} is not a directory",
+                fix="name an existing directory with --project",
+            )
+        if self._program() is None:
+            raise BadInput(f"{self._missing()} (PATH is {self._path()})", fix=_INSTALL)
+
+    async def reply(self, request: Request) -> AsyncIterator[str | Usage]:
+        """Stream what the command prints. Raises `BackendError` for everything else than text and exit code 0."""
+        child = self._start(request)
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        parts: list[str] = []
+        size = 0
+        try:
+            while size <= OUTPUT_CAP and (chunk := await child.read()):
+                text = decoder.decode(chunk[: OUTPUT_CAP - size])
+                size += len(chunk)
+                parts.append(text)
+                if text:
+                    yield text
+            if rest := decoder.decode(b"", final=True):
+                parts.append(rest)
+                yield rest
+        finally:
+            code = await child.end()
+        if size > OUTPUT_CAP:
+            raise BackendError(
+                f"printed more than {OUTPUT_CAP // 1024 // 1024} MiB and was ended",
+                fix=f"make {self._words[0]!r} print its reply and nothing else",
+                partial="".join(parts),
+            )
+        self._judge(child, code, "".join(parts))
+
+    async def close(self) -> None:
+        """Nothing is kept between replies."""
+
+    def _start(self, request: Request) -> Child:
+        program = self._program()
+        if program is None:
+            raise BackendError(self._missing(), fix=_INSTALL)
+        environment = {
+            **self._environment,
+            "DIALOGD_AGENT": request.agent.id,
+            "DIALOGD_TURN": str(request.turn),
+            "DIALOGD_FILE": str(request.file.absolute()),
+        }
+        prompt = request.prompt().encode("utf-8", "replace")
+        try:
+            return Child([program, *self._words[1:]], prompt, environment, self._project)
+        except OSError as error:
+            raise BackendError(
+                f"no process could be started: {error.strerror}: {error.filename or program}",
+                fix="look at the limits of this machine (`ulimit -a`, free memory) and at the project directory",
+                retryable=True,
+            ) from error
+
+    def _judge(self, child: Child, code: int, text: str) -> None:
+        """Raise `BackendError` unless the command did its work."""
+        if child.errno is not None:
+            raise BackendError(
+                f"cannot run {self._words[0]!r}: {os.strerror(child.errno)}",
+                fix="it must be a program for this machine, or a script whose first line names its interpreter (#!)",
+            )
+        said = last_line(child.stderr)
+        if code != 0:
+            raise BackendError(
+                f"exited {_exit(code)}: {said}" if said else f"exited {_exit(code)}",
+                fix=f"run {self._words[0]!r} by hand, with a question on stdin, and see why it fails",
+                retryable=True,
+                partial=text,
+            )
+        if not text.strip():
+            raise BackendError(
+                f"printed nothing; on stderr: {said}" if said else "printed nothing",
+                fix=f"make {self._words[0]!r} print its reply on stdout",
+                retryable=True,
+            )
+
+    def _path(self) -> str:
+        return self._environment.get("PATH", os.defpath)
+
+    def _program(self) -> str | None:
+        """The full path of the program, or None. One named by a path is looked up from the project."""
+        program = self._words[0]
+        if os.sep in program:
+            program = str((self._project or Path()) / program)
+        found = shutil.which(program, path=self._path())
+        return str(Path(found).absolute()) if found else None
+
+    def _missing(self) -> str:
+        program = self._words[0]
+        if os.sep in program and ((self._project or Path()) / program).exists():
+            return f"not an executable file: {program!r}"
+        return f"command not found: {program!r}"
+
+
+_INSTALL = "install it, make it executable (chmod +x), or give its full path; no shell is used, so no ~ and no aliases"
+
+
+def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The part of an environment that is passed on to commands."""
+    return {key: value for key, value in environment.items() if key in PASSED_ON or key.startswith("LC_")}
+
+
+def last_line(stderr: bytes) -> str:
+    """The last line with text on it, printable, at most `ERROR_LINE` characters; "" without one."""
+    text = _ESCAPE_SEQUENCE.sub("", stderr.decode("utf-8", "replace"))
+    lines = (" ".join("".join(c if c.isprintable() else " " for c in line).split()) for line in text.split("\n"))
+    return next((line[:ERROR_LINE] for line in reversed(list(lines)) if line), "")
+
+
+def _split(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise BadInput(
+            f"the command {command!r} cannot be split into words: {error}",
+            fix="close every quote; a quote of its own is written \\' or \\\"",
+        ) from error
+    if not words or not words[0]:
+        raise BadInput(
+            "the command backend has no command",
+            fix="give one: --command 'prog args' (prompt on stdin, reply on stdout)",
+        )
+    if "\0" in command:
+        raise BadInput("the command contains a NUL character", fix="write it without")
+    return words
+
+
+def _exit(code: int) -> str:
+    """An exit code in words: `1`, `139 (SIGSEGV)`."""
+    try:
+        return f"{code} ({signal.Signals(code - 128).name})" if code > 128 else str(code)
+    except ValueError:
+        return str(code)

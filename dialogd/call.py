@@ -1,0 +1,97 @@
+"""One call of a backend: attempts, waits, deadline, and the text as whole redacted lines while it arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dialogd.backends import Backend, Request, Usage
+from dialogd.errors import BackendError
+from dialogd.protocol.redact import redact
+from dialogd.protocol.text import clean
+from dialogd.protocol.units import in_words
+
+ATTEMPTS = 3
+LONGEST_WAIT = 10.0  # seconds between attempts, unless the service asks for more
+LARGEST = 4 * 1024 * 1024  # characters of a reply; more is a runaway
+
+
+@dataclass(slots=True)
+class Call:
+    """A call under way: what has arrived, and what it used. `seconds` is its age."""
+
+    began: float = field(default_factory=time.monotonic)
+    text: str = ""
+    usage: Usage = field(default_factory=Usage)
+    attempt: int = 1
+
+    @property
+    def seconds(self) -> float:
+        """How long it has been going on."""
+        return time.monotonic() - self.began
+
+
+async def ask(
+    backend: Backend,
+    request: Request,
+    call: Call,
+    *,
+    deadline: float,
+    retry_wait: float,
+    on_line: Callable[[str], None],
+) -> str:
+    """The backend's reply. Up to three attempts within `deadline` seconds from the call's beginning.
+
+    Raises `BackendError` once no attempt is left, the deadline has passed, or trying again is useless.
+    """
+    try:
+        async with asyncio.timeout(max(0.0, deadline - call.seconds)):
+            while True:
+                try:
+                    return await _attempt(backend, request, call, on_line)
+                except BackendError as error:
+                    if not error.retryable or call.attempt >= ATTEMPTS:
+                        raise
+                    wait = error.retry_after or _wait(call.attempt, retry_wait)
+                    call.attempt += 1
+                    await asyncio.sleep(wait)
+    except TimeoutError:
+        raise BackendError(
+            f"no answer within {in_words(deadline)}",
+            fix="ask again with `dialogd retry`, or raise **Timeout:** in the header",
+            partial=call.text,
+        ) from None
+
+
+def _wait(attempt: int, shortest: float) -> float:
+    """Two to ten seconds by default, doubling, with jitter so that agents do not knock together."""
+    base = min(shortest * 2.0 ** (attempt - 1), max(LONGEST_WAIT, shortest))
+    return float(base * random.uniform(0.75, 1.25))
+
+
+async def _attempt(backend: Backend, request: Request, call: Call, on_line: Callable[[str], None]) -> str:
+    parts: list[str] = []
+    size, line = 0, ""
+    call.text = ""
+    async for chunk in backend.reply(request):
+        if isinstance(chunk, Usage):
+            call.usage = chunk
+            continue
+        parts.append(chunk)
+        size += len(chunk)
+        if size > LARGEST:
+            raise BackendError(
+                f"the reply passed {LARGEST:,} characters", fix="ask for a shorter one", partial="".join(parts)
+            )
+        *whole, line = (line + chunk).split("\n")
+        for part in whole:
+            on_line(redact(clean(part))[0])
+        if whole:
+            call.text = "".join(parts)
+    if line:
+        on_line(redact(clean(line))[0])
+    call.text = "".join(parts)
+    return call.text

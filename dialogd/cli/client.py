@@ -1,0 +1,78 @@
+"""How the command line talks to daemons: which ones run at a file, and short questions over loopback."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dialogd.registry import Registry, Running
+from dialogd.settings import Settings
+from dialogd.state import StateDir
+
+T = TypeVar("T")
+
+NOTIFY_SECONDS = 0.3
+HEALTH_SECONDS = 0.5
+LARGEST_ANSWER = 1024 * 1024
+
+
+def daemons(settings: Settings, file: Path | None = None) -> tuple[Running, ...]:
+    """This user's running daemons: of one file, or all."""
+    running = Registry(StateDir(settings.state_dir)).running()
+    if file is None:
+        return running
+    return tuple(daemon for daemon in running if _real(Path(daemon.file)) == _real(file))
+
+
+def _real(file: Path) -> Path:
+    """One name per file, whatever way led to its folder; the file itself is never followed."""
+    return file.parent.resolve() / file.name
+
+
+def ask(
+    port: int, method: str, path: str, body: Mapping[str, object] | None = None, *, seconds: float
+) -> tuple[int, dict[str, Any]] | None:
+    """Status and JSON of one request to a daemon, None without an answer in `seconds`. Knows no proxies."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+    try:
+        data = None if body is None else json.dumps(body)
+        connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
+        response = connection.getresponse()
+        answer = json.loads(response.read(LARGEST_ANSWER) or b"{}")
+        return response.status, answer if isinstance(answer, dict) else {}
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+
+
+def health(daemon: Running) -> dict[str, Any] | None:
+    """What a daemon says about itself; None when it does not answer, or somebody else does."""
+    answer = ask(daemon.port, "GET", "/health", seconds=HEALTH_SECONDS)
+    if answer is None or answer[0] != 200 or answer[1].get("pid") != daemon.pid:
+        return None
+    return answer[1]
+
+
+def notify(running: Iterable[Running], sender: str = "USER") -> tuple[str, ...]:
+    """Tell daemons to look at the file; gives the ids of those that answered. Best effort: they watch it anyway."""
+
+    def tell(daemon: Running) -> str:
+        answer = ask(daemon.port, "POST", "/notify", {"from": sender}, seconds=NOTIFY_SECONDS)
+        return daemon.id if answer is not None and answer[0] < 400 else ""
+
+    return tuple(filter(None, in_parallel(tell, running)))
+
+
+def in_parallel(work: Callable[[Running], T], running: Iterable[Running]) -> list[T]:
+    """`work` on every daemon at once; results in their order."""
+    items = list(running)
+    if len(items) < 2:
+        return [work(item) for item in items]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(min(len(items), 16)) as pool:
+        return list(pool.map(work, items))

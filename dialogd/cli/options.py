@@ -1,0 +1,73 @@
+"""Options that several commands share, and the settings they lead to."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dialogd.config import load
+from dialogd.errors import NotRunning
+from dialogd.journal import Journals
+from dialogd.logfile import LogFile
+from dialogd.protocol.model import Dialog
+from dialogd.settings import Settings
+from dialogd.state import StateDir
+
+FileOption = Annotated[
+    str | None,
+    typer.Option("--file", metavar="F", help="The dialog file. Default: DIALOGD_FILE, else /tmp/claude-dialog.md."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print facts as JSON on stdout.")]
+
+Question = Annotated[
+    str | None, typer.Option("--question", "-q", metavar="TEXT", help="What is to be decided. Default: the topic.")
+]
+QuestionFile = Annotated[
+    str | None, typer.Option(metavar="F", help="Read the question from a file; `-` reads standard input.")
+]
+Agents = Annotated[str | None, typer.Option(metavar="LIST", help="Backends, seated as A, B, C …: rehearsal,rehearsal")]
+OneAgent = Annotated[
+    list[str] | None,
+    typer.Option("--agent", metavar="SPEC", help="ID=BACKEND[:MODEL][@DIR]; repeat it for each agent."),
+]
+MaxTurns = Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many turns. Default: 20.")]
+Timeout = Annotated[
+    str | None, typer.Option(metavar="TIME", help="How long one reply may take: 5m, 90 seconds. Default: 5 minutes.")
+]
+First = Annotated[str | None, typer.Option(metavar="ID", help="Who speaks first. Default: the first agent.")]
+ContextFiles = Annotated[
+    list[str] | None,
+    typer.Option("--context", metavar="FILE", help="A file the agents are to know; repeat it for more."),
+]
+Step = Annotated[bool, typer.Option("--step", help="After every agent turn the word is yours.")]
+TemplateName = Annotated[str, typer.Option("--template", metavar="NAME", help="What the dialog starts from.")]
+Replace = Annotated[bool, typer.Option("--replace", help="Archive and replace a dialog that has not ended.")]
+Pace = Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds between an agent's turns. Default: 2.")]
+
+
+def settings_for(file: str | None = None, **flags: object) -> Settings:
+    """The settings of this command: these flags, then environment and files. The dialog's path comes out normal."""
+    return load({"file": _whole(file) if file is not None else None, **flags}, os.environ, Path.cwd())
+
+
+def _whole(file: str) -> str:
+    """The path without `..`, so that every command and daemon writes the same name for the same file."""
+    return os.path.normpath(Path.cwd() / Path(file).expanduser()) if file.strip() else file
+
+
+def log_of(settings: Settings) -> LogFile:
+    """The dialog file of these settings, which need not exist."""
+    return LogFile(settings.file, Journals(StateDir(settings.state_dir).dialog(settings.file)))
+
+
+def dialog_at(log: LogFile) -> Dialog:
+    """The dialog as the file stands. Raises `NotRunning` when there is none, and what reading raises."""
+    try:
+        return log.read()
+    except FileNotFoundError:
+        raise NotRunning(
+            f"there is no dialog at {log.path}", fix="begin one: dialogd new TOPIC; or name another file with --file"
+        ) from None

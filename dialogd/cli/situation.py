@@ -1,0 +1,147 @@
+"""How a dialog stands, in words: what the file says, and what its daemons say they are doing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dialogd.cli.client import health, in_parallel
+from dialogd.cli.terminal import line
+from dialogd.protocol.decide import Clock, Wait, decide
+from dialogd.protocol.model import ANY, USER, Dialog, Outcome
+from dialogd.protocol.units import in_words
+from dialogd.registry import Running
+
+
+def exit_code(outcome: Outcome | None) -> int:
+    """0 for a dialog that goes on or ended in consensus, 1 for one that ended in an error, 4 for any other end."""
+    if outcome is None or outcome.name == "CONSENSUS_REACHED":
+        return 0
+    return 1 if outcome.failed else 4
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A dialog and the health of its daemons, by agent id; None for one that is registered and does not answer."""
+
+    dialog: Dialog
+    file: Path
+    daemons: tuple[Running, ...]
+    healths: Mapping[str, dict[str, Any] | None]
+
+    @classmethod
+    def of(cls, dialog: Dialog, file: Path, daemons: Iterable[Running]) -> Situation:
+        """Ask every daemon of the dialog, all at once."""
+        running = tuple(daemons)
+        answers = in_parallel(health, running)
+        return cls(dialog, file, running, {daemon.id: answer for daemon, answer in zip(running, answers, strict=True)})
+
+    @property
+    def owing(self) -> tuple[str, ...]:
+        """The agents that owe a turn."""
+        return tuple(who for who in self.dialog.state.owing if who != USER)
+
+    @property
+    def phase(self) -> str:
+        """One word for programs: waiting, thinking, paused, waiting_for_user, ended, error."""
+        state = self.dialog.state
+        if state.outcome is not None:
+            return "error" if state.outcome.failed else "ended"
+        if any(answer and answer.get("working_on") for answer in self.healths.values()):
+            return "thinking"
+        if state.paused:
+            return "paused"
+        return "waiting" if self.owing else "waiting_for_user"
+
+    @property
+    def turn_of(self) -> tuple[str, ...]:
+        """Whose turn it is, the person included."""
+        return self.dialog.state.owing
+
+    def reasons(self) -> tuple[str, ...]:
+        """Why the dialog stands where it stands, one sentence each; never empty."""
+        state = self.dialog.state
+        if state.outcome is not None:
+            return (ended(state.outcome),)
+        held = self._held()
+        busy = {agent: text for agent in self.healths if (text := self._thinking(agent))}
+        if held is not None:
+            return (self._words(held), *busy.values())
+        return (*busy.values(), *(self._idle(agent) for agent in self.owing if agent not in busy))
+
+    def _held(self) -> Wait | None:
+        """What keeps everybody from going on; None when an agent may."""
+        agents = [agent.id for agent in self.dialog.header.agents]
+        me = next((who for who in self.owing if who in agents), agents[0])
+        action = decide(self.dialog, me, Clock(rest=_rest(self.file)))
+        return action if isinstance(action, Wait) else None
+
+    def _words(self, held: Wait) -> str:
+        return (self._failure() if held.status == "waiting_for_user" else "") or line(held.reason)
+
+    def _failure(self) -> str:
+        """Which agent's failure gave the turn to the person, and what they can do."""
+        last = self.dialog.last
+        mark = last.mark("AGENT_ERROR") if last else None
+        if mark is None or self.dialog.state.question:
+            return ""
+        agent, cause, fix = (*mark.fields, "", "")[:3]
+        return line(f"{agent} failed: {cause} ({fix}); `dialogd retry {agent}` asks it once more")
+
+    def _thinking(self, agent: str) -> str:
+        """Since when that agent works, and how long it may; "" when it does not."""
+        work = (self.healths.get(agent) or {}).get("working_on")
+        if not isinstance(work, dict):
+            return ""
+        timeout = self.dialog.state.limits.timeout
+        since = in_words(round(float(work.get("seconds") or 0.0)))
+        return f"{agent} thinks about turn {work.get('turn')} since {since} (at most {in_words(timeout)})"
+
+    def _idle(self, agent: str) -> str:
+        """Why that agent owes a turn and does not work on it."""
+        if agent == ANY:
+            return "any agent may speak"
+        answer = self.healths.get(agent)
+        if answer is None:
+            daemon = next((daemon for daemon in self.daemons if daemon.id == agent), None)
+            if daemon is not None:
+                return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"
+            return f"waiting for {agent}; its daemon does not run: dialogd start {agent}"
+        waiting = answer.get("waiting")
+        if isinstance(waiting, dict) and waiting.get("status") not in ("starting", "not_my_turn"):
+            return f"waiting for {agent}: {line(str(waiting.get('reason')))}"
+        return f"waiting for {agent}, which is about to reply"
+
+    def needs_person(self) -> str:
+        """What the person is asked, in words; "" while an agent can go on by itself."""
+        state, held = self.dialog.state, self._held()
+        if held is None or held.status not in ("waiting_for_user", "unknown_turn", "damaged", "no_turn_yet"):
+            return ""
+        if state.question:
+            return line(f"{state.asker} asks you: {state.question}" if state.asker else state.question)
+        if self.dialog.header.setup.get("step") is True and not self._failure():
+            return "step mode: it is your turn"
+        return self._words(held)
+
+    def turn_line(self) -> str:
+        """How many turns there are and how many may be."""
+        state = self.dialog.state
+        left = max(state.limits.max_turns - state.counted, 0)
+        return f"turn {state.counted} of {state.limits.max_turns} ({left} left)"
+
+
+def ended(outcome: Outcome) -> str:
+    """How it ended, in words."""
+    reason = f": {outcome.reason}" if outcome.reason else ""
+    return line(f"ended with {outcome.name}{reason}")
+
+
+def _rest(file: Path) -> float:
+    """Seconds since the file was last written."""
+    try:
+        return max(time.time() - file.stat().st_mtime, 0.0)
+    except OSError:
+        return 0.0

@@ -1,0 +1,182 @@
+"""The composition root: settings -> parts -> one running daemon; signals and exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from dialogd import logs, person
+from dialogd.agent import Agent
+from dialogd.archive import archive
+from dialogd.backends import Options, load_backend
+from dialogd.errors import BadInput, DialogdError
+from dialogd.events import Hub
+from dialogd.journal import Journals
+from dialogd.logfile import LogFile
+from dialogd.peers import Peers
+from dialogd.protocol.model import Dialog
+from dialogd.registry import Registry
+from dialogd.server.app import create_app
+from dialogd.server.uvicorn_server import Server, bind, make_server
+from dialogd.server.wire import Halt, Stopped
+from dialogd.settings import Settings, default_port
+from dialogd.state import StateDir
+from dialogd.turns import Options as TurnOptions
+from dialogd.watch import watch
+
+
+def serve(settings: Settings, peers: Mapping[str, str]) -> int:
+    """Run one agent's daemon until it is stopped; gives the exit code, 0 for any ordered end.
+
+    `peers` are addresses by agent id that count before the header's. Raises `AlreadyRunning` for a taken port or
+    seat, `BadInput` for settings that make no sense or an id that the dialog does not know.
+    """
+    state = StateDir(settings.state_dir)
+    file = settings.file.parent.resolve() / settings.file.name
+    backend = load_backend(settings.backend, Options("", settings.command, settings.model, settings.project))
+    log = LogFile(file, Journals(state.dialog(file)))
+    present = _known_dialog(log)
+    port = _port(settings, present)
+    with ExitStack() as stack:
+        registry = Registry(state)
+        stack.enter_context(registry.seat(settings.id, file))
+        listener = stack.enter_context(bind(port))
+        port = int(listener.getsockname()[1])
+        log_file = state.logs / f"{settings.id}-{port}.log"
+        logs.set_up_logging(settings.id, log_file, json_lines=settings.log_format == "json", debug=settings.debug)
+        stack.enter_context(registry.entry(settings.id, port, file, log_file))
+        hub = Hub(logs.say_event)
+        options = TurnOptions(settings.name, settings.role, settings.pace, settings.poll, settings.retry_wait)
+
+        async def run() -> None:
+            agent = Agent(settings.id, log, backend, Peers(settings.id, peers), hub, options)
+            await Daemon(agent, listener, port, state).run()
+
+        asyncio.run(run())
+    return 0
+
+
+def _known_dialog(log: LogFile) -> Dialog | None:
+    """The dialog, if one can be read already; a file that is not one yet is waited for, an unsafe one is refused."""
+    try:
+        return log.read()
+    except FileNotFoundError:
+        if not log.path.parent.is_dir():
+            raise BadInput(
+                f"the folder {log.path.parent} does not exist", fix="make it, or name a file with --file"
+            ) from None
+    return None
+
+
+def _port(settings: Settings, dialog: Dialog | None) -> int:
+    """The port: a flag's or variable's, else the header's for this id, else 3001 and up by letter."""
+    me = settings.id
+    if not me:
+        raise BadInput("which agent is this?", fix="name it: dialogd start A, or set DIALOGD_ID")
+    known = dialog.header.agent(me) if dialog else None
+    if dialog is not None and known is None:
+        ids = ", ".join(agent.id for agent in dialog.header.agents)
+        raise BadInput(
+            f"the dialog at {settings.file} has no agent {me!r}; its agents are {ids}",
+            fix=f"start one of those, or add {me} to **Agents:** in the header",
+        )
+    port = settings.port
+    if port is None and known is not None:
+        port = int(known.url.rpartition(":")[2])
+    if port is None:
+        port = default_port(me)
+    if port is None:
+        raise BadInput(f"which port should {me} use?", fix="name it with --port, or in **Agents:** in the header")
+    return port
+
+
+class Daemon:
+    """One agent, its HTTP server, its file watch."""
+
+    def __init__(self, agent: Agent, listener: socket.socket, port: int, state: StateDir) -> None:
+        self.agent = agent
+        self.port = port
+        self.state = state
+        self._over = asyncio.Event()
+        app = create_app(agent, port, self.halt)
+        self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close])
+        self._loop: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Serve until a signal or a stop."""
+        running = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            running.add_signal_handler(number, self._over.set)
+        agent = self.agent
+        serving = asyncio.create_task(self.server.serve())
+        stop_watching = asyncio.Event()
+        watching = asyncio.create_task(watch(agent.file.path, agent.wake, stop_watching))
+        self._loop = asyncio.create_task(self._supervised())
+        agent.hub.publish("ready", id=agent.me, port=self.port, file=str(agent.file.path), backend=agent.backend.name)
+        await asyncio.wait({serving, asyncio.ensure_future(self._over.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        stop_watching.set()
+        await self._end_loop()
+        self.server.should_exit = True
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait_for(serving, 2)
+        watching.cancel()
+        await agent.close()
+        self._sum_up()
+
+    async def _supervised(self) -> None:
+        """The loop, started again after a bug: one bad moment must not silence an agent."""
+        self.agent.peers.tell(await self._first_look())
+        while True:
+            try:
+                await self.agent.run()
+                return
+            except Exception:  # the supervisor: whatever it was, it is logged with its traceback
+                logs.log.exception("unexpected error; going on in a second")
+                await asyncio.sleep(1)
+
+    async def _first_look(self) -> Dialog | None:
+        """Read once, so that peers can be told that this daemon is ready."""
+        try:
+            return await self.agent.look()
+        except (DialogdError, OSError):
+            return None
+
+    async def _end_loop(self) -> None:
+        await self.agent.stop()
+        if self._loop is not None:
+            self._loop.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._loop
+
+    async def halt(self, wanted: Halt) -> Stopped:
+        """End the call, write `[STOPPED]`, archive, tell the peers once, then end this daemon."""
+        agent = self.agent
+        await self._end_loop()
+        dialog: Dialog | None = None
+        copy: Path | None = None
+        try:
+            dialog = await agent.on_disk(lambda: person.stop(agent.file, wanted.reason))
+            copy = await agent.on_disk(lambda: archive(dialog, agent.file.path, self.state.archive))
+        except FileNotFoundError:
+            pass  # no dialog yet: the daemon stops all the same
+        finally:
+            if wanted.hop == 0:
+                await agent.peers.stop(dialog or agent.dialog, wanted.reason)
+            asyncio.get_running_loop().call_later(0.05, self._over.set)
+        outcome = dialog.state.outcome if dialog else None
+        return Stopped(outcome=outcome.name if outcome else None, archive=str(copy) if copy else None)
+
+    def _sum_up(self) -> None:
+        agent, dialog = self.agent, self.agent.dialog
+        outcome = dialog.state.outcome if dialog else None
+        end = f"; the dialog ended with {outcome.name}" if outcome else ""
+        tally = agent.turns.tally
+        logs.say(
+            f"stopped: {tally.turns} turns written, {tally.thinking:.1f} s of thinking, ${tally.usd:.4f} known cost{end}",
+            turns=tally.turns,
+            usd=tally.usd,
+        )

@@ -1,0 +1,91 @@
+"""What the system is asked about files: durable flushes, whole reads, whether to trust a file, errors in words."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+
+def flush(fd: int) -> None:
+    """Make a file's bytes durable; F_FULLFSYNC where the system has it (macOS: fsync stops at the drive's cache)."""
+    try:
+        import fcntl
+
+        full = getattr(fcntl, "F_FULLFSYNC", None)
+        if full is not None:
+            fcntl.fcntl(fd, full)
+            return
+    except OSError:
+        pass  # not every file system takes it; plain fsync is what is left
+    os.fsync(fd)
+
+
+def flush_folder(path: Path) -> None:
+    """Make a folder's new or renamed entries durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def pread(fd: int, size: int, at: int) -> bytes:
+    """Up to `size` bytes at offset `at`; fewer only at the end of the file."""
+    chunks: list[bytes] = []
+    while size > 0:
+        chunk = os.pread(fd, size, at)
+        if not chunk:
+            break
+        chunks.append(chunk)
+        at += len(chunk)
+        size -= len(chunk)
+    return b"".join(chunks)
+
+
+def distrust(status: os.stat_result) -> tuple[str, str] | None:
+    """Why an open file cannot be trusted and what to do, or None when it can."""
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+        return f"is {kind}", "name a file with --file"
+    if status.st_uid != os.geteuid():
+        return f"belongs to another user (uid {status.st_uid})", "use a file of your own with --file"
+    if status.st_nlink > 1:
+        return "has more than one name (a hard link)", "copy it and use the copy"
+    if status.st_mode & stat.S_IWOTH:
+        return "can be written by every user", "take that away: chmod o-w"
+    return None
+
+
+def moved(fd: int, path: Path) -> tuple[str, str] | None:
+    """Why `path` no longer names the open file and what to do, or None when it does."""
+    try:
+        now = path.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return "was deleted while it was taken", "try again, and leave the .lock file where it is"
+    mine = os.fstat(fd)
+    if (now.st_dev, now.st_ino) != (mine.st_dev, mine.st_ino):
+        return "was replaced while it was taken", "try again, and leave the .lock file where it is"
+    return None
+
+
+def why(error: OSError) -> str:
+    """What the system said, in words."""
+    if error.errno == errno.ELOOP:
+        return "it is a symlink"
+    return (error.strerror or str(error)).lower()
+
+
+FIXES = {
+    errno.ELOOP: "name the real file with --file",
+    errno.EISDIR: "name a file, not a directory, with --file",
+    errno.EACCES: "give yourself the right to read and write it: chmod u+rw",
+    errno.ENOSPC: "free some space; the entry is kept and will be written",
+    errno.EROFS: "use a file on a disk that can be written, with --file",
+}
+
+
+def fix(error: OSError) -> str:
+    """What to do about it."""
+    return FIXES.get(error.errno or 0, "check the disk and the path")

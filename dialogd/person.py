@@ -1,0 +1,133 @@
+"""The person's hand: every command of theirs as an entry in the file. Works with daemons running or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from dialogd.errors import BadInput, Refused
+from dialogd.journal import PERSON
+from dialogd.logfile import Addition, LogFile
+from dialogd.protocol.byhand import who
+from dialogd.protocol.model import USER, Dialog, Mark
+from dialogd.protocol.order import next_agent, reopened
+from dialogd.protocol.redact import redact
+from dialogd.protocol.render import Draft
+from dialogd.protocol.text import clean, one_line
+
+
+def now() -> str:
+    """Wall time for frames: UTC, ISO 8601, seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def say(log: LogFile, text: str, *, to: str = "", note: bool = False, turns: int | None = None) -> Dialog:
+    """Append the person's words: a turn, or with `note` a remark that costs nobody a call.
+
+    `to` names whom the turn passes to (default: who owed it, else who asked, else the next in order). `turns` grants
+    that many more turns. A turn after the end opens the dialog again. Raises `BadInput` for an unknown name or no text.
+    """
+    words = redact(clean(text))[0].strip("\n")
+    if not words.strip():
+        raise BadInput("there is nothing to say", fix='give the words: dialogd say "Consider Redis too"')
+
+    def make(dialog: Dialog) -> Draft:
+        if note:
+            return Draft(USER, "User", body=words)
+        marks: tuple[Mark, ...] = ()
+        if turns is not None:
+            used = 0 if dialog.state.outcome else dialog.state.counted
+            marks = (Mark("LIMIT", f"max_turns {used + 1 + turns}"),)
+        turn = _named(dialog, to) if to else reopened(dialog.header, dialog.state)
+        return Draft(USER, "User", dialog.state.number + 1, words, marks, turn)
+
+    return _write(log, make)
+
+
+def pause(log: LogFile) -> Dialog:
+    """Let agents finish their turn and wait; survives restarts. Does nothing when paused already."""
+    return _write(log, lambda d: None if d.state.paused else _note(Mark("PAUSED")))
+
+
+def resume(log: LogFile) -> Dialog:
+    """Let agents go on. Does nothing when not paused."""
+    return _write(log, lambda d: _note(Mark("RESUMED")) if d.state.paused else None)
+
+
+def pass_on(log: LogFile) -> Dialog:
+    """Pass the turn, when it is the person's, to the next agent without a word: step mode's Enter."""
+
+    def make(dialog: Dialog) -> Draft | None:
+        if USER not in dialog.state.owing:
+            return None
+        return _note(turn=(next_agent(dialog.header, dialog.state, dialog.state.last_agent),))
+
+    return _write(log, make)
+
+
+def retry(log: LogFile, agent: str) -> Dialog:
+    """Ask `agent` once more: it owes a turn anew. Raises `BadInput` for an unknown id, `Refused` after the end."""
+
+    def make(dialog: Dialog) -> Draft:
+        _running(dialog, "retry")
+        (one,) = _named(dialog, agent)
+        rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
+        return _note(Mark("RETRY", one), turn=(one, *rest))
+
+    return _write(log, make)
+
+
+def skip(log: LogFile, agent: str) -> Dialog:
+    """Pass over `agent`: its debt is closed and the turn goes on. Raises `Refused` when it owes none."""
+
+    def make(dialog: Dialog) -> Draft:
+        _running(dialog, "skip")
+        (one,) = _named(dialog, agent)
+        if one not in dialog.state.owing and one not in dialog.state.failed:
+            owing = ", ".join(dialog.state.owing) or "nobody"
+            raise Refused(
+                f"{one} owes no turn; the turn is with {owing}", fix=f"skip {owing}, or wait for {one}'s turn"
+            )
+        rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
+        return _note(Mark("SKIP", one), turn=rest or (next_agent(dialog.header, dialog.state, one),))
+
+    return _write(log, make)
+
+
+def stop(log: LogFile, why: str = "") -> Dialog:
+    """End the dialog with `[STOPPED]`. Does nothing when it has ended."""
+    return _write(log, lambda d: None if d.state.outcome else _note(Mark("STOPPED", one_line(why, 200))))
+
+
+def _note(*marks: Mark, turn: tuple[str, ...] | None = None) -> Draft:
+    return Draft(USER, "User", marks=marks, turn=turn)
+
+
+def _write(log: LogFile, make: Callable[[Dialog], Draft | None]) -> Dialog:
+    def addition(dialog: Dialog) -> Addition | None:
+        draft = make(dialog)
+        if draft is None:
+            return None
+        stamped = Draft(
+            draft.by, draft.name, draft.number, draft.body, draft.marks, draft.turn, (("at", now()), *draft.attributes)
+        )
+        return Addition(stamped)
+
+    return log.append(addition, log.journals.of(PERSON)) or log.read()
+
+
+def _running(dialog: Dialog, verb: str) -> None:
+    if dialog.state.outcome is not None:
+        raise Refused(
+            f"cannot {verb}: the dialog has ended with {dialog.state.outcome.name}",
+            fix='open it again with a turn of yours: dialogd say "…"',
+        )
+
+
+def _named(dialog: Dialog, name: str) -> tuple[str, ...]:
+    ids, strangers = who(dialog.header, name)
+    agents = tuple(i for i in ids if i != USER)
+    if strangers or not agents:
+        known = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
+        raise BadInput(f"this dialog has no agent {name!r}", fix=f"name one of: {known}")
+    return agents

@@ -1,0 +1,162 @@
+"""Text that the person typed: headed or not, bold or lower case, finished or not; by hand is first class.
+
+heading  = "##" ( "Turn" N [ dash NAME ] / "User" / "Note" dash NAME )      any case
+turn     = "TURN:" names                                                    any case, bold, trailing dot
+complete = the last non-blank line, newline included, is a TURN line, an outcome mark or a control mark,
+           or an outcome mark stands above it and no TURN line follows
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from dialogd.protocol.hashing import digest
+from dialogd.protocol.marks import is_outcome, outside_fences, tolerant
+from dialogd.protocol.model import ALL, ANY, USER, Condition, Entry, Header, Mark, State
+from dialogd.protocol.text import unescape
+
+HEADING = re.compile(
+    r"##[ \t]+(?:turn[ \t]+(?P<number>\d{1,9})(?:[ \t]*[—–:-]+[ \t]*(?P<name>.*?))?"
+    r"|(?P<user>user)|note[ \t]+[—–:-]+[ \t]*(?P<note>.*?))[ \t#]*",
+    re.I,
+)
+_TURN = re.compile(r"[ \t]*[*_`]{0,4}[ \t]*turn[*_`]{0,3}[ \t]*:[*_` \t]*(\S.*?)[*_`. \t]*", re.I)
+_RULE = re.compile(r"[ \t]*-{3,}[ \t]*")
+_PERSON = frozenset({"user", "me", "human", "you", "person"})
+CONTROLS = frozenset({"PAUSED", "RESUMED", "LIMIT", "STRIKE", "VETO", "SKIP", "RETRY"})
+
+
+def who(header: Header, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The ids that a TURN line's value names, and the names in it that nobody answers to."""
+    known: dict[str, str] = {ANY.casefold(): ANY, **dict.fromkeys(_PERSON, USER)}
+    for agent in header.agents:
+        known.setdefault(agent.name.casefold(), agent.id)
+    known.update({agent.id.casefold(): agent.id for agent in header.agents})
+    ids: dict[str, None] = {}
+    strangers: list[str] = []
+    for part in re.split(r"[,;&+]|\band\b", text):
+        name = " ".join(part.split()).strip("*_`.@ ")
+        if name.casefold() == ALL.casefold():
+            ids.update(dict.fromkeys(agent.id for agent in header.agents))
+        elif name.casefold() in known:
+            ids[known[name.casefold()]] = None
+        elif name:
+            strangers.append(name)
+    return tuple(ids), tuple(strangers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Lines of one entry: from `first` up to `last` (exclusive); `turn` is the index of its TURN line."""
+
+    first: int
+    last: int
+    heading: re.Match[str] | None
+    turn: int | None
+    marks: tuple[tuple[int, Mark], ...]
+
+
+def hand_entries(header: Header, region: bytes, line: int, state: State, *, at_end: bool) -> Iterator[Entry]:
+    """The entries of a stretch of hand-written bytes.
+
+    `line` is the 1-based line where it begins; offsets are relative to it. `at_end` says that the file ends
+    with it: then its last entry may be unfinished. Lines without structure before any heading are the person's.
+    """
+    raw = region.split(b"\n")
+    lines = [piece.decode("utf-8", "replace").removesuffix("\r").removeprefix("\ufeff") for piece in raw]
+    offsets = [0]
+    for piece in raw:
+        offsets.append(offsets[-1] + len(piece) + 1)
+    parts = list(_parts(lines))
+    number = state.number
+    for index, part in enumerate(parts):
+        open_end = at_end and index == len(parts) - 1
+        entry = _entry(header, lines, part, number, open_end=open_end)
+        number = max(number, entry.number)
+        end = min(offsets[part.last], len(region))
+        yield replace(entry, start=offsets[part.first], end=end, line=line + part.first)
+
+
+def _parts(lines: Sequence[str]) -> Iterator[_Part]:
+    """Cut lines at headings, and after a TURN line that more text follows."""
+    heading: re.Match[str] | None = None
+    first: int | None = None
+    turn: int | None = None
+    marks: list[tuple[int, Mark]] = []
+    visible = dict(outside_fences(lines, forgiving=True))
+    for index, line in enumerate(lines):
+        blank = not line.strip() or _RULE.fullmatch(line) is not None
+        found = HEADING.fullmatch(line) if index in visible else None
+        if first is not None and (found or (turn is not None and not blank)):
+            yield _Part(first, _trim(lines, first, index), heading, turn, tuple(marks))
+            first, heading, turn, marks = None, None, None, []
+        if first is None and not blank:
+            first, heading = index, found
+        if index in visible and not found:
+            if _TURN.fullmatch(line):
+                turn = index
+            elif (mark := tolerant(line)) is not None:
+                marks.append((index, mark))
+    if first is not None:
+        yield _Part(first, _trim(lines, first, len(lines)), heading, turn, tuple(marks))
+
+
+def _trim(lines: Sequence[str], first: int, last: int) -> int:
+    while last > first + 1 and (not lines[last - 1].strip() or _RULE.fullmatch(lines[last - 1])):
+        last -= 1
+    return last
+
+
+def _entry(header: Header, lines: Sequence[str], part: _Part, before: int, *, open_end: bool) -> Entry:
+    heading, marks = part.heading, tuple(mark for _, mark in part.marks)
+    targets, notice = _targets(header, lines, part)
+    newline = not open_end or part.last < len(lines)
+    last_mark = part.marks[-1] if part.marks else None
+    controls = last_mark is not None and last_mark[0] == part.last - 1 and last_mark[1].name in CONTROLS
+    ends = part.turn is None and any(is_outcome(mark) for mark in marks)
+    complete = newline and (part.turn is not None or ends or controls)
+    is_turn = complete and not controls and not (heading and heading["note"] is not None)
+    speaker, name = _speaker(header, heading)
+    text = lines[part.first + (1 if heading else 0) : part.last if part.turn is None else part.turn]
+    return Entry(
+        id="",
+        number=_number(heading, before) if is_turn else 0,
+        by=speaker if is_turn else USER,
+        name=name,
+        body=unescape("\n".join(text).strip("\n")),
+        marks=marks,
+        turn=targets,
+        condition=Condition.UNFINISHED if open_end and not complete else Condition.BY_HAND,
+        chain=digest("\n".join(lines[part.first : part.last])),
+        start=0,
+        end=0,
+        line=0,
+        notice=notice,
+    )
+
+
+def _number(heading: re.Match[str] | None, before: int) -> int:
+    written = int(heading["number"] or 0) if heading else 0
+    return written if written > before else before + 1
+
+
+def _targets(header: Header, lines: Sequence[str], part: _Part) -> tuple[tuple[str, ...] | None, str]:
+    if part.turn is None:
+        return None, ""
+    match = _TURN.fullmatch(lines[part.turn])
+    ids, strangers = who(header, match[1] if match else "")
+    ids_known = ", ".join(agent.id for agent in header.agents)
+    if ids:
+        return ids, f"nobody here is called {', '.join(strangers)}" if strangers else ""
+    return (USER,), f"TURN: names nobody known ({', '.join(strangers)[:60]}); the agents are {ids_known}"
+
+
+def _speaker(header: Header, heading: re.Match[str] | None) -> tuple[str, str]:
+    """Whose text it is: an agent's when the heading names one, else the person's."""
+    name = ((heading["name"] or heading["note"] or "") if heading else "").strip(" *_`")
+    ids, _ = who(header, name) if name else ((), ())
+    if len(ids) == 1 and header.agent(ids[0]):
+        return ids[0], name
+    return USER, name if name and name.casefold() not in _PERSON else "User"

@@ -1,0 +1,163 @@
+"""The one decision function: what should this agent's daemon do now? Pure; every surface only asks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from dialogd.protocol.compose import stall_note
+from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Debt, Dialog, Mark, Outcome
+from dialogd.protocol.render import Draft
+from dialogd.protocol.units import in_words
+
+UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it
+STALL_GRACE = 60.0  # seconds a peer waits beyond the timeout before it calls an agent stalled
+LAIN = 3600.0  # seconds after which a dialog that lay still waits for a notify
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What a daemon knows beside the file; ages in seconds by its own monotonic clock, since it first saw the thing.
+
+    nudged   somebody told this daemon to look at this dialog: a notify, `new --go`, `run`
+    started  the journal remembers that somebody did
+    lain     how long the file had lain still when this daemon first saw it
+    rest     since the file last changed
+    ages     of open debts, by their key, not counting pauses
+    working  agents whose own daemon says that they work on their debt
+    at       wall time
+    """
+
+    at: str = ""
+    nudged: bool = True
+    started: bool = False
+    lain: float = 0.0
+    rest: float = 0.0
+    ages: Mapping[tuple[str, str, str], float] = field(default_factory=lambda: MappingProxyType({}))
+    working: frozenset[str] = frozenset()
+    pace: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Ask the backend for the turn that pays this debt."""
+
+    debt: Debt
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Append this note; None appends the newline that a finished hand-written text lacks."""
+
+    draft: Draft | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing: `status` is a word for programs, `reason` one for people; look again in `seconds` at the latest."""
+
+    status: str
+    reason: str
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The dialog is over."""
+
+    outcome: Outcome
+
+
+Action = Reply | Write | Wait | Stop
+
+
+def decide(dialog: Dialog, me: str, clock: Clock) -> Action:
+    """What agent `me` does next. `me` may be no agent of the dialog: then it only watches."""
+    state = dialog.state
+    if state.outcome is not None:
+        return Stop(state.outcome)
+    return _tail(dialog, clock) or _hold(dialog, me, clock) or _limits(dialog, clock) or _turn(dialog, me, clock)
+
+
+def _tail(dialog: Dialog, clock: Clock) -> Action | None:
+    """What the end of the file asks for before anybody writes after it."""
+    last = dialog.last
+    if last is None:
+        return Wait("no_turn_yet", "the file has a header and no turn yet; write `## Turn 1 — User` and a question")
+    if last.condition is Condition.DAMAGED:
+        return Wait(
+            "damaged",
+            f"the entry in line {last.line} was cut or overwritten after it was written; look at it, then go on with"
+            " `dialogd say`, `dialogd retry` or a turn of your own",
+        )
+    if last.condition is Condition.UNFINISHED and clock.rest < UNFINISHED_REST:
+        return Wait("unfinished", "somebody is typing at the end of the file", UNFINISHED_REST - clock.rest)
+    if last.condition is Condition.UNFINISHED and last.turn is not None:
+        return Write(None, "the last line lacked its newline")
+    return None
+
+
+def _hold(dialog: Dialog, me: str, clock: Clock) -> Action | None:
+    """What keeps this agent from acting although the file would let somebody act."""
+    state, header = dialog.state, dialog.header
+    if state.paused:
+        return Wait("paused", "paused by the person; `dialogd resume` goes on")
+    if header.agent(me) is None:
+        ids = ", ".join(agent.id for agent in header.agents)
+        return Wait("unknown_agent", f"this dialog has no agent {me}; its agents are {ids}")
+    if not (clock.nudged or clock.started or state.spoken):
+        first = next((a for a in header.agents if a.id in state.owing), header.agents[0])
+        return Wait("not_started", f"nobody has started it yet: curl -X POST {first.url}/notify")
+    if not clock.nudged and clock.lain > LAIN:
+        return Wait("lain", f"it lay still for {in_words(clock.lain)}; a notify goes on")
+    return None
+
+
+def _limits(dialog: Dialog, clock: Clock) -> Action | None:
+    """A limit that a person's turn reached, or that was lowered, ends the dialog by a note."""
+    state = dialog.state
+    if not any(who != USER for who in state.owing):
+        return None
+    if state.counted >= state.limits.max_turns:
+        mark = Mark("MAX_TURNS_REACHED", f"the limit of {state.limits.max_turns} turns")
+    elif dialog.size >= state.limits.max_size:
+        mark = Mark("MAX_SIZE_REACHED", f"the limit of {state.limits.max_size:,} bytes")
+    else:
+        return None
+    return Write(Draft(SYSTEM, "System", marks=(mark,), attributes=(("at", clock.at),)), mark.value)
+
+
+def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
+    mine = dialog.state.debt(me)
+    if mine is not None:
+        if clock.rest < clock.pace and dialog.last is not None and dialog.last.by != USER:
+            return Wait("pace", f"leaves {clock.pace:g} s between turns", clock.pace - clock.rest)
+        return Reply(mine)
+    return _others(dialog, clock)
+
+
+def _others(dialog: Dialog, clock: Clock) -> Action:
+    """Whom this agent waits for, and whether one of them has to be called stalled."""
+    state = dialog.state
+    overdue = state.limits.timeout + STALL_GRACE
+    soonest: float | None = None
+    for debt in state.debts:
+        age = clock.ages.get(debt.key, 0.0)
+        if debt.agent in (USER, ANY) or debt.stalled:
+            continue
+        if age >= overdue and debt.agent not in clock.working:
+            return Write(stall_note(dialog, debt.agent, clock.at), f"{debt.agent} gave no answer in {in_words(age)}")
+        left = max(overdue - age, 1.0)
+        soonest = left if soonest is None else min(soonest, left)
+    agents = [who for who in state.owing if who != USER]
+    if agents:
+        late = [d.agent for d in state.debts if d.stalled]
+        text = f"waiting for {', '.join(agents)}" + (f"; no answer in time from {', '.join(late)}" if late else "")
+        return Wait("not_my_turn", text, soonest)
+    notice = dialog.last.notice if dialog.last else ""
+    why = state.question or notice or "it is the person's turn"
+    if not state.debts:
+        return Wait("unknown_turn", "no turn is open; `dialogd say` goes on")
+    return Wait("waiting_for_user", f"waiting for the person: {why}")

@@ -1,0 +1,131 @@
+"""The header: everything before the first entry, read tolerantly; a bad value means the default and a warning.
+
+header   = title *( key-line / other-line ) [ "## Rules" … ] [ "## Setup" toml-fence ]
+key-line = "**" KEY ":**" value            KEY in any case, asterisks optional
+agents   = agent *( "," agent )
+agent    = ID [ "=" NAME ] [ "(" ROLE ")" ] [ "@" "http://" loopback ":" port ]
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from dialogd.protocol import units
+from dialogd.protocol.model import RESERVED, Agent, Header, Limits
+
+T = TypeVar("T")
+
+FIRST_PORT = 3001
+AGENT_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+LOOPBACK_URL = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\]):(\d{1,5})/?", re.I)
+_KEY = re.compile(r"[ \t]*[*_]{0,2}([A-Za-z][A-Za-z ]{0,30}?)[ \t]*:[*_]{0,2}[ \t]*(.*?)[ \t]*")
+_AGENT = re.compile(r"([^=(@]+?)(?:\s*=\s*([^(@]*?))?\s*(?:\(([^)]*)\))?\s*(?:@\s*(\S+))?")
+_SETUP = re.compile(r"^##[ \t]+Setup[ \t]*\n(?:.*\n)*?```[ \t]*toml[ \t]*\n((?:.*\n)*?)```", re.M | re.I)
+
+
+def agent_url(seat: int) -> str:
+    """Where the daemon of the agent in that seat (from 0) listens unless told otherwise: 3001, 3002 …"""
+    return f"http://localhost:{FIRST_PORT + seat}"
+
+
+DEFAULT_AGENTS = tuple(Agent(i, f"Claude {i}", agent_url(seat)) for seat, i in enumerate("AB"))
+
+
+def read_header(text: str) -> Header:
+    """Read the header; never fails. Without `Agents` the dialog is between A on 3001 and B on 3002."""
+    warnings: list[str] = []
+    keys = _keys(text)
+    limits = Limits(
+        max_turns=_value(keys, "max turns", units.count, 20, warnings),
+        timeout=_value(keys, "timeout", units.seconds, 300.0, warnings),
+        max_message=_value(keys, "max message", units.count, 10_000, warnings),
+        max_size=_value(keys, "max size", units.size, 1_000_000, warnings),
+    )
+    title = re.search(r"^#[ \t]+(.+?)[ \t]*$", text, re.M)
+    return Header(
+        title=title[1] if title else "",
+        topic=keys.get("topic", ""),
+        agents=_agents(keys.get("agents", ""), warnings),
+        limits=limits,
+        dialog=_dialog_id(keys.get("dialog", ""), warnings),
+        started=keys.get("started", ""),
+        setup=_setup(text, warnings),
+        warnings=tuple(warnings),
+        text=text,
+    )
+
+
+def _keys(text: str) -> dict[str, str]:
+    """Key lines before the first `##` section; the first of a name counts."""
+    keys: dict[str, str] = {}
+    for line in text.split("\n"):
+        if line.startswith("##"):
+            break
+        match = _KEY.fullmatch(line)
+        if match and not line.startswith("#"):
+            keys.setdefault(" ".join(match[1].lower().split()), match[2].strip("*_ \t"))
+    return keys
+
+
+def _value(keys: dict[str, str], name: str, read: Callable[[str], T], default: T, warnings: list[str]) -> T:
+    text = keys.get(name)
+    if text is None:
+        return default
+    try:
+        return read(text)
+    except ValueError as error:
+        warnings.append(f"header: {name.title()}: {error}; using {default}")
+        return default
+
+
+def _dialog_id(text: str, warnings: list[str]) -> str:
+    if text and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text):
+        warnings.append(f"header: Dialog: {text[:40]!r} is no id (letters, digits, . _ -); deriving one")
+        return ""
+    return text
+
+
+def _setup(text: str, warnings: list[str]) -> MappingProxyType[str, Any]:
+    match = _SETUP.search(text)
+    if match is None:
+        return MappingProxyType({})
+    try:
+        return MappingProxyType(tomllib.loads(match[1]))
+    except tomllib.TOMLDecodeError as error:
+        warnings.append(f"header: Setup: {error}; ignoring the block")
+        return MappingProxyType({})
+
+
+def _agents(text: str, warnings: list[str]) -> tuple[Agent, ...]:
+    if not text:
+        return DEFAULT_AGENTS
+    agents: list[Agent] = []
+    for part in re.split(r"[,;](?![^(]*\))", text):
+        agent, problem = _agent(part.strip(), len(agents))
+        if agent is None or any(a.id.casefold() == agent.id.casefold() for a in agents):
+            warnings.append(f"header: Agents: {problem or f'{part.strip()!r} repeats an id'}; leaving it out")
+            continue
+        if problem:
+            warnings.append(f"header: Agents: {problem}")
+        agents.append(agent)
+    if not agents:
+        warnings.append("header: Agents: names nobody; using A and B")
+        return DEFAULT_AGENTS
+    return tuple(agents)
+
+
+def _agent(part: str, seat: int) -> tuple[Agent | None, str]:
+    match = _AGENT.fullmatch(part)
+    if match is None or not AGENT_ID.fullmatch(match[1].strip()) or match[1].strip().upper() in RESERVED:
+        return None, f"{part[:60]!r} is no agent (ID = Name @ http://localhost:PORT)"
+    agent_id, problem, url = match[1].strip(), "", match[4] or agent_url(seat)
+    address = LOOPBACK_URL.fullmatch(url)
+    if address is None or not 0 < int(address[2]) < 65536:
+        problem = f"{agent_id}: {url[:60]!r} is no loopback address; using {agent_url(seat)}"
+        url = agent_url(seat)
+    name = " ".join((match[2] or "").split()) or f"Claude {agent_id}"
+    return Agent(agent_id, name, url.rstrip("/"), (match[3] or "").strip()), problem

@@ -1,0 +1,44 @@
+"""What text may carry into the file: control characters, escapes, redaction's neighbours; all reversible or visible.
+
+Lines are split on `\\n` and on nothing else: two readers that disagree about lines are how turns get forged.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BLANKS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+
+# What would read as structure at the start of a line: entry headings, TURN lines, marks, frames. Wider than any
+# reader, and free of the mark table, so that a file written today reads the same tomorrow.
+_STRUCTURE = (
+    r"(?:#{1,6}[ \t]*(?:turn|note|user|system)\b"
+    r"|[*_`>#~-]*[ \t]*[*_`]*turn[*_`]*[ \t]*:"
+    r"|[*_`~]{0,4}\[[ \t]*(?-i:[A-Z][A-Z_]+)(?:[ \t]+P\d{1,6})?[ \t]*(?::.*)?\][ \t]*[*_`~.,;:!]{0,6}[ \t]*$"
+    r"|<!--[ \t]*dialogd\b)"
+)
+_ESCAPE = re.compile(rf"^([ \t]*)(\\*{_STRUCTURE})", re.M | re.I)
+_UNESCAPE = re.compile(rf"^([ \t]*)\\(\\*{_STRUCTURE})", re.M | re.I)
+
+
+def clean(text: str) -> str:
+    """CRLF to LF; every other control character, lone CR and NUL among them, becomes U+FFFD."""
+    text = _BLANKS.sub("\ufffd", text.replace("\r\n", "\n"))
+    return _SURROGATES.sub("\ufffd", text)
+
+
+def escape(text: str) -> str:
+    """Put one backslash before each line that would read as structure."""
+    return _ESCAPE.sub(r"\1\\\2", text)
+
+
+def unescape(text: str) -> str:
+    """Take exactly one backslash off each line that `escape` put one on."""
+    return _UNESCAPE.sub(r"\1\2", text) if "\\" in text else text
+
+
+def one_line(text: str, limit: int = 500) -> str:
+    """A value for a mark: one line, no control characters, at most `limit` code points."""
+    flat = " ".join(clean(text).split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"

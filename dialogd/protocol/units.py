@@ -1,0 +1,118 @@
+"""Quantities as people write them: `5 minutes`, `1h 30m`, `1,000`, `1 MB`.
+
+duration = number [unit] *([","] ["and"] number unit)      bare number: seconds
+count    = integer ["turns" | "characters"]                `1000` or `1,000`
+size     = number [unit]                                   bare number: bytes; MB = 1,000,000, MiB = 1,048,576
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from reprlib import repr as shown  # cut to some thirty characters: a header may hold anything
+
+MAX_SECONDS = 7 * 86_400.0
+MAX_COUNT = 1_000_000_000
+MAX_SIZE = 1_000_000_000_000
+
+# [0-9] and not \d: digits of other scripts are more likely an accident than a limit.
+_NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})(?:\.[0-9]{1,9})?"
+_BARE = re.compile(_NUMBER)
+_PART = re.compile(rf"({_NUMBER})\s*([a-z]+)")
+_JOINT = re.compile(r"\s*(?:,\s*)?(?:and\s+)?")
+_COUNT = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})(?:\s*(?:turns?|characters?|chars?))?")
+_SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)")
+
+_SECONDS_IN = {
+    **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3_600.0),
+    **dict.fromkeys(("d", "day", "days"), 86_400.0),
+}
+_BYTES_IN = {
+    **dict.fromkeys(("", "b", "byte", "bytes"), 1),
+    **dict.fromkeys(("k", "kb"), 1_000),
+    **dict.fromkeys(("m", "mb"), 1_000_000),
+    **dict.fromkeys(("g", "gb"), 1_000_000_000),
+    "kib": 1_024,
+    "mib": 1_048_576,
+    "gib": 1_073_741_824,
+}
+_IN_WORDS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+def seconds(value: str | float) -> float:
+    """Read a duration, more than nothing and at most 7 days, as seconds. Raises `ValueError`."""
+    total = float(value) if _is_number(value) else _duration(str(value).strip().lower())
+    if not math.isfinite(total) or total <= 0:
+        raise ValueError(f"{shown(value)} is not a duration above zero")
+    if total > MAX_SECONDS:
+        raise ValueError(f"{shown(value)} is longer than 7 days")
+    return total
+
+
+def count(value: str | float) -> int:
+    """Read a whole number from 1 to 1,000,000,000. Raises `ValueError`."""
+    if not isinstance(value, str) and _is_number(value) and value == int(value):
+        number = int(value)
+    else:
+        match = _COUNT.fullmatch(str(value).strip().lower())
+        if match is None:
+            raise ValueError(f"{shown(value)} is not a whole number such as `20` or `1,000`")
+        number = int(match[1].replace(",", ""))
+    return int(_within(number, value, MAX_COUNT))
+
+
+def size(value: str | float) -> int:
+    """Read a size, at least one byte and at most 1 TB, as bytes. Raises `ValueError`."""
+    text = str(value).strip().lower()
+    match = _SIZE.fullmatch(text)
+    if match is None or match[2] not in _BYTES_IN:
+        raise ValueError(f"{shown(value)} is not a size such as `1 MB` or `500 KB`")
+    return int(_within(_number(match[1]) * _BYTES_IN[match[2]], value, MAX_SIZE))
+
+
+def in_words(duration: float) -> str:
+    """Write finite seconds as people say them: `3 minutes 2 seconds`, `6.1 seconds`, `0 seconds`."""
+    tenths = round(max(duration, 0.0), 1)
+    if tenths < 60:
+        text = f"{tenths:.1f}".removesuffix(".0")
+        return f"{text} second" if text == "1" else f"{text} seconds"
+    rest, words = round(duration), []
+    for unit, length in _IN_WORDS:
+        amount, rest = divmod(rest, length)
+        if amount:
+            words.append(f"{amount} {unit}" if amount == 1 else f"{amount} {unit}s")
+    return " ".join(words)
+
+
+def _duration(text: str) -> float:
+    """The sum of the parts of a written duration."""
+    if _BARE.fullmatch(text):
+        return _number(text)
+    total, position = 0.0, 0
+    while match := _PART.match(text, position):
+        if match[2] not in _SECONDS_IN:
+            raise ValueError(f"{shown(match[2])} is not a unit of time; write `5 minutes`, `90 seconds` or `1h 30m`")
+        total += _number(match[1]) * _SECONDS_IN[match[2]]
+        position = match.end()
+        if position == len(text):
+            return total
+        joint = _JOINT.match(text, position)
+        position = joint.end() if joint else position
+    raise ValueError(f"{shown(text)} is not a duration such as `5 minutes`, `90 seconds` or `1h 30m`")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _number(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _within(number: float, value: object, most: int) -> float:
+    if not 1 <= number <= most:
+        raise ValueError(f"{shown(value)} is not between 1 and {most:,}")
+    return number

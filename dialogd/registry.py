@@ -1,0 +1,101 @@
+"""Which daemons of this user run: one JSON file each, believed only while its process is the one that wrote it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from dialogd.errors import AlreadyRunning
+from dialogd.state import StateDir
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A registered daemon. `created` is its process's start time, so that a reused pid is not mistaken for it."""
+
+    id: str
+    port: int
+    file: str
+    pid: int
+    created: float
+    log: str = ""
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def is_alive(self) -> bool:
+        """True while the very process that registered runs."""
+        import psutil
+
+        try:
+            process = psutil.Process(self.pid)
+            return abs(process.create_time() - self.created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+
+class Registry:
+    """The folder of running daemons."""
+
+    def __init__(self, state: StateDir) -> None:
+        self.folder = state.registry
+
+    @contextmanager
+    def seat(self, agent: str, file: Path) -> Iterator[None]:
+        """Hold the seat of `agent` at `file` for as long as this process lives; raises `AlreadyRunning` when taken."""
+        from filelock import FileLock, Timeout
+
+        key = f"{agent}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}.seat"
+        lock = FileLock(self.folder / key, timeout=0, mode=0o600, fallback_to_soft=False, preserve_lock_file=True)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            other = next((d for d in self.running(file) if d.id == agent), None)
+            where = f" (port {other.port}, pid {other.pid})" if other else ""
+            raise AlreadyRunning(
+                f"{agent} already runs on {file}{where}",
+                fix=f"use that one, end it with Ctrl-C or `kill {other.pid if other else 'PID'}`, or start another id",
+            ) from error
+        try:
+            yield
+        finally:
+            lock.release()
+
+    @contextmanager
+    def entry(self, agent: str, port: int, file: Path, log: Path) -> Iterator[Running]:
+        """Be listed as running."""
+        import psutil
+
+        me = Running(agent, port, str(file), os.getpid(), psutil.Process().create_time(), str(log))
+        target = self.folder / f"{port}-{agent}.json"
+        part = target.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(asdict(me)), encoding="utf-8")
+        part.chmod(0o600)
+        part.replace(target)
+        try:
+            yield me
+        finally:
+            with suppress(FileNotFoundError):
+                target.unlink()
+
+    def running(self, file: Path | None = None) -> tuple[Running, ...]:
+        """The daemons that run, of one file or of all; forgets those that are gone."""
+        found: list[Running] = []
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                daemon = Running(**json.loads(path.read_text(encoding="utf-8")))
+            except (OSError, ValueError, TypeError):
+                continue
+            if not daemon.is_alive():
+                with suppress(FileNotFoundError):
+                    path.unlink()
+            elif file is None or daemon.file == str(file):
+                found.append(daemon)
+        return tuple(found)

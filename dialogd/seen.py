@@ -1,0 +1,92 @@
+"""Ages by this daemon's own monotonic clock: since when it knows a debt, since when the file lies still."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dialogd.protocol.decide import Clock
+from dialogd.protocol.model import Dialog
+from dialogd.protocol.units import in_words
+
+
+class Seen:
+    """What this daemon has seen of the dialog, and when. Pauses do not age anything."""
+
+    def __init__(self, pace: float) -> None:
+        self.pace = pace
+        self.nudged = False
+        self.started = False
+        self.lain = 0.0
+        self._dialog: Dialog | None = None
+        self._changed = time.monotonic()
+        self._looked = time.monotonic()
+        self._first: dict[tuple[str, str, str], float] = {}
+
+    def observe(self, dialog: Dialog, file: Path) -> None:
+        """Take note of the dialog as it stands now."""
+        now = time.monotonic()
+        if self._dialog is None:
+            self.lain = _stillness(file)
+            self._changed = now - self.lain
+        elif dialog is not self._dialog and dialog.size != self._dialog.size:
+            self._changed, self.lain = now, 0.0
+        if dialog.state.paused:
+            passed = now - self._looked
+            self._first = {key: first + passed for key, first in self._first.items()}
+        open_debts = {debt.key for debt in dialog.state.debts}
+        self._first = {key: self._first.get(key, now) for key in open_debts}
+        self._dialog, self._looked = dialog, now
+
+    def began_anew(self) -> None:
+        """Another dialog stands in the file: nobody has started it, nothing has aged."""
+        self.nudged = self.started = False
+        self._first.clear()
+        self.lain, self._changed = 0.0, time.monotonic()
+
+    def nudge(self) -> None:
+        """Somebody asked this daemon to look: unfinished text is taken as finished, an old dialog as wanted."""
+        self.nudged = True
+
+    def clock(self, working: frozenset[str] = frozenset()) -> Clock:
+        """What `decide` may know beside the file."""
+        now = time.monotonic()
+        return Clock(
+            at=wall(),
+            nudged=self.nudged,
+            started=self.started,
+            lain=self.lain,
+            rest=now - self._changed,
+            ages={key: now - first for key, first in self._first.items()},
+            working=working,
+            pace=self.pace,
+        )
+
+
+def _stillness(file: Path) -> float:
+    """Seconds since the file was last written, by the file system's clock; never negative."""
+    try:
+        return max(0.0, time.time() - file.stat().st_mtime)
+    except OSError:
+        return 0.0
+
+
+def wall() -> str:
+    """Wall time for frames: UTC, ISO 8601, seconds."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def duration(dialog: Dialog) -> str:
+    """How long the dialog has taken so far, in words: since the header's `Started`, else since the first frame."""
+    first = next((e.frame.at for e in dialog.entries if e.frame and e.frame.at), "")
+    for text in (dialog.header.started, first):
+        try:
+            begun = datetime.fromisoformat(text.replace(" +", "+").replace(" -", "-").replace("Z", "+00:00"))
+        except ValueError:
+            continue
+        begun = begun.astimezone() if begun.tzinfo is None else begun
+        passed = (datetime.now(UTC) - begun).total_seconds()
+        if passed >= 0:
+            return in_words(max(passed, 1.0))
+    return "unknown"

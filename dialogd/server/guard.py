@@ -1,0 +1,232 @@
+"""Refuse, before any route runs, every request that is not this user's own: see `Guard`.
+
+A daemon needs no token, so a request must show that it comes from this machine's user and not from a page in
+the user's browser: exact Host (a page that rebinds its name to 127.0.0.1 still sends its own), Sec-Fetch-Site and
+Origin (other pages, other ports), and the uid of the calling socket (other users). GET and event streams too.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dialogd.server.callers import Caller
+from dialogd.server.problem import MEDIA_TYPE, problem
+
+log = logging.getLogger("dialogd.guard")
+
+CALLER = "dialogd.caller"
+"""Key in `scope["state"]`: a function that says who is on the other end of the connection."""
+
+SECURITY_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+)
+
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a connection may cost: seconds for a whole request, bytes, how many at once.
+
+    `linger_seconds` is how long a refused client may go on sending, so that it reads the answer and not a reset.
+    """
+
+    request_seconds: float = 10.0
+    linger_seconds: float = 2.0
+    idle_seconds: int = 75
+    header_bytes: int = 64 * 1024
+    body_bytes: int = 1024 * 1024
+    connections: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a request is not served, and what its sender can do."""
+
+    status: int
+    detail: str
+    fix: str
+
+
+class Guard:
+    """ASGI middleware, the outermost: serves what `check` and the caller's uid allow, with security headers.
+
+    `port` is the port people call. A request whose connection does not say who calls is refused.
+    """
+
+    def __init__(self, app: ASGIApp, port: int, limits: Limits | None = None) -> None:
+        self.app = app
+        self.port = port
+        self.limits = limits or Limits()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._serve(scope, receive, hardened(send))
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        elif scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        outcome: Refusal | bytes | None = check(scope, self.port, self.limits) or check_caller(scope)
+        if outcome is None:
+            outcome = await read_body(receive, self.limits.body_bytes)
+        if isinstance(outcome, bytes):
+            await self.app(scope, _replay(outcome, receive), send)
+        elif outcome is not None:
+            log.info("refused %s %.200r: %s", scope["method"], scope["path"], outcome.detail)
+            await answer(outcome, send)
+
+
+def check(scope: Scope, port: int, limits: Limits) -> Refusal | None:
+    """Return why this request's line and headers are not acceptable, if they are not. Pure."""
+    headers: Headers = scope["headers"]
+    return (
+        _check_target(scope)
+        or _check_header_size(headers, limits.header_bytes)
+        or _check_host(headers, port)
+        or _check_site(headers)
+        or _check_origin(headers)
+        or _check_length(headers, limits.body_bytes)
+    )
+
+
+def check_caller(scope: Scope) -> Refusal | None:
+    """Return why the process that opened this connection is not acceptable, if it is not."""
+    ask: Callable[[], Caller] | None = scope.get("state", {}).get(CALLER)
+    caller = ask() if ask else Caller.UNKNOWN
+    if caller is Caller.OTHER:
+        return Refusal(403, "another user of this machine started this daemon", "call it as the user who started it")
+    if caller is Caller.UNKNOWN:
+        return Refusal(
+            403,
+            "the system does not say which user opened this connection",
+            "keep the connection open until the answer is there, and call from outside any container or sandbox",
+        )
+    return None
+
+
+def _check_target(scope: Scope) -> Refusal | None:
+    if scope.get("http_version") not in ("1.0", "1.1"):
+        return Refusal(505, "the request is not HTTP/1.1", "send HTTP/1.1")
+    if scope.get("raw_path", b"").startswith(b"/"):
+        return None
+    return Refusal(400, "the request target is not a path", "send a path such as /health, not through a proxy")
+
+
+def _check_header_size(headers: Headers, limit: int) -> Refusal | None:
+    # The parser measures only what is incomplete, so a large read can carry more than its limit.
+    if sum(len(name) + len(value) + 4 for name, value in headers) <= limit:
+        return None
+    return too_large_header(limit)
+
+
+def too_large_header(limit: int) -> Refusal:
+    """Return the refusal of a request line and headers over `limit` bytes."""
+    return Refusal(431, f"the request's headers are larger than {limit} bytes", "send fewer or shorter headers")
+
+
+def _check_host(headers: Headers, port: int) -> Refusal | None:
+    hosts = _values(headers, b"host")
+    own = {f"{name}:{port}".encode() for name in ("localhost", "127.0.0.1", "[::1]")}
+    if len(hosts) == 1 and hosts[0].lower() in own:
+        return None
+    return Refusal(
+        403,
+        f"the Host header must be localhost:{port} or 127.0.0.1:{port}, once",
+        f"call this daemon at http://localhost:{port}",
+    )
+
+
+def _check_site(headers: Headers) -> Refusal | None:
+    sites = _values(headers, b"sec-fetch-site")
+    # `same-site` is refused: a page on any other port of localhost is same-site.
+    if not sites or sites in ([b"same-origin"], [b"none"]):
+        return None
+    return _foreign_page("the browser says that another site sent this request (Sec-Fetch-Site)")
+
+
+def _check_origin(headers: Headers) -> Refusal | None:
+    origins = _values(headers, b"origin")
+    # No Origin: not a browser, or a browser's own GET, which Host and Sec-Fetch-Site answer for.
+    if not origins or [origin.lower() for origin in origins] == [b"http://" + _values(headers, b"host")[0].lower()]:
+        return None
+    return _foreign_page("a page of another origin sent this request")
+
+
+def _foreign_page(detail: str) -> Refusal:
+    return Refusal(403, detail, "type this daemon's own address into the browser, or use curl or the dialogd command")
+
+
+def _check_length(headers: Headers, limit: int) -> Refusal | None:
+    lengths = _values(headers, b"content-length")
+    if lengths and _values(headers, b"transfer-encoding"):
+        return Refusal(400, "the body has two lengths: Content-Length and Transfer-Encoding", "send one of the two")
+    return _too_large_body(limit) if any(int(length) > limit for length in lengths) else None
+
+
+def _too_large_body(limit: int) -> Refusal:
+    return Refusal(413, f"the request's body is larger than {limit} bytes", "send less, or link to a file instead")
+
+
+def _values(headers: Headers, name: bytes) -> list[bytes]:
+    return [value for key, value in headers if key == name]
+
+
+async def read_body(receive: Receive, limit: int) -> bytes | Refusal | None:
+    """Read the whole body, at most `limit` bytes; None when the client left.
+
+    Here and not in a route, because a framework that reads a body turns what a limit raises into a 400.
+    """
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message.get("body", b"")
+        if len(body) > limit:
+            return _too_large_body(limit)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    pending: Iterator[Message] = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def replay() -> Message:
+        return next(pending, None) or await receive()
+
+    return replay
+
+
+def hardened(send: Send) -> Send:
+    """Wrap `send`: security headers where the app sets none of its own, and never a CORS permission."""
+
+    async def send_hardened(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": harden(message.get("headers", []))}
+        await send(message)
+
+    return send_hardened
+
+
+def harden(headers: Any) -> Headers:
+    """Return response headers without CORS permissions and with the missing security headers."""
+    kept = [(name.lower(), value) for name, value in headers if not name.lower().startswith(b"access-control-")]
+    names = {name for name, _ in kept}
+    return kept + [header for header in SECURITY_HEADERS if header[0] not in names]
+
+
+async def answer(refusal: Refusal, send: Send) -> None:
+    """Send a refusal as problem JSON."""
+    body = problem(refusal.status, refusal.detail, refusal.fix)
+    headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

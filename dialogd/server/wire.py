@@ -1,0 +1,199 @@
+"""What travels over HTTP, as documented in the OpenAPI page."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dialogd.protocol.model import Dialog, Entry
+
+
+class Problem(BaseModel):
+    """Every error: what happened and what to do next (RFC 9457 with a fix)."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    fix: str
+
+
+class Notified(BaseModel):
+    """What a notify comes to: `accepted` (202) when a reply is on its way, else why not."""
+
+    status: str = Field(examples=["accepted", "not_my_turn", "busy", "paused", "waiting_for_user", "consensus_reached"])
+    reason: str = ""
+    turn_passed: bool | None = None
+
+
+class Say(BaseModel):
+    """The person's words."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = Field(description="what to say", max_length=1_000_000)
+    to: str = Field("", description="whom the turn passes to: an id or a name", max_length=200)
+    note: bool = Field(False, description="a remark that passes no turn and costs nobody a call")
+    turns: int | None = Field(None, ge=1, le=100_000, description="grant this many more turns")
+
+
+class Named(BaseModel):
+    """An agent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent: str = Field(description="an id or a name", max_length=200)
+
+
+class Halt(BaseModel):
+    """How a stop is asked for; all fields are optional."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    hop: int = Field(0, ge=0, le=8, description="0 from a person; peers pass a stop on with 1, and no further")
+    reason: str = Field("", max_length=500)
+
+
+class Done(BaseModel):
+    """What a command of the person came to."""
+
+    status: Literal["ok"] = "ok"
+    turn: int
+    turn_of: list[str]
+    phase: str
+
+
+class Stopped(BaseModel):
+    """What a stop came to."""
+
+    status: Literal["stopped"] = "stopped"
+    outcome: str | None
+    archive: str | None
+
+
+class Working(BaseModel):
+    """The call under way."""
+
+    turn: int
+    seconds: float
+
+
+class Waiting(BaseModel):
+    """Why the agent does nothing: a word for programs, a reason for people."""
+
+    status: str
+    reason: str
+
+
+class Peer(BaseModel):
+    """Another agent's daemon; `reachable` is null until it was called."""
+
+    url: str
+    reachable: bool | None
+
+
+class Noticed(BaseModel):
+    """A signal; never a verdict."""
+
+    kind: str
+    text: str
+    agents: list[str]
+
+
+class Health(BaseModel):
+    """How a daemon and its dialog are."""
+
+    status: Literal["ok"] = "ok"
+    id: str
+    name: str
+    port: int
+    pid: int
+    version: str
+    file: str
+    dialog: str | None
+    topic: str
+    turn: int
+    turn_of: list[str]
+    phase: str
+    working_on: Working | None
+    waiting: Waiting | None
+    outcome: str | None
+    backend: str
+    model: str
+    peers: dict[str, Peer]
+    turns_written: int
+    secrets_redacted: int
+    signals: list[Noticed]
+    warnings: list[str]
+    usd: float
+
+
+class EntryOut(BaseModel):
+    """One turn (`number` > 0) or note of the dialog."""
+
+    id: str
+    number: int
+    by: str
+    name: str
+    text: str
+    marks: list[str]
+    turn: list[str] | None
+    condition: str
+    at: str
+    ms: str
+    model: str
+    usd: str
+
+    @classmethod
+    def of(cls, entry: Entry) -> EntryOut:
+        """The entry as it travels."""
+        frame = entry.frame
+        return cls(
+            id=entry.id,
+            number=entry.number,
+            by=entry.by,
+            name=entry.name,
+            text=entry.body,
+            marks=[str(mark) for mark in entry.marks],
+            turn=list(entry.turn) if entry.turn is not None else None,
+            condition=entry.condition.value,
+            at=frame.at if frame else "",
+            ms=frame.ms if frame else "",
+            model=frame.model if frame else "",
+            usd=frame.usd if frame else "",
+        )
+
+
+class DialogOut(BaseModel):
+    """The dialog, folded."""
+
+    dialog: str
+    topic: str
+    agents: dict[str, str]
+    turn: int
+    turn_of: list[str]
+    outcome: str | None
+    limits: dict[str, Any]
+    entries: list[EntryOut]
+
+    @classmethod
+    def of(cls, dialog: Dialog, since: int) -> DialogOut:
+        """The dialog as it travels, entries from index `since` on."""
+        state = dialog.state
+        limits = state.limits
+        return cls(
+            dialog=dialog.id,
+            topic=dialog.header.topic,
+            agents={agent.id: agent.name for agent in dialog.header.agents},
+            turn=state.number,
+            turn_of=list(state.owing),
+            outcome=state.outcome.name if state.outcome else None,
+            limits={
+                "max_turns": limits.max_turns,
+                "timeout": limits.timeout,
+                "max_message": limits.max_message,
+                "max_size": limits.max_size,
+            },
+            entries=[EntryOut.of(entry) for entry in dialog.entries[since:]],
+        )

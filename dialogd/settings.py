@@ -1,0 +1,188 @@
+"""What there is to set, what each value means and how it is read; `config.py` finds the values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple, cast
+
+from dialogd.protocol.units import seconds
+
+FIRST_PORT = 3001
+DEFAULT_FILE = Path("/tmp/claude-dialog.md")
+
+
+def default_state_dir() -> Path:
+    """Where journals, drafts, archive, registry and logs live unless somebody says otherwise."""
+    from platformdirs import user_state_path
+
+    return user_state_path("dialogd")
+
+
+def default_port(agent_id: str) -> int | None:
+    """The port of a seat: A is 3001, B is 3002 …; None for an id that is not a single letter."""
+    if len(agent_id) == 1 and agent_id.isascii() and agent_id.isalpha():
+        return FIRST_PORT + ord(agent_id.upper()) - ord("A")
+    return None
+
+
+class Row(NamedTuple):
+    """One line of `dialogd config show --origin`; the value as text, "" where nothing is set."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one daemon or command is set up. `pace`, `retry_wait` and `poll` are seconds.
+
+    `port` is None unless somebody set it: then the dialog's header or `default_port` decides; 0 is any free one.
+    """
+
+    id: str = ""
+    port: int | None = None
+    file: Path = DEFAULT_FILE
+    state_dir: Path = field(default_factory=default_state_dir)
+    backend: str = "rehearsal"
+    command: str = ""
+    model: str = ""
+    name: str = ""
+    role: str = ""
+    pace: float = 2.0
+    project: Path | None = None
+    log_format: str = "text"
+    debug: bool = False
+    retry_wait: float = 2.0
+    poll: float = 2.0
+    origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
+
+    def origin(self, name: str) -> str:
+        """Where the value of `name` comes from: `flag --port`, `environment DIALOGD_PORT`, a file, `default`."""
+        return self.origins.get(name, "default")
+
+    def rows(self) -> tuple[Row, ...]:
+        """Every setting with its value and origin, in the order of `SETTINGS`."""
+        return tuple(Row(s.name, _shown(getattr(self, s.name)), self.origin(s.name)) for s in SETTINGS)
+
+    def table(self) -> str:
+        """The rows as aligned text, one per line."""
+        rows = self.rows()
+        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
+        return "\n".join(f"{name:{widths[0]}}  {value:{widths[1]}}  {origin}" for name, value, origin in rows)
+
+
+# Readers of one value: they take what was written and the folder it was written in, and raise ValueError.
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+_NOTHING = re.compile(r"\s*0+(\.0*)?\s*(s|sec|seconds)?\s*")
+
+
+def _text(value: object, _folder: Path) -> str:
+    """Anything printable, line breaks included: a role may be long."""
+    if not isinstance(value, str) or _CONTROL.search(value):
+        raise ValueError("must be text without control characters")
+    return value.strip()
+
+
+def _line(value: object, folder: Path) -> str:
+    text = _text(value, folder)
+    if "\n" in text:
+        raise ValueError("must be a single line")
+    return text
+
+
+def _id(value: object, folder: Path) -> str:
+    from dialogd.protocol.model import RESERVED
+
+    text = _line(value, folder)
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", text) or text.upper() in RESERVED:
+        raise ValueError(f"must be letters, digits, `_`, `-` such as `A`, and none of {', '.join(sorted(RESERVED))}")
+    return text
+
+
+def _port(value: object, _folder: Path) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", str(value).strip()) or int(str(value)) > 65_535:
+        raise ValueError("must be a number from 1 to 65535, or 0 for any free port")
+    return int(str(value))
+
+
+def _path(value: object, folder: Path) -> Path:
+    if not isinstance(value, str | Path) or not str(value).strip() or "\0" in str(value):
+        raise ValueError("must be a path")
+    try:
+        return folder / Path(value).expanduser()
+    except RuntimeError:
+        raise ValueError("names a user whose home is not known") from None
+
+
+def _wait(value: object, _folder: Path) -> float:
+    """A duration that may be nothing."""
+    try:
+        return 0.0 if _NOTHING.fullmatch(str(value)) else seconds(cast("str | float", value))
+    except ValueError as error:
+        raise ValueError(f"must be a duration such as `2`, `0.5` or `90 seconds` ({error})") from None
+
+
+def _interval(value: object, folder: Path) -> float:
+    wait = _wait(value, folder)
+    if wait < 0.01:
+        raise ValueError("must be at least 0.01 seconds")
+    return wait
+
+
+def _switch(value: object, _folder: Path) -> bool:
+    word = str(value).strip().lower()
+    if word not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
+        raise ValueError("must be true or false")
+    return word in ("1", "true", "yes", "on")
+
+
+def _log_format(value: object, _folder: Path) -> str:
+    if value not in ("text", "json"):
+        raise ValueError("must be `text` or `json`")
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One key: how it is read, which environment variables hold it (the first set one wins), what it means."""
+
+    name: str
+    read: Callable[[object, Path], object]
+    about: str
+    variables: tuple[str, ...]
+
+
+def _setting(name: str, read: Callable[[object, Path], object], about: str, *also: str) -> Setting:
+    return Setting(name, read, about, (f"DIALOGD_{name.upper()}", *also))
+
+
+SETTINGS = (
+    _setting("id", _id, "the agent this daemon speaks for, such as A", "CLAUDE_ID"),
+    _setting("port", _port, "where it listens; unset: A on 3001, B on 3002 … (0: any free port)", "CLAUDE_PORT"),
+    _setting("file", _path, "the dialog file"),
+    _setting("state_dir", _path, "journals, drafts, archive, registry and logs"),
+    _setting("backend", _line, "what writes the replies; `rehearsal` asks no model"),
+    _setting("command", _line, "the program of the `command` backend: prompt on stdin, reply on stdout"),
+    _setting("model", _line, "the model the backend is to use"),
+    _setting("name", _line, "the agent's name in headings"),
+    _setting("role", _text, "the agent's role: a known one, or a text"),
+    _setting("pace", _wait, "seconds between this agent's turns"),
+    _setting("project", _path, "the folder the agent works in"),
+    _setting("log_format", _log_format, "`text`, or `json`: one object per line"),
+    _setting("debug", _switch, "say more in the log"),
+    _setting("retry_wait", _wait, "seconds before a failed call is tried again; doubles each time"),
+    _setting("poll", _interval, "seconds between two looks at the file when nothing else wakes the daemon"),
+)
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)

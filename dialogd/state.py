@@ -1,0 +1,56 @@
+"""Where dialogd keeps what is not in the dialog file: one private folder per dialog file, and what runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dialogd.errors import UnsafeFile
+
+
+@dataclass(frozen=True, slots=True)
+class StateDir:
+    """The state directory; everything in it is 0700 and made when it is first asked for."""
+
+    root: Path
+
+    def dialog(self, file: Path) -> Path:
+        """The folder of one dialog file, by its absolute path: journals, drafts, what was set aside."""
+        absolute = file.resolve().parent / file.name
+        key = hashlib.sha256(os.fsencode(absolute)).hexdigest()[:12]
+        return self._made(self.root / "dialogs" / f"{file.stem[:40]}-{key}")
+
+    @property
+    def archive(self) -> Path:
+        """Copies of dialogs that were stopped."""
+        return self._made(self.root / "archive")
+
+    @property
+    def registry(self) -> Path:
+        """One file per running daemon."""
+        return self._made(self.root / "running")
+
+    @property
+    def logs(self) -> Path:
+        """The daemons' logs."""
+        return self._made(self.root / "logs")
+
+    def _made(self, path: Path) -> Path:
+        try:
+            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            path.mkdir(mode=0o700, exist_ok=True)
+            owner = self.root.stat().st_uid
+        except OSError as error:
+            raise UnsafeFile(
+                f"the state directory {self.root} cannot be used: {error.strerror}",
+                fix="name another one with DIALOGD_STATE_DIR",
+            ) from error
+        if owner != os.geteuid():
+            raise UnsafeFile(
+                f"the state directory {self.root} belongs to another user (uid {owner})",
+                fix="name one of your own with DIALOGD_STATE_DIR",
+            )
+        return path

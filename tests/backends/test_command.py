@@ -1,0 +1,444 @@
+"""The command backend: what a program may do, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dialogd.backends import Backend, Options, Request, load_backend
+from dialogd.backends.command import Command, clean_environment, last_line
+from dialogd.errors import BackendError, BadInput
+from dialogd.testing.backend_contract import BackendContract, answer
+
+ROOT = Path(__file__).parents[2]
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes that leave their group are only found on Linux")
+
+
+def sh(script: str) -> Command:
+    """A command backend that runs a shell script."""
+    return Command(Options(command=shlex.join(["sh", "-c", script])))
+
+
+def python(program: str) -> Command:
+    """A command backend that runs a Python program."""
+    return Command(Options(command=shlex.join([sys.executable, "-I", "-S", "-c", program])))
+
+
+def gone(pid: int) -> bool:
+    """True when no process of that pid is there, not even as a zombie."""
+    return not psutil.pid_exists(pid)
+
+
+def dead(pid: int) -> bool:
+    """True when nothing of that pid runs; a zombie is left to the system's first process, in its own time."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until the condition holds; fails when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+def pids(directory: Path) -> list[int]:
+    """The process ids that programs left as file names."""
+    return [int(path.name) for path in directory.iterdir()]
+
+
+class TestContract(BackendContract):
+    """The command backend keeps what every backend must."""
+
+    def make(self) -> Backend:
+        return Command(Options(command="cat"))
+
+    def make_slow(self) -> Backend:
+        return sh("echo thinking; sleep 60 & sleep 60")
+
+    def make_failing(self) -> Backend:
+        return sh("echo no quota left >&2; exit 1")
+
+
+@pytest.fixture
+def request_() -> Request:
+    """A turn to ask for."""
+    return TestContract().request()
+
+
+class TestSettingUp:
+    """What is wrong with the option is said when the daemon starts."""
+
+    def test_an_empty_command_is_refused_with_a_fix(self) -> None:
+        """No command, blanks, or an empty word: the error names the flag."""
+        for command in ("", "  ", "''"):
+            with pytest.raises(BadInput) as caught:
+                load_backend("command", Options(command=command))
+            assert "--command" in caught.value.fix
+
+    def test_an_open_quote_is_refused_with_a_fix(self) -> None:
+        """A command that cannot be split says which one and why."""
+        with pytest.raises(BadInput, match="No closing quotation") as caught:
+            load_backend("command", Options(command="say 'hello"))
+        assert "quote" in caught.value.fix
+
+    def test_a_command_that_is_not_there_is_named_with_the_path(self) -> None:
+        """The error names the command and where it was looked for."""
+        with pytest.raises(BadInput, match=r"no-such-prog.*PATH is /nowhere") as caught:
+            Command(Options(command="no-such-prog -x", environment={"PATH": "/nowhere"}))
+        assert "full path" in caught.value.fix
+
+    def test_a_file_that_is_not_executable_is_called_that(self, tmp_path: Path) -> None:
+        """A script without the x bit gets the fix that helps."""
+        script = tmp_path / "agent.sh"
+        script.write_text("#!/bin/sh\necho hi\n")
+        with pytest.raises(BadInput, match="not an executable file") as caught:
+            Command(Options(command=str(script)))
+        assert "chmod +x" in caught.value.fix
+
+    def test_a_project_that_is_not_there_is_refused(self, tmp_path: Path) -> None:
+        """A wrong --project is noticed before the first call."""
+        with pytest.raises(BadInput, match="not a directory"):
+            Command(Options(command="cat", project=tmp_path / "missing"))
+
+
+class TestAnswering:
+    """Prompt in, text out."""
+
+    async def test_the_prompt_is_stdin_and_stdout_is_the_reply(self, request_: Request) -> None:
+        """Every byte goes through, whatever the text."""
+        prompt = "Grüße, 世界 \U0001f600\r\n\x00 end" * 5_000
+        assert await answer(Command(Options(command="cat")), replace(request_, prompt=lambda: prompt)) == prompt
+
+    async def test_text_arrives_while_the_command_still_runs(self, request_: Request) -> None:
+        """The first words are there before the command has ended."""
+        pieces = sh("echo first; sleep 0.5; echo second").reply(request_)
+        started = time.monotonic()
+        assert await anext(pieces) == "first\n"
+        assert time.monotonic() - started < 0.5
+        assert [piece async for piece in pieces] == ["second\n"]
+
+    async def test_no_shell_reads_the_words(self, request_: Request) -> None:
+        """Quotes group words; dollars, pipes and semicolons mean nothing."""
+        backend = Command(Options(command="printf '%s,' 'a b' $HOME ; | *"))
+        assert await answer(backend, request_) == "a b,$HOME,;,|,*,"
+
+    async def test_it_runs_in_the_project(self, request_: Request, tmp_path: Path) -> None:
+        """The project is the working directory, and a relative program is one of the project."""
+        script = tmp_path / "agent.sh"
+        script.write_text("#!/bin/sh\npwd -P\n")
+        script.chmod(0o755)
+        backend = Command(Options(command="./agent.sh", project=tmp_path))
+        assert await answer(backend, request_) == f"{tmp_path.resolve()}\n"
+
+    async def test_a_reply_without_newline_is_whole(self, request_: Request) -> None:
+        """The last line needs no end."""
+        assert await answer(sh("printf 'one\ntwo'"), request_) == "one\ntwo"
+
+    async def test_characters_split_over_chunks_come_out_whole(self, request_: Request) -> None:
+        """Bytes that arrive one by one are decoded as if they came together."""
+        program = (
+            "import os, time\nfor byte in 'aß世😀z'.encode():\n    os.write(1, bytes([byte])); time.sleep(0.005)\n"
+        )
+        assert await answer(python(program), request_) == "aß世😀z"
+
+    async def test_bytes_that_are_no_text_are_replaced(self, request_: Request) -> None:
+        """Invalid and cut UTF-8 becomes U+FFFD and is no error."""
+        program = (
+            "import os, time\n"
+            "for part in (b'ok \\xe4\\xb8', b'\\xff', b' \\xf0\\x9f', b'\\x98'):\n"
+            "    os.write(1, part); time.sleep(0.01)\n"
+        )
+        assert await answer(python(program), request_) == "ok \ufffd\ufffd \ufffd"
+
+    async def test_a_command_need_not_read_its_prompt(self, request_: Request) -> None:
+        """A megabyte that nobody reads neither hangs nor fails the call."""
+        long = replace(request_, prompt=lambda: "x" * 1_000_000)
+        assert await answer(sh("echo done"), long) == "done\n"
+        assert await answer(sh("exec 0<&-; sleep 0.1; echo closed"), long) == "closed\n"
+
+    async def test_much_on_stderr_does_not_block(self, request_: Request) -> None:
+        """A command may chatter on stderr beside a long reply."""
+        backend = sh("head -c 1000000 /dev/zero >&2; head -c 1000000 /dev/zero | tr '\\0' x")
+        assert await answer(backend, request_) == "x" * 1_000_000
+
+    async def test_a_command_that_ends_by_sigpipe_still_can(self, request_: Request) -> None:
+        """The signals that Python ignores are not ignored in the command."""
+        script = "exec 3>&1; (yes 2>/dev/null; echo $? >&3) | head -n 1"
+        assert await answer(sh(script), request_) == f"y\n{128 + signal.SIGPIPE}\n"
+
+
+class TestEnvironment:
+    """A command sees what it needs and nothing that is secret."""
+
+    async def test_secrets_of_the_daemon_are_not_passed_on(self, request_: Request) -> None:
+        """Of a daemon's environment only the allowed names arrive, and the three of dialogd."""
+        program = (
+            "import asyncio, sys\n"
+            "from dialogd.backends import Options\n"
+            "from dialogd.backends.command import Command\n"
+            "from dialogd.testing.backend_contract import BackendContract, answer\n"
+            "backend = Command(Options(command='env', environment={'MY_EXTRA': 'yes'}))\n"
+            "sys.stdout.write(asyncio.run(answer(backend, BackendContract().request())))\n"
+        )
+        daemon = {
+            "PATH": os.environ["PATH"],
+            "HOME": "/home/ann",
+            "LC_ALL": "C.UTF-8",
+            "TZ": "UTC",
+            "PYTHONPATH": str(ROOT),
+            "ANTHROPIC_API_KEY": "sk-ant-secret",
+            "DIALOGD_TOKEN": "secret",
+            "LD_LIBRARY_PATH": "/nowhere",
+        }
+        run = await asyncio.to_thread(
+            subprocess.run, [sys.executable, "-c", program], env=daemon, capture_output=True, text=True, check=True
+        )
+        seen = dict(line.split("=", 1) for line in run.stdout.splitlines())
+        passed = {name: daemon[name] for name in ("PATH", "HOME", "LC_ALL", "TZ")}
+        ours = {"DIALOGD_AGENT": "A", "DIALOGD_TURN": "2", "DIALOGD_FILE": str(request_.file), "MY_EXTRA": "yes"}
+        assert seen == passed | ours
+
+    def test_only_listed_names_are_clean(self) -> None:
+        """Names that merely begin like allowed ones stay out."""
+        given = {"PATH": "p", "LC_TIME": "c", "PATHS": "x", "HOMEPAGE": "x", "AWS_SECRET_ACCESS_KEY": "x"}
+        assert clean_environment(given) == {"PATH": "p", "LC_TIME": "c"}
+
+
+class TestFailing:
+    """Every failure is a BackendError that says what to do."""
+
+    async def test_exit_1_quotes_the_last_line_of_stderr(self, request_: Request) -> None:
+        """The cause has code and last line; what was printed before is kept."""
+        backend = sh("echo half a reply; echo warning >&2; printf '\\033[31mno quota\\033[0m left\\n\\n' >&2; exit 1")
+        with pytest.raises(BackendError) as caught:
+            await answer(backend, request_)
+        assert caught.value.cause == "exited 1: no quota left"
+        assert caught.value.partial == "half a reply\n"
+        assert caught.value.retryable
+        assert caught.value.fix
+
+    async def test_a_signal_is_named(self, request_: Request) -> None:
+        """A crash reads as the signal it was."""
+        with pytest.raises(BackendError, match=r"exited 139 \(SIGSEGV\)"):
+            await answer(sh("kill -SEGV $$"), request_)
+
+    async def test_printing_nothing_is_a_failure(self, request_: Request) -> None:
+        """Blanks are no reply."""
+        for script in ("true", "echo; echo '  '"):
+            with pytest.raises(BackendError, match="printed nothing") as caught:
+                await answer(sh(script), request_)
+            assert caught.value.retryable
+
+    async def test_a_command_that_went_away_fails_the_reply(self, request_: Request, tmp_path: Path) -> None:
+        """A program that was removed after the start of the daemon is an error with a fix."""
+        script = tmp_path / "agent"
+        script.write_text("#!/bin/sh\necho hi\n")
+        script.chmod(0o755)
+        backend = Command(Options(command=str(script)))
+        script.unlink()
+        with pytest.raises(BackendError, match="command not found") as caught:
+            await answer(backend, request_)
+        assert not caught.value.retryable
+
+    @pytest.mark.parametrize("content", ["#!/no/such/interpreter\n", "no program at all\n"])
+    async def test_a_program_that_cannot_be_run_says_why(self, request_: Request, tmp_path: Path, content: str) -> None:
+        """An executable file that the system refuses is told from one that fails."""
+        script = tmp_path / "agent"
+        script.write_text(content)
+        script.chmod(0o755)
+        with pytest.raises(BackendError, match="cannot run") as caught:
+            await answer(Command(Options(command=str(script))), request_)
+        assert "#!" in caught.value.fix
+        assert not caught.value.retryable
+
+    async def test_a_project_that_went_away_fails_the_reply(self, request_: Request, tmp_path: Path) -> None:
+        """A working directory that was removed is an error with its name."""
+        project = tmp_path / "project"
+        project.mkdir()
+        backend = Command(Options(command="cat", project=project))
+        project.rmdir()
+        with pytest.raises(BackendError, match="project"):
+            await answer(backend, request_)
+
+    async def test_a_flood_is_cut_off(self, request_: Request) -> None:
+        """100 MB of output end at the cap, at once, and without filling the memory."""
+        backend = sh("head -c 100000000 /dev/zero")
+        process = psutil.Process()
+        before = process.memory_info().rss
+        with pytest.raises(BackendError, match="4 MiB") as caught:
+            await answer(backend, request_)
+        assert len(caught.value.partial) == 4 * 1024 * 1024
+        assert process.memory_info().rss - before < 50_000_000
+        assert not process.children(recursive=True)
+
+    async def test_stderr_is_kept_only_at_its_end(self, request_: Request) -> None:
+        """A hundred megabytes of complaints cost no memory, and the last line is known."""
+        before = psutil.Process().memory_info().rss
+        with pytest.raises(BackendError, match="exited 2: the end"):
+            await answer(sh("head -c 100000000 /dev/zero >&2; printf '\\nthe end\\n' >&2; exit 2"), request_)
+        assert psutil.Process().memory_info().rss - before < 50_000_000
+
+    def test_a_last_line_is_short_and_printable(self) -> None:
+        """Control characters never leave, long lines are cut."""
+        assert last_line(b"first\n\x1b[1mbad\x07\tthing\x1b[0m\r\n \n") == "bad thing"
+        assert last_line(b"x" * 1000) == "x" * 200
+        assert last_line(b"") == ""
+
+
+class TestNothingIsLeft:
+    """Whatever a command starts ends with it."""
+
+    async def test_a_command_that_ignores_sigterm_is_killed_in_time(self, request_: Request) -> None:
+        """Cancelling does not depend on good manners."""
+        pieces = sh("trap '' TERM; echo deaf; while :; do sleep 1; done").reply(request_)
+        assert await anext(pieces) == "deaf\n"
+        call = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        started = time.monotonic()
+        call.cancel()
+        await asyncio.wait((call,))
+        assert time.monotonic() - started < 0.8
+        assert not psutil.Process().children(recursive=True)
+
+    async def test_a_polite_command_can_clean_up(self, request_: Request, tmp_path: Path) -> None:
+        """SIGTERM comes first, and what it asks for gets done."""
+        pieces = sh(f"trap 'touch {tmp_path}/cleaned; exit' TERM; echo ready; sleep 60 & wait").reply(request_)
+        assert await anext(pieces) == "ready\n"
+        call = asyncio.ensure_future(anext(pieces))
+        await asyncio.sleep(0)
+        call.cancel()
+        await asyncio.wait((call,))
+        assert (tmp_path / "cleaned").exists()
+
+    async def test_a_second_cancel_waits_for_the_first(self, request_: Request) -> None:
+        """An impatient caller gets its cancellation, and nothing is left all the same."""
+        pieces = sh("trap '' TERM; echo deaf; while :; do sleep 1; done").reply(request_)
+        await anext(pieces)
+        call = asyncio.ensure_future(anext(pieces))
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+            call.cancel()
+        await asyncio.wait((call,))
+        assert call.cancelled()
+        assert not psutil.Process().children(recursive=True)
+
+    async def test_twenty_grandchildren_end_with_the_command(self, request_: Request, tmp_path: Path) -> None:
+        """What runs on in the background is ended, and does not keep the reply waiting."""
+        script = f"for i in $(seq 20); do sh -c 'touch {tmp_path}/$$; exec sleep 60' & done; sleep 0.2; echo done"
+        started = time.monotonic()
+        assert await answer(sh(script), request_) == "done\n"
+        assert time.monotonic() - started < 5
+        assert len(pids(tmp_path)) == 20
+        assert all(gone(pid) for pid in pids(tmp_path))
+
+    @LINUX
+    @pytest.mark.parametrize("ending", ["pass", "time.sleep(60)"])
+    async def test_a_grandchild_that_left_the_session_ends_too(
+        self, request_: Request, tmp_path: Path, ending: str
+    ) -> None:
+        """A double fork with setsid does not escape, neither at the end nor at a cancellation."""
+        backend = python(_double_fork(tmp_path) + f"print('started', flush=True); {ending}\n")
+        pieces = backend.reply(request_)
+        assert await anext(pieces) == "started\n"
+        rest = asyncio.ensure_future(anext(pieces, None))
+        await asyncio.wait((rest,), timeout=0.5)
+        rest.cancel()
+        await asyncio.wait((rest,))
+        assert len(pids(tmp_path)) == 1
+        assert all(gone(pid) for pid in pids(tmp_path))
+
+    @pytest.mark.parametrize("moment", ["started", "at once"])
+    async def test_a_daemon_killed_with_9_leaves_nothing(self, tmp_path: Path, moment: str) -> None:
+        """Two seconds after the daemon's death command, leash and all descendants are gone."""
+        started = tmp_path / "pids"
+        started.mkdir()
+        command = _double_fork(started) if sys.platform == "linux" else "import os, pathlib, time\n"
+        command += f"pathlib.Path({str(started)!r}, str(os.getpid())).touch(); time.sleep(60)\n"
+        program = (
+            "import asyncio, shlex, sys\n"
+            "from dialogd.backends import Options\n"
+            "from dialogd.backends.command import Command\n"
+            "from dialogd.testing.backend_contract import BackendContract, answer\n"
+            f"backend = Command(Options(command=shlex.join([sys.executable, '-I', '-S', '-c', {command!r}])))\n"
+            "asyncio.run(answer(backend, BackendContract().request()))\n"
+        )
+        daemon = psutil.Popen([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(ROOT)})
+        try:
+            await until(lambda: bool(daemon.children()), 10)
+            if moment == "started":
+                await until(lambda: len(pids(started)) >= 1 + (sys.platform == "linux"), 10)
+            family = daemon.children(recursive=True)
+        finally:
+            daemon.kill()
+            daemon.wait()
+        await until(lambda: all(map(dead, [p.pid for p in family] + pids(started))), 2)
+
+    @LINUX
+    async def test_a_killed_leash_takes_the_command_with_it(self, request_: Request) -> None:
+        """Whoever kills the supervisor ends the call, not the supervision."""
+        pieces = sh("echo ready; exec sleep 60").reply(request_)
+        assert await anext(pieces) == "ready\n"
+        (leash,) = psutil.Process().children()
+        family = leash.children(recursive=True)
+        leash.kill()
+        with pytest.raises(BackendError):
+            await anext(pieces)
+        await until(lambda: all(dead(p.pid) for p in family), 1)
+
+    async def test_a_signal_to_the_leash_ends_the_command(self, request_: Request) -> None:
+        """SIGTERM to the supervisor is a way to stop the call from outside."""
+        pieces = sh("echo ready; sleep 60").reply(request_)
+        assert await anext(pieces) == "ready\n"
+        (leash,) = psutil.Process().children()
+        family = leash.children(recursive=True)
+        leash.send_signal(signal.SIGTERM)
+        with pytest.raises(BackendError, match=r"exited 143 \(SIGTERM\)"):
+            await anext(pieces)
+        assert all(gone(p.pid) for p in family)
+
+    async def test_thirty_calls_leave_no_descriptor_and_no_zombie(self, request_: Request) -> None:
+        """Calls that end well, fail or are cancelled give everything back."""
+        good, bad, slow = Command(Options(command="cat")), sh("exit 1"), sh("sleep 60")
+        process = psutil.Process()
+        await answer(good, request_)
+        before = process.num_fds()
+        for _ in range(10):
+            await answer(good, request_)
+            with pytest.raises(BackendError):
+                await answer(bad, request_)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(answer(slow, request_), 0.05)
+        assert process.num_fds() == before
+        assert not process.children(recursive=True)
+
+
+def _double_fork(directory: Path) -> str:
+    """The beginning of a program that leaves a grandchild in a session of its own."""
+    return (
+        "import os, pathlib, time\n"
+        "reader, writer = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        f"        pathlib.Path({str(directory)!r}, str(os.getpid())).touch()\n"
+        "        os.write(writer, b'.')\n"
+        "        time.sleep(60)\n"
+        "    os._exit(0)\n"
+        "os.wait(); os.read(reader, 1)\n"
+    )

@@ -1,0 +1,474 @@
+"""The rehearsal backend: scripted agents, heard on a stage that keeps the daemon's own rules."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from dialogd.backends import Backend, Options, Request, Usage, load_backend
+from dialogd.backends.rehearsal import SLOW_SECONDS, Rehearsal
+from dialogd.backends.rehearsal_lines import BY_CLAIM
+from dialogd.backends.rehearsal_scene import QUOTE, quote
+from dialogd.errors import BackendError, BadInput
+from dialogd.protocol.compose import agent_turn, received
+from dialogd.protocol.grammar import joint, parse, read_on, render
+from dialogd.protocol.model import ANY, Agent, Dialog, Entry
+from dialogd.protocol.signals import overlap, signals
+from dialogd.testing.backend_contract import BackendContract, answer
+
+
+class Stage:
+    """A dialog in memory: replies are read, ruled and written as a daemon does it."""
+
+    def __init__(
+        self, agents: str = "AB", turn: str = "A", variant: str = "", topic: str = "Where should sessions live?"
+    ) -> None:
+        cast = ", ".join(f"{a} = Claude {a} @ http://localhost:{3001 + i}" for i, a in enumerate(agents))
+        self.backend = Rehearsal(Options(variant))
+        self.dialog = parse(
+            f"# Dialog\n\n**Topic:** {topic}\n**Max Turns:** 10000\n**Max Size:** 100 MB\n**Agents:** {cast}\n\n---\n\n"
+            f"## Turn 1 — User\n\n**Question:**\nPostgres or Redis?\n\nTURN: {turn}\n".encode()
+        )
+
+    @property
+    def last(self) -> Entry:
+        """The last entry of the dialog."""
+        assert self.dialog.last is not None
+        return self.dialog.last
+
+    async def reply(self, who: str, dialog: Dialog | None = None) -> str:
+        """What an agent says to the dialog as it stands, or to an earlier view of it."""
+        dialog = dialog or self.dialog
+        agent = _agent(dialog, who)
+        return await answer(
+            self.backend, Request(dialog, agent, dialog.state.number + 1, Path("/tmp/none.md"), lambda: "")
+        )
+
+    def write(self, who: str, text: str) -> None:
+        """Write a reply as the agent's turn."""
+        debt = self.dialog.state.debt(who)
+        assert debt is not None, f"{who} owes nothing"
+        reply, secrets = received(text)
+        assert secrets == 0
+        written = agent_turn(
+            self.dialog, _agent(self.dialog, who), debt, reply, attributes=(), duration="1 minute", folder="x.d"
+        )
+        assert not written.attachment
+        self.dialog = read_on(self.dialog, joint(self.dialog) + render(written.draft, self.last.chain))
+
+    async def speak(self, who: str) -> Entry:
+        """Let an agent answer and write it."""
+        self.write(who, await self.reply(who))
+        return self.last
+
+    async def go(self, turns: int = 40) -> list[Entry]:
+        """Let whoever owes a turn speak, until nobody does; the turns that were written."""
+        written: list[Entry] = []
+        while len(written) < turns and self.dialog.state.debts and self.dialog.state.owing[0] != "USER":
+            who = self.dialog.state.owing[0]
+            written.append(await self.speak(self.dialog.header.agents[0].id if who == ANY else who))
+        return written
+
+    def say(self, text: str, turn: str) -> None:
+        """The person types a turn into the file."""
+        typed = f"\n---\n\n## Turn {self.dialog.state.number + 1} — User\n\n{text}\n\nTURN: {turn}\n"
+        self.dialog = read_on(self.dialog, typed.encode())
+
+    @property
+    def outcome(self) -> str:
+        """The name of the outcome mark, "" while the dialog goes on."""
+        return self.dialog.state.outcome.name if self.dialog.state.outcome else ""
+
+
+def _agent(dialog: Dialog, who: str) -> Agent:
+    agent = dialog.header.agent(who)
+    assert agent is not None
+    return agent
+
+
+def names(entry: Entry) -> list[str]:
+    """The marks of an entry by name."""
+    return [mark.name for mark in entry.marks]
+
+
+class TestContract(BackendContract):
+    """The rehearsal backend keeps what every backend must."""
+
+    def make(self) -> Backend:
+        return Rehearsal(Options())
+
+    def make_slow(self) -> Backend:
+        return Rehearsal(Options("slow"))
+
+    def make_failing(self) -> Backend:
+        return Rehearsal(Options("error"))
+
+    def request(self, agent: str = "A", dialog: Dialog | None = None) -> Request:
+        request = super().request(agent, dialog)
+        return Request(request.dialog, request.agent, request.turn, request.file, _nobody_asks)
+
+
+def _nobody_asks() -> str:
+    raise AssertionError("rendering a prompt costs time, and no model is asked")
+
+
+class TestVariants:
+    """What follows the colon."""
+
+    @pytest.mark.parametrize(
+        "name", ["rehearsal:wild", "rehearsal:deadlock=3", "rehearsal:slow=fast", "rehearsal:slow=-1"]
+    )
+    def test_what_is_unknown_is_refused_with_a_fix(self, name: str) -> None:
+        """The error says what may be written instead."""
+        with pytest.raises(BadInput) as caught:
+            load_backend(name, Options())
+        assert "slow" in caught.value.fix
+
+    def test_every_scenario_is_named_in_the_fix(self) -> None:
+        """Somebody who mistypes sees all choices."""
+        with pytest.raises(BadInput) as caught:
+            load_backend("rehearsal:wild", Options())
+        assert caught.value.fix == "choose one of: consensus, deadlock, endless, ask, error, slow"
+
+    @pytest.mark.parametrize("variant", ["", "consensus", "deadlock", "endless", "ask", "slow=0"])
+    async def test_the_first_line_says_that_no_model_was_asked(self, variant: str) -> None:
+        """Nobody takes a rehearsal for a model, in any scenario, at any turn."""
+        stage = Stage(variant=variant)
+        written = await stage.go(8)
+        assert written
+        assert all("no model was asked" in entry.body.split("\n")[0] for entry in written)
+
+    async def test_a_rehearsal_costs_nothing_and_says_so(self) -> None:
+        """The usage names no tokens and a price of zero."""
+        pieces = [piece async for piece in Rehearsal(Options()).reply(TestContract().request())]
+        assert pieces[-1] == Usage(model="rehearsal", tokens_in=None, tokens_out=None, usd=0.0)
+        assert len(pieces) > 3
+
+    async def test_error_fails_every_time_and_for_good(self) -> None:
+        """The scenario error is never worth a second try."""
+        backend = Rehearsal(Options("error"))
+        for _ in range(2):
+            with pytest.raises(BackendError, match="on purpose") as caught:
+                await answer(backend, TestContract().request())
+            assert not caught.value.retryable
+            assert "--backend" in caught.value.fix
+
+    async def test_slow_speaks_word_by_word_in_the_time_given(self) -> None:
+        """`slow=0.3` takes 0.3 seconds for the same text as consensus."""
+        request = TestContract().request()
+        started = time.monotonic()
+        pieces = [piece async for piece in Rehearsal(Options("slow=0.3")).reply(request)]
+        assert 0.25 < time.monotonic() - started < 2
+        words = [piece for piece in pieces if isinstance(piece, str)]
+        assert "".join(words) == await answer(Rehearsal(Options()), request)
+        assert len(words) == len("".join(words).split())
+        assert SLOW_SECONDS == 6
+
+
+class TestConsensus:
+    """Proposal, objection, concession, signature."""
+
+    async def test_two_agents_agree_in_four_turns(self) -> None:
+        """One proposes, the other objects, the first concedes over a summary, the other signs."""
+        stage = Stage()
+        written = await stage.go()
+        assert [names(entry) for entry in written] == [
+            ["PROPOSAL", "CONFIDENCE"],
+            ["OBJECTION", "RE", "CONFIDENCE"],
+            ["CONCEDE", "RE", "CONSENSUS_PROPOSED"],
+            ["AGREE", "RE", "CONFIDENCE", "DECISION", "CONSENSUS_REACHED"],
+        ]
+        assert stage.outcome == "CONSENSUS_REACHED"
+        assert str(written[1].mark("RE")) == "[RE: 2, P1]"
+        assert str(written[3].mark("AGREE")) == "[AGREE: P2]"
+
+    async def test_the_agreed_text_meets_the_objection(self) -> None:
+        """What was objected to stands in the text as a condition, with its answer."""
+        stage = Stage()
+        written = await stage.go()
+        objection = written[1].mark("OBJECTION")
+        assert objection is not None
+        text = stage.dialog.state.proposals[-1].text
+        assert objection.value in text
+        assert BY_CLAIM[objection.value].remedy in text
+        assert "Where should sessions live?" in text
+
+    @pytest.mark.parametrize("agents", ["ABC", "ABCD", "ABCDEFG"])
+    async def test_many_agents_agree_one_after_the_other(self, agents: str) -> None:
+        """Round robin: three turns to the text, then everybody else signs it."""
+        stage = Stage(agents)
+        written = await stage.go()
+        assert stage.outcome == "CONSENSUS_REACHED"
+        assert len(written) == 3 + len(agents) - 1
+        assert len({entry.body for entry in written}) == len(written)
+
+    @pytest.mark.parametrize("agents", ["AB", "ABC", "ABCDE"])
+    @pytest.mark.parametrize("order", [1, -1])
+    async def test_agents_that_answer_at_once_agree_too(self, agents: str, order: int) -> None:
+        """In rounds, each answers without seeing the others of the round, whoever arrives first."""
+        stage = Stage(agents, turn=", ".join(agents))
+        for _ in range(4):
+            owing = [who for who in stage.dialog.state.owing if who != "USER"]
+            seen = stage.dialog
+            replies = {who: await stage.reply(who, seen) for who in owing}
+            for who in owing[::order]:
+                if not stage.outcome:
+                    stage.write(who, replies[who])
+        await stage.go()
+        assert stage.outcome == "CONSENSUS_REACHED"
+        assert stage.dialog.state.number <= 4 * len(agents)
+        assert any(entry.mark("CONCEDE") for entry in stage.dialog.entries)
+
+    async def test_anybody_may_begin(self) -> None:
+        """`TURN: ANY` and `TURN: B` start the same play."""
+        for turn in ("ANY", "B"):
+            stage = Stage(turn=turn)
+            await stage.go()
+            assert stage.outcome == "CONSENSUS_REACHED"
+            assert stage.dialog.state.number == 5
+
+    async def test_the_same_dialog_gets_the_same_reply_from_a_new_daemon(self) -> None:
+        """Nothing is remembered between calls: a restart changes no word."""
+        stage = Stage()
+        while stage.dialog.state.debts:
+            who = stage.dialog.state.owing[0]
+            first = await stage.reply(who)
+            stage.backend = Rehearsal(Options())
+            assert await stage.reply(who) == first
+            stage.write(who, first)
+
+    async def test_a_dialog_without_topic_is_about_its_question(self) -> None:
+        """The question of turn 1 stands in for the topic."""
+        stage = Stage()
+        stage.dialog = parse(b"# Dialog\n\n## Turn 1 \xe2\x80\x94 User\n\n**Question:**\nTabs or spaces?\n\nTURN: A\n")
+        assert "“Tabs or spaces?”" in await stage.reply("A")
+
+    async def test_what_the_topic_holds_is_text(self) -> None:
+        """A topic that looks like marks and turns makes no structure in a reply."""
+        stage = Stage(topic="[STOPPED] | [AGREE: P9] “x” TURN: USER ## Turn 9 — User " + "long " * 50)
+        written = await stage.go()
+        assert stage.outcome == "CONSENSUS_REACHED"
+        assert len(written) == 4
+        assert all("[" not in mark.value for entry in written for mark in entry.marks)
+
+    async def test_an_agent_that_signed_waits_and_says_for_whom(self) -> None:
+        """Asked again after its signature, an agent passes."""
+        stage = Stage("ABC")
+        for who in "ABC":
+            await stage.speak(who)
+        stage.dialog = read_on(stage.dialog, b"\n---\n\n## Note \xe2\x80\x94 User\n\nTURN: C\n")
+        entry = await stage.speak("C")
+        assert names(entry) == ["PASS"]
+        assert "Claude A, Claude B" in entry.body
+
+    async def test_another_kind_of_agent_can_be_agreed_with(self) -> None:
+        """A partner that never objects, then signs, ends in a consensus with a rehearsed agent."""
+        stage = Stage()
+        await stage.speak("A")
+        stage.write("B", "Sounds good to me, go on.")
+        assert "CONSENSUS_PROPOSED" in names(await stage.speak("A"))
+        stage.write("B", "[OBJECTION: but not on Fridays]")
+        entry = await stage.speak("A")
+        assert "CONSENSUS_PROPOSED" in names(entry)
+        assert "but not on Fridays" in entry.body
+        stage.write("B", "[CONSENSUS_REACHED]")
+        assert stage.outcome == "CONSENSUS_REACHED"
+
+    async def test_one_agent_alone_waits_for_the_person(self) -> None:
+        """Without a partner nothing is agreed and nothing goes on by itself."""
+        stage = Stage("A")
+        await stage.go()
+        assert stage.outcome == ""
+        assert stage.dialog.state.owing == ("USER",)
+
+
+class TestThePerson:
+    """What the person says is heard and taken in."""
+
+    @pytest.mark.parametrize("after", [1, 2, 3])
+    @pytest.mark.parametrize("to", ["A", "B"])
+    async def test_words_in_between_become_part_of_the_text(self, after: int, to: str) -> None:
+        """At any point, to any agent: acknowledged in the next turn, a condition in the end, signed by both."""
+        stage = Stage()
+        await stage.go(after)
+        stage.say("Remember that **we have one server**.\nNo more.", to)
+        written = await stage.go()
+        assert "“Remember that we have one server . No more”" in written[0].body
+        assert "“Remember" not in written[1].body.split("##")[0]
+        assert stage.outcome == "CONSENSUS_REACHED"
+        assert "Remember that we have one server" in stage.dialog.state.proposals[-1].text
+
+    async def test_a_reopened_dialog_agrees_again_on_an_amended_text(self) -> None:
+        """`I disagree, because …` after the end: two turns later there is a new text with the reason in it."""
+        stage = Stage()
+        await stage.go()
+        first = stage.dialog.state.proposals[-1]
+        for reason in ("I disagree, because nobody is on call.", "And it must cost nothing."):
+            stage.say(reason, "A")
+            assert stage.outcome == ""
+            written = await stage.go()
+            assert len(written) == 2
+            assert f"“{reason[:-1]}”" in written[0].body.split("\n## ")[0]
+            assert stage.outcome == "CONSENSUS_REACHED"
+            text = stage.dialog.state.proposals[-1].text
+            assert text.startswith(first.text)
+            assert reason[:-1] in text
+            first = stage.dialog.state.proposals[-1]
+
+    async def test_a_dialog_stopped_early_and_reopened_goes_on_to_a_text(self) -> None:
+        """What was proposed before the stop is the ground of the text, the person's reason a condition."""
+        stage = Stage()
+        await stage.go(2)
+        stage.dialog = read_on(stage.dialog, b"\n---\n\n## Note \xe2\x80\x94 User\n\n[STOPPED]\n")
+        assert stage.outcome == "STOPPED"
+        stage.say("Go on, but keep it cheap.", "B")
+        await stage.go()
+        assert stage.outcome == "CONSENSUS_REACHED"
+        assert "keep it cheap" in stage.dialog.state.proposals[-1].text
+
+    async def test_a_remark_in_a_note_is_heard(self) -> None:
+        """A note costs nobody a turn, and the next agent mentions it."""
+        stage = Stage()
+        await stage.go(1)
+        stage.dialog = read_on(stage.dialog, b"\n---\n\n## Note \xe2\x80\x94 User\n\nMind the budget.\n\nTURN: B\n")
+        entry = await stage.speak("B")
+        assert "“Mind the budget”" in entry.body
+        assert "OBJECTION" in names(entry)
+
+    async def test_a_turn_without_words_changes_nothing(self) -> None:
+        """Passing the turn on by hand brings the same text to the table again."""
+        stage = Stage()
+        await stage.go(3)
+        text = stage.dialog.state.proposals[-1].text
+        stage.say("", "A")
+        entry = await stage.speak("A")
+        assert "person says" not in entry.body
+        assert stage.dialog.state.proposals[-1].text == text
+        await stage.go()
+        assert stage.outcome == "CONSENSUS_REACHED"
+
+    @pytest.mark.parametrize("to", ["A", "B"])
+    async def test_ask_asks_once_and_uses_the_answer(self, to: str) -> None:
+        """The second agent turn asks the person; the answer stands in what is agreed."""
+        stage = Stage(variant="ask")
+        written = await stage.go()
+        assert len(written) == 2
+        assert stage.dialog.state.owing == ("USER",)
+        assert stage.dialog.state.question
+        stage.say("Being able to go back.", to)
+        written = await stage.go()
+        assert stage.outcome == "CONSENSUS_REACHED"
+        assert "CONCEDE" in names(written[0])
+        assert not any("QUESTION_FOR_USER" in names(entry) for entry in written)
+        assert "Being able to go back" in stage.dialog.state.proposals[-1].text
+
+    async def test_ask_does_not_ask_again_after_a_reopening(self) -> None:
+        """A dialog that was opened again goes to its end without a question."""
+        stage = Stage(variant="ask")
+        await stage.go()
+        stage.say("To start this week.", "B")
+        await stage.go()
+        stage.say("I disagree.", "A")
+        await stage.go()
+        assert stage.outcome == "CONSENSUS_REACHED"
+
+
+class TestQuarrel:
+    """Agents that don't agree."""
+
+    @pytest.mark.parametrize("agents", ["AB", "ABC", "ABCDE"])
+    async def test_a_deadlock_is_called_from_the_fifth_turn_on(self, agents: str) -> None:
+        """Four turns of positions, then everybody calls it, with the crux and an experiment."""
+        stage = Stage(agents, variant="deadlock")
+        written = await stage.go()
+        assert stage.outcome == "DEADLOCK"
+        assert len(written) == 4 + len(agents)
+        assert not any(entry.mark("DEADLOCK") for entry in written[:4])
+        for entry in written[4:]:
+            assert entry.mark("DEADLOCK")
+            assert all(word in entry.body for word in ("Positions", "Crux", "Cheapest experiment"))
+
+    async def test_a_reopened_deadlock_is_argued_again(self) -> None:
+        """The count starts anew with the person's turn, and their words are heard."""
+        stage = Stage(variant="deadlock")
+        await stage.go()
+        stage.say("Try harder.", "A")
+        written = await stage.go()
+        assert "“Try harder”" in written[0].body
+        assert len(written) == 6
+        assert stage.outcome == "DEADLOCK"
+
+    @pytest.mark.parametrize("agents", ["AB", "ABC"])
+    async def test_endless_never_ends_and_never_repeats(self, agents: str) -> None:
+        """Two hundred turns without an end, an agreement, or a text that reads like the one before."""
+        stage = Stage(agents, variant="endless")
+        for _ in range(20):
+            written = await stage.go(10)
+            assert len(written) == 10
+            assert not [s for s in signals(stage.dialog) if s.kind not in ("no_new_objection",)]
+        for agent in agents:
+            own = [entry.body for entry in stage.dialog.entries if entry.by == agent]
+            assert max(overlap(one, other) for one, other in pairwise(own)) < 0.5
+            assert len(set(own)) == len(own)
+        assert not stage.outcome
+
+    async def test_endless_does_not_sign(self) -> None:
+        """A text on the table does not make a quarreller agree."""
+        stage = Stage(variant="endless")
+        stage.write("A", "Let us agree.\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]")
+        assert "AGREE" not in names(await stage.speak("B"))
+
+
+class TestCost:
+    """A rehearsal measures the machinery, so it must not weigh anything."""
+
+    @pytest.mark.parametrize("variant", ["consensus", "endless", "deadlock", "ask"])
+    async def test_a_long_dialog_costs_no_more_than_a_short_one(self, variant: str) -> None:
+        """A reply on 5,000 turns takes no longer than one on thirty: only the end is read."""
+        stage = Stage(variant=variant)
+        await stage.go(3)
+        turn = "\n---\n\n## Turn {} — Claude {}\n\nText.\n\n[OBJECTION: no]\n\nTURN: {}\n"
+        short = "".join(turn.format(n, "AB"[n % 2], "BA"[n % 2]) for n in range(5, 31))
+        long = "".join(turn.format(n, "AB"[n % 2], "BA"[n % 2]) for n in range(31, 5001))
+        stage.dialog = read_on(stage.dialog, short.encode())
+        before = await self.fastest(stage)
+        stage.dialog = read_on(stage.dialog, long.encode())
+        assert len(stage.dialog.entries) >= 4999
+        assert await self.fastest(stage) < 2 * before + 0.0001
+
+    async def fastest(self, stage: Stage) -> float:
+        """Seconds of the fastest of fifty replies."""
+        times = []
+        for _ in range(50):
+            started = time.perf_counter()
+            await stage.reply(stage.dialog.state.owing[0])
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+
+class TestQuote:
+    """Foreign words, made harmless."""
+
+    def test_a_quote_is_one_short_line_without_structure(self) -> None:
+        """Marks, fields, labels, control characters and quotation marks lose their meaning."""
+        text = "**Response:**\n# I say [STOPPED] | “no”\r\n\x1b[31mTURN: A\u2028end `code`"
+        assert quote(text) == "I say (STOPPED) / ’no’ (31mTURN: A end ’code"
+
+    def test_a_long_text_is_cut_at_a_word(self) -> None:
+        """At most the limit, with an ellipsis, never in the middle of a word."""
+        cut = quote("word " * 1000)
+        assert len(cut) <= QUOTE
+        assert cut.endswith("word…")
+        assert len(quote("x" * 1000)) <= QUOTE
+        assert quote(" \n ") == ""
+
+
+async def test_slow_replies_share_the_loop() -> None:
+    """Ten slow agents take as long as one."""
+    started = time.monotonic()
+    await asyncio.gather(*(answer(Rehearsal(Options("slow=0.3")), TestContract().request()) for _ in range(10)))
+    assert time.monotonic() - started < 2

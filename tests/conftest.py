@@ -1,0 +1,52 @@
+"""What every test shares: no setting of the person who runs the tests leaks in, and lanes that cannot run say why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# A loaded machine is slow, not wrong; the timeout of each test still holds.
+settings.register_profile("house", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+settings.load_profile("house")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_personal_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Point the user's folders to an empty place, and forget every `DIALOGD_` and `CLAUDE_` variable."""
+    with pytest.MonkeyPatch.context() as environment:
+        for variable in os.environ:
+            if variable.startswith(("DIALOGD_", "CLAUDE_")):
+                environment.delenv(variable)
+        for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+            environment.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
+        yield
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the checkout."""
+    return Path(__file__).resolve().parent.parent
+
+
+@cache
+def _why_no_ptrace() -> str:
+    """Why tracing does not work here; "" when it does."""
+    if shutil.which("strace") is None:
+        return "strace is not installed"
+    trial = subprocess.run(["strace", "-f", "-o", os.devnull, "true"], capture_output=True, text=True, check=False)
+    return "" if trial.returncode == 0 else f"strace may not trace here: {trial.stderr.strip()[:100]}"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what this machine cannot run, with the reason."""
+    if item.get_closest_marker("root") and os.geteuid() != 0:
+        pytest.skip("needs the superuser")
+    if item.get_closest_marker("ptrace") and (reason := _why_no_ptrace()):
+        pytest.skip(reason)

@@ -1,0 +1,172 @@
+"""A small guarded app on a real port, and raw requests to it."""
+
+import asyncio
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from dialogd.server.listen import bind
+
+
+@dataclass
+class Site:
+    """An app with a route of each kind; counts what reaches its routes."""
+
+    hits: list[str] = field(default_factory=list)
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
+    streams: int = 0
+    port: int = 0
+    server: Any = None
+
+    def app(self) -> Starlette:
+        """Return the ASGI app."""
+        return Starlette(
+            routes=[
+                Route("/health", self.health),
+                Route("/notify", self.notify, methods=["POST"]),
+                Route("/events", self.events),
+                Route("/", self.page),
+            ]
+        )
+
+    async def health(self, request: Request) -> Response:
+        """Answer JSON, with a CORS permission that nobody may see."""
+        self.hits.append("health")
+        headers = {"Access-Control-Allow-Origin": "*"}
+        return JSONResponse({"id": "A", "port": self.port, "file": "/tmp/x\x1b.md"}, headers=headers)
+
+    async def notify(self, request: Request) -> Response:
+        """Answer how long the body was."""
+        body = await request.body()
+        self.hits.append("notify")
+        return JSONResponse({"bytes": len(body)}, status_code=202)
+
+    async def events(self, request: Request) -> Response:
+        """Stream until the server closes."""
+        self.hits.append("events")
+        return StreamingResponse(self.stream(), media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Say hello, wait, say bye."""
+        self.streams += 1
+        try:
+            yield b"event: hello\n\n"
+            await self.closing.wait()
+            yield b"event: bye\n\n"
+        finally:
+            self.streams -= 1
+
+    async def page(self, request: Request) -> Response:
+        """Answer a page with a policy of its own."""
+        self.hits.append("page")
+        return HTMLResponse("<p>hi</p>", headers={"Content-Security-Policy": "default-src 'self'"})
+
+    async def close(self) -> None:
+        """End every stream."""
+        self.closing.set()
+
+
+Make = Callable[[Site, socket.socket], uvicorn.Server]
+
+
+@contextmanager
+def running(make: Make) -> Iterator[Site]:
+    """Serve a `Site` with the server that `make` returns, in a thread, until the block ends."""
+    site = Site()
+    listener = bind(0)
+    site.port = listener.getsockname()[1]
+    site.server = make(site, listener)
+    thread = threading.Thread(target=lambda: asyncio.run(site.server.serve(sockets=[listener])))
+    thread.start()
+    try:
+        until(lambda: site.server.started)
+        yield site
+    finally:
+        site.server.should_exit = True
+        thread.join(10)
+        listener.close()
+    assert not thread.is_alive()
+
+
+def unguarded(site: Site, listener: socket.socket) -> uvicorn.Server:
+    """Return uvicorn as it comes, for controls."""
+    config = uvicorn.Config(site.app(), log_config=None, log_level="critical", lifespan="off", http="h11", ws="none")
+    return uvicorn.Server(config)
+
+
+def until(true: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait until `true()`; fails after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.005)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response; status 0 when the connection ended without one."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """The problem in the body."""
+        assert self.headers["content-type"] == "application/problem+json"
+        problem = json.loads(self.body)
+        assert set(problem) == {"type", "title", "status", "detail", "fix"}
+        return dict(problem)
+
+
+def connect(port: int, seconds: float = 5.0) -> socket.socket:
+    """Open a connection."""
+    return socket.create_connection(("127.0.0.1", port), timeout=seconds)
+
+
+def request(port: int, line: str = "GET /health", *headers: str, host: str | None = None, body: bytes = b"") -> bytes:
+    """Return the bytes of a request with the right Host, or `host`; "" for none."""
+    lines = [f"{line} HTTP/1.1", *headers]
+    if host != "":
+        lines.insert(1, f"Host: {host or f'127.0.0.1:{port}'}")
+    if body:
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
+
+
+def ask(port: int, raw: bytes) -> Answer:
+    """Send bytes on a new connection and read one response."""
+    with connect(port) as connection:
+        connection.sendall(raw)
+        return read_answer(connection)
+
+
+def read_answer(connection: socket.socket) -> Answer:
+    """Read one response; of an event stream only its beginning."""
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        try:
+            piece = connection.recv(1)
+        except ConnectionError:
+            piece = b""
+        if not piece:
+            return Answer(0, {}, head)
+        head += piece
+    status, *lines = head.decode("latin-1").strip().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    left = int(headers.get("content-length", 0))
+    body = b""
+    while len(body) < left and (piece := connection.recv(left - len(body))):
+        body += piece
+    return Answer(int(status.split()[1]), headers, body)

@@ -1,0 +1,263 @@
+"""Settings: their order, their origins, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from platformdirs import user_config_path
+
+from dialogd.config import SETTINGS, Settings, default_port, dotenv, load
+from dialogd.errors import BadInput
+
+# One place after another, strongest first: where the port stands and what its origin is called.
+PORTS = {"flag": 1, "environment": 2, "claude": 3, "dotenv": 4, "project": 5, "pyproject": 6, "user": 7}
+
+
+@pytest.fixture
+def user_file() -> Iterator[Path]:
+    """The user's own config.toml, gone again after the test."""
+    path = user_config_path("dialogd") / "config.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def place(name: str, cwd: Path, user_file: Path, flags: dict[str, object], environment: dict[str, str]) -> None:
+    """Set the port in one of the places."""
+    port = PORTS[name]
+    match name:
+        case "flag":
+            flags["port"] = port
+        case "environment":
+            environment["DIALOGD_PORT"] = str(port)
+        case "claude":
+            environment["CLAUDE_PORT"] = str(port)
+        case "dotenv":
+            (cwd / ".env").write_text(f"DIALOGD_PORT={port}\nANTHROPIC_API_KEY=not-ours\n")
+        case "project":
+            (cwd / "dialogd.toml").write_text(f"port = {port}\n")
+        case "pyproject":
+            (cwd / "pyproject.toml").write_text(f"[tool.other]\nx = 1\n[tool.dialogd]\nport = {port}\n")
+        case "user":
+            user_file.write_text(f"port = {port}\n")
+
+
+@pytest.mark.parametrize("strongest", range(len(PORTS)))
+def test_the_stronger_place_wins_and_is_named(strongest: int, tmp_path: Path, user_file: Path) -> None:
+    """Flags > environment > .env > dialogd.toml > pyproject > user config, whatever the weaker ones say."""
+    flags: dict[str, object] = {}
+    environment: dict[str, str] = {}
+    for name in list(PORTS)[strongest:]:
+        place(name, tmp_path, user_file, flags, environment)
+    settings = load(flags, environment, tmp_path)
+    origins = [
+        "flag --port",
+        "environment DIALOGD_PORT",
+        "environment CLAUDE_PORT",
+        f"{tmp_path / '.env'} DIALOGD_PORT",
+        f"{tmp_path / 'dialogd.toml'} port",
+        f"{tmp_path / 'pyproject.toml'} port",
+        f"{user_file} port",
+    ]
+    assert settings.port == strongest + 1
+    assert settings.origin("port") == origins[strongest]
+
+
+def test_nothing_set_means_the_documented_defaults(tmp_path: Path) -> None:
+    """Defaults are those of the design, and say that they are."""
+    settings = load({}, {}, tmp_path)
+    assert settings == Settings()
+    assert (settings.id, settings.port, settings.file) == ("", None, Path("/tmp/claude-dialog.md"))
+    assert (settings.backend, settings.pace, settings.log_format) == ("rehearsal", 2.0, "text")
+    assert settings.state_dir.name == "dialogd"
+    assert settings.state_dir.is_absolute()
+    assert {row.origin for row in settings.rows()} == {"default"}
+
+
+def test_places_are_mixed_key_by_key(tmp_path: Path, user_file: Path) -> None:
+    """A file that sets one key hides nothing else of a weaker file."""
+    (tmp_path / "dialogd.toml").write_text('name = "Ann"\n')
+    user_file.write_text('name = "Bob"\nrole = "critic"\n')
+    settings = load({"id": "A", "model": None}, {}, tmp_path)
+    assert (settings.name, settings.role, settings.id, settings.model) == ("Ann", "critic", "A", "")
+
+
+def test_a_flag_not_given_and_an_empty_variable_set_nothing(tmp_path: Path) -> None:
+    """None and the empty string leave the next place its say; an explicit zero or false does not."""
+    (tmp_path / "dialogd.toml").write_text("port = 5\ndebug = true\npace = 9\n")
+    settings = load({"port": None, "debug": False, "pace": 0}, {"DIALOGD_PORT": ""}, tmp_path)
+    assert (settings.port, settings.debug, settings.pace) == (5, False, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "written", "name", "expected"),
+    [
+        ("DIALOGD_ID", "critic-2", "id", "critic-2"),
+        ("CLAUDE_ID", "B", "id", "B"),
+        ("DIALOGD_PACE", "0", "pace", 0.0),
+        ("DIALOGD_PACE", "0.3", "pace", 0.3),
+        ("DIALOGD_RETRY_WAIT", "1 minute", "retry_wait", 60.0),
+        ("DIALOGD_POLL", "50ms", "poll", 0.05),
+        ("DIALOGD_DEBUG", "Yes", "debug", True),
+        ("DIALOGD_LOG_FORMAT", "json", "log_format", "json"),
+        ("DIALOGD_ROLE", "Doubt everything.\nThen doubt that.", "role", "Doubt everything.\nThen doubt that."),
+        ("DIALOGD_FILE", "/tmp/x y.md", "file", Path("/tmp/x y.md")),
+        ("DIALOGD_STATE_DIR", "~/s", "state_dir", Path("~/s").expanduser()),
+        ("DIALOGD_PORT", "0", "port", 0),
+        ("DIALOGD_COMMAND", "prog --x 'a b'", "command", "prog --x 'a b'"),
+        ("DIALOGD_BACKEND", "rehearsal:deadlock", "backend", "rehearsal:deadlock"),
+        ("DIALOGD_PROJECT", "/srv/app", "project", Path("/srv/app")),
+        ("DIALOGD_MODEL", "some-model", "model", "some-model"),
+        ("DIALOGD_NAME", "Ann", "name", "Ann"),
+    ],
+)
+def test_every_variable_is_read(variable: str, written: str, name: str, expected: object, tmp_path: Path) -> None:
+    """Each value arrives as its type, from the environment and from .env alike."""
+    assert getattr(load({}, {variable: written}, tmp_path), name) == expected
+    (tmp_path / ".env").write_text(f'{variable}="{written}"\n')
+    assert getattr(load({}, {}, tmp_path), name) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        *(("port", wrong) for wrong in ("http", "-1", "65536", "3001.0", True, "\u0663")),
+        *(("id", wrong) for wrong in ("", "2B", "A B", "user", "System", "A\nTURN: B")),
+        *(("pace", wrong) for wrong in ("soon", "-1", "inf", "nan", True, [2])),
+        *(("poll", wrong) for wrong in ("0", "often")),
+        *(("file", wrong) for wrong in ("", "  ", "~nobody-has-this-name/x", 7, "a\0b")),
+        *(("debug", wrong) for wrong in ("perhaps", 2)),
+        *(("log_format", wrong) for wrong in ("xml", True)),
+        *(("name", wrong) for wrong in ("two\nlines", "bell\a", "\u2028", "\udcff", 5)),
+    ],
+)
+def test_a_wrong_value_names_origin_and_fix(name: str, wrong: object, tmp_path: Path) -> None:
+    """The error says which setting, what was written, where, and what to do."""
+    with pytest.raises(BadInput) as caught:
+        load({name: wrong}, {}, tmp_path)
+    assert str(caught.value).startswith(f"{name} {wrong!r} (flag --{name.replace('_', '-')}) ")
+    assert f"flag --{name.replace('_', '-')}" in caught.value.fix
+    assert caught.value.exit_code == 2
+
+
+def test_a_wrong_value_that_is_overruled_is_nobodys_problem(tmp_path: Path) -> None:
+    """Only the value that counts is read."""
+    (tmp_path / "dialogd.toml").write_text('port = "nonsense"\n')
+    assert load({"port": 9}, {}, tmp_path).port == 9
+
+
+@pytest.mark.parametrize("file", ["dialogd.toml", "pyproject.toml"])
+def test_an_unknown_key_is_named_with_close_matches(file: str, tmp_path: Path) -> None:
+    """A typo in a file is an error that names file, key and what was probably meant."""
+    head = "[tool.dialogd]\n" if file == "pyproject.toml" else ""
+    (tmp_path / file).write_text(f'{head}state-dir = "x"\n')
+    with pytest.raises(BadInput, match="unknown setting 'state-dir'") as caught:
+        load({}, {}, tmp_path)
+    assert str(tmp_path / file) in str(caught.value)
+    assert "state_dir" in caught.value.fix
+
+
+def test_a_typo_in_dotenv_is_named_and_other_programs_keys_are_not(tmp_path: Path) -> None:
+    """`.env` belongs to everybody, the prefix to dialogd."""
+    (tmp_path / ".env").write_text("DATABASE=x\nDIALOGD_PROT=3001\n")
+    with pytest.raises(BadInput, match="DIALOGD_PROT") as caught:
+        load({}, {}, tmp_path)
+    assert "DIALOGD_PORT" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("dialogd.toml", b"port = \n"),
+        ("dialogd.toml", b"name = '\xff'\n"),
+        (".env", b"\xff\xfe"),
+        ("pyproject.toml", b"[tool]\ndialogd = 3\n"),
+    ],
+)
+def test_a_broken_file_is_named(file: str, content: bytes, tmp_path: Path) -> None:
+    """Bad TOML, bad UTF-8 and a value where a table belongs: one error with the path and a fix."""
+    (tmp_path / file).write_bytes(content)
+    with pytest.raises(BadInput, match=file) as caught:
+        load({}, {}, tmp_path)
+    assert caught.value.fix
+
+
+def test_another_projects_pyproject_is_left_alone(tmp_path: Path) -> None:
+    """A pyproject.toml that says nothing to dialogd may even be broken."""
+    (tmp_path / "pyproject.toml").write_text("[project\nname = ")
+    assert load({}, {}, tmp_path) == Settings()
+
+
+def test_a_virtual_environment_called_dotenv_is_no_file_of_settings(tmp_path: Path) -> None:
+    """A folder `.env` is passed over."""
+    (tmp_path / ".env").mkdir()
+    assert load({}, {}, tmp_path) == Settings()
+
+
+def test_dotenv_never_reaches_the_process_environment(tmp_path: Path) -> None:
+    """What .env holds is returned, braces and all, and nothing is exported."""
+    (tmp_path / ".env").write_text("SECRET='${HOME}'\nEMPTY=\nBARE\nDIALOGD_NAME=Ann\n")
+    before = dict(os.environ)
+    load({}, {}, tmp_path)
+    assert dotenv(tmp_path) == {"SECRET": "${HOME}", "DIALOGD_NAME": "Ann"}
+    assert dict(os.environ) == before
+
+
+def test_relative_paths_count_from_where_they_are_written(tmp_path: Path, user_file: Path) -> None:
+    """From the working directory for flags and variables, from the file's folder for a file."""
+    user_file.write_text('project = "app"\n')
+    settings = load({"file": "d.md"}, {"DIALOGD_STATE_DIR": "./state"}, tmp_path)
+    assert settings.file == tmp_path / "d.md"
+    assert settings.state_dir == tmp_path / "state"
+    assert settings.project == user_file.parent / "app"
+
+
+@pytest.mark.root
+def test_a_file_that_another_user_left_in_a_shared_folder_is_refused(tmp_path: Path) -> None:
+    """Nobody else's dialogd.toml may name a command for us; in that user's own folder it may."""
+    (tmp_path / "dialogd.toml").write_text('command = "evil"\n')
+    os.chown(tmp_path / "dialogd.toml", 12345, -1)
+    with pytest.raises(BadInput, match="belongs to another user"):
+        load({}, {}, tmp_path)
+    os.chown(tmp_path, 12345, -1)
+    assert load({}, {}, tmp_path).command == "evil"
+
+
+def test_the_table_shows_every_setting_once_with_value_and_origin(tmp_path: Path) -> None:
+    """What `config show --origin` prints is complete and aligned."""
+    table = load({"debug": True, "pace": 0.5}, {}, tmp_path).table().split("\n")
+    assert [line.split()[0] for line in table] == [setting.name for setting in SETTINGS]
+    assert any(line.split() == ["debug", "true", "flag", "--debug"] for line in table)
+    assert any(line.split() == ["pace", "0.5", "flag", "--pace"] for line in table)
+
+
+def test_an_unknown_flag_is_refused(tmp_path: Path) -> None:
+    """A command that passes a setting nobody knows does not lose it in silence."""
+    with pytest.raises(BadInput, match="prot"):
+        load({"prot": 1}, {}, tmp_path)
+
+
+def test_settings_and_their_table_name_the_same_things() -> None:
+    """Every field has a row in SETTINGS, in the same order."""
+    assert [setting.name for setting in SETTINGS] == [name for name in Settings.__slots__ if name != "origins"]
+
+
+@pytest.mark.parametrize(
+    ("agent", "port"),
+    [("A", 3001), ("B", 3002), ("c", 3003), ("Z", 3026), ("critic", None), ("", None), ("\u00df", None)],
+)
+def test_seats_have_ports(agent: str, port: int | None) -> None:
+    """Single letters have a port of their own, other ids have none."""
+    assert default_port(agent) == port
+
+
+def test_importing_the_settings_is_cheap() -> None:
+    """No parser of files is loaded before a file is there to be parsed."""
+    heavy = "{'dotenv', 'tomllib', 'platformdirs', 'logging', 'asyncio', 'pydantic', 'typer'}"
+    program = f"import sys, dialogd.config; print({heavy} & set(sys.modules))"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"
