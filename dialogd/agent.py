@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TypeVar
 
 from dialogd.backends import Backend
@@ -26,6 +25,8 @@ from dialogd.turns import STORAGE_WAIT, Options, Turns
 
 T = TypeVar("T")
 
+_ODD = (Condition.EDITED, Condition.DAMAGED)
+_TORN = (Condition.DAMAGED, Condition.UNFINISHED)
 FULL_READ = 30.0  # seconds after which the whole file is read again, off the hot path
 
 
@@ -45,9 +46,12 @@ class Agent:
         self.wakes = asyncio.Event()
         self.turns = Turns(me, file, backend, hub, options, self)
         self._settled = asyncio.Condition()
-        self._high = 0
-        self._announced = 0
-        self._stopping = False
+        self._high = self._announced = self._reports = 0
+        self._reported: set[str] = set()
+        self._looking = asyncio.Lock()  # one look at a time: an older reading must not be taken for a cut
+        self._begun = self._done = 0  # looks are numbered: the last one that began, the last one that succeeded
+        self._asked = 0  # the loop wants one that began after this one
+        self.is_stopping = False
         # One thread: the disk is used in order, and never blocks the event loop.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
 
@@ -55,7 +59,7 @@ class Agent:
 
     async def run(self) -> None:
         """Step whenever woken, by a notify, the file watch or the poll, until `stop`."""
-        while not self._stopping:
+        while not self.is_stopping:
             self.wakes.clear()
             try:
                 self.action = await self.step()
@@ -67,12 +71,14 @@ class Agent:
             async with self._settled:
                 self._settled.notify_all()
             if not isinstance(self.action, Reply | Write):
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self.wakes.wait(), self._patience())
+                timer = asyncio.get_running_loop().call_later(self._patience(), self.wake)
+                await self.wakes.wait()
+                timer.cancel()
 
     async def step(self) -> Action:
         """Read, decide, act once; gives what was decided."""
-        dialog = await self.look()
+        dialog = await self.look(since=self._asked)
+        self._asked = self._begun
         if dialog is None:
             return Wait("no_dialog", f"there is no dialog at {self.file.path} yet; write one, or `dialogd new TOPIC`")
         action = decide(dialog, self.me, self.seen.clock(await self._working(dialog)))
@@ -87,6 +93,7 @@ class Agent:
 
     def wake(self) -> None:
         """Look at the file soon."""
+        self._asked = self._begun
         self.wakes.set()
 
     def _patience(self) -> float:
@@ -95,23 +102,52 @@ class Agent:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    async def look(self, *, full: bool = False) -> Dialog | None:
-        """Read the file; None while there is none. Notices new dialogs and cuts, and finishes torn tails."""
-        try:
-            dialog = await self.on_disk(lambda: self.file.read(full=full or self.file.age_of_full_read > FULL_READ))
-        except FileNotFoundError:
-            self.dialog = None
-            return None
-        first = self.dialog is None
-        if first or (dialog.last is not None and dialog.last.condition in (Condition.DAMAGED, Condition.UNFINISHED)):
-            dialog = await self.on_disk(self.file.finish_torn)
-        if first or dialog.state.number < self._high:
-            await self._check_identity(dialog, first=first)
-        self._high = dialog.state.number
+    async def look(self, *, full: bool = False, since: int | None = None) -> Dialog | None:
+        """Read the file; None while there is none. Notices new dialogs and cuts, and finishes torn tails.
+
+        Any look that began after the look `since`, or after this call, serves everybody who waits for one.
+        """
+        since = self._begun if since is None else since
+        async with self._looking:
+            if self._done > since and not full:
+                return self.dialog
+            self._begun += 1
+            try:
+                dialog = await self.on_disk(lambda: self.file.read(full=full or self.file.age_of_full_read > FULL_READ))
+            except FileNotFoundError:
+                if self.dialog is not None:
+                    self.seen.began_anew()
+                self.dialog, self._done = None, self._begun
+                return None
+            first = self.dialog is None
+            if first or (dialog.last is not None and dialog.last.condition in _TORN):
+                dialog = await self.on_disk(self.file.finish_torn)
+            if first or dialog.state.number < self._high or self._is_another(dialog):
+                await self._check_identity(dialog, first=first)
+            if not (self.seen.started or dialog.state.spoken):
+                self.seen.started = await self.on_disk(lambda: self.file.journals.started(dialog.id))
+            self._high = dialog.state.number
+            self._report(dialog)
+            self._know(dialog)
+            return dialog
+
+    async def take(self, dialog: Dialog) -> None:
+        """Know the dialog as it stood after this daemon had written to it, unless a later look knows more."""
+        async with self._looking:
+            if self.dialog is not None and self.dialog.size < dialog.size:
+                self._begun += 1
+                self._know(dialog)
+
+    def _know(self, dialog: Dialog) -> None:
         self.seen.observe(dialog, self.file.path)
         self._announce(dialog)
-        self.dialog = dialog
-        return dialog
+        self.dialog, self._done = dialog, self._begun
+
+    def _is_another(self, dialog: Dialog) -> bool:
+        """Another question stands in the file before anybody has answered: an `id` alone may change by an edit."""
+        if self.dialog is None or any(entry.frame for entry in dialog.entries):
+            return False
+        return dialog.id != self.dialog.id
 
     async def _check_identity(self, dialog: Dialog, *, first: bool) -> None:
         """Set the journal aside when turns that were committed are gone: a new dialog, or a person's cut."""
@@ -121,28 +157,30 @@ class Agent:
         if gone and (dialog.state.number < max(committed) or len(gone) == len(committed)):
             aside = await self.on_disk(lambda: self.file.set_aside(present))
             if aside is not None:
-                where = f"; their text is kept in {aside}/dropped.md"
-                self.hub.publish("note", text=f"turns {gone[0]} to {gone[-1]} are no longer in the file{where}")
+                self.hub.publish("dropped", first=gone[0], last=gone[-1], kept=str(aside / "dropped.md"))
             self.turns.forget()
         if not first:
             self.seen.began_anew()
             self._announced = 0
-        started = await self.on_disk(lambda: [r for r in self.turns.journal.records() if r["kind"] == "started"])
-        self.seen.started = bool(started) and started[-1].get("dialog") == dialog.id
+
+    def _report(self, dialog: Dialog) -> None:
+        """Say once what is odd in the file: header values that mean nothing, entries changed after the fact."""
+        if self.file.full_reads == self._reports:
+            return
+        self._reports = self.file.full_reads
+        odd = [f"the entry in line {e.line} is {e.condition.value}" for e in dialog.entries if e.condition in _ODD]
+        for text in (*dialog.header.warnings, *odd):
+            if text not in self._reported:
+                self._reported.add(text)
+                self.hub.publish("warning", text=text)
 
     def _announce(self, dialog: Dialog) -> None:
         """Publish the entries that came since the last look."""
-        known = self._announced
-        if self.dialog is None:
-            known = len(dialog.entries)
+        known = len(dialog.entries) if self._begun <= 1 else self._announced
         for entry in dialog.entries[known:]:
             if entry.condition is Condition.UNFINISHED:
                 return
-            kind = "turn" if entry.is_turn else "note"
-            marks = [str(mark) for mark in entry.marks]
-            self.hub.publish(
-                kind, number=entry.number, id=entry.id, by=entry.by, name=entry.name, text=entry.body, marks=marks
-            )
+            self.hub.publish_entry(entry)
             known += 1
         self._announced = known
 
@@ -170,15 +208,14 @@ class Agent:
     # -- what others ask ------------------------------------------------------------------------------------------
 
     async def nudge(self, sender: str = "", *, start: bool = False) -> Action:
-        """A notify: look now, and say what comes of it.
-
-        A person's notify, or one that a peer passes on with `start`, also starts or revives the dialog that is there.
-        """
+        """A notify: look now, and say what comes of it. A person's, or one with `start`, starts or revives a dialog."""
         self.wake()
         if self.call is not None:
             return self.action
+        since = self._begun
+        await asyncio.sleep(0)  # the loop first: its turn does not wait for this answer
         try:
-            dialog = await self.look()
+            dialog = await self.look(since=since)
         except DialogdError as error:
             return Wait("error", f"{error}; {error.fix}")
         if dialog is None:
@@ -195,6 +232,7 @@ class Agent:
         if not dialog.state.spoken and not self.seen.started:
             self.seen.started = True
             await self.on_disk(lambda: self.turns.journal.record("started", dialog=dialog.id))
+        self.wake()
         if not passed_on:
             self.peers.start(dialog)
 
@@ -205,8 +243,10 @@ class Agent:
 
     async def stop(self) -> None:
         """End the loop and the call under way; nothing is appended any more."""
-        self._stopping = True
+        self.is_stopping = True
         self.wake()
+        async with self._settled:
+            self._settled.notify_all()
 
     async def close(self) -> None:
         """Give back what was held."""
@@ -220,8 +260,11 @@ class Agent:
 
     def tell(self, dialog: Dialog | None) -> None:
         """Tell the peers that there is something new; a hint that may get lost."""
-        peers = self.peers.of(dialog)
-        if dialog is not None and peers:
+        if dialog is None:
+            return
+        # What was just appended counts as seen, and no look that began before it may be taken for the next one.
+        self._high, self._asked = max(self._high, dialog.state.number), self._begun
+        if peers := self.peers.of(dialog):
             self.hub.publish("telling", peers=sorted(peers))
             self.peers.tell(dialog)
 
@@ -250,3 +293,7 @@ class Agent:
     def call(self) -> Call | None:
         """The call under way, or None."""
         return self.turns.call
+
+    def is_typing(self, dialog: Dialog) -> bool:
+        """True while somebody is typing at the end of the file."""
+        return self.seen.is_typing(dialog)

@@ -6,11 +6,12 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from dialogd.backends import Backend, Request, Usage
 from dialogd.errors import BackendError
-from dialogd.protocol.redact import redact
+from dialogd.protocol.redact import ends_secret, may_go_on, redact
 from dialogd.protocol.text import clean
 from dialogd.protocol.units import in_words
 
@@ -24,14 +25,40 @@ class Call:
     """A call under way: what has arrived, and what it used. `seconds` is its age."""
 
     began: float = field(default_factory=time.monotonic)
-    text: str = ""
+    parts: list[str] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
     attempt: int = 1
+
+    @property
+    def text(self) -> str:
+        """What this attempt has brought so far."""
+        return "".join(self.parts)
 
     @property
     def seconds(self) -> float:
         """How long it has been going on."""
         return time.monotonic() - self.began
+
+
+class _Lines:
+    """Hands on whole lines of a reply, without secrets; one that runs over several lines is held until its end."""
+
+    def __init__(self, hand_on: Callable[[str], None]) -> None:
+        self._hand_on = hand_on
+        self._held: list[str] = []
+
+    def add(self, line: str) -> None:
+        """Take a line."""
+        self._held.append(clean(line))
+        if not may_go_on(self._held[0]) or ends_secret(line):
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand on what is held."""
+        if self._held:
+            for line in redact("\n".join(self._held))[0].split("\n"):
+                self._hand_on(line)
+        self._held.clear()
 
 
 async def ask(
@@ -54,7 +81,7 @@ async def ask(
                     return await _attempt(backend, request, call, on_line)
                 except BackendError as error:
                     if not error.retryable or call.attempt >= ATTEMPTS:
-                        raise
+                        raise _safe(error) from error
                     wait = error.retry_after or _wait(call.attempt, retry_wait)
                     call.attempt += 1
                     await asyncio.sleep(wait)
@@ -66,6 +93,13 @@ async def ask(
         ) from None
 
 
+def _safe(error: BackendError) -> BackendError:
+    """The error without secrets: it quotes what the backend said, and goes into the file."""
+    return BackendError(
+        redact(error.cause)[0], fix=redact(error.fix)[0], retryable=error.retryable, partial=error.partial
+    )
+
+
 def _wait(attempt: int, shortest: float) -> float:
     """Two to ten seconds by default, doubling, with jitter so that agents do not knock together."""
     base = min(shortest * 2.0 ** (attempt - 1), max(LONGEST_WAIT, shortest))
@@ -73,25 +107,24 @@ def _wait(attempt: int, shortest: float) -> float:
 
 
 async def _attempt(backend: Backend, request: Request, call: Call, on_line: Callable[[str], None]) -> str:
-    parts: list[str] = []
     size, line = 0, ""
-    call.text = ""
-    async for chunk in backend.reply(request):
-        if isinstance(chunk, Usage):
-            call.usage = chunk
-            continue
-        parts.append(chunk)
-        size += len(chunk)
-        if size > LARGEST:
-            raise BackendError(
-                f"the reply passed {LARGEST:,} characters", fix="ask for a shorter one", partial="".join(parts)
-            )
-        *whole, line = (line + chunk).split("\n")
-        for part in whole:
-            on_line(redact(clean(part))[0])
-        if whole:
-            call.text = "".join(parts)
+    call.parts = parts = []
+    lines = _Lines(on_line)
+    async with aclosing(backend.reply(request)) as chunks:
+        async for chunk in chunks:
+            if isinstance(chunk, Usage):
+                call.usage = chunk
+                continue
+            parts.append(chunk)
+            size += len(chunk)
+            if size > LARGEST:
+                raise BackendError(
+                    f"the reply passed {LARGEST:,} characters", fix="ask for a shorter one", partial=call.text
+                )
+            *whole, line = (line + chunk).split("\n")
+            for part in whole:
+                lines.add(part)
     if line:
-        on_line(redact(clean(line))[0])
-    call.text = "".join(parts)
+        lines.add(line)
+    lines.flush()
     return call.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import socket
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from dialogd import logs, person
 from dialogd.agent import Agent
 from dialogd.archive import archive
 from dialogd.backends import Options, load_backend
+from dialogd.disk import shared_with_group
 from dialogd.errors import BadInput, DialogdError
 from dialogd.events import Hub
 from dialogd.journal import Journals
@@ -28,6 +30,8 @@ from dialogd.state import StateDir
 from dialogd.turns import Options as TurnOptions
 from dialogd.watch import watch
 
+MANY_FILES = 4096
+
 
 def serve(settings: Settings, peers: Mapping[str, str]) -> int:
     """Run one agent's daemon until it is stopped; gives the exit code, 0 for any ordered end.
@@ -35,9 +39,13 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
     `peers` are addresses by agent id that count before the header's. Raises `AlreadyRunning` for a taken port or
     seat, `BadInput` for settings that make no sense or an id that the dialog does not know.
     """
+    _allow_many_files()
     state = StateDir(settings.state_dir)
     file = settings.file.parent.resolve() / settings.file.name
-    backend = load_backend(settings.backend, Options("", settings.command, settings.model, settings.project))
+    # A command without a backend named can only mean one thing.
+    implied = settings.command and settings.origin("backend") == "default"
+    name = "command" if implied else settings.backend
+    backend = load_backend(name, Options("", settings.command, settings.model, settings.project))
     log = LogFile(file, Journals(state.dialog(file)))
     present = _known_dialog(log)
     port = _port(settings, present)
@@ -58,6 +66,14 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
 
         asyncio.run(run())
     return 0
+
+
+def _allow_many_files() -> None:
+    """Raise the soft limit of open files: where it is 256, a crowd of connections would stop the daemon's own work."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _known_dialog(log: LogFile) -> Dialog | None:
@@ -117,10 +133,12 @@ class Daemon:
         watching = asyncio.create_task(watch(agent.file.path, agent.wake, stop_watching))
         self._loop = asyncio.create_task(self._supervised())
         agent.hub.publish("ready", id=agent.me, port=self.port, file=str(agent.file.path), backend=agent.backend.name)
+        if shared_with_group(agent.file.path):
+            agent.hub.publish("warning", text=f"its group may write {agent.file.path}; chmod g-w keeps it out")
         await asyncio.wait({serving, asyncio.ensure_future(self._over.wait())}, return_when=asyncio.FIRST_COMPLETED)
         stop_watching.set()
         await self._end_loop()
-        self.server.should_exit = True
+        self.server.leave()
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(serving, 2)
         watching.cancel()
@@ -176,7 +194,7 @@ class Daemon:
         end = f"; the dialog ended with {outcome.name}" if outcome else ""
         tally = agent.turns.tally
         logs.say(
-            f"stopped: {tally.turns} turns written, {tally.thinking:.1f} s of thinking, ${tally.usd:.4f} known cost{end}",
+            f"stopped: {tally.turns} turns written, {tally.thinking:.1f} s thinking, ${tally.usd:.4f} known cost{end}",
             turns=tally.turns,
             usd=tally.usd,
         )

@@ -31,6 +31,24 @@ def flush_folder(path: Path) -> None:
         os.close(fd)
 
 
+def write_once(data: bytes, target: Path) -> None:
+    """Write a file in one step, durably, unless it is there: a crash or a full disk leaves it whole or absent."""
+    if target.exists():
+        return
+    part = target.with_name(f".{target.name}.{os.getpid()}")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        flush(fd)
+        part.replace(target)
+    finally:
+        os.close(fd)
+        part.unlink(missing_ok=True)
+    flush_folder(target.parent)
+
+
 def pread(fd: int, size: int, at: int) -> bytes:
     """Up to `size` bytes at offset `at`; fewer only at the end of the file."""
     chunks: list[bytes] = []
@@ -56,6 +74,14 @@ def distrust(status: os.stat_result) -> tuple[str, str] | None:
     if status.st_mode & stat.S_IWOTH:
         return "can be written by every user", "take that away: chmod o-w"
     return None
+
+
+def shared_with_group(path: Path) -> bool:
+    """True when others of the file's group may write it."""
+    try:
+        return bool(path.stat().st_mode & stat.S_IWGRP)
+    except OSError:
+        return False
 
 
 def moved(fd: int, path: Path) -> tuple[str, str] | None:

@@ -21,10 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dialogd.disk import flush, flush_folder
-from dialogd.errors import StorageError
+from dialogd.disk import distrust, flush, flush_folder
+from dialogd.errors import StorageError, UnsafeFile
+from dialogd.protocol.model import Dialog, Entry
 
 PERSON = "person"  # the journal of what command line and HTTP write for the person
+
+_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 def chain_of(entry: bytes) -> str:
@@ -57,6 +60,28 @@ class Received:
     usage: dict[str, Any]
     ms: int
 
+    def attributes(self, at: str) -> tuple[tuple[str, str], ...]:
+        """The frame's account of the call; what is unknown is left out, never written as 0."""
+        usd, tokens = self.usage.get("usd"), [self.usage.get(name) for name in ("tokens_in", "tokens_out")]
+        counts = ["" if count is None else str(count) for count in tokens]
+        return (
+            ("at", at),
+            ("ms", str(self.ms)),
+            ("model", str(self.usage.get("model") or "")),
+            ("in", counts[0]),
+            ("out", counts[1]),
+            ("usd", "" if usd is None else f"{usd:.4f}".rstrip("0").rstrip(".")),
+        )
+
+    def landed(self, dialog: Dialog, me: str) -> Entry | None:
+        """The turn as which this reply of agent `me` stands in the file already, or None."""
+        _, re_, chain = self.debt
+        opened = dialog.entry(re_)
+        if opened is None or opened.chain != chain:
+            return None
+        mine = (e for e in reversed(dialog.turns) if e.by == me and e.frame is not None and e.frame.re == re_)
+        return next(mine, None)
+
 
 class Journal:
     """The journal of one writer. Not shared between threads."""
@@ -64,6 +89,11 @@ class Journal:
     def __init__(self, folder: Path, writer: str) -> None:
         self.path = folder / f"{writer}.journal"
         self.writer = writer
+        self._begin(0)
+
+    def _begin(self, inode: int) -> None:
+        """Know nothing yet of the file that stands there now."""
+        self._inode, self._read_to, self._tally = inode, 0, _Tally(self.writer)
 
     def record(self, kind: str, *, durable: bool = True, **fields: Any) -> None:
         """Append one record; `durable` flushes it. Raises `StorageError`; a failed flush is never tried again."""
@@ -71,8 +101,11 @@ class Journal:
         data = b"\n" + line.encode("utf-8", "surrogatepass") + b"\n"
         try:
             new = not self.path.exists()
-            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            fd = os.open(self.path, _OPEN, 0o600)
             try:
+                problem = distrust(os.fstat(fd))
+                if problem:
+                    raise UnsafeFile(f"the journal {self.path} {problem[0]}", fix=problem[1])
                 view = memoryview(data)
                 while view:
                     view = view[os.write(fd, view) :]
@@ -83,15 +116,31 @@ class Journal:
             if new:
                 flush_folder(self.path.parent)
         except OSError as error:
-            raise StorageError(
-                f"the journal {self.path} cannot be written: {error.strerror}",
-                fix="free some space or name another DIALOGD_STATE_DIR",
-            ) from error
+            raise self._refused(error) from error
 
-    def reply(self, received: Received) -> None:
+    def flush(self) -> None:
+        """Make durable what was recorded without that. Raises `StorageError`."""
+        try:
+            fd = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                flush(fd)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            return  # set aside meanwhile, with the dialog that it belongs to
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: OSError) -> StorageError:
+        return StorageError(
+            f"the journal {self.path} cannot be written: {error.strerror}",
+            fix="free some space or name another DIALOGD_STATE_DIR",
+        )
+
+    def reply(self, received: Received, *, durable: bool = True) -> None:
         """Remember a reply before anything else is done with it."""
         debt = list(received.debt)
-        self.record("reply", debt=debt, text=received.text, usage=received.usage, ms=received.ms)
+        self.record("reply", durable=durable, debt=debt, text=received.text, usage=received.usage, ms=received.ms)
 
     def draft(self, received: Received, why: str) -> None:
         """Keep a reply whose debt was closed."""
@@ -103,45 +152,79 @@ class Journal:
             lines = self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
             return
-        for line in lines:
-            try:
-                record = json.loads(line) if line.strip() else None
-            except ValueError:
-                continue
-            if isinstance(record, dict) and "kind" in record:
-                yield record
+        yield from filter(None, map(_record, lines))
 
     def intent(self) -> Intent | None:
         """The last intent that is not known to be done."""
-        found: Intent | None = None
-        for record in self.records():
-            if record["kind"] == "intent":
-                entry = str(record["entry"]).encode("utf-8", "surrogatepass")
-                found = Intent(self.writer, int(record["at"]), entry, int(record["number"]))
-            elif record["kind"] == "done":
-                found = None
-        return found
+        return self._known().intent
 
     def received(self) -> Received | None:
         """The last reply that was neither appended nor kept as a draft."""
-        found: Received | None = None
-        for record in self.records():
-            if record["kind"] == "reply":
-                key = tuple(map(str, record["debt"]))
-                found = Received((key[0], key[1], key[2]), record["text"], record.get("usage", {}), record["ms"])
-            elif record["kind"] in ("done", "draft"):
-                found = None
-        return found
+        return self._known().received
 
     def drafts(self) -> tuple[str, ...]:
         """Replies that were not sent, and not yet shown to their agent again; oldest first."""
-        found: list[str] = []
-        for record in self.records():
-            if record["kind"] == "draft":
-                found.append(str(record["text"]))
-            elif record["kind"] == "sent":
-                found.clear()
-        return tuple(found)
+        return self._known().drafts
+
+    def _known(self) -> _Tally:
+        """What all records come to; reads only those that came since the last time, so that a turn costs the same."""
+        try:
+            status = self.path.stat()
+        except FileNotFoundError:
+            self._begin(0)
+            return self._tally
+        if status.st_ino != self._inode or status.st_size < self._read_to:
+            self._begin(status.st_ino)
+        if status.st_size > self._read_to:
+            with self.path.open("rb") as file:
+                file.seek(self._read_to)
+                *lines, rest = file.read().split(b"\n")
+            for record in filter(None, map(_record, [*lines, rest])):
+                self._tally.take(record)
+            self._read_to += sum(map(len, lines)) + len(lines) + (len(rest) if _record(rest) else 0)
+        return self._tally
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What a line says; None for an empty one, and for one that a crash tore."""
+    try:
+        record = json.loads(line) if line.strip() else None
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and "kind" in record else None
+
+
+class _Tally:
+    """What the records of one writer come to, one after another."""
+
+    def __init__(self, writer: str) -> None:
+        self.writer = writer
+        self.intent: Intent | None = None
+        self.received: Received | None = None
+        self.drafts: tuple[str, ...] = ()
+        # As a turn, since the reply: what an earlier entry or a note came to says nothing about it.
+        self._written = False
+
+    def take(self, record: dict[str, Any]) -> None:
+        """Add one record."""
+        match record["kind"]:
+            case "reply":
+                key = tuple(map(str, record["debt"]))
+                usage = record.get("usage", {})
+                self.received = Received((key[0], key[1], key[2]), record["text"], usage, record["ms"])
+                self._written = False
+            case "intent":
+                entry = str(record["entry"]).encode("utf-8", "surrogatepass")
+                self.intent = Intent(self.writer, int(record["at"]), entry, int(record["number"]))
+                self._written = bool(record["number"])
+            case "done":
+                self.intent = None
+                self.received = None if self._written else self.received
+            case "draft":
+                self.received = None
+                self.drafts += (str(record["text"]),)
+            case "sent":
+                self.drafts = ()
 
 
 class Journals:
@@ -149,14 +232,20 @@ class Journals:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._known: dict[str, Journal] = {}
 
     def of(self, writer: str) -> Journal:
         """The journal of one writer: an agent id, or `PERSON`."""
         return Journal(self.folder, writer)
 
     def all(self) -> tuple[Journal, ...]:
-        """Every journal there is."""
-        return tuple(Journal(self.folder, path.stem) for path in sorted(self.folder.glob("*.journal")))
+        """Every journal there is; each remembers what of it was read."""
+        writers = sorted(path.stem for path in self.folder.glob("*.journal"))
+        return tuple(self._known.setdefault(writer, Journal(self.folder, writer)) for writer in writers)
+
+    def started(self, dialog: str) -> bool:
+        """True when any writer remembers that the person started the dialog of that id."""
+        return any(r["kind"] == "started" and r.get("dialog") == dialog for j in self.all() for r in j.records())
 
     def committed(self) -> dict[int, str]:
         """Turn number -> chain of every turn known to have been committed."""
@@ -191,10 +280,13 @@ class Journals:
         while target.exists():
             number += 1
             target = target.with_name(f"{target.name.split('-')[0]}-{number}")
-        target.mkdir(mode=0o700, parents=True)
+        target.parent.mkdir(mode=0o700, exist_ok=True)
+        target.mkdir(mode=0o700)
         dropped = self.dropped(present)
         if dropped:
-            (target / "dropped.md").write_text("".join(dropped), encoding="utf-8", errors="surrogatepass")
+            kept = target / "dropped.md"
+            kept.touch(mode=0o600)
+            kept.write_text("".join(dropped), encoding="utf-8", errors="surrogatepass")
         for journal in journals:
             journal.path.rename(target / journal.path.name)
         return target

@@ -5,49 +5,66 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dialogd.disk import distrust, fix, moved, why
 from dialogd.errors import StorageError, UnsafeFile
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 LOCK_WAIT = 10.0  # seconds; the lock is held for milliseconds, so a longer wait means a stopped holder
 LOCK_POLL = 0.001  # seconds; the library's default of 50 ms would be the slowest part of a turn
 
 
-@contextmanager
-def hold(lock_path: Path) -> Iterator[None]:
-    """Hold the lock for as long as the context lasts.
+class Lock:
+    """The lock file at one path. Made once and taken often: the library's object costs as much as taking it."""
 
-    Raises `StorageError` when it is not free within ten seconds, `UnsafeFile` when it cannot be trusted.
-    """
-    from filelock import FileLock, Timeout
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._problems: list[tuple[str, str]] = []
 
-    problems: list[tuple[str, str]] = []
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock for as long as the context lasts.
 
-    def check(fd: int) -> None:
-        problems.extend(filter(None, [distrust(os.fstat(fd)), moved(fd, lock_path)]))
+        Raises `StorageError` when it is not free within ten seconds, `UnsafeFile` when it cannot be trusted.
+        """
+        from filelock import Timeout
 
-    lock = FileLock(
-        lock_path,
-        timeout=LOCK_WAIT,
-        mode=0o600,
-        poll_interval=LOCK_POLL,
-        fallback_to_soft=False,
-        preserve_lock_file=True,
-        on_acquired=check,
-    )
-    try:
-        lock.acquire()
-    except Timeout as error:
-        raise StorageError(
-            f"the lock {lock_path} was not free within {LOCK_WAIT:g} s; a stopped process may hold it",
-            fix=f"find it with `fuser {lock_path}` and continue or end it",
-        ) from error
-    except OSError as error:
-        raise UnsafeFile(f"the lock {lock_path} cannot be used: {why(error)}", fix=fix(error)) from error
-    try:
-        if problems:
-            raise UnsafeFile(f"the lock {lock_path} {problems[0][0]}", fix=problems[0][1])
-        yield
-    finally:
-        lock.release()
+        self._problems.clear()
+        try:
+            self._lock.acquire()
+        except Timeout as error:
+            raise StorageError(
+                f"the lock {self.path} was not free within {LOCK_WAIT:g} s; a stopped process may hold it",
+                fix=f"find it with `fuser {self.path}` and continue or end it",
+            ) from error
+        except OSError as error:
+            raise UnsafeFile(f"the lock {self.path} cannot be used: {why(error)}", fix=fix(error)) from error
+        try:
+            if self._problems:
+                problem, remedy = self._problems[0]
+                raise UnsafeFile(f"the lock {self.path} {problem}", fix=remedy)
+            yield
+        finally:
+            self._lock.release()
+
+    @cached_property
+    def _lock(self) -> BaseFileLock:
+        from filelock import FileLock
+
+        return FileLock(
+            self.path,
+            timeout=LOCK_WAIT,
+            mode=0o600,
+            poll_interval=LOCK_POLL,
+            fallback_to_soft=False,
+            preserve_lock_file=True,
+            on_acquired=self._check,
+        )
+
+    def _check(self, fd: int) -> None:
+        self._problems.extend(filter(None, [distrust(os.fstat(fd)), moved(fd, self.path)]))

@@ -12,12 +12,13 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
-from dialogd.disk import distrust, fix, flush, flush_folder, pread, why
+from dialogd.disk import distrust, fix, flush, flush_folder, moved, pread, why, write_once
 from dialogd.errors import DialogdError, StorageError, UnsafeFile
 from dialogd.journal import Journal, Journals, chain_of
-from dialogd.lock import hold
+from dialogd.lock import Lock
 from dialogd.protocol import grammar, render
 from dialogd.protocol.model import Condition, Dialog
 
@@ -53,8 +54,12 @@ class LogFile:
         self._dialog: Dialog | None = None
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self._probe = b""
+        self._hash = sha256()  # of all that was read: a whole read of what has not changed need not be parsed again
         self._full_read_at = 0.0
+        self.full_reads = 0
         self._mutex = threading.RLock()
+        self._lock = Lock(path.with_name(path.name + ".lock"))
+        self._looked_for_torn = False
         self.suspect = ""
 
     @property
@@ -68,15 +73,21 @@ class LogFile:
         Raises `FileNotFoundError`, `NotADialog`, `UnsafeFile`.
         """
         with self._mutex:
-            status = self.path.stat(follow_symlinks=False)
-            seen = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if self._dialog is not None and seen == self._seen and not full:
+            if self._dialog is not None and self._is_as_read() and not full:
                 return self._dialog
             fd = self._open(os.O_RDONLY)
             try:
                 return self._read(fd, full=full)
             finally:
                 os.close(fd)
+
+    def _is_as_read(self) -> bool:
+        """True while the path names the file that was last read, and nobody has written to it since."""
+        try:
+            status = self.path.stat(follow_symlinks=False)
+        except OSError:
+            return False  # opening it says why
+        return (status.st_ino, status.st_size, status.st_mtime_ns) == self._seen
 
     @property
     def age_of_full_read(self) -> float:
@@ -93,22 +104,22 @@ class LogFile:
         known = self._dialog
         if known is not None and not full and self._seen == (status.st_ino, status.st_size, status.st_mtime_ns):
             return known
-        if known is None or full or not self._only_grew(fd, status, known):
-            data = pread(fd, status.st_size, 0)
-            self._dialog = grammar.parse(data)
-            self._full_read_at = time.monotonic()
+        start = known.size if known is not None and not full and self._only_grew(fd, status, known) else 0
+        data = pread(fd, status.st_size - start, start)
+        if known is not None and (start or sha256(data[: known.size]).digest() == self._hash.digest()):
+            more = data[known.size - start :]
+            dialog = grammar.read_on(known, more)
+            self._hash.update(more)
         else:
-            data = pread(fd, status.st_size - known.size, known.size)
-            self._dialog = grammar.read_on(known, data)
-        self._seen = (status.st_ino, self._known.size, status.st_mtime_ns)
-        self._probe = (self._probe + data)[-PROBE:]
-        return self._known
-
-    @property
-    def _known(self) -> Dialog:
-        if self._dialog is None:
-            raise AssertionError("nothing was read yet")
-        return self._dialog
+            dialog = grammar.parse(data)
+            self._hash = sha256(data)
+        if not start:
+            self._full_read_at = time.monotonic()
+            self.full_reads += 1
+        self._dialog = dialog
+        self._seen = (status.st_ino, dialog.size, status.st_mtime_ns)
+        self._probe = ((self._probe if start else b"") + data)[-PROBE:]
+        return dialog
 
     def _only_grew(self, fd: int, status: os.stat_result, known: Dialog) -> bool:
         inode, _, _ = self._seen
@@ -136,8 +147,6 @@ class LogFile:
         Returns once the entry is on disk and read back. Raises `StorageError` when the disk refuses (nothing is
         acknowledged; a torn tail is finished by the next writer), and what `make` raises.
         """
-        if self.suspect:
-            raise StorageError(self.suspect, fix="check the disk, then restart this daemon")
         with self._mutex, self.locked():
             for _ in range(ATTEMPTS):
                 with suppress(_Replaced):
@@ -163,8 +172,10 @@ class LogFile:
             data = render.joint(dialog) + entry
             number = addition.draft.number
             journal.record("intent", at=dialog.size, entry=data.decode("utf-8"), number=number)
+            if not self._is_as_read():
+                raise _Replaced
             self._write(fd, data)
-            if not self._landed(fd, dialog.size, data):
+            if not self._landed(fd, data):
                 raise _Replaced
             journal.record("done", durable=False, chain=chain_of(data), number=number)
             return self._read(fd)
@@ -185,14 +196,11 @@ class LogFile:
             self.suspect = f"flushing {self.path} failed ({why(error)}); what was written may not be on the disk"
             raise StorageError(self.suspect, fix="check the disk, then restart this daemon") from error
 
-    def _landed(self, fd: int, at: int, data: bytes) -> bool:
-        """True when the bytes stand in the file that the path now names."""
-        try:
-            now = self.path.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        mine = os.fstat(fd)
-        return (now.st_dev, now.st_ino) == (mine.st_dev, mine.st_ino) and pread(fd, len(data), at) == data
+    def _landed(self, fd: int, data: bytes) -> bool:
+        """True when the bytes stand, in one piece, in the file that the path now names."""
+        # Not where the file ended when it was read: somebody may have typed in between.
+        at = os.lseek(fd, 0, os.SEEK_CUR) - len(data)
+        return at >= 0 and moved(fd, self.path) is None and pread(fd, len(data), at) == data
 
     def newline(self) -> Dialog:
         """Append the newline that a finished hand-written text at the end of the file lacks."""
@@ -207,8 +215,13 @@ class LogFile:
                 os.close(fd)
 
     def set_aside(self, present: set[str]) -> Path | None:
-        """Set the journals aside, because turns they remember are gone; `present` are the hashes in the file."""
+        """Set the journals aside, because turns they remember are gone; `present` are the hashes in the file.
+
+        None when there are no journals, or a peer was faster and set the same ones aside.
+        """
         with self._mutex, self.locked():
+            if not set(self.journals.committed().values()) - present:
+                return None
             return self.journals.set_aside(present)
 
     def finish_torn(self) -> Dialog:
@@ -222,7 +235,8 @@ class LogFile:
                 os.close(fd)
 
     def _finish_torn(self, fd: int) -> None:
-        if self._dialog is not None and self._is_clean(fd):
+        # Once all journals are read: a writer may have died between its entry and the record of it.
+        if self._looked_for_torn and self._is_clean(fd):
             return
         size = os.fstat(fd).st_size
         for journal in self.journals.all():
@@ -233,9 +247,10 @@ class LogFile:
             if there != intent.entry and there and intent.entry.startswith(there) and intent.at + len(there) == size:
                 self._write(fd, intent.entry[len(there) :])
                 size = os.fstat(fd).st_size
-                there = intent.entry
+                there = b"" if moved(fd, self.path) else pread(fd, len(intent.entry), intent.at)
             if there == intent.entry:
                 journal.record("done", durable=False, chain=intent.chain, number=intent.number)
+        self._looked_for_torn = True
 
     def _is_clean(self, fd: int) -> bool:
         """True when the file ends, as far as is known, in a sound entry: then nobody was interrupted there."""
@@ -248,20 +263,19 @@ class LogFile:
     def _attach(self, addition: Addition) -> None:
         try:
             self.attachments.mkdir(mode=0o700, exist_ok=True)
-            fd = os.open(self.attachments / addition.attachment, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
-        except FileExistsError:
-            return  # named by its hash: the same text is there already
+            # Named by its hash: when it is there already, it is the same text.
+            write_once(addition.overflow.encode("utf-8", "replace"), self.attachments / addition.attachment)
         except OSError as error:
             raise StorageError(f"{self.attachments} cannot be written: {why(error)}", fix=fix(error)) from error
-        try:
-            self._write(fd, addition.overflow.encode("utf-8", "replace"))
-        finally:
-            os.close(fd)
-        flush_folder(self.attachments)
 
     def locked(self) -> AbstractContextManager[None]:
-        """Hold the file lock beside the dialog; raises `StorageError` when a stopped process holds it."""
-        return hold(self.path.with_name(self.path.name + ".lock"))
+        """Hold the file lock beside the dialog.
+
+        Raises `StorageError` when a stopped process holds it, and for good once a flush has failed.
+        """
+        if self.suspect:
+            raise StorageError(self.suspect, fix="check the disk, then restart this daemon")
+        return self._lock.held()
 
     def create(self, data: bytes, *, replace: bool = False) -> None:
         """Write a new dialog file, durably; with `replace` an existing one gives way in one step.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
-import logging.handlers
 import sys
 import time
 from collections.abc import Callable
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
@@ -40,19 +40,21 @@ class _Plain(logging.Formatter):
         self.me = me
 
     def format(self, record: logging.LogRecord) -> str:
-        text = "".join(c if c.isprintable() else "\ufffd" for c in record.getMessage())
+        text = record.getMessage()
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else "\ufffd" for c in text)
         line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {self.me}  {text}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool) -> None:
     """Log to stderr and to `file`, which is rotated at 1 MB and kept three times."""
-    formatter: logging.Formatter = _Json() if json_lines else _Plain(me)
     file.touch(mode=0o600, exist_ok=True)
     handlers: list[logging.Handler] = [
         logging.StreamHandler(sys.stderr),
-        logging.handlers.RotatingFileHandler(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8"),
+        RotatingFileHandler(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8"),
     ]
+    formatter = _Json() if json_lines else _Plain(me)
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)
@@ -73,7 +75,8 @@ def say_event(kind: str, data: dict[str, Any]) -> None:
     make = _LINES.get(kind)
     line = make(data) if make else ""
     if line:
-        log.log(logging.WARNING if kind == "error" else logging.INFO, line, extra={"fields": {"event": kind, **data}})
+        level = logging.WARNING if kind in ("error", "warning") else logging.INFO
+        log.log(level, line, extra={"fields": {"event": kind, **data}})
     elif log.isEnabledFor(logging.DEBUG):
         log.debug("event %s %s", kind, data)
 
@@ -90,8 +93,6 @@ def _state(data: dict[str, Any]) -> str:
 
 
 def _note(data: dict[str, Any]) -> str:
-    if data.get("by") is None:
-        return str(data.get("text", ""))
     marks = " ".join(data.get("marks", ()))
     return f"note by {data['by']}: {marks or data.get('text', '')[:80]}"
 
@@ -101,6 +102,8 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "note": _note,
     "notified": lambda d: f"notified by {d['by']}",
     "appended": lambda d: f"appended turn {d['number']} in {d['ms'] / 1000:.1f} s",
+    "dropped": lambda d: f"turns {d['first']} to {d['last']} are no longer in the file; their text is in {d['kept']}",
+    "warning": lambda d: f"warning: {d['text']}",
     "draft": lambda d: f"kept a reply as a draft: {d['why']}",
     "error": lambda d: f"failed: {d['message']}; {d['fix']}",
     "telling": lambda d: f"notifying {', '.join(d['peers'])}",

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Coroutine, Iterable, Mapping
-
-import httpx2
+from contextlib import suppress
+from urllib.parse import SplitResult, urlsplit
 
 from dialogd.protocol.model import Dialog
 
 WAITS = (0.0, 0.2, 1.0)  # seconds before each attempt to tell a peer
 ANSWER = 1.0  # seconds a peer has to answer
+STOP_ANSWER = 0.5  # and to a stop, which is done in under a second whatever a peer does
+LARGEST = 1024 * 1024  # bytes of an answer
+
+_LENGTH = re.compile(r"\r\ncontent-length: (\d{1,9})\r\n")
 
 
 class Peers:
@@ -22,7 +27,7 @@ class Peers:
         self.overrides = dict(overrides)
         self.reachable: dict[str, bool] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._client: httpx2.AsyncClient | None = None
+        self._client = _Client()
 
     def of(self, dialog: Dialog | None) -> dict[str, str]:
         """Agent id -> address of every other daemon."""
@@ -48,13 +53,12 @@ class Peers:
         task.add_done_callback(self._tasks.discard)
 
     async def _notify(self, who: str, url: str, message: Mapping[str, object]) -> None:
-        body = json.dumps(message).encode()
         for wait in WAITS:
             if wait:
                 await asyncio.sleep(wait)
             try:
-                await self._http.post(f"{url}/notify", content=body, headers={"content-type": "application/json"})
-            except httpx2.HTTPError:
+                await self._client.ask("POST", f"{url}/notify", message)
+            except OSError:
                 self.reachable[who] = False
             else:
                 self.reachable[who] = True
@@ -69,8 +73,8 @@ class Peers:
 
     async def _is_working(self, who: str, url: str, file: str) -> bool:
         try:
-            health = (await self._http.get(f"{url}/health")).json()
-        except (httpx2.HTTPError, ValueError):
+            health = json.loads(await self._client.ask("GET", f"{url}/health"))
+        except (OSError, ValueError):
             self.reachable[who] = False
             return False
         self.reachable[who] = True
@@ -85,24 +89,92 @@ class Peers:
         """Ask every peer to stop too; they do not pass it on."""
 
         async def ask(url: str) -> None:
-            try:
-                await self._http.post(f"{url}/stop", json={"hop": 1, "reason": reason})
-            except httpx2.HTTPError:
-                return
+            with suppress(OSError):
+                await self._client.ask("POST", f"{url}/stop", {"hop": 1, "reason": reason})
 
-        await asyncio.gather(*(ask(url) for url in self.of(dialog).values()))
-
-    @property
-    def _http(self) -> httpx2.AsyncClient:
-        if self._client is None:
-            # trust_env off: a proxy from the environment must never see loopback traffic.
-            self._client = httpx2.AsyncClient(timeout=ANSWER, trust_env=False, verify=False)
-        return self._client
+        asked = [asyncio.ensure_future(ask(url)) for url in self.of(dialog).values()]
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=STOP_ANSWER)
+            for task in late:
+                task.cancel()
 
     async def close(self) -> None:
         """Give up what is under way and close the connections."""
         for task in list(self._tasks):
             task.cancel()
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        self._client.close()
+
+
+class _Client:
+    """HTTP/1.1 to daemons, over connections that are kept. A general client would be the dearest part of a turn."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[_Connection]] = {}
+
+    async def ask(self, method: str, url: str, message: Mapping[str, object] | None = None) -> bytes:
+        """The body of the answer, whatever its status. Raises `OSError` when there is none within a second."""
+        target = urlsplit(url)
+        body = b"" if message is None else json.dumps(message).encode()
+        kept = self._idle.setdefault(target.netloc, [])
+        async with asyncio.timeout(ANSWER):
+            while kept:
+                # Its other end may have been closed meanwhile; then a new connection is asked the same.
+                with suppress(OSError):
+                    return await self._over(kept.pop(), method, target, body)
+            return await self._over(await _Connection.open(target), method, target, body)
+
+    async def _over(self, connection: _Connection, method: str, target: SplitResult, body: bytes) -> bytes:
+        try:
+            answer = await connection.ask(method, target, body)
+        except BaseException:
+            connection.close()
+            raise
+        if connection.is_reusable:
+            self._idle[target.netloc].append(connection)
+        else:
+            connection.close()
+        return answer
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        for connections in self._idle.values():
+            while connections:
+                connections.pop().close()
+
+
+class _Connection:
+    """One connection to a daemon, for one question at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.is_reusable = False
+
+    @classmethod
+    async def open(cls, target: SplitResult) -> _Connection:
+        """Connect; raises `OSError`."""
+        try:
+            return cls(*await asyncio.open_connection(target.hostname, target.port))
+        except ValueError as error:
+            raise ConnectionError(f"{target.netloc}: {error}") from error
+
+    async def ask(self, method: str, target: SplitResult, body: bytes) -> bytes:
+        """Send one request and read the body of its answer; raises `OSError` when none comes that makes sense."""
+        self.is_reusable = False
+        kind = "Content-Type: application/json\r\n" if body else ""
+        head = f"{method} {target.path} HTTP/1.1\r\nHost: {target.netloc}\r\n{kind}Content-Length: {len(body)}\r\n\r\n"
+        self._writer.write(head.encode() + body)
+        try:
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
+            length = _LENGTH.search(head)
+            if length is None or not head.startswith("http/1.1 ") or int(length[1]) > LARGEST:
+                raise ConnectionError(f"{target.netloc} gave an answer that no daemon gives")
+            answer = await self._reader.readexactly(int(length[1]))
+        except (EOFError, asyncio.LimitOverrunError) as error:
+            raise ConnectionError(f"{target.netloc} gave no whole answer") from error
+        self.is_reusable = "\r\nconnection: close\r\n" not in head and not self._reader.at_eof()
+        return answer
+
+    def close(self) -> None:
+        """Close it at once."""
+        self._writer.transport.abort()

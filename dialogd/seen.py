@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dialogd.protocol.decide import Clock
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.decide import UNFINISHED_REST, Clock
+from dialogd.protocol.model import Condition, Dialog
 from dialogd.protocol.units import in_words
 
 
@@ -23,6 +24,7 @@ class Seen:
         self._changed = time.monotonic()
         self._looked = time.monotonic()
         self._first: dict[tuple[str, str, str], float] = {}
+        self._hurried = False
 
     def observe(self, dialog: Dialog, file: Path) -> None:
         """Take note of the dialog as it stands now."""
@@ -31,7 +33,7 @@ class Seen:
             self.lain = _stillness(file)
             self._changed = now - self.lain
         elif dialog is not self._dialog and dialog.size != self._dialog.size:
-            self._changed, self.lain = now, 0.0
+            self._changed, self.lain, self._hurried = now, 0.0, False
         if dialog.state.paused:
             passed = now - self._looked
             self._first = {key: first + passed for key, first in self._first.items()}
@@ -47,7 +49,19 @@ class Seen:
 
     def nudge(self) -> None:
         """Somebody asked this daemon to look: unfinished text is taken as finished, an old dialog as wanted."""
-        self.nudged = True
+        self.nudged = self._hurried = True
+
+    def is_typing(self, dialog: Dialog) -> bool:
+        """True while the end of `dialog`, as just read, is unfinished text that has not rested long enough."""
+        if dialog.last is None or dialog.last.condition is not Condition.UNFINISHED:
+            return False
+        known = self._dialog is not None and self._dialog.size == dialog.size
+        return not known or self.rest < UNFINISHED_REST
+
+    @property
+    def rest(self) -> float:
+        """Seconds since the file last changed; endless once the person has told us to look at it as it is."""
+        return math.inf if self._hurried else time.monotonic() - self._changed
 
     def clock(self, working: frozenset[str] = frozenset()) -> Clock:
         """What `decide` may know beside the file."""
@@ -57,7 +71,7 @@ class Seen:
             nudged=self.nudged,
             started=self.started,
             lain=self.lain,
-            rest=now - self._changed,
+            rest=self.rest,
             ages={key: now - first for key, first in self._first.items()},
             working=working,
             pace=self.pace,

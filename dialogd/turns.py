@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Protocol, TypeVar
 
 from dialogd import prompt
-from dialogd.backends import Backend, Request, Usage
+from dialogd.backends import Backend, Request
 from dialogd.call import Call, ask
 from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.events import Hub
 from dialogd.journal import Journal, Received
-from dialogd.logfile import Addition, LogFile
+from dialogd.logfile import Addition, LogFile, Make
 from dialogd.protocol import compose, verdict
 from dialogd.protocol.decide import Action, Reply, Wait
 from dialogd.protocol.marks import Reply as Text
@@ -24,7 +25,8 @@ from dialogd.seen import duration, wall
 
 T = TypeVar("T")
 STORAGE_WAIT = 5.0  # seconds before a refused write is tried again
-AT_ONCE = 0.001  # seconds: look again as soon as possible
+
+_read = lru_cache(maxsize=1)(compose.received)  # a reply is looked at more than once on its way into the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,9 @@ class Room(Protocol):
     wakes: asyncio.Event
 
     async def look(self, *, full: bool = False) -> Dialog | None: ...
+    async def take(self, dialog: Dialog) -> None: ...
     def tell(self, dialog: Dialog | None) -> None: ...
+    def is_typing(self, dialog: Dialog) -> bool: ...
     async def on_disk(self, work: Callable[[], T]) -> T: ...
 
 
@@ -72,6 +76,9 @@ class Turns:
         self.tally = Tally()
         self.call: Call | None = None
         self._pending: Received | None = None
+        self._is_new = False  # the pending reply is not in the journal yet
+        self._is_clear = False  # the journal is known to hold no reply and no draft for the next call
+        self._unwritten: tuple[Debt, BackendError] | None = None
 
     def forget(self) -> None:
         """Another dialog stands in the file: what was received belongs to the old one."""
@@ -79,23 +86,35 @@ class Turns:
 
     async def pay(self, dialog: Dialog, debt: Debt) -> Action:
         """Pay a debt: call the backend, keep what it said, append it while the debt is open, tell the peers."""
-        received = self._pending or await self.room.on_disk(self.journal.received)
+        if self.file.suspect:
+            return Wait("storage", f"{self.file.suspect}; check the disk, then restart this daemon", STORAGE_WAIT)
+        if self._unwritten is not None and self._unwritten[0].key == debt.key:
+            return await self._fail(*self._unwritten)
+        received, drafts = await self._kept()
         if received is None or received.debt != debt.key:
             if received is not None:
-                await self._keep_draft(received, "its turn had passed")
+                await self._landed(received)
+                _, drafts = await self._kept()
             try:
-                received = await self._receive(dialog, debt)
+                received = await self._receive(dialog, debt, drafts)
             except BackendError as error:
                 return await self._fail(debt, error)
             if received is None:
                 return Wait("interrupted", "the turn passed while the reply was being written", 0.001)
         return await self._deliver(debt, received)
 
-    async def _receive(self, dialog: Dialog, debt: Debt) -> Received | None:
+    async def _kept(self) -> tuple[Received | None, tuple[str, ...]]:
+        """A reply that was received and not written, and the drafts that its agent was not shown again."""
+        if self._is_clear:
+            return self._pending, ()
+        found, drafts = await self.room.on_disk(lambda: (self.journal.received(), self.journal.drafts()))
+        self._is_clear = found is None and not drafts
+        return self._pending or found, drafts
+
+    async def _receive(self, dialog: Dialog, debt: Debt, drafts: tuple[str, ...]) -> Received | None:
         """Call the backend; None when the debt was closed meanwhile, and the call was ended for it."""
         if self.backend.costs:
             dialog = await self.room.look(full=True) or dialog
-        drafts = await self.room.on_disk(self.journal.drafts)
         request = self._request(dialog, drafts)
         self.call = call = Call()
         self.hub.publish("state", state="thinking", turn=request.turn)
@@ -103,7 +122,7 @@ class Turns:
             text = await self._watched(call, request, dialog, debt)
             if text is None:
                 return None
-            reply, _ = compose.received(text)
+            reply, _ = _read(text)
             question = verdict.unclear(dialog, reply)
             if question:
                 asked = self._asked_back(request, drafts, text, question)
@@ -113,12 +132,11 @@ class Turns:
                 text = again or text
             if not text.strip():
                 raise BackendError("the reply was empty, twice", fix="look at the backend's own log", retryable=False)
-            received = Received(debt.key, text, _used(call.usage), round(call.seconds * 1000))
+            received = Received(debt.key, text, asdict(call.usage), round(call.seconds * 1000))
         finally:
             self.tally.thinking += call.seconds
             self.call = None
-        self._pending = received
-        await self.room.on_disk(lambda: self.journal.reply(received))
+        self._pending, self._is_new = received, True
         if drafts:
             await self.room.on_disk(lambda: self.journal.record("sent", durable=False))
         return received
@@ -152,14 +170,18 @@ class Turns:
                 woken.cancel()
                 self.room.wakes.clear()
                 if not task.done() and not await self._is_open(debt):
-                    await self._give_up(task, call, debt)
-                    return None
-            return task.result()
+                    break
+            else:
+                return task.result()
         finally:
             if not task.done():
                 task.cancel()
                 with suppress(asyncio.CancelledError, BackendError):
                     await task
+        if call.text.strip():
+            await self._keep_draft(Received(debt.key, call.text, {}, 0), "interrupted while it was written")
+        self.hub.publish("state", state="interrupted", by=self.me)
+        return None
 
     async def _is_open(self, debt: Debt) -> bool:
         try:
@@ -168,48 +190,62 @@ class Turns:
             return True  # a file in the middle of a save: the append itself compares again
         return now is None or is_open(now, self.me, debt)
 
-    async def _give_up(self, task: asyncio.Future[str], call: Call, debt: Debt) -> None:
-        task.cancel()
-        with suppress(asyncio.CancelledError, BackendError):
-            await task
-        if call.text.strip():
-            await self._keep_draft(Received(debt.key, call.text, {}, 0), "interrupted while it was written")
-        self.hub.publish("state", state="interrupted", by=self.me)
-
     async def _deliver(self, debt: Debt, received: Received) -> Action:
         """Append a received reply while its debt is open; else keep it as a draft."""
-        reply, secrets = compose.received(received.text)
-        attributes = _attributes(received)
+        reply, secrets = _read(received.text)
+        typing = False
 
         def make(now: Dialog) -> Addition | None:
-            if not is_open(now, self.me, debt):
+            nonlocal typing
+            typing = is_open(now, self.me, debt) and self.room.is_typing(now)
+            if typing or not is_open(now, self.me, debt):
                 return None
-            written = compose.agent_turn(
-                now,
-                self.participant(now),
-                debt,
-                self._readable(now, reply),
-                attributes=attributes,
-                duration=duration(now),
-                folder=self.file.attachments.name,
-            )
-            return Addition(written.draft, written.attachment, written.overflow)
+            return self._drawn_up(now, debt, self._readable(now, reply), received)
 
         try:
-            dialog = await self.room.on_disk(lambda: self.file.append(make, self.journal))
+            dialog = await self.room.on_disk(lambda: self._append(make, received))
         except StorageError as error:
             return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
-        self._pending = None
+        if typing:
+            return Wait("unfinished", "somebody is typing at the end of the file", 1.0)
+        dialog = dialog or await self._landed(received)
         if dialog is None:
-            await self._keep_draft(received, "its turn had passed")
             return Wait("late", "the reply came after its turn had passed; kept as a draft", 0.001)
-        self._count(received, secrets)
+        self._pending = None
+        self.tally.turns += 1
+        self.tally.secrets += secrets
+        self.tally.usd += received.usage.get("usd") or 0.0
         self.hub.publish(
             "appended", number=dialog.state.number, ms=received.ms, usd=received.usage.get("usd"), by=self.me
         )
         self.room.tell(dialog)
-        await self.room.look()
+        await self.room.take(dialog)
         return Reply(debt)
+
+    def _append(self, make: Make, received: Received) -> Dialog | None:
+        """Journal the reply if it is new, and append it; one flush, that of the intent to append, serves both."""
+        if self._is_new:
+            self.journal.reply(received, durable=False)
+            self._is_new = False
+        try:
+            if (dialog := self.file.append(make, self.journal)) is None:
+                self.journal.flush()
+        except DialogdError:
+            self._is_new = True  # how much of it is durable is not known: recorded again, never flushed again
+            raise
+        return dialog
+
+    def _drawn_up(self, dialog: Dialog, debt: Debt, reply: Text, received: Received) -> Addition:
+        written = compose.agent_turn(
+            dialog,
+            self.participant(dialog),
+            debt,
+            reply,
+            attributes=received.attributes(wall()),
+            duration=duration(dialog),
+            folder=self.file.attachments.name,
+        )
+        return Addition(written.draft, written.attachment, written.overflow)
 
     def _readable(self, dialog: Dialog, reply: Text) -> Text:
         """An agreed text that stayed too long is no agreed text: it is never cut."""
@@ -217,21 +253,30 @@ class Turns:
             return replace(reply, marks=tuple(m for m in reply.marks if m.name != "CONSENSUS_REACHED"))
         return reply
 
-    def _count(self, received: Received, secrets: int) -> None:
-        self.tally.turns += 1
-        self.tally.secrets += secrets
-        self.tally.usd += received.usage.get("usd") or 0.0
+    async def _landed(self, received: Received) -> Dialog | None:
+        """The dialog, when the file has this reply as a turn already; else None, and the reply is kept as a draft."""
+        dialog = await self.room.look()
+        entry = received.landed(dialog, self.me) if dialog is not None else None
+        if entry is None:
+            await self._keep_draft(received, "its turn had passed")
+            return None
+        self._pending = None
+        await self.room.on_disk(lambda: self.journal.record("done", chain=entry.chain, number=entry.number))
+        return dialog
 
     async def _keep_draft(self, received: Received, why: str) -> None:
+        self._is_clear = False
         await self.room.on_disk(lambda: self.journal.draft(received, why))
         self._pending = None
-        self.hub.publish("draft", by=self.me, why=why, text=compose.received(received.text)[0].body)
+        self.hub.publish("draft", by=self.me, why=why, text=_read(received.text)[0].body)
 
     async def _fail(self, debt: Debt, error: BackendError) -> Action:
         """Write down that this agent failed, if it is still asked."""
         if error.partial.strip():
             await self._keep_draft(Received(debt.key, error.partial, {}, 0), "cut short by an error")
-        self.hub.publish("error", type="backend", message=error.cause, fix=error.fix, recoverable=error.retryable)
+        if self._unwritten is None:
+            self.hub.publish("error", type="backend", message=error.cause, fix=error.fix, recoverable=error.retryable)
+        self._unwritten = debt, error  # kept while the disk refuses the note: the call is not made again for it
 
         def make(now: Dialog) -> Addition | None:
             if not is_open(now, self.me, debt):
@@ -239,6 +284,7 @@ class Turns:
             return Addition(compose.error_note(now, self.me, error.cause, error.fix, wall()))
 
         self.room.tell(await self.room.on_disk(lambda: self.file.append(make, self.journal)))
+        self._unwritten = None
         return Reply(debt)
 
     def participant(self, dialog: Dialog) -> Participant:
@@ -251,30 +297,3 @@ def is_open(dialog: Dialog, me: str, debt: Debt) -> bool:
     """The fence: a reply may be appended only while the very debt that it answers is open."""
     now = dialog.state.debt(me)
     return dialog.state.outcome is None and now is not None and now.key == debt.key
-
-
-def _used(usage: Usage) -> dict[str, Any]:
-    return {
-        "model": usage.model,
-        "tokens_in": usage.tokens_in,
-        "tokens_out": usage.tokens_out,
-        "usd": usage.usd,
-    }
-
-
-def _attributes(received: Received) -> tuple[tuple[str, str], ...]:
-    """The frame's account of one call; what is unknown is left out, never written as 0."""
-    usage = received.usage
-    usd = usage.get("usd")
-    return (
-        ("at", wall()),
-        ("ms", str(received.ms)),
-        ("model", str(usage.get("model") or "")),
-        ("in", _known(usage.get("tokens_in"))),
-        ("out", _known(usage.get("tokens_out"))),
-        ("usd", "" if usd is None else f"{usd:.4f}".rstrip("0").rstrip(".")),
-    )
-
-
-def _known(count: int | None) -> str:
-    return "" if count is None else str(count)

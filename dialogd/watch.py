@@ -9,6 +9,8 @@ from pathlib import Path
 
 log = logging.getLogger("dialogd.watch")
 
+STEP = 25  # milliseconds; the library polls its own queue this often, which is what an idle daemon costs
+
 
 async def watch(file: Path, changed: Callable[[], None], stop: asyncio.Event) -> None:
     """Call `changed` whenever `file` is written, replaced or removed, until `stop`. Ends where watching is impossible:
@@ -22,7 +24,7 @@ async def watch(file: Path, changed: Callable[[], None], stop: asyncio.Event) ->
 
     try:
         async for _ in awatch(
-            file.parent, watch_filter=ours, stop_event=stop, recursive=False, debounce=50, step=5, rust_timeout=5_000
+            file.parent, watch_filter=ours, stop_event=stop, recursive=False, debounce=50, step=STEP, rust_timeout=5_000
         ):
             changed()
     except (OSError, RuntimeError) as error:

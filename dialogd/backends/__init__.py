@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -67,7 +67,7 @@ class Backend(Protocol):
     model: str
     costs: bool  # True when a call costs money: the file is read in full before it
 
-    def reply(self, request: Request) -> AsyncIterator[str | Usage]: ...
+    def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]: ...
 
     async def close(self) -> None: ...
 

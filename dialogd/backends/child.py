@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 LEASH = Path(__file__).with_name("leash.py").resolve()
 CHUNK = 64 * 1024
@@ -135,8 +136,8 @@ class Child:
         await _any_ready((self._control.fileno(), *outputs), inputs)
 
 
-def _nonblocking(pipe: object) -> int:
-    fd: int = pipe.fileno()  # type: ignore[attr-defined]
+def _nonblocking(pipe: IO[bytes]) -> int:
+    fd = pipe.fileno()
     os.set_blocking(fd, False)
     return fd
 

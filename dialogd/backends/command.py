@@ -8,7 +8,7 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
 from dialogd.backends import Options, Request, Usage
@@ -48,7 +48,7 @@ class Command:
         if self._program() is None:
             raise BadInput(f"{self._missing()} (PATH is {self._path()})", fix=_INSTALL)
 
-    async def reply(self, request: Request) -> AsyncIterator[str | Usage]:
+    async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
         """Stream what the command prints. Raises `BackendError` for everything else than text and exit code 0."""
         child = self._start(request)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")

@@ -46,7 +46,6 @@ class Leash:
         prctl = _prctl()
         prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.command = _start(command, control, prctl)
-        _forget_stdio()
 
     def run(self) -> int:
         """Wait for the command or the daemon to end, then end everything else; returns the exit code."""
@@ -121,13 +120,6 @@ def _start(command: list[str], control: int, prctl: Callable[[int, int], None]) 
         finally:
             os._exit(127)
     return pid
-
-
-def _forget_stdio() -> None:
-    """Let go of the pipes, so that the daemon sees the command close them."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
 
 
 def _wake_on_signals() -> int:

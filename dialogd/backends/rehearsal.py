@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import MappingProxyType
 
 from dialogd.backends import Options, Request, Usage
@@ -38,7 +38,7 @@ class Rehearsal:
         self._script = script
         self._seconds = 0.0 if scenario != "slow" else _seconds(seconds) if given else SLOW_SECONDS
 
-    async def reply(self, request: Request) -> AsyncIterator[str | Usage]:
+    async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
         """Stream the next lines of the script. Raises `BackendError` in the scenario `error`, always."""
         scene = Scene(request)
         text = "\n\n".join(part for part in (lines.OPENING, lines.heard(scene), self._script(scene)) if part)
@@ -66,11 +66,8 @@ def consensus(scene: Scene) -> str:
         return lines.settle(scene, scene.earlier)
     if scene.lead is None:
         return lines.propose(scene) if scene.first_in_line else lines.demand(scene)
-    mine = scene.lead.by == scene.me.id
-    if not scene.raised and not mine:
+    if not scene.raised and scene.lead.by != scene.me.id:
         return lines.object_to(scene, scene.lead)
-    if (not scene.raised and scene.others_owe) or (not mine and scene.owes(scene.lead.by)):
-        return lines.wait(scene)
     return lines.settle(scene, scene.lead)
 
 

@@ -175,17 +175,13 @@ def sign(scene: Scene, standing: Standing) -> str:
 
 
 def wait(scene: Scene) -> str:
-    """Nothing to add, and why."""
+    """Nothing to add, and whose word is missing."""
     standing = scene.state.standing
-    if scene.state.question:
+    if standing is None:
         reason = f"{scene.name(scene.state.asker)} has asked the person, and the answer decides what I would say."
-    elif standing is not None:
-        missing = [a.name for a in scene.agents if not standing.signed_by(a.id)]
-        reason = f"I have signed {standing.proposal.ref}. Open is the word of {', '.join(missing) or 'the person'}."
-    elif scene.lead is not None and scene.lead.by != scene.me.id:
-        reason = f"My point is made; the next word belongs to {scene.name(scene.lead.by)}."
     else:
-        reason = "My proposal stands. I would rather hear what speaks against it than praise it."
+        missing = [agent.name for agent in scene.agents if not standing.signed_by(agent.id)]
+        reason = f"I have signed {standing.proposal.ref}. Open is the word of {', '.join(missing) or 'the person'}."
     return f"{reason}\n\n[PASS]"
 
 

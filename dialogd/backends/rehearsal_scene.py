@@ -114,15 +114,6 @@ class Scene:
         owing = [who for who in self.state.owing if who not in (USER, ANY)]
         return not owing or owing[0] == self.me.id or self.me.id not in owing
 
-    @property
-    def others_owe(self) -> bool:
-        """True while another agent of this round has not spoken."""
-        return any(who not in (self.me.id, USER, ANY) for who in self.state.owing)
-
-    def owes(self, agent: str) -> bool:
-        """True while `agent` owes a turn."""
-        return agent in self.state.owing
-
     def name(self, agent: str) -> str:
         """What an agent is called; the person is `the person`."""
         if agent == USER:

@@ -20,8 +20,8 @@ LARGEST_ANSWER = 1024 * 1024
 
 
 def daemons(settings: Settings, file: Path | None = None) -> tuple[Running, ...]:
-    """This user's running daemons: of one file, or all."""
-    running = Registry(StateDir(settings.state_dir)).running()
+    """This user's running daemons, by file and id: of one file, or all."""
+    running = tuple(sorted(Registry(StateDir(settings.state_dir)).running(), key=lambda d: (d.file, d.id)))
     if file is None:
         return running
     return tuple(daemon for daemon in running if _real(Path(daemon.file)) == _real(file))

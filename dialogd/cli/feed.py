@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dialogd.errors import DialogdError
 from dialogd.logfile import LogFile
+from dialogd.protocol.marks import tolerant
 from dialogd.protocol.model import Condition, Dialog, Entry
 from dialogd.protocol.text import escape
 
@@ -34,7 +35,9 @@ class Feed:
         try:
             dialog = self.log.read()
         except FileNotFoundError:
-            yield from self._trouble(f"there is no dialog at {self.log.path} yet" if self._known is None else "the file is gone")
+            yield from self._trouble(
+                f"there is no dialog at {self.log.path} yet" if self._known is None else "the file is gone"
+            )
             return
         except DialogdError as error:
             yield from self._trouble(f"{error}; {error.fix}")
@@ -86,12 +89,18 @@ def as_written(entry: Entry) -> str:
     if entry.condition is Condition.DAMAGED:
         parts.append(f"(damaged: line {entry.line} of the file; it counts for nothing)")
     if entry.body:
-        parts.append(escape(entry.body) if entry.frame else entry.body)
+        parts.append(escape(entry.body) if entry.frame else _by_hand(entry))
     if entry.frame and entry.marks:
         parts.append("\n".join(str(mark) for mark in entry.marks))
     if entry.turn:
         parts.append(f"TURN: {', '.join(entry.turn)}")
     return "\n\n".join(parts)
+
+
+def _by_hand(entry: Entry) -> str:
+    """A body typed by hand: the marks that count in it stay, what else looks like structure is shown escaped."""
+    lines = (line if tolerant(line) in entry.marks else escape(line) for line in entry.body.split("\n"))
+    return "\n".join(lines)
 
 
 def as_fact(entry: Entry) -> dict[str, object]:

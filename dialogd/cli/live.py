@@ -16,6 +16,7 @@ from dialogd.settings import Settings
 
 LOOK = 0.1  # seconds between two looks at the file
 ASK = 1.0  # seconds between two questions to the daemons
+STEADY = 2.0  # seconds that a reason must hold before it is worth a line of its own
 
 
 class Live:
@@ -34,6 +35,8 @@ class Live:
         self._asked_about: Dialog | None = None
         self._called_for: object = None
         self._state: object = None
+        self._held_up = ("", 0.0)
+        self._told = ""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -44,21 +47,17 @@ class Live:
     def look(self) -> None:
         """Show what is new, and how things stand."""
         for news in self.feed.poll():
-            self._show(news)
+            self.tell(news)
         dialog, now = self.feed.dialog, time.monotonic()
         if dialog is None:
             self.screen.live(f"waiting for {self.settings.file}")
             return
         if dialog is self._asked_about and now - self._asked_at < ASK:
             return
-        running = daemons(self.settings, self.settings.file) if self._wants_daemons(dialog) else ()
+        running = () if dialog.state.outcome else daemons(self.settings, self.settings.file)
         self.situation = Situation.of(dialog, self.settings.file, running)
         self._asked_about, self._asked_at = dialog, now
         self._show_situation(self.situation)
-
-    def _wants_daemons(self, dialog: Dialog) -> bool:
-        """Daemons are only asked where the answer shows: on a live line, in JSON; never after the end."""
-        return dialog.state.outcome is None and (self.json or self.screen.is_terminal)
 
     def follow(self, until: Callable[[], bool]) -> None:
         """Look until `until` says so, and leave a clean last line."""
@@ -77,7 +76,8 @@ class Live:
         else:
             self.screen.write(self.screen.styled(plain(text), "yellow"))
 
-    def _show(self, news: News) -> None:
+    def tell(self, news: News) -> None:
+        """Print one piece of news."""
         if news.entry is None:
             self.say(f"-- {news.text}")
         elif self.json:
@@ -89,12 +89,14 @@ class Live:
 
     def _show_situation(self, situation: Situation) -> None:
         needed = situation.needs_person()
-        key = needed and (situation.dialog.state.debts, needed)
-        if key and key != self._called_for:
+        debts = situation.dialog.state.debts if needed else None
+        if debts is not None and debts != self._called_for:
             self._call(needed)
-        self._called_for = key
+        self._called_for = debts
         if self.json:
             self._tell_state(situation, needed)
+        elif situation.dialog.state.outcome is None and not self.screen.is_terminal:
+            self._tell_reasons(situation)
         elif situation.dialog.state.outcome is None:
             self.screen.live(" · ".join(filter(None, (*situation.reasons(), situation.turn_line(), self.hint))))
 
@@ -104,7 +106,18 @@ class Live:
         if not self.json:
             typed = "type it here, or " if self.can_type else ""
             answer = f'{typed}dialogd say --file {shlex.quote(str(self.settings.file))} "…"'
-            self.screen.write(self.screen.styled(plain(f">> your turn: {needed}\n   answer: {answer}"), "bold", "yellow"))
+            self.screen.write(
+                self.screen.styled(plain(f">> your turn: {needed}\n   answer: {answer}\n"), "bold", "yellow")
+            )
+
+    def _tell_reasons(self, situation: Situation) -> None:
+        """Without a terminal: one plain line for what holds the dialog up, once it has done so for a while."""
+        text, now = "; ".join(situation.reasons()), time.monotonic()
+        if text != self._held_up[0]:
+            self._held_up = (text, now)
+        elif now - self._held_up[1] >= STEADY and text != self._told and self._called_for is None:
+            self._told = text
+            self.say(f"-- {text}")
 
     def _tell_state(self, situation: Situation, needed: str) -> None:
         """One JSON line when the state changed; seconds that merely pass are no change."""

@@ -18,12 +18,12 @@ from dialogd.protocol.model import ALL, ANY, USER, Condition, Entry, Header, Mar
 from dialogd.protocol.text import unescape
 
 HEADING = re.compile(
-    r"##[ \t]+(?:turn[ \t]+(?P<number>\d{1,9})(?:[ \t]*[—–:-]+[ \t]*(?P<name>.*?))?"
-    r"|(?P<user>user)|note[ \t]+[—–:-]+[ \t]*(?P<note>.*?))[ \t#]*",
+    r"##[ \t]+(?:turn[ \t]+(?P<number>\d{1,9})(?:[ \t]*[—–:-]+(?P<name>.*)|[ \t#]*)"
+    r"|(?P<user>user)[ \t#]*|note[ \t]+[—–:-]+(?P<note>.*))",
     re.I,
 )
-_TURN = re.compile(r"[ \t]*[*_`]{0,4}[ \t]*turn[*_`]{0,3}[ \t]*:[*_` \t]*(\S.*?)[*_`. \t]*", re.I)
-_RULE = re.compile(r"[ \t]*-{3,}[ \t]*")
+RULE = re.compile(r"[ \t]*-{3,}[ \t]*")
+_TURN = re.compile(r"[ \t]*+(?:[*_`]{1,4}[ \t]*+)?turn[*_`]{0,3}[ \t]*:[*_` \t]*(\S.*)", re.I)
 _PERSON = frozenset({"user", "me", "human", "you", "person"})
 CONTROLS = frozenset({"PAUSED", "RESUMED", "LIMIT", "STRIKE", "VETO", "SKIP", "RETRY"})
 
@@ -47,6 +47,16 @@ def who(header: Header, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(ids), tuple(strangers)
 
 
+def lines_of(data: bytes) -> list[str]:
+    """Lines as the person sees them: without the CR of a line end, or a byte order mark."""
+    return [line.decode("utf-8", "replace").removesuffix("\r").removeprefix("\ufeff") for line in data.split(b"\n")]
+
+
+def passes_turn(line: str) -> bool:
+    """True when the person's line passes the turn, whoever it names."""
+    return _TURN.fullmatch(line) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Lines of one entry: from `first` up to `last` (exclusive); `turn` is the index of its TURN line."""
@@ -64,8 +74,7 @@ def hand_entries(header: Header, region: bytes, line: int, state: State, *, at_e
     `line` is the 1-based line where it begins; offsets are relative to it. `at_end` says that the file ends
     with it: then its last entry may be unfinished. Lines without structure before any heading are the person's.
     """
-    raw = region.split(b"\n")
-    lines = [piece.decode("utf-8", "replace").removesuffix("\r").removeprefix("\ufeff") for piece in raw]
+    raw, lines = region.split(b"\n"), lines_of(region)
     offsets = [0]
     for piece in raw:
         offsets.append(offsets[-1] + len(piece) + 1)
@@ -87,7 +96,7 @@ def _parts(lines: Sequence[str]) -> Iterator[_Part]:
     marks: list[tuple[int, Mark]] = []
     visible = dict(outside_fences(lines, forgiving=True))
     for index, line in enumerate(lines):
-        blank = not line.strip() or _RULE.fullmatch(line) is not None
+        blank = not line.strip() or RULE.fullmatch(line) is not None
         found = HEADING.fullmatch(line) if index in visible else None
         if first is not None and (found or (turn is not None and not blank)):
             yield _Part(first, _trim(lines, first, index), heading, turn, tuple(marks))
@@ -95,7 +104,7 @@ def _parts(lines: Sequence[str]) -> Iterator[_Part]:
         if first is None and not blank:
             first, heading = index, found
         if index in visible and not found:
-            if _TURN.fullmatch(line):
+            if passes_turn(line):
                 turn = index
             elif (mark := tolerant(line)) is not None:
                 marks.append((index, mark))
@@ -104,15 +113,16 @@ def _parts(lines: Sequence[str]) -> Iterator[_Part]:
 
 
 def _trim(lines: Sequence[str], first: int, last: int) -> int:
-    while last > first + 1 and (not lines[last - 1].strip() or _RULE.fullmatch(lines[last - 1])):
+    while last > first + 1 and (not lines[last - 1].strip() or RULE.fullmatch(lines[last - 1])):
         last -= 1
     return last
 
 
 def _entry(header: Header, lines: Sequence[str], part: _Part, before: int, *, open_end: bool) -> Entry:
-    heading, marks = part.heading, tuple(mark for _, mark in part.marks)
+    heading = part.heading
     targets, notice = _targets(header, lines, part)
     newline = not open_end or part.last < len(lines)
+    marks = tuple(mark for at, mark in part.marks if newline or at < part.last - 1)
     last_mark = part.marks[-1] if part.marks else None
     controls = last_mark is not None and last_mark[0] == part.last - 1 and last_mark[1].name in CONTROLS
     ends = part.turn is None and any(is_outcome(mark) for mark in marks)
@@ -155,7 +165,7 @@ def _targets(header: Header, lines: Sequence[str], part: _Part) -> tuple[tuple[s
 
 def _speaker(header: Header, heading: re.Match[str] | None) -> tuple[str, str]:
     """Whose text it is: an agent's when the heading names one, else the person's."""
-    name = ((heading["name"] or heading["note"] or "") if heading else "").strip(" *_`")
+    name = ((heading["name"] or heading["note"] or "") if heading else "").strip(" \t#*_`")
     ids, _ = who(header, name) if name else ((), ())
     if len(ids) == 1 and header.agent(ids[0]):
         return ids[0], name

@@ -89,7 +89,8 @@ def cut(body: str, limit: int, folder: str) -> tuple[str, str, str]:
 
 def error_note(dialog: Dialog, agent: str, cause: str, fix: str, at: str) -> Draft:
     """The note that says an agent failed: the person's turn between two, the next agent's among more."""
-    mark = Mark("AGENT_ERROR", f"{agent} | {one_line(cause)} | {one_line(fix)}".replace("]", ")"))
+    words = (one_line(part).replace(" | ", " / ") for part in (cause, fix))
+    mark = Mark("AGENT_ERROR", " | ".join((agent, *words)))
     failed = dialog.state.failed | {agent}
     if {a.id for a in dialog.header.agents} <= failed and len(dialog.header.agents) > 1:
         marks = (mark, Mark("STOPPED", "error: every agent failed"))

@@ -7,6 +7,7 @@ so the same rules number and sign for them here.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 
 from dialogd.protocol import units
@@ -30,9 +31,12 @@ from dialogd.protocol.order import next_agent
 
 
 def fold(header: Header, state: State, entry: Entry) -> State:
-    """The state after `entry`. Damaged and unfinished entries only count as notes."""
+    """The state after `entry`. Damaged and unfinished entries only count as notes, but for the person's controls."""
     if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
-        return replace(state, notes=state.notes + 1)
+        state = replace(state, notes=state.notes + 1)
+        # What paused the dialog goes on doing so while the person types below it.
+        is_typing = entry.condition is Condition.UNFINISHED and state.outcome is None
+        return _controls(header, state, entry) if is_typing else state
     number, notes = (entry.number, 0) if entry.is_turn else (state.number, state.notes + 1)
     state = replace(state, number=number, notes=notes)
     if entry.by == USER:
@@ -96,19 +100,28 @@ def _agent(header: Header, state: State, entry: Entry) -> State:
 
 def _positions(state: State, entry: Entry) -> State:
     """Proposals, signatures, objections and calls for a deadlock of one agent turn."""
-    for mark in entry.all("PROPOSAL"):
-        new = Proposal(mark.ref or next_ref(state), entry.by, mark.value, entry.id)
-        state = replace(state, proposals=(*state.proposals, new))
+    state = replace(state, proposals=(*state.proposals, *_proposals(state, entry)))
     if entry.mark("OBJECTION"):
         state = replace(state, standing=None)
+    called = entry.mark("DEADLOCK") is not None
+    against = called or entry.mark("OBJECTION") is not None
     proposed = entry.mark("CONSENSUS_PROPOSED")
     if proposed is not None:
         state = _propose(state, entry, proposed.ref, proposed.value)
-    elif entry.frame is None and entry.mark("CONSENSUS_REACHED") and entry.turn is not None:
+    elif entry.frame is None and entry.mark("CONSENSUS_REACHED") and entry.turn is not None and not against:
         state = _asked_by_hand(state, entry)
-    state = _sign(state, entry)
-    called = entry.mark("DEADLOCK") is not None
+    if not against:
+        state = _sign(state, entry)
     return replace(state, deadlock=(*_others(state.deadlock, entry.by), entry.by) if called else ())
+
+
+def _proposals(state: State, entry: Entry) -> Iterator[Proposal]:
+    """The entry's proposals; those typed by hand get the next free numbers."""
+    free = int(next_ref(state)[1:])
+    for mark in entry.all("PROPOSAL"):
+        ref = mark.ref or f"P{free}"
+        free = max(free, int(ref[1:]) + 1)
+        yield Proposal(ref, entry.by, mark.value, entry.id)
 
 
 def _asked_by_hand(state: State, entry: Entry) -> State:
@@ -137,9 +150,19 @@ def _sign(state: State, entry: Entry) -> State:
     return state
 
 
+# The numbers that a value begins with. One that is named later, as in "P2, simpler than P4", is not meant; and a yes
+# with a condition is not one.
+_REFS = re.compile(
+    r"[*_` ]*(?:(?:with|to|proposal|text) )*((?:P?\d{1,6}(?:(?: ?[,&+] ?| and )(?=P?\d))?)+)(?!\w)"
+    r"(?![*_`]*[ ,;:—–-]*(?:but|except|if|minus|not|once|only|partly|partially|provided|unless|without)\b)",
+    re.I,
+)
+
+
 def refers_to(mark: Mark, ref: str) -> bool:
-    """True when an AGREE, RE, VOTE … mark names the proposal `ref`."""
-    return mark.ref == ref or re.search(rf"(?<!\w){ref}(?!\w)", mark.value, re.I) is not None
+    """True when an AGREE, VOTE … mark names the proposal `ref`: `[AGREE: P4]`, `[AGREE: P1, P4 | because …]`."""
+    match = _REFS.match(mark.value)
+    return mark.ref == ref or (match is not None and ref in re.findall(r"P\d+", match[1].upper()))
 
 
 def _system(header: Header, state: State, entry: Entry) -> State:

@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass, replace
 
 from dialogd.errors import NotADialog
-from dialogd.protocol.byhand import hand_entries
+from dialogd.protocol.byhand import RULE, hand_entries, lines_of, passes_turn
 from dialogd.protocol.fold import ending, fold
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.header import read_header
@@ -32,9 +32,8 @@ _FRAMED = re.compile(
 )
 _FRAME_LINE = b"\n<!-- dialogd by="
 _ANY_HEADING = re.compile(
-    rb"^##[ \t]+(?:Turn[ \t]+\d|Note[ \t]+(?:\xe2\x80[\x93\x94]|[:-])|User[ \t\r]*$)", re.M | re.I
+    rb"^(?:\xef\xbb\xbf)?##[ \t]+(?:Turn[ \t]+\d|Note[ \t]+(?:\xe2\x80[\x93\x94]|[:-])|User[ \t\r]*$)", re.M | re.I
 )
-_TRAILING = re.compile(r"(?:\n[ \t]*-{3,}[ \t]*|\n)+$")
 _TURN_LINE = re.compile(r"TURN: ([A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*)")
 
 
@@ -59,35 +58,56 @@ def read_on(dialog: Dialog, more: bytes) -> Dialog:
 
 
 def _first_entry(data: bytes) -> int:
-    """Where the header ends: at the first entry heading, else after the last rule before a bare TURN line."""
+    """Where the header ends: at the first entry heading, else at the last rule before a bare TURN line."""
     if not data.strip():
         raise NotADialog("the file is empty", fix="write a header and a question, or run `dialogd new TOPIC`")
-    if b"\x00" in data[:4096]:
-        raise NotADialog("the file is binary, not Markdown text", fix="name another file with --file")
-    for match in _ANY_HEADING.finditer(data):
-        if not _in_fence(data, match.start()):
-            return match.start()
-    rule = max(data.rfind(b"\n---\n"), data.rfind(b"\n---\r\n"))
-    start = rule + 1 if rule >= 0 else 0
-    if any(e.turn for e in hand_entries(Header("", "", (), State().limits), data[start:], 1, State(), at_end=True)):
+    start = _first_heading(data)
+    frame = _FRAMED.match(data, start)
+    if frame is None and start < len(data):
         return start
+    follows = frame is None or b" prev= " not in frame[3]
+    headless = _headless(data[:start]) if follows else None
+    hidden = _ANY_HEADING.search(data, 0, start) if follows else None
+    if headless is not None:
+        return headless
+    if frame is not None:
+        return hidden.start() if hidden else start
     if re.search(rb"^\*{0,2}(?:Topic|Max Turns|Agents|Dialog):", data, re.M | re.I):
         return len(data)
-    line = data.count(b"\n") + 1
+    if b"\x00" in data[:4096]:
+        raise NotADialog("the file is binary, not Markdown text", fix="name another file with --file")
     raise NotADialog(
-        "no turn was found: neither a `## Turn 1 — User` heading nor a `TURN: A` line",
+        "no turn was found: neither a `## Turn 1 — User` heading nor a `TURN: A` line, outside of code fences",
         fix="add `## Turn 1 — User`, your question and a last line `TURN: A`, or run `dialogd new TOPIC`",
-        line=line,
+        line=data.count(b"\n") + 1,
     )
 
 
-def _in_fence(data: bytes, at: int) -> bool:
-    """True when a code fence that is closed later stands open at `at`."""
-    if b"```" not in data[:at] and b"~~~" not in data[:at]:
-        return False
-    lines = data.decode("utf-8", "replace").split("\n")
-    index = data.count(b"\n", 0, at)
-    return all(i != index for i, _ in outside_fences(lines, forgiving=True))
+def _first_heading(data: bytes) -> int:
+    """The offset of the first entry heading outside closed code fences, else the end of the data.
+
+    Bodies of framed entries are opaque: a fence in one closes none that stands open in the header.
+    """
+    end = _next_framed(data, 0)
+    while (match := _FRAMED.match(data, end)) and _sound_end(data, match, _frame(match)) is None:
+        end = _next_framed(data, match.end())
+    head = data[:end]
+    if _ANY_HEADING.search(head) is None:
+        return end
+    lines = head.split(b"\n")
+    visible = outside_fences(lines_of(head), forgiving=True)
+    found = next((index for index, _ in visible if _ANY_HEADING.match(lines[index])), None)
+    return end if found is None else sum(len(line) + 1 for line in lines[:found])
+
+
+def _headless(head: bytes) -> int | None:
+    """Where a first turn without heading begins: at the last rule before the last bare TURN line, if there is one."""
+    visible = dict(outside_fences(lines_of(head), forgiving=True))
+    turn = max((index for index, line in visible.items() if passes_turn(line)), default=None)
+    if turn is None:
+        return None
+    rule = max((index for index, line in visible.items() if index < turn and RULE.fullmatch(line)), default=0)
+    return sum(len(line) + 1 for line in head.split(b"\n")[:rule])
 
 
 @dataclass
@@ -181,18 +201,13 @@ def _next_framed(data: bytes, pos: int) -> int:
 
 
 def _framed(data: bytes, match: re.Match[bytes], cursor: _Cursor, before: Entry | None) -> Entry:
-    frame = _frame(match[4].decode("utf-8", "replace"), match[5].decode())
-    start, content = match.start(), match.end()
-    end = content + frame.size
-    seal = data[start : match.start(5) - len(" sha=")]
-    if end <= len(data) and digest(seal + data[content:end]) == frame.sha:
-        condition = Condition.SOUND
-    else:
-        heading = _ANY_HEADING.search(data, content)
-        end = heading.start() if heading else len(data)
-        condition = Condition.EDITED
-    text = data[content:end].decode("utf-8", "replace")
-    body, marks, turn = _content(text if condition is Condition.SOUND else _TRAILING.sub("", text))
+    frame = _frame(match)
+    sound_end = _sound_end(data, match, frame)
+    start, content, end = match.start(), match.end(), sound_end or len(data)
+    if sound_end is None and (heading := _ANY_HEADING.search(data, content)):
+        end = heading.start()
+    inside = data[content:end] if sound_end else _trimmed(data[content:end])
+    body, marks, turn = _content(inside.decode("utf-8", "replace"))
     number = max(int(match[1]), cursor.state.number + 1) if match[1] else 0
     state = cursor.state
     entry = Entry(
@@ -203,7 +218,7 @@ def _framed(data: bytes, match: re.Match[bytes], cursor: _Cursor, before: Entry 
         body=body,
         marks=marks,
         turn=turn,
-        condition=condition,
+        condition=Condition.SOUND if sound_end else Condition.EDITED,
         chain=frame.sha,
         start=cursor.base + start,
         end=cursor.base + end,
@@ -211,25 +226,48 @@ def _framed(data: bytes, match: re.Match[bytes], cursor: _Cursor, before: Entry 
         frame=frame,
         linked=frame.prev == (before.chain if before else ""),
     )
-    if condition is Condition.SOUND or _is_whole(entry, cut=end - content < frame.size):
+    ended = data[end - 1 : end] == b"\n"
+    if sound_end or (ended and _is_whole(entry, cut=len(inside) + 1 < frame.size)):
         return entry
     return replace(entry, condition=Condition.DAMAGED, id=f"{state.number}.{state.notes + 1}", number=0)
 
 
+def _sound_end(data: bytes, match: re.Match[bytes], frame: Frame) -> int | None:
+    """Where the framed entry ends whose recorded hash fits; None for one that was cut or changed."""
+    content = match.end()
+    end = content + frame.size
+    # No body holds a frame's line, it would be escaped: many frames that lie about their size cost no more than one.
+    if end > len(data) or data.find(_FRAME_LINE, content, end) >= 0:
+        return None
+    seal = data[match.start() : match.start(5) - len(" sha=")]
+    return end if digest(seal + data[content:end]) == frame.sha else None
+
+
+def _trimmed(inside: bytes) -> bytes:
+    """What stands in a changed entry, without the blank lines and rules that lead to the next one."""
+    lines = inside.split(b"\n")
+    while len(lines) > 1 and not lines[-1].strip(b"- \t\r"):
+        lines.pop()
+    return b"\n".join(lines)
+
+
 def _is_whole(entry: Entry, *, cut: bool) -> bool:
     """True for an entry whose hash does not fit and that still has its last word: edited, not damaged."""
-    if entry.is_turn:
-        return entry.turn is not None or ending(entry) is not None
-    return not cut
+    if not entry.is_turn:
+        return not cut
+    end = ending(entry)
+    # An agent's call for a deadlock stands above its TURN line: cut there, it would end the dialog alone.
+    return entry.turn is not None or (end is not None and not (cut and end.name == "DEADLOCK"))
 
 
-def _frame(attributes: str, sha: str) -> Frame:
+def _frame(match: re.Match[bytes]) -> Frame:
+    attributes = match[4].decode("utf-8", "replace")
     known = dict(part.split("=", 1) for part in attributes.split(" ") if "=" in part)
     return Frame(
         by=known["by"],
         at=known.get("at", ""),
         size=int(known["bytes"]),
-        sha=sha,
+        sha=match[5].decode(),
         prev=known["prev"],
         re=known.get("re", ""),
         ms=known.get("ms", ""),

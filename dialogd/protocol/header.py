@@ -22,9 +22,12 @@ T = TypeVar("T")
 FIRST_PORT = 3001
 AGENT_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 LOOPBACK_URL = re.compile(r"http://(localhost|127\.0\.0\.1|\[::1\]):(\d{1,5})/?", re.I)
-_KEY = re.compile(r"[ \t]*[*_]{0,2}([A-Za-z][A-Za-z ]{0,30}?)[ \t]*:[*_]{0,2}[ \t]*(.*?)[ \t]*")
-_AGENT = re.compile(r"([^=(@]+?)(?:\s*=\s*([^(@]*?))?\s*(?:\(([^)]*)\))?\s*(?:@\s*(\S+))?")
-_SETUP = re.compile(r"^##[ \t]+Setup[ \t]*\n(?:.*\n)*?```[ \t]*toml[ \t]*\n((?:.*\n)*?)```", re.M | re.I)
+_TITLE = re.compile(r"^#[ \t]+(\S.*)$", re.M)
+_KEY = re.compile(r"[ \t]*+[*_]{0,2}([A-Za-z][A-Za-z ]{0,30}?)[ \t]*+[*_]{0,2}:[*_]{0,2}(.*)")
+_AGENT = re.compile(r"([^=(@]++)(?:=([^(@]*+))?(?:\(([^)]*+)\)\s*+)?(?:@\s*+(\S++))?")
+_AGENTS = re.compile(r"(?:\([^()]*\)|[^,;])+")  # a role in brackets may hold commas
+_SETUP = re.compile(r"^##[ \t]+Setup[ \t]*$", re.M | re.I)
+_TOML = re.compile(r"^```[ \t]*toml[ \t]*\n((?:(?!```).*\n)*)```", re.M | re.I)
 
 
 def agent_url(seat: int) -> str:
@@ -45,9 +48,9 @@ def read_header(text: str) -> Header:
         max_message=_value(keys, "max message", units.count, 10_000, warnings),
         max_size=_value(keys, "max size", units.size, 1_000_000, warnings),
     )
-    title = re.search(r"^#[ \t]+(.+?)[ \t]*$", text, re.M)
+    title = _TITLE.search(text)
     return Header(
-        title=title[1] if title else "",
+        title=title[1].rstrip(" \t") if title else "",
         topic=keys.get("topic", ""),
         agents=_agents(keys.get("agents", ""), warnings),
         limits=limits,
@@ -90,12 +93,13 @@ def _dialog_id(text: str, warnings: list[str]) -> str:
 
 
 def _setup(text: str, warnings: list[str]) -> MappingProxyType[str, Any]:
-    match = _SETUP.search(text)
+    section = _SETUP.search(text)
+    match = _TOML.search(text, section.end()) if section else None
     if match is None:
         return MappingProxyType({})
     try:
         return MappingProxyType(tomllib.loads(match[1]))
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, brackets a thousand deep
         warnings.append(f"header: Setup: {error}; ignoring the block")
         return MappingProxyType({})
 
@@ -104,13 +108,15 @@ def _agents(text: str, warnings: list[str]) -> tuple[Agent, ...]:
     if not text:
         return DEFAULT_AGENTS
     agents: list[Agent] = []
-    for part in re.split(r"[,;](?![^(]*\))", text):
+    ids: set[str] = set()
+    for part in _AGENTS.findall(text):
         agent, problem = _agent(part.strip(), len(agents))
-        if agent is None or any(a.id.casefold() == agent.id.casefold() for a in agents):
+        if agent is None or agent.id.casefold() in ids:
             warnings.append(f"header: Agents: {problem or f'{part.strip()!r} repeats an id'}; leaving it out")
             continue
         if problem:
             warnings.append(f"header: Agents: {problem}")
+        ids.add(agent.id.casefold())
         agents.append(agent)
     if not agents:
         warnings.append("header: Agents: names nobody; using A and B")

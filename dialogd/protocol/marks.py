@@ -78,9 +78,9 @@ MARKS = MappingProxyType(
 
 CANONICAL = re.compile(r"\[([A-Z][A-Z_]*)(?: (P\d{1,6}))?(?:: (.*))?\]")
 TOLERANT = re.compile(
-    r"[ \t]*(?:(?:[-*+]|\d{1,3}[.)])[ \t]+)?[*_`~]{0,4}"
-    r"\[[ \t]*([A-Za-z][A-Za-z_ -]*?)(?:[ \t]+([Pp]\d{1,6}))?[ \t]*(?::(.*))?\]"
-    r"[ \t]*[*_`~.,;:!]{0,6}[ \t]*"
+    r"[ \t]*+(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)?[*_`~]{0,4}"
+    r"\[[ \t]*+([A-Za-z][A-Za-z_-]*+(?:[ \t]++[A-Za-z_-]++)*?)(?:[ \t]+([Pp]\d{1,6}))?[ \t]*+(?::(.*))?\]"
+    r"[ \t]*+(?:[*_`~.,;:!]{1,6}[ \t]*+)?"
 )
 FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
 SUMMARY = re.compile(r"[ \t]*(?:#{1,6}[ \t]*)?[*_]{0,3}(?:final[ \t]+)?consensus[ \t]+summary[*_:. \t]*(.*)", re.I)
@@ -113,25 +113,42 @@ def outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[i
     An opening fence that nothing closes hides all that follows; with `forgiving` (text of the person) it
     hides nothing.
     """
+    fences = [FENCE.fullmatch(line) if "```" in line or "~~~" in line else None for line in lines]
+    if not any(fences):
+        yield from enumerate(lines)
+        return
+    longest = _longest_closings(fences)
     index = 0
     while index < len(lines):
-        fence = FENCE.fullmatch(lines[index])
+        fence = fences[index]
         if fence is None or ("`" in fence[2] and fence[1][0] == "`"):
             yield index, lines[index]
             index += 1
-            continue
-        closing = _closing(lines, index, fence[1])
-        if closing is None and not forgiving:
+        elif longest[fence[1][0]][index + 1] >= len(fence[1]):
+            index += 1
+            while not _closes(fences[index], fence[1]):
+                index += 1
+            index += 1
+        elif not forgiving:
             return
-        index = index + 1 if closing is None else closing + 1
+        else:
+            index += 1
 
 
-def _closing(lines: Sequence[str], opening: int, fence: str) -> int | None:
-    for index in range(opening + 1, len(lines)):
-        match = FENCE.fullmatch(lines[index])
-        if match and not match[2].strip() and match[1][0] == fence[0] and len(match[1]) >= len(fence):
-            return index
-    return None
+def _longest_closings(fences: Sequence[re.Match[str] | None]) -> dict[str, list[int]]:
+    """By kind: how long the longest closing fence is from each line on, so that nobody searches for one in vain."""
+    longest = {"`": [0] * (len(fences) + 1), "~": [0] * (len(fences) + 1)}
+    for index in range(len(fences) - 1, -1, -1):
+        fence = fences[index]
+        for kind, lengths in longest.items():
+            closes = fence is not None and _closes(fence, kind)
+            lengths[index] = max(lengths[index + 1], len(fence[1]) if fence and closes else 0)
+    return longest
+
+
+def _closes(fence: re.Match[str] | None, opening: str) -> bool:
+    """True when this fence line closes one that was opened by `opening`."""
+    return fence is not None and not fence[2].strip() and fence[1][0] == opening[0] and len(fence[1]) >= len(opening)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dialogd.protocol.model import ANY, USER, Header, State
 
 
@@ -28,10 +30,14 @@ def turn_after(header: Header, state: State, me: str) -> tuple[str, ...]:
 
 
 def reopened(header: Header, state: State) -> tuple[str, ...]:
-    """Whom a person's turn passes to when they name nobody: who owed, who asked, or the next in order."""
+    """Whom a person's turn passes to when they name nobody: who owed, who asked, or the next in order.
+
+    Always an agent: the person's turn gives those that failed another chance, and one that is alone the word again.
+    """
     owing = tuple(a for a in state.owing if a != USER)
     if owing:
         return owing
     if state.asker and header.agent(state.asker):
         return (state.asker,)
-    return (next_agent(header, state, state.last_agent),)
+    following = next_agent(header, replace(state, failed=frozenset()), state.last_agent)
+    return (following if following != USER else header.agents[0].id,)

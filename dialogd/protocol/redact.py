@@ -7,14 +7,14 @@ import re
 # Prefixes as their vendors document them; entropy guesses are left out, because hashes in a discussion are text.
 _SHAPES = {
     "anthropic key": r"sk-ant-[A-Za-z0-9_-]{16,}",
-    "openai key": r"sk-(?:proj-|svcacct-)?[A-Za-z0-9_-]{24,}",
+    "openai key": r"sk-(?=[A-Za-z_-]{0,40}[0-9])[A-Za-z0-9_-]{24,}",  # without a digit it is a name, such as sk-learn
     "xai key": r"xai-[A-Za-z0-9]{20,}",
     "google key": r"AIza[A-Za-z0-9_-]{35}",
     "github token": r"(?:gh[pousr]_[A-Za-z0-9]{36,}|github_pat_[A-Za-z0-9_]{22,})",
     "aws key": r"(?:AKIA|ASIA)[A-Z0-9]{16}",
     "slack token": r"xox[abprs]-[A-Za-z0-9-]{10,}",
     "private key": r"-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
-    "jwt": r"eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
+    "jwt": r"eyJ[A-Za-z0-9_-]{10,500}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}",
     "url password": r"(?<=://)[^\s/:@]{1,64}:[^\s/@]{3,}(?=@)",
 }
 _NAMES = tuple(_SHAPES)
@@ -24,3 +24,13 @@ _ANY = re.compile("|".join(rf"(?<![A-Za-z0-9])({shape})" for shape in _SHAPES.va
 def redact(text: str) -> tuple[str, int]:
     """Replace every known secret by `[redacted: KIND]`; gives the text and how many there were."""
     return _ANY.subn(lambda match: f"[redacted: {_NAMES[(match.lastindex or 1) - 1]}]", text)
+
+
+def may_go_on(line: str) -> bool:
+    """True when a secret begins in this line that may run over the following ones."""
+    return bool(re.search(r"-----BEGIN [A-Z ]*PRIVATE KEY-----", line)) and not ends_secret(line)
+
+
+def ends_secret(line: str) -> bool:
+    """True for the last line of a secret that runs over several."""
+    return bool(re.search(r"-----END [A-Z ]*PRIVATE KEY-----", line))

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
+from dialogd.protocol.fold import refers_to
 from dialogd.protocol.model import USER, Condition, Dialog, Entry
 
 WINDOW = 12  # turns that are looked at
@@ -46,8 +48,13 @@ def _recent(dialog: Dialog) -> list[Entry]:
 
 def overlap(one: str, other: str) -> float:
     """Intersection over union of the words of four letters or more; 1.0 for two texts without any."""
-    a, b = set(_WORD.findall(one.lower())), set(_WORD.findall(other.lower()))
+    a, b = _words(one), _words(other)
     return len(a & b) / len(a | b) if a | b else 1.0
+
+
+@lru_cache(maxsize=4 * WINDOW)
+def _words(text: str) -> frozenset[str]:
+    return frozenset(_WORD.findall(text.lower()))
 
 
 def _repeating(recent: list[Entry]) -> Signal | None:
@@ -97,7 +104,7 @@ def _accepted(dialog: Dialog, recent: list[Entry]) -> Signal | None:
     authors = {p.ref: p.by for p in dialog.state.proposals[-WINDOW:]}
     for entry in recent[-2:]:
         for mark in entry.all("AGREE"):
-            ref = next((r for r in authors if re.search(rf"\b{r}\b", mark.value)), None)
+            ref = next((r for r in authors if refers_to(mark, r)), None)
             if ref and authors[ref] != entry.by:
                 text = f"{entry.by} accepts {ref} of {authors[ref]}; if nothing is open, write it as the consensus text"
                 return Signal("accepted", text, (entry.by, authors[ref]))

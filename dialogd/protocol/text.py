@@ -11,15 +11,17 @@ _BLANKS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 # What would read as structure at the start of a line: entry headings, TURN lines, marks, frames. Wider than any
-# reader, and free of the mark table, so that a file written today reads the same tomorrow.
+# reader, and free of the mark table, so that a file written today reads the same tomorrow. Runs are possessive (`*+`):
+# where two of them could share a run, one long line would cost its length squared.
 _STRUCTURE = (
-    r"(?:#{1,6}[ \t]*(?:turn|note|user|system)\b"
-    r"|[*_`>#~-]*[ \t]*[*_`]*turn[*_`]*[ \t]*:"
-    r"|[*_`~]{0,4}\[[ \t]*(?-i:[A-Z][A-Z_]+)(?:[ \t]+P\d{1,6})?[ \t]*(?::.*)?\][ \t]*[*_`~.,;:!]{0,6}[ \t]*$"
-    r"|<!--[ \t]*dialogd\b)"
+    r"(?:#{1,6}[ \t]*+(?:turn|note|user|system)\b"
+    r"|[*_`>#~ \t-]*+turn[*_` \t]*+:"
+    r"|[*_`~]{0,4}\[[ \t]*+(?-i:[A-Z][A-Z_]+)(?:[ \t]+P\d{1,6})?[ \t]*+(?::.*)?\]"
+    r"[ \t]*+(?:[*_`~.,;:!]{1,6}[ \t]*+)?$"
+    r"|<!--[ \t]*+dialogd\b)"
 )
-_ESCAPE = re.compile(rf"^([ \t]*)(\\*{_STRUCTURE})", re.M | re.I)
-_UNESCAPE = re.compile(rf"^([ \t]*)\\(\\*{_STRUCTURE})", re.M | re.I)
+_ESCAPE = re.compile(rf"^([ \t]*+)(\\*{_STRUCTURE})", re.M | re.I)
+_UNESCAPE = re.compile(rf"^([ \t]*+)\\(\\*{_STRUCTURE})", re.M | re.I)
 
 
 def clean(text: str) -> str:

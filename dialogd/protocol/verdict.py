@@ -30,7 +30,7 @@ class Ruling:
 
 def unclear(dialog: Dialog, reply: Reply) -> str:
     """What must be asked back once before this reply can count, in words for the agent; "" when it is clear."""
-    if not reply.body and not reply.marks:
+    if not reply.body.strip() and not reply.marks:
         return "Your reply was empty. Answer with your contribution, or with the single line [PASS]."
     if _claims_consensus(reply) and not reply.summary and dialog.state.standing is None:
         return (
@@ -44,7 +44,7 @@ def unclear(dialog: Dialog, reply: Reply) -> str:
 
 
 def _claims_consensus(reply: Reply) -> bool:
-    return reply.has("CONSENSUS_REACHED") and not reply.has("OBJECTION")
+    return reply.has("CONSENSUS_REACHED") and not (reply.has("OBJECTION") or reply.has("DEADLOCK"))
 
 
 def rule(dialog: Dialog, me: str, reply: Reply) -> Ruling:
@@ -105,7 +105,7 @@ def _all_signed(dialog: Dialog, me: str, marks: list[Mark], number: int) -> tupl
     """The number of the text that everybody has signed once these marks stand, and who signed where."""
     standing: Standing | None = dialog.state.standing
     names = {mark.name for mark in marks}
-    if standing is None or names & {"OBJECTION", "CONSENSUS_PROPOSED"}:
+    if standing is None or names & {"OBJECTION", "DEADLOCK", "CONSENSUS_PROPOSED"}:
         return None
     signs = any(refers_to(mark, standing.proposal.ref) for mark in marks if mark.name == "AGREE")
     signers = dict(standing.signers)

@@ -3,48 +3,77 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Header, Query, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi import Depends, FastAPI, Header, Query, Request
+from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from starlette.exceptions import HTTPException
 
 from dialogd import __version__, person
 from dialogd.agent import Agent
-from dialogd.errors import BadInput, DialogdError, NotRunning
-from dialogd.events import CLIENTS
-from dialogd.protocol.decide import Reply, Stop, Wait
+from dialogd.errors import BadInput, DialogdError
+from dialogd.events import Listener
+from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.model import Dialog
 from dialogd.server import wire
 from dialogd.server.metrics import render_metrics
-from dialogd.server.page import render_page
-from dialogd.server.problem import MEDIA_TYPE, problem
-from dialogd.server.report import health, phase
+from dialogd.server.page import render_api, render_page
+from dialogd.server.problem import MEDIA_TYPE
+from dialogd.server.refusals import handle_errors
+from dialogd.server.report import health, opening, phase
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
 
+_PROBLEM = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    "4XX": {"model": wire.Problem, "description": "refused; `detail` says why, `fix` what to do"},
-    "5XX": {"model": wire.Problem, "description": "failed; `detail` says why, `fix` what to do"},
+    "4XX": {"content": _PROBLEM, "description": "refused; `detail` says why, `fix` what to do"},
+    "5XX": {"content": _PROBLEM, "description": "failed; `detail` says why, `fix` what to do"},
 }
+_LOOKS = 5  # steps to wait for until a note that is about to be written says why nobody replies
 _STATUS = {"MAX_TURNS_REACHED": "max_turns", "MAX_SIZE_REACHED": "max_size", "BUDGET_REACHED": "budget"}
+
+
+class _AnyType(APIRoute):
+    """A route that reads its body as JSON whatever its type is said to be: `curl -d` calls everything a form."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, behind a header that says JSON."""
+        handle = super().get_route_handler()
+
+        async def as_json(request: Request) -> Response:
+            others = [(name, value) for name, value in request.scope["headers"] if name != b"content-type"]
+            scope = {**request.scope, "headers": [*others, (b"content-type", b"application/json")]}
+            return await handle(Request(scope, request.receive))
+
+        return as_json
+
+
+class _Api(FastAPI):
+    """FastAPI, with the models in its description that no route declares: problems, and bodies read by hand."""
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI description."""
+        schema = super().openapi()
+        for model in (wire.Notify, wire.Halt, wire.Problem):
+            schema["components"]["schemas"].setdefault(model.__name__, model.model_json_schema())
+        return schema
 
 
 def create_app(agent: Agent, port: int, halt: Halt) -> FastAPI:
     """The daemon's HTTP surface. `halt` stops the dialog and then the daemon."""
-    app = FastAPI(
+    app = _Api(
         title=f"dialogd {agent.me}",
         version=__version__,
         description="One agent's daemon. Plain `curl` needs no token; other origins and other users are refused.",
         docs_url=None,
         redoc_url=None,
         responses=_ERRORS,
-        strict_content_type=False,
     )
-    _handle_errors(app)
+    app.router.route_class = _AnyType
+    handle_errors(app)
     _control_routes(app, agent, halt)
     _person_routes(app, agent)
     _reading_routes(app, agent, port)
@@ -52,27 +81,10 @@ def create_app(agent: Agent, port: int, halt: Halt) -> FastAPI:
     return app
 
 
-def _handle_errors(app: FastAPI) -> None:
-    def answer(status: int, detail: str, fix: str) -> Response:
-        return Response(problem(status, detail, fix), status, media_type=MEDIA_TYPE)
-
-    @app.exception_handler(DialogdError)
-    async def refused(_: Request, error: DialogdError) -> Response:
-        return answer(error.http_status, str(error), error.fix)
-
-    @app.exception_handler(FileNotFoundError)
-    async def missing(_: Request, error: FileNotFoundError) -> Response:
-        return answer(409, f"there is no dialog at {error.filename} yet", "write one, or run `dialogd new TOPIC`")
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        return answer(422, f"{where}: {first['msg']}", "see GET /openapi.json for what this route takes")
-
-    @app.exception_handler(HTTPException)
-    async def plain(_: Request, error: HTTPException) -> Response:
-        return answer(error.status_code, str(error.detail), "see GET /openapi.json for the routes and methods")
+def _body(model: str) -> dict[str, Any]:
+    """The description of a body that is optional and taken under any content type."""
+    shape = {"$ref": f"#/components/schemas/{model}"}
+    return {"requestBody": {"required": False, "content": {"application/json": {"schema": shape}}}}
 
 
 async def _json_body(request: Request) -> dict[str, Any]:
@@ -93,26 +105,31 @@ async def _json_body(request: Request) -> dict[str, Any]:
 
 
 def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
-    @app.post("/notify", responses={202: {"model": wire.Notified}, 200: {"model": wire.Notified}})
+    @app.post(
+        "/notify",
+        responses={202: {"model": wire.Notified}, 200: {"model": wire.Notified}},
+        openapi_extra=_body("Notify"),
+    )
     async def notify(
         request: Request,
         wait: Annotated[bool, Query(description="answer after the turn has passed")] = False,
     ) -> JSONResponse:
         """Say "look at the file". Starts a dialog; harmless at any other time, however often."""
         body = await _json_body(request)
-        sender = body.get("from", "")
-        if not isinstance(sender, str) or len(sender) > 64:
-            raise BadInput('"from" is not an agent id', fix='send {"from": "A"} or no body')
-        agent.hub.publish("notified", by=sender or "somebody")
-        busy = agent.call is not None
-        action = await agent.nudge(sender, start=body.get("start") is True)
-        if wait and (busy or isinstance(action, Reply)):
-            return await _after_turn(agent)
+        try:
+            wanted = wire.Notify.model_validate(body)
+        except ValueError:
+            raise BadInput('"from" is not an agent id', fix='send {"from": "A"} or no body') from None
+        agent.hub.publish("notified", by=wanted.sender or "somebody")
+        busy, written = agent.call is not None, agent.turns.tally.turns
+        action = await _nudged(agent, wanted)
+        if wait and (busy or _is_on_its_way(action)):
+            return await _after_turn(agent, written)
         if busy:
             return JSONResponse({"status": "busy", "reason": "a reply is being written"})
         return _notified(action)
 
-    @app.post("/stop", response_model=wire.Stopped)
+    @app.post("/stop", response_model=wire.Stopped, openapi_extra=_body("Halt"))
     async def stop(request: Request) -> wire.Stopped:
         """Halt everything: kill the call, write `[STOPPED]`, archive, tell the peers once, exit."""
         body = await _json_body(request)
@@ -120,37 +137,54 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
             wanted = wire.Halt.model_validate(body)
         except ValueError as error:
             raise BadInput(f"the body makes no sense: {error}", fix="send no body at all") from None
-        return await halt(wanted)
+        stopped = await halt(wanted)
+        with suppress(DialogdError, OSError):
+            await agent.look()  # so that listeners hear of the end before they hear `bye`
+        return stopped
 
 
-async def _after_turn(agent: Agent) -> JSONResponse:
-    """Wait until no reply is being written or about to be."""
-    before = agent.dialog.state.number if agent.dialog else 0
-    while True:
-        await agent.settled()
-        if agent.call is None and not (isinstance(agent.action, Wait) and agent.action.status == "pace"):
+async def _nudged(agent: Agent, wanted: wire.Notify) -> Action:
+    """Have the agent look; what comes of it, once a note that had to be written first is."""
+    action = await agent.nudge(wanted.sender, start=wanted.start)
+    for _ in range(_LOOKS):
+        if not isinstance(action, Write) or agent.is_stopping:
             break
-    after = agent.dialog.state.number if agent.dialog else 0
-    return JSONResponse({"status": "ok", "turn_passed": after > before})
+        await agent.settled()
+        action = await agent.nudge(wanted.sender, start=wanted.start)
+    return action
 
 
-def _notified(action: object) -> JSONResponse:
+def _is_on_its_way(action: Action) -> bool:
+    """True when a reply follows: at once, or after the pause between an agent's turns."""
+    return isinstance(action, Reply) or (isinstance(action, Wait) and action.status == "pace")
+
+
+async def _after_turn(agent: Agent, written: int) -> JSONResponse:
+    """Wait until no reply is being written or about to be; `written` is how many this daemon had appended."""
+    while not agent.is_stopping:
+        await agent.settled()
+        if agent.call is None and not _is_on_its_way(agent.action):
+            break
+    return JSONResponse({"status": "ok", "turn_passed": agent.turns.tally.turns > written})
+
+
+def _notified(action: Action) -> JSONResponse:
     match action:
-        case Reply() | Wait("pace", _, _):
-            return JSONResponse({"status": "accepted"}, 202)
         case Stop(outcome):
             name = _STATUS.get(outcome.name, outcome.name.lower())
             return JSONResponse({"status": name, "reason": outcome.reason or "the dialog has ended"})
-        case Wait(status, reason, _):
+        case Wait(status, reason, _) if status != "pace":
             return JSONResponse({"status": status, "reason": reason})
         case _:
             return JSONResponse({"status": "accepted"}, 202)
 
 
 def _person_routes(app: FastAPI, agent: Agent) -> None:
-    async def act(work: Callable[[], Dialog]) -> wire.Done:
+    async def act(work: Callable[[], Dialog], *, starts: bool = True) -> wire.Done:
         dialog = await agent.on_disk(work)
-        agent.seen.nudge()
+        if starts:
+            await agent.nudge()
+            agent.peers.start(dialog)
         agent.wake()
         agent.peers.tell(dialog)
         state = dialog.state
@@ -161,17 +195,20 @@ def _person_routes(app: FastAPI, agent: Agent) -> None:
     @app.post("/say")
     async def say(words: wire.Say) -> wire.Done:
         """Speak as the person: a turn (interrupts the call in flight), or with `note` a remark."""
-        return await act(lambda: person.say(log, words.text, to=words.to, note=words.note, turns=words.turns))
+        return await act(
+            lambda: person.say(log, words.text, to=words.to, note=words.note, turns=words.turns),
+            starts=not words.note,
+        )
 
     @app.post("/pause")
     async def pause() -> wire.Done:
         """Let agents finish their turn and wait; survives restarts."""
-        return await act(lambda: person.pause(log))
+        return await act(lambda: person.pause(log), starts=False)
 
     @app.post("/resume")
     async def resume() -> wire.Done:
         """Go on after a pause."""
-        return await act(lambda: person.resume(log))
+        return await act(lambda: person.resume(log), starts=False)
 
     @app.post("/retry")
     async def retry(named: wire.Named) -> wire.Done:
@@ -200,25 +237,33 @@ def _reading_routes(app: FastAPI, agent: Agent, port: int) -> None:
             raise FileNotFoundError(2, "no dialog", str(agent.file.path))
         return wire.DialogOut.of(dialog, since)
 
+    # A dependency, not a part of the stream: a refusal is an answer only before the stream begins.
+    async def listener(last_event_id: Annotated[str, Header(max_length=64)] = "") -> AsyncIterator[Listener]:
+        with agent.hub.join(last_event_id) as joined:
+            yield joined
+
     @app.get("/events", response_class=EventSourceResponse)
-    async def events(
-        last_event_id: Annotated[str, Header(max_length=64)] = "",
-    ) -> AsyncIterator[ServerSentEvent]:
+    async def events(joined: Listener = Depends(listener)) -> AsyncIterator[ServerSentEvent]:
         """What happens, as it happens: `state` first, then turns, notes, text being written; `bye` at the end."""
-        if agent.hub.clients >= CLIENTS:
-            raise NotRunning(f"{CLIENTS} clients listen already", fix="close one of them")
-        yield ServerSentEvent(data=health(agent, port).model_dump(), event="state", retry=1000)
-        async for event in agent.hub.listen(last_event_id):
+        yield ServerSentEvent(data=opening(agent, port), event="state", id=joined.since, retry=1000)
+        async for event in joined:
             yield ServerSentEvent(data=event.data, event=event.kind, id=event.id)
 
 
 def _text_routes(app: FastAPI, agent: Agent, port: int) -> None:
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus metrics."""
         return Response(render_metrics(agent), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @app.get("/")
+    @app.get("/docs", response_class=HTMLResponse)
+    async def docs() -> Response:
+        """This description, as a page."""
+        return Response(render_api(app.openapi()), media_type="text/html; charset=utf-8")
+
+    @app.get("/", response_class=HTMLResponse)
     async def page() -> Response:
         """The dialog as a plain page to read."""
+        with suppress(DialogdError, OSError):
+            await agent.look()
         return Response(render_page(agent, port), media_type="text/html; charset=utf-8")

@@ -43,7 +43,7 @@ class Limits:
     idle_seconds: int = 75
     header_bytes: int = 64 * 1024
     body_bytes: int = 1024 * 1024
-    connections: int = 256
+    connections: int = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def check(scope: Scope, port: int, limits: Limits) -> Refusal | None:
     headers: Headers = scope["headers"]
     return (
         _check_target(scope)
-        or _check_header_size(headers, limits.header_bytes)
+        or _check_header_size(scope, limits.header_bytes)
         or _check_host(headers, port)
         or _check_site(headers)
         or _check_origin(headers)
@@ -121,11 +121,11 @@ def _check_target(scope: Scope) -> Refusal | None:
     return Refusal(400, "the request target is not a path", "send a path such as /health, not through a proxy")
 
 
-def _check_header_size(headers: Headers, limit: int) -> Refusal | None:
+def _check_header_size(scope: Scope, limit: int) -> Refusal | None:
     # The parser measures only what is incomplete, so a large read can carry more than its limit.
-    if sum(len(name) + len(value) + 4 for name, value in headers) <= limit:
-        return None
-    return too_large_header(limit)
+    line = len(scope["raw_path"]) + len(scope.get("query_string", b""))
+    size = line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
+    return too_large_header(limit) if size > limit else None
 
 
 def too_large_header(limit: int) -> Refusal:

@@ -39,12 +39,12 @@ def _explain(port: int, error: OSError) -> DialogdError:
     if error.errno == errno.EADDRINUSE:
         return AlreadyRunning(
             f"port {port} is taken by {describe_listener(port)}",
-            fix=f"stop it, or choose another port, for example --port {_free_port()}",
+            fix=f"stop it, or choose another port, for example --port {_free_port(port)}",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return BadInput(
             f"this user may not listen on port {port}: ports below {FIRST_FREE_PORT} belong to the system",
-            fix=f"choose one from {FIRST_FREE_PORT} to {HIGHEST_PORT}, for example --port {_free_port()}",
+            fix=f"choose one from {FIRST_FREE_PORT} to {HIGHEST_PORT} with --port",
         )
     return DialogdError(f"cannot listen on {HOST}:{port}: {error.strerror}", fix="choose another port with --port")
 
@@ -79,7 +79,10 @@ def _plain(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text[:200])
 
 
-def _free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+def _free_port(taken: int) -> int:
+    # Not the next ones: those are likely to be the seats of this one's peers.
+    for port in range(taken + 10, min(taken + 100, HIGHEST_PORT)):
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((HOST, port))
+            return port
+    return 0

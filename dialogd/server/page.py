@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from typing import Any
 
 from dialogd.agent import Agent
 from dialogd.protocol.decide import Wait
@@ -32,6 +33,33 @@ def render_page(agent: Agent, port: int) -> str:
     commands = f"tail -f {agent.file.path}\ncurl -X POST localhost:{port}/pause\ndialogd say --file {agent.file.path} …"
     parts.append(f"<h2>Step in</h2>\n<pre>{html.escape(commands)}</pre>")
     return _page(dialog.header.topic or dialog.header.title, "\n".join(parts))
+
+
+def render_api(schema: dict[str, Any]) -> str:
+    """The HTTP surface, from its OpenAPI description; the page fetches nothing from outside."""
+    rows = []
+    for path, methods in schema["paths"].items():
+        for method, about in methods.items():
+            call = html.escape(f"{method.upper()} {path}")
+            text = html.escape(about.get("description", ""))
+            rows.append(f"<h2><code>{call}</code></h2>\n<p>{text}</p>\n{_fields(schema, about)}")
+    intro = '<p>The whole description: <a href="/openapi.json">/openapi.json</a>.</p>'
+    return _page(
+        str(schema["info"]["title"]), f"<p>{html.escape(schema['info']['description'])}</p>{intro}\n" + "\n".join(rows)
+    )
+
+
+def _fields(schema: dict[str, Any], about: dict[str, Any]) -> str:
+    """The query parameters and body fields of one route."""
+    fields = [(p["name"], p["schema"], p.get("description", "")) for p in about.get("parameters", ())]
+    body = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+    model = schema["components"]["schemas"].get(str(body.get("$ref", "")).rpartition("/")[2], {})
+    fields += [(name, f, f.get("description", "")) for name, f in model.get("properties", {}).items()]
+    items = (
+        f"<li><code>{html.escape(name)}</code> ({html.escape(str(kind.get('type', 'any')))}) {html.escape(text)}</li>"
+        for name, kind, text in fields
+    )
+    return f"<ul>{''.join(items)}</ul>" if fields else ""
 
 
 def _page(title: str, body: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from dialogd import __version__
 from dialogd.agent import Agent
@@ -23,6 +24,13 @@ def phase(dialog: Dialog | None, *, thinking: bool) -> str:
     if thinking:
         return "thinking"
     return "waiting_for_user" if state.owing and set(state.owing) <= {USER} else "waiting"
+
+
+def opening(agent: Agent, port: int) -> dict[str, Any]:
+    """The data of the `state` event that a stream begins with: the word that later ones have too, and the health."""
+    now = health(agent, port)
+    word = "thinking" if now.working_on else now.waiting.status if now.waiting else now.phase
+    return {"state": word, **now.model_dump()}
 
 
 def health(agent: Agent, port: int) -> wire.Health:

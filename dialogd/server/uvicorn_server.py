@@ -4,7 +4,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -19,6 +19,7 @@ __all__ = ["Server", "bind", "make_server"]
 log = logging.getLogger("dialogd.server")
 
 CALLBACK_SECONDS = 0.5
+LOOK_SECONDS = 0.5
 
 
 class Server(uvicorn.Server):
@@ -27,18 +28,26 @@ class Server(uvicorn.Server):
     def __init__(
         self, config: uvicorn.Config, listener: socket.socket, on_shutdown: Iterable[Callable[[], Awaitable[None]]] = ()
     ) -> None:
+        self._leaving = asyncio.Event()
         super().__init__(config)
         self.listener = listener
         self.on_shutdown = list(on_shutdown)
 
-    @property
-    def port(self) -> int:
-        """The port people call."""
-        return int(self.listener.getsockname()[1])
-
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer requests until `should_exit`, then run the `on_shutdown` callbacks and close everything."""
         await super().serve(sockets or [self.listener])
+
+    def leave(self) -> None:
+        """End `serve` now; setting `should_exit`, also from another thread, ends it within half a second."""
+        self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """Wait for the end. uvicorn's own loop wakes ten times a second, most of what an idle daemon would cost."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._leaving.wait()
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -80,7 +89,7 @@ def make_server(
     """
     limits = limits or Limits()
     config = GuardedConfig(
-        Guard(app, int(listener.getsockname()[1]), limits),
+        Guard(app, listener.getsockname()[1], limits),
         limits=limits,
         uid_of=find_lookup(),
         http=HttpProtocol,
@@ -92,6 +101,7 @@ def make_server(
         log_level="error",
         access_log=False,
         server_header=False,
+        date_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
         timeout_keep_alive=limits.idle_seconds,

@@ -19,6 +19,15 @@ class Problem(BaseModel):
     fix: str
 
 
+class Notify(BaseModel):
+    """What a notify may carry; nothing at all is as good."""
+
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
+
+    sender: str = Field("", alias="from", max_length=64, description="the agent that calls; empty from a person")
+    start: bool = Field(False, description="a person's notify, passed on by a peer: it starts the dialog here too")
+
+
 class Notified(BaseModel):
     """What a notify comes to: `accepted` (202) when a reply is on its way, else why not."""
 

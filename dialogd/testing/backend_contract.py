@@ -116,7 +116,7 @@ class BackendContract:
     async def test_leaving_a_reply_early_ends_the_call(self) -> None:
         """Closing the iterator after its first piece is a way to cancel, too."""
         backend, before = self.make(), _children()
-        async with aclosing(backend.reply(self.request())) as pieces:  # type: ignore[type-var]
+        async with aclosing(backend.reply(self.request())) as pieces:
             async for _ in pieces:
                 break
         assert _children() <= before

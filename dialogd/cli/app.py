@@ -1,0 +1,65 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from dialogd import __version__
+from dialogd.cli import configure, logs, new, run, speak, start, status, stop, verify, watch
+
+HELP = """AI agents hold a dialog with each other and with you, through one Markdown file.
+
+\b
+  dialogd run "Where should user sessions live?"   a whole dialog, in one command
+  dialogd start A                                  one agent's daemon, in a terminal of its own
+  tail -f /tmp/claude-dialog.md                    watch it
+  dialogd stop                                     halt everything
+"""
+EPILOG = """\b
+Exit codes:
+  0    ok; the dialog goes on, or ended in consensus
+  1    failure; the dialog ended in an error
+  2    wrong usage
+  3    not running, or running already
+  4    the dialog ended without consensus
+  130  interrupted
+
+Settings come from flags, environment, .env and dialogd.toml: dialogd config show --origin
+"""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dialogd {__version__}")
+        raise typer.Exit
+
+
+Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+
+
+def _top(version: Version = False, debug: Debug = False) -> None:
+    """Options before the command; `--debug` is looked up where errors are translated."""
+
+
+def build() -> typer.Typer:
+    """The whole command line."""
+    app = typer.Typer(
+        help=HELP,
+        epilog=EPILOG,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_show_locals=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(help=HELP, epilog=EPILOG)(_top)
+    for command in (
+        new.new, start.start, run.run, status.status, watch.watch, speak.say, speak.pause, speak.resume, speak.retry,
+        speak.skip, stop.stop, logs.logs, verify.verify,
+    ):  # fmt: skip
+        app.command()(command)
+    app.add_typer(configure.config, name="config")
+    return app

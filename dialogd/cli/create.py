@@ -1,0 +1,162 @@
+"""Making a dialog, for `new` and `run`: from what was asked for to the file, never over one that has not ended."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from dialogd.archive import archive
+from dialogd.cli.cast import Seat, read_cast
+from dialogd.errors import BadInput, NotADialog, Refused
+from dialogd.logfile import LogFile
+from dialogd.opening import MOST_OF_A_FILE, Context, Opening, compose
+from dialogd.protocol import units
+from dialogd.protocol.model import Agent, Dialog
+from dialogd.settings import FIRST_PORT, Settings
+from dialogd.state import StateDir
+from dialogd.templates import template
+
+MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a limit, and prompts carry them all
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A new dialog as it was asked for on the command line."""
+
+    topic: str
+    question: str | None = None
+    question_file: str | None = None
+    agents: str | None = None
+    each: Sequence[str] | None = None
+    max_turns: int | None = None
+    timeout: str | None = None
+    first: str | None = None
+    context: Sequence[str] | None = None
+    step: bool = False
+    template: str = "pair"
+
+    def seats(self) -> tuple[Seat, ...]:
+        """Its agents."""
+        return read_cast(self.agents, self.each)
+
+
+def usual_ports(seats: Sequence[Seat]) -> list[int]:
+    """3001, 3002 … by seat."""
+    return [FIRST_PORT + index for index in range(len(seats))]
+
+
+def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int]) -> Opening:
+    """Put together what the file is to say. Raises `BadInput` for whatever makes no sense."""
+    if not wanted.topic.strip():
+        raise BadInput("the topic is empty", fix='name one: dialogd new "Where should sessions live?"')
+    chosen = template(wanted.template)
+    agents = tuple(Agent(s.id, s.name, f"http://localhost:{p}") for s, p in zip(seats, ports, strict=True))
+    return Opening(
+        topic=wanted.topic,
+        question=_question(wanted),
+        agents=agents,
+        first=_first(wanted.first, seats),
+        template=chosen,
+        dialog=secrets.token_hex(3),
+        started=datetime.now().astimezone(),
+        max_turns=wanted.max_turns or chosen.max_turns,
+        timeout=chosen.timeout if wanted.timeout is None else _seconds(wanted.timeout),
+        step=wanted.step,
+        context=_context(wanted.context or ()),
+    )
+
+
+def _question(wanted: Wanted) -> str:
+    if wanted.question is not None and wanted.question_file is not None:
+        raise BadInput("both --question and --question-file were given", fix="give one of the two")
+    text = wanted.question
+    if wanted.question_file is not None:
+        text = sys.stdin.read() if wanted.question_file == "-" else _text(wanted.question_file)[0]
+    if text is not None and not text.strip():
+        raise BadInput("the question is empty", fix="write one, or leave it out: then the topic is the question")
+    return text or wanted.topic
+
+
+def _first(first: str | None, seats: Sequence[Seat]) -> tuple[str, ...]:
+    if first is None:
+        return (seats[0].id,)
+    known = {seat.id.casefold(): seat.id for seat in seats}
+    named = [part.strip() for part in first.split(",")]
+    stranger = next((name for name in named if name.casefold() not in known), None)
+    if stranger is not None:
+        raise BadInput(f"--first {stranger!r} is none of the agents", fix=f"name one of: {', '.join(known.values())}")
+    return tuple(dict.fromkeys(known[name.casefold()] for name in named))
+
+
+def _seconds(text: str) -> float:
+    try:
+        return units.seconds(text)
+    except ValueError as error:
+        raise BadInput(f"--timeout: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
+
+
+def _context(paths: Sequence[str]) -> tuple[Context, ...]:
+    files = tuple(Context(path, *_text(path, MOST_OF_A_FILE)) for path in paths)
+    if sum(len(file.text) for file in files) > MOST_OF_ALL:
+        raise BadInput(
+            f"the context files are larger than {MOST_OF_ALL:,} bytes together",
+            fix="name fewer of them, or let the agents read them in their project: --agent A=BACKEND@DIR",
+        )
+    return files
+
+
+def _text(path: str, most: int = 1_000_000) -> tuple[str, int]:
+    """A file's text, up to the last whole line within `most` bytes, and its size."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise BadInput(f"{path} is not a file" if file.exists() else f"{path} does not exist", fix="check the path")
+    try:
+        with file.open("rb") as source:
+            data = source.read(most + 1)
+        size = file.stat().st_size
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}", fix="check its permissions") from error
+    if b"\0" in data:
+        raise BadInput(f"{path} is not text", fix="name text files only")
+    if len(data) > most:
+        data = data[: data.rfind(b"\n", 0, most) + 1 or most]
+    return data.decode("utf-8-sig", "replace"), size
+
+
+def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool = False) -> Path | None:
+    """Write the dialog; gives the copy of an ended one that it takes the place of. Raises `Refused` for an open one."""
+    if not log.path.parent.is_dir():
+        raise BadInput(f"the folder {log.path.parent} does not exist", fix="make it, or name another file with --file")
+    old, there = _standing(log)
+    if old is not None and old.state.outcome is None and not replace:
+        raise Refused(
+            f"{log.path} holds a dialog that has not ended ({old.header.topic or 'without a topic'!r},"
+            f" turn {old.state.number})",
+            fix="end it with `dialogd stop`, archive and replace it with --replace, or use another file with --file",
+        )
+    copy = archive(old, log.path, StateDir(settings.state_dir).archive) if old is not None else None
+    try:
+        log.create(compose(opening).encode("utf-8", "replace"), replace=there)
+    except FileExistsError:
+        raise Refused(f"{log.path} has just been made by somebody else", fix="look at it: dialogd status") from None
+    log.set_aside({entry.chain for entry in log.read().entries})
+    return copy
+
+
+def _standing(log: LogFile) -> tuple[Dialog | None, bool]:
+    """The dialog that is there, and whether there is a file at all. Raises `Refused` for a file that is no dialog."""
+    try:
+        return log.read(), True
+    except FileNotFoundError:
+        return None, False
+    except NotADialog as error:
+        if not log.path.read_bytes().strip():
+            return None, True
+        raise Refused(
+            f"{log.path} is no dialog ({error}), and is not overwritten",
+            fix="move it away, or use another file with --file",
+        ) from None

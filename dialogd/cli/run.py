@@ -1,0 +1,240 @@
+"""`dialogd run`: a whole dialog in one command, its file, its daemons, its end."""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dialogd import person
+from dialogd.backends import Options, load_backend
+from dialogd.cli import options
+from dialogd.cli.cast import Cast, Seat, saved_cast
+from dialogd.cli.client import daemons
+from dialogd.cli.create import Wanted, create, draw_up, usual_ports
+from dialogd.cli.launch import free_ports, is_free
+from dialogd.cli.live import LOOK, Live
+from dialogd.cli.situation import ended, exit_code
+from dialogd.cli.terminal import plain, remark
+from dialogd.cli.troupe import Interrupt, Troupe, interruptible
+from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
+from dialogd.settings import DEFAULT_FILE, Settings
+from dialogd.state import StateDir
+
+Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
+Continue = Annotated[bool, typer.Option("--continue", help="Start the cast of a dialog again that has not ended.")]
+INTERRUPTED = 130
+
+
+def run(  # noqa: PLR0913 - every option of the command is an argument
+    topic: Topic = None,
+    *,
+    question: options.Question = None,
+    question_file: options.QuestionFile = None,
+    agents: options.Agents = None,
+    agent: options.OneAgent = None,
+    max_turns: options.MaxTurns = None,
+    timeout: options.Timeout = None,
+    first: options.First = None,
+    context: options.ContextFiles = None,
+    step: options.Step = False,
+    template: options.TemplateName = "pair",
+    pace: options.Pace = None,
+    file: options.FileOption = None,
+    replace: options.Replace = False,
+    go_on: Continue = False,
+) -> None:
+    """Hold a whole dialog: write the file, start a daemon per agent, show what they say, end when it ends.
+
+    Ctrl-C stops the dialog and everything that was started. Takes /tmp/claude-dialog.md and ports 3001 … where they
+    are free, else a file and ports of its own.
+    """
+    with interruptible() as interrupt:
+        if go_on:
+            settings = options.settings_for(file or topic, pace=pace)
+            cast = _former_cast(settings, pace)
+            raise typer.Exit(_perform(settings, cast, interrupt, is_new=False))
+        if topic is None:
+            raise BadInput("what is the dialog to be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
+        settings = options.settings_for(file, pace=pace)
+        wanted = Wanted(
+            topic, question, question_file, agents, agent, max_turns, timeout, first, context, step, template
+        )
+        settings, cast = _new_cast(settings, wanted, pace or "", replace=replace)
+        raise typer.Exit(_perform(settings, cast, interrupt, is_new=True))
+
+
+def _new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) -> tuple[Settings, Cast]:
+    """Choose file and ports, write the dialog, keep the cast."""
+    seats = wanted.seats()
+    _try_backends(seats, settings)
+    ports = usual_ports(seats)
+    explicit = settings.origin("file") != "default"
+    if explicit or not (all(map(is_free, ports)) and (replace or _is_vacant(settings))):
+        ports = free_ports(len(seats))
+    opening = draw_up(wanted, seats, ports)
+    if not explicit and ports != usual_ports(seats):
+        own = Path(tempfile.gettempdir()) / f"claude-dialog-{opening.dialog}.md"
+        remark(plain(f"note: {DEFAULT_FILE} or its ports are in use; this dialog has a file of its own"))
+        settings = options.settings_for(str(own), pace=pace or None)
+    elif daemons(settings, settings.file):
+        _busy(settings)
+    copy = create(options.log_of(settings), settings, opening, replace=replace)
+    if copy is not None:
+        remark(plain(f"note: the dialog that stood there is kept as {copy}"))
+    cast = Cast(opening.dialog, seats, pace).with_ports(ports)
+    cast.save(StateDir(settings.state_dir), settings.file)
+    return settings, cast
+
+
+def _try_backends(seats: tuple[Seat, ...], settings: Settings) -> None:
+    """Let each backend refuse its options now, before anything is written. Raises `BadInput`."""
+    for seat in seats:
+        project = Path(seat.project) if seat.project else settings.project
+        command, model = seat.command or settings.command, seat.model or settings.model
+        implied = "command" if command and settings.origin("backend") == "default" else settings.backend
+        load_backend(seat.backend or implied, Options(command=command, model=model, project=project))
+
+
+def _is_vacant(settings: Settings) -> bool:
+    """True when the file is absent or its dialog has ended, and no daemon works on it."""
+    if daemons(settings, settings.file):
+        return False
+    try:
+        return options.log_of(settings).read().state.outcome is not None
+    except FileNotFoundError:
+        return True
+    except DialogdError:
+        return False
+
+
+def _former_cast(settings: Settings, pace: str | None) -> Cast:
+    """The cast of a dialog that is to go on, at ports that are free. Raises `Refused`, `NotRunning`."""
+    dialog = options.dialog_at(options.log_of(settings))
+    where = shlex.quote(str(settings.file))
+    if dialog.state.outcome is not None:
+        raise Refused(
+            f"the dialog {ended(dialog.state.outcome)}",
+            fix=f'open it again first: dialogd say --file {where} "…"; or begin another: dialogd run TOPIC',
+        )
+    cast = saved_cast(StateDir(settings.state_dir), settings.file)
+    if cast is None or cast.dialog != dialog.id:
+        starts = ", ".join(f"dialogd start {agent.id} --file {where}" for agent in dialog.header.agents)
+        raise NotRunning(f"nobody knows who played in {settings.file}", fix=f"start its agents one by one: {starts}")
+    if daemons(settings, settings.file):
+        _busy(settings)
+    ports = [seat.port for seat in cast.seats]
+    if not all(map(is_free, ports)):
+        ports = free_ports(len(ports))
+    return Cast(cast.dialog, cast.seats, pace or cast.pace).with_ports(ports)
+
+
+def _busy(settings: Settings) -> None:
+    ids = ", ".join(f"{daemon.id} (pid {daemon.pid})" for daemon in daemons(settings, settings.file))
+    raise AlreadyRunning(
+        f"daemons run on {settings.file}: {ids}", fix="watch them with `dialogd watch`, or end them with `dialogd stop`"
+    )
+
+
+def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool) -> int:
+    """Start everybody, show the dialog to its end, end everybody; gives the exit code."""
+    file = shlex.quote(str(settings.file))
+    show = Live(settings, hint="Ctrl-C stops the dialog", can_type=_can_type())
+    troupe = Troupe(settings, cast)
+    port = cast.seats[0].port
+    for label, text in (
+        ("file", file),
+        ("watch", f"tail -f {file}"),
+        ("nudge", f"curl -X POST localhost:{port}/notify"),
+    ):
+        show.say(f"{label:6} {text}")
+    show.screen.write("")
+    ending = "`dialogd run` was cut off"
+    try:
+        troupe.start(interrupt)
+        if not interrupt.is_set():
+            troupe.notify()
+            _watch(show, troupe, interrupt)
+        ending = "interrupted by the person" if interrupt.is_set() else ""
+    except DialogdError:
+        ending = "error: a daemon could not be started, or ended twice" if is_new else ""
+        raise
+    finally:
+        try:
+            if ending:
+                _stop(show, ending)
+        finally:
+            troupe.end()
+    show.screen.clear()
+    return _close(show, interrupt)
+
+
+def _stop(show: Live, why: str) -> None:
+    """End the dialog, if it is still there and has not ended."""
+    with suppress(FileNotFoundError):
+        person.stop(show.log, why)
+
+
+def _watch(show: Live, troupe: Troupe, interrupt: Interrupt) -> None:
+    """Show the dialog until it ends or the person interrupts."""
+    show.look()
+    while show.outcome is None and not interrupt.is_set():
+        if show.can_type:
+            _listen(show, troupe)
+        else:
+            interrupt.wait(LOOK)
+        show.look()
+        if (dead := troupe.dead()) is not None:
+            show.look()  # `dialogd stop` ends daemons too: then the file says so by now
+            if show.outcome is None:
+                show.say(troupe.replace(dead))
+        troupe.greet()
+
+
+def _can_type() -> bool:
+    """True when somebody at a terminal can answer right here."""
+    try:
+        return sys.stdin.isatty() and sys.stdout.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _listen(show: Live, troupe: Troupe) -> None:
+    """Take a line that the person types: their turn when they are asked; in step mode Enter passes the word on."""
+    if not select.select([sys.stdin], [], [], LOOK)[0]:
+        return
+    words = sys.stdin.readline()
+    if not words:
+        show.can_type = False
+        return
+    needed = show.situation.needs_person() if show.situation else ""
+    stepping = show.feed.dialog is not None and show.feed.dialog.header.setup.get("step") is True
+    try:
+        if words.strip():
+            person.say(show.log, words)
+        elif needed and stepping:
+            person.pass_on(show.log)
+    except DialogdError as error:
+        show.say(f"{error}; {error.fix}")
+    troupe.notify()
+
+
+def _close(show: Live, interrupt: Interrupt) -> int:
+    """Say how it ended; gives the exit code."""
+    try:
+        dialog = show.log.read()
+    except FileNotFoundError:
+        raise NotRunning(f"{show.settings.file} is gone", fix="dialogd run TOPIC begins another dialog") from None
+    for news in show.feed.poll():
+        show.tell(news)
+    outcome, turns = dialog.state.outcome, dialog.state.number
+    how = ended(outcome) if outcome else "not ended"
+    show.say(f"{how} (turn {turns} was the last)\nfile   {show.settings.file}")
+    return INTERRUPTED if interrupt.is_set() else exit_code(outcome)

@@ -1,0 +1,92 @@
+"""The person's commands: say, pause, resume, retry, skip; written into the file, then told to the daemons."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from dialogd import person
+from dialogd.cli import options
+from dialogd.cli.client import daemons, notify
+from dialogd.cli.situation import ended
+from dialogd.cli.terminal import plain, show
+from dialogd.logfile import LogFile
+from dialogd.protocol.model import USER, Dialog
+from dialogd.settings import Settings
+
+Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads standard input.")]
+To = Annotated[str | None, typer.Option("--to", metavar="ID", help="Who answers. Default: whose turn it was.")]
+Note = Annotated[bool, typer.Option("--note", help="A remark that costs nobody a call.")]
+Turns = Annotated[int | None, typer.Option("--turns", min=1, metavar="N", help="Grant so many more turns.")]
+AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent, such as B.")]
+
+
+def say(text: Text, to: To = None, note: Note = False, turns: Turns = None, file: options.FileOption = None) -> None:
+    """Speak: your turn interrupts whoever is replying, and opens a dialog again that had ended."""
+    words = sys.stdin.read() if text == "-" else text
+    settings, log, before = _open(file)
+    after = person.say(log, words, to=to or "", note=note, turns=turns)
+    if note:
+        _done(settings, after, "noted")
+    else:
+        again = "; the dialog is open again" if before.state.outcome else ""
+        _done(settings, after, f"turn {after.state.number} is yours{again}")
+
+
+def pause(file: options.FileOption = None) -> None:
+    """Let agents finish their turn, then wait; survives restarts."""
+    settings, log, before = _open(file)
+    after = person.pause(log)
+    _done(settings, after, "it was paused already" if before.state.paused else "paused")
+
+
+def resume(file: options.FileOption = None) -> None:
+    """Let agents go on after a pause."""
+    settings, log, before = _open(file)
+    after = person.resume(log)
+    _done(settings, after, "resumed" if before.state.paused else "it was not paused")
+
+
+def retry(agent: AgentId, file: options.FileOption = None) -> None:
+    """Ask an agent once more: it owes a turn anew."""
+    _control(file, agent, person.retry, "asked once more")
+
+
+def skip(agent: AgentId, file: options.FileOption = None) -> None:
+    """Pass over an agent that owes a turn: the next one speaks."""
+    _control(file, agent, person.skip, "passed over")
+
+
+def _control(file: str | None, agent: str, act: Callable[[LogFile, str], Dialog], what: str) -> None:
+    settings, log, _ = _open(file)
+    _done(settings, act(log, agent), f"{agent} is {what}")
+
+
+def _open(file: str | None) -> tuple[Settings, LogFile, Dialog]:
+    settings = options.settings_for(file)
+    log = options.log_of(settings)
+    return settings, log, options.dialog_at(log)
+
+
+def _done(settings: Settings, dialog: Dialog, what: str) -> None:
+    """Wake the daemons, and print one line: what happened and what comes next."""
+    running = daemons(settings, settings.file)
+    notify(running)
+    show(plain(f"{what}; {_next(dialog, {daemon.id for daemon in running})}"))
+
+
+def _next(dialog: Dialog, running: set[str]) -> str:
+    state = dialog.state
+    if state.outcome is not None:
+        return f"the dialog {ended(state.outcome)}"
+    agents = [who for who in state.owing if who != USER]
+    if not agents:
+        return 'the next turn is yours: dialogd say "…"'
+    owing = f"{' and '.join(agents)} {'owes' if len(agents) == 1 else 'owe'} the next turn"
+    if state.paused:
+        return f"{owing} once you resume"
+    asleep = [who for who in agents if who not in running and who != "ANY"]
+    return f"{owing}" + (f" (not running: dialogd start {asleep[0]})" if asleep else "")

@@ -1,0 +1,122 @@
+"""`dialogd start`: one agent's daemon, in this terminal or, with --detach, in the background."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from dialogd.cli import options
+from dialogd.cli.cast import SEATS
+from dialogd.cli.launch import arguments, spawn, until_ready
+from dialogd.cli.terminal import plain, remark, show
+from dialogd.errors import BadInput, DialogdError
+from dialogd.protocol.header import AGENT_ID, LOOPBACK_URL
+from dialogd.settings import Settings
+from dialogd.state import StateDir
+
+Port = Annotated[str | None, typer.Option(metavar="N", help="Where it listens. Default: A on 3001, B on 3002 …")]
+Peer = Annotated[
+    list[str] | None,
+    typer.Option("--peer", metavar="URL", help="Another agent's daemon, URL or ID=URL. Default: from the dialog file."),
+]
+Backend = Annotated[str | None, typer.Option(metavar="NAME", help="What writes the replies. Default: rehearsal.")]
+Command = Annotated[str | None, typer.Option(metavar="CMD", help="The program of the `command` backend.")]
+Model = Annotated[str | None, typer.Option(metavar="M", help="The model the backend is to use.")]
+Name = Annotated[str | None, typer.Option(metavar="N", help="The agent's name in headings.")]
+Role = Annotated[str | None, typer.Option(metavar="TEXT", help="The agent's role: a known one, or a text.")]
+Project = Annotated[str | None, typer.Option(metavar="DIR", help="The folder the agent works in.")]
+LogFormat = Annotated[str | None, typer.Option(metavar="FORMAT", help="`text`, or `json`: one object per line.")]
+Detach = Annotated[bool, typer.Option("--detach", "-d", help="Run in the background; returns once it answers.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Say more in the log; show tracebacks.")]
+
+
+def start(  # noqa: PLR0913 - every option of the command is an argument
+    agent: Annotated[str | None, typer.Argument(metavar="ID", help="The agent: A. Default: DIALOGD_ID.")] = None,
+    *,
+    port: Port = None,
+    peer: Peer = None,
+    backend: Backend = None,
+    command: Command = None,
+    model: Model = None,
+    name: Name = None,
+    role: Role = None,
+    pace: options.Pace = None,
+    project: Project = None,
+    file: options.FileOption = None,
+    log_format: LogFormat = None,
+    debug: Debug = False,
+    detach: Detach = False,
+) -> None:
+    """Run one agent's daemon until Ctrl-C or `dialogd stop`. The dialog file may come later."""
+    flags: dict[str, object] = {
+        "port": port, "backend": backend, "command": command, "model": model, "name": name, "role": role,
+        "pace": pace, "project": project, "log_format": log_format, "debug": True if debug else None,
+    }  # fmt: skip
+    settings = options.settings_for(file, id=agent, **flags)
+    if not settings.id:
+        raise BadInput("which agent is this daemon to speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
+    urls = peers(settings, peer or ())
+    if detach:
+        words = arguments(settings.id, settings.file, flags, urls)
+        _detached(settings, words)
+        return
+    from dialogd.daemon import serve
+
+    raise typer.Exit(serve(settings, urls))
+
+
+def _detached(settings: Settings, words: Sequence[str]) -> None:
+    """Start the same command in the background and wait until it answers."""
+    logs = StateDir(settings.state_dir).logs
+    key = StateDir(settings.state_dir).dialog(settings.file).name
+    child = spawn(settings.id, words, logs / f"{settings.id}-{key}.out")
+    daemon = until_ready(child, settings)
+    show(plain(f"{daemon.id} runs: pid {daemon.pid}, port {daemon.port}, log {daemon.log or child.output}"))
+    remark(plain(f"end it with: dialogd stop, or kill {daemon.pid}"))
+
+
+def peers(settings: Settings, given: Sequence[str]) -> dict[str, str]:
+    """Id -> URL of the peers that were named; a bare URL goes to the next agent without one. Raises `BadInput`."""
+    named: dict[str, str] = {}
+    bare: list[str] = []
+    for text in given:
+        agent, equals, url = text.partition("=")
+        if equals and not AGENT_ID.fullmatch(agent):
+            raise BadInput(f"--peer {text!r}: {agent!r} is no agent's id", fix="write --peer B=http://localhost:3002")
+        if equals:
+            named[agent] = _loopback(url)
+        else:
+            bare.append(_loopback(text))
+    others = (who for who in _agents(settings) if who != settings.id and who not in named)
+    for url in bare:
+        who = next(others, None)
+        if who is None:
+            raise BadInput(f"--peer {url}: the dialog has no further agent", fix="write --peer ID=URL")
+        named[who] = url
+    return named
+
+
+def _agents(settings: Settings) -> tuple[str, ...]:
+    """The ids of the dialog's agents; A, B, C … while there is no dialog."""
+    try:
+        return tuple(agent.id for agent in options.log_of(settings).read().header.agents)
+    except (DialogdError, OSError):
+        return tuple(SEATS)
+
+
+def _loopback(url: str) -> str:
+    """The URL in full; `3002` and `localhost:3002` will do."""
+    full = url.strip()
+    if re.fullmatch(r"\d{1,5}", full):
+        full = f"localhost:{full}"
+    if "://" not in full:
+        full = f"http://{full}"
+    match = LOOPBACK_URL.fullmatch(full)
+    if match is None or not 0 < int(match[2]) < 65_536:
+        raise BadInput(
+            f"--peer {url!r} is not on this machine", fix="write a loopback address, such as http://localhost:3002"
+        )
+    return full.rstrip("/")

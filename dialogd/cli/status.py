@@ -1,0 +1,122 @@
+"""`dialogd status`: how a dialog stands, and which daemons run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dialogd.cli import options
+from dialogd.cli.client import daemons, health, in_parallel
+from dialogd.cli.situation import Situation
+from dialogd.cli.terminal import as_json, line, plain, show
+from dialogd.errors import NotRunning
+from dialogd.protocol.signals import signals
+from dialogd.registry import Running
+from dialogd.settings import Settings
+
+All = Annotated[bool, typer.Option("--all", help="List every daemon of yours, whatever its file.")]
+
+
+def status(file: options.FileOption = None, every: All = False, json: options.JsonOption = False) -> None:
+    """Show whose turn it is, what everybody waits for, and the daemons. Exit code 3 where there is no dialog."""
+    settings = options.settings_for(file)
+    if every:
+        _list(settings, json=json)
+        return
+    running = daemons(settings, settings.file)
+    try:
+        dialog = options.dialog_at(options.log_of(settings))
+    except NotRunning as error:
+        waiting = ", ".join(f"{daemon.id} on port {daemon.port}" for daemon in running)
+        raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=error.fix) from None
+    situation = Situation.of(dialog, settings.file, running)
+    show(as_json(_facts(situation)) if json else plain(_text(situation)))
+
+
+def _list(settings: Settings, *, json: bool) -> None:
+    """Every registered daemon."""
+    running = daemons(settings)
+    answers = in_parallel(health, running)
+    rows = [_daemon(daemon, answer) for daemon, answer in zip(running, answers, strict=True)]
+    if json:
+        show(as_json(rows))
+    elif not rows:
+        show("no daemon runs")
+    for row in () if json else rows:
+        show(plain(f"{row['id']:3} {row['url']}  pid {row['pid']}  {row['phase']}  {row['file']}"))
+
+
+def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]:
+    return {
+        "id": daemon.id,
+        "url": daemon.url,
+        "port": daemon.port,
+        "pid": daemon.pid,
+        "file": daemon.file,
+        "log": daemon.log,
+        "phase": answer.get("phase") if answer else "no answer",
+        "health": answer,
+    }
+
+
+def _facts(situation: Situation) -> dict[str, object]:
+    dialog, state = situation.dialog, situation.dialog.state
+    outcome = state.outcome
+    end = (
+        {"name": outcome.name, "by": outcome.by, "entry": outcome.entry, "reason": outcome.reason} if outcome else None
+    )
+    return {
+        "file": str(situation.file),
+        "dialog": dialog.id,
+        "topic": dialog.header.topic,
+        "phase": situation.phase,
+        "turn": state.number,
+        "max_turns": state.limits.max_turns,
+        "turns_counted": state.counted,
+        "turn_of": list(situation.turn_of),
+        "outcome": end,
+        "waiting": list(situation.reasons()),
+        "needs_person": situation.needs_person(),
+        "agents": [{"id": a.id, "name": a.name, "url": a.url} for a in dialog.header.agents],
+        "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
+        "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog)],
+        "warnings": list(dialog.header.warnings),
+    }
+
+
+def _text(situation: Situation) -> str:
+    dialog = situation.dialog
+    title = line(dialog.header.topic) or "(without a topic)"
+    whose = ", ".join(situation.turn_of) or "nobody"
+    rows = [
+        ("file", f"{situation.file} (dialog {dialog.id})"),
+        ("turns", situation.turn_line() + ("" if dialog.state.outcome else f", next: {whose}")),
+        ("state", situation.phase),
+        *(("", reason) for reason in situation.reasons()),
+        *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
+        *(("noticed", signal.text) for signal in signals(dialog)),
+        *(("warning", warning) for warning in dialog.header.warnings),
+    ]
+    if situation.needs_person():
+        rows.append(("answer", f'dialogd say{_file_words(situation.file)} "…"'))
+    return "\n".join([title, *(f"  {label:8} {line(text)}" for label, text in rows)])
+
+
+def _file_words(file: Path) -> str:
+    import shlex
+
+    from dialogd.cli.new import file_words
+
+    return "".join(f" {shlex.quote(word)}" for word in file_words(file))
+
+
+def _agent_row(situation: Situation, agent: str, name: str) -> tuple[str, str]:
+    daemon = next((daemon for daemon in situation.daemons if daemon.id == agent), None)
+    if daemon is None:
+        return agent, f"{name}, not running"
+    answer = situation.healths.get(agent)
+    if answer is None:
+        return agent, f"{name}, pid {daemon.pid}, does not answer"
+    return agent, f"{name}, {daemon.url}, pid {daemon.pid}, {answer.get('backend')}, {answer.get('phase')}"

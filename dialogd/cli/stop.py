@@ -1,0 +1,91 @@
+"""`dialogd stop`: end dialogs and their daemons, also where none runs or one hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from dialogd import person
+from dialogd.archive import archive
+from dialogd.cli import options
+from dialogd.cli.client import ask, daemons, in_parallel
+from dialogd.cli.terminal import plain, remark, show
+from dialogd.errors import DialogdError, NotRunning
+from dialogd.registry import Running
+from dialogd.settings import Settings
+from dialogd.state import StateDir
+
+PATIENCE = 1.5  # seconds that a daemon has to end before it is killed
+LAST_WAIT = 2.0  # seconds that the system has to take a killed process away
+
+
+def stop(file: options.FileOption = None) -> None:
+    """Halt everything: every daemon of yours and its dialog. With --file only that dialog. The files stay.
+
+    Dialogs are closed with [STOPPED] and copied to the archive. Exit code 3 when there was nothing to stop.
+    """
+    settings = options.settings_for(file)
+    running = daemons(settings, settings.file if file is not None else None)
+    ends = in_parallel(end_daemon, running)
+    for daemon, how in zip(running, ends, strict=True):
+        show(plain(f"{daemon.id} (pid {daemon.pid}, port {daemon.port}) {how}"))
+    files = dict.fromkeys([settings.file, *(Path(daemon.file) for daemon in running)])
+    served = {Path(daemon.file) for daemon in running}
+    closed = [_close(settings, path, served=path in served) for path in files]
+    if not running and not any(closed):
+        raise NotRunning(
+            f"nothing to stop: no daemon runs, and {settings.file} holds no open dialog",
+            fix="name another file with --file; or begin a dialog: dialogd run TOPIC",
+        )
+
+
+def end_daemon(daemon: Running) -> str:
+    """Ask a daemon to stop, and see to it that it does; says how it went."""
+    deadline = time.monotonic() + PATIENCE
+    answer = ask(daemon.port, "POST", "/stop", {"hop": 0, "reason": "dialogd stop"}, seconds=PATIENCE)
+    if answer is None or answer[0] >= 400:
+        _signal(daemon, signal.SIGTERM)
+    if _gone(daemon, deadline):
+        return "stopped"
+    _signal(daemon, signal.SIGKILL)
+    if _gone(daemon, time.monotonic() + LAST_WAIT):
+        return "did not answer and was killed"
+    return "could not be ended; look at it with ps"
+
+
+def _gone(daemon: Running, deadline: float) -> bool:
+    """True once the process has ended; looks until `deadline`."""
+    while daemon.is_alive():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _signal(daemon: Running, number: signal.Signals) -> None:
+    """Signal the daemon, unless its pid belongs to another process by now."""
+    if daemon.is_alive():
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(daemon.pid, number)
+
+
+def _close(settings: Settings, file: Path, *, served: bool) -> bool:
+    """Close the dialog of that file and archive it; False when there is none, or it had ended with nobody there."""
+    log = options.log_of(options.settings_for(str(file)))
+    try:
+        before = log.read()
+        if before.state.outcome is not None and not served:
+            return False
+        dialog = person.stop(log, "dialogd stop")
+        copy = archive(dialog, file, StateDir(settings.state_dir).archive)
+    except FileNotFoundError:
+        return False
+    except DialogdError as error:
+        remark(plain(f"note: {file} is left as it is: {error}"))
+        return False
+    name = dialog.state.outcome.name if dialog.state.outcome else "open"
+    show(plain(f"{file} [{name}], copied to {copy}"))
+    return True

@@ -1,0 +1,299 @@
+"""Real daemons for tests: processes of their own, on free ports, with a dialog file and a state directory of their own.
+
+    with Pair(tmp_path) as pair:
+        pair.start()
+        pair.begin("Where should user sessions live?")
+        pair.notify()
+        pair.until(lambda: pair.outcome, "the end")
+
+Any number of agents: `Pair(tmp_path, "ABC")`. Every wait has a deadline; one in vain fails with the end of every log.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from dialogd.errors import DialogdError
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.model import Dialog
+
+PATIENCE = 20.0  # seconds; a loaded machine is slow, not wrong
+STEP = 0.01  # seconds between two looks of a wait
+
+
+class Process(Protocol):
+    """A running daemon as its launcher knows it; `subprocess.Popen` is one."""
+
+    pid: int
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def send_signal(self, sig: int, /) -> None: ...
+
+
+# From the words after `dialogd`, the environment, the working directory and where output goes to a running process.
+Launch = Callable[[Sequence[str], Mapping[str, str], Path, Path], Process]
+
+
+def launch(words: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> Process:
+    """Start `python -m dialogd WORDS` in a session of its own."""
+    with output.open("ab") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "dialogd", *words],
+            env=dict(environment),
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE, why: Callable[[], str] = str) -> None:
+    """Wait until `condition()`; raises AssertionError, with `why()`, when it is not so within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain for {what}\n{why()}")
+        time.sleep(STEP)
+
+
+class Daemon:
+    """One agent's daemon: started, asked, frozen, killed."""
+
+    def __init__(self, agent: str, port: int, start: Callable[[Path], Process], output: Path) -> None:
+        self.id = agent
+        self.port = port
+        self.output = output
+        self._start = start
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        """Start it; does not wait until it answers."""
+        if self.running:
+            raise AssertionError(f"{self.id} runs already")
+        self._process = self._start(self.output)
+
+    @property
+    def running(self) -> bool:
+        """True while its process lives."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """The process that was started last."""
+        return self._started().pid
+
+    def until_ready(self, seconds: float = PATIENCE) -> None:
+        """Wait until it answers."""
+
+        def ready() -> bool:
+            if not self.running:
+                raise AssertionError(f"{self.id} ended at once:\n{self.said}")
+            return self.health() is not None
+
+        until(ready, f"{self.id} to answer", seconds=seconds, why=lambda: self.said)
+
+    def ask(self, method: str, path: str, body: object = None, seconds: float = 5.0) -> tuple[int, dict[str, Any]]:
+        """Status and JSON of one request; raises OSError or `http.client.HTTPException` without an answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=seconds)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body))
+            response = connection.getresponse()
+            return response.status, json.loads(response.read() or b"{}")
+        finally:
+            connection.close()
+
+    def health(self) -> dict[str, Any] | None:
+        """What it says about itself, None while it does not answer."""
+        with suppress(OSError, http.client.HTTPException, ValueError):
+            status, facts = self.ask("GET", "/health", seconds=1.0)
+            return facts if status == 200 and facts.get("pid") == self.pid else None
+        return None
+
+    def notify(self, **message: object) -> dict[str, Any]:
+        """POST /notify; gives the answer."""
+        return self.ask("POST", "/notify", message or None)[1]
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def terminate(self) -> int:
+        """SIGTERM, and wait; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait()
+
+    def signal(self, number: int) -> None:
+        """Send a signal; SIGSTOP freezes, SIGCONT thaws."""
+        self._started().send_signal(number)
+
+    def wait(self, seconds: float = PATIENCE) -> int:
+        """Wait until it has ended; the exit code."""
+        return self._started().wait(seconds)
+
+    def _started(self) -> Process:
+        if self._process is None:
+            raise AssertionError(f"{self.id} was never started")
+        return self._process
+
+    @property
+    def said(self) -> str:
+        """What it printed, over all its lives."""
+        return self.output.read_text(encoding="utf-8", errors="replace") if self.output.exists() else ""
+
+
+class Pair:
+    """Daemons that share one dialog file. Leaving the context kills what still runs.
+
+    `backend` and `command` are the flags, one for all or by agent id. `environment` is added to what the daemons get.
+    With `told=False` all peers' addresses are dead: nobody hears a notification.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        agents: Iterable[str] = "AB",
+        *,
+        backend: str | Mapping[str, str] = "rehearsal",
+        command: str | Mapping[str, str] = "",
+        environment: Mapping[str, str] | None = None,
+        told: bool = True,
+        launch: Launch = launch,
+    ) -> None:
+        self.folder = folder
+        self.file = folder / "dialog.md"
+        self.state_dir = folder / "state"
+        self.launch = launch
+        self._told = told
+        self._backend, self._command = backend, command
+        self._environment = _environment(folder, self.state_dir, environment or {})
+        self._reserved: list[socket.socket] = []
+        self._dead = self._port()
+        self.daemons = {who: Daemon(who, self._port(), self._starter(who), folder / f"{who}.out") for who in agents}
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for daemon in self.daemons.values():
+            if daemon.running:
+                daemon.kill()
+        for reserved in self._reserved:
+            reserved.close()
+        if error is not None:
+            error.add_note(self.told_by_logs())
+
+    def __getitem__(self, agent: str) -> Daemon:
+        return self.daemons[agent]
+
+    def _port(self) -> int:
+        """A port that stays ours: bound, so that nobody is given it; not listened on, so that a daemon may."""
+        reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("127.0.0.1", 0))
+        port = int(reserved.getsockname()[1])
+        if sys.platform == "linux":
+            self._reserved.append(reserved)
+        else:
+            reserved.close()  # elsewhere even a socket that does not listen would keep the daemon out
+        return port
+
+    def _starter(self, agent: str) -> Callable[[Path], Process]:
+        return lambda output: self.launch(self.words(agent), self._environment, self.folder, output)
+
+    def url(self, agent: str) -> str:
+        """Where others are told that `agent` listens."""
+        return f"http://localhost:{self.daemons[agent].port if self._told else self._dead}"
+
+    def words(self, agent: str) -> list[str]:
+        """The command line of one daemon, after `dialogd`."""
+        command = _for(self._command, agent)
+        backend = "command" if command else _for(self._backend, agent)
+        words = ["start", agent, "--port", str(self.daemons[agent].port), "--file", str(self.file), "--pace", "0"]
+        words += ["--backend", backend, *(["--command", command] if command else [])]
+        for who in self.daemons:
+            words += ["--peer", f"{who}={self.url(who)}"] if who != agent else []
+        return words
+
+    def start(self, agents: Iterable[str] = "") -> None:
+        """Start these daemons, all by default, and wait until they answer."""
+        chosen = [self.daemons[who] for who in agents or self.daemons]
+        for daemon in chosen:
+            daemon.start()
+        for daemon in chosen:
+            daemon.until_ready()
+
+    def opening(self, question: str, turn: str = "", **keys: object) -> str:
+        """The text of a dialog as people write it by hand: header and first turn; `max_turns=8` is a header line."""
+        agents = ", ".join(f"{who} = Claude {who} @ {self.url(who)}" for who in self.daemons)
+        lines = [f"**{key.replace('_', ' ').title()}:** {value}" for key, value in {"agents": agents, **keys}.items()]
+        header = "\n".join(["# Claude Autonomous Dialog", "", f"**Topic:** {question}", *lines])
+        rules = "## Rules\n\n- Use `[CONSENSUS_REACHED]` when agreement is achieved"
+        first = f"## Turn 1 — User\n\n{question}\n\nTURN: {turn or next(iter(self.daemons))}\n"
+        return f"{header}\n\n{rules}\n\n---\n\n{first}"
+
+    def begin(self, question: str, turn: str = "", **keys: object) -> None:
+        """Write a new dialog over whatever is there, as `cat >` does."""
+        self.file.write_text(self.opening(question, turn, **keys), encoding="utf-8")
+
+    def notify(self, agent: str = "") -> dict[str, Any]:
+        """`curl -X POST …/notify`, at the first agent by default."""
+        return self.daemons[agent or next(iter(self.daemons))].notify()
+
+    def dialog(self) -> Dialog | None:
+        """The dialog as the file stands, None while there is none to read."""
+        with suppress(OSError, DialogdError):
+            return parse(self.file.read_bytes())
+        return None
+
+    @property
+    def number(self) -> int:
+        """The last turn's number, 0 without a dialog."""
+        dialog = self.dialog()
+        return dialog.state.number if dialog else 0
+
+    @property
+    def outcome(self) -> str:
+        """The name of the mark that ended the dialog, "" while it goes on."""
+        dialog = self.dialog()
+        return dialog.state.outcome.name if dialog and dialog.state.outcome else ""
+
+    def until(self, condition: Callable[[], object], what: str, *, seconds: float = PATIENCE) -> None:
+        """Wait until `condition()`; fails with the end of every log."""
+        until(condition, what, seconds=seconds, why=self.told_by_logs)
+
+    def told_by_logs(self) -> str:
+        """The last lines of every daemon's log."""
+        ends = {who: "\n".join(daemon.said.split("\n")[-25:]) for who, daemon in self.daemons.items()}
+        return "\n".join(f"--- {who}\n{end}" for who, end in ends.items())
+
+
+def _for(value: str | Mapping[str, str], agent: str) -> str:
+    return value if isinstance(value, str) else value.get(agent, "")
+
+
+def _environment(folder: Path, state_dir: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """An environment without anybody's own settings."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("DIALOGD_", "CLAUDE_"))}
+    return {
+        **own,
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        "XDG_CONFIG_HOME": str(folder / "config"),
+        "DIALOGD_STATE_DIR": str(state_dir),
+        "DIALOGD_POLL": "0.1",
+        **more,
+    }

@@ -1,0 +1,297 @@
+"""A room: scripted agents and a person around one dialog file in memory, on a clock that is moved by hand.
+
+Bytes are read, decided on, replied to, rendered and appended by the real core; disk, network and time are left out.
+
+    room = Room(opening(), A=["I propose Postgres."], B=["Why not Redis?"])
+    room.run()
+    print(room.text)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import cast
+
+from dialogd import person, prompt
+from dialogd.errors import BackendError
+from dialogd.logfile import Addition, LogFile, Make
+from dialogd.protocol import compose, verdict
+from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide
+from dialogd.protocol.grammar import parse, read_on
+from dialogd.protocol.header import agent_url
+from dialogd.protocol.marks import Reply as Text
+from dialogd.protocol.model import Agent, Debt, Dialog, Entry
+from dialogd.protocol.render import joint, render
+from dialogd.protocol.units import in_words
+from dialogd.turns import is_open
+
+BEGINNING = datetime(2026, 11, 21, 19, 0, 0, tzinfo=UTC)
+
+# What an agent does when it is asked: answer, fail, or (None) say nothing at all.
+Line = str | BackendError | None
+
+
+def opening(
+    *agents: str,
+    turn: str = "",
+    question: str = "Where should user sessions live?",
+    keys: Sequence[str] = (),
+    more: str = "",
+) -> str:
+    """A header and a first turn. Without `agents` it names nobody, which means A and B.
+
+    `keys` are further header lines, such as `Max Turns: 6`; `more` stands after them, such as a `## Setup` section.
+    """
+    named = [f"{a} = Claude {a} @ {agent_url(seat)}" for seat, a in enumerate(agents)]
+    lines = [*keys, *([f"Agents: {', '.join(named)}"] if named else [])]
+    header = "\n".join(f"**{key}:**{value}" for key, _, value in (line.partition(":") for line in lines))
+    parts = ["# A dialog", header, more, "---", "## Turn 1 — User", question, f"TURN: {turn or (agents or 'A')[0]}"]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+class Paper:
+    """What `LogFile` does, without a disk: read, ask what to write, append."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.now = 0.0
+        self._dialog: Dialog | None = None
+
+    @property
+    def at(self) -> str:
+        """Wall time for frames."""
+        return (BEGINNING + timedelta(seconds=self.now)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    @property
+    def journals(self) -> Paper:
+        """Nothing is kept beside paper."""
+        return self
+
+    def of(self, writer: str) -> None:
+        """Nobody keeps a journal."""
+
+    def read(self) -> Dialog:
+        """The dialog as it stands; reads only what was appended."""
+        known = self._dialog
+        self._dialog = read_on(known, self.data[known.size :]) if known else parse(self.data)
+        return self._dialog
+
+    def append(self, make: Make, journal: None = None) -> Dialog | None:
+        """Append what `make` asks for, dated by this room's clock; None when it asks for nothing."""
+        dialog = self.read()
+        addition = make(dialog)
+        if addition is None:
+            return None
+        draft = addition.draft
+        rest = tuple(pair for pair in draft.attributes if pair[0] not in ("re", "at"))
+        answers = tuple(pair for pair in draft.attributes if pair[0] == "re")
+        draft = replace(draft, attributes=(*answers, ("at", self.at), *rest))
+        last = dialog.last
+        self.data += joint(dialog) + render(draft, last.chain if last else "")
+        return self.read()
+
+
+class Room:
+    """Agents with scripts, by id.
+
+    `prompts` and `questions` (back) are what they were asked, `drafts` what came too late, `held` what waits because
+    somebody is typing, `attachments` what was too long, by name.
+    """
+
+    def __init__(self, text: str | bytes, **scripts: Sequence[Line]) -> None:
+        self.paper = Paper(text.encode() if isinstance(text, str) else text)
+        self.scripts: dict[str, list[Line]] = {who: list(lines) for who, lines in scripts.items()}
+        self.drafts: dict[str, list[str]] = {}
+        self.prompts: list[tuple[str, str]] = []
+        self.questions: list[tuple[str, str]] = []
+        self.attachments: dict[str, str] = {}
+        self.nudged, self.lain, self.pace = True, 0.0, 0.0
+        self.working: frozenset[str] = frozenset()
+        self.held: dict[str, str] = {}
+        self._calls: dict[str, Debt] = {}
+        self._changed = 0.0
+        self._first: dict[tuple[str, str, str], float] = {}
+        self._observe()
+
+    # -- what stands in the file ----------------------------------------------------------------------------------
+
+    @property
+    def dialog(self) -> Dialog:
+        """The dialog as it stands."""
+        return self.paper.read()
+
+    @property
+    def text(self) -> str:
+        """The file as text."""
+        return self.paper.data.decode("utf-8", "replace")
+
+    @property
+    def log(self) -> LogFile:
+        """The file, for code that works on a log file."""
+        return cast("LogFile", self.paper)
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; while the dialog is paused nothing ages."""
+        self.paper.now += seconds
+        if self.dialog.state.paused:
+            self._first = {key: first + seconds for key, first in self._first.items()}
+
+    def clock(self) -> Clock:
+        """What every daemon in the room knows beside the file."""
+        return Clock(
+            at=self.paper.at,
+            nudged=self.nudged,
+            lain=self.lain,
+            rest=self.paper.now - self._changed,
+            ages={key: self.paper.now - first for key, first in self._first.items()},
+            working=self.working,
+            pace=self.pace,
+        )
+
+    # -- the agents -----------------------------------------------------------------------------------------------
+
+    def look(self, me: str) -> Action:
+        """What agent `me` would do now; does nothing."""
+        return decide(self.dialog, me, self.clock())
+
+    def step(self, me: str) -> Action:
+        """Let agent `me` do what it has to: answer by the next line of its script, write a note, or wait."""
+        action = self.look(me)
+        match action:
+            case Reply() if me in self.held:
+                self.answers(me, self.held.pop(me))
+            case Reply() if self.scripts.get(me):
+                self.thinks(me)
+                self.answers(me, self.scripts[me].pop(0))
+            case Write(None):
+                self.types("\n")
+            case Write(draft) if draft is not None:
+                self._append(lambda _: Addition(draft))
+        return action
+
+    def run(self, most: int = 100) -> None:
+        """Let everybody step, in the order of the header, until nobody has anything to do."""
+        for _ in range(most):
+            before = self.paper.data
+            for agent in self.dialog.header.agents:
+                self.step(agent.id)
+            if self.paper.data == before:
+                return
+        raise AssertionError(f"still going on after {most} rounds")
+
+    def thinks(self, me: str) -> str:
+        """Agent `me` begins its turn; gives what it was asked. Raises `ValueError` when it is not its turn."""
+        debt = self.dialog.state.debt(me)
+        if debt is None or not isinstance(self.look(me), Reply):
+            raise ValueError(f"{me} has no turn now: {waits(self.look(me))}")
+        self._calls[me] = debt
+        if me in self.held:
+            self.drafts.setdefault(me, []).append(self.held.pop(me))
+        asked = prompt.render(self.dialog, self._agent(me), self.drafts.get(me, ()))
+        self.prompts.append((me, asked))
+        return asked
+
+    def answers(self, me: str, line: Line) -> Entry | None:
+        """Agent `me` comes back with its answer: the entry, or None when it is late, held or says nothing."""
+        if isinstance(line, str) and waits(self.look(me)) == "unfinished":
+            self.held[me] = line
+            return None
+        if line is None:
+            return None
+        debt = self._calls.pop(me)
+        if isinstance(line, BackendError):
+            error = line
+            return self._append(lambda now: self._failed(now, me, debt, error))
+        question = verdict.unclear(self.dialog, compose.received(line)[0])
+        if question:
+            self.questions.append((me, question))
+            again = self.scripts[me].pop(0) if self.scripts.get(me) else None
+            line = again if isinstance(again, str) else line
+        reply, _ = compose.received(line)
+        self.drafts.pop(me, None)
+        entry = self._append(lambda now: self._turn(now, me, debt, reply))
+        if entry is None:
+            self.drafts.setdefault(me, []).append(line)
+        return entry
+
+    def _agent(self, me: str) -> Agent:
+        return self.dialog.header.agent(me) or Agent(me, f"Claude {me}", "")
+
+    def _turn(self, now: Dialog, me: str, debt: Debt, reply: Text) -> Addition | None:
+        if not is_open(now, me, debt):
+            return None
+        if verdict.unclear(now, reply):
+            reply = replace(reply, marks=tuple(m for m in reply.marks if m.name != "CONSENSUS_REACHED"))
+        duration = in_words(max(self.paper.now, 1.0))
+        written = compose.agent_turn(
+            now, self._agent(me), debt, reply, attributes=(), duration=duration, folder="dialog.md.d"
+        )
+        if written.attachment:
+            self.attachments[written.attachment] = written.overflow
+        return Addition(written.draft)
+
+    def _failed(self, now: Dialog, me: str, debt: Debt, error: BackendError) -> Addition | None:
+        if not is_open(now, me, debt):
+            return None
+        return Addition(compose.error_note(now, me, error.cause, error.fix, self.paper.at))
+
+    def _append(self, make: Make) -> Entry | None:
+        dialog = self.paper.append(make)
+        self._observe()
+        return dialog.last if dialog else None
+
+    def _observe(self) -> None:
+        self._changed = self.paper.now
+        open_debts = {debt.key for debt in self.dialog.state.debts}
+        self._first = {key: self._first.get(key, self.paper.now) for key in open_debts}
+
+    # -- the person -----------------------------------------------------------------------------------------------
+
+    def types(self, text: str | bytes) -> None:
+        """The person types at the end of the file, in an editor."""
+        self.paper.data += text.encode() if isinstance(text, str) else text
+        self._observe()
+
+    def say(self, text: str, *, to: str = "", note: bool = False, turns: int | None = None) -> None:
+        """The person speaks; see `dialogd.person.say`."""
+        person.say(self.log, text, to=to, note=note, turns=turns)
+        self._observe()
+
+    def pause(self) -> None:
+        """The person pauses the dialog."""
+        person.pause(self.log)
+        self._observe()
+
+    def resume(self) -> None:
+        """The person lets it go on."""
+        person.resume(self.log)
+        self._observe()
+
+    def retry(self, agent: str) -> None:
+        """The person asks an agent once more."""
+        person.retry(self.log, agent)
+        self._observe()
+
+    def skip(self, agent: str) -> None:
+        """The person passes over an agent."""
+        person.skip(self.log, agent)
+        self._observe()
+
+    def stop(self, why: str = "") -> None:
+        """The person ends the dialog."""
+        person.stop(self.log, why)
+        self._observe()
+
+    def pass_on(self) -> None:
+        """The person passes the turn on without a word."""
+        person.pass_on(self.log)
+        self._observe()
+
+
+def waits(action: Action) -> str:
+    """The status of a `Wait`, else the name of the action."""
+    return action.status if isinstance(action, Wait) else type(action).__name__
