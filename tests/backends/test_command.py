@@ -177,10 +177,10 @@ class TestAnswering:
         backend = sh("head -c 1000000 /dev/zero >&2; head -c 1000000 /dev/zero | tr '\\0' x")
         assert await answer(backend, request_) == "x" * 1_000_000
 
-    async def test_a_command_that_ends_by_sigpipe_still_can(self, request_: Request) -> None:
-        """The signals that Python ignores are not ignored in the command."""
-        script = "exec 3>&1; (yes 2>/dev/null; echo $? >&3) | head -n 1"
-        assert await answer(sh(script), request_) == f"y\n{128 + signal.SIGPIPE}\n"
+    async def test_signals_that_python_ignores_reach_the_command(self, request_: Request) -> None:
+        """A program that is to end by SIGPIPE does, as in a terminal."""
+        with pytest.raises(BackendError, match=r"exited 141 \(SIGPIPE\)"):
+            await answer(sh("kill -PIPE $$; echo survived"), request_)
 
 
 class TestEnvironment:
@@ -313,7 +313,7 @@ class TestNothingIsLeft:
         started = time.monotonic()
         call.cancel()
         await asyncio.wait((call,))
-        assert time.monotonic() - started < 0.8
+        assert time.monotonic() - started < 1
         assert not psutil.Process().children(recursive=True)
 
     async def test_a_polite_command_can_clean_up(self, request_: Request, tmp_path: Path) -> None:

@@ -16,7 +16,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from dialogd.server.guard import Limits
 from dialogd.server.listen import bind
+from dialogd.server.uvicorn_server import make_server
 
 
 @dataclass
@@ -170,3 +172,30 @@ def read_answer(connection: socket.socket) -> Answer:
     while len(body) < left and (piece := connection.recv(left - len(body))):
         body += piece
     return Answer(int(status.split()[1]), headers, body)
+
+
+def guarded(site: Site, listener: socket.socket) -> uvicorn.Server:
+    """Return the guarded server with the product's own settings."""
+    return make_server(site.app(), listener, on_shutdown=[site.close])
+
+
+def limited(limits: Limits) -> Make:
+    """Return what makes a guarded server with other limits."""
+    return lambda site, listener: make_server(site.app(), listener, on_shutdown=[site.close], limits=limits)
+
+
+def assert_refused(answer: Answer, *statuses: int) -> None:
+    """Assert that this is a refusal in problem JSON that permits no other origin anything."""
+    assert answer.status in statuses
+    assert answer.problem["status"] == answer.status
+    assert answer.problem["fix"]
+    assert not [name for name in answer.headers if name.startswith("access-control-")]
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def drain(connection: socket.socket) -> bytes:
+    """Read until the server closes."""
+    data = b""
+    while piece := connection.recv(65536):
+        data += piece
+    return data

@@ -1,0 +1,181 @@
+"""The real command, as people type it: a process of its own, with its own file and state directory."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from dialogd.cli.create import Wanted, create, draw_up, usual_ports
+from dialogd.journal import Journals
+from dialogd.logfile import LogFile
+from dialogd.registry import Registry, Running
+from dialogd.settings import Settings
+from dialogd.state import StateDir
+from tests.server import daemon_process  # noqa: F401 - it says what the one fork server of all tests has loaded
+
+REPOSITORY = str(Path(__file__).resolve().parents[2])
+PATIENCE = 30.0  # seconds; a loaded machine is slow, not wrong
+
+
+_fork = multiprocessing.get_context("forkserver")
+
+
+def _become(words: Sequence[str], environment: Mapping[str, str], folder: Path, streams: Path) -> None:
+    """What a forked process does: `dialogd WORDS`, its three streams in files of their own."""
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number in range(3):
+        fd = os.open(streams / str(number), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(fd, number)
+        os.close(fd)
+    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - they live as long as the process
+    sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
+    sys.argv = ["dialogd", *words]
+    from dialogd.__main__ import main
+
+    main()
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """Its stdout, read as JSON."""
+        return json.loads(self.out)
+
+
+class Commands:
+    """Runs `dialogd WORDS` in a folder of its own; `file` is the dialog, as DIALOGD_FILE says."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "dialog.md"
+        self.state = StateDir(folder / "state")
+        self._numbers = itertools.count()
+        self.environment = {
+            **os.environ,
+            "DIALOGD_FILE": str(self.file),
+            "DIALOGD_STATE_DIR": str(folder / "state"),
+            "PYTHONPATH": REPOSITORY,
+            "TMPDIR": str(folder),
+            "TERM": "xterm",
+            "COLUMNS": "80",
+        }
+
+    @property
+    def log(self) -> LogFile:
+        """The dialog file, as the product reads it."""
+        return LogFile(self.file, Journals(self.state.dialog(self.file)))
+
+    def begin(self, topic: str, name: str = "dialog.md") -> LogFile:
+        """Write a dialog as `dialogd new TOPIC` does, without a process of its own."""
+        file = self.folder / name
+        log = LogFile(file, Journals(self.state.dialog(file)))
+        wanted = Wanted(topic)
+        opening = draw_up(wanted, wanted.seats(), usual_ports(wanted.seats()))
+        create(log, Settings(file=file, state_dir=self.state.root), opening)
+        return log
+
+    def __call__(self, *words: str, given: str = "", **environment: str) -> Done:
+        """Run one command to its end."""
+        return self._end(self._begin(words, given, environment))
+
+    def all(self, lines: Sequence[Sequence[str]], given: str = "") -> list[Done]:
+        """Run independent commands at the same time; results in their order."""
+        return [self._end(begun) for begun in [self._begin(words, given, {}) for words in lines]]
+
+    def really(self, *words: str) -> Done:
+        """Run one command as `python -m dialogd`, in an interpreter of its own: slower, and nothing is shared."""
+        done = subprocess.run(
+            self.words(words),
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def _begin(self, words: Sequence[str], given: str, environment: Mapping[str, str]) -> tuple[BaseProcess, Path]:
+        """Fork a process that has imported everything already: an interpreter of its own needs ten times as long."""
+        streams = self.folder / f"streams-{next(self._numbers)}"
+        streams.mkdir()
+        (streams / "0").write_text(given, encoding="utf-8")
+        arguments = (words, {**self.environment, **environment}, self.folder, streams)
+        process = _fork.Process(target=_become, args=arguments, daemon=True)
+        process.start()
+        return process, streams
+
+    def _end(self, begun: tuple[BaseProcess, Path]) -> Done:
+        process, streams = begun
+        process.join(PATIENCE)
+        out, err = ((streams / name).read_text(encoding="utf-8") for name in "12")
+        assert process.exitcode is not None, f"it still runs after {PATIENCE:g} s\n{out}{err}"
+        return Done(process.exitcode, out, err)
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """The whole command line."""
+        return [sys.executable, "-m", "dialogd", *words]
+
+    @contextmanager
+    def background(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A command that goes on, output to `out.txt`; ended with the block, like every daemon of this folder."""
+        with (self.folder / "out.txt").open("wb") as out:
+            process = subprocess.Popen(
+                self.words(words),
+                cwd=self.folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            self.end_daemons()
+
+    @property
+    def output(self) -> str:
+        """What the command in the background has printed so far."""
+        return (self.folder / "out.txt").read_text(encoding="utf-8", errors="replace")
+
+    def daemons(self) -> tuple[Running, ...]:
+        """The daemons that run with this state directory."""
+        return Registry(self.state).running()
+
+    def end_daemons(self) -> None:
+        """Kill what a failed test left behind, by pid."""
+        for daemon in self.daemons():
+            with suppress(ProcessLookupError):
+                os.kill(daemon.pid, 9)
+
+
+def until(condition: Callable[[], object], what: str, why: Callable[[], str] = str) -> None:
+    """Wait until `condition()`; fails with `why()` after `PATIENCE`."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, f"waited in vain for {what}\n{why()}"
+        time.sleep(0.02)

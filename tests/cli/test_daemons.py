@@ -1,0 +1,89 @@
+"""Daemons as the command line starts, asks and ends them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+from dialogd.cli.launch import free_ports, is_free
+from dialogd.protocol.grammar import parse
+from tests.cli.command import Commands, until
+
+
+def test_two_detached_daemons_hold_a_dialog_that_new_sets_going(dialogd: Commands) -> None:
+    """They start before the file exists; `new --go` begins; status, logs and stop know them; seats are taken once."""
+    a, b = map(str, free_ports(2))
+    started = dialogd.all(
+        [["start", "A", "--detach", "--port", a, "--peer", b, "--pace", "0"],
+         ["start", "B", "--detach", "--port", b, "--peer", f"A=localhost:{a}", "--pace", "0"]]
+    )  # fmt: skip
+    pids = {daemon.id: daemon.pid for daemon in dialogd.daemons()}
+    for done, agent, port in zip(started, "AB", (a, b), strict=True):
+        assert (done.code, done.out.split(", log ")[0]) == (0, f"{agent} runs: pid {pids[agent]}, port {port}")
+    nothing, everyone = dialogd.all([["status"], ["status", "--all", "--json"]])
+    assert (nothing.code, f"; waiting for one: A on port {a}, B on port {b}\n" in nothing.err) == (3, True)
+    assert [(row["id"], row["pid"], row["phase"]) for row in everyone.json] == [
+        (agent, pids[agent], "no_dialog") for agent in "AB"
+    ]
+    new = dialogd("new", "Tabs?", "--go", "--json").json
+    assert (new["notified"], [agent["url"] for agent in new["agents"]]) == (
+        True,
+        [f"http://localhost:{a}", f"http://localhost:{b}"],
+    )
+    watched = dialogd("watch", "--json")
+    assert (watched.code, '"outcome": "CONSENSUS_REACHED"' in watched.out) == (0, True)
+    taken, seat = dialogd.all([["start", "B", "--port", a, "--file", "other.md"], ["start", "A", "--port", "0"]])
+    assert (taken.code, f"port {a} is taken by the dialogd daemon of agent A" in taken.err) == (3, True)
+    assert (seat.code, "A already runs on" in seat.err) == (3, True)
+    logs, facts = dialogd.all([["logs", "a", "-n", "500"], ["logs", "B", "-n", "1", "--json"]])
+    assert "appended turn 2 in" in logs.out
+    assert (facts.json["running"], len(facts.json["lines"])) == (True, 1)
+    stopped = dialogd("stop")
+    assert (stopped.code, stopped.out.count(" stopped\n"), dialogd.daemons()) == (0, 2, ())
+    assert Path(stopped.out.strip().rpartition(" ")[2]).read_bytes() == dialogd.file.read_bytes()
+    assert "appended turn 2 in" in dialogd("logs", "A").out
+
+
+def test_stop_ends_a_call_in_flight_and_kills_a_daemon_that_hangs(dialogd: Commands) -> None:
+    """`say` interrupts the call; a frozen daemon does not keep `stop` from closing the dialog."""
+    a, b = map(str, free_ports(2))
+    dialogd.begin("Tabs?")
+    slow = ["--backend", "rehearsal:slow=60", "--pace", "0", "--detach"]
+    for done in dialogd.all([["start", "A", "--port", a, "--peer", b, *slow], ["start", "B", "--port", b, *slow]]):
+        assert done.code == 0, done.err
+
+    def phase() -> str:
+        return str(dialogd("status", "--json").json["phase"])
+
+    assert dialogd("say", "Begin").out == "turn 2 is yours; A owes the next turn\n"
+    until(lambda: phase() == "thinking", "A to think")
+    assert "A thinks about turn 3 since " in dialogd("status").out
+    assert dialogd("say", "Rather you", "--to", "B").code == 0
+    until(lambda: "B thinks about turn 4" in dialogd("status").out, "B to think instead")
+    frozen = next(daemon for daemon in dialogd.daemons() if daemon.id == "A")
+    os.kill(frozen.pid, signal.SIGSTOP)
+    assert "A        Claude A, pid" in dialogd("status").out
+    began = time.monotonic()
+    stopped = dialogd("stop", "--file", str(dialogd.file))
+    assert (stopped.code, dialogd.daemons()) == (0, ())
+    assert f"A (pid {frozen.pid}, port {a}) did not answer and was killed\n" in stopped.out
+    assert time.monotonic() - began < 6
+    outcome = parse(dialogd.file.read_bytes()).state.outcome
+    assert (outcome.name if outcome else "") == "STOPPED"
+
+
+def test_a_daemon_that_cannot_start_in_the_background_says_why(dialogd: Commands) -> None:
+    """The exit code of the daemon, its last lines, and nothing left running."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert not is_free(port)
+        done = dialogd("start", "A", "--detach", "--port", str(port))
+    assert (done.code, done.out) == (3, "")
+    assert f"port {port} is taken by another program" in done.err
+    assert "  fix: " in done.err
+    assert dialogd.daemons() == ()

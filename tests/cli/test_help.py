@@ -1,0 +1,86 @@
+"""What the command line says about itself, and how fast."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from dialogd import __version__
+from tests.cli.command import Commands
+
+COMMANDS = [
+    "new",
+    "start",
+    "run",
+    "status",
+    "watch",
+    "say",
+    "pause",
+    "resume",
+    "retry",
+    "skip",
+    "stop",
+    "logs",
+    "verify",
+    "config",
+]
+
+
+def test_every_command_explains_itself(dialogd: Commands) -> None:
+    """`-h` and `--help` print usage and options on stdout, for the whole and for each command."""
+    lines = [["-h"], ["--help"], ["config", "show", "-h"], *([name, "--help"] for name in COMMANDS)]
+    top, *rest = dialogd.all(lines)
+    for done in (top, *rest):
+        assert (done.code, done.err) == (0, "")
+        assert done.out.startswith("Usage: dialogd")
+    listed = [line.split()[0] for line in top.out.partition("Commands:\n")[2].partition("\n\n")[0].split("\n")]
+    assert listed == COMMANDS
+    for code in ("0 ", "1 ", "2 ", "3 ", "4 ", "130 "):
+        assert f"\n    {code}" in top.out
+
+
+def test_wrong_usage_is_exit_code_2_and_goes_to_stderr(dialogd: Commands) -> None:
+    """Unknown commands and options, missing arguments, numbers that are none; no traceback anywhere."""
+    for done in dialogd.all([["nonsense"], ["say"], ["status", "--nonsense"], ["new", "x", "--max-turns", "0"]]):
+        assert (done.code, done.out) == (2, "")
+        assert "Usage: dialogd" in done.err
+        assert "Traceback" not in done.err
+
+
+def test_version(dialogd: Commands) -> None:
+    """`--version` names the program and its version."""
+    assert dialogd.really("--version").out == f"dialogd {__version__}\n"
+
+
+def test_errors_show_a_traceback_only_on_request(dialogd: Commands) -> None:
+    """`error:` and `fix:` otherwise."""
+    done = dialogd.really("pause")
+    assert done.err.startswith(f"error: there is no dialog at {dialogd.file}\n  fix: ")
+    assert "Traceback" not in done.err
+    assert "Traceback" in dialogd("--debug", "pause").err
+
+
+def test_what_a_short_command_loads_is_light(repository: object) -> None:
+    """All commands are there without a web framework, an HTTP client library, a terminal library or psutil."""
+    heavy = {"fastapi", "uvicorn", "httpx2", "watchfiles", "rich", "pydantic", "anthropic", "asyncio", "psutil"}
+    program = (
+        "import sys; from dialogd.cli.app import build; from typer.main import get_command; get_command(build());"
+        f" print(*({heavy!r} & set(sys.modules)))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=str(repository), text=True) == "\n"
+
+
+@pytest.mark.slow
+def test_help_and_status_answer_in_half_a_second(dialogd: Commands) -> None:
+    """The best of five; a busy machine slows all but the best."""
+    dialogd.begin("Tabs?")
+    for words in (["--help"], ["status"]):
+        times = []
+        for _ in range(5):
+            began = time.monotonic()
+            assert dialogd.really(*words).code == 0
+            times.append(time.monotonic() - began)
+        assert min(times) < 0.5, words

@@ -1,0 +1,127 @@
+"""`dialogd new`: the file, and what it refuses."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dialogd import person
+from dialogd.cli.cast import Seat, read_cast
+from dialogd.errors import BadInput
+from dialogd.protocol.grammar import parse
+from tests.cli.command import Commands
+
+
+def test_a_new_dialog_and_the_lines_that_set_it_going(dialogd: Commands) -> None:
+    """The path first; a start line per agent, the curl line of who speaks first, the tail line."""
+    (dialogd.folder / "why is this.md").write_text("data\n", encoding="utf-8")
+    done = dialogd(
+        "new", "Tabs or spaces?", "--question-file", "-", "--agent", "X=rehearsal:deadlock", "--agent", "B=rehearsal@.",
+        "--first", "b", "--context", "why is this.md", "--max-turns", "6", "--timeout", "90s", given="Which\nindent?\n",
+    )  # fmt: skip
+    assert (done.code, done.err) == (0, "")
+    file, where = str(dialogd.file), f"--file {dialogd.file}"
+    assert done.out == (
+        f"{file}\n\n"
+        f"start     dialogd start X --port 3001 --backend rehearsal:deadlock {where}\n"
+        f"          dialogd start B --backend rehearsal --project {dialogd.folder} {where}\n"
+        f"set going curl -X POST http://localhost:3002/notify\n"
+        f"watch     tail -f {file}\n"
+        f"stop      dialogd stop {where}\n"
+    )
+    dialog = parse(dialogd.file.read_bytes())
+    assert dialog.state.owing == ("B",)
+    assert (dialog.header.limits.max_turns, dialog.header.limits.timeout) == (6, 90.0)
+    assert dialog.entries[0].body.startswith("**Question:**\nWhich\nindent?\n")
+    assert "why is this.md (5 bytes):\n\n```text\ndata\n```" in dialog.entries[0].body
+    assert dialogd.file.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_open_dialog_is_never_overwritten_and_an_ended_one_is_archived(dialogd: Commands) -> None:
+    """Refused with the ways out; `--replace` and an end make way, and a copy is kept each time."""
+    assert dialogd("new", "First").code == 0
+    before = dialogd.file.read_bytes()
+    refused = dialogd("new", "Second")
+    assert (refused.code, refused.out) == (1, "")
+    for way_out in ("dialogd stop", "--replace", "--file"):
+        assert way_out in refused.err
+    assert dialogd.file.read_bytes() == before
+    replaced = dialogd("new", "Second", "--replace", "--json").json
+    assert Path(replaced["archived"]).read_bytes() == before
+    person.say(dialogd.log, "Consider tabs")
+    person.stop(dialogd.log)
+    ended = dialogd.file.read_bytes()
+    third = dialogd("new", "Third", "--json", "--go")
+    assert Path(third.json["archived"]).read_bytes() == ended
+    assert (third.json["notified"], third.json["topic"], third.code) == (False, "Third", 0)
+    assert re.fullmatch(r"[0-9a-f]{6}", third.json["dialog"])
+    assert third.json["dialog"] == parse(dialogd.file.read_bytes()).id != replaced["dialog"]
+    verified = dialogd("verify")
+    assert (verified.code, verified.out.endswith("1 entry, no problems, none missing\n")) == (0, True)
+
+
+def test_what_makes_no_sense_is_refused_before_anything_is_written(dialogd: Commands) -> None:
+    """Each with an error, a fix, exit code 2, and no file."""
+    (dialogd.folder / "binary").write_bytes(b"\0\1")
+    wrong = {
+        "unknown backend 'gpt'": ["--agents", "gpt,rehearsal"],
+        "both --agents and --agent": ["--agents", "rehearsal", "--agent", "A=rehearsal"],
+        "'A' is no agent": ["--agent", "A"],
+        "given to two agents": ["--agent", "A=rehearsal", "--agent", "a=rehearsal"],
+        "is not a folder": ["--agent", "A=rehearsal@/nowhere"],
+        "--first 'Z' is none of the agents": ["--first", "Z"],
+        "--timeout": ["--timeout", "soon"],
+        "missing.md does not exist": ["--context", "missing.md"],
+        "binary is not text": ["--context", "binary"],
+        "both --question and": ["-q", "a", "--question-file", "b"],
+        "unknown template": ["--template", "nonsense"],
+        "does not exist": ["--file", "no/such/folder/d.md"],
+    }
+    for expected, done in zip(wrong, dialogd.all([["new", "T", *words] for words in wrong.values()]), strict=True):
+        assert (done.code, done.out) == (2, ""), expected
+        assert expected in done.err
+        assert re.search(r"^  fix: \S", done.err, re.MULTILINE), done.err
+    assert not dialogd.file.exists()
+
+
+def test_a_file_that_is_no_dialog_is_left_alone(dialogd: Commands) -> None:
+    """Notes, a folder, a symlink; an empty file makes way."""
+    folder = dialogd.folder
+    (folder / "notes.md").write_text("milk\n", encoding="utf-8")
+    (folder / "folder.md").mkdir()
+    (folder / "link.md").symlink_to(folder / "notes.md")
+    (folder / "empty.md").touch(mode=0o600)
+    names = ["notes.md", "folder.md", "link.md", "empty.md"]
+    done = dialogd.all([["new", "T", "--replace", "--file", name] for name in names])
+    assert [one.code for one in done] == [1, 1, 1, 0]
+    assert "is no dialog" in done[0].err
+    assert "symlink" in done[2].err
+    assert (folder / "notes.md").read_text(encoding="utf-8") == "milk\n"
+
+
+@pytest.mark.parametrize(
+    ("spec", "seat"),
+    [
+        ("A=rehearsal", Seat("A", "rehearsal")),
+        ("ann-1=rehearsal:slow=0.5", Seat("ann-1", "rehearsal:slow=0.5")),
+        ("B=command:./prog a@b --x", Seat("B", "command", command="./prog a@b --x")),
+    ],
+)
+def test_an_agent_is_written_on_one_line(spec: str, seat: Seat) -> None:
+    """ID=BACKEND[:MODEL][@DIR]; for `command`, the program and its arguments follow."""
+    assert read_cast(None, [spec]) == (seat,)
+
+
+@pytest.mark.parametrize("spec", ["USER=rehearsal", "1=rehearsal", "=rehearsal", "A=", "A B=rehearsal", "A=nonsense"])
+def test_what_is_no_agent_is_refused(spec: str) -> None:
+    """Reserved ids, ids that no TURN line could name, no backend, an unknown one."""
+    with pytest.raises(BadInput):
+        read_cast(None, [spec])
+
+
+def test_listed_backends_are_seated_by_letter() -> None:
+    """`--agents a,b,c` gives A, B, C; nothing gives A and B with what their daemons are set to."""
+    assert [seat.id for seat in read_cast("rehearsal, command,rehearsal:ask", None)] == ["A", "B", "C"]
+    assert read_cast(None, None) == (Seat("A"), Seat("B"))

@@ -1,0 +1,115 @@
+"""The person's commands and `stop`, with no daemon running: everything is in the file."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from dialogd.protocol.grammar import parse
+from tests.cli.command import Commands
+
+
+def test_the_person_conducts_a_dialog_without_any_daemon(dialogd: Commands) -> None:
+    """Each command is one line of answer, says what comes next, and stands in the file."""
+    dialogd.begin("Tabs?")
+    steps = [
+        (["say", "Consider tabs"], "turn 2 is yours; A owes the next turn (not running: dialogd start A)"),
+        (["say", "--note", "by the way"], "noted; A owes the next turn (not running: dialogd start A)"),
+        (["say", "-", "--to", "claude b"], "turn 3 is yours; B owes the next turn (not running: dialogd start B)"),
+        (["pause"], "paused; B owes the next turn once you resume"),
+        (["pause"], "it was paused already; B owes the next turn once you resume"),
+        (["resume"], "resumed; B owes the next turn (not running: dialogd start B)"),
+        (["skip", "B"], "B is passed over; A owes the next turn (not running: dialogd start A)"),
+        (["retry", "B"], "B is asked once more; A and B owe the next turn (not running: dialogd start A)"),
+    ]
+    for words, answer in steps:
+        done = dialogd(*words, given="from\nstdin\n")
+        assert (done.code, done.out, done.err) == (0, f"{answer}\n", "")
+    dialog = parse(dialogd.file.read_bytes())
+    assert dialog.entry("3") is not None
+    assert [entry.body for entry in dialog.turns[1:]] == ["Consider tabs", "from\nstdin"]
+    assert [str(mark) for entry in dialog.entries for mark in entry.marks] == (
+        ["[PAUSED]", "[RESUMED]", "[SKIP: B]", "[RETRY: B]"]
+    )
+
+
+def test_what_the_dialog_does_not_allow_is_refused(dialogd: Commands) -> None:
+    """Exit code 1, 2 or 3, a fix, and nothing written."""
+    no_dialog = dialogd.all([["say", "x"], ["pause"], ["retry", "A"], ["status"], ["status", "--json"]])
+    assert [done.code for done in no_dialog] == [3] * 5
+    assert not (dialogd.folder / "dialog.md.lock").exists()
+    dialogd.begin("Tabs?")
+    before = dialogd.file.read_bytes()
+    lines: dict[str, int] = {
+        "say --to Z x": 2, "say -": 2, "skip B": 1, "retry Z": 2, "logs A": 3, "run --continue": 3, "run": 2,
+        "start A --port 70000": 2, "start A --peer http://example.com:80": 2, "start USER": 2, "start": 2,
+        "start A --backend gpt": 2,
+    }  # fmt: skip
+    wrong = dialogd.all([line.split() for line in lines])
+    assert {line: done.code for line, done in zip(lines, wrong, strict=True)} == lines
+    for done in wrong:
+        assert re.search(r"^error: .+\n  fix: \S", done.err, re.DOTALL), done.err
+        assert "Traceback" not in done.err
+    assert "A (Claude A), B (Claude B)" in wrong[0].err
+    assert dialogd.file.read_bytes() == before
+
+
+def test_stop_closes_and_archives_and_a_word_opens_again(dialogd: Commands) -> None:
+    """`[STOPPED]` and a copy; a second stop has nothing to do; `say` afterwards grants more turns."""
+    dialogd.begin("Tabs?")
+    stopped = dialogd("stop", "--file", str(dialogd.file))
+    assert (stopped.code, stopped.err) == (0, "")
+    copy = Path(stopped.out.strip().rpartition(" ")[2])
+    assert copy.read_bytes() == dialogd.file.read_bytes()
+    assert parse(copy.read_bytes()).state.outcome is not None
+    again = dialogd("stop")
+    assert (again.code, again.out) == (3, "")
+    assert "nothing to stop" in again.err
+    status = dialogd("status", "--json").json
+    assert (status["phase"], status["outcome"]["name"], status["waiting"]) == (
+        "ended",
+        "STOPPED",
+        ["ended with STOPPED: dialogd stop"],
+    )
+    refused = dialogd("skip", "A")
+    assert (refused.code, "dialogd say" in refused.err) == (1, True)
+    opened = dialogd("say", "I disagree, because tabs", "--turns", "10")
+    assert opened.out.startswith("turn 2 is yours; the dialog is open again; A owes")
+    state = parse(dialogd.file.read_bytes()).state
+    assert (state.outcome, state.limits.max_turns - state.counted) == (None, 10)
+    assert dialogd("stop").code == 0
+
+
+def test_status_says_whose_turn_it_is_and_why_nothing_moves(dialogd: Commands) -> None:
+    """For people in words, for programs in JSON; hand-written files and their oddities included."""
+    dialogd.file.write_text(
+        "# D\n\n**Topic:** Tabs?\n**Max Turns:** many\n\n---\n\n## Turn 1 — User\n\nTabs?\n\nTURN: A\n\n---\n\n"
+        "## Turn 2 — Claude A\n\nWhich ones?\n\n[QUESTION_FOR_USER: soft or hard?]\n\nTURN: USER\n",
+        encoding="utf-8",
+    )
+    dialogd.file.chmod(0o600)
+    text, facts = dialogd.all([["status"], ["status", "--json"]])
+    assert (text.code, text.err, facts.err) == (0, "", "")
+    assert "  turns    turn 2 of 20 (18 left), next: USER\n" in text.out
+    assert "waiting for the person: soft or hard?" in text.out
+    assert f'dialogd say --file {dialogd.file} "…"' in text.out
+    assert facts.json["phase"] == "waiting_for_user"
+    assert facts.json["needs_person"] == "A asks you: soft or hard?"
+    assert (facts.json["turn_of"], facts.json["daemons"], facts.json["max_turns"]) == (["USER"], [], 20)
+    assert len(facts.json["warnings"]) == 1
+    listed = dialogd("status", "--all", "--json")
+    assert listed.json == []
+
+
+def test_settings_and_where_they_come_from(dialogd: Commands) -> None:
+    """`config show` prints every value; with `--origin` its source; as JSON both."""
+    (dialogd.folder / "dialogd.toml").write_text('name = "Ann"\n', encoding="utf-8")
+    plain, origin, facts = dialogd.all(
+        [["config", "show"], ["config", "show", "--origin"], ["config", "show", "--origin", "--json"]]
+    )
+    assert re.search(r"^name +Ann$", plain.out, re.MULTILINE)
+    assert re.search(rf"^file +{dialogd.file} +environment DIALOGD_FILE$", origin.out, re.MULTILINE)
+    assert facts.json["name"] == {"value": "Ann", "origin": f"{dialogd.folder / 'dialogd.toml'} name"}
+    assert facts.json["pace"] == {"value": "2", "origin": "default"}
+    wrong = dialogd("config", "show", DIALOGD_PORT="nonsense")
+    assert (wrong.code, "environment DIALOGD_PORT" in wrong.err) == (2, True)

@@ -1,0 +1,205 @@
+"""`dialogd run`: a whole dialog, and nothing left of it but the file."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from dialogd.cli.cast import saved_cast
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.model import Dialog
+from tests.cli.command import Commands, until
+
+
+def dialog_of(dialogd: Commands) -> Dialog | None:
+    """The dialog as it stands, None before there is one."""
+    return parse(dialogd.file.read_bytes()) if dialogd.file.exists() else None
+
+
+def owing(dialogd: Commands) -> tuple[str, ...]:
+    """Who owes a turn."""
+    dialog = dialog_of(dialogd)
+    return dialog.state.owing if dialog else ()
+
+
+def leftovers(dialogd: Commands) -> list[Sequence[str]]:
+    """Processes that still work on files of this test's folder."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "start" in words and str(dialogd.file) in words:
+            found.append(words)
+    return found
+
+
+def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
+    """File and lines to paste first, every turn once, the outcome last; exit code 0; all daemons gone; cast kept."""
+    words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0"]
+    with dialogd.background(*words) as process:
+        assert process.wait(40) == 0, dialogd.output
+        dialog = dialog_of(dialogd)
+        assert dialog is not None
+        assert dialog.state.outcome is not None
+        ports = [agent.url.rpartition(":")[2] for agent in dialog.header.agents]
+        head = (
+            f"file   {dialogd.file}\nwatch  tail -f {dialogd.file}\nnudge  curl -X POST localhost:{ports[0]}/notify\n"
+        )
+        assert dialogd.output.startswith(head)
+        for turn in dialog.turns:
+            assert dialogd.output.count(f"## Turn {turn.number} — {turn.name}\n") == 1
+        assert f"ended with CONSENSUS_REACHED: {dialog.state.outcome.reason} (turn" in dialogd.output
+        assert (leftovers(dialogd), dialogd.daemons()) == ([], ())
+    cast = saved_cast(dialogd.state, dialogd.file)
+    assert cast is not None
+    assert [(seat.id, seat.backend, str(seat.port)) for seat in cast.seats] == [
+        ("A", "rehearsal", ports[0]),
+        ("B", "rehearsal", ports[1]),
+    ]
+    assert (dialogd.state.dialog(dialogd.file) / "cast.json").stat().st_mode & 0o777 == 0o600
+    refused = dialogd("run", "--continue")
+    assert (refused.code, "dialogd say" in refused.err) == (1, True)
+
+
+def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:
+    """`[STOPPED]` in the file, exit code 130, every process gone, also in the middle of a call."""
+    with dialogd.background("run", "Tabs?", "--agents", "rehearsal:slow=60,rehearsal", "--pace", "0") as process:
+        until(lambda: "thinking" in dialogd("status").out, "A to think", lambda: dialogd.output)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+        assert leftovers(dialogd) == []
+        dialog = dialog_of(dialogd)
+        assert dialog is not None
+        assert dialog.state.outcome is not None
+        assert (dialog.state.outcome.name, dialog.state.outcome.by) == ("STOPPED", "USER")
+        assert "ended with STOPPED: interrupted by the person" in dialogd.output
+
+
+def test_what_cannot_be_played_is_refused_before_anything_is_written(dialogd: Commands) -> None:
+    """Unknown scenarios, commands that are not there; exit code 2 and no file."""
+    wrong = [
+        ["run", "T", "--agents", "rehearsal:opera,rehearsal"],
+        ["run", "T", "--agent", "A=command:no-such-program-here x", "--agent", "B=rehearsal"],
+        ["run", "T", "--pace", "soon"],
+        ["run", "--continue", "nowhere.md"],
+    ]
+    assert [done.code for done in dialogd.all(wrong)] == [2, 2, 2, 3]
+    assert not dialogd.file.exists()
+
+
+@pytest.mark.slow
+def test_a_deadlock_is_exit_code_4(dialogd: Commands) -> None:
+    """The outcome decides about the exit code."""
+    words = ["run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0"]
+    with dialogd.background(*words) as process:
+        assert process.wait(40) == 4, dialogd.output
+        assert "ended with DEADLOCK" in dialogd.output
+
+
+@pytest.mark.slow
+def test_the_person_is_called_and_answers(dialogd: Commands) -> None:
+    """One line says what is asked and how to answer; `say` goes on at once."""
+    with dialogd.background("run", "Tabs?", "--agents", "rehearsal:ask,rehearsal:ask", "--pace", "0") as process:
+        until(lambda: ">> your turn: " in dialogd.output, "the call", lambda: dialogd.output)
+        assert f'answer: dialogd say --file {dialogd.file} "…"' in dialogd.output
+        assert dialogd("say", "to go back").code == 0
+        assert process.wait(40) == 0, dialogd.output
+        assert dialogd.output.count(">> your turn: ") == 1
+
+
+@pytest.mark.slow
+def test_a_dialog_in_which_everybody_fails_is_exit_code_1(dialogd: Commands) -> None:
+    """A's failure is the person's turn; B's after it ends the dialog in an error."""
+    with dialogd.background("run", "Tabs?", "--agents", "rehearsal:error,rehearsal:error", "--pace", "0") as process:
+        until(lambda: "your turn: A failed" in dialogd.output, "the failure", lambda: dialogd.output)
+        assert dialogd("skip", "A").code == 0
+        assert process.wait(40) == 1, dialogd.output
+        assert leftovers(dialogd) == []
+
+
+@pytest.mark.slow
+def test_a_cast_goes_on_after_everything_was_killed(dialogd: Commands) -> None:
+    """`run --continue` starts the same agents again; a daemon that dies is started again once, then given up."""
+    with dialogd.background("run", "T", "--agents", "rehearsal:ask,rehearsal:ask", "--pace", "0") as process:
+        until(lambda: owing(dialogd) == ("USER",), "the question", lambda: dialogd.output)
+        process.kill()
+        process.wait()
+        before = dialogd.file.read_bytes()
+        busy = dialogd("run", "--continue")
+        assert (busy.code, "daemons run on" in busy.err) == (3, True)
+        dialogd.end_daemons()
+    with dialogd.background("run", "--continue", str(dialogd.file)) as process:
+        until(lambda: len(dialogd.daemons()) == 2, "both daemons", lambda: dialogd.output)
+        until(lambda: ">> your turn: " in dialogd.output, "the call", lambda: dialogd.output)
+        first = next(daemon for daemon in dialogd.daemons() if daemon.id == "A")
+        os.kill(first.pid, signal.SIGKILL)
+        until(lambda: "starting it again" in dialogd.output, "the news", lambda: dialogd.output)
+        until(lambda: {daemon.id for daemon in dialogd.daemons()} == {"A", "B"}, "A again", lambda: dialogd.output)
+        second = next(daemon for daemon in dialogd.daemons() if daemon.id == "A")
+        os.kill(second.pid, signal.SIGKILL)
+        assert process.wait(20) == 1
+        assert "ended unexpectedly (signal 9)" in dialogd.output
+        assert leftovers(dialogd) == []
+        assert dialogd.file.read_bytes() == before
+    with dialogd.background("run", "--continue") as process:
+        until(lambda: len(dialogd.daemons()) == 2, "both daemons", lambda: dialogd.output)
+        assert dialogd("say", "to go back").code == 0
+        assert process.wait(40) == 0, dialogd.output
+
+
+@pytest.mark.slow
+def test_in_step_mode_enter_passes_the_word_on(dialogd: Commands) -> None:
+    """On a terminal: Enter after each turn; a typed line is the person's turn; the live line goes away."""
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen(
+        dialogd.words(["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--step"]),
+        cwd=dialogd.folder,
+        env=dialogd.environment,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        preexec_fn=own_terminal,  # noqa: PLW1509 - no thread of this process holds a lock that the child needs
+    )
+    os.close(terminal)
+    os.set_blocking(screen, False)
+    seen = bytearray()
+
+    def calls(count: int) -> bool:
+        with suppress(BlockingIOError, OSError):
+            seen.extend(os.read(screen, 65536))
+        return seen.count(b"\a") >= count or process.poll() is not None
+
+    try:
+        until(lambda: calls(1), "the first call", lambda: repr(bytes(seen[-2000:])))
+        assert b"step mode: it is your turn" in seen
+        os.write(screen, b"Mind the tests\n")
+        for count in range(2, 9):
+            until(lambda count=count: calls(count), f"call {count}", lambda: repr(bytes(seen[-2000:])))  # type: ignore[misc]
+            if process.poll() is None:
+                os.write(screen, b"\n")
+        assert process.wait(20) == 0
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        os.close(screen)
+    dialog = dialog_of(dialogd)
+    assert dialog is not None
+    assert [entry.body for entry in dialog.turns if entry.by == "USER"][1:] == ["Mind the tests"]
+    assert any(entry.by == "USER" and not entry.is_turn and entry.turn for entry in dialog.entries)
+    assert leftovers(dialogd) == []
+
+
+def own_terminal() -> None:
+    """Make the pseudo terminal on stdin the controlling terminal, as a shell's window is."""
+    import fcntl
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -1,0 +1,50 @@
+"""What is generated into the documents is what the code says today."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.manual import DOCS, REPOSITORY, section
+
+UPDATE = REPOSITORY / "scripts" / "update_docs.py"
+
+
+def test_the_documents_are_up_to_date() -> None:
+    """`scripts/update_docs.py --check` finds nothing behind: help of every command, settings, errors."""
+    command = [sys.executable, str(UPDATE), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_document_that_is_behind_is_found_and_mended(tmp_path: Path) -> None:
+    """A changed line fails --check without being touched; without --check the document is as before."""
+    for part in ("dialogd", "docs", "scripts", "templates"):
+        shutil.copytree(REPOSITORY / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "docs" / "commands.md").write_text("")  # without blocks: printing every help takes seconds
+    page = tmp_path / "docs" / "configuration.md"
+    right = page.read_text(encoding="utf-8")
+    wrong = right.replace("`CLAUDE_PORT` |", "`CLAUDE_DOOR` |")
+    page.write_text(wrong, encoding="utf-8")
+    command = [sys.executable, str(tmp_path / "scripts" / "update_docs.py")]
+    checked = subprocess.run([*command, "--check"], capture_output=True, text=True, check=False)
+    assert (checked.returncode, page.read_text(encoding="utf-8")) == (1, wrong)
+    assert "docs/configuration.md" in checked.stderr
+    subprocess.run(command, check=True)
+    assert page.read_text(encoding="utf-8") == right
+
+
+@pytest.mark.parametrize("command", ["dialogd", "dialogd run", "dialogd config show"])
+def test_the_help_on_the_page_is_the_help_that_is_printed(command: str) -> None:
+    """Seen apart from the script: the block under the command's heading is its output."""
+    environment = {**os.environ, "COLUMNS": "80", "PYTHONPATH": str(REPOSITORY)}
+    words = [sys.executable, "-m", *command.split(), "--help"]
+    printed = subprocess.check_output(words, text=True, env=environment)
+    (shown,) = re.findall(r"```text\n(.*?)```", section(DOCS / "commands.md", command), re.DOTALL)
+    assert shown == printed.rstrip() + "\n"

@@ -1,0 +1,154 @@
+"""The page on HTTP and the daemon say the same: routes, fields, statuses, events, numbers."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dialogd import events
+from dialogd.errors import DialogdError
+from dialogd.protocol.marks import MARKS
+from dialogd.server import wire
+from dialogd.server.app import _STATUS, create_app
+from dialogd.server.guard import Limits
+from tests.docs.manual import DOCS, REPOSITORY, blocks, codes, section, table
+
+PAGE = DOCS / "http.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+SCHEMA: dict[str, Any] = create_app(cast("Any", SimpleNamespace(me="A", file=None)), 3001, cast("Any", None)).openapi()
+ROUTES = {f"{method.upper()} {path}": about for path, way in SCHEMA["paths"].items() for method, about in way.items()}
+
+
+def calls(*names: str) -> Iterator[ast.Call]:
+    """Every call in the product of a function or method of one of these names."""
+    for path in sorted((REPOSITORY / "dialogd").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in names:
+                yield node
+
+
+def words(node: ast.AST | None) -> list[str]:
+    """The string constants in an expression."""
+    return [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)] if node else []
+
+
+def told() -> dict[str, set[str]]:
+    """Each kind of event that the code tells, with the fields of its data."""
+    found: dict[str, set[str]] = {"turn": set(), "note": set(), "state": set()}
+    for call in calls("publish"):
+        fields = {keyword.arg for keyword in call.keywords if keyword.arg}
+        for kind in words(call.args[0]) or ["turn", "note"]:
+            found.setdefault(kind, set()).update(fields)
+    for call in calls("Event"):
+        for kind in words(call.args[1] if len(call.args) > 1 else None):
+            found.setdefault(kind, set())
+    return found
+
+
+KINDS = told()
+
+
+def test_the_page_has_a_heading_for_every_route_and_no_other() -> None:
+    """The headings under Routes are the routes of the OpenAPI description."""
+    assert sorted(re.findall(r"^### `([A-Z]+ /\S*)`$", TEXT, re.MULTILINE)) == sorted(ROUTES)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_field_of_a_route_is_named(route: str) -> None:
+    """What goes into a body or a query stands in the route's section; so do the fields of what it answers."""
+    about, page = ROUTES[route], section(PAGE, f"`{route}`")
+    if route == "GET /events":
+        page = TEXT
+    fields = {field["name"] for field in about.get("parameters", ()) if field["in"] == "query"}
+    for content in (about.get("requestBody", {}), about["responses"].get("200", {})):
+        model = str(content.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", ""))
+        fields |= set(SCHEMA["components"]["schemas"].get(model.rpartition("/")[2], {}).get("properties", ()))
+    named = set(codes(page)) | {key for text in blocks(PAGE, "json") if text.text in page for key in keys(text.text)}
+    shared = {"status", "turn", "turn_of", "phase"} if route.startswith("POST") else set()  # said once, at `say`
+    assert fields - named - shared == set()
+
+
+def keys(text: str) -> set[str]:
+    """Every key of the JSON in a block."""
+    return set(re.findall(r'"(\w+)":', text))
+
+
+def test_health_has_a_row_for_every_field() -> None:
+    """The table under `GET /health` and the model have the same fields."""
+    rows = table(section(PAGE, "`GET /health`"))
+    assert sorted(code for row in rows for code in codes(row[0])) == sorted(wire.Health.model_fields)
+
+
+def test_every_status_of_a_notify_has_its_row() -> None:
+    """What `decide` and the routes can answer stands in the table; what else an agent may wait for stands at health."""
+    waits = {word for call in calls("Wait") for word in words(call.args[0])}
+    outcomes = {_STATUS.get(name, name.lower()) for name in MARKS if name in OUTCOMES}
+    listed = {code for row in table(section(PAGE, "`POST /notify`")) for code in codes(row[0])}
+    statuses = {code for code in listed if code not in {"from", "start", "wait"}} - {""}
+    inner = set(codes(section(PAGE, "`GET /health`").rpartition("|\n")[2]))
+    assert statuses == (waits | outcomes | {"accepted", "busy", "ok"}) - INNER
+    assert inner >= INNER
+    assert waits >= INNER
+
+
+OUTCOMES = {"CONSENSUS_REACHED", "DEADLOCK", "MAX_TURNS_REACHED", "MAX_SIZE_REACHED", "BUDGET_REACHED", "STOPPED"}
+INNER = {"starting", "pace", "interrupted", "late", "storage"}  # an agent waits for these; a notify never says so
+
+
+def test_every_kind_of_event_has_its_heading() -> None:
+    """The headings under Events are the kinds that the code tells."""
+    headings = re.findall(r"^### `([a-z]+)`$", section(PAGE, "Events"), re.MULTILINE)
+    assert sorted(headings) == sorted(KINDS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_event_is_shown_with_its_fields(kind: str) -> None:
+    """Its example is one of that kind, with fields that the code gives it; no field is left out."""
+    page = section(PAGE, f"`{kind}`")
+    examples = re.findall(r"^```\nevent: (\w+)\ndata: (\{.*\})\nid: [0-9a-f]{8}-\d+\n```$", page, re.MULTILINE)
+    assert examples
+    shown: set[str] = set()
+    for name, data in examples:
+        assert name == kind
+        shown |= set(json.loads(data))
+    assert shown <= KINDS[kind]
+    assert KINDS[kind] <= shown | set(codes(page))
+
+
+def test_every_status_of_an_error_has_its_row() -> None:
+    """The errors, the guard's refusals and what the framework answers."""
+    trees = [DialogdError, *DialogdError.__subclasses__()]
+    refused = {n.value for c in calls("Refusal") for n in ast.walk(c.args[0]) if isinstance(n, ast.Constant)}
+    listed = {int(code) for row in table(section(PAGE, "Errors")) for code in re.findall(r"\d{3}", row[0])}
+    backend, version = 502, 505  # never an answer of a route; no client of today
+    assert {e.http_status for e in trees} | refused | {404, 405, 422} == listed | {backend, version}
+
+
+def test_the_numbers_are_the_codes_own() -> None:
+    """Limits are said as they are."""
+    limits = Limits()
+    for said in (
+        f"the last {events.BACKLOG} events",
+        f"{events.LAG} events and {events.LAG_SECONDS:g} seconds behind",
+        f"At most {events.CLIENTS} clients",
+        f"{limits.request_seconds:g} seconds to arrive",
+        f"{limits.header_bytes // 1024} KiB of headers",
+        f"{limits.body_bytes // 1024**2} MiB of body",
+        f"Over {limits.connections} connections",
+    ):
+        assert said in TEXT
+
+
+def test_the_examples_are_json() -> None:
+    """Each block that says JSON is: one value, or one per line."""
+    for block in blocks(PAGE, "json"):
+        try:
+            json.loads(block.text)
+        except ValueError:
+            assert all(json.loads(line) for line in block.text.strip().split("\n")), block.line

@@ -1,0 +1,235 @@
+"""Everything that the product knows has its place in the documents, and what the documents name exists."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from typer.main import get_command
+
+from dialogd.backends import BACKENDS
+from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
+from dialogd.backends.rehearsal import SCENARIOS
+from dialogd.call import ATTEMPTS
+from dialogd.cli import app as command_line
+from dialogd.config import load
+from dialogd.errors import DialogdError
+from dialogd.events import CLIENTS
+from dialogd.logs import LOG_FILES, LOG_SIZE
+from dialogd.protocol import redact
+from dialogd.protocol.header import read_header
+from dialogd.protocol.marks import MARKS, Who
+from dialogd.protocol.model import Limits as DialogLimits
+from dialogd.server.app import create_app
+from dialogd.server.guard import Limits
+from dialogd.settings import SETTINGS
+from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, blocks, codes, section, table
+
+COMMANDS, CONFIGURATION, PROTOCOL = DOCS / "commands.md", DOCS / "configuration.md", DOCS / "protocol.md"
+RELIABILITY = DOCS / "reliability.md"
+
+MESSAGES = (
+    "PROPOSAL FEEDBACK QUESTION AGREEMENT DISAGREEMENT FINAL_PLAN",
+    "idea critique evidence synthesis decision",
+    "READY_TO_SHARE RESULTS ACKNOWLEDGE DISCREPANCY CONSENSUS ESCALATE INSTRUCTION QUERY RESPONSE",
+    "TASK_ASSIGNED TASK_STARTED TASK_PROGRESS TASK_COMPLETED TASK_FAILED AGENT_ERROR AGENT_READY",
+)
+
+
+def test_every_mark_has_its_row() -> None:
+    """The table of the protocol names each mark once, and says rightly whether agents and the person may write it."""
+    rows = [
+        (name, row[1]) for row in table(section(PROTOCOL, "4.1 Form")) for name in re.findall(r"\[([A-Z_]+)", row[0])
+    ]
+    assert sorted(name for name, _ in rows) == sorted(MARKS)
+    for name, who in rows:
+        assert ("agent" in who, "person" in who) == (Who.AGENT in MARKS[name].who, Who.PERSON in MARKS[name].who), name
+
+
+def test_messages_of_other_systems_have_their_row() -> None:
+    """Every typed message that users of such systems know stands in the table, and leads to marks that exist."""
+    rows = table(section(PROTOCOL, "8. Messages of other systems"))
+    known = [code for row in rows for code in codes(row[0])]
+    assert set(" ".join(MESSAGES).split()) - set(known) == set()
+    assert len(known) == len(set(known))
+    named = {name for row in rows for name in re.findall(r"\[([A-Z_]+)", row[1])}
+    assert named - set(MARKS) == set()
+
+
+def test_every_header_key_has_its_row_and_default() -> None:
+    """A header with the protocol's example values is read without a warning, and its keys are those of the table."""
+    rows = {codes(row[0])[0]: row[2] for row in table(section(PROTOCOL, "2. The header"))}
+    text = "# D\n\n" + "".join(f"**{key}:** {value}\n" for key, value in rows.items() if value[:1].isdigit())
+    assert read_header(text).warnings == ()
+    assert read_header(text).limits == DialogLimits()
+    assert set(rows) == {"Topic", "Max Turns", "Timeout", "Max Message", "Max Size", "Started", "Dialog", "Agents"}
+
+
+def test_the_limits_of_the_readme_are_the_defaults() -> None:
+    """What it says of turns, time, characters, size and attempts is so."""
+    limits = DialogLimits()
+    said = section(README, "What holds")
+    for words in (
+        f"{limits.max_turns} turns",
+        f"{limits.timeout / 60:g} minutes",
+        f"{limits.max_message:,} characters",
+        f"{limits.max_size // 1_000_000} MB",
+        {3: "three times"}[ATTEMPTS],
+    ):
+        assert words in said
+
+
+def test_exit_codes_are_the_same_everywhere() -> None:
+    """README, the page of commands and `dialogd --help` agree; every error's code is among them."""
+    told = re.findall(r"^  (\d+) +(.+)$", command_line.EPILOG, re.MULTILINE)
+    for rows in (table(section(README, "Exit codes")), table(section(COMMANDS, "Exit codes and errors"))):
+        assert [(row[0], row[1]) for row in rows if row[0].isdigit()] == told
+    assert {str(kind.exit_code) for kind in _errors(DialogdError)} <= {code for code, _ in told}
+
+
+def _errors(kind: type[DialogdError]) -> Iterator[type[DialogdError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _errors(below)
+
+
+def test_every_error_has_its_row() -> None:
+    """The table of errors names each class, its exit code and its HTTP status."""
+    rows = [tuple(row[:3]) for row in table(section(COMMANDS, "Exit codes and errors"))]
+    for kind in _errors(DialogdError):
+        assert (f"`{kind.__name__}`", str(kind.exit_code), str(kind.http_status)) in rows
+
+
+def test_every_setting_has_its_row() -> None:
+    """The table of settings names each with all its variables, and nothing else."""
+    rows = {codes(row[0])[0]: set(codes(row[2])) for row in table(section(CONFIGURATION, "Settings"))}
+    assert rows == {setting.name: set(setting.variables) for setting in SETTINGS}
+
+
+def test_the_examples_of_settings_can_be_used(sandbox: Sandbox) -> None:
+    """`dialogd.toml` and `.env` as shown are read; a relative path counts from the file's folder."""
+    (toml,), (dotenv,) = blocks(CONFIGURATION, "toml"), blocks(CONFIGURATION, "sh", "dotenv")
+    (sandbox.folder / "dialogd.toml").write_text(toml.text)
+    settings = load({}, {}, sandbox.folder)
+    assert set(settings.origins) == set(tomllib.loads(toml.text))
+    assert (settings.pace, settings.file) == (5.0, sandbox.folder / "dialogs/sessions.md")
+    (sandbox.folder / ".env").write_text(dotenv.text)
+    settings = load({}, {}, sandbox.folder)
+    assert (settings.id, settings.pace) == ("B", 0.5)
+
+
+def test_every_backend_and_scenario_has_its_row() -> None:
+    """The README's table names what `--backend` takes, and nothing else."""
+    named = [row[0].strip("`").partition(":") for row in table(section(README, "Backends"))]
+    assert {base for base, _, _ in named} == set(BACKENDS)
+    listed = {scenario for base, _, scenario in named if base == "rehearsal" and scenario}
+    assert listed | {"consensus"} == set(SCENARIOS)
+    assert "`rehearsal:consensus`" in section(README, "Backends")
+
+
+def test_every_route_has_its_place() -> None:
+    """The page on HTTP names each path that a daemon answers."""
+    agent = cast("Any", SimpleNamespace(me="A", file=None))
+    app = create_app(agent, 3001, cast("Any", None))
+    paths = {route.path for route in app.routes if hasattr(route, "path")}
+    page = (DOCS / "http.md").read_text(encoding="utf-8")
+    assert {"/notify", "/health", "/events", "/"} <= paths
+    assert [path for path in sorted(paths) if not re.search(rf"(?<![\w/]){re.escape(path)}(?![\w/])", page)] == []
+
+
+def test_every_module_has_its_place() -> None:
+    """The page on architecture names each module and package of the house."""
+    package = REPOSITORY / "dialogd"
+    names = {f"{path.name}/" if path.is_dir() else path.name for path in package.iterdir() if path.name[0] not in "._"}
+    page = section(DOCS / "architecture.md", "The house")
+    listed = {code for row in table(page) for code in codes(row[0])}
+    assert listed == names - {"py.typed", "templates_data/"}
+
+
+def test_modules_are_listed_in_the_order_of_their_layers() -> None:
+    """What a row of that table imports stands above it: the order is that of the import contract."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = project["tool"]["importlinter"]["contracts"]
+    (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
+    rank = {name: number for number, layer in enumerate(reversed(layers)) for name in layer.split(" | ")}
+    rows = table(section(DOCS / "architecture.md", "The house"))
+    order = [rank[code.removesuffix(".py").rstrip("/")] for row in rows for code in codes(row[0])]
+    assert order == sorted(order)
+
+
+def test_the_numbers_of_the_reliability_page_are_the_codes_own() -> None:
+    """Limits of requests, logs and output are said as they are."""
+    page, limits = RELIABILITY.read_text(encoding="utf-8"), Limits()
+    for words in (
+        f"{limits.header_bytes // 1024} KiB of headers",
+        f"{limits.body_bytes // 1024 // 1024} MiB of body",
+        f"{limits.request_seconds:g} seconds to send it all",
+        f"{limits.connections} connections",
+        f"{CLIENTS} event streams",
+        f"{LOG_SIZE // 1_000_000} MB, { ({3: 'three'}[LOG_FILES]) } of each",
+        f"at most {OUTPUT_CAP // 1024 // 1024} MiB of output",
+    ):
+        assert words in page
+
+
+def test_what_is_redacted_and_what_commands_see_is_named() -> None:
+    """Each kind of secret, and each variable that is passed on to a command."""
+    listed = section(RELIABILITY, "What is redacted")
+    assert [kind for kind in redact._NAMES if kind not in listed] == []
+    assert PASSED_ON - set(codes(section(RELIABILITY, "Security"))) == set()
+
+
+def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
+    """With --json each command prints what its row says, no more and no less."""
+    rows = {codes(row[0])[0]: row[1] for row in table(section(COMMANDS, "Facts as JSON"))}
+    logs = sandbox.folder / "state" / "logs"
+    sandbox.done('dialogd new "Tabs or spaces?"')
+    logs.mkdir(parents=True, exist_ok=True)
+    (logs / "A-3001.log").write_text("12:00:00 A  listening\n")
+    given = {
+        "new": 'dialogd new "Tabs or spaces?" --replace --json',
+        "status": "dialogd status --json",
+        "logs": "dialogd logs A --json",
+        "verify": "dialogd verify --json",
+    }
+    for command, line in given.items():
+        assert sorted(json.loads(sandbox.done(line))) == sorted(codes(rows[command])), command
+    assert set(json.loads(sandbox.done("dialogd config show --json"))) == {setting.name for setting in SETTINGS}
+    daemon = sandbox.start("dialogd start A --port 0 --detach")
+    assert daemon.process.wait(30) == 0, daemon.said()
+    try:
+        (one,) = json.loads(sandbox.done("dialogd status --all --json"))
+    finally:
+        sandbox.done("dialogd stop")
+    assert sorted(one) == sorted(codes(rows["status --all"].partition("(")[0]))
+
+
+def _shown_commands(document: Any) -> Iterator[str]:
+    """Every line of a shell block, and every piece of inline code, that is a `dialogd` command."""
+    text = document.read_text(encoding="utf-8")
+    outside = re.sub(r"^(`{3,}).*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)
+    lines = [line.strip() for block in blocks(document, "sh") for line in block.text.split("\n")]
+    yield from (line for line in [*lines, *codes(outside)] if line.startswith("dialogd "))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(REPOSITORY).as_posix())
+def test_commands_that_are_shown_exist_with_their_options(document: Any) -> None:
+    """Each `dialogd …` in a document names a command, and options which that command has."""
+    top = cast("Any", get_command(command_line.build()))
+    wrong = []
+    for line in _shown_commands(document):
+        command, words = top, shlex.split(line.replace("…", " "), comments=True)[1:]
+        while words and not words[0].startswith("-") and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        options = {option for parameter in command.params for option in parameter.opts} | {"-h", "--help"}
+        used = {word.partition("=")[0] for word in words if re.match(r"--?[A-Za-z]", word)}
+        unknown = getattr(command, "commands", None) and words and not words[0].startswith("-")
+        if unknown or used - options:
+            wrong.append(line)
+    assert wrong == []

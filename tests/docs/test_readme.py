@@ -1,0 +1,170 @@
+"""The README tells the truth: its excerpt is real, and every block that shows commands has been run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dialogd.settings import DEFAULT_FILE
+from tests.docs.manual import README, REPOSITORY, Block, Sandbox, blocks, put_dialogd, until
+
+pytestmark = pytest.mark.timeout(180)
+
+RUNNABLE = blocks(README, "sh", "run")
+VARIES = re.compile(r"\b(at|ms|prev|sha)=\S+")  # time and hash: what differs from one run to the next
+
+
+def by_hand(kind: str, beginning: str = "") -> str:
+    """The block of the three terminals of that kind which begins so."""
+    (found,) = (block for block in blocks(README, "sh", kind) if block.text.startswith(beginning))
+    return found.text
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody uses, all different."""
+    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], str]:
+    """`make demo`, with the Makefile as it is and a virtual environment that was made already; and its dialog file."""
+    if shutil.which("make") is None:
+        pytest.skip("make is not installed")
+    folder = tmp_path_factory.mktemp("clone")
+    for name in ("Makefile", "pyproject.toml", "scripts/setup.sh"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copy(REPOSITORY / name, folder / name)
+    (folder / ".venv" / "bin").mkdir(parents=True)
+    put_dialogd(folder / ".venv" / "bin")
+    (folder / ".venv" / ".stamp").touch()
+    environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
+    done = subprocess.run(
+        ["make", "demo"], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    (dialog,) = folder.glob("tmp.*/dialog.md")
+    return done, dialog.read_text(encoding="utf-8")
+
+
+def test_make_demo_ends_in_a_consensus(demo: tuple[subprocess.CompletedProcess[str], str]) -> None:
+    """The first command of the README holds a whole dialog, without a key."""
+    done, dialog = demo
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "ended with CONSENSUS_REACHED" in done.stdout
+    assert dialog.rstrip().endswith("[CONSENSUS_REACHED]")
+
+
+def test_the_excerpt_is_of_a_real_dialog(demo: tuple[subprocess.CompletedProcess[str], str]) -> None:
+    """The block on the first screen, 12 to 20 lines, stands in the demo's file but for times and hashes."""
+    excerpt = blocks(README, "markdown")[0].text
+    assert 12 <= excerpt.count("\n") <= 20
+    assert VARIES.sub("…", excerpt) in VARIES.sub("…", demo[1])
+
+
+def test_every_shell_block_is_tried_or_needs_no_try() -> None:
+    """A block is run here, or holds nothing but setting up, which CI and the tests of the wheel do."""
+    plain = [line for block in blocks(README, "sh", "") for line in block.text.split("\n") if line]
+    assert [line for line in plain if not re.match(r"make (demo|test|setup)\b|\. \.venv/bin/activate\b", line)] == []
+    kinds = {block.kind for block in blocks(README, "sh")}
+    assert kinds == {"", "run", "http", "terminal-1", "terminal-2", "terminal-3"}
+
+
+@pytest.mark.parametrize("block", RUNNABLE, ids=[f"line {block.line}" for block in RUNNABLE])
+def test_the_block_runs_as_it_stands(block: Block, sandbox: Sandbox) -> None:
+    """Each command of it succeeds; those about a dialog find one that waits for A."""
+    if "dialogd run" not in block.text:
+        sandbox.done('dialogd new "Tabs or spaces?"')
+    sandbox.done(block.text.replace(str(DEFAULT_FILE), str(sandbox.file)))
+
+
+def test_what_is_typed_into_the_file_is_a_turn_of_the_person(sandbox: Sandbox) -> None:
+    """The README's `cat >>`, without a heading, is the person's turn, and passes the word to B."""
+    (typing,) = (block.text for block in RUNNABLE if block.text.startswith("cat >>"))
+    sandbox.done('dialogd new "Tabs or spaces?"')
+    sandbox.done(typing.replace(str(DEFAULT_FILE), str(sandbox.file)))
+    status = json.loads(sandbox.done("dialogd status --json"))
+    assert (status["turn"], status["turn_of"]) == (2, ["B"])
+
+
+def test_the_small_agent_reaches_a_consensus(sandbox: Sandbox) -> None:
+    """The README's own program objects and then signs, and so the dialog ends; also with a daemon of its own."""
+    (script,) = (block.text for block in RUNNABLE if "agent.py" in block.text)
+    sandbox.done(script)
+    written = sandbox.file.read_text(encoding="utf-8")
+    assert "[OBJECTION: no price is named]" in written
+    assert written.rstrip().endswith("[CONSENSUS_REACHED]")
+    assert "`dialogd start B --command 'python3 agent.py'`" in README.read_text(encoding="utf-8")
+    daemon = sandbox.start("dialogd start B --command 'python3 agent.py' --port 0")
+    until(lambda: "backend command" in daemon.said(), f"a daemon with that command: {daemon.said()}")
+
+
+def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None:
+    """Play the section of the three terminals through, each block after `translated`."""
+    one, two = (sandbox.start(translated(by_hand(kind))) for kind in ("terminal-1", "terminal-2"))
+    for daemon in (one, two):
+        until(lambda daemon=daemon: "listening on port" in daemon.said(), "a daemon that listens")
+    sandbox.done(translated(by_hand("terminal-3", "cat >")))
+    until(lambda: "nobody has started it yet" in one.said(), f"A to see the file: {one.said()}")
+    assert "## Turn 2" not in file.read_text(encoding="utf-8")
+    kicked = sandbox.done(translated(by_hand("terminal-3", "curl")))
+    assert json.loads(kicked)["status"] == "accepted"
+    watching = sandbox.start(translated(by_hand("terminal-3", "tail -f")))
+    until(lambda: "\n[CONSENSUS_REACHED]\n" in watching.said(), f"a consensus: {one.said()}{two.said()}")
+    for line in translated(by_hand("http")).strip().split("\n"):
+        assert json.loads(sandbox.done(line))["status"] == "ok"
+    until(lambda: "[PAUSED]" in watching.said(), "what was said over HTTP to stand in the file")
+    stopped = sandbox.done(translated(by_hand("terminal-3", "dialogd stop")))
+    assert (one.process.wait(5), two.process.wait(5)) == (0, 0)
+    copy = Path(stopped.rpartition("copied to ")[2].strip())
+    assert copy.read_bytes() == file.read_bytes()
+
+
+def test_three_terminals_with_other_ports_and_another_file(sandbox: Sandbox) -> None:
+    """The four sentences hold a dialog and end it, at ports and a file that were named."""
+    a, b = free_ports(2)
+
+    def translated(script: str) -> str:
+        return (
+            script.replace(str(DEFAULT_FILE), str(sandbox.file))
+            .replace("localhost:3001", f"localhost:{a}")
+            .replace("dialogd start A", f"dialogd start A --port {a} --peer http://localhost:{b}")
+            .replace("dialogd start B", f"dialogd start B --port {b} --peer http://localhost:{a}")
+        )
+
+    hold(sandbox, sandbox.file, translated)
+
+
+@pytest.fixture
+def defaults() -> Iterator[None]:
+    """Skip where the default ports or the default file are in use; afterwards the file is gone again."""
+    for port in (3001, 3002):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                pytest.skip(f"port {port} is in use")
+    if DEFAULT_FILE.exists() or DEFAULT_FILE.is_symlink():
+        pytest.skip(f"{DEFAULT_FILE} is in use")
+    lock = DEFAULT_FILE.with_name(f"{DEFAULT_FILE.name}.lock")
+    there = lock.exists()
+    yield
+    DEFAULT_FILE.unlink(missing_ok=True)
+    if not there:
+        lock.unlink(missing_ok=True)
+
+
+@pytest.mark.slow
+def test_three_terminals_word_for_word(sandbox: Sandbox, defaults: None) -> None:
+    """The same exactly as written, with the true defaults: ports 3001 and 3002, /tmp/claude-dialog.md, the pace."""
+    for variable in ("DIALOGD_FILE", "DIALOGD_PACE"):
+        del sandbox.environment[variable]
+    hold(sandbox, DEFAULT_FILE, lambda script: script)

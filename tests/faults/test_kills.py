@@ -1,0 +1,79 @@
+"""Daemons killed with -9 and started again: no turn lost, doubled or out of order, no received reply bought again."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dialogd.testing.pair import Pair
+from tests.faults.history import appended, bought_twice, problems, read
+from tests.faults.replies import Replies, journalled, locked
+
+Cast = Callable[..., Pair]
+
+
+def sees(pair: Pair, who: str) -> int:
+    """The last turn that a daemon knows of."""
+    return int((pair[who].health() or {"turn": 0})["turn"])
+
+
+def assert_history(pair: Pair, replies: Replies, kills: int) -> None:
+    """What was received stands in the file once, in order; a kill costs at most the call that was under way."""
+    assert problems(pair.file, [reply.split()[1] for reply in journalled(pair)]) == []
+    assert bought_twice(pair.state_dir) == []
+    written = sum(1 for entry in read(pair.file) if entry.by in pair.daemons and entry.number)
+    assert written <= len(replies.asked()) <= written + kills
+    told = [number for daemon in pair.daemons.values() for number in appended(daemon.said)]
+    assert len(told) == len(set(told))
+
+
+def test_killed_between_reply_and_append_it_appends_after_the_restart(cast: Cast, replies: Replies) -> None:
+    """Six times: the reply is received, the daemon dies before it may write, and nobody asks a second time."""
+    pair = cast(command=replies.command())
+    pair.start()
+    pair.begin("What now?", turn="A", max_turns=8)
+    for kills, who in enumerate("ABABAB", start=1):
+        pair.until(lambda n=kills, who=who: sees(pair, who) == n, f"{who} to see turn {kills}")  # type: ignore[misc]
+        with locked(pair.file):
+            if kills == 1:
+                pair.notify("A")
+            pair.until(lambda n=kills: len(journalled(pair)) == n, "the reply")  # type: ignore[misc]
+            pair[who].kill()
+            assert len(read(pair.file)) == kills
+        pair[who].start()
+        pair[who].until_ready()
+    pair.until(lambda: pair.outcome, "the end")
+    assert len(replies.asked()) == 7
+    assert_history(pair, replies, 0)
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [pytest.param(9, id="nine"), pytest.param(120, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(300)])],
+)
+def test_killed_at_any_moment_a_dialog_goes_on(cast: Cast, replies: Replies, kills: int) -> None:
+    """Each kill a little later after an answer than the one before, A and B in turns."""
+    pair = cast(command=replies.command(0.02))
+    pair.start()
+    pair.begin("What now?", turn="A", max_turns=10_000)
+    pair.notify("A")
+    for kill, who in zip(range(kills), itertools.cycle("ABBA"), strict=False):
+        count = len(replies.answered())
+        pair.until(lambda n=count: len(replies.answered()) > n, "an answer")  # type: ignore[misc]
+        moment = time.monotonic() + kill % 40 * 0.0015
+        while time.monotonic() < moment:
+            pass
+        pair[who].kill()
+        pair[who].start()
+    for daemon in pair.daemons.values():
+        daemon.until_ready()
+    number = pair.number
+    pair.until(lambda: pair.number > number + 2, "two more turns")
+    for daemon in pair.daemons.values():
+        daemon.terminate()
+    assert pair.number >= kills
+    assert problems(pair.file) == []
+    assert_history(pair, replies, kills + 2)

@@ -1,0 +1,122 @@
+"""The person outranks every daemon that is slow, frozen or busy."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from dialogd import person
+from dialogd.testing.pair import Pair
+from tests.faults.history import problems, read
+from tests.faults.replies import Replies, drafts, freeze, held_reply
+from tests.logfile.files import log_of
+
+Cast = Callable[..., Pair]
+
+
+def test_a_turn_typed_while_an_agent_thinks_ends_its_call(cast: Cast, replies: Replies) -> None:
+    """`>>` is enough: the command is ended in a second, and the agent is asked anew, about what the person said."""
+    pair = cast(command={"A": replies.command(30), "B": replies.command(30)})
+    pair.start()
+    pair.begin("What now?", turn="A")
+    pair.notify("A")
+    pair.until(replies.alive, "the call")
+    (first,) = replies.asked()
+    began = time.monotonic()
+    with pair.file.open("a") as file:
+        file.write("\n## User\n\nConsider Redis too.\n\nturn: a.\n")
+    pair.until(lambda: first[2] not in replies.alive(), "the end of the call")
+    assert time.monotonic() - began < 5
+    pair.until(lambda: len(replies.asked()) == 2, "the next call")
+    assert replies.asked()[1][:2] == ("A", 3)
+
+
+def move_on_by_hand(pair: Pair) -> None:
+    """The person types a turn for B."""
+    with pair.file.open("a") as file:
+        file.write("\n\n## Turn 2 — User\n\nNo. B first.\n\nTURN: B\n")
+
+
+def move_on_by_command(pair: Pair) -> None:
+    """The person's `say`, as the command line does it."""
+    person.say(log_of(pair.file), "No. B first.", to="B")
+
+
+@pytest.mark.parametrize("move_on", [move_on_by_hand, pytest.param(move_on_by_command, marks=pytest.mark.slow)])
+def test_a_daemon_frozen_in_a_call_wakes_too_late(
+    cast: Cast, replies: Replies, move_on: Callable[[Pair], None]
+) -> None:
+    """The person went on while it stood still: its reply is not written."""
+    pair = cast(command={"A": replies.command(0.3), "B": replies.command(0)})
+    pair.start()
+    pair.begin("What now?", turn="A", max_turns=4)
+    pair.notify("A")
+    pair.until(lambda: replies.asked("A"), "the call")
+    freeze(pair["A"])
+    pair.until(lambda: replies.answered("A"), "the answer that nobody reads")
+    move_on(pair)
+    pair.notify("B")
+    pair.until(lambda: replies.answered("B"), "B")
+    pair["A"].signal(signal.SIGCONT)
+    pair.until(lambda: pair.outcome, "the end")
+    assert [(entry.number, entry.by) for entry in read(pair.file)][2:] == [(3, "B"), (4, "A")]
+    assert f"A-2-{replies.asked('A')[0][2]}" not in pair.file.read_text()
+    assert problems(pair.file) == []
+
+
+@pytest.mark.parametrize("move_on", [pytest.param(move_on_by_hand, marks=pytest.mark.slow), move_on_by_command])
+def test_a_daemon_frozen_before_its_append_wakes_too_late(
+    cast: Cast, replies: Replies, move_on: Callable[[Pair], None]
+) -> None:
+    """It had the reply in hand: it is kept as a draft, shown to the agent next time, and not in the file."""
+    pair = cast(command=replies.command())
+    pair.start("A")
+    pair.begin("What now?", turn="A", max_turns=4)
+    pair.until(lambda: (pair["A"].health() or {}).get("turn") == 1, "a look")
+    with held_reply(pair, begin="A") as late:
+        freeze(pair["A"])
+    move_on(pair)
+    pair["A"].signal(signal.SIGCONT)
+    pair.until(lambda: drafts(pair) == [late], "the draft")
+    pair.start("B")
+    pair.notify("B")
+    pair.until(lambda: pair.outcome, "the end")
+    assert [(entry.number, entry.by) for entry in read(pair.file)][2:] == [(3, "B"), (4, "A")]
+    assert problems(pair.file) == []
+    assert late not in pair.file.read_text()
+
+
+def test_a_started_dialog_goes_on_with_whom_the_person_names(cast: Cast, replies: Replies) -> None:
+    """A was told to start and still thinks; the person types a turn for B: B needs no notify of its own."""
+    pair = cast(command={"A": replies.command(30), "B": replies.command()})
+    pair.start()
+    pair.begin("What now?", turn="A", max_turns=3)
+    pair.notify("A")
+    pair.until(lambda: replies.asked("A"), "the call")
+    move_on_by_hand(pair)
+    pair.until(lambda: replies.asked("B"), "B's call")
+
+
+def test_a_pause_outlives_the_daemons(cast: Cast, replies: Replies) -> None:
+    """Paused after the turn under way; killed and started again, they stay so until the person resumes."""
+    pair = cast(command=replies.command(0.2))
+    pair.start()
+    pair.begin("What now?", turn="A", max_turns=5)
+    pair.notify("A")
+    pair.until(lambda: replies.asked("A"), "the call")
+    assert pair["A"].ask("POST", "/pause")[0] == 200
+    pair.until(lambda: pair.number == 2, "the turn that was under way")
+    for daemon in pair.daemons.values():
+        daemon.kill()
+    pair.start()
+    for daemon in pair.daemons.values():
+        pair.until(lambda d=daemon: (d.health() or {}).get("phase") == "paused", "the pause")  # type: ignore[misc]
+    assert pair.notify("A")["status"] == pair.notify("B")["status"] == "paused"
+    assert len(replies.asked()) == 1
+    pair["B"].ask("POST", "/resume")
+    pair.until(lambda: pair.outcome, "the end")
+    assert problems(pair.file) == []
+    assert len(replies.asked()) == 4

@@ -1,0 +1,259 @@
+"""Faults in the system calls themselves: killed at each, an error from each, a flush that fails, a write that lies."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dialogd.archive import archive
+from tests.faults.history import bought_twice, problems, records
+from tests.faults.tracing import Traced, traced
+from tests.logfile.files import dialog_file, log_of, naive_read, times, turn
+
+pytestmark = [pytest.mark.ptrace, pytest.mark.timeout(300)]
+
+ENOUGH = 40  # a loop over "the k-th call" that has not run out by then is wrong
+
+
+class Place:
+    """A dialog of its own for one traced run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        (folder / "state").mkdir(mode=0o700)
+        self.path = dialog_file(folder)
+        self.lock = folder / "dialog.md.lock"
+        self.state = folder / "state"
+
+    def journal(self, writer: str) -> Path:
+        """The journal of one writer."""
+        return self.state / f"{writer}.journal"
+
+    def write(self, *faults: str, touching: list[Path] | None = None, how: str = "ours") -> Traced:
+        """A process that appends two entries through LogFile."""
+        paths = touching or [self.path, self.lock, self.journal("w0"), self.state]
+        return traced(self.folder, paths, ["tests.logfile.writers", how, str(self.path), "1", "2"], *faults)
+
+    def run(self, steps: int, *faults: str, touching: list[Path] | None = None) -> tuple[Traced, dict[str, Any]]:
+        """A process that runs agent A for so many steps; what came of it, {} when it was killed."""
+        paths = touching or [self.path, self.journal("A")]
+        done = traced(self.folder, paths, ["tests.faults.one_agent", str(self.path), str(steps)], *faults)
+        return done, json.loads(done.out) if done.code == 0 else {}
+
+    def drafts(self) -> list[object]:
+        """Replies that were kept as drafts."""
+        return [record["text"] for record in records(self.state, "draft")]
+
+
+def every_kth(folder: Path, call: str) -> Iterator[Place]:
+    """A new place for the first, the second, the third … call; the caller stops when the fault finds none."""
+    for k in range(1, ENOUGH):
+        yield Place(folder / f"{call}-{k}")
+    raise AssertionError(f"{call}: no run went through without its fault")
+
+
+CALLS = ["openat", "flock", "newfstatat", "pread64", "write", "fsync", "lseek", "close"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_killed_at_any_system_call_no_acknowledged_entry_is_lost(tmp_path: Path, call: str) -> None:
+    """Acknowledged are in the file, none stands twice, and the next writer goes on at once."""
+    for k, place in enumerate(every_kth(tmp_path, call), start=1):
+        done = place.write(f"{call}:signal=KILL:when={k}")
+        acknowledged = done.out.split()
+        log = log_of(place.path)
+        assert log.append(turn("after"), log.journals.of("B")) is not None, k
+        words = ["w0-0", "w0-1", "after"]
+        found = {word: times(place.path, word) for word in words}
+        assert all(found[word] == 1 for word in [*acknowledged, "after"]), (k, found)
+        assert all(count <= 1 for count in found.values()), (k, found)
+        entries = naive_read(place.path)
+        assert [entry.number for entry in entries if entry.sound] == list(range(2, len(entries) + 2)), k
+        if done.code == 0:
+            assert acknowledged == words[:2]
+            assert k > done.calls[call] >= 2  # each of them has been the last
+            return
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "flock", "openat"])
+def test_an_agent_killed_at_any_system_call_buys_nothing_twice(tmp_path: Path, call: str) -> None:
+    """Started again, it writes the reply that it had received: one reply per debt, each in the file once."""
+    for k, place in enumerate(every_kth(tmp_path, call), start=1):
+        touching = [place.path, place.lock, place.journal("A")]
+        done, _ = place.run(1, f"{call}:signal=KILL:when={k}", touching=touching)
+        place.run(3, touching=touching)
+        assert bought_twice(place.state) == [], k
+        said = {str(record["text"]).split()[2] for record in records(place.state, "reply")}
+        assert problems(place.path, said) == [], k
+        assert place.drafts() == [], k
+        if done.code == 0:
+            assert k > done.calls[call] >= 2
+            return
+
+
+@pytest.mark.parametrize("error", ["ENOSPC", "EIO", "EINTR"])
+@pytest.mark.parametrize("file", ["dialog", "journal"])
+def test_a_write_that_fails_is_made_good_with_the_same_reply(tmp_path: Path, file: str, error: str) -> None:
+    """The k-th write fails once: nobody is asked twice, nothing stands twice, and no draft is left."""
+    for k, place in enumerate(every_kth(tmp_path, "write"), start=1):
+        target = place.path if file == "dialog" else place.journal("A")
+        done, first = place.run(4, f"write:error={error}:when={k}", touching=[target])
+        _, second = place.run(2, touching=[target])
+        asked = first["asked"] + second["asked"]
+        assert len(asked) == len(set(asked)), k
+        assert problems(place.path, [f"A-{number}" for number in asked]) == [], k
+        assert place.drafts() == [], k
+        if "(INJECTED)" not in done.trace:
+            assert k > 2
+            return
+
+
+def test_a_full_disk_that_stays_full_acknowledges_nothing(tmp_path: Path) -> None:
+    """Every write to the dialog fails: no turn, one call, and the reply is written after a restart."""
+    place = Place(tmp_path / "full")
+    before = place.path.read_bytes()
+    _, first = place.run(6, "write:error=ENOSPC:when=1+", touching=[place.path])
+    assert (first["asked"], first["acknowledged"], place.path.read_bytes()) == ([2], [], before)
+    assert "no space left on device" in first["errors"][0]
+    _, second = place.run(1)
+    assert (second["asked"], second["acknowledged"]) == ([], [2])
+    assert times(place.path, "A-2") == 1
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_flush_that_failed_is_never_tried_again(tmp_path: Path, k: int) -> None:
+    """The dialog is suspect: nothing is acknowledged, nothing more written by this process; a restart goes on."""
+    place = Place(tmp_path / "eio")
+    done, first = place.run(12, f"fsync:error=EIO:when={k}", touching=[place.path])
+    own = [line.split()[0] for line in done.lines("fsync", place.path) if "EIO" in line]
+    flushes = [line for line in done.lines("fsync", place.path) if line.startswith(own[0])]
+    writes = [line for line in done.lines("write", place.path) if line.startswith(own[0])]
+    assert "EIO" in flushes[-1]
+    assert len(flushes) == len(writes) == k
+    assert first["asked"] == first["acknowledged"] + [2 * k]
+    assert "may not be on the disk" in first["errors"][0]
+    _, second = place.run(4)
+    assert not set(first["asked"]) & set(second["asked"])
+    assert problems(place.path, [f"A-{number}" for number in first["asked"] + second["asked"]]) == []
+    assert place.drafts() == []
+
+
+def test_nothing_more_is_written_after_a_failed_flush(tmp_path: Path) -> None:
+    """Whoever goes on all the same is refused each time, with the reason."""
+    place = Place(tmp_path / "eio")
+    done = place.write("fsync:error=EIO:when=1", touching=[place.path], how="stubborn")
+    assert (done.code, done.out) == (0, "")
+    assert len(done.lines("write", place.path)) == len(done.lines("fsync", place.path)) == 1
+    assert done.said.count("may not be on the disk") == 2
+
+
+def test_a_journal_flush_that_failed_keeps_the_entry_out(tmp_path: Path) -> None:
+    """What was not journalled durably is not written; it is journalled anew, not just flushed again."""
+    place = Place(tmp_path / "eio")
+    done, first = place.run(4, "fsync:error=EIO:when=1", touching=[place.journal("A")])
+    calls = [line for line in done.trace.split("\n") if "write(" in line or "fsync(" in line]
+    failed = next(index for index, line in enumerate(calls) if "EIO" in line)
+    assert "write(" in calls[failed + 1], calls
+    assert first["asked"][0] == first["acknowledged"][0] == 2
+    assert problems(place.path, [f"A-{number}" for number in first["asked"]]) == []
+
+
+def test_a_write_that_does_nothing_is_noticed_and_made_good(tmp_path: Path) -> None:
+    """The system says that all was written, and wrote nothing: read back, found missing, written again."""
+    place = Place(tmp_path / "lie")
+    done, first = place.run(6, "write:retval=1000000:when=1", touching=[place.path])
+    assert "(INJECTED)" in done.trace
+    assert first["asked"] == first["acknowledged"]
+    assert problems(place.path, [f"A-{number}" for number in first["asked"]]) == []
+
+
+def test_a_write_that_does_half_is_not_acknowledged(tmp_path: Path) -> None:
+    """The system says that 30 bytes were written, and left them out: what stands there is no turn of A's."""
+    place = Place(tmp_path / "lie")
+    _, first = place.run(6, "write:retval=30:when=1", touching=[place.path])
+    assert set(first["acknowledged"]) <= {entry.number for entry in naive_read(place.path) if entry.sound}
+    assert first["asked"].count(2) == 1
+    assert [text for text in place.drafts() if "A-2" in str(text)] or times(place.path, "A-2") == 1
+
+
+def test_a_slow_disk_delays_and_loses_nothing(tmp_path: Path) -> None:
+    """Each flush takes 200 ms."""
+    place = Place(tmp_path / "slow")
+    _, first = place.run(4, "fsync:delay_exit=200000")
+    assert first["acknowledged"] == first["asked"] == [2, 4]
+    assert problems(place.path, ["A-2", "A-4"]) == []
+
+
+def test_an_entry_is_flushed_before_it_is_acknowledged(tmp_path: Path) -> None:
+    """The order on the disk: intent, flush, entry, flush, read back; and the journal's folder when it is new."""
+    place = Place(tmp_path / "order")
+    done = place.write()
+    names = {place.path: "dialog", place.journal("w0"): "journal", place.state: "folder"}
+    order = [
+        f"{call} {names[path]}"
+        for line in done.trace.split("\n")
+        for call in ("write", "fsync", "pread64")
+        for path in names
+        if f" {call}(" in line and f"<{path}>" in line
+    ]
+    first = order[: order.index("pread64 dialog", order.index("fsync dialog"))]
+    wanted = ["write journal", "fsync journal", "fsync folder", "write dialog", "fsync dialog"]
+    assert [step for step in first if step in wanted] == wanted
+
+
+@pytest.mark.parametrize("call", ["write", "fsync", "rename"])
+def test_an_archive_that_is_killed_leaves_a_whole_copy_or_none(tmp_path: Path, call: str) -> None:
+    """At every system call; a second try gives one copy, and the dialog is as it was."""
+    for k, place in enumerate(every_kth(tmp_path, call), start=1):
+        folder = place.folder / "archive"
+        folder.mkdir()
+        words = ["tests.logfile.writers", "archive", str(place.path), "1", "1"]
+        before = place.path.read_bytes()
+        done = traced(place.folder, [], words, f"{call}:signal=KILL:when={k}")
+        assert all(copy.read_bytes() == before for copy in folder.glob("[!.]*.md")), k
+        assert place.path.read_bytes() == before, k
+        log = log_of(place.path)
+        copy = archive(log.read(), place.path, folder)
+        assert [found.name for found in folder.glob("[!.]*.md")] == [copy.name], k
+        if done.code == 0:
+            assert k > 1
+            return
+
+
+@contextmanager
+def typed_before_the_write(path: Path) -> Iterator[None]:
+    """While the write to the dialog is held up, the person appends a line to it."""
+    done = threading.Event()
+
+    def type_() -> None:
+        while not done.is_set():
+            if b"intent" in (path.parent / "state" / "w0.journal").read_bytes():
+                with path.open("ab") as file:
+                    file.write(b"Consider Redis too.\n")
+                return
+
+    (path.parent / "state" / "w0.journal").touch(0o600)
+    person = threading.Thread(target=type_)
+    person.start()
+    try:
+        yield
+    finally:
+        done.set()
+        person.join()
+
+
+def test_what_the_person_types_between_comparing_and_writing_is_kept(tmp_path: Path) -> None:
+    """The last moment there is: their line and the entry both stand, each once and whole."""
+    place = Place(tmp_path / "typing")
+    with typed_before_the_write(place.path):
+        done = place.write("write:delay_enter=300000:when=1", touching=[place.path])
+    assert done.out.split() == ["w0-0", "w0-1"]
+    assert place.path.read_bytes().count(b"Consider Redis too.\n") == 1
+    assert times(place.path, "w0-0") == times(place.path, "w0-1") == 1

@@ -1,0 +1,47 @@
+"""An agent in this process, around a real file, with a backend that counts what it is asked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from dialogd.agent import Agent
+from dialogd.backends import Request, Usage
+from dialogd.events import Hub
+from dialogd.peers import Peers
+from dialogd.turns import Options
+from tests.logfile.files import log_of
+
+
+class Counting:
+    """Says `I say A-2` in turn 2, in other words each time, and remembers that it was asked."""
+
+    name = "counting"
+    model = "none"
+    costs = True
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    async def reply(self, request: Request) -> AsyncIterator[str | Usage]:
+        """One line."""
+        self.asked.append(request.turn)
+        yield f"I say {request.agent.id}-{request.turn} in call {os.getpid()}/{len(self.asked)}\n"
+        yield Usage(model=self.model, usd=0.01)
+
+    async def close(self) -> None:
+        """Nothing is kept."""
+
+
+@asynccontextmanager
+async def agent_at(path: Path, me: str = "A", backend: Counting | None = None) -> AsyncIterator[Agent]:
+    """An agent as it is after a start of its daemon; the person's notify has come."""
+    options = Options(pace=0.0, poll=0.05, retry_wait=0.01)
+    agent = Agent(me, log_of(path), backend or Counting(), Peers(me, {}), Hub(), options)
+    agent.seen.nudge()
+    try:
+        yield agent
+    finally:
+        await agent.close()

@@ -1,0 +1,47 @@
+"""Act at every moment of a piece of work: just before each call that it makes into the operating system."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from types import FrameType
+from typing import Any
+
+MODULES = ("posix", "fcntl")
+CALLS = frozenset({"open", "close", "read", "pread", "write", "fsync", "stat", "lstat", "fstat", "flock", "fcntl"})
+
+
+def moments(work: Callable[[], object]) -> list[str]:
+    """Do the work; the names of its system calls, in order."""
+    names: list[str] = []
+    watched(work, names.append)
+    return names
+
+
+def at(actions: Mapping[int, Callable[[], object]], work: Callable[[], object]) -> None:
+    """Do the work; before its n-th system call (from 0), do `actions[n]`."""
+    count = -1
+
+    def called(_: str) -> None:
+        nonlocal count
+        count += 1
+        if count in actions:
+            actions[count]()
+
+    watched(work, called)
+
+
+def watched(work: Callable[[], object], called: Callable[[str], None]) -> None:
+    """Do the work; tell `called` the name of each system call just before it is made, by this thread."""
+
+    # The interpreter's own hook: our code runs unchanged, and does not know.
+    def hook(_: FrameType, event: str, function: Any) -> None:
+        if event == "c_call" and function.__module__ in MODULES and function.__name__ in CALLS:
+            called(function.__name__)
+
+    before = sys.getprofile()
+    sys.setprofile(hook)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)

@@ -1,0 +1,196 @@
+"""What a person does to the file while an entry is being appended: nothing of theirs is cut, no turn is lost unseen."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from dialogd.errors import DialogdError
+from dialogd.logfile import LogFile
+from tests.logfile.files import dialog_file, log_of, restore, times, turn
+from tests.logfile.moments import at, moments
+
+Save = Callable[[Path, bytes], None]
+
+
+def edited(loaded: bytes) -> bytes:
+    """What the person made of the text that their editor had loaded."""
+    return loaded.replace(b"Postgres or Redis?", b"Postgres, Redis or SQLite?")
+
+
+def rename_over(path: Path, loaded: bytes) -> None:
+    """Save as vim, VS Code and most editors do: a new file takes the name."""
+    new = path.with_name(".saving")
+    restore(new, edited(loaded))
+    new.replace(path)
+
+
+def in_place(path: Path, loaded: bytes) -> None:
+    """Save as nano and `cat >` do: truncate, write."""
+    restore(path, edited(loaded))
+
+
+def sed(path: Path, _: bytes) -> None:
+    """`sed -i`: reads what stands there now."""
+    script = "s/Postgres or Redis?/Postgres, Redis or SQLite?/"
+    subprocess.run(
+        ["perl", "-i", "-pe", script] if os.uname().sysname == "Darwin" else ["sed", "-i", script, path], check=True
+    )
+
+
+def shell(text: str) -> Save:
+    """`printf … >> file`."""
+
+    def save(path: Path, _: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(text.encode())
+
+    return save
+
+
+SAVES: Mapping[str, Save] = {"rename over": rename_over, "in place": in_place, "sed -i": sed}
+TYPED: Mapping[str, str] = {
+    "a headed turn": "\n## Turn 9 - user\n\nSQLite? Consider\n\nturn: b.\n",
+    "a turn without heading": "SQLite? Consider\nTURN: B\n",
+    "a line": "SQLite? Consider\n",
+    "an unfinished line": "SQLite? Consider",
+    "a blank line": "\n",
+}
+
+
+def deliver(log: LogFile, token: str) -> int:
+    """Append a turn as a daemon does, again after an error that passes; how many tries it took."""
+    for attempt in range(1, 5):
+        try:
+            log.append(turn(token), log.journals.of("A"))
+        except DialogdError:
+            continue
+        return attempt
+    raise AssertionError("was never appended")
+
+
+def is_told(log: LogFile, token: str) -> bool:
+    """True when what is gone from the file is known, with its text."""
+    present = {entry.chain for entry in log.read(full=True).entries}
+    return token in "".join(log.journals.dropped(present))
+
+
+def around(folder: Path, save: Save) -> list[tuple[str, Path, LogFile, int, bool]]:
+    """The same save at every moment of an append: before each of its system calls, and after the last.
+
+    Gives the moment, the file, its log, the tries that the append took, and whether the read-back was yet to come.
+    """
+    rehearsal = log_of(dialog_file(folder))
+    rehearsal.append(turn("first"), rehearsal.journals.of("A"))
+    names = [*moments(lambda: rehearsal.append(turn("second"), rehearsal.journals.of("A"))), "the end"]
+    assert len(names) > 20
+    flushed = max(index for index, name in enumerate(names) if name == "fsync")
+    read_back = names.index("stat", flushed)
+    done = []
+    for moment, name in enumerate(names):
+        place = folder / str(moment)
+        place.mkdir()
+        log = log_of(dialog_file(place))
+        log.append(turn("first"), log.journals.of("A"))
+        loaded, path, tries = log.path.read_bytes(), log.path, 0
+
+        def work(log: LogFile = log) -> None:
+            nonlocal tries
+            tries = deliver(log, "second")
+
+        at({moment: lambda path=path, loaded=loaded: save(path, loaded)}, work)  # type: ignore[misc]
+        if moment == len(names) - 1:
+            save(path, loaded)
+        done.append((f"before {moment} {name}", path, log, tries, moment <= read_back))
+    return done
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_an_editors_save_loses_no_turn_unseen(tmp_path: Path, save: str) -> None:
+    """Saved before the entry is read back, the turn is in the file after all; later, it is known to be dropped."""
+    for moment, path, log, tries, in_time in around(tmp_path, SAVES[save]):
+        assert b"Postgres, Redis or SQLite?" in path.read_bytes(), moment
+        assert times(path, "first") == 1, moment
+        assert tries <= 2, moment
+        found = times(path, "second")
+        assert found == 1 or (found == 0 and not in_time and is_told(log, "second")), moment
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_a_persons_typing_is_kept_and_loses_no_turn(tmp_path: Path, typed: str) -> None:
+    """Appended at any moment, the person's bytes stand whole, and the turn is in the file once."""
+    text = TYPED[typed]
+    for moment, path, _, tries, _ in around(tmp_path, shell(text)):
+        data = path.read_bytes()
+        assert text.encode() in data, moment
+        assert times(path, "first") == 1, moment
+        assert times(path, "second") == 1, moment
+        assert tries == 1, moment
+
+
+@pytest.mark.parametrize("later", [1, pytest.param(3, marks=pytest.mark.slow), 100])
+def test_a_save_that_takes_its_time_loses_no_turn_unseen(tmp_path: Path, later: int) -> None:
+    """Truncated at one moment and written at a later one, the turn is in the file, or known to be dropped."""
+    rehearsal = log_of(dialog_file(tmp_path))
+    rehearsal.append(turn("first"), rehearsal.journals.of("A"))
+    count = len(moments(lambda: rehearsal.append(turn("second"), rehearsal.journals.of("A"))))
+    for moment in range(count):
+        place = tmp_path / str(moment)
+        place.mkdir()
+        log = log_of(dialog_file(place))
+        log.append(turn("first"), log.journals.of("A"))
+        fd = os.open(log.path, os.O_WRONLY)
+        saved = [edited(log.path.read_bytes())]
+
+        def truncate(fd: int = fd) -> None:
+            os.ftruncate(fd, 0)
+
+        def write(fd: int = fd, saved: list[bytes] = saved) -> None:
+            while saved:
+                os.write(fd, saved.pop())
+
+        def once(log: LogFile = log) -> None:
+            try:
+                log.append(turn("second"), log.journals.of("A"))
+            except DialogdError:
+                return
+
+        at({moment: truncate, moment + later: write}, once)
+        write()
+        os.close(fd)
+        deliver(log, "second")
+        assert b"Postgres, Redis or SQLite?" in log.path.read_bytes(), moment
+        assert times(log.path, "first") == 1, moment
+        found = times(log.path, "second")
+        assert found == 1 or (found == 0 and is_told(log, "second")), moment
+
+
+def naive_append(path: Path, entry: bytes) -> None:
+    """What everybody writes first: open, write, flush, done."""
+    fd = os.open(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        os.write(fd, entry)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+@pytest.mark.parametrize("save", ["rename over", "in place"])
+def test_the_naive_appender_loses_a_turn_to_an_editors_save(tmp_path: Path, save: str) -> None:
+    """The control: the same saves at the moments of a plain append leave nothing of the turn, and nobody knows."""
+    log = log_of(dialog_file(tmp_path))
+    log.append(turn("first"), log.journals.of("A"))
+    loaded = log.path.read_bytes()
+    log.append(turn("second"), log.journals.of("A"))
+    entry = log.path.read_bytes()[len(loaded) :]
+    lost = 0
+    count = len(moments(lambda: naive_append(log.path, entry)))
+    for moment in range(count):
+        restore(log.path, loaded)
+        at({moment: lambda: SAVES[save](log.path, loaded)}, lambda: naive_append(log.path, entry))
+        lost += times(log.path, "second") == 0
+    assert lost > 0

@@ -1,0 +1,110 @@
+"""Processes that append to one dialog file at the same time: `python -m tests.logfile.writers HOW FILE COUNT EACH`.
+
+HOW is one of
+    ours      through LogFile
+    stubborn  the same, going on after an error
+    one-debt  through LogFile; all answer the same debt
+    holding   the same; says `held` under the lock, and waits there for a byte on stdin
+    archive   no append: copy the file to the folder `archive` beside it
+    naive     read, compose, write, flush; no lock
+Each prints what it was told is in the file, one word per line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from dialogd.archive import archive
+from dialogd.errors import DialogdError
+from dialogd.logfile import Addition, LogFile
+from dialogd.protocol import grammar, render
+from dialogd.protocol.model import Dialog
+from tests.logfile.files import log_of, turn
+
+
+def ours(log: LogFile, word: str) -> bool:
+    """Append as dialogd does."""
+    return log.append(turn(word), log.journals.of(word.partition("-")[0])) is not None
+
+
+def stubborn(log: LogFile, word: str) -> bool:
+    """Append as dialogd does, and whatever happens go on with the next."""
+    try:
+        return ours(log, word)
+    except DialogdError as error:
+        print(error, file=sys.stderr)
+        return False
+
+
+def one_debt(log: LogFile, word: str) -> bool:
+    """Answer turn 1 unless it is answered."""
+    make = turn(word)
+    return log.append(lambda now: make(now) if now.state.debt("A") else None, log.journals.of(word[:2])) is not None
+
+
+def holding(log: LogFile, word: str) -> bool:
+    """Answer turn 1, slowly: stand still while the lock is held."""
+    make = turn(word)
+
+    def wait(now: Dialog) -> Addition | None:
+        os.write(1, b"held\n")
+        os.read(0, 1)
+        return make(now) if now.state.debt("A") else None
+
+    return log.append(wait, log.journals.of(word[:2])) is not None
+
+
+def to_archive(log: LogFile, word: str) -> bool:
+    """Copy the dialog."""
+    return archive(log.read(), log.path, log.path.parent / "archive").exists()
+
+
+def naive(log: LogFile, word: str) -> bool:
+    """Append as everybody does at first."""
+    dialog = grammar.parse(log.path.read_bytes())
+    addition = turn(word)(dialog)
+    if addition is None:
+        return False
+    entry = render.render(addition.draft, dialog.last.chain if dialog.last else "")
+    with log.path.open("ab") as file:
+        file.write(render.joint(dialog) + entry)
+        file.flush()
+        os.fsync(file.fileno())
+    return True
+
+
+HOW = {
+    "ours": ours,
+    "stubborn": stubborn,
+    "one-debt": one_debt,
+    "holding": holding,
+    "archive": to_archive,
+    "naive": naive,
+}
+
+
+def main(how: str, file: str, count: str, each: str) -> None:
+    """Fork the writers; all wait for the last one to be there."""
+    ready, go = os.pipe()
+    children = []
+    for number in range(int(count)):
+        child = os.fork()
+        if child == 0:
+            os.close(go)
+            os.read(ready, 1)
+            log = log_of(Path(file))
+            for k in range(int(each)):
+                word = f"w{number}-{k}"
+                if HOW[how](log, word):
+                    os.write(1, f"{word}\n".encode())
+            os._exit(0)
+        children.append(child)
+    os.close(go)
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    sys.exit(max(codes, key=abs))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,498 @@
+"""Consensus is mutual and exact: the same text, signed by every agent; everything less is not the end."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from dialogd.protocol.fold import refers_to
+from dialogd.protocol.hashing import digest
+from dialogd.protocol.marks import Reply, read_reply, same_text, summary_of, tolerant
+from dialogd.protocol.model import Dialog, Mark
+from dialogd.protocol.verdict import rule
+from dialogd.testing.room import Room, opening
+
+POSTGRES = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
+REDIS = "## Consensus Summary\n\nSessions live in Redis.\n\n[CONSENSUS_REACHED]"
+
+
+def talk(*lines: str, agents: str = "AB") -> Room:
+    """A room in which the lines were said, in order, by whoever's turn it was."""
+    room = Room(opening(*agents))
+    for line in lines:
+        (me,) = room.dialog.state.owing
+        room.thinks(me)
+        room.answers(me, line)
+    return room
+
+
+def outcome(room: Room) -> str | None:
+    """How it ended, if it has."""
+    end = room.dialog.state.outcome
+    return end.name if end else None
+
+
+def signers(room: Room) -> str:
+    """Who has signed the text on the table; "-" when there is none."""
+    standing = room.dialog.state.standing
+    return "".join(who for who, _ in standing.signers) if standing else "-"
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "[AGREE: P1]",
+        "[AGREE P1]",
+        "**[agree: p1]**.",
+        "- [AGREE: P1 | it is simpler]",
+        "[AGREE: P1, because it is simpler]",
+        "[CONSENSUS_REACHED]",
+        "[AGREE: P1]\n[CONSENSUS_REACHED]",
+        POSTGRES,
+        f"[AGREE: P1]\n\n{POSTGRES}",
+        POSTGRES.replace("Postgres.", "Postgres. \t "),
+        POSTGRES.replace("\n\nSessions", "\n\n\n\nSessions").replace("Postgres.", "Postgres.\n\n"),
+        POSTGRES.replace("## Consensus Summary", "**Consensus Summary:**"),
+        POSTGRES.replace("\n", "\r\n"),
+    ],
+)
+def test_two_who_sign_the_same_text_end_the_dialog(signature: str) -> None:
+    """By its number, by the mark alone, or by the same text again, blanks aside."""
+    room = talk("I propose Postgres.", "Why?", POSTGRES, f"Fine.\n\n{signature}")
+    state = room.dialog.state
+    assert state.outcome is not None
+    assert (state.outcome.name, state.outcome.by, state.owing) == ("CONSENSUS_REACHED", "B", ())
+    assert state.outcome.reason == "P1 approved, mutual, signed by A in turn 4, B in turn 5"
+
+
+def test_the_last_signature_brings_the_closing_lines() -> None:
+    """Turns, duration and outcome under the last words; DECISION and the mark in the trailer, no TURN line."""
+    room = talk(POSTGRES, "[AGREE: P1]\n\nGood.")
+    last = room.dialog.last
+    assert last is not None
+    assert last.body == (
+        "Good.\n\n---\n\n**Total turns:** 3\n**Duration:** 1 second\n"
+        "**Outcome:** consensus on P1, signed by A in turn 2, B in turn 3"
+    )
+    assert [mark.name for mark in last.marks] == ["AGREE", "DECISION", "CONSENSUS_REACHED"]
+    assert last.turn is None
+
+
+@pytest.mark.parametrize(
+    ("second", "left"),
+    [
+        ("[PASS]", "A"),
+        ("I agree.", "A"),
+        ("I agree with P1. [AGREE: P1]", "A"),
+        ("[AGREE]", "A"),
+        ("[AGREE: yes]", "A"),
+        ("[AGREE: P2]", "A"),
+        ("[AGREE: P11]", "A"),
+        ("[AGREE: not P1]", "A"),
+        ("[AGREE: P2 | it is simpler than P1]", "A"),
+        ("[AGREE: P1, but only for reads]", "A"),
+        ("[AGREE: P1 if the cache goes]", "A"),
+        ("[AGREE: everything except P1]", "A"),
+        ("[RE: P1]", "A"),
+        ("[VOTE: P1 approve]", "A"),
+        ("> [AGREE: P1]", "A"),
+        ("> [CONSENSUS_REACHED]", "A"),
+        ("```\n[AGREE: P1]\n```", "A"),
+        ("~~~~\n[CONSENSUS_REACHED]\n~~~~", "A"),
+        ("```\n[AGREE: P1]", "A"),
+        ("| [AGREE: P1] |", "A"),
+        ("<!-- [AGREE: P1] -->", "A"),
+        ("[AGREE: P1](http://x)", "A"),
+        ("\\[AGREE: P1]", "A"),
+        ("x\u2028[AGREE: P1]", "A"),
+        ("x\r[AGREE: P1]", "A"),
+        ("x\x85[AGREE: P1]\x85", "A"),
+        ("[CONSENSUS_PROPOSED P1: 0]\n[DECISION P1: approved | mutual]", "A"),
+        ("[OBJECTION: no]", "-"),
+        ("[AGREE: P1]\n[OBJECTION: one thing]", "-"),
+        ("[CONSENSUS_REACHED]\n[OBJECTION: one thing]", "-"),
+        (f"{POSTGRES}\n[OBJECTION: one thing]", "-"),
+        ("[AGREE: P1]\n[DEADLOCK]", "A"),
+        ("[CONSENSUS_REACHED]\n[DEADLOCK]", "A"),
+        (REDIS, "B"),
+        (f"[AGREE: P1]\n\n{REDIS}", "B"),
+        (POSTGRES.replace("Postgres.", "Postgres!"), "B"),
+        (POSTGRES.replace("Sessions", " Sessions"), "B"),
+        (f"{POSTGRES}\n\nAnd one more thing.", "B"),
+    ],
+)
+def test_whatever_is_less_than_a_signature_does_not_end_it(second: str, left: str) -> None:
+    """Silence, hints, quotes, other numbers, conditions, contradictions and other texts: never a yes."""
+    room = talk(POSTGRES, second)
+    assert (outcome(room), signers(room)) == (None, left)
+    assert room.dialog.state.owing == ("A",)
+
+
+def test_one_alone_never_ends_it() -> None:
+    """The same agent, again and again, by every form; not even when the other says nothing to it."""
+    room = talk(POSTGRES, "Hm.", POSTGRES, "Hm.", "[AGREE: P1]", "Hm.", "[CONSENSUS_REACHED]", "Hm.")
+    assert (outcome(room), signers(room)) == (None, "A")
+    assert room.dialog.state.standing is not None
+    assert room.dialog.state.standing.replaced == 0
+
+
+def test_a_signature_stays_while_nobody_objects() -> None:
+    """The signer may talk on, and the other may sign turns later."""
+    room = talk(POSTGRES, "Let me think.", "Take your time.", "[AGREE: P1]")
+    assert outcome(room) == "CONSENSUS_REACHED"
+
+
+def test_an_objection_clears_the_table() -> None:
+    """After it nobody can sign the old text by its number; the same text anew is a new one."""
+    room = talk(POSTGRES, "[OBJECTION: cost]", "[AGREE: P1]", "[AGREE: P1]")
+    assert (outcome(room), signers(room)) == (None, "-")
+    room = talk(POSTGRES, "[OBJECTION: cost]", POSTGRES, "[AGREE: P1]")
+    assert (outcome(room), signers(room)) == (None, "A")
+    room = talk(POSTGRES, "[OBJECTION: cost]", POSTGRES, "[AGREE: P2]")
+    assert outcome(room) == "CONSENSUS_REACHED"
+
+
+@pytest.mark.parametrize("against", ["[OBJECTION: one thing]", "[DEADLOCK]"])
+def test_a_text_that_comes_with_an_objection_is_not_on_the_table(against: str) -> None:
+    """A claim and its contradiction in one reply: only the contradiction counts."""
+    room = talk(f"{POSTGRES}\n{against}", "[AGREE: P1]")
+    assert (outcome(room), signers(room)) == (None, "-")
+    assert [mark.name for mark in room.dialog.entries[1].marks] == [against.strip("[]").split(":")[0]]
+
+
+def test_a_bare_claim_is_no_mark_at_all() -> None:
+    """Should one get as far as the ruling: with no text on the table it comes to nothing."""
+    ruling = rule(Room(opening()).dialog, "A", Reply("Yes.", (Mark("CONSENSUS_REACHED"),)))
+    assert (ruling.marks, ruling.turn, ruling.outcome) == ((), ("B",), "")
+
+
+def test_the_proposers_own_objection_clears_it_too() -> None:
+    """Whoever objects."""
+    room = talk(POSTGRES, "Hm.", "[OBJECTION: I was wrong]", "[AGREE: P1]")
+    assert (outcome(room), signers(room)) == (None, "-")
+
+
+def test_a_turn_of_the_persons_clears_it_and_a_note_does_not() -> None:
+    """The person outranks everyone."""
+    room = talk(POSTGRES)
+    room.say("Cheap, too.", note=True)
+    assert signers(room) == "A"
+    room.say("I want Redis.")
+    assert signers(room) == "-"
+    room.thinks("B")
+    room.answers("B", "[AGREE: P1]")
+    assert outcome(room) is None
+
+
+def test_a_different_text_replaces_it_and_that_is_counted() -> None:
+    """Only the newest can be signed; from the second replacement on the next agent is told to sign or object."""
+    room = talk(POSTGRES, REDIS)
+    standing = room.dialog.state.standing
+    assert standing is not None
+    assert (standing.proposal.ref, standing.replaced, signers(room)) == ("P2", 1, "B")
+    assert "sign P2 as it stands" not in room.thinks("A")
+    room.answers("A", POSTGRES)
+    assert "replaced 2 times by now, so sign P3 as it stands" in room.thinks("B")
+    room.answers("B", "[AGREE: P2]")
+    assert (outcome(room), signers(room)) == (None, "A")
+    room.thinks("A")
+    room.answers("A", "[AGREE: P3]")
+    assert outcome(room) is None
+    room.thinks("B")
+    room.answers("B", "[AGREE: P3]")
+    assert outcome(room) == "CONSENSUS_REACHED"
+
+
+def test_a_claim_without_a_text_is_asked_back_once_and_then_counts_as_absent() -> None:
+    """The question says what is missing; the same again is a plain turn."""
+    room = Room(opening(), A=["We agree.\n[CONSENSUS_REACHED]", "As I said.\n[CONSENSUS_REACHED]"], B=["Do we?"])
+    room.run()
+    assert [who for who, _ in room.questions] == ["A"]
+    assert "## Consensus Summary" in room.questions[0][1]
+    assert [entry.body for entry in room.dialog.entries[1:]] == ["As I said.", "Do we?"]
+    assert (outcome(room), room.dialog.entries[1].marks) == (None, ())
+
+
+def test_an_answer_to_the_question_back_counts() -> None:
+    """With its summary the second time, the text is on the table."""
+    room = Room(opening(), A=["[CONSENSUS_REACHED]", POSTGRES], B=["[AGREE: P1]"])
+    room.run()
+    assert outcome(room) == "CONSENSUS_REACHED"
+
+
+def test_an_agreed_text_is_never_cut() -> None:
+    """Too long, it is asked back; too long again, it is a turn with an attachment and no claim."""
+    long = f"{'x' * 300}\n\n{POSTGRES}"
+    room = Room(opening(keys=["Max Message: 200"]), A=[long, long], B=["Hm."])
+    room.run()
+    assert "shorter" in room.questions[0][1]
+    assert (signers(room), len(room.attachments)) == ("-", 1)
+    assert "[CONSENSUS_REACHED]" not in room.text
+
+
+def test_an_empty_reply_is_asked_back() -> None:
+    """Nothing at all is not taken for a turn at once."""
+    room = Room(opening(), A=[" \n", "[PASS]"])
+    room.run()
+    assert "empty" in room.questions[0][1]
+    assert [str(mark) for mark in room.dialog.entries[-1].marks] == ["[PASS]"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "ended"),
+    [
+        ([POSTGRES, "[AGREE: P1]"], False),
+        ([POSTGRES, "[AGREE: P1]", "Hm."], False),
+        ([POSTGRES, "[AGREE: P1]", "[AGREE: P1]"], True),
+        ([POSTGRES, "[AGREE: P1]", "Hm.", "Well?", "So?", "[AGREE: P1]"], True),
+        ([POSTGRES, "[AGREE: P1]", "[OBJECTION: no]", "[AGREE: P1]", "[AGREE: P1]"], False),
+        ([POSTGRES, "[AGREE: P1]", REDIS, "[AGREE: P2]"], False),
+        ([POSTGRES, "[AGREE: P1]", REDIS, "[AGREE: P2]", "[AGREE: P2]"], True),
+        ([POSTGRES, "[AGREE: P1]", REDIS, "[AGREE: P1]", "[AGREE: P2]"], False),
+    ],
+)
+def test_among_three_all_must_sign(lines: list[str], ended: bool) -> None:
+    """Two of three are not enough; the third may come later."""
+    assert (outcome(talk(*lines, agents="ABC")) == "CONSENSUS_REACHED") is ended
+
+
+def test_in_a_round_signatures_come_in_any_order() -> None:
+    """All three in one round over a text of the round before: the last one ends it, with open debts of nobody."""
+    room = talk(POSTGRES, "Hm.", "Hm.", agents="ABC")
+    room.say("Note only.", note=True)
+    room.types("\n## Note — User\n\nTURN: C, B\n")
+    for me in ("C", "B"):
+        room.thinks(me)
+        room.answers(me, "[AGREE: P1]")
+    assert outcome(room) == "CONSENSUS_REACHED"
+
+
+def test_with_one_agent_an_end_waits_for_the_person() -> None:
+    """Nobody ends a dialog alone, except the person."""
+    for line in (POSTGRES, "[DEADLOCK]", "[CONSENSUS_REACHED]"):
+        room = talk(line, agents="A")
+        assert (outcome(room), room.dialog.state.owing) == (None, ("USER",))
+    room.types("\n[CONSENSUS_REACHED]\n")
+    assert outcome(room) == "CONSENSUS_REACHED"
+
+
+def test_a_deadlock_needs_everybody_in_a_row() -> None:
+    """One alone does not call it; a word in between takes it back; two in a row end it, with closing lines."""
+    assert outcome(talk("[DEADLOCK]", "Not yet.", "[DEADLOCK]", "Not yet.")) is None
+    room = talk("[DEADLOCK]", "Both positions.\n[DEADLOCK]")
+    end = room.dialog.state.outcome
+    assert end is not None
+    assert (end.name, end.by) == ("DEADLOCK", "B")
+    assert "deadlock, called by A, B" in room.dialog.entries[-1].body
+    assert outcome(talk("[DEADLOCK]", "[DEADLOCK]", agents="ABC")) is None
+    assert outcome(talk("[DEADLOCK]", "[DEADLOCK]", "[DEADLOCK]", agents="ABC")) == "DEADLOCK"
+
+
+def test_a_persons_turn_takes_a_call_for_a_deadlock_back() -> None:
+    """What was called before it does not count after it."""
+    room = talk("[DEADLOCK]")
+    room.say("Try harder.")
+    room.thinks("B")
+    room.answers("B", "[DEADLOCK]")
+    assert outcome(room) is None
+
+
+def test_proposals_are_numbered_by_the_daemon() -> None:
+    """In order over all agents, whatever numbers the agents use themselves; texts on the table take part."""
+    room = talk("[PROPOSAL: a]\n[PROPOSAL P9: b]", f"[PROPOSAL: c]\n\n{POSTGRES}", "[PROPOSAL: d]")
+    assert [(p.ref, p.by) for p in room.dialog.state.proposals] == [
+        ("P1", "A"),
+        ("P2", "A"),
+        ("P3", "B"),
+        ("P4", "B"),
+        ("P5", "A"),
+    ]
+    standing = room.dialog.state.standing
+    assert standing is not None
+    assert (standing.proposal.ref, standing.proposal.sha) == ("P4", digest("Sessions live in Postgres."))
+    assert standing.proposal.text == "Sessions live in Postgres."
+
+
+def test_turns_by_hand_propose_and_sign_by_the_same_rules() -> None:
+    """A person who plays both agents: a text, a signature; the end only by an outcome mark without a TURN line."""
+    text = opening() + f"\n## Turn 2 — Claude A\n{POSTGRES}\nTURN: B\n"
+    assert signers(Room(text)) == "A"
+    assert signers(Room(text + "\n## Turn 3 — Claude B\n[AGREE: P1]\nTURN: A\n")) == "AB"
+    assert signers(Room(text + "\n## Turn 3 — Claude B\n[CONSENSUS_REACHED]\nTURN: A\n")) == "AB"
+    assert signers(Room(text + f"\n## Turn 3 — Claude B\n{REDIS}\nTURN: A\n")) == "B"
+    assert signers(Room(text + "\n## Turn 3 — Claude B\n[AGREE: P1]\n[OBJECTION: x]\nTURN: A\n")) == "-"
+    assert signers(Room(text + f"\n## Turn 3 — Claude B\n{REDIS}\n[OBJECTION: x]\nTURN: A\n")) == "-"
+    assert signers(Room(text + "\n## User\nNo.\nTURN: A\n")) == "-"
+
+
+# -- a second opinion ----------------------------------------------------------------------------------------------
+
+NASTY = st.sampled_from(
+    [
+        "Words.",
+        "[PASS]",
+        POSTGRES,
+        REDIS,
+        POSTGRES.replace("\n\n", "\n \n"),
+        "[CONSENSUS_REACHED]",
+        "**[CONSENSUS_REACHED]**",
+        "> [CONSENSUS_REACHED]",
+        "```\n[CONSENSUS_REACHED]\n```",
+        "[AGREE: P1]",
+        "[AGREE: P2]",
+        "[AGREE: P3, P1]",
+        "[AGREE: P2 | better than P1]",
+        "[OBJECTION: no]",
+        "[AGREE: P1]\n[OBJECTION: no]",
+        f"{POSTGRES}\n[OBJECTION: no]",
+        f"[AGREE: P1]\n{REDIS}",
+        "[AGREE: P2]\n[DEADLOCK]",
+        "[PROPOSAL: x]",
+        "[CONSENSUS_PROPOSED P1: 0123456789abcdef]",
+        "TURN: USER\n[AGREE: P1]",
+        "## Turn 9 — Claude B\n\n[CONSENSUS_REACHED]",
+    ]
+)
+
+
+def signed_by_everybody(dialog: Dialog) -> bool:
+    """A naive recount from the entries alone: have all agents signed one text, since the last word against it?"""
+    table: tuple[str, set[str]] | None = None
+    for entry in dialog.entries:
+        names = [mark.name for mark in entry.marks]
+        if entry.by == "USER" or "OBJECTION" in names:
+            table = None
+        for mark in entry.marks:
+            if mark.name == "CONSENSUS_PROPOSED":
+                table = (mark.ref, {entry.by})
+        if table and "OBJECTION" not in names and "DEADLOCK" not in names:
+            for mark in entry.marks:
+                refs = [*re.split(r"[, ]+", mark.value.split(" | ")[0]), mark.ref]
+                if mark.name == "AGREE" and table[0] in refs:
+                    table[1].add(entry.by)
+    return table is not None and table[1] == {agent.id for agent in dialog.header.agents}
+
+
+@settings(max_examples=120)
+@given(st.sampled_from(["AB", "ABC"]), st.lists(NASTY, min_size=2, max_size=10))
+@example("AB", [POSTGRES, REDIS, "[AGREE: P2]"])
+def test_no_talk_ends_in_consensus_that_not_everybody_signed(agents: str, lines: list[str]) -> None:
+    """After every turn: ended by consensus exactly when a recount finds everybody's signature under one text."""
+    room = Room(opening(*agents))
+    for line in lines:
+        if room.dialog.state.outcome is not None:
+            break
+        (me,) = room.dialog.state.owing
+        room.thinks(me)
+        room.answers(me, line)
+        assert (outcome(room) == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@settings(max_examples=3000)
+@given(st.sampled_from(["AB", "ABC"]), st.lists(NASTY, min_size=2, max_size=14))
+def test_no_talk_ends_in_consensus_that_not_everybody_signed_at_length(agents: str, lines: list[str]) -> None:
+    """The same, many more times."""
+    room = Room(opening(*agents))
+    for line in lines:
+        if room.dialog.state.outcome is None:
+            (me,) = room.dialog.state.owing
+            room.thinks(me)
+            room.answers(me, line)
+            assert (outcome(room) == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
+
+
+@settings(max_examples=60)
+@given(st.lists(NASTY, max_size=12))
+def test_one_talker_never_ends_a_dialog(lines: list[str]) -> None:
+    """Whatever A says, in any order, while B only passes: it is not over."""
+    room = Room(opening(keys=["Max Turns: 1000"]))
+    for line in lines:
+        for me, words in (("A", line), ("B", "[PASS]")):
+            if room.dialog.state.owing == ("USER",):
+                room.pass_on()
+            room.thinks(me)
+            room.answers(me, words)
+    assert outcome(room) is None
+
+
+# -- the reader of replies -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"),
+    [
+        ("[PROPOSAL: use Postgres]", Mark("PROPOSAL", "use Postgres")),
+        ("  [proposal : use   Postgres ]  ", Mark("PROPOSAL", "use Postgres")),
+        ("- [PROPOSAL P1: x]", Mark("PROPOSAL", "x", "P1")),
+        ("12) **[Agree p4]**:", Mark("AGREE", "", "P4")),
+        ("* `[CONFIDENCE: 0.8]`", Mark("CONFIDENCE", "0.8")),
+        ("__[Consensus Reached]__!", Mark("CONSENSUS_REACHED")),
+        ("[QUESTION-FOR-USER: why [now]?]", Mark("QUESTION_FOR_USER", "why [now]?")),
+        ("~~[PASS]~~", Mark("PASS")),
+        ("[IDEA:]", Mark("IDEA")),
+        ("[IDEA: a | b]", Mark("IDEA", "a | b")),
+        ("[NOTE: x]", None),
+        ("[x]", None),
+        ("- [ ] task", None),
+        ("[PASS](http://x)", None),
+        ("see [PASS]", None),
+        ("[PASS] and more", None),
+        ("> [PASS]", None),
+        ("[[PASS]]", None),
+        ("[PASS", None),
+        ("PASS", None),
+        ("[]", None),
+    ],
+)
+def test_marks_are_read_as_models_write_them(line: str, mark: Mark | None) -> None:
+    """Bold, bulleted, numbered, indented, punctuated, in any case; but alone on the line, and known."""
+    assert tolerant(line) == mark
+
+
+def test_marks_are_lifted_and_the_rest_stays() -> None:
+    """A reply's marks leave its text without holes; fenced, quoted and foreign ones stay where they are."""
+    reply = read_reply("One.\n\n[IDEA: a]\n\nTwo.\n[IDEA: a]\n```\n[IDEA: b]\n```\n> [IDEA: c]\n[STOPPED]\n\n[PASS]")
+    assert reply.body == "One.\n\nTwo.\n```\n[IDEA: b]\n```\n> [IDEA: c]\n[STOPPED]"
+    assert [str(mark) for mark in reply.marks] == ["[IDEA: a]", "[PASS]"]
+    assert (reply.has("PASS"), reply.has("STOPPED")) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("body", "summary"),
+    [
+        ("## Consensus Summary\nA\n\nB", "A\n\nB"),
+        ("text\n\n### final consensus summary:\n\nA", "A"),
+        ("**Consensus Summary:** A", "A"),
+        ("**Consensus Summary**\nA", "A"),
+        ("## Consensus Summary\nold\n\n## Consensus Summary\nnew", "new"),
+        ("## Consensus Summary\nA\n\n## Next steps\nB", "A\n\n## Next steps\nB"),
+        ("Consensus summary\nA", "A"),
+        ("```\n## Consensus Summary\nA\n```", ""),
+        ("> ## Consensus Summary\nA", ""),
+        ("The consensus summary is A", ""),
+        ("Consensus summary follows below", ""),
+        ("## Consensus Summary", ""),
+    ],
+)
+def test_the_summary_is_what_stands_under_its_heading(body: str, summary: str) -> None:
+    """The last such heading, as models write it; never one in a fence, a quote or a sentence."""
+    assert summary_of(body) == summary
+
+
+def test_the_same_text_is_the_same_but_for_blanks() -> None:
+    """Blanks at line ends and runs of empty lines don't matter; any other character does."""
+    assert same_text("a \n\n\n\nb\t\n") == same_text("a\n\nb") == "a\n\nb"
+    assert len({same_text(text) for text in ("a\nb", "a\n\nb", " a\nb", "a b", "A\nb")}) == 5
+
+
+def test_only_the_numbers_a_value_begins_with_are_meant() -> None:
+    """A list of numbers counts; a number that is mentioned later, or qualified, does not."""
+    meant = ["P4", "p4", "**P4**", "P4.", "P4 | ok", "P4: ok", "P1, P4", "P1 and P4", "3, P4", "P4 - ok", "with P4"]
+    not_meant = ["", "not P4", "P44", "P4x", "XP4", "P2 | unlike P4", "all but P4", "P4 but not all", "P4 unless"]
+    assert [value for value in meant if not refers_to(Mark("AGREE", value), "P4")] == []
+    assert [value for value in not_meant if refers_to(Mark("AGREE", value), "P4")] == []

@@ -1,0 +1,495 @@
+"""Who owes a turn: rounds, order, failures, stalls, limits, and what the person does about them."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from dialogd.errors import BackendError, Refused
+from dialogd.protocol.decide import Reply, Stop
+from dialogd.protocol.fold import limit
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.model import USER, Limits, State
+from dialogd.testing.room import Room, opening, waits
+
+BROKEN = BackendError("exit code 1", fix="look at its log")
+
+
+def owing(room: Room) -> tuple[str, ...]:
+    """Who owes a turn now."""
+    return room.dialog.state.owing
+
+
+def outcome(room: Room) -> str | None:
+    """How it ended, if it has."""
+    end = room.dialog.state.outcome
+    return end.name if end else None
+
+
+def chatty(text: str, turns: int = 20) -> Room:
+    """A room in which everybody always has something to say."""
+    agents = [agent.id for agent in parse(text.encode()).header.agents]
+    return Room(text, **{me: [f"{me} says {n}" for n in range(turns)] for me in agents})
+
+
+def speakers(room: Room) -> str:
+    """The ids of all turns' speakers in order; `u` for the person."""
+    return "".join("u" if entry.by == USER else entry.by for entry in room.dialog.turns)
+
+
+@pytest.mark.parametrize("order", ["".join(p) for p in permutations("ABC")])
+def test_in_a_round_each_owes_one_turn_in_any_order(order: str) -> None:
+    """`TURN: A, B, C` answered in any of the six orders: one turn each, no debt opened twice, then the next of all."""
+    room = chatty(opening("A", "B", "C", turn="A, B, C"))
+    debts = {debt.agent: debt.key for debt in room.dialog.state.debts}
+    for place, me in enumerate(order):
+        left = [who for who in "ABC" if who in order[place:]]
+        assert [waits(room.look(who)) for who in left] == ["Reply"] * len(left)
+        assert {d.agent: d.key for d in room.dialog.state.debts} == {who: debts[who] for who in left}
+        room.step(me)
+    assert speakers(room) == "u" + order
+    assert owing(room) == (chr(ord("A") + (ord(order[-1]) - ord("A") + 1) % 3),)
+    assert [waits(room.look(who)) for who in order].count("Reply") == 1
+
+
+@pytest.mark.parametrize("order", ["".join(p) for p in permutations("ABC")])
+def test_in_a_round_all_may_think_at_once(order: str) -> None:
+    """Asked at the same time and answering in any order, nobody's reply becomes a draft."""
+    room = chatty(opening("A", "B", "C", turn="A, B, C"))
+    for me in "ABC":
+        room.thinks(me)
+    assert all(room.answers(me, f"{me} thinks so") for me in order)
+    assert room.drafts == {}
+
+
+def test_a_question_in_a_round_waits_for_the_last_reply() -> None:
+    """Only when everybody has answered does the turn pass to the person."""
+    room = Room(opening("A", "B", "C", turn="A, B, C"), A=["[QUESTION_FOR_USER: how many users?]"], B=["b"], C=["c"])
+    room.step("A")
+    assert owing(room) == ("B", "C")
+    room.step("C")
+    room.step("B")
+    assert owing(room) == ("USER",)
+    assert "how many users?" in getattr(room.look("A"), "reason", "")
+    room.say("Ten.")
+    assert owing(room) == ("A",)
+
+
+def test_two_agents_alternate() -> None:
+    """A, B, A, B, and so on to the limit."""
+    room = chatty(opening("A", "B", keys=["Max Turns: 8"]))
+    room.run()
+    assert (speakers(room), outcome(room)) == ("uABABABA", "MAX_TURNS_REACHED")
+
+
+def test_three_agents_go_round() -> None:
+    """In the order of the header, from whoever began."""
+    room = chatty(opening("A", "B", "C", turn="B", keys=["Max Turns: 9"]))
+    room.run()
+    assert speakers(room) == "uBCABCABC"
+
+
+def test_any_is_for_whoever_comes_first() -> None:
+    """Both may answer; the second comes too late and keeps a draft."""
+    room = chatty(opening(turn="ANY"))
+    assert [waits(room.look(me)) for me in "AB"] == ["Reply", "Reply"]
+    room.thinks("A")
+    room.thinks("B")
+    assert room.answers("B", "me first") is not None
+    assert room.answers("A", "me too") is None
+    assert (owing(room), room.drafts) == (("A",), {"A": ["me too"]})
+
+
+def test_a_draft_is_shown_to_its_agent_next_time() -> None:
+    """Interrupted, then asked again: what was written and not sent is in the prompt, once."""
+    room = Room(opening())
+    room.thinks("A")
+    room.say("Stop: think of cost first.")
+    assert room.answers("A", "Redis is fast.") is None
+    assert "Redis is fast." in room.thinks("A")
+    assert room.answers("A", "Redis is dear.") is not None
+    room.types("TURN: A\n")
+    assert "not sent" not in room.thinks("A")
+
+
+def test_a_late_double_reply_is_refused() -> None:
+    """The same debt is paid once: a second reply to it finds it closed."""
+    room = Room(opening())
+    room.thinks("A")
+    debt = room.dialog.state.debts[0]
+    room.answers("A", "one")
+    assert debt.key not in {d.key for d in room.dialog.state.debts}
+    room.say("Again, please.", to="A")
+    assert room.dialog.state.debts[0].key != debt.key
+
+
+# -- the person ----------------------------------------------------------------------------------------------------
+
+
+def test_a_persons_turn_closes_every_debt_and_a_note_none() -> None:
+    """Speaking replaces the round; a remark leaves it as it is."""
+    room = chatty(opening("A", "B", "C", turn="A, B, C"))
+    before = room.dialog.state.debts
+    room.say("By the way.", note=True)
+    assert room.dialog.state.debts == before
+    room.say("Only C, please.", to="C")
+    assert owing(room) == ("C",)
+
+
+def test_a_persons_turn_passes_to_who_owed_who_asked_or_the_next() -> None:
+    """Nobody named: whoever was interrupted, else who asked, else the next in order."""
+    room = chatty(opening("A", "B", "C", turn="B"))
+    room.say("Wait.")
+    assert owing(room) == ("B",)
+    room.scripts["B"] = ["[QUESTION_FOR_USER: why?]"]
+    room.step("B")
+    room.say("Because.")
+    assert owing(room) == ("B",)
+    room.step("B")
+    room.stop()
+    room.say("Go on.")
+    assert owing(room) == ("C",)
+
+
+def test_a_persons_turn_always_passes_to_an_agent() -> None:
+    """Also when it is alone in the dialog, and when all others have failed: they get another chance."""
+    room = Room(opening("A"), A=["One.", "Two."])
+    room.run()
+    room.say("And?")
+    assert owing(room) == ("A",)
+    room = chatty(opening("A", "B", "C"))
+    room.scripts["A"], room.scripts["B"] = [BROKEN, "back"], [BROKEN, "back"]
+    for me in "ABC":
+        room.step(me)
+    assert owing(room) == ("USER",)
+    room.say("Try once more.")
+    assert owing(room) == ("A",)
+    room = chatty(opening("A", "B", "C", turn="B"))
+    room.scripts["B"], room.scripts["C"] = [BROKEN, "back"], [BROKEN, "back"]
+    for me in "BCA":
+        room.step(me)
+    room.say("Try once more.")
+    assert owing(room) == ("B",)
+
+
+def test_a_skip_passes_over_an_agent() -> None:
+    """In a round the others stay; alone, the next is asked; the one passed over writes nothing."""
+    room = chatty(opening("A", "B", "C", turn="A, B"))
+    room.thinks("A")
+    room.skip("A")
+    assert owing(room) == ("B",)
+    assert room.answers("A", "too late") is None
+    room.skip("B")
+    assert owing(room) == ("C",)
+    with pytest.raises(Refused, match="owes no turn"):
+        room.skip("A")
+
+
+def test_a_retry_asks_once_more_for_a_new_reply() -> None:
+    """The debt is a new one: a reply to the old one is too late."""
+    room = chatty(opening())
+    room.thinks("A")
+    room.retry("A")
+    assert owing(room) == ("A",)
+    assert room.answers("A", "old") is None
+    room.step("A")
+    assert speakers(room) == "uA"
+
+
+def test_a_pause_holds_everybody_and_nothing_runs_out() -> None:
+    """Paused, nobody acts, not even by a stall after a day; a turn under way is still appended."""
+    room = chatty(opening())
+    room.thinks("A")
+    room.pause()
+    assert room.answers("A", "I was on it.") is not None
+    room.advance(86_400)
+    assert [waits(room.look(me)) for me in "AB"] == ["paused", "paused"]
+    room.resume()
+    assert [waits(room.look(me)) for me in "AB"] == ["not_my_turn", "Reply"]
+
+
+def test_a_pause_typed_by_hand_is_one() -> None:
+    """`[PAUSED]` and `[RESUMED]` as lines of their own, touching no debt."""
+    room = chatty(opening())
+    room.types("\n[PAUSED]\n")
+    assert room.dialog.state.paused
+    assert owing(room) == ("A",)
+    room.types("\n**[resumed]**\n")
+    assert not room.dialog.state.paused
+
+
+def test_step_mode_passes_every_turn_to_the_person() -> None:
+    """Each agent turn ends in TURN: USER; passing on asks the next in order, without a word."""
+    room = chatty(opening("A", "B", more="## Setup\n\n```toml\nstep = true\n```"))
+    for expected in ("uA", "uAB", "uABA"):
+        room.run()
+        assert (speakers(room), owing(room)) == (expected, ("USER",))
+        room.pass_on()
+    assert owing(room) == ("B",)
+
+
+@pytest.mark.parametrize(
+    ("mark", "limits"),
+    [
+        ("max_turns 40", Limits(max_turns=40)),
+        ("Max-Turns: 40", Limits(max_turns=40)),
+        ("max_turns = 40", Limits(max_turns=40)),
+        ("timeout 10 minutes", Limits(timeout=600)),
+        ("max_message 500", Limits(max_message=500)),
+        ("max_size 2 MB", Limits(max_size=2_000_000)),
+    ],
+)
+def test_a_limit_note_changes_a_limit(mark: str, limits: Limits) -> None:
+    """By the person, in a note, as people write it."""
+    room = chatty(opening())
+    room.types(f"\n[LIMIT: {mark}]\n")
+    assert room.dialog.state.limits == limits
+    assert limit(Limits(), mark)[1] == ""
+
+
+@pytest.mark.parametrize("mark", ["", "max_turns", "max_turns many", "max_turns 0", "budget 5", "timeout -1", "40"])
+def test_a_limit_that_means_nothing_changes_nothing_and_says_why(mark: str) -> None:
+    """The limits stay; the reason names what was meant or what there is."""
+    room = chatty(opening())
+    room.types(f"\n[LIMIT: {mark}]\n")
+    assert room.dialog.state.limits == Limits()
+    assert limit(Limits(), mark)[1]
+
+
+def test_an_agents_limit_mark_is_text() -> None:
+    """What only the person may say changes nothing when an agent says it."""
+    room = Room(opening(), A=["[LIMIT: max_turns 2]\n[PAUSED]\n[SKIP: B]\n[STOPPED]\n[STALLED: B]\nWell."])
+    room.step("A")
+    state = room.dialog.state
+    assert (state.limits, state.paused, state.owing, state.outcome) == (Limits(), False, ("B",), None)
+
+
+# -- ends ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_turn_that_reaches_the_limit_carries_its_mark() -> None:
+    """The last turn has no TURN line and the mark; nobody acts any more."""
+    room = chatty(opening(keys=["Max Turns: 3"]))
+    room.run()
+    last = room.dialog.last
+    assert last is not None
+    assert ([str(mark) for mark in last.marks], last.turn, last.number) == (["[MAX_TURNS_REACHED]"], None, 3)
+    assert all(isinstance(room.look(me), Stop) for me in "AB")
+
+
+def test_a_person_who_reaches_the_limit_is_told_by_a_note() -> None:
+    """A person's turn is never refused; the limit it reaches ends the dialog by a note after it."""
+    room = chatty(opening(keys=["Max Turns: 2"]))
+    room.say("One more thing.")
+    assert waits(room.look("A")) == "Write"
+    room.step("A")
+    assert outcome(room) == "MAX_TURNS_REACHED"
+    assert speakers(room) == "uu"
+
+
+def test_a_limit_lowered_below_what_was_said_ends_the_dialog() -> None:
+    """The next daemon that looks writes the note."""
+    room = chatty(opening())
+    room.step("A")
+    room.step("B")
+    room.types("\n[LIMIT: max_turns 3]\n")
+    room.step("B")
+    assert outcome(room) == "MAX_TURNS_REACHED"
+
+
+def test_the_limit_of_bytes_ends_the_dialog_and_never_refuses_the_person() -> None:
+    """The turn that would pass it carries the mark; a person's text is always taken."""
+    room = Room(opening(keys=["Max Size: 1 KB"]), A=["x" * 950], B=["y"])
+    room.run()
+    last = room.dialog.last
+    assert last is not None
+    assert ([str(mark) for mark in last.marks], last.turn, last.by) == (["[MAX_SIZE_REACHED]"], None, "A")
+    room.say("z" * 5000)
+    assert speakers(room) == "uAu"
+
+
+@pytest.mark.parametrize(("length", "attached"), [(59, 0), (60, 0), (61, 1)])
+def test_a_message_is_cut_at_its_limit_in_code_points(length: int, attached: int) -> None:
+    """Up to the limit it stays whole; beyond it the rest is in an attachment that holds all of it."""
+    text = "\u00fc\U0001f600" * 40
+    room = Room(opening(keys=["Max Message: 60"]), A=[text[:length]])
+    room.step("A")
+    last = room.dialog.last
+    assert last is not None
+    assert last.body.startswith(text[: min(length, 60)])
+    assert ("more characters" in last.body, list(room.attachments.values())) == (
+        bool(attached),
+        [text[:length]] * attached,
+    )
+
+
+def test_a_file_that_grew_past_its_limit_ends_by_a_note() -> None:
+    """What the person typed is kept; the next daemon that looks ends the dialog."""
+    room = chatty(opening(keys=["Max Size: 1 KB"]))
+    room.types("\n## User\n" + "z" * 5000 + "\nTURN: B\n")
+    room.run()
+    assert (outcome(room), speakers(room)) == ("MAX_SIZE_REACHED", "uu")
+
+
+def test_a_turn_after_the_end_opens_the_dialog_and_counts_anew() -> None:
+    """A person's turn after any end: the limit counts from there, and `turns` grants more."""
+    room = chatty(opening(keys=["Max Turns: 4"]))
+    room.run()
+    assert (outcome(room), room.dialog.state.number) == ("MAX_TURNS_REACHED", 4)
+    room.say("I disagree.")
+    assert (outcome(room), room.dialog.state.counted) == (None, 1)
+    room.run()
+    assert (outcome(room), room.dialog.state.number) == ("MAX_TURNS_REACHED", 8)
+    room.say("Ten more.", turns=10)
+    room.run()
+    assert (outcome(room), room.dialog.state.number) == ("MAX_TURNS_REACHED", 19)
+
+
+def test_more_turns_can_be_granted_on_the_way() -> None:
+    """`turns` counts from the person's own turn."""
+    room = chatty(opening(keys=["Max Turns: 4"]))
+    room.step("A")
+    room.say("Take your time.", turns=5)
+    room.run()
+    assert speakers(room) == "uAu" + "BABAB"
+
+
+def test_a_note_does_not_open_an_ended_dialog() -> None:
+    """Only a turn does: remarks, skips and retries after the end leave it ended, and commands say so."""
+    room = chatty(opening())
+    room.stop("enough")
+    room.say("Just a remark.", note=True)
+    room.types("\n[SKIP: A]\n\n[RETRY: B]\n")
+    assert (outcome(room), owing(room)) == ("STOPPED", ())
+    with pytest.raises(Refused, match="has ended"):
+        room.retry("A")
+
+
+def test_a_stop_ends_it_while_an_agent_thinks() -> None:
+    """Its reply is a draft, not a turn."""
+    room = chatty(opening())
+    room.thinks("A")
+    room.stop()
+    assert room.answers("A", "but") is None
+    assert (outcome(room), speakers(room)) == ("STOPPED", "u")
+
+
+# -- failures and stalls -------------------------------------------------------------------------------------------
+
+
+def test_of_two_agents_a_failed_one_leaves_the_turn_to_the_person() -> None:
+    """The error is a note with cause and fix; a retry asks it again, and its turn clears the error."""
+    room = Room(opening(), A=[BROKEN, "Now it works."])
+    room.step("A")
+    note = room.dialog.last
+    assert note is not None
+    assert [str(mark) for mark in note.marks] == ["[AGENT_ERROR: A | exit code 1 | look at its log]"]
+    assert (note.number, owing(room), room.dialog.state.failed) == (0, ("USER",), {"A"})
+    room.retry("A")
+    room.step("A")
+    assert (owing(room), room.dialog.state.failed) == (("B",), frozenset())
+
+
+def test_of_three_agents_a_failed_one_is_passed_over() -> None:
+    """The next goes on; the failed one is not asked again by itself, until the person speaks."""
+    room = chatty(opening("A", "B", "C", keys=["Max Turns: 9"]))
+    room.scripts["A"] = [BROKEN, "back"]
+    for me in "ABCBC":
+        room.step(me)
+    assert speakers(room) == "uBCBC"
+    room.say("A, are you there?")
+    assert room.dialog.state.failed == frozenset()
+    room.run()
+    assert "A" in speakers(room)
+
+
+def test_a_failure_in_a_round_leaves_the_others_their_turns() -> None:
+    """One of three fails, the other two answer, the round ends."""
+    room = chatty(opening("A", "B", "C", turn="A, B, C"))
+    room.scripts["B"] = [BROKEN]
+    room.step("B")
+    assert owing(room) == ("A", "C")
+    room.step("C")
+    room.step("A")
+    assert owing(room) == ("C",)
+
+
+@pytest.mark.parametrize("agents", ["AB", "ABC"])
+def test_a_failure_in_a_round_asks_nobody_else(agents: str) -> None:
+    """Neither the person nor an agent outside of the round, while somebody of it still owes."""
+    room = chatty(opening(*agents, turn="A, B"))
+    room.scripts["B"] = [BROKEN]
+    room.step("B")
+    assert owing(room) == ("A",)
+
+
+@pytest.mark.parametrize("agents", ["AB", "ABC"])
+def test_when_every_agent_has_failed_the_dialog_has(agents: str) -> None:
+    """The last failure ends it in error."""
+    room = Room(opening(*agents, turn=", ".join(agents)), **{me: [BROKEN] for me in agents})
+    room.run()
+    end = room.dialog.state.outcome
+    assert end is not None
+    assert (end.name, end.failed, end.reason) == ("STOPPED", True, "error: every agent failed")
+    assert not Room(opening()).dialog.state.outcome
+
+
+def test_a_persons_stop_is_no_failure() -> None:
+    """Whatever reason is given."""
+    room = chatty(opening())
+    room.stop("enough errors")
+    end = room.dialog.state.outcome
+    assert end is not None
+    assert not end.failed
+
+
+def test_of_two_agents_a_stalled_one_still_owes_its_turn() -> None:
+    """The peer notes it once, a minute after the timeout; the late answer is taken as if nothing had been."""
+    room = Room(opening(keys=["Timeout: 5 minutes"]), A=[None], B=[])
+    room.thinks("A")
+    room.advance(359)
+    assert waits(room.look("B")) == "not_my_turn"
+    room.advance(1)
+    room.step("B")
+    assert (owing(room), room.dialog.state.debts[0].stalled) == (("A",), True)
+    room.advance(10_000)
+    assert waits(room.look("B")) == "not_my_turn"
+    assert "no answer in time from A" in getattr(room.look("B"), "reason", "")
+    assert room.answers("A", "Sorry, late.") is not None
+    assert owing(room) == ("B",)
+
+
+def test_of_three_agents_a_stalled_one_is_passed_over() -> None:
+    """The debt closes and the next is asked; the late answer is a draft."""
+    room = chatty(opening("A", "B", "C"))
+    room.thinks("A")
+    room.advance(361)
+    room.step("C")
+    assert owing(room) == ("B",)
+    assert room.answers("A", "Sorry, late.") is None
+
+
+def test_an_agent_that_says_it_is_at_work_is_not_called_stalled() -> None:
+    """However long it takes, while its own daemon says so."""
+    room = chatty(opening())
+    room.thinks("A")
+    room.working = frozenset("A")
+    room.advance(10_000)
+    assert waits(room.look("B")) == "not_my_turn"
+
+
+def test_nobody_calls_itself_or_the_person_stalled() -> None:
+    """The one who owes answers; a person may take their time."""
+    room = chatty(opening())
+    room.advance(10_000)
+    assert isinstance(room.look("A"), Reply)
+    room.types("TURN: USER\n")
+    room.advance(1_000_000)
+    assert waits(room.look("B")) == "waiting_for_user"
+
+
+def test_the_state_of_nothing_owes_nothing() -> None:
+    """A fresh state: no debt for anybody."""
+    assert State().debt("A") is None
+    assert State().owing == ()

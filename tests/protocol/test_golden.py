@@ -1,0 +1,125 @@
+"""Whole conversations as text: what everybody does, and the file that comes of it, byte by byte.
+
+A file of `golden/` is a script, a line `----`, what was refused or decided on the way, and the dialog file. After a
+change that is meant, `UPDATE_GOLDENS=1 pytest tests/protocol/test_golden.py` writes them anew: read the difference.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dialogd.errors import BackendError, DialogdError
+from dialogd.protocol.decide import Reply, Stop, Wait, Write
+from dialogd.protocol.grammar import parse
+from dialogd.testing.room import Room, opening
+
+GOLDEN = Path(__file__).with_name("golden")
+SCRIPTS = sorted(path.name for path in GOLDEN.glob("*.txt"))
+UPDATE = bool(os.environ.get("UPDATE_GOLDENS"))
+
+COMMAND = re.compile(r"(\w[\w ]*?)(?:: (.*))?")
+
+
+def commands(script: str) -> Iterator[tuple[str, str]]:
+    """The script's commands; lines indented by two go on with the text of the command above them."""
+    for block in re.split(r"\n(?=\S)", script.strip()):
+        match = COMMAND.fullmatch(block.split("\n")[0])
+        if match:
+            yield match[1], "\n".join([match[2] or "", *(line[2:] for line in block.split("\n")[1:])]).strip("\n")
+
+
+def begun(script: str) -> Room:
+    """A room with the header and the question that the script asks for."""
+    given: dict[str, list[str]] = {}
+    for name, text in commands(script):
+        given.setdefault(name, []).append(text)
+    agents = ", ".join(given.get("agents", ["A, B"])).split(", ")
+    question = given.get("question", ["Where should user sessions live?"])[0]
+    setup = "".join(f"## Setup\n\n```toml\n{text}\n```" for text in given.get("setup", []))
+    return Room(
+        opening(*agents, turn=given.get("turn", [""])[0], question=question, keys=given.get("header", []), more=setup)
+    )
+
+
+def decided(room: Room, me: str) -> str:
+    """What agent `me` does when it looks; notes are written, replies are left to the script."""
+    match room.look(me):
+        case Wait(status, reason):
+            return f"{me} waits, {status}: {reason}"
+        case Stop(outcome):
+            return f"{me} stops: {outcome.name} {outcome.reason}".rstrip()
+        case Reply() if me in room.held:
+            room.step(me)
+            return f"{me} sends the reply it held"
+        case Reply(debt):
+            return f"{me} is to answer turn {debt.re}"
+        case Write(_, reason):
+            room.step(me)
+            return f"{me} writes a note: {reason}"
+
+
+def played(room: Room, name: str, text: str) -> str:
+    """Carry out one command; gives what is worth a line above the file, or ""."""
+    who, _, what = name.partition(" ")
+    if who in ("agents", "header", "setup", "question", "turn"):
+        return ""
+    if who == "after":
+        room.advance(float(what.split()[0]))
+    elif what in ("", "thinks"):
+        room.thinks(who)
+        return f"{who} had written, and not sent: {text}" if not what and room.answers(who, text) is None else ""
+    elif what == "answers":
+        if room.answers(who, text) is None:
+            return f"{who} holds its reply" if who in room.held else f"{who} comes too late; kept as a draft"
+    elif what == "fails":
+        room.answers(who, BackendError(text, fix="look at its log"))
+    elif what == "looks":
+        return decided(room, who)
+    else:
+        verb, _, target = what.partition(" ")
+        acts = {
+            "says": lambda: room.say(text, to=target.removeprefix("to ")),
+            "grants": lambda: room.say(text, turns=int(target)),
+            "notes": lambda: room.say(text, note=True),
+            "types": lambda: room.types(f"\n{text}\n"),
+            "pauses": room.pause,
+            "resumes": room.resume,
+            "stops": lambda: room.stop(text),
+            "passes": room.pass_on,
+            "skips": lambda: room.skip(target),
+            "retries": lambda: room.retry(target),
+        }
+        acts[verb]()
+    return ""
+
+
+def run(script: str) -> tuple[str, Room]:
+    """Play a script; gives what it comes to as text, and the room."""
+    room, remarks = begun(script), []
+    for name, text in commands(script):
+        try:
+            remark = played(room, name, text)
+        except (DialogdError, ValueError) as error:
+            remark = f"refused: {error}"
+        remarks += [f"> {remark}\n"] if remark else []
+        room.advance(1)
+    return "".join([*remarks, "====\n", room.text]), room
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_conversation_leaves_the_file_that_was_reviewed(name: str) -> None:
+    """Played through the real core, each script gives the very bytes below it, which read back as one whole."""
+    path = GOLDEN / name
+    script, _, expected = path.read_bytes().decode().partition("\n----\n")
+    result, room = run(script)
+    if UPDATE:
+        path.write_bytes(f"{script}\n----\n{result}".encode())
+        return
+    assert result == expected
+    assert parse(room.paper.data) == room.dialog
+    assert all(entry.linked for entry in room.dialog.entries)

@@ -1,0 +1,304 @@
+"""Daemons for the HTTP tests: forked from a process that has imported everything, so that each is there in no time."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import multiprocessing
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from dialogd.testing.pair import Daemon, Pair, Process, until
+
+PATIENCE = 10.0  # seconds
+
+# A fork of a process that has read all modules needs a tenth of the time of a new interpreter.
+_fork = multiprocessing.get_context("forkserver")
+_PRELOADED = """
+    pytest tests.server.daemon_process dialogd.daemon dialogd.cli.app dialogd.cli.start dialogd.backends.rehearsal
+    dialogd.backends.command anyio._backends._asyncio encodings.idna fastapi.openapi.utils filelock httpcore2 httpx2
+    platformdirs prometheus_client psutil pydantic.v1 truststore uvicorn.lifespan.off
+"""
+_fork.set_forkserver_preload(_PRELOADED.split())
+
+
+def _become(words: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> None:
+    """What a forked process does: `dialogd WORDS` in a session of its own."""
+    os.setsid()
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    with output.open("ab") as out, Path(os.devnull).open("rb") as nothing:
+        for stream, target in ((nothing, 0), (out, 1), (out, 2)):
+            os.dup2(stream.fileno(), target)
+    sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
+    sys.argv = ["dialogd", *words]
+    from dialogd.__main__ import main
+
+    main()
+
+
+@dataclass
+class _Forked:
+    """A forked process, as `Pair` handles processes."""
+
+    process: multiprocessing.process.BaseProcess
+    pid: int
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self.process.join(timeout)
+        assert self.process.exitcode is not None, f"process {self.pid} still runs after {timeout} s"
+        return self.process.exitcode
+
+    def send_signal(self, sig: int, /) -> None:
+        os.kill(self.pid, sig)
+
+
+def fork(words: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> Process:
+    """Start `dialogd WORDS`, as `dialogd.testing.pair.launch` does, but fast."""
+    process = _fork.Process(target=_become, args=(words, environment, folder, output), daemon=True)
+    process.start()
+    assert process.pid is not None
+    return _Forked(process, process.pid)
+
+
+class Thinking:
+    """The command of an agent whose replies the test types: `thinking.call(1).end("I agree.")`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._calls: list[Typing] = []
+        folder.mkdir()
+        (folder / "calls").touch()
+        script = folder / "think.sh"
+        script.write_text(
+            "cd " + shlex.quote(str(folder)) + " || exit 9\n"
+            'number=$(($(wc -l <calls) + 1))\ncat >"prompt.$number"\nmkfifo "words.$number"\n'
+            'echo $$ >>calls\nexec cat "words.$number"\n'
+        )
+        self.command = f"/bin/sh {shlex.quote(str(script))}"
+
+    @property
+    def pids(self) -> list[int]:
+        """The process of each call so far."""
+        return [int(line) for line in (self.folder / "calls").read_text().split()]
+
+    def call(self, number: int) -> Typing:
+        """The given call, counted from 1, once the agent thinks."""
+        until(lambda: len(self.pids) >= number, f"call {number} of the backend", seconds=PATIENCE)
+        typing = Typing(self.folder / f"words.{number}", self.pids[number - 1])
+        self._calls.append(typing)
+        return typing
+
+    def close(self) -> None:
+        """Let go of every call."""
+        for typing in self._calls:
+            typing.close()
+
+
+class Typing:
+    """One call of a `Thinking` backend, under way."""
+
+    def __init__(self, fifo: Path, pid: int) -> None:
+        self.pid = pid
+        self._pipe = -1
+
+        def opened() -> bool:
+            with suppress(OSError):
+                self._pipe = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            return self._pipe >= 0
+
+        until(opened, f"somebody to read {fifo.name}", seconds=PATIENCE)
+        os.set_blocking(self._pipe, True)
+
+    def say(self, text: str) -> None:
+        """Let the backend print this now."""
+        left = text.encode()
+        while left:
+            left = left[os.write(self._pipe, left) :]
+
+    def end(self, text: str = "") -> None:
+        """Let the backend print this and end: the reply is complete."""
+        self.say(text)
+        self.close()
+
+    def close(self) -> None:
+        """Nothing more will be said."""
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    @property
+    def is_alive(self) -> bool:
+        """True while the process of this call lives."""
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, which is said to be JSON."""
+        assert self.headers["content-type"] == "application/json", self
+        return json.loads(self.body)
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        """The problem in the body: whole, with a fix, and its status that of the response."""
+        assert self.headers["content-type"] == "application/problem+json", self
+        problem = json.loads(self.body)
+        assert set(problem) == {"type", "title", "status", "detail", "fix"}
+        assert problem["status"] == self.status
+        assert problem["detail"]
+        assert problem["fix"]
+        return dict(problem)
+
+
+def send(
+    daemon: Daemon, line: str, body: bytes | str | dict[str, Any] | list[Any] | None = None, kind: str = ""
+) -> Answer:
+    """One request, `POST /notify`; a dict or list goes as JSON, `kind` is the content type."""
+    method, path = line.split(" ")
+    if isinstance(body, dict | list):
+        body, kind = json.dumps(body), kind or "application/json"
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE)
+    try:
+        connection.request(method, path, body, {"Content-Type": kind} if kind else {})
+        response = connection.getresponse()
+        headers = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, headers, response.read())
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event as it came; `id` is "" where it had none."""
+
+    kind: str
+    data: dict[str, Any]
+    id: str
+
+
+class Stream:
+    """A client of /events. `seen` is everything that it has read so far."""
+
+    def __init__(self, daemon: Daemon, last_id: str = "") -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE)
+        self._connection.request("GET", "/events", headers={"Last-Event-ID": last_id} if last_id else {})
+        self._response = self._connection.getresponse()
+        self.status = self._response.status
+        self.seen: list[Event] = []
+
+    def next(self) -> Event | None:
+        """The next event; None at the end of the stream."""
+        fields: dict[str, str] = {}
+        while line := self._response.readline().decode().rstrip("\n"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+            if not name:  # a comment keeps the connection alive
+                fields.clear()
+        if not fields:
+            return self.next() if self._response.fp is not None and not self._response.isclosed() else None
+        event = Event(fields["event"], json.loads(fields.get("data", "{}")), fields.get("id", ""))
+        self.seen.append(event)
+        return event
+
+    def until(self, kind: str, **fields: Any) -> Event:
+        """Read on to the first event of this kind with these fields."""
+        while event := self.next():
+            if event.kind == kind and all(event.data.get(name) == value for name, value in fields.items()):
+                return event
+        raise AssertionError(f"the stream ended before {kind} {fields}: {self.seen}")
+
+    def rest(self) -> list[Event]:
+        """Read to the end of the stream."""
+        return list(iter(self.next, None))
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The data of all events of one kind so far."""
+        return [event.data for event in self.seen if event.kind == kind]
+
+    def close(self) -> None:
+        """Hang up."""
+        self._response.close()
+        self._connection.close()
+
+
+@contextmanager
+def listening(daemon: Daemon, last_id: str = "") -> Iterator[Stream]:
+    """A client of /events that has read its first `state`."""
+    stream = Stream(daemon, last_id)
+    try:
+        assert stream.status == 200
+        assert stream.until("state") is stream.seen[0]
+        yield stream
+    finally:
+        stream.close()
+
+
+class Room(Pair):
+    """Agents that think only what the test types, at one dialog that is written and not begun."""
+
+    def __init__(self, folder: Path, agents: str = "AB", *, pace: float = 0, **options: Any) -> None:
+        self.pace = pace
+        self.minds = {who: Thinking(folder / f"mind-{who}") for who in agents}
+        commands = {who: mind.command for who, mind in self.minds.items()}
+        super().__init__(folder, agents, launch=fork, **{"command": commands, **options})
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        super().__exit__(kind, error, at)
+        for mind in self.minds.values():
+            mind.close()
+
+    def words(self, agent: str) -> list[str]:
+        """The command line of one daemon, with the pace."""
+        return [*super().words(agent), "--pace", str(self.pace)]
+
+    def open(self, agents: str = "A", turn: str = "A", **keys: object) -> None:
+        """Start these daemons, and write the dialog; they know it."""
+        self.start(agents)
+        self.begin("Tabs or spaces?", turn, **keys)
+        for daemon in (self[agent] for agent in agents):
+            self.until(lambda daemon=daemon: "no_dialog" not in str(daemon.health()), f"{daemon.id} to read the dialog")
+
+    @property
+    def a(self) -> Daemon:
+        """The first agent's daemon."""
+        return self["A"]
+
+    @property
+    def b(self) -> Daemon:
+        """The second agent's daemon."""
+        return self["B"]
+
+    def think(self, agent: str = "A") -> Typing:
+        """Begin the dialog, or go on with it; the agent's next call, once it is under way."""
+        number = len(self.minds[agent].pids) + 1
+        self.notify(agent)
+        return self.minds[agent].call(number)
+
+    @property
+    def text(self) -> str:
+        """The file as it stands."""
+        return self.file.read_text(encoding="utf-8")

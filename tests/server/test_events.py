@@ -1,0 +1,394 @@
+"""The event stream of a running daemon: what it tells, in which order, to whom, and what never reaches it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from dialogd.events import BACKLOG, CLIENTS, LAG, Hub
+from dialogd.testing.pair import until
+from tests.server.daemon_process import Event, Room, Stream, listening, send
+from tests.server.serving import request
+
+KEY = "sk-ant-api03-" + "Tr0ub4dor" * 6  # looks like a key, opens nothing
+SECRET_LINES = ["MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "BKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"]
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    """Two agents, A and B; nobody runs yet."""
+    with Room(tmp_path) as room:
+        yield room
+
+
+def numbers(events: list[Event]) -> list[int]:
+    """The numbers in the ids of events."""
+    return [int(event.id.partition("-")[2]) for event in events]
+
+
+def test_a_stream_begins_with_the_state_and_tells_a_turn_from_beginning_to_end(room: Room) -> None:
+    """First what `/health` says; then each step, with ids `<epoch>-<number>` that leave no number out."""
+    room.open()
+    with listening(room.a) as events:
+        health = room.a.health() or {}
+        assert {"state": "not_started", "id": "A", "phase": "waiting", "turn": 1}.items() <= events.seen[0].data.items()
+        assert set(events.seen[0].data) == {"state", *health}
+        typing = room.think()
+        assert events.until("notified").data == {"by": "somebody"}
+        assert events.until("state", state="thinking").data == {"state": "thinking", "turn": 2}
+        typing.end("Tabs.\n\n[PROPOSAL: tabs]\n")
+        assert events.until("text").data == {"turn": 2, "by": "A", "line": "Tabs."}
+        appended = events.until("appended").data
+        assert appended == {"number": 2, "ms": appended["ms"], "usd": None, "by": "A"}
+        assert 0 <= appended["ms"] < 10_000
+        assert events.until("telling").data == {"peers": ["B"]}
+        turn = events.until("turn").data
+        assert turn == {
+            "number": 2,
+            "id": "2",
+            "by": "A",
+            "name": "Claude A",
+            "text": "Tabs.",
+            "marks": ["[PROPOSAL P1: tabs]"],
+        }
+        state = events.until("state", state="not_my_turn").data
+        assert state == {"state": "not_my_turn", "reason": "waiting for B", "signals": []}
+        send(room.a, "POST /say", {"text": "By the way.", "note": True})
+        note = events.until("note").data
+        assert (note["number"], note["by"], note["text"], note["marks"]) == (0, "USER", "By the way.", [])
+        epochs = {event.id.partition("-")[0] for event in events.seen}
+        assert len(epochs) == 1
+        assert numbers(events.seen) == list(range(numbers(events.seen)[0], numbers(events.seen)[-1] + 1))
+
+
+def test_text_arrives_while_it_is_written_and_in_whole_lines(room: Room) -> None:
+    """A line is told once its end is there, long before the turn ends; half a line is not."""
+    room.open()
+    with listening(room.a) as events:
+        typing = room.think()
+        typing.say("Tabs, becau")
+        send(room.a, "POST /say", {"text": "Meanwhile.", "note": True})
+        events.until("note", text="Meanwhile.")
+        assert events.of("text") == []
+        typing.say("se\nof")
+        assert events.until("text").data["line"] == "Tabs, because"
+        assert typing.is_alive
+        assert room.number == 1
+        typing.end(" accessibility\n")
+        assert events.until("text").data["line"] == "of accessibility"
+        assert events.until("turn").data["text"] == "Tabs, because\nof accessibility"
+
+
+def test_a_reply_of_a_thousand_lines_at_once_drops_nobody(room: Room) -> None:
+    """A client that reads hears every line, however fast they come."""
+    room.open()
+    lines = [f"{number}." for number in range(4 * LAG)]
+    with listening(room.a) as one, listening(room.a) as two:
+        room.think().end("\n".join(lines) + "\n")
+        for events in (one, two):
+            events.until("turn", number=2)
+            assert [data["line"] for data in events.of("text")] == lines
+
+
+def leaks(room: Room, words: list[str], events: Stream) -> list[str]:
+    """Where one of these words can be read: events, answers, the dialog, logs, whatever else is kept but journals."""
+    places = {"events": json.dumps([event.data for event in events.seen])}
+    for path in ("/dialog", "/health", "/", "/metrics"):
+        places[path] = send(room.a, f"GET {path}").body.decode()
+    for file in room.folder.rglob("*"):
+        if file.is_file() and "mind-" not in str(file) and file.suffix != ".journal":
+            places[str(file)] = file.read_text(encoding="utf-8", errors="replace")
+    return [place for place, text in places.items() if any(word in text for word in words)]
+
+
+def test_a_secret_that_a_backend_prints_is_nowhere(room: Room) -> None:
+    """Not in an event, an answer, the file or the log, though it is printed in two pieces."""
+    room.open()
+    with listening(room.a) as events:
+        typing = room.think()
+        typing.say(f"The key is {KEY[:20]}")
+        typing.end(f"{KEY[20:]}, keep it.\n")
+        assert events.until("text").data["line"] == "The key is [redacted: anthropic key], keep it."
+        events.until("turn")
+        assert leaks(room, [KEY, KEY[20:]], events) == []
+    assert "[redacted: anthropic key]" in room.text
+
+
+def test_a_secret_of_several_lines_is_nowhere(room: Room) -> None:
+    """Its lines are not told one by one; what follows it is."""
+    room.open()
+    with listening(room.a) as events:
+        typing = room.think()
+        typing.say("My key:\n-----BEGIN PRIVATE KEY-----\n" + SECRET_LINES[0] + "\n")
+        typing.end(f"{SECRET_LINES[1]}\n-----END PRIVATE KEY-----\nThat is all.\n")
+        events.until("turn")
+        assert leaks(room, SECRET_LINES, events) == []
+        assert [data["line"] for data in events.of("text")] == ["My key:", "[redacted: private key]", "That is all."]
+
+
+def test_a_secret_in_an_interrupted_reply_is_nowhere(room: Room) -> None:
+    """What is kept as a draft is told as a turn is."""
+    room.open()
+    with listening(room.a) as events:
+        typing = room.think()
+        typing.say(f"The key is {KEY}\n")
+        events.until("text")
+        send(room.a, "POST /say", {"text": "Stop."})
+        assert events.until("draft").data["text"] == "The key is [redacted: anthropic key]"
+        room.minds["A"].call(2)
+        assert leaks(room, [KEY], events) == []
+
+
+def test_a_secret_in_a_backends_complaint_is_nowhere(tmp_path: Path) -> None:
+    """An error quotes the last line of stderr; a key in it is taken out."""
+    command = f"sh -c 'echo bad key {KEY} >&2; exit 1'"
+    with Room(tmp_path, command=command, environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
+        room.open()
+        with listening(room.a) as events:
+            room.notify()
+            error = events.until("error").data
+            events.until("note")
+            assert leaks(room, [KEY], events) == []
+        assert "bad key [redacted: anthropic key]" in error["message"]
+
+
+def test_an_error_says_what_to_do(tmp_path: Path) -> None:
+    """`error` has the cause and the fix; then the note that stands in the file."""
+    command = "sh -c 'echo no quota left >&2; exit 3'"
+    with Room(tmp_path, command=command, environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
+        room.open()
+        with listening(room.a) as events:
+            room.notify()
+            error = events.until("error").data
+            assert (error["type"], error["message"], error["recoverable"]) == (
+                "backend",
+                "exited 3: no quota left",
+                True,
+            )
+            assert "run 'sh' by hand" in error["fix"]
+            assert events.until("note").data["marks"][0].startswith("[AGENT_ERROR: A | exited 3: no quota left | ")
+            assert events.until("state", state="waiting_for_user")
+            assert [data["state"] for data in events.of("state")[1:]].count("thinking") == 1
+
+
+def test_what_is_odd_in_the_file_is_told(room: Room) -> None:
+    """`warning` for values that mean nothing and entries changed afterwards; `dropped` for turns that are gone."""
+    room.start("A")
+    with listening(room.a) as events:
+        room.begin("Tabs or spaces?", "A", max_turns="many")
+        assert "Max Turns" in events.until("warning").data["text"]
+        room.think().end("Tabs are the better choice.\n")
+        events.until("turn", number=2)
+        room.file.write_text(room.text.replace("better", "worse"))
+        assert events.until("warning").data["text"].endswith("is edited")
+        room.begin("Which editor?", "A")
+        dropped = events.until("dropped").data
+        assert (dropped["first"], dropped["last"]) == (2, 2)
+        assert "better choice" in Path(dropped["kept"]).read_text()
+
+
+def test_a_stop_is_told_before_bye(room: Room) -> None:
+    """The `[STOPPED]` note, then `bye`, then the end of the stream."""
+    room.open()
+    with listening(room.a) as events:
+        room.think()
+        send(room.a, "POST /stop", {"reason": "lunch"})
+        rest = events.rest()
+    room.a.wait()
+    assert [event.data["marks"] for event in rest if event.kind == "note"] == [["[STOPPED: lunch]"]]
+    assert rest[-1].kind == "bye"
+    assert "ended with STOPPED" in room.a.said
+
+
+def test_a_client_that_reconnects_hears_what_it_missed(room: Room) -> None:
+    """`state` first, then every event after `Last-Event-ID`, once and in order; no `reset`."""
+    room.open()
+    with listening(room.a) as events:
+        typing = room.think()
+        last = events.until("state", state="thinking")
+    typing.say("One.\nTwo.\n")
+    typing.end("Three.\n")
+    room.until(lambda: room.number == 2, "A's turn")
+    with listening(room.a, last.id) as again:
+        assert again.seen[0].id == last.id
+        again.until("turn", number=2)
+        assert [data["line"] for data in again.of("text")] == ["One.", "Two.", "Three."]
+        first = numbers([last])[0]
+        assert numbers(again.seen[1:]) == list(range(first + 1, first + len(again.seen)))
+        assert again.of("reset") == []
+    with listening(room.a, again.seen[-1].id) as nothing:
+        send(room.a, "POST /say", {"text": "By the way.", "note": True})
+        nothing.until("note")
+        assert nothing.of("turn") == []
+
+
+def test_a_client_that_saw_only_the_state_can_reconnect(room: Room) -> None:
+    """The first `state` carries an id too, from which nothing is missed."""
+    room.open()
+    with listening(room.a) as events:
+        first = events.seen[0]
+    room.think().end("Tabs.\n")
+    room.until(lambda: room.number == 2, "A's turn")
+    with listening(room.a, first.id) as again:
+        again.until("turn", number=2)
+        assert again.of("reset") == []
+
+
+def test_an_id_that_is_not_known_resets(room: Room) -> None:
+    """`reset` right after the state: read /dialog again; then events as ever."""
+    room.open()
+    with listening(room.a) as events:
+        epoch = events.seen[0].id.partition("-")[0]
+    for last_id in ("x", "-", "0-0", f"{epoch}-", f"{epoch}-99999", f"{epoch}--1", f"{epoch}-²", "é-1"):
+        with listening(room.a, last_id) as again:
+            following = again.next()
+            assert following is not None
+            assert following.kind == "reset", last_id
+            send(room.a, "POST /say", {"text": "By the way.", "note": True})
+            again.until("note")
+
+
+def test_an_id_of_another_life_resets(room: Room) -> None:
+    """After a restart of the daemon numbers begin anew, and old ones are not taken for new."""
+    room.open()
+    with listening(room.a) as events:
+        room.think().end("Tabs.\n")
+        last = events.until("turn")
+        room.a.terminate()
+        assert events.rest()[-1].kind == "bye"
+    room.start("A")
+    with listening(room.a, last.id) as again:
+        following = again.next()
+        assert following is not None
+        assert following.kind == "reset"
+        assert following.id.partition("-")[0] != last.id.partition("-")[0]
+
+
+def test_an_id_from_too_long_ago_resets(room: Room) -> None:
+    """The daemon remembers a few hundred events; for an older one it says so instead of leaving some out."""
+    room.open()
+    with listening(room.a) as events:
+        typing = room.think()
+        last = events.until("state", state="thinking")
+        typing.say("\n" * BACKLOG * 2)
+        typing.end("Tabs.\n")
+        events.until("turn")
+    with listening(room.a, last.id) as again:
+        following = again.next()
+        assert following is not None
+        assert following.kind == "reset"
+
+
+async def test_a_listener_that_lags_is_dropped_where_it_stands() -> None:
+    """Far behind and for too long: its stream ends with what it has read, so that nothing is left out later."""
+    hub = Hub(lag_seconds=0.0)
+    with hub.join() as lagging, hub.join() as reading:
+        told = aiter(reading)
+        for number in range(LAG + 1):
+            hub.publish("text", line=str(number))
+            assert (await anext(told)).data == {"line": str(number)}
+        assert hub.clients == 1
+        assert [event async for event in lagging] == []
+        with hub.join(lagging.since) as again:
+            assert (await anext(aiter(again))).data == {"line": "0"}
+
+
+async def test_a_burst_drops_no_listener() -> None:
+    """Far behind is no fault of a client that had no time to read."""
+    hub = Hub()
+    with hub.join() as listener:
+        for number in range(10 * LAG):
+            hub.publish("text", line=str(number))
+        await hub.close()
+        heard = [event async for event in listener]
+    assert [event.data["line"] for event in heard[:-1]] == [str(number) for number in range(10 * LAG)]
+    assert heard[-1].kind == "bye"
+
+
+async def test_a_listener_that_comes_while_the_hub_closes_is_told_bye() -> None:
+    """The stream ends at once; nobody waits for what will not come."""
+    hub = Hub()
+    await hub.close()
+    with hub.join() as listener:
+        assert [event.kind async for event in listener] == ["bye"]
+
+
+@pytest.mark.slow
+def test_a_client_that_does_not_read_is_let_go_and_hurts_nobody(room: Room) -> None:
+    """It is cut off without a `bye` and without a gap; others hear everything; it may come again."""
+    room.open(max_size="60 MB")
+    with socket.socket() as slow, listening(room.a) as fast:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        slow.connect(("127.0.0.1", room.a.port))
+        slow.sendall(request(room.a.port, "GET /events", "Connection: close"))
+        until(lambda: clients(room) == 2, "the slow client to be counted")
+        for _ in range(5):  # the system alone keeps some megabytes for a client that does not read
+            send(room.a, "POST /say", {"text": "x" * 900_000, "note": True})
+            fast.until("note")
+        until(lambda: poke(room, fast) == 1, "the slow client to be let go", seconds=15)
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
+        slow.settimeout(5)
+        told = b"".join(iter(lambda: slow.recv(2**20), b""))
+    assert numbers(fast.seen) == list(range(numbers(fast.seen)[0], numbers(fast.seen)[-1] + 1))
+    ids = [int(line.rpartition(b"-")[2]) for line in told.split(b"\n") if line.startswith(b"id: ")]
+    assert ids == list(range(ids[0], ids[-1] + 1))
+    assert ids[-1] < numbers(fast.seen)[-1]
+    assert b"event: bye" not in told
+    epoch = fast.seen[0].id.partition("-")[0]
+    with listening(room.a, f"{epoch}-{ids[-1]}") as again:
+        following = again.next()
+        assert following is not None
+        assert following.kind == "reset" or numbers([following]) == [ids[-1] + 1]
+
+
+def clients(room: Room) -> int:
+    """How many listen at A's daemon."""
+    metrics = send(room.a, "GET /metrics").body.decode()
+    return int(float(metrics.partition('dialogd_event_clients{agent="A"} ')[2].split()[0]))
+
+
+def poke(room: Room, fast: Stream) -> int:
+    """Make something happen, which the fast client hears, then count the listeners."""
+    for _ in range(20):
+        send(room.a, "POST /notify", {"from": "B"})
+        fast.until("notified")
+    return clients(room)
+
+
+def test_more_clients_than_there_is_room_for_are_refused(room: Room) -> None:
+    """The next one gets a problem with a fix, and may come once another has gone."""
+    room.start("A")
+    with ExitStack() as stack:
+        streams = [stack.enter_context(listening(room.a)) for _ in range(CLIENTS)]
+        answer = send(room.a, "GET /events")
+        assert answer.problem["status"] == 503
+        assert "close one" in answer.problem["fix"]
+        streams[0].close()
+        until(lambda: clients(room) == CLIENTS - 1, "the place to be free")
+        with listening(room.a):
+            assert send(room.a, "GET /events").status == 503
+        for stream in streams[1:]:
+            send(room.a, "POST /notify")
+            stream.until("notified")
+
+
+def test_clients_that_leave_are_forgotten(room: Room) -> None:
+    """Hanging up in any way frees the place."""
+    room.start("A")
+    for _ in range(3 * CLIENTS):
+        Stream(room.a).close()
+    until(lambda: clients(room) == 0, "all places to be free")
+    assert "Traceback" not in room.a.said
+
+
+def test_a_last_event_id_that_is_too_long_is_a_problem(room: Room) -> None:
+    """Status 422 before any stream begins."""
+    room.start("A")
+    stream = Stream(room.a, "x" * 65)
+    assert stream.status == 422
+    stream.close()

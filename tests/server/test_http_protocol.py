@@ -1,0 +1,241 @@
+"""Large, odd and slow requests cost little, and delay nobody."""
+
+import resource
+import select
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from dialogd.server.guard import Limits
+from tests.server.serving import (
+    Answer,
+    Site,
+    ask,
+    assert_refused,
+    connect,
+    drain,
+    limited,
+    read_answer,
+    request,
+    running,
+    unguarded,
+    until,
+)
+
+MB = 1024 * 1024
+
+
+class TestSizes:
+    """Large requests are refused without being kept."""
+
+    def test_a_body_at_the_limit_passes_and_one_byte_more_does_not(self, site: Site) -> None:
+        """1 MiB exactly."""
+        assert ask(site.port, request(site.port, "POST /notify", body=b"x" * MB)).status == 202
+        assert_refused(ask(site.port, request(site.port, "POST /notify", body=b"x" * (MB + 1))), 413)
+        assert site.hits == ["notify"]
+
+    @pytest.mark.parametrize("chunked", [False, True], ids=["declared", "chunked"])
+    def test_a_hundred_megabytes_are_refused_and_not_kept(self, site: Site, chunked: bool) -> None:
+        """The client reads its 413, and memory stays where it was."""
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+        assert_refused(send_large(site, chunked=chunked), 413)
+
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 30 * 1024
+        assert not site.hits
+        assert ask(site.port, request(site.port)).status == 200
+
+    def test_a_declared_length_is_refused_before_the_body(self, site: Site) -> None:
+        """A client that asks first (Expect: 100-continue) is spared the sending."""
+        raw = request(site.port, "POST /notify", f"Content-Length: {MB + 1}", "Expect: 100-continue")
+        assert_refused(ask(site.port, raw), 413)
+
+    def test_a_connection_can_be_used_again_after_a_refused_body(self, site: Site) -> None:
+        """The rest of the body is read away, not taken for the next request."""
+        with connect(site.port) as connection:
+            connection.sendall(request(site.port, "POST /notify", body=b"GET / HTTP/1.1\r\n\r\n" * (MB // 16)))
+            assert_refused(read_answer(connection), 413)
+            connection.sendall(request(site.port))
+            assert read_answer(connection).status == 200
+        assert site.hits == ["health"]
+
+    @pytest.mark.parametrize("size", [70_000, 200_000, 5 * MB])
+    def test_a_large_header_is_refused(self, site: Site, size: int) -> None:
+        """Whether it comes in one read or in many."""
+        assert_refused(ask(site.port, request(site.port, "GET /health", "X-Large: " + "x" * size)), 431)
+        assert not site.hits
+
+    @pytest.mark.parametrize("size", [70_000, 200_000])
+    def test_a_large_target_is_refused(self, site: Site, size: int) -> None:
+        """The request line counts too."""
+        assert_refused(ask(site.port, request(site.port, "GET /health?" + "x" * size)), 431)
+        assert not site.hits
+
+
+def send_large(site: Site, *, chunked: bool) -> Answer:
+    """Send a body of 100 MB, as long as the server takes it, and read the answer."""
+    piece = b"x" * MB
+    if chunked:
+        piece = b"%x\r\n%b\r\n" % (len(piece), piece)
+    kind = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {100 * MB}"
+    with connect(site.port) as connection:
+        connection.sendall(request(site.port, "POST /notify", kind))
+        for _ in range(100):
+            connection.sendall(piece)
+        return read_answer(connection)
+
+
+class TestOddRequests:
+    """What two readers could read in two ways is refused, or read in the harmless way."""
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            "POST /notify HTTP/1.1\r\n{host}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "POST /notify HTTP/1.1\r\n{host}Content-Length: 4\r\nContent-Length: 5\r\n\r\nabcde",
+            "POST /notify HTTP/1.1\r\n{host}Content-Length: -1\r\n\r\n",
+            "POST /notify HTTP/1.1\r\n{host}Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+            "POST /notify HTTP/1.1\r\n{host}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            "GET http://evil.example/health HTTP/1.1\r\n{host}\r\n",
+            "GET http://127.0.0.1:{port}/health HTTP/1.1\r\n{host}\r\n",
+            "CONNECT 127.0.0.1:{port} HTTP/1.1\r\n{host}\r\n",
+            "OPTIONS * HTTP/1.1\r\n{host}\r\n",
+            "GET /health HTTP/1.1\r\n{host} folded: yes\r\n\r\n",
+            "GET /health HTTP/1.1\r\nHost : 127.0.0.1:{port}\r\n\r\n",
+            "GET /health\r\n\r\n",
+            "GET /health HTTP/2.0\r\n{host}\r\n",
+            "\x16\x03\x01\x02\x00\x01\r\n\r\n",
+            "\r\n\r\n",
+        ],
+    )
+    def test_an_odd_request_reaches_no_route(self, site: Site, raw: str) -> None:
+        """Each is answered 4xx or 5xx in problem JSON."""
+        host = f"Host: 127.0.0.1:{site.port}\r\n"
+        answer = ask(site.port, raw.format(host=host, port=site.port).encode("latin-1"))
+
+        assert_refused(answer, 400, 403, 501, 505)
+        assert not site.hits
+
+    def test_pipelined_requests_are_checked_one_by_one(self, site: Site) -> None:
+        """A good request does not carry a bad one along."""
+        with connect(site.port) as connection:
+            connection.sendall(request(site.port) + request(site.port, host="evil.example"))
+            assert read_answer(connection).status == 200
+            assert_refused(read_answer(connection), 403)
+        assert site.hits == ["health"]
+
+    def test_a_client_that_leaves_in_the_middle_leaves_nothing(
+        self, site: Site, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Half a body reaches no route, no log and no task."""
+        with connect(site.port) as connection:
+            connection.sendall(request(site.port, "POST /notify", "Content-Length: 9") + b"half")
+            until(lambda: bool(site.server.server_state.tasks))
+        until(lambda: not site.server.server_state.tasks)
+        assert not site.hits
+        assert not caplog.records
+
+    def test_an_upgrade_is_not_taken_up(self, site: Site) -> None:
+        """A websocket handshake gets the route's plain answer."""
+        raw = request(site.port, "GET /health", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: x")
+        assert ask(site.port, raw).status == 200
+
+
+class TestSlowClients:
+    """Half-sent requests cost little and end."""
+
+    def test_an_honest_client_is_answered_while_hundreds_hang(self) -> None:
+        """300 half-open connections delay nobody, and are closed after the deadline."""
+        with (
+            running(limited(Limits(request_seconds=1.5, linger_seconds=0.1, connections=256))) as site,
+            ExitStack() as stack,
+        ):
+            started = time.monotonic()
+            hanging = [stack.enter_context(connect(site.port)) for _ in range(300)]
+            for number, connection in enumerate(hanging):
+                half = request(site.port, "POST /notify", "Content-Length: 9")[: 10 + number]
+                connection.sendall(half if number % 3 else b"")
+
+            assert slowest_answer(site.port, times=20) < 0.5
+            if time.monotonic() - started < 1.5:
+                assert len(site.server.server_state.connections) >= 256
+            until(lambda: len(site.server.server_state.connections) == 0)
+            assert set(site.hits) == {"health"}
+
+    def test_a_half_sent_request_is_told_why_it_ends(self) -> None:
+        """408 with the seconds; dripping bytes does not help."""
+        with running(limited(Limits(request_seconds=0.4))) as site, connect(site.port) as connection:
+            started = time.monotonic()
+            connection.sendall(request(site.port, "POST /notify", "Content-Length: 900"))
+            while not select.select([connection], [], [], 0.01)[0]:
+                connection.sendall(b"x")
+            assert_refused(read_answer(connection), 408)
+            assert 0.3 < time.monotonic() - started < 1.2
+            assert not site.hits
+
+    def test_a_refused_body_leaves_no_connection_behind(self) -> None:
+        """Its last bytes stop the idle timer of the server; the deadline takes over."""
+        limits = Limits(request_seconds=0.3, linger_seconds=0.2, body_bytes=10)
+        with running(limited(limits)) as site, connect(site.port) as connection:
+            connection.sendall(request(site.port, "POST /notify", "Content-Length: 20") + b"x" * 10)
+            assert_refused(read_answer(connection), 413)
+            connection.sendall(b"x" * 10)
+            assert drain(connection) == b""
+
+    def test_unguarded_half_sent_requests_stay(self) -> None:
+        """The control: uvicorn alone still waits when the deadline is over."""
+        with running(unguarded) as site, connect(site.port) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\n")
+            time.sleep(0.6)
+            assert len(site.server.server_state.connections) == 1
+
+    def test_an_idle_connection_outlives_the_deadline(self) -> None:
+        """Peers keep one open; only unfinished requests have a deadline."""
+        with running(limited(Limits(request_seconds=0.4))) as site, connect(site.port) as connection:
+            connection.sendall(request(site.port))
+            assert read_answer(connection).status == 200
+            time.sleep(0.6)
+            connection.sendall(request(site.port))
+            assert read_answer(connection).status == 200
+
+    def test_over_the_cap_the_unfinished_give_way(self) -> None:
+        """New calls are answered, and running streams stay, however many hang."""
+        with running(limited(Limits(connections=4))) as site, ExitStack() as stack:
+            stream = stack.enter_context(connect(site.port))
+            stream.sendall(request(site.port, "GET /events"))
+            assert read_answer(stream).status == 200
+            for _ in range(40):
+                stack.enter_context(connect(site.port)).sendall(b"GET /")
+                assert ask(site.port, request(site.port)).status == 200
+            assert len(site.server.server_state.connections) <= 8
+            site.server.should_exit = True
+            assert b"bye" in drain(stream)
+
+    def test_over_the_cap_idle_connections_give_way_and_busy_ones_stay(self) -> None:
+        """When every connection is a running stream, a new one is told so."""
+        with running(limited(Limits(connections=2))) as site, ExitStack() as stack:
+            for path in ["/health"] * 4 + ["/events"] * 4:
+                connection = stack.enter_context(connect(site.port))
+                connection.sendall(request(site.port, f"GET {path}"))
+                assert read_answer(connection).status == 200
+            assert_refused(ask(site.port, b""), 503)
+
+    def test_a_burst_of_honest_calls_is_answered_in_full(self) -> None:
+        """400 connections opened at once, more than the cap, lose none."""
+        with running(limited(Limits(connections=256))) as site, ExitStack() as stack:
+            connections = [stack.enter_context(connect(site.port)) for _ in range(400)]
+            for connection in connections:
+                connection.sendall(request(site.port, "POST /notify", "Connection: close"))
+            assert {read_answer(connection).status for connection in connections} == {202}
+        assert len(site.hits) == 400
+
+
+def slowest_answer(port: int, *, times: int) -> float:
+    """Return the longest of several answers to a plain request, in seconds."""
+    durations = []
+    for _ in range(times):
+        started = time.monotonic()
+        assert ask(port, request(port)).status == 200
+        durations.append(time.monotonic() - started)
+    return max(durations)

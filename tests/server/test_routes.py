@@ -1,0 +1,755 @@
+"""Every route of a running daemon: what it takes, what it answers, what it does to the dialog."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dialogd.testing.pair import Daemon, until
+from tests.server.daemon_process import Room, listening, send
+from tests.server.serving import ask, assert_refused, connect, request
+
+NOTIFY = "POST /notify"
+PERSONS = {
+    "/say": {"text": "Wait."},
+    "/pause": None,
+    "/resume": None,
+    "/retry": {"agent": "A"},
+    "/skip": {"agent": "A"},
+}
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    """Two agents, A and B; nobody runs yet."""
+    with Room(tmp_path) as room:
+        yield room
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    """A daemon for all tests that ask for nothing but an answer."""
+    with Room(tmp_path_factory.mktemp("shared")) as room:
+        room.start("A")
+        yield room
+
+
+@pytest.fixture
+def idle(shared: Room) -> Daemon:
+    """A's daemon, without a dialog."""
+    shared.file.unlink(missing_ok=True)
+    assert send(shared.a, NOTIFY).json["status"] == "no_dialog"
+    return shared.a
+
+
+# -- what a notify takes -------------------------------------------------------------------------------------------
+
+TAKEN = {
+    "nothing": (b"", "", "somebody"),
+    "blanks": (b" \n", "", "somebody"),
+    "json": (b'{"from": "B"}', "application/json", "B"),
+    "json-with-charset": (b'{"from": "B"}', "application/json; charset=utf-8", "B"),
+    "text": (b'{"from": "B"}', "text/plain", "B"),
+    "curl-d": (b'{"from": "B"}', "application/x-www-form-urlencoded", "B"),
+    "no-type": (b'{"from": "B"}', "", "B"),
+    "a-type-that-is-none": (b'{"from": "B"}', "nonsense", "B"),
+    "empty-object": (b"{}", "application/json", "somebody"),
+    "more-fields": (b'{"from": "B", "turn": 7}', "", "B"),
+}
+
+
+@pytest.mark.parametrize(("body", "kind", "sender"), TAKEN.values(), ids=TAKEN)
+def test_a_notify_is_taken_in_any_dress(idle: Daemon, body: bytes, kind: str, sender: str) -> None:
+    """No body, or a JSON object under any content type; `from` is understood in each."""
+    with listening(idle) as events:
+        answer = send(idle, NOTIFY, body, kind)
+        assert (answer.status, answer.json["status"]) == (200, "no_dialog")
+        assert events.until("notified").data == {"by": sender}
+
+
+REFUSED = {
+    "half": b'{"from": ',
+    "array": b'["B"]',
+    "string": b'"B"',
+    "null": b"null",
+    "number": b"3",
+    "form": b"from=B",
+    "no-utf8": b'{"from": "\xff"}',
+    "deep": b'{"from": ' + b"[" * 10_000 + b"]" * 10_000 + b"}",
+    "deep-objects": b'{"a":' * 10_000 + b"1" + b"}" * 10_000,
+    "long-number": b'{"from": ' + b"9" * 5000 + b"}",
+    "from-is-a-number": b'{"from": 5}',
+    "from-is-long": b'{"from": "' + b"B" * 65 + b'"}',
+    "half-a-character": b'{"from": "\\ud800"}',
+    "start-is-a-list": b'{"start": []}',
+}
+
+
+@pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
+def test_a_notify_with_a_body_that_makes_no_sense_is_refused_with_a_fix(idle: Daemon, body: bytes) -> None:
+    """Status 400 and what to send instead; the daemon goes on."""
+    problem = send(idle, NOTIFY, body).problem
+    assert problem["status"] == 400
+    assert "send" in problem["fix"]
+    assert idle.health() is not None
+
+
+def test_a_body_of_100_mb_is_refused_and_costs_nothing(idle: Daemon) -> None:
+    """Status 413 as a problem, while the client still sends; nothing of it is kept in memory."""
+    head = request(idle.port, NOTIFY, f"Content-Length: {100 * 2**20}")
+    with connect(idle.port) as connection:
+        connection.sendall(head)
+        with suppress(ConnectionError):
+            for _ in range(100):
+                connection.sendall(b"x" * 2**20)
+    assert_refused(ask(idle.port, head + b"x"), 413)
+    health = idle.health()
+    assert health is not None
+    assert psutil.Process(health["pid"]).memory_info().rss < 95 * 2**20
+
+
+# -- what a notify answers -----------------------------------------------------------------------------------------
+
+HEADER = "# Claude Autonomous Dialog\n\n**Topic:** Tabs or spaces?\n"
+FIRST = "---\n\n## Turn 1 — User\n\nTabs or spaces?\n\n"
+ASKED = f"{HEADER}\n{FIRST}TURN: A\n"
+SPOKEN = f"{ASKED}\n---\n\n## Turn 2 — Claude A\n\n"
+
+STATUSES = {
+    "not_my_turn": (f"{HEADER}\n{FIRST}TURN: B\n", "", "waiting for B"),
+    "not_started": (ASKED, "B", "nobody has started it yet: curl -X POST "),
+    "paused": (f"{ASKED}\n## Note — User\n\n[PAUSED]\n", "", "paused by the person"),
+    "waiting_for_user": (f"{SPOKEN}[QUESTION_FOR_USER: Which editor?]\n\nTURN: USER\n", "", "Which editor?"),
+    "consensus_reached": (f"{SPOKEN}Tabs.\n\n[CONSENSUS_REACHED]\n", "", "the dialog has ended"),
+    "deadlock": (f"{SPOKEN}Never.\n\n[DEADLOCK]\n", "", "the dialog has ended"),
+    "stopped": (f"{SPOKEN}Enough.\n\n[STOPPED: by hand]\n", "", "by hand"),
+    "max_turns": (f"{HEADER}**Max Turns:** 1\n\n{FIRST}TURN: A\n", "", "the limit of 1 turns"),
+    "max_size": (f"{HEADER}**Max Size:** 1 KB\n\n{FIRST}{'x' * 1024}\n\nTURN: A\n", "", "the limit of 1,"),
+    "unknown_agent": (f"{HEADER}**Agents:** C = Cleo, D = Dan\n\n{FIRST}TURN: C\n", "", "its agents are C, D"),
+    "no_turn_yet": (HEADER, "", "write `## Turn 1 — User`"),
+    "unfinished": (f"{HEADER}\n{FIRST}", "B", "somebody is typing"),
+    "unknown_turn": (f"{HEADER}\n---\n\n## Note — User\n\nHello.\n", "", "`dialogd say`"),
+    "error": ("To be done:\n- milk\n", "", "; "),
+}
+
+
+@pytest.mark.parametrize(("word", "text", "sender", "reason"), [(word, *row) for word, row in STATUSES.items()])
+def test_a_notify_that_makes_nobody_think_says_why(
+    idle: Daemon, shared: Room, word: str, text: str, sender: str, reason: str
+) -> None:
+    """Status 200, one word for programs and the reason for people; the word is the same with `?wait=true`."""
+    shared.file.write_text(text.replace("Tabs", f"{word}: tabs"), encoding="utf-8")  # each a dialog of its own
+    body = {"from": sender} if sender else None
+    for line in (NOTIFY, "POST /notify?wait=true"):
+        answer = send(idle, line, body)
+        assert answer.status == 200
+        assert answer.json["status"] == word
+        assert reason in answer.json["reason"]
+    assert shared.minds["A"].pids == []
+
+
+def test_a_damaged_entry_at_the_end_waits_for_somebody_to_look(room: Room) -> None:
+    """`damaged`, with the line; what was cut is not written over."""
+    room.open()
+    room.think().end("Tabs are the better choice, for more than one reason.\n")
+    room.until(lambda: room.number == 2, "A's turn")
+    os.truncate(room.file, len(room.file.read_bytes()) - 20)
+    with room.file.open("a") as file:
+        file.write("\n")
+    before = room.text
+    answer = send(room.a, NOTIFY)
+    assert (answer.status, answer.json["status"]) == (200, "damaged")
+    assert "line " in answer.json["reason"]
+    assert room.text == before
+
+
+def test_an_old_dialog_waits_for_the_person(room: Room) -> None:
+    """After an hour of silence a peer's notify answers `lain`; the person's makes it go on."""
+    room.begin("Tabs or spaces?", "A")
+    with room.file.open("a") as file:
+        file.write("\n---\n\n## Turn 2 — Claude A\n\nTabs.\n\nTURN: A\n")
+    os.utime(room.file, (time.time() - 7200,) * 2)
+    room.start("A")
+    answer = send(room.a, NOTIFY, {"from": "B"})
+    assert (answer.status, answer.json["status"]) == (200, "lain")
+    assert send(room.a, NOTIFY).status == 202
+    room.minds["A"].call(1).end()
+
+
+def test_a_notify_is_accepted_and_the_next_one_finds_it_busy(room: Room) -> None:
+    """202 `accepted` when a reply is on its way, 200 `busy` while it is written."""
+    room.open()
+    first = send(room.a, NOTIFY)
+    assert (first.status, first.json) == (202, {"status": "accepted"})
+    typing = room.minds["A"].call(1)
+    second = send(room.a, NOTIFY)
+    assert (second.status, second.json["status"]) == (200, "busy")
+    typing.end("Tabs.\n")
+    room.until(lambda: room.number == 2, "A's turn")
+
+
+def test_wait_answers_after_the_turn(room: Room) -> None:
+    """`?wait=true` holds the answer back until the turn has passed; a second one during the call does so too."""
+    room.open()
+    line = "POST /notify?wait=true"
+
+    async def ask() -> list[Any]:
+        asked = [asyncio.create_task(asyncio.to_thread(send, room.a, line))]
+        typing = await asyncio.to_thread(room.minds["A"].call, 1)
+        asked.append(asyncio.create_task(asyncio.to_thread(send, room.a, line)))
+        await asyncio.to_thread(until, lambda: room.a.said.count("notified") == 2, "the second notify")
+        assert not any(task.done() for task in asked)
+        typing.end("Tabs.\n")
+        return await asyncio.gather(*asked)
+
+    for answer in asyncio.run(ask()):
+        assert (answer.status, answer.json) == (200, {"status": "ok", "turn_passed": True})
+    assert room.number == 2
+
+
+def test_wait_says_so_when_no_turn_came_of_it(tmp_path: Path) -> None:
+    """A backend that fails writes an error, not a turn: `turn_passed` is false."""
+    with Room(tmp_path, command="false", environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
+        room.open()
+        answer = send(room.a, "POST /notify?wait=true")
+        assert (answer.status, answer.json) == (200, {"status": "ok", "turn_passed": False})
+        assert "[AGENT_ERROR: A" in room.text
+
+
+def test_wait_holds_through_the_pace(tmp_path: Path) -> None:
+    """The pause between an agent's turns counts as being on the way to a turn."""
+    with Room(tmp_path, command="echo Tabs.", pace=0.5) as room:
+        room.open()
+        send(room.a, "POST /notify?wait=true")
+        with room.file.open("a") as file:
+            file.write("\n---\n\n## Turn 3 — Claude B\n\nSpaces.\n\nTURN: A\n")
+        answer = send(room.a, "POST /notify?wait=true", {"from": "B"})
+        assert answer.json == {"status": "ok", "turn_passed": True}
+        assert room.number == 4
+
+
+def test_a_peers_notify_starts_nothing_and_a_persons_does(room: Room) -> None:
+    """An unstarted dialog answers a peer `not_started`; the person's notify begins it."""
+    room.open()
+    answer = send(room.a, NOTIFY, {"from": "B"})
+    assert (answer.status, answer.json["status"]) == (200, "not_started")
+    assert room.minds["A"].pids == []
+    assert send(room.a, NOTIFY).status == 202
+    room.minds["A"].call(1).end()
+
+
+def test_a_persons_notify_to_b_starts_a_who_owes_the_turn(tmp_path: Path) -> None:
+    """It is passed on to whoever owes a turn; nobody waits for the next poll."""
+    with Room(tmp_path, environment={"DIALOGD_POLL": "30"}) as room:
+        room.open("AB")
+        assert send(room.b, NOTIFY).json == {"status": "not_my_turn", "reason": "waiting for A"}
+        room.minds["A"].call(1).end("Tabs.\n")
+        room.minds["B"].call(1).end("Spaces.\n")
+        room.until(lambda: room.number == 3, "both turns")
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["while-it-thinks", "at-the-start"])
+def test_500_notifies_at_once_make_one_call(room: Room, begun: bool) -> None:
+    """Each is answered, at no great cost, and the backend is called once."""
+    room.open()
+    typing = room.think() if begun else None
+    before = sum(psutil.Process(room.a.pid).cpu_times()[:2])
+    answers = asyncio.run(_at_once(room.a.port, 500))
+    assert len(answers) == 500
+    assert {answer.split(" ")[1] for answer in answers} <= ({"200"} if begun else {"200", "202"})
+    assert sum(psutil.Process(room.a.pid).cpu_times()[:2]) - before < 2
+    (typing or room.minds["A"].call(1)).end("Tabs.\n")
+    room.until(lambda: room.number == 2, "A's turn")
+    assert send(room.a, "POST /notify").json["status"] == "not_my_turn"
+    assert len(room.minds["A"].pids) == 1
+    assert room.number == 2
+
+
+async def _at_once(port: int, count: int) -> list[str]:
+    """The status lines of so many notifies on connections of their own; all answered in ten seconds."""
+
+    async def one() -> str:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(request(port, NOTIFY, "Connection: close"))
+            return (await reader.read()).decode().partition("\r\n")[0]
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    async with asyncio.timeout(10):
+        return await asyncio.gather(*(one() for _ in range(count)))
+
+
+# -- what there is to read -----------------------------------------------------------------------------------------
+
+
+def test_health_tells_every_phase(room: Room) -> None:
+    """No dialog, waiting, thinking, paused, the person's turn, the end: one word each, and what belongs to it."""
+    room.start("A")
+    health = {"id": "A", "name": "Claude A", "port": room.a.port, "pid": room.a.pid, "backend": "command"}
+    assert health.items() <= at(room, "no_dialog").items()
+    room.begin("Tabs or spaces?", "A")
+    assert send(room.a, NOTIFY, {"from": "B"}).json["status"] == "not_started"
+    facts = at(room, "waiting")
+    assert (facts["turn"], facts["turn_of"], facts["topic"], facts["outcome"]) == (1, ["A"], "Tabs or spaces?", None)
+    assert facts["peers"] == {"B": {"url": f"http://127.0.0.1:{room.b.port}", "reachable": False}}
+    typing = room.think()
+    facts = at(room, "thinking")
+    assert facts["working_on"]["turn"] == 2
+    assert 0 <= facts["working_on"]["seconds"] < 10
+    assert facts["waiting"] is None
+    send(room.a, "POST /pause")
+    assert at(room, "paused")["working_on"]["turn"] == 2
+    typing.end("Tabs.\n\n[QUESTION_FOR_USER: Which editor?]\n")
+    until(lambda: room.number == 2, "A's turn")
+    send(room.a, "POST /resume")
+    facts = at(room, "waiting_for_user")
+    assert facts["waiting"] == {"status": "waiting_for_user", "reason": "waiting for the person: Which editor?"}
+    assert (facts["turn_of"], facts["turns_written"], facts["working_on"]) == (["USER"], 1, None)
+    with room.file.open("a") as file:
+        file.write("\nEnough.\n\n[CONSENSUS_REACHED]\n")
+    assert at(room, "ended")["outcome"] == "CONSENSUS_REACHED"
+
+
+def test_health_tells_a_dialog_that_failed(tmp_path: Path) -> None:
+    """When every agent has failed the phase is `error`."""
+    with Room(tmp_path, command="false", environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
+        room.open("AB")
+        room.notify()
+        at(room, "waiting_for_user")
+        send(room.a, "POST /retry", {"agent": "B"})
+        assert at(room, "error")["outcome"] == "STOPPED"
+
+
+def at(room: Room, phase: str) -> dict[str, Any]:
+    """The health of A's daemon once it is in this phase."""
+    room.until(lambda: (room.a.health() or {})["phase"] == phase, f"phase {phase}")
+    return room.a.health() or {}
+
+
+def test_dialog_is_the_file_folded(room: Room) -> None:
+    """All entries, or those after `since`; who owes, the outcome, the limits that hold now."""
+    room.open(max_turns=7, timeout="90 seconds")
+    room.think().end("Tabs.\n\n[PROPOSAL: tabs]\n")
+    room.until(lambda: room.number == 2, "A's turn")
+    send(room.a, "POST /say", {"text": "By the way.", "note": True})
+    facts = send(room.a, "GET /dialog").json
+    assert (facts["topic"], facts["turn"], facts["turn_of"], facts["outcome"]) == ("Tabs or spaces?", 2, ["B"], None)
+    assert facts["agents"] == {"A": "Claude A", "B": "Claude B"}
+    assert (facts["limits"]["max_turns"], facts["limits"]["timeout"]) == (7, 90)
+    asked, spoken, noted = facts["entries"]
+    assert (asked["by"], asked["text"], asked["turn"], asked["at"]) == ("USER", "Tabs or spaces?", ["A"], "")
+    assert (spoken["by"], spoken["name"], spoken["text"]) == ("A", "Claude A", "Tabs.")
+    assert (spoken["marks"], spoken["turn"], spoken["condition"]) == (["[PROPOSAL P1: tabs]"], ["B"], "sound")
+    assert (noted["number"], noted["id"], noted["text"], noted["turn"]) == (0, "2.1", "By the way.", None)
+    for since, left in ((0, 3), (2, 1), (3, 0), (99, 0)):
+        assert len(send(room.a, f"GET /dialog?since={since}").json["entries"]) == left
+    for wrong in ("-1", "x", "1.5"):
+        assert send(room.a, f"GET /dialog?since={wrong}").problem["status"] == 422
+
+
+def test_dialog_says_that_there_is_none_yet(idle: Daemon) -> None:
+    """Status 409, and how to come by one."""
+    problem = send(idle, "GET /dialog").problem
+    assert problem["status"] == 409
+    assert "dialogd new" in problem["fix"]
+
+
+LINK = re.compile(r"""(?:src|href|action|data|poster)\s*=\s*["']?([^"'\s>]*)|url\(([^)]*)\)|@import""", re.IGNORECASE)
+
+
+@pytest.mark.parametrize("path", ["/", "/docs"])
+def test_pages_load_nothing_and_run_nothing(room: Room, path: str) -> None:
+    """No script, no style and no image from anywhere, and links to this daemon only; text of agents is text."""
+    room.open()
+    room.think().end("<script src=https://example.org/x.js></script><img src=//example.org/x.png>\n")
+    room.until(lambda: room.number == 2, "A's turn")
+    answer = send(room.a, f"GET {path}")
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    page = re.sub(r"<pre>.*?</pre>", lambda text: text[0].replace("=", ""), answer.body.decode(), flags=re.DOTALL)
+    assert "<script" not in page
+    assert "<img" not in page
+    assert {link for pair in LINK.findall(page) for link in pair if link} <= {"/openapi.json"}
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    if path == "/":
+        assert "&lt;script src" in page
+        assert "Turn 2 — Claude A" in page
+
+
+ROUTES = {
+    "GET": {"/", "/dialog", "/docs", "/events", "/health", "/metrics"},
+    "POST": {"/notify", "/pause", "/resume", "/retry", "/say", "/skip", "/stop"},
+}
+
+
+def test_openapi_describes_every_route(idle: Daemon) -> None:
+    """Each route with a sentence, its fields with theirs, its problems; `/docs` shows the same."""
+    schema = send(idle, "GET /openapi.json").json
+    page = send(idle, "GET /docs").body.decode()
+    found: dict[str, set[str]] = {"GET": set(), "POST": set()}
+    for path, methods in schema["paths"].items():
+        for method, about in methods.items():
+            found[method.upper()].add(path)
+            assert about["description"].endswith(".")
+            assert {"4XX", "5XX"} <= set(about["responses"])
+            assert f"<code>{method.upper()} {path}</code>" in page
+            for field in about.get("parameters", ()):
+                assert field.get("description") or field["in"] == "header"
+    assert found == ROUTES
+    for model in ("Notify", "Say", "Named", "Halt"):
+        for name, field in schema["components"]["schemas"][model]["properties"].items():
+            assert field.get("description") or name == "reason"
+    assert not re.search(r"https?://(?!localhost|127\.0\.0\.1)", json.dumps(schema))
+
+
+def test_metrics_can_be_read_by_prometheus(room: Room) -> None:
+    """The text format, with what has happened in it."""
+    room.open()
+    room.think().end("Tabs.\n")
+    room.until(lambda: (room.a.health() or {})["turn"] == 2, "A's turn")
+    answer = send(room.a, "GET /metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    values = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(answer.body.decode())
+        for sample in family.samples
+    }
+    assert values["dialogd_turns_total"] == 1
+    assert values["dialogd_dialog_turn"] == 2
+    assert values["dialogd_thinking"] == 0
+    assert values["dialogd_event_clients"] == 0
+    assert values["dialogd_build_info"] == 1
+
+
+def test_a_wrong_method_is_a_problem_that_names_the_right_one(idle: Daemon) -> None:
+    """Status 405 with `Allow`, on every route."""
+    for method, paths in ROUTES.items():
+        for path in paths:
+            for other in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"} - {method}:
+                answer = send(idle, f"{other} {path}")
+                assert (answer.problem["status"], answer.headers["allow"]) == (405, method)
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/notify/x", "/redoc", "/static/../health", "/%00", "/a" * 2000])
+def test_an_unknown_route_is_a_problem(idle: Daemon, path: str) -> None:
+    """Status 404, and where the routes are listed."""
+    problem = send(idle, f"GET {path}").problem
+    assert problem["status"] == 404
+    assert "/docs" in problem["fix"]
+
+
+# -- the person ----------------------------------------------------------------------------------------------------
+
+
+def test_say_interrupts_the_call_and_keeps_what_was_written(room: Room) -> None:
+    """The backend's process dies, its text becomes a draft that it is shown again, a new turn is owed."""
+    room.open()
+    with listening(room.a) as events:
+        first = room.think()
+        first.say("Tabs, because\nof accessibility")
+        events.until("text", line="Tabs, because")
+        done = send(room.a, "POST /say", {"text": "Consider editors too."})
+        assert (done.status, done.json["status"], done.json["turn"], done.json["turn_of"]) == (200, "ok", 2, ["A"])
+        second = room.minds["A"].call(2)
+        until(lambda: not first.is_alive, "the first process to die")
+        assert events.until("draft").data["text"].startswith("Tabs, because")
+    assert "Tabs, because" in (room.folder / "mind-A" / "prompt.2").read_text()
+    second.end("Both, then.\n")
+    room.until(lambda: room.number == 3, "A's turn")
+    assert [e["by"] for e in send(room.a, "GET /dialog").json["entries"]] == ["USER", "USER", "A"]
+    assert "Tabs, because" not in room.text
+
+
+def test_say_to_names_who_is_next(room: Room) -> None:
+    """By id or name; the daemon of that agent begins at once, also in a dialog where nobody has spoken yet."""
+    room.open("AB")
+    first = room.think("A")
+    done = send(room.a, "POST /say", {"text": "You, B.", "to": "Claude B"}).json
+    assert done["turn_of"] == ["B"]
+    room.minds["B"].call(1).end("Spaces.\n")
+    room.until(lambda: room.number == 3, "B's turn")
+    assert not first.is_alive
+
+
+def test_say_begins_a_dialog_at_whoever_is_named(room: Room) -> None:
+    """The person has spoken to a daemon: no notify is needed beside it."""
+    room.open("AB")
+    send(room.a, "POST /say", {"text": "You, B.", "to": "B"})
+    room.minds["B"].call(1).end("Spaces.\n")
+    room.until(lambda: room.number == 3, "B's turn")
+
+
+def test_a_note_costs_nobody_a_call(room: Room) -> None:
+    """It stands in the file while the call goes on; it starts nothing either."""
+    room.open()
+    noted = send(room.a, "POST /say", {"text": "Mind the editors.", "note": True})
+    assert (noted.status, noted.json["turn"], noted.json["turn_of"]) == (200, 1, ["A"])
+    assert send(room.a, NOTIFY, {"from": "B"}).json["status"] == "not_started"
+    typing = room.think()
+    send(room.a, "POST /say", {"text": "And the linters.", "note": True})
+    typing.end("Tabs.\n")
+    room.until(lambda: room.number == 2, "A's turn")
+    assert [e["number"] for e in send(room.a, "GET /dialog").json["entries"]] == [1, 0, 0, 2]
+    assert len(room.minds["A"].pids) == 1
+
+
+def test_say_grants_turns_and_opens_an_ended_dialog_again(room: Room) -> None:
+    """`turns` more turns are allowed from there."""
+    room.open(max_turns=2)
+    room.think().end("Tabs.\n")
+    room.until(lambda: room.outcome == "MAX_TURNS_REACHED", "the end")
+    done = send(room.a, "POST /say", {"text": "I disagree.", "to": "A", "turns": 1}).json
+    assert (done["turn"], done["turn_of"]) == (3, ["A"])
+    room.minds["A"].call(2).end("Spaces.\n")
+    room.until(lambda: room.outcome == "MAX_TURNS_REACHED", "the second end")
+    assert room.number == 4
+
+
+WRONG = {
+    "nobody-of-that-name": ({"text": "You!", "to": "Z"}, 400, "A (Claude A), B (Claude B)"),
+    "nothing-to-say": ({"text": " \n"}, 400, "say"),
+    "one-field-more": ({"text": "Hi.", "volume": 11}, 422, "/docs"),
+    "no-text": ({"to": "A"}, 422, "/docs"),
+    "no-object": (["Hi."], 422, "/docs"),
+    "no-body": (None, 422, "/docs"),
+    "half-json": ('{"text": ', 422, "/docs"),
+    "deep": ('{"text": ' + "[" * 10_000 + "]" * 10_000 + "}", 400, "/docs"),
+    "half-a-character": ('{"text": "\\ud800"}', 422, "/docs"),
+    "field-with-half-a-character": ('{"text": "Hi.", "\\ud800": 1}', 422, "/docs"),
+    "text-is-a-number": ({"text": 5}, 422, "/docs"),
+    "too-long": ({"text": "x" * 1_000_001}, 422, "/docs"),
+    "no-turns": ({"text": "Hi.", "turns": 0}, 422, "/docs"),
+}
+
+
+@pytest.mark.parametrize(("body", "status", "fix"), WRONG.values(), ids=WRONG)
+def test_say_refuses_what_makes_no_sense_and_writes_nothing(
+    idle: Daemon, shared: Room, body: Any, status: int, fix: str
+) -> None:
+    """A problem with a fix; the file stays as it is, byte by byte."""
+    shared.begin("Tabs or spaces?", "B")
+    before = shared.file.read_bytes()
+    problem = send(idle, "POST /say", body).problem
+    assert problem["status"] == status
+    assert fix in problem["fix"]
+    assert shared.file.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
+def test_say_is_taken_under_any_content_type(idle: Daemon, shared: Room, kind: str) -> None:
+    """What `curl -d '{…}'` sends is called a form; it is read as the JSON that it is."""
+    shared.begin("Tabs or spaces?", "B")
+    assert send(idle, "POST /say", '{"text": "Hello, B.", "to": "B"}', kind).json["turn"] == 2
+
+
+@pytest.mark.parametrize(("path", "body"), PERSONS.items())
+def test_the_persons_routes_need_a_dialog(idle: Daemon, path: str, body: Any) -> None:
+    """Without a file: status 409, and nothing is created."""
+    problem = send(idle, f"POST {path}", body).problem
+    assert problem["status"] == 409
+    assert "dialogd new" in problem["fix"]
+
+
+@pytest.mark.parametrize(("path", "body"), PERSONS.items())
+@pytest.mark.parametrize("kind", ["a-list", "a-folder", "a-link"])
+def test_the_persons_routes_refuse_what_is_no_dialog(shared: Room, kind: str, path: str, body: Any) -> None:
+    """Anything else than a dialog is a problem, never touched, and the daemon goes on."""
+    shared.file.unlink(missing_ok=True)
+    if kind == "a-folder":
+        shared.file.mkdir()
+    else:
+        real = shared.folder / "real.md"
+        real.write_text("- milk\n")
+        if kind == "a-link":
+            shared.file.symlink_to(real)
+        else:
+            shared.file.write_text("- milk\n")
+    try:
+        for line in (f"POST {path}", "GET /dialog"):
+            problem = send(shared.a, line, body if path in line else None).problem
+            assert problem["status"] == 409
+            assert problem["fix"]
+        assert send(shared.a, NOTIFY).json["status"] == "error"
+        assert kind == "a-folder" or shared.file.read_text() == "- milk\n"
+    finally:
+        shared.file.rmdir() if kind == "a-folder" else shared.file.unlink()
+
+
+def test_pause_lets_the_call_finish_and_then_all_wait(room: Room) -> None:
+    """The turn under way is written; the next agent waits until `resume`. Both may be said twice."""
+    room.open("AB")
+    typing = room.think()
+    assert send(room.b, "POST /pause").json["phase"] == "paused"
+    size = len(room.file.read_bytes())
+    assert send(room.a, "POST /pause").status == 200
+    assert len(room.file.read_bytes()) == size
+    assert typing.is_alive
+    typing.end("Tabs.\n")
+    room.until(lambda: room.number == 2, "A's turn")
+    assert send(room.b, NOTIFY).json["status"] == "paused"
+    assert room.minds["B"].pids == []
+    assert send(room.a, "POST /resume").json["turn_of"] == ["B"]
+    size = len(room.file.read_bytes())
+    assert send(room.a, "POST /resume").status == 200
+    assert len(room.file.read_bytes()) == size
+    room.minds["B"].call(1).end("Spaces.\n")
+    room.until(lambda: room.number == 3, "B's turn")
+
+
+def test_pause_and_resume_start_nothing(room: Room) -> None:
+    """A dialog that nobody has started stays so."""
+    room.open()
+    for path in ("/pause", "/resume"):
+        assert send(room.a, f"POST {path}").status == 200
+    assert send(room.a, NOTIFY, {"from": "B"}).json["status"] == "not_started"
+
+
+def test_retry_asks_once_more(room: Room) -> None:
+    """The call under way dies and its agent is asked anew; by name too."""
+    room.open()
+    first = room.think()
+    assert send(room.a, "POST /retry", {"agent": "claude a"}).json["turn_of"] == ["A"]
+    room.minds["A"].call(2).end("Tabs.\n")
+    room.until(lambda: room.number == 2, "A's turn")
+    assert not first.is_alive
+
+
+def test_skip_passes_to_the_next(room: Room) -> None:
+    """The agent's call dies, the next one is asked."""
+    room.open("AB")
+    first = room.think()
+    assert send(room.a, "POST /skip", {"agent": "A"}).json["turn_of"] == ["B"]
+    room.minds["B"].call(1).end("Spaces.\n")
+    room.until(lambda: room.number == 2, "B's turn")
+    assert not first.is_alive
+
+
+@pytest.mark.parametrize("path", ["/retry", "/skip"])
+def test_retry_and_skip_refuse_what_makes_no_sense(room: Room, path: str) -> None:
+    """An unknown agent, a missing or an extra field, a turn that is not owed, a dialog that has ended."""
+    room.open()
+    for body, status in (({"agent": "Z"}, 400), ({"agent": "USER"}, 400), ({}, 422), ({"agent": "A", "x": 1}, 422)):
+        assert send(room.a, f"POST {path}", body).problem["status"] == status
+    if path == "/skip":
+        problem = send(room.a, "POST /skip", {"agent": "B"}).problem
+        assert (problem["status"], problem["fix"]) == (409, "skip A, or wait for B's turn")
+    with room.file.open("a") as file:
+        file.write("\nEnough.\n\n[CONSENSUS_REACHED]\n")
+    problem = send(room.a, f"POST {path}", {"agent": "A"}).problem
+    assert problem["status"] == 409
+    assert "dialogd say" in problem["fix"]
+
+
+# -- the end -------------------------------------------------------------------------------------------------------
+
+
+def test_stop_ends_everything_in_under_a_second(room: Room) -> None:
+    """Also in the middle of a call: its process is killed, `[STOPPED]` written, a copy kept; the peer ends too."""
+    room.open("AB")
+    typing = room.think()
+    typing.say("Tabs, bec")
+    began = time.monotonic()
+    stopped = send(room.a, "POST /stop", {"reason": "lunch"})
+    assert [room.a.wait(5), room.b.wait(5)] == [0, 0]
+    seconds = time.monotonic() - began
+    assert not typing.is_alive
+    assert (stopped.status, stopped.json["status"], stopped.json["outcome"]) == (200, "stopped", "STOPPED")
+    assert room.text.endswith("\n[STOPPED: lunch]\n")
+    assert Path(stopped.json["archive"]).read_bytes() == room.file.read_bytes()
+    assert list((room.state_dir / "archive").iterdir()) == [Path(stopped.json["archive"])]
+    assert seconds < 1
+
+
+def test_a_stop_that_a_peer_passes_on_goes_no_further(room: Room) -> None:
+    """With `hop` 1 this daemon ends, its peer does not."""
+    room.open("AB")
+    assert send(room.a, "POST /stop", {"hop": 1}).status == 200
+    assert room.a.wait(5) == 0
+    assert at_b(room)["outcome"] == "STOPPED"
+    assert room.b.running
+
+
+def at_b(room: Room) -> dict[str, Any]:
+    """The health of B's daemon once it knows of the end."""
+    room.until(lambda: (room.b.health() or {})["phase"] == "ended", "B to hear of it")
+    return room.b.health() or {}
+
+
+@pytest.mark.parametrize("kind", ["no-file", "no-dialog", "ended"])
+def test_stop_ends_the_daemon_whatever_the_file_is(room: Room, kind: str) -> None:
+    """Nothing is written where there is no dialog or it has ended; the exit code is 0."""
+    text = {"no-file": None, "no-dialog": "- milk\n", "ended": STATUSES["consensus_reached"][0]}[kind]
+    if text is not None:
+        room.file.write_text(text)
+    room.start("A") if kind != "no-dialog" else room.folder
+    if kind == "no-dialog":
+        room.file.unlink()
+        room.start("A")
+        room.file.write_text("- milk\n")
+    answer = send(room.a, "POST /stop")
+    assert answer.status == (409 if kind == "no-dialog" else 200)
+    if answer.status == 200:
+        assert answer.json["outcome"] == (None if kind == "no-file" else "CONSENSUS_REACHED")
+        assert (answer.json["archive"] is None) == (kind == "no-file")
+    assert room.a.wait(5) == 0
+    assert (room.file.read_text() if room.file.exists() else None) == text
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"hop": -1}', b'{"hop": 9}', b'{"hop": "x"}', b'{"reason": 5}'])
+def test_a_stop_that_makes_no_sense_stops_nothing(idle: Daemon, body: bytes) -> None:
+    """Status 400, and the daemon goes on."""
+    problem = send(idle, "POST /stop", body).problem
+    assert problem["status"] == 400
+    assert "send no body" in problem["fix"]
+    assert idle.health() is not None
+
+
+def test_sigterm_ends_the_daemon_and_not_the_dialog(room: Room) -> None:
+    """In under a second with event streams open and a call in flight: `bye`, exit code 0, the file untouched."""
+    room.open()
+    with listening(room.a) as one, listening(room.a) as two:
+        typing = room.think()
+        before = room.file.read_bytes()
+        began = time.monotonic()
+        assert room.a.terminate() == 0
+        seconds = time.monotonic() - began
+        assert [stream.rest()[-1].kind for stream in (one, two)] == ["bye", "bye"]
+    assert not typing.is_alive
+    assert room.file.read_bytes() == before
+    assert "stopped: 0 turns written" in room.a.said
+    assert "Traceback" not in room.a.said
+    assert seconds < 1
+
+
+# -- anything at all -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_no_request_that_the_description_allows_or_forbids_makes_it_fail(tmp_path: Path) -> None:
+    """Thousands of generated requests, good and bad: never a 5xx, always what the description says."""
+    pytest.importorskip("schemathesis")
+    with Room(tmp_path, command="", backend="rehearsal:endless") as room:
+        room.open(max_turns=100_000)
+        room.notify()
+        command = [sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{room.a.port}/openapi.json"]
+        command += ["--exclude-path", "/events", "--exclude-path", "/stop", "--max-examples", "20", "--seed", "7"]
+        command += ["--checks", "not_a_server_error,content_type_conformance,response_schema_conformance"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+        assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+        assert room.a.health() is not None
+        assert "Traceback" not in room.a.said
