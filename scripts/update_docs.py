@@ -1,0 +1,129 @@
+"""Write into the documents what the code says of itself: every command's help, the settings, the errors.
+
+Each goes between `<!-- generated: NAME -->` and `<!-- /generated -->`. With --check nothing is written, and the exit
+code is 1 when a document is behind.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY))
+
+DOCUMENTS = ("docs/commands.md", "docs/configuration.md")
+BLOCK = re.compile(r"(<!-- generated: ([a-z]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
+
+
+def command_line() -> Any:
+    """The command line, as click knows it."""
+    from typer.main import get_command
+
+    from dialogd.cli.app import build
+
+    return get_command(build())
+
+
+def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command, groups before what is in them."""
+    for name, command in getattr(group, "commands", {}).items():
+        yield (*before, name)
+        yield from commands(command, *before, name)
+
+
+def help_of(words: tuple[str, ...]) -> str:
+    """What that command prints for --help, 80 columns wide."""
+    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.check_output([sys.executable, "-m", "dialogd", *words, "--help"], env=environment, text=True)
+
+
+def helps() -> str:
+    """A section for each command, with its help."""
+    every = [(), *commands(command_line())]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        texts = list(pool.map(help_of, every))
+    return "\n".join(
+        f"### {' '.join(('dialogd', *words))}\n\n```text\n{text.rstrip()}\n```\n"
+        for words, text in zip(every, texts, strict=True)
+    )
+
+
+def table(*rows: tuple[str, ...]) -> str:
+    """A Markdown table; the first row is its head."""
+    head, *rest = rows
+    lines = [head, tuple("---" for _ in head), *rest]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+def errors() -> str:
+    """The tree of errors, with exit code and HTTP status."""
+    from dialogd.errors import DialogdError
+
+    kinds = [DialogdError, *DialogdError.__subclasses__()]
+    return table(
+        ("error", "exit code", "HTTP status", "meaning"),
+        *(
+            (f"`{kind.__name__}`", str(kind.exit_code), str(kind.http_status), (kind.__doc__ or "").split("\n")[0])
+            for kind in kinds
+        ),
+    )
+
+
+def settings() -> str:
+    """Every setting: key, flag, variables, default, meaning."""
+    from dialogd.settings import SETTINGS, Settings
+
+    start = command_line().commands["start"]
+    flags = {parameter.name: parameter.opts for parameter in start.params}
+    flags["id"] = ["ID"]
+    shown = {row.name: row.value for row in Settings().rows()}
+    shown["state_dir"] = "~/.local/state/dialogd"
+    return table(
+        ("key", "flag of `start`", "variable", "default", "meaning"),
+        *(
+            (
+                f"`{setting.name}`",
+                f"`{max(flags[setting.name], key=len)}`" if setting.name in flags else "",
+                " ".join(f"`{variable}`" for variable in setting.variables),
+                f"`{shown[setting.name]}`" if shown[setting.name] else "",
+                setting.about,
+            )
+            for setting in SETTINGS
+        ),
+    )
+
+
+BLOCKS: Mapping[str, Callable[[], str]] = {"help": helps, "errors": errors, "settings": settings}
+
+
+def updated(text: str) -> str:
+    """The document with every generated block as it is to be."""
+    return BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block[2]]()}\n{block[3]}", text)
+
+
+def main() -> int:
+    """Update the documents, or with --check only say which are behind; gives the exit code."""
+    behind = []
+    for name in DOCUMENTS:
+        path = REPOSITORY / name
+        text = path.read_text(encoding="utf-8")
+        new = updated(text)
+        if new != text:
+            behind.append(name)
+            if "--check" not in sys.argv[1:]:
+                path.write_text(new, encoding="utf-8")
+    if behind and "--check" in sys.argv[1:]:
+        print(f"behind the code: {', '.join(behind)}; run: python scripts/update_docs.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
