@@ -51,8 +51,7 @@ TURN: A
 def environment(source: Path, folder: Path) -> dict[str, str]:
     """An environment in which the checkout `source` runs, with its state in `folder` and no settings of the user."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DIALOGD_", "CLAUDE_"))}
-    paths = [str(source), *filter(None, [kept.get("PYTHONPATH")])]
-    return {**kept, "PYTHONPATH": os.pathsep.join(paths), "DIALOGD_STATE_DIR": str(folder / "state")}
+    return {**kept, "PYTHONPATH": str(source.resolve()), "DIALOGD_STATE_DIR": str(folder / "state")}
 
 
 def call(port: int, method: str, path: str) -> bytes:

@@ -34,6 +34,7 @@ _FRAME_LINE = b"\n<!-- dialogd by="
 _ANY_HEADING = re.compile(
     rb"^(?:\xef\xbb\xbf)?##[ \t]+(?:Turn[ \t]+\d|Note[ \t]+(?:\xe2\x80[\x93\x94]|[:-])|User[ \t\r]*$)", re.M | re.I
 )
+_LAST_WORD = re.compile(rb"%b|^(?-i:TURN): [A-Za-z][A-Za-z0-9_, -]*\r?(?:\n|\Z)" % _ANY_HEADING.pattern, re.M | re.I)
 _TURN_LINE = re.compile(r"TURN: ([A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*)")
 
 
@@ -204,8 +205,8 @@ def _framed(data: bytes, match: re.Match[bytes], cursor: _Cursor, before: Entry 
     frame = _frame(match)
     sound_end = _sound_end(data, match, frame)
     start, content, end = match.start(), match.end(), sound_end or len(data)
-    if sound_end is None and (heading := _ANY_HEADING.search(data, content)):
-        end = heading.start()
+    if sound_end is None and (last := _LAST_WORD.search(data, content)):
+        end = last.start() if last[0].startswith((b"#", b"\xef")) else last.end()
     inside = data[content:end] if sound_end else _trimmed(data[content:end])
     body, marks, turn = _content(inside.decode("utf-8", "replace"))
     number = max(int(match[1]), cursor.state.number + 1) if match[1] else 0

@@ -193,6 +193,18 @@ def test_an_edited_last_turn_still_passes_the_turn(old: bytes, new: bytes) -> No
     assert dialog.state.owing == ("B",)
 
 
+def test_what_is_typed_below_an_edited_turn_is_the_persons() -> None:
+    """The edited turn ends at its own TURN line; words under it are not put into the agent's mouth."""
+    room = Room(opening(), A=["Postgres, of cuorse."])
+    room.run()
+    dialog = parse(room.paper.data.replace(b"cuorse", b"course") + b"\nNo, Redis.\n\nTURN: A\n")
+    assert [(e.by, e.condition, e.body) for e in dialog.entries[1:]] == [
+        ("A", Condition.EDITED, "Postgres, of course."),
+        ("USER", Condition.BY_HAND, "No, Redis."),
+    ]
+    assert dialog.state.owing == ("A",)
+
+
 def test_a_last_turn_without_its_last_newline_is_torn() -> None:
     """`TURN: A` may be the beginning of `TURN: A, B`: without the newline it is no last word."""
     room = Room(opening(turn="A, B"), A=["Postgres."])
