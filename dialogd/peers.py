@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
-from urllib.parse import SplitResult, urlsplit
+from typing import TYPE_CHECKING
 
 from dialogd.protocol.model import Dialog
+
+if TYPE_CHECKING:
+    import httpx2
 
 WAITS = (0.0, 0.2, 1.0)  # seconds before each attempt to tell a peer
 ANSWER = 1.0  # seconds a peer has to answer
 STOP_ANSWER = 0.5  # and to a stop, which is done in under a second whatever a peer does
-LARGEST = 1024 * 1024  # bytes of an answer
-
-_LENGTH = re.compile(r"\r\ncontent-length: (\d{1,9})\r\n")
 
 
 class Peers:
@@ -102,79 +101,28 @@ class Peers:
         """Give up what is under way and close the connections."""
         for task in list(self._tasks):
             task.cancel()
-        self._client.close()
+        await self._client.close()
 
 
 class _Client:
-    """HTTP/1.1 to daemons, over connections that are kept. A general client would be the dearest part of a turn."""
+    """One shared HTTP client; built on first use, because its library is slow to load."""
 
     def __init__(self) -> None:
-        self._idle: dict[str, list[_Connection]] = {}
+        self._http: httpx2.AsyncClient | None = None
 
     async def ask(self, method: str, url: str, message: Mapping[str, object] | None = None) -> bytes:
         """The body of the answer, whatever its status. Raises `OSError` when there is none within a second."""
-        target = urlsplit(url)
-        body = b"" if message is None else json.dumps(message).encode()
-        kept = self._idle.setdefault(target.netloc, [])
-        async with asyncio.timeout(ANSWER):
-            while kept:
-                # Its other end may have been closed meanwhile; then a new connection is asked the same.
-                with suppress(OSError):
-                    return await self._over(kept.pop(), method, target, body)
-            return await self._over(await _Connection.open(target), method, target, body)
+        import httpx2
 
-    async def _over(self, connection: _Connection, method: str, target: SplitResult, body: bytes) -> bytes:
+        if self._http is None:
+            # trust_env off: a proxy from the environment must never see loopback traffic.
+            self._http = httpx2.AsyncClient(timeout=ANSWER, trust_env=False, verify=False)
         try:
-            answer = await connection.ask(method, target, body)
-        except BaseException:
-            connection.close()
-            raise
-        if connection.is_reusable:
-            self._idle[target.netloc].append(connection)
-        else:
-            connection.close()
-        return answer
+            return (await self._http.request(method, url, json=message)).content
+        except httpx2.HTTPError as error:
+            raise OSError(str(error)) from error
 
-    def close(self) -> None:
-        """Close the connections that are kept."""
-        for connections in self._idle.values():
-            while connections:
-                connections.pop().close()
-
-
-class _Connection:
-    """One connection to a daemon, for one question at a time."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self.is_reusable = False
-
-    @classmethod
-    async def open(cls, target: SplitResult) -> _Connection:
-        """Connect; raises `OSError`."""
-        try:
-            return cls(*await asyncio.open_connection(target.hostname, target.port))
-        except ValueError as error:
-            raise ConnectionError(f"{target.netloc}: {error}") from error
-
-    async def ask(self, method: str, target: SplitResult, body: bytes) -> bytes:
-        """Send one request and read the body of its answer; raises `OSError` when none comes that makes sense."""
-        self.is_reusable = False
-        kind = "Content-Type: application/json\r\n" if body else ""
-        head = f"{method} {target.path} HTTP/1.1\r\nHost: {target.netloc}\r\n{kind}Content-Length: {len(body)}\r\n\r\n"
-        self._writer.write(head.encode() + body)
-        try:
-            head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
-            length = _LENGTH.search(head)
-            if length is None or not head.startswith("http/1.1 ") or int(length[1]) > LARGEST:
-                raise ConnectionError(f"{target.netloc} gave an answer that no daemon gives")
-            answer = await self._reader.readexactly(int(length[1]))
-        except (EOFError, asyncio.LimitOverrunError) as error:
-            raise ConnectionError(f"{target.netloc} gave no whole answer") from error
-        self.is_reusable = "\r\nconnection: close\r\n" not in head and not self._reader.at_eof()
-        return answer
-
-    def close(self) -> None:
-        """Close it at once."""
-        self._writer.transport.abort()
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._http is not None:
+            await self._http.aclose()
