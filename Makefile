@@ -7,9 +7,10 @@ export TOPIC
 python := .venv/bin/python
 pytest := $(python) -m pytest
 slow := slow or ptrace or root
+CLIS =
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-slow check static format lint types imports docs bench clean
+.PHONY: help setup demo run test test-slow test-clis check static format lint types imports docs bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -27,12 +28,17 @@ run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents c
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
 
 test: .venv/.stamp ## the fast tests (one to two minutes)
-	$(pytest) -m "not ($(slow))" --ignore=tests/docs $(ARGS)
+	$(pytest) -m "not ($(slow) or clis)" --ignore=tests/docs $(ARGS)
 
 test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root; what cannot run here says why
-	$(pytest) -m "$(slow)" --ignore=tests/docs $(ARGS)
+	$(pytest) -m "($(slow)) and not clis" --ignore=tests/docs $(ARGS)
 
-check: static test test-slow docs ## the whole law: everything above and below that can fail
+test-clis: .venv/.stamp ## real coding agents from npm against a stand-in (CLIS="gemini opencode" for all four)
+	@sh scripts/install_clis.sh $(CLIS)
+	@bin="$(CURDIR)/.clis/node_modules/.bin" && \
+	PATH="$$bin:$$PATH" DIALOGD_CLIS_BIN="$$bin" $(pytest) -m clis --ignore=tests/docs $(ARGS)
+
+check: static test test-slow test-clis docs ## the whole law: everything above and below that can fail
 
 static: lint types imports ## lint, types and imports
 
@@ -57,5 +63,5 @@ bench: .venv/.stamp ## overhead per turn, beside the machine's own limit
 	$(python) scripts/bench_turns.py $(ARGS)
 
 clean: ## remove .venv and everything else that was made here
-	rm -rf .venv dist build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .clis dist build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,17 +11,18 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from dialogd.asking import Options
 from dialogd.backends import Backend
 from dialogd.call import Call
 from dialogd.errors import DialogdError
 from dialogd.events import Hub
 from dialogd.logfile import Addition, LogFile
 from dialogd.peers import Peers
-from dialogd.protocol.decide import STALL_GRACE, Action, Reply, Stop, Wait, Write, decide
+from dialogd.protocol.decide import STALL_GRACE, Action, Clock, Reply, Stop, Wait, Write, decide
 from dialogd.protocol.model import USER, Condition, Dialog
 from dialogd.protocol.signals import Signal, signals
 from dialogd.seen import Seen
-from dialogd.turns import STORAGE_WAIT, Options, Turns
+from dialogd.turns import STORAGE_WAIT, Turns
 
 T = TypeVar("T")
 
@@ -81,14 +82,15 @@ class Agent:
         self._asked = self._begun
         if dialog is None:
             return Wait("no_dialog", f"there is no dialog at {self.file.path} yet; write one, or `dialogd new TOPIC`")
-        action = decide(dialog, self.me, self.seen.clock(await self._working(dialog)))
+        clock = await self.turns.priced(self.seen.clock(await self._working(dialog)), dialog)
+        action = decide(dialog, self.me, clock)
         match action:
             case Reply(debt):
                 return await self.turns.pay(dialog, debt)
             case Write(None):
                 await self.on_disk(self.file.newline)
             case Write():
-                await self._write(action)
+                await self._write(clock)
         return action
 
     def wake(self) -> None:
@@ -193,9 +195,8 @@ class Agent:
             return frozenset()
         return await self.peers.working(dialog, late, str(self.file.path))
 
-    async def _write(self, action: Write) -> None:
+    async def _write(self, clock: Clock) -> None:
         """Append the note that `decide` asked for, if it asks for it still once the lock is held."""
-        clock = self.seen.clock()
 
         def make(now: Dialog) -> Addition | None:
             again = decide(now, self.me, clock)

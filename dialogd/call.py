@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from dialogd.backends import Backend, Request, Usage
+from dialogd.bill import Bill, of_call
 from dialogd.errors import BackendError
 from dialogd.protocol.redact import ends_secret, may_go_on, redact
 from dialogd.protocol.text import clean
@@ -22,12 +23,13 @@ LARGEST = 4 * 1024 * 1024  # characters of a reply; more is a runaway
 
 @dataclass(slots=True)
 class Call:
-    """A call under way: what has arrived, and what it used. `seconds` is its age."""
+    """A call under way: what has arrived, and what all its attempts came to. `seconds` is its age."""
 
     began: float = field(default_factory=time.monotonic)
     parts: list[str] = field(default_factory=list)
-    usage: Usage = field(default_factory=Usage)
+    bill: Bill = field(default_factory=Bill)
     attempt: int = 1
+    secrets: int = 0
 
     @property
     def text(self) -> str:
@@ -43,8 +45,9 @@ class Call:
 class _Lines:
     """Hands on whole lines of a reply, without secrets; one that runs over several lines is held until its end."""
 
-    def __init__(self, hand_on: Callable[[str], None]) -> None:
+    def __init__(self, hand_on: Callable[[str], None], secrets: Sequence[str]) -> None:
         self._hand_on = hand_on
+        self._secrets = secrets
         self._held: list[str] = []
 
     def add(self, line: str) -> None:
@@ -56,7 +59,7 @@ class _Lines:
     def flush(self) -> None:
         """Hand on what is held."""
         if self._held:
-            for line in redact("\n".join(self._held))[0].split("\n"):
+            for line in redact("\n".join(self._held), self._secrets)[0].split("\n"):
                 self._hand_on(line)
         self._held.clear()
 
@@ -69,19 +72,23 @@ async def ask(
     deadline: float,
     retry_wait: float,
     on_line: Callable[[str], None],
+    secrets: Sequence[str] = (),
 ) -> str:
-    """The backend's reply. Up to three attempts within `deadline` seconds from the call's beginning.
+    """The backend's reply, without secrets. Up to three attempts within `deadline` seconds from the call's beginning.
 
     Raises `BackendError` once no attempt is left, the deadline has passed, or trying again is useless.
     """
+    secrets = (*secrets, *backend.secrets)
     try:
         async with asyncio.timeout(max(0.0, deadline - call.seconds)):
-            while True:
+            for last in (False,) * (ATTEMPTS - 1) + (True,):
                 try:
-                    return await _attempt(backend, request, call, on_line)
+                    text, found = redact(await _attempt(backend, request, call, on_line, secrets), secrets)
+                    call.secrets += found
+                    return text
                 except BackendError as error:
-                    if not error.retryable or call.attempt >= ATTEMPTS:
-                        raise _safe(error) from error
+                    if not error.retryable or last:
+                        raise _safe(error, secrets) from error
                     wait = error.retry_after or _wait(call.attempt, retry_wait)
                     call.attempt += 1
                     await asyncio.sleep(wait)
@@ -89,41 +96,48 @@ async def ask(
         raise BackendError(
             f"no answer within {in_words(deadline)}",
             fix="ask again with `dialogd retry`, or raise **Timeout:** in the header",
-            partial=call.text,
+            partial=redact(call.text, secrets)[0],
+            kind="timeout",
+            retryable=True,
         ) from None
+    raise AssertionError("the last attempt returns or raises")
 
 
-def _safe(error: BackendError) -> BackendError:
+def _safe(error: BackendError, secrets: Sequence[str]) -> BackendError:
     """The error without secrets: it quotes what the backend said, and goes into the file."""
-    return BackendError(
-        redact(error.cause)[0], fix=redact(error.fix)[0], retryable=error.retryable, partial=error.partial
-    )
+    cause, fix, partial = (redact(text, secrets)[0] for text in (error.cause, error.fix, error.partial))
+    return BackendError(cause, fix=fix, retryable=error.retryable, partial=partial, kind=error.kind)
 
 
 def _wait(attempt: int, shortest: float) -> float:
     """Two to ten seconds by default, doubling, with jitter so that agents do not knock together."""
-    base = min(shortest * 2.0 ** (attempt - 1), max(LONGEST_WAIT, shortest))
-    return float(base * random.uniform(0.75, 1.25))
+    base = shortest * 2.0 ** (attempt - 1) * random.uniform(1.0, 1.5)
+    return float(min(base, max(LONGEST_WAIT, shortest)))
 
 
-async def _attempt(backend: Backend, request: Request, call: Call, on_line: Callable[[str], None]) -> str:
-    size, line = 0, ""
+async def _attempt(
+    backend: Backend, request: Request, call: Call, on_line: Callable[[str], None], secrets: Sequence[str]
+) -> str:
+    size, line, usage = 0, "", Usage()
     call.parts = parts = []
-    lines = _Lines(on_line)
-    async with aclosing(backend.reply(request)) as chunks:
-        async for chunk in chunks:
-            if isinstance(chunk, Usage):
-                call.usage = chunk
-                continue
-            parts.append(chunk)
-            size += len(chunk)
-            if size > LARGEST:
-                raise BackendError(
-                    f"the reply passed {LARGEST:,} characters", fix="ask for a shorter one", partial=call.text
-                )
-            *whole, line = (line + chunk).split("\n")
-            for part in whole:
-                lines.add(part)
+    lines = _Lines(on_line, secrets)
+    try:
+        async with aclosing(backend.reply(request)) as chunks:
+            async for chunk in chunks:
+                if isinstance(chunk, Usage):
+                    usage = chunk
+                    continue
+                parts.append(chunk)
+                size += len(chunk)
+                if size > LARGEST:
+                    raise BackendError(
+                        f"the reply passed {LARGEST:,} characters", fix="ask for a shorter one", partial=call.text
+                    )
+                *whole, line = (line + chunk).split("\n")
+                for part in whole:
+                    lines.add(part)
+    finally:
+        call.bill = call.bill.plus(of_call(usage, backend.price))
     if line:
         lines.add(line)
     lines.flush()

@@ -13,13 +13,13 @@ from pathlib import Path
 from dialogd import logs, person
 from dialogd.agent import Agent
 from dialogd.archive import archive
-from dialogd.backends import Options, load_backend
 from dialogd.disk import shared_with_group
 from dialogd.errors import BadInput, DialogdError
 from dialogd.events import Hub
 from dialogd.journal import Journals
 from dialogd.logfile import LogFile
 from dialogd.peers import Peers
+from dialogd.player import player, prepare
 from dialogd.protocol.model import Dialog
 from dialogd.registry import Registry
 from dialogd.server.app import create_app
@@ -27,7 +27,6 @@ from dialogd.server.uvicorn_server import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
 from dialogd.settings import Settings, default_port
 from dialogd.state import StateDir
-from dialogd.turns import Options as TurnOptions
 from dialogd.watch import watch
 
 MANY_FILES = 4096
@@ -42,26 +41,27 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
     _allow_many_files()
     state = StateDir(settings.state_dir)
     file = settings.file.parent.resolve() / settings.file.name
-    # A command without a backend named can only mean one thing.
-    implied = settings.command and settings.origin("backend") == "default"
-    name = "command" if implied else settings.backend
-    backend = load_backend(name, Options("", settings.command, settings.model, settings.project))
     log = LogFile(file, Journals(state.dialog(file)))
     present = _known_dialog(log)
     port = _port(settings, present)
+    plays = player(settings, present, state, file)
     with ExitStack() as stack:
         registry = Registry(state)
         stack.enter_context(registry.seat(settings.id, file))
         listener = stack.enter_context(bind(port))
         port = int(listener.getsockname()[1])
         log_file = state.logs / f"{settings.id}-{port}.log"
-        logs.set_up_logging(settings.id, log_file, json_lines=settings.log_format == "json", debug=settings.debug)
+        secrets = (*plays.options.secrets, *plays.backend.secrets)
+        is_json = settings.log_format == "json"
+        logs.set_up_logging(settings.id, log_file, json_lines=is_json, debug=settings.debug, secrets=secrets)
         stack.enter_context(registry.entry(settings.id, port, file, log_file))
-        hub = Hub(logs.say_event)
-        options = TurnOptions(settings.name, settings.role, settings.pace, settings.poll, settings.retry_wait)
+        hub = Hub(logs.say_event, secrets=secrets)
 
         async def run() -> None:
-            agent = Agent(settings.id, log, backend, Peers(settings.id, peers), hub, options)
+            for remark in plays.remarks:
+                logs.say(remark)
+            await prepare(plays, present)
+            agent = Agent(settings.id, log, plays.backend, Peers(settings.id, peers), hub, plays.options)
             await Daemon(agent, listener, port, state).run()
 
         asyncio.run(run())
@@ -194,7 +194,7 @@ class Daemon:
         end = f"; the dialog ended with {outcome.name}" if outcome else ""
         tally = agent.turns.tally
         logs.say(
-            f"stopped: {tally.turns} turns written, {tally.thinking:.1f} s thinking, ${tally.usd:.4f} known cost{end}",
+            f"stopped: {tally.turns} turns written, {tally.thinking:.1f} s thinking, {tally.bill.words}{end}",
             turns=tally.turns,
-            usd=tally.usd,
+            usd=tally.bill.known_usd,
         )

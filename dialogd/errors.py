@@ -75,12 +75,19 @@ class NotRunning(DialogdError):
 class BackendError(DialogdError):
     """The backend gave no usable answer.
 
-    `cause` is one short line for the dialog's `[AGENT_ERROR]` mark. `retryable` says whether the same
-    call may succeed later; `retry_after` is what the service asked for, in seconds. `partial` is text
-    that arrived before the failure.
+    `cause` is one short line for the dialog's `[AGENT_ERROR]` mark. `kind` is a word for programs (`KINDS`).
+    `retryable` says whether the same call may succeed later; `retry_after` is what the service asked for, in
+    seconds. `partial` is text that arrived before the failure.
     """
 
     http_status = 502
+    # auth: key or login; limit: a spending limit; busy: too many requests, overloaded; network: no or a cut answer;
+    # timeout; request: the service refuses the request as it is; refusal: the model refuses; empty; cut: a reply that
+    # ended before its end; garbled: an answer nobody can read; unsafe: a safety check failed; failed: anything else.
+    KINDS = frozenset(
+        {"auth", "limit", "busy", "network", "timeout", "request", "refusal", "empty", "cut", "garbled", "unsafe",
+         "failed"}
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -90,9 +97,11 @@ class BackendError(DialogdError):
         retryable: bool = False,
         retry_after: float | None = None,
         partial: str = "",
+        kind: str = "failed",
     ) -> None:
         super().__init__(cause, fix=fix)
         self.cause = cause
+        self.kind = kind
         self.retryable = retryable
         self.retry_after = retry_after
         self.partial = partial

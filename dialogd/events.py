@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 from dialogd.errors import NotRunning
 from dialogd.protocol.model import Entry
+from dialogd.protocol.redact import redact
 
 BACKLOG = 512  # events kept for clients that reconnect
 LAG = 256  # events a client may lag behind for as long as it likes; a burst may be longer
@@ -71,9 +72,13 @@ class Hub:
     """Hands every event to every listener. Ids carry the daemon's epoch: old ones are not taken for new."""
 
     def __init__(
-        self, log: Callable[[str, dict[str, Any]], None] | None = None, lag_seconds: float = LAG_SECONDS
+        self,
+        log: Callable[[str, dict[str, Any]], None] | None = None,
+        lag_seconds: float = LAG_SECONDS,
+        secrets: Sequence[str] = (),
     ) -> None:
-        self.epoch = secrets.token_hex(4)
+        self.epoch = token_hex(4)
+        self._secrets = secrets
         self._count = 0
         self._recent: deque[Event] = deque(maxlen=BACKLOG)
         self._listeners: set[Listener] = set()
@@ -87,8 +92,9 @@ class Hub:
         return len(self._listeners)
 
     def publish(self, kind: str, **data: Any) -> None:
-        """Tell everybody; a client that lags too far behind is let go and may reconnect."""
+        """Tell everybody, without secrets; a client that lags too far behind is let go and may reconnect."""
         self._count += 1
+        data = {key: self._safe(value) for key, value in data.items()}
         event = Event(self._last_id, kind, data)
         if self._log is not None:
             self._log(kind, data)
@@ -98,6 +104,11 @@ class Hub:
             if listener.lags(self._lag_seconds):
                 self._listeners.discard(listener)
                 listener.drop()
+
+    def _safe(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return redact(value, self._secrets)[0]
+        return [self._safe(item) for item in value] if isinstance(value, list) else value
 
     def publish_entry(self, entry: Entry) -> None:
         """Tell everybody of a turn or note that came into the file."""

@@ -3,7 +3,8 @@
 One JSON-lines file per writer, all of one dialog file in one folder, so that any daemon can finish what another
 began. Records are appended and flushed; a torn last line is ignored. Losing the journal loses no committed turn.
 
-    reply    an agent's raw reply, before it is in the file     {debt, text, usage, ms}
+    reply    an agent's reply, before it is in the file         {debt, text, usage, ms}
+    spent    what a call came to that brought no reply          {usage}
     intent   the exact bytes about to be appended at an offset  {at, entry, number}
     done     what became of the last intent                     {chain, number}
     draft    a reply whose debt was closed                      {debt, text, why}
@@ -53,25 +54,12 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A reply as it came from the backend, for the debt of that key."""
+    """A reply as it came from the backend, for the debt of that key; `usage` is the bill of its calls."""
 
     debt: tuple[str, str, str]
     text: str
     usage: dict[str, Any]
     ms: int
-
-    def attributes(self, at: str) -> tuple[tuple[str, str], ...]:
-        """The frame's account of the call; what is unknown is left out, never written as 0."""
-        usd, tokens = self.usage.get("usd"), [self.usage.get(name) for name in ("tokens_in", "tokens_out")]
-        counts = ["" if count is None else str(count) for count in tokens]
-        return (
-            ("at", at),
-            ("ms", str(self.ms)),
-            ("model", str(self.usage.get("model") or "")),
-            ("in", counts[0]),
-            ("out", counts[1]),
-            ("usd", "" if usd is None else f"{usd:.4f}".rstrip("0").rstrip(".")),
-        )
 
     def landed(self, dialog: Dialog, me: str) -> Entry | None:
         """The turn as which this reply of agent `me` stands in the file already, or None."""
@@ -166,6 +154,10 @@ class Journal:
         """Replies that were not sent, and not yet shown to their agent again; oldest first."""
         return self._known().drafts
 
+    def owed(self) -> tuple[dict[str, Any], ...]:
+        """What calls came to that no entry has accounted for, oldest first; not the reply that is being kept."""
+        return self._known().owed
+
     def _known(self) -> _Tally:
         """What all records come to; reads only those that came since the last time, so that a turn costs the same."""
         try:
@@ -202,6 +194,8 @@ class _Tally:
         self.intent: Intent | None = None
         self.received: Received | None = None
         self.drafts: tuple[str, ...] = ()
+        self.owed: tuple[dict[str, Any], ...] = ()
+        self._accounts = False  # the last intent gives account of what was spent
         # As a turn, since the reply: what an earlier entry or a note came to says nothing about it.
         self._written = False
 
@@ -217,14 +211,20 @@ class _Tally:
                 entry = str(record["entry"]).encode("utf-8", "surrogatepass")
                 self.intent = Intent(self.writer, int(record["at"]), entry, int(record["number"]))
                 self._written = bool(record["number"])
+                self._accounts = b" calls=" in entry.partition(b" -->")[0]
             case "done":
                 self.intent = None
+                self.owed = () if self._accounts else self.owed
                 self.received = None if self._written else self.received
             case "draft":
+                if self.received is not None:
+                    self.owed += (self.received.usage,)
                 self.received = None
                 self.drafts += (str(record["text"]),)
             case "sent":
                 self.drafts = ()
+            case "spent":
+                self.owed += (record["usage"],)
 
 
 class Journals:

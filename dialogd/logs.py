@@ -6,10 +6,12 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
+
+from dialogd.protocol.redact import redact
 
 LOG_SIZE = 1_000_000  # bytes per file
 LOG_FILES = 3
@@ -47,14 +49,26 @@ class _Plain(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool) -> None:
-    """Log to stderr and to `file`, which is rotated at 1 MB and kept three times."""
+class _Safe(logging.Formatter):
+    """Another formatter's line without secrets: whatever failed may quote one, tracebacks included."""
+
+    def __init__(self, inner: logging.Formatter, secrets: Sequence[str]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(self._inner.format(record), self._secrets)[0]
+
+
+def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool, secrets: Sequence[str] = ()) -> None:
+    """Log to stderr and to `file`, which is rotated at 1 MB and kept three times; without `secrets`."""
     file.touch(mode=0o600, exist_ok=True)
     handlers: list[logging.Handler] = [
         logging.StreamHandler(sys.stderr),
         RotatingFileHandler(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8"),
     ]
-    formatter = _Json() if json_lines else _Plain(me)
+    formatter = _Safe(_Json() if json_lines else _Plain(me), secrets)
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

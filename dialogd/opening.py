@@ -10,7 +10,7 @@ from datetime import datetime
 from dialogd.protocol.model import Agent, Limits
 from dialogd.protocol.redact import redact
 from dialogd.protocol.text import clean, escape, one_line
-from dialogd.protocol.units import in_words
+from dialogd.protocol.units import budget_line, in_words
 from dialogd.templates import Template
 
 MOST_OF_A_FILE = 50_000  # bytes of one context file; the rest is left out, and says so
@@ -27,7 +27,10 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a new dialog is to be. `first` owes the first reply; `timeout` in seconds; `dialog` is its id."""
+    """What a new dialog is to be. `first` owes the first reply; `timeout` in seconds; `dialog` is its id.
+
+    `budget` (US dollars) and `tokens` are what all agents together may spend; None: no limit.
+    """
 
     topic: str
     question: str
@@ -40,6 +43,8 @@ class Opening:
     timeout: float = Limits().timeout
     step: bool = False
     context: tuple[Context, ...] = ()
+    budget: float | None = None
+    tokens: int | None = None
 
 
 def compose(opening: Opening) -> str:
@@ -51,8 +56,8 @@ def compose(opening: Opening) -> str:
             "timeout": in_words(opening.timeout),
             "started": _wall(opening.started),
             "dialog": opening.dialog,
-            "agents": ", ".join(f"{agent.id} = {agent.name} @ {agent.url}" for agent in opening.agents),
-            "more": _setup(opening),
+            "agents": ", ".join(map(_seat, opening.agents)),
+            "more": _budget(opening) + _setup(opening),
         }
     )
     parts = [f"**Question:**\n{_words(opening.question)}"]
@@ -63,10 +68,21 @@ def compose(opening: Opening) -> str:
     return f"{header.rstrip(chr(10))}\n\n## Turn 1 — User\n\n{body}\n\nTURN: {', '.join(opening.first)}\n"
 
 
+def _seat(agent: Agent) -> str:
+    """An agent as the header has it; one that nobody named gets its name from whoever plays it."""
+    return f"{agent.id} = {agent.name} @ {agent.url}" if agent.is_named else f"{agent.id} @ {agent.url}"
+
+
 def _wall(time: datetime) -> str:
     """Local time with its offset: `2026-11-21 20:00:00 +01:00`."""
     text = time.isoformat(sep=" ", timespec="seconds")
     return f"{text[:19]} {text[19:]}".strip()
+
+
+def _budget(opening: Opening) -> str:
+    """The header's line about money; "" without a budget."""
+    budget = budget_line(opening.budget, opening.tokens)
+    return f"\n**Budget:** {budget}" if budget else ""
 
 
 def _setup(opening: Opening) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
 from dialogd.errors import BadInput, Refused
 from dialogd.journal import PERSON
 from dialogd.logfile import Addition, LogFile
+from dialogd.protocol import units
 from dialogd.protocol.byhand import who
 from dialogd.protocol.model import USER, Dialog, Mark
 from dialogd.protocol.order import next_agent, reopened
@@ -21,27 +22,46 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def say(log: LogFile, text: str, *, to: str = "", note: bool = False, turns: int | None = None) -> Dialog:
+def say(
+    log: LogFile,
+    text: str,
+    *,
+    to: str = "",
+    note: bool = False,
+    turns: int | None = None,
+    budget: str = "",
+    secrets: Sequence[str] = (),
+) -> Dialog:
     """Append the person's words: a turn, or with `note` a remark that costs nobody a call.
 
     `to` names whom the turn passes to (default: who owed it, else who asked, else the next in order). `turns` grants
-    that many more turns. A turn after the end opens the dialog again. Raises `BadInput` for an unknown name or no text.
+    that many more turns, `budget` sets another one (`$4`, `500k tokens`). `secrets` are taken out. A turn after the end
+    opens the dialog again. Raises `BadInput` for an unknown name, no text, or a budget that is none.
     """
-    words = redact(clean(text))[0].strip("\n")
+    words = redact(clean(text), secrets)[0].strip("\n")
     if not words.strip():
         raise BadInput("there is nothing to say", fix='give the words: dialogd say "Consider Redis too"')
 
+    limits = (Mark("LIMIT", f"budget {_budget(budget)}"),) if budget else ()
+
     def make(dialog: Dialog) -> Draft:
         if note:
-            return Draft(USER, "User", body=words)
-        marks: tuple[Mark, ...] = ()
+            return Draft(USER, "User", body=words, marks=limits)
+        marks = limits
         if turns is not None:
             used = 0 if dialog.state.outcome else dialog.state.counted
-            marks = (Mark("LIMIT", f"max_turns {used + 1 + turns}"),)
+            marks = (Mark("LIMIT", f"max_turns {used + 1 + turns}"), *limits)
         turn = _named(dialog, to) if to else reopened(dialog.header, dialog.state)
         return Draft(USER, "User", dialog.state.number + 1, words, marks, turn)
 
     return _write(log, make)
+
+
+def _budget(text: str) -> str:
+    try:
+        return units.budget_line(*units.budget(text))
+    except ValueError as error:
+        raise BadInput(f"the budget {error}", fix="write it like $4, 500k tokens, or both") from None
 
 
 def pause(log: LogFile) -> Dialog:

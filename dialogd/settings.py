@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, cast
 
-from dialogd.protocol.units import seconds
+from dialogd.protocol.units import budget, count, seconds
 
 FIRST_PORT = 3001
 DEFAULT_FILE = Path("/tmp/claude-dialog.md")
@@ -48,13 +48,22 @@ class Settings:
     port: int | None = None
     file: Path = DEFAULT_FILE
     state_dir: Path = field(default_factory=default_state_dir)
-    backend: str = "rehearsal"
+    backend: str = "auto"
     command: str = ""
     model: str = ""
     name: str = ""
     role: str = ""
     pace: float = 2.0
     project: Path | None = None
+    max_tokens: int = 0
+    effort: str = ""
+    base_url: str = ""
+    api: str = ""
+    resume: str = ""
+    trust_project: bool = False
+    price: str = ""
+    budget: str = ""
+    digest: bool = False
     log_format: str = "text"
     debug: bool = False
     retry_wait: float = 2.0
@@ -141,6 +150,28 @@ def _switch(value: object, _folder: Path) -> bool:
     return word in ("1", "true", "yes", "on")
 
 
+def _count(value: object, _folder: Path) -> int:
+    try:
+        return count(cast("str | int", value))
+    except ValueError as error:
+        raise ValueError(f"must be a number such as `8192` ({error})") from None
+
+
+def _budget(value: object, folder: Path) -> str:
+    text = _line(value, folder)
+    try:
+        budget(text)
+    except ValueError as error:
+        raise ValueError(f"must be an amount such as `$1.50` or `200k tokens` ({error})") from None
+    return text
+
+
+def _api(value: object, _folder: Path) -> str:
+    if value not in ("chat", "responses"):
+        raise ValueError("must be `chat` or `responses`")
+    return str(value)
+
+
 def _log_format(value: object, _folder: Path) -> str:
     if value not in ("text", "json"):
         raise ValueError("must be `text` or `json`")
@@ -166,13 +197,22 @@ SETTINGS = (
     _setting("port", _port, "where it listens; unset: A on 3001, B on 3002 … (0: any free port)", "CLAUDE_PORT"),
     _setting("file", _path, "the dialog file"),
     _setting("state_dir", _path, "journals, drafts, archive, registry and logs"),
-    _setting("backend", _line, "what writes the replies; `rehearsal` asks no model"),
+    _setting("backend", _line, "what writes the replies; `auto` takes what is here, `rehearsal` asks no model"),
     _setting("command", _line, "the program of the `command` backend: prompt on stdin, reply on stdout"),
     _setting("model", _line, "the model the backend is to use"),
     _setting("name", _line, "the agent's name in headings"),
     _setting("role", _text, "the agent's role: a known one, or a text"),
     _setting("pace", _wait, "seconds between this agent's turns"),
     _setting("project", _path, "the folder the agent works in"),
+    _setting("max_tokens", _count, "tokens that one reply may have at most; unset: 8192"),
+    _setting("effort", _line, "how hard the model thinks: low, medium, high … where it can be set"),
+    _setting("base_url", _line, "another address of the service, such as http://localhost:8000/v1"),
+    _setting("api", _api, "which API an OpenAI-compatible service speaks: `chat` or `responses`"),
+    _setting("resume", _line, "a session of yours that `claude-code` goes on from, as a copy; `last`: the most recent"),
+    _setting("trust_project", _switch, "let the project's own hooks, servers and plugins run"),
+    _setting("price", _line, "dollars per million tokens, `IN/OUT[/CACHED]`, or `free`; unset: list prices"),
+    _setting("budget", _budget, "what this agent may spend in one dialog: `$1.50`, `200k tokens`"),
+    _setting("digest", _switch, "sum up what no longer fits the model's window, in a note, at this agent's cost"),
     _setting("log_format", _log_format, "`text`, or `json`: one object per line"),
     _setting("debug", _switch, "say more in the log"),
     _setting("retry_wait", _wait, "seconds before a failed call is tried again; doubles each time"),

@@ -18,9 +18,11 @@ class StateDir:
 
     def dialog(self, file: Path) -> Path:
         """The folder of one dialog file, by its absolute path: journals, drafts, what was set aside."""
-        absolute = file.resolve().parent / file.name
-        key = hashlib.sha256(os.fsencode(absolute)).hexdigest()[:12]
-        return self._made(self.root / "dialogs" / f"{file.stem[:40]}-{key}")
+        return self._made(self.root / "dialogs" / _key(file))
+
+    def agent(self, file: Path, agent: str) -> Path:
+        """The folder of one agent's backend at one dialog file; beside it lies what all backends share."""
+        return self._made(self.root / "agents" / f"{_key(file)}-{agent}")
 
     @property
     def archive(self) -> Path:
@@ -54,3 +56,8 @@ class StateDir:
                 fix="name one of your own with DIALOGD_STATE_DIR",
             )
         return path
+
+
+def _key(file: Path) -> str:
+    absolute = file.resolve().parent / file.name
+    return f"{file.stem[:40]}-{hashlib.sha256(os.fsencode(absolute)).hexdigest()[:12]}"

@@ -2,64 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Protocol, TypeVar
 
-from dialogd import prompt
-from dialogd.backends import Backend, Request
-from dialogd.call import Call, ask
+from dialogd.asking import Asking, Interrupted, Options, Room, Tally, is_open
+from dialogd.backends import Backend
+from dialogd.bill import Bill, from_record
+from dialogd.call import Call
 from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.events import Hub
 from dialogd.journal import Journal, Received
 from dialogd.logfile import Addition, LogFile, Make
 from dialogd.protocol import compose, verdict
-from dialogd.protocol.decide import Action, Reply, Wait
+from dialogd.protocol.decide import Action, Clock, Reply, Wait
 from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.model import Agent as Participant
 from dialogd.protocol.model import Debt, Dialog
 from dialogd.seen import duration, wall
 
-T = TypeVar("T")
 STORAGE_WAIT = 5.0  # seconds before a refused write is tried again
 
 _read = lru_cache(maxsize=1)(compose.received)  # a reply is looked at more than once on its way into the file
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How an agent behaves, by its own flags; seconds. `name` and `role` override the header's."""
-
-    name: str = ""
-    role: str = ""
-    pace: float = 2.0
-    poll: float = 2.0
-    retry_wait: float = 2.0
-
-
-class Room(Protocol):
-    """What taking a turn needs of the agent around it."""
-
-    wakes: asyncio.Event
-
-    async def look(self, *, full: bool = False) -> Dialog | None: ...
-    async def take(self, dialog: Dialog) -> None: ...
-    def tell(self, dialog: Dialog | None) -> None: ...
-    def is_typing(self, dialog: Dialog) -> bool: ...
-    async def on_disk(self, work: Callable[[], T]) -> T: ...
-
-
-@dataclass(slots=True)
-class Tally:
-    """What this daemon has done since it started; seconds and US dollars."""
-
-    turns: int = 0
-    thinking: float = 0.0
-    usd: float = 0.0
-    secrets: int = 0
 
 
 class Turns:
@@ -68,21 +31,36 @@ class Turns:
     def __init__(self, me: str, file: LogFile, backend: Backend, hub: Hub, options: Options, room: Room) -> None:
         self.me = me
         self.file = file
-        self.backend = backend
         self.hub = hub
-        self.options = options
         self.room = room
-        self.journal: Journal = file.journals.of(me)
-        self.tally = Tally()
-        self.call: Call | None = None
+        self.asking = Asking(me, file, backend, hub, options, room)
+        self.journal: Journal = self.asking.journal
         self._pending: Received | None = None
         self._is_new = False  # the pending reply is not in the journal yet
         self._is_clear = False  # the journal is known to hold no reply and no draft for the next call
         self._unwritten: tuple[Debt, BackendError] | None = None
 
+    @property
+    def call(self) -> Call | None:
+        """The call under way, or None."""
+        return self.asking.call
+
+    @property
+    def tally(self) -> Tally:
+        """What this daemon has done since it started."""
+        return self.asking.tally
+
     def forget(self) -> None:
         """Another dialog stands in the file: what was received belongs to the old one."""
         self._pending = None
+
+    async def priced(self, clock: Clock, dialog: Dialog) -> Clock:
+        """The clock with what the turn that this agent owes will cost."""
+        debt = dialog.state.debt(self.me)
+        if debt is None or dialog.state.outcome is not None:
+            return clock
+        is_paid = self._pending is not None and self._pending.debt == debt.key
+        return await self.room.on_disk(lambda: self.asking.priced(clock, dialog, debt, is_paid=is_paid))
 
     async def pay(self, dialog: Dialog, debt: Debt) -> Action:
         """Pay a debt: call the backend, keep what it said, append it while the debt is open, tell the peers."""
@@ -113,82 +91,16 @@ class Turns:
 
     async def _receive(self, dialog: Dialog, debt: Debt, drafts: tuple[str, ...]) -> Received | None:
         """Call the backend; None when the debt was closed meanwhile, and the call was ended for it."""
-        if self.backend.costs:
-            dialog = await self.room.look(full=True) or dialog
-        request = self._request(dialog, drafts)
-        self.call = call = Call()
-        self.hub.publish("state", state="thinking", turn=request.turn)
-        try:
-            text = await self._watched(call, request, dialog, debt)
-            if text is None:
-                return None
-            reply, _ = _read(text)
-            question = verdict.unclear(dialog, reply)
-            if question:
-                asked = self._asked_back(request, drafts, text, question)
-                again = await self._watched(call, asked, dialog, debt)
-                if again is None:
-                    return None
-                text = again or text
-            if not text.strip():
-                raise BackendError("the reply was empty, twice", fix="look at the backend's own log", retryable=False)
-            received = Received(debt.key, text, asdict(call.usage), round(call.seconds * 1000))
-        finally:
-            self.tally.thinking += call.seconds
-            self.call = None
+        received = await self.asking.reply(dialog, debt, drafts)
+        if isinstance(received, Interrupted):
+            if received.text.strip():
+                await self._keep_draft(Received(debt.key, received.text, {}, 0), "interrupted while it was written")
+            self.hub.publish("state", state="interrupted", by=self.me)
+            return None
         self._pending, self._is_new = received, True
         if drafts:
             await self.room.on_disk(lambda: self.journal.record("sent", durable=False))
         return received
-
-    def _request(self, dialog: Dialog, drafts: tuple[str, ...]) -> Request:
-        me = self.participant(dialog)
-        return Request(dialog, me, dialog.state.number + 1, self.file.path, lambda: prompt.render(dialog, me, drafts))
-
-    @staticmethod
-    def _asked_back(request: Request, drafts: tuple[str, ...], text: str, question: str) -> Request:
-        """The one question back, where something needed was unclear."""
-        dialog, me = request.dialog, request.agent
-        return replace(request, prompt=lambda: prompt.repair(dialog, me, drafts, text, question))
-
-    async def _watched(self, call: Call, request: Request, dialog: Dialog, debt: Debt) -> str | None:
-        """The backend's answer, unless the debt is closed while it is written: then the call is ended, None."""
-        task = asyncio.ensure_future(
-            ask(
-                self.backend,
-                request,
-                call,
-                deadline=dialog.state.limits.timeout,
-                retry_wait=self.options.retry_wait,
-                on_line=lambda line: self.hub.publish("text", turn=request.turn, by=self.me, line=line),
-            )
-        )
-        try:
-            while not task.done():
-                woken = asyncio.ensure_future(self.room.wakes.wait())
-                await asyncio.wait({task, woken}, timeout=self.options.poll, return_when=asyncio.FIRST_COMPLETED)
-                woken.cancel()
-                self.room.wakes.clear()
-                if not task.done() and not await self._is_open(debt):
-                    break
-            else:
-                return task.result()
-        finally:
-            if not task.done():
-                task.cancel()
-                with suppress(asyncio.CancelledError, BackendError):
-                    await task
-        if call.text.strip():
-            await self._keep_draft(Received(debt.key, call.text, {}, 0), "interrupted while it was written")
-        self.hub.publish("state", state="interrupted", by=self.me)
-        return None
-
-    async def _is_open(self, debt: Debt) -> bool:
-        try:
-            now = await self.room.look()
-        except (DialogdError, OSError):
-            return True  # a file in the middle of a save: the append itself compares again
-        return now is None or is_open(now, self.me, debt)
 
     async def _deliver(self, debt: Debt, received: Received) -> Action:
         """Append a received reply while its debt is open; else keep it as a draft."""
@@ -214,9 +126,12 @@ class Turns:
         self._pending = None
         self.tally.turns += 1
         self.tally.secrets += secrets
-        self.tally.usd += received.usage.get("usd") or 0.0
         self.hub.publish(
-            "appended", number=dialog.state.number, ms=received.ms, usd=received.usage.get("usd"), by=self.me
+            "appended",
+            number=dialog.state.number,
+            ms=received.ms,
+            usd=from_record(received.usage).known_usd,
+            by=self.me,
         )
         self.room.tell(dialog)
         await self.room.take(dialog)
@@ -241,7 +156,11 @@ class Turns:
             self.participant(dialog),
             debt,
             reply,
-            attributes=received.attributes(wall()),
+            attributes=(
+                ("at", wall()),
+                ("ms", str(received.ms)),
+                *self.asking.spent(from_record(received.usage)).attributes(),
+            ),
             duration=duration(dialog),
             folder=self.file.attachments.name,
         )
@@ -275,13 +194,14 @@ class Turns:
         if error.partial.strip():
             await self._keep_draft(Received(debt.key, error.partial, {}, 0), "cut short by an error")
         if self._unwritten is None:
-            self.hub.publish("error", type="backend", message=error.cause, fix=error.fix, recoverable=error.retryable)
+            self.hub.publish("error", type=error.kind, message=error.cause, fix=error.fix, recoverable=error.retryable)
         self._unwritten = debt, error  # kept while the disk refuses the note: the call is not made again for it
 
         def make(now: Dialog) -> Addition | None:
             if not is_open(now, self.me, debt):
                 return None
-            return Addition(compose.error_note(now, self.me, error.cause, error.fix, wall()))
+            attributes = (("at", wall()), *self.asking.spent(Bill()).attributes())
+            return Addition(compose.error_note(now, self.me, error.cause, error.fix, attributes))
 
         self.room.tell(await self.room.on_disk(lambda: self.file.append(make, self.journal)))
         self._unwritten = None
@@ -289,11 +209,4 @@ class Turns:
 
     def participant(self, dialog: Dialog) -> Participant:
         """This agent as the header and its own flags describe it."""
-        found = dialog.header.agent(self.me) or Participant(self.me, f"Claude {self.me}", "")
-        return replace(found, name=self.options.name or found.name, role=self.options.role or found.role)
-
-
-def is_open(dialog: Dialog, me: str, debt: Debt) -> bool:
-    """The fence: a reply may be appended only while the very debt that it answers is open."""
-    now = dialog.state.debt(me)
-    return dialog.state.outcome is None and now is not None and now.key == debt.key
+        return self.asking.participant(dialog)

@@ -84,7 +84,7 @@ def settings() -> str:
     flags = {parameter.name: parameter.opts for parameter in start.params}
     flags["id"] = ["ID"]
     shown = {row.name: row.value for row in Settings().rows()}
-    shown["state_dir"] = "~/.local/state/dialogd"
+    shown |= {"state_dir": "~/.local/state/dialogd", "max_tokens": ""}
     return table(
         ("key", "flag of `start`", "variable", "default", "meaning"),
         *(

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from dialogd.keys import OWN
+
 # A loaded machine is slow, not wrong; the timeout of each test still holds.
 settings.register_profile("house", settings.get_profile(settings.get_current_profile_name()), deadline=None)
 settings.load_profile("house")
@@ -19,10 +21,11 @@ settings.load_profile("house")
 
 @pytest.fixture(scope="session", autouse=True)
 def no_personal_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Point the user's folders to an empty place, and forget every `DIALOGD_` and `CLAUDE_` variable."""
+    """Point the user's folders to an empty place; forget every `DIALOGD_` and `CLAUDE_` variable, and every key."""
     with pytest.MonkeyPatch.context() as environment:
+        own = {name for line in OWN.values() for name in line.names}
         for variable in os.environ:
-            if variable.startswith(("DIALOGD_", "CLAUDE_")):
+            if variable.startswith(("DIALOGD_", "CLAUDE_")) or variable in own or variable.endswith("_API_KEY"):
                 environment.delenv(variable)
         for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             environment.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))

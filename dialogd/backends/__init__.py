@@ -4,72 +4,203 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import AsyncGenerator, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
 from dialogd.errors import BadInput
+from dialogd.prices import Price
+from dialogd.prompt import Prompt
 from dialogd.protocol.model import Agent, Dialog
 
-# name -> "module:Class"; a new backend is one file and one line here.
-BACKENDS: Mapping[str, str] = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One line of the table: what is known of a backend before its module is loaded.
+
+    target   "module:Class"
+    title    what an agent is called in headings (`Codex B`)
+    family   agents of one family are twins: `auto` seats different ones
+    vendor   who sees the text; "" when nobody outside this machine does
+    model    the default model; "" where there is none, or the program itself chooses
+    project  what it may do to the project directory
+    variant  what its `Options.variant` is unless something follows the colon (presets of one class)
+    """
+
+    target: str
+    title: str = "Claude"
+    family: str = ""
+    vendor: str = ""
+    model: str = ""
+    project: str = "nothing"
+    variant: str = ""
+
+
+# A new backend is one file and one line here.
+BACKENDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "rehearsal": "dialogd.backends.rehearsal:Rehearsal",
-        "command": "dialogd.backends.command:Command",
+        "rehearsal": Kind("dialogd.backends.rehearsal:Rehearsal", family="rehearsal"),
+        "command": Kind("dialogd.backends.command:Command", "Agent", "command", project="whatever the command does"),
+        "anthropic": Kind("dialogd.backends.anthropic:Anthropic", "Claude", "claude", "Anthropic", "claude-opus-5-5"),
+        "openai": Kind("dialogd.backends.openai:OpenAI", "GPT", "gpt", "OpenAI", "gpt-6.1-sol"),
+        "gpt": Kind("dialogd.backends.openai:OpenAI", "GPT", "gpt", "OpenAI", "gpt-6.1-sol", variant="gpt"),
+        "grok": Kind("dialogd.backends.openai:OpenAI", "Grok", "grok", "xAI", "grok-4.7", variant="grok"),
+        "ollama": Kind("dialogd.backends.openai:OpenAI", "Local", "ollama", variant="ollama"),
+        "claude-code": Kind(
+            "dialogd.backends.claude_code:ClaudeCode", "Claude", "claude", "Anthropic", project="reads files"
+        ),
+        "codex": Kind(
+            "dialogd.backends.codex:Codex",
+            "Codex",
+            "gpt",
+            "OpenAI",
+            project="reads files, runs commands in a read-only sandbox without network",
+        ),
+        "gemini": Kind("dialogd.backends.gemini:Gemini", "Gemini", "gemini", "Google", project="reads files"),
+        "opencode": Kind(
+            "dialogd.backends.opencode:OpenCode",
+            "OpenCode",
+            "opencode",
+            "the provider that opencode is set up for",
+            project="reads files",
+        ),
+        "acp": Kind(
+            "dialogd.backends.acp:ACP",
+            "Agent",
+            "acp",
+            "whoever the agent asks",
+            project="whatever the agent does without asking; what it asks for is refused",
+        ),
     }
 )
-DEFAULT_BACKEND = "rehearsal"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One turn that is asked for. `prompt()` renders, once asked, everything a model needs."""
+    """One turn that is asked for. `prompt()` renders, once asked, everything a model needs.
+
+    `re` and `chain` name the entry that opened the debt. `allowance` is what this turn may cost in US dollars and
+    `tokens` how many tokens it may use, None without a budget.
+    """
 
     dialog: Dialog
     agent: Agent
     turn: int
     file: Path
-    prompt: Callable[[], str]
+    prompt: Callable[[], Prompt]
+    re: str = ""
+    chain: str = ""
+    allowance: float | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one call used; None where the backend does not say. `usd` in US dollars."""
+    """What one call used; None where the backend does not say.
+
+    `tokens_in` is all that was read, `cached` and `cache_write` included. `usd` in US dollars, where the service
+    itself names a price; else it is worked out from the tokens. `estimated` marks numbers that were not reported.
+    """
 
     model: str = ""
     tokens_in: int | None = None
     tokens_out: int | None = None
+    cached: int | None = None
+    cache_write: int | None = None
     usd: float | None = None
+    estimated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a backend is set up: `variant` is what follows the colon (`rehearsal:deadlock`)."""
+    """How a backend is set up; "" and 0 mean its default.
+
+    variant    what follows the colon (`rehearsal:deadlock`)
+    variables  the person's variables (environment and `.env`), of which a backend takes only those that are its own
+    environment  what a command gets in addition to the clean environment
+    state      a folder of this agent's own (0700), for what may be lost: session ids, a canary's verdict
+    resume     a session of the person's to go on from, `last` for the most recent one
+    trust_project  let the project's own hooks, servers and plugins run
+    price      `IN/OUT[/CACHED]` in dollars per million tokens, or `free`
+    """
 
     variant: str = ""
     command: str = ""
     model: str = ""
     project: Path | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    max_tokens: int = 0
+    effort: str = ""
+    base_url: str = ""
+    api: str = ""
+    state: Path | None = None
+    resume: str = ""
+    trust_project: bool = False
+    price: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look at this machine says about a backend, without calling anybody's service.
+
+    here     it can be used now
+    why      in words: `claude 2.1.330 on PATH, logged in`, `no key`
+    pays     who is billed: `your Claude subscription`, `the key in ANTHROPIC_API_KEY`, `nobody`
+    version  of the program or library, "" where there is none
+    fix      what to do when it is not here
+    """
+
+    here: bool
+    why: str
+    pays: str = "nobody"
+    version: str = ""
+    fix: str = ""
 
 
 @runtime_checkable
 class Backend(Protocol):
     """Anything that can answer. It never sees the lock or the peers, and writes nothing to the dialog.
 
-    `reply` yields text as it arrives (any chunks; their concatenation is the reply) and may yield one
-    `Usage`. It raises `BackendError` and nothing else. Cancelling the task that iterates it ends the call
-    and everything the call started before the cancellation returns.
+    `reply` yields text as it arrives (any chunks; their concatenation is the reply) and may yield `Usage`, as often as
+    it knows more: the last one counts, also when the call fails afterwards or is cancelled. It raises `BackendError`
+    and nothing else. Cancelling the task that iterates it ends the call and everything the call started before the
+    cancellation returns. Its module also has `probe(variables, variant) -> Found`.
+
+    costs     True when a call costs money: the file is read in full before it
+    price     dollars per million tokens; None when unknown
+    most_out  tokens that one reply may have at most, 0 when nobody knows
+    room      tokens that the prompt may have, 0 without a limit
+    secrets   keys it holds: they are taken out of everything it says
     """
 
     name: str
     model: str
-    costs: bool  # True when a call costs money: the file is read in full before it
+    costs: bool
+    price: Price | None
+    most_out: int
+    room: int
+    secrets: tuple[str, ...]
 
     def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]: ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A backend that has to prove something before its first call; `prepare` raises `BackendError` when it cannot."""
+
+    async def prepare(self) -> None: ...
+
+
+def kind_of(name: str) -> Kind:
+    """The table's line for `name`, with or without a variant. Raises `BadInput` for an unknown one."""
+    base = name.partition(":")[0]
+    if base not in BACKENDS:
+        raise BadInput(f"unknown backend {base!r}", fix=f"choose one of: {', '.join(sorted(BACKENDS))}")
+    return BACKENDS[base]
 
 
 def load_backend(name: str, options: Options) -> Backend:
@@ -77,15 +208,16 @@ def load_backend(name: str, options: Options) -> Backend:
 
     Raises `BadInput` for an unknown name, and whatever `BadInput` the backend raises for its options.
     """
-    base, _, variant = name.partition(":")
-    target = BACKENDS.get(base)
-    if target is None:
-        raise BadInput(
-            f"unknown backend {base!r}",
-            fix=f"choose one of: {', '.join(sorted(BACKENDS))}",
-        )
-    module, _, attribute = target.partition(":")
+    kind = kind_of(name)
+    variant = name.partition(":")[2] or options.variant or kind.variant
+    module, _, attribute = kind.target.partition(":")
     factory: Callable[[Options], Backend] = getattr(importlib.import_module(module), attribute)
-    return factory(
-        Options(variant or options.variant, options.command, options.model, options.project, options.environment)
-    )
+    return factory(replace(options, variant=variant, model=options.model or kind.model))
+
+
+def probe(name: str, variables: Mapping[str, str]) -> Found:
+    """Look whether the backend `name` can be used here; calls nobody's service, takes well under a second."""
+    kind = kind_of(name)
+    module = importlib.import_module(kind.target.partition(":")[0])
+    look: Callable[[Mapping[str, str], str], Found] = module.probe
+    return look(variables, name.partition(":")[2] or kind.variant)

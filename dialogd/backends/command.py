@@ -11,9 +11,10 @@ import signal
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 
-from dialogd.backends import Options, Request, Usage
+from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends.child import Child
 from dialogd.errors import BackendError, BadInput
+from dialogd.prices import Price, parse_price
 
 OUTPUT_CAP = 4 * 1024 * 1024  # bytes
 ERROR_LINE = 200  # characters of stderr's last line that an error quotes
@@ -28,15 +29,20 @@ class Command:
     """Runs `options.command`, once per reply, in `options.project` (default: the daemon's directory).
 
     No shell is involved. The environment is clean: `PASSED_ON`, `LC_*`, `options.environment`, and
-    `DIALOGD_AGENT`, `DIALOGD_TURN`, `DIALOGD_FILE`. Whatever the command starts ends with it.
+    `DIALOGD_AGENT`, `DIALOGD_TURN`. It is told the dialog as its agent may see it, not the file. Whatever the command
+    starts ends with it.
     Raises `BadInput` for a command that is empty, unreadable or not there.
     """
 
     name = "command"
     model = ""
     costs = False
+    most_out = 0
+    room = 0
+    secrets: tuple[str, ...] = ()
 
     def __init__(self, options: Options) -> None:
+        self.price: Price | None = parse_price(options.price) if options.price else None
         self._words = _split(options.command)
         self._project = options.project
         self._environment = {**clean_environment(os.environ), **options.environment}
@@ -85,9 +91,8 @@ class Command:
             **self._environment,
             "DIALOGD_AGENT": request.agent.id,
             "DIALOGD_TURN": str(request.turn),
-            "DIALOGD_FILE": str(request.file.absolute()),
         }
-        prompt = request.prompt().encode("utf-8", "replace")
+        prompt = request.prompt().text.encode("utf-8", "replace")
         try:
             return Child([program, *self._words[1:]], prompt, environment, self._project)
         except OSError as error:
@@ -135,6 +140,11 @@ class Command:
         if os.sep in program and ((self._project or Path()) / program).exists():
             return f"not an executable file: {program!r}"
         return f"command not found: {program!r}"
+
+
+def probe(_variables: Mapping[str, str], _variant: str) -> Found:
+    """It is always here; what it runs is the person's matter."""
+    return Found(True, "any program: prompt on stdin, reply on stdout", pays="whoever the command bills")
 
 
 _INSTALL = "install it, make it executable (chmod +x), or give its full path; no shell is used, so no ~ and no aliases"

@@ -8,11 +8,12 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from types import MappingProxyType
 
-from dialogd.backends import Options, Request, Usage
+from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends import rehearsal_lines as lines
 from dialogd.backends import rehearsal_quarrel as quarrel
 from dialogd.backends.rehearsal_scene import Scene
 from dialogd.errors import BackendError, BadInput
+from dialogd.prices import FREE, Price
 
 SLOW_SECONDS = 6.0
 LONGEST = 3600.0
@@ -29,6 +30,10 @@ class Rehearsal:
     name = "rehearsal"
     model = "rehearsal"
     costs = False
+    price: Price | None = FREE
+    most_out = 2_000
+    room = 0
+    secrets: tuple[str, ...] = ()
 
     def __init__(self, options: Options) -> None:
         scenario, given, seconds = (options.variant or "consensus").partition("=")
@@ -51,6 +56,11 @@ class Rehearsal:
 
     async def close(self) -> None:
         """Nothing is kept between replies."""
+
+
+def probe(_variables: Mapping[str, str], _variant: str) -> Found:
+    """It is always here."""
+    return Found(True, "scripted lines, no model")
 
 
 def consensus(scene: Scene) -> str:

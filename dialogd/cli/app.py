@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dialogd import __version__
-from dialogd.cli import configure, logs, new, run, speak, start, status, stop, verify, watch
+from dialogd.cli import configure, cost, doctor, logs, new, run, speak, start, status, stop, verify, watch
 
 HELP = """AI agents hold a dialog with each other and with you, through one Markdown file.
 
@@ -58,7 +58,7 @@ def build() -> typer.Typer:
     app.callback(help=HELP, epilog=EPILOG)(_top)
     for command in (
         new.new, start.start, run.run, status.status, watch.watch, speak.say, speak.pause, speak.resume, speak.retry,
-        speak.skip, stop.stop, logs.logs, verify.verify,
+        speak.skip, stop.stop, logs.logs, verify.verify, doctor.doctor, cost.cost,
     ):  # fmt: skip
         app.command()(command)
     app.add_typer(configure.config, name="config")

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from dialogd.backends import BACKENDS
+from dialogd.auto import AUTO, CHOSEN, COMMANDS, SCENARIOS, Choice, candidates, known_names, resolve, survey
+from dialogd.backends import BACKENDS, kind_of
 from dialogd.errors import BadInput
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED
+from dialogd.settings import Settings
 from dialogd.state import StateDir
 
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-NAMES = {"codex": "Codex", "gemini": "Gemini", "grok": "Grok", "command": "Agent"}  # any other: Claude
-PLAYS = frozenset({"rehearsal"})  # backends whose part after the colon is no model but a scenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +31,14 @@ class Seat:
     port: int = 0
 
     @property
+    def is_known(self) -> bool:
+        """True when it is settled which backend plays it, and with it the name."""
+        return self.backend.partition(":")[0] in BACKENDS
+
+    @property
     def name(self) -> str:
-        """What the agent is called in headings."""
-        return f"{NAMES.get(self.backend.partition(':')[0], 'Claude')} {self.id}"
+        """What the agent is called in headings: by its family, as far as that is known already."""
+        return f"{kind_of(self.backend).title if self.is_known else 'Claude'} {self.id}"
 
     def flags(self) -> list[str]:
         """What `dialogd start` is told about it, but for port and file."""
@@ -67,25 +72,64 @@ def _seat(spec: str) -> Seat:
     if not equals or not AGENT_ID.fullmatch(agent) or agent.upper() in RESERVED or not rest:
         raise BadInput(
             f"--agent {spec!r} is no agent",
-            fix="write ID=BACKEND[:MODEL][@DIR], such as A=rehearsal; an id is letters, digits, `_` and `-`",
+            fix="write ID=BACKEND[:MODEL][@DIR], such as A=claude; an id is letters, digits, `_` and `-`",
         )
     return _part(agent, rest)
 
 
 def _part(agent: str, text: str) -> Seat:
-    """BACKEND[:MODEL][@DIR]; what follows `command:` is the program and its arguments."""
+    """BACKEND[:MODEL][@DIR]; what follows `command:` and `acp:` is the program and its arguments."""
     what, at, folder = text.rpartition("@")
+    is_command = text.partition(":")[0] in COMMANDS
     project = ""
     if at and Path(folder).expanduser().is_dir():
         project, text = str(Path.cwd() / Path(folder).expanduser()), what
-    elif at and not text.startswith("command:"):
+    elif at and not is_command:
         raise BadInput(f"{agent}: {folder!r} is not a folder", fix="name an existing folder after the @")
     base, _, detail = text.partition(":")
-    if base not in BACKENDS:
-        raise BadInput(f"{agent}: unknown backend {base!r}", fix=f"choose one of: {', '.join(sorted(BACKENDS))}")
-    if base == "command":
+    if base not in (*BACKENDS, *CHOSEN):
+        raise BadInput(f"{agent}: unknown backend {base!r}", fix=f"choose one of: {', '.join(known_names())}")
+    if base == AUTO and detail:
+        raise BadInput(f"{agent}: auto takes no model", fix="name the backend too, such as claude:claude-sonnet-5-5")
+    if is_command:
         return Seat(agent, base, command=detail, project=project)
-    return Seat(agent, text if base in PLAYS else base, model="" if base in PLAYS else detail, project=project)
+    return Seat(agent, text if base in SCENARIOS else base, model="" if base in SCENARIOS else detail, project=project)
+
+
+def seated(
+    seats: Sequence[Seat], settings: Settings, environment: Mapping[str, str], dotenv: Mapping[str, str]
+) -> tuple[tuple[Seat, ...], dict[str, Choice]]:
+    """The seats with the backends that they come to on this machine, and each agent's choice by its id.
+
+    A seat without a backend gets what the settings say. Raises `BadInput` for a name that nobody knows.
+    """
+    named = [_with_settings(seat, settings) for seat in seats]
+    names = [_name(seat, settings) for seat in named]
+    found = survey((look for name in names for look in candidates(name)), environment, dotenv, settings.base_url)
+    variables, ids = {**dotenv, **environment}, [seat.id for seat in seats]
+    choices = {
+        seat.id: resolve(name, index, variables, found.__getitem__, agents=ids, base_url=settings.base_url)
+        for index, (seat, name) in enumerate(zip(named, names, strict=True))
+    }
+    chosen = (replace(s, backend=choices[s.id].backend, model=s.model or choices[s.id].model) for s in named)
+    return tuple(chosen), choices
+
+
+def _with_settings(seat: Seat, settings: Settings) -> Seat:
+    """The seat with the settings' backend, where it names none; a command without a backend can only mean one thing."""
+    if seat.backend:
+        return seat
+    if settings.command and settings.origin("backend") == "default":
+        return replace(seat, backend="command")
+    return replace(seat, backend=settings.backend)
+
+
+def _name(seat: Seat, settings: Settings) -> str:
+    """The backend's name with what belongs behind its colon."""
+    base = seat.backend.partition(":")[0]
+    if base in COMMANDS:
+        return f"{base}:{seat.command or settings.command}"
+    return f"{seat.backend}:{seat.model}" if seat.model and base != AUTO else seat.backend
 
 
 @dataclass(frozen=True, slots=True)

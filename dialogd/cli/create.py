@@ -38,6 +38,7 @@ class Wanted:
     context: Sequence[str] | None = None
     step: bool = False
     template: str = "pair"
+    budget: str | None = None
 
     def seats(self) -> tuple[Seat, ...]:
         """Its agents."""
@@ -54,7 +55,10 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int]) -> Open
     if not wanted.topic.strip():
         raise BadInput("the topic is empty", fix='name one: dialogd new "Where should sessions live?"')
     chosen = template(wanted.template)
-    agents = tuple(Agent(s.id, s.name, f"http://localhost:{p}") for s, p in zip(seats, ports, strict=True))
+    budget, tokens = _budget(wanted.budget)
+    agents = tuple(
+        Agent(s.id, s.name, f"http://localhost:{p}", is_named=s.is_known) for s, p in zip(seats, ports, strict=True)
+    )
     return Opening(
         topic=wanted.topic,
         question=_question(wanted),
@@ -67,6 +71,8 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int]) -> Open
         timeout=chosen.timeout if wanted.timeout is None else _seconds(wanted.timeout),
         step=wanted.step,
         context=_context(wanted.context or ()),
+        budget=budget,
+        tokens=tokens,
     )
 
 
@@ -97,6 +103,17 @@ def _seconds(text: str) -> float:
         return units.seconds(text)
     except ValueError as error:
         raise BadInput(f"--timeout: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
+
+
+def _budget(text: str | None) -> units.Budget:
+    if text is None:
+        return units.NO_BUDGET
+    try:
+        return units.budget(text)
+    except ValueError as error:
+        raise BadInput(
+            f"--budget: {error}", fix="write it like '$2.00', '200k tokens' or both: '$2, 200k tokens'"
+        ) from None
 
 
 def _context(paths: Sequence[str]) -> tuple[Context, ...]:

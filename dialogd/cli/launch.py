@@ -14,12 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dialogd.cli.client import daemons, health
-from dialogd.cli.terminal import plain
+from dialogd.cli.terminal import plain, remark
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError
 from dialogd.registry import Running
 from dialogd.settings import Settings
 
-READY_SECONDS = 10.0
+READY_SECONDS = 90.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
+LATE_SECONDS = 3.0
+LATE = (
+    "still starting: a coding agent is tried out against a stand-in first, once per version, and must refuse to write"
+)
 END_SECONDS = 3.0  # a daemon ends in under one; after that it is killed
 LARGEST_OUTPUT = 1024 * 1024  # bytes of an output file that are kept when it is used again
 
@@ -92,13 +96,16 @@ def answering(child: Child, settings: Settings) -> Running | None:
 
 
 def until_ready(child: Child, settings: Settings) -> Running:
-    """Wait until the child answers. Raises `DialogdError` with its last lines when it ends or takes over 10 s."""
-    deadline = time.monotonic() + READY_SECONDS
+    """Wait until the child answers. Raises `DialogdError` with its last lines when it ends or takes far too long."""
+    began, is_told = time.monotonic(), False
     daemon: Running | None = None
     try:
-        while time.monotonic() < deadline:
+        while (taken := time.monotonic() - began) < READY_SECONDS:
             if (daemon := answering(child, settings)) is not None:
                 return daemon
+            if taken > LATE_SECONDS and not is_told:
+                is_told = True
+                remark(LATE)
             time.sleep(0.05)
     finally:
         if daemon is None:  # a Ctrl-C while it starts ends it too

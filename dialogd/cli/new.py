@@ -14,6 +14,7 @@ from dialogd.cli.client import daemons, notify
 from dialogd.cli.create import Wanted, create, draw_up, usual_ports
 from dialogd.cli.terminal import as_json, plain, remark, show
 from dialogd.opening import Opening
+from dialogd.protocol.units import budget_line
 from dialogd.settings import DEFAULT_FILE, Settings, default_port
 
 Go = Annotated[bool, typer.Option("--go", help="Set it going at once, if the first agent's daemon runs.")]
@@ -32,6 +33,7 @@ def new(  # noqa: PLR0913 - every option of the command is an argument
     context: options.ContextFiles = None,
     step: options.Step = False,
     template: options.TemplateName = "pair",
+    budget: options.Budget = None,
     go: Go = False,
     file: options.FileOption = None,
     replace: options.Replace = False,
@@ -39,7 +41,9 @@ def new(  # noqa: PLR0913 - every option of the command is an argument
 ) -> None:
     """Begin a dialog: write its file. A dialog that has ended is archived; one that has not is never overwritten."""
     settings = options.settings_for(file)
-    wanted = Wanted(topic, question, question_file, agents, agent, max_turns, timeout, first, context, step, template)
+    wanted = Wanted(
+        topic, question, question_file, agents, agent, max_turns, timeout, first, context, step, template, budget
+    )
     seats = wanted.seats()
     opening = draw_up(wanted, seats, _ports(settings, seats))
     for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
@@ -124,6 +128,7 @@ def _facts(
         "first": list(opening.first),
         "max_turns": opening.max_turns,
         "timeout": opening.timeout,
+        "budget": budget_line(opening.budget, opening.tokens) or None,
         "agents": [
             {"id": a.id, "name": a.name, "url": a.url, "backend": s.backend, "model": s.model, "start": start}
             for a, s, start in zip(opening.agents, seats, starts, strict=True)

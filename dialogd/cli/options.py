@@ -44,6 +44,10 @@ ContextFiles = Annotated[
 ]
 Step = Annotated[bool, typer.Option("--step", help="After every agent turn the word is yours.")]
 TemplateName = Annotated[str, typer.Option("--template", metavar="NAME", help="What the dialog starts from.")]
+Budget = Annotated[
+    str | None,
+    typer.Option(metavar="AMOUNT", help="What all agents together may spend: $2.00, 200k tokens. Default: no limit."),
+]
 Replace = Annotated[bool, typer.Option("--replace", help="Archive and replace a dialog that has not ended.")]
 Pace = Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds between an agent's turns. Default: 2.")]
 

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import select
 import shlex
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dialogd import person
+from dialogd import auto, person
 from dialogd.backends import Options, load_backend
 from dialogd.cli import options
-from dialogd.cli.cast import Cast, Seat, saved_cast
+from dialogd.cli.cast import Cast, Seat, saved_cast, seated
 from dialogd.cli.client import daemons
+from dialogd.cli.cost import estimate_of
 from dialogd.cli.create import Wanted, create, draw_up, usual_ports
 from dialogd.cli.launch import free_ports, is_free
 from dialogd.cli.live import LOOK, Live
 from dialogd.cli.situation import ended, exit_code
 from dialogd.cli.terminal import plain, remark
 from dialogd.cli.troupe import Interrupt, Troupe, interruptible
+from dialogd.config import dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
+from dialogd.opening import Opening
+from dialogd.protocol.units import budget_line
 from dialogd.settings import DEFAULT_FILE, Settings
 from dialogd.state import StateDir
 
@@ -46,6 +52,7 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     context: options.ContextFiles = None,
     step: options.Step = False,
     template: options.TemplateName = "pair",
+    budget: options.Budget = None,
     pace: options.Pace = None,
     file: options.FileOption = None,
     replace: options.Replace = False,
@@ -60,26 +67,28 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
         if go_on:
             settings = options.settings_for(file or topic, pace=pace)
             cast = _former_cast(settings, pace)
+            seats, choices = seated(cast.seats, settings, os.environ, dotenv(Path.cwd()))
+            _introduce(seats, choices, settings)
             raise typer.Exit(_perform(settings, cast, interrupt, is_new=False))
         if topic is None:
             raise BadInput("what is the dialog to be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
         settings = options.settings_for(file, pace=pace)
         wanted = Wanted(
-            topic, question, question_file, agents, agent, max_turns, timeout, first, context, step, template
+            topic, question, question_file, agents, agent, max_turns, timeout, first, context, step, template, budget
         )
         settings, cast = _new_cast(settings, wanted, pace or "", replace=replace)
         raise typer.Exit(_perform(settings, cast, interrupt, is_new=True))
 
 
 def _new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) -> tuple[Settings, Cast]:
-    """Choose file and ports, write the dialog, keep the cast."""
-    seats = wanted.seats()
-    _try_backends(seats, settings)
+    """Choose who plays, file and ports, write the dialog, keep the cast."""
+    seats, choices = seated(wanted.seats(), settings, os.environ, dotenv(Path.cwd()))
+    _try_backends(seats, choices, settings)
     ports = usual_ports(seats)
     explicit = settings.origin("file") != "default"
     if explicit or not (all(map(is_free, ports)) and (replace or _is_vacant(settings))):
         ports = free_ports(len(seats))
-    opening = draw_up(wanted, seats, ports)
+    opening = _with_budget(draw_up(wanted, seats, ports), seats, choices, settings)
     if not explicit and ports != usual_ports(seats):
         own = Path(tempfile.gettempdir()) / f"claude-dialog-{opening.dialog}.md"
         remark(plain(f"note: {DEFAULT_FILE} or its ports are in use; this dialog has a file of its own"))
@@ -89,18 +98,47 @@ def _new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) -
     copy = create(options.log_of(settings), settings, opening, replace=replace)
     if copy is not None:
         remark(plain(f"note: the dialog that stood there is kept as {copy}"))
+    _introduce(seats, choices, settings)
+    if text := estimate_of(opening, seats, choices, settings, {}):
+        remark(plain(text))
     cast = Cast(opening.dialog, seats, pace).with_ports(ports)
     cast.save(StateDir(settings.state_dir), settings.file)
     return settings, cast
 
 
-def _try_backends(seats: tuple[Seat, ...], settings: Settings) -> None:
-    """Let each backend refuse its options now, before anything is written. Raises `BadInput`."""
+def _try_backends(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings) -> None:
+    """Refuse a backend that cannot be used, before anything is written. Raises `BadInput`."""
     for seat in seats:
-        project = Path(seat.project) if seat.project else settings.project
-        command, model = seat.command or settings.command, seat.model or settings.model
-        implied = "command" if command and settings.origin("backend") == "default" else settings.backend
-        load_backend(seat.backend or implied, Options(command=command, model=model, project=project))
+        if seat.backend.partition(":")[0] in auto.SCENARIOS | auto.COMMANDS:
+            command, model = seat.command or settings.command, seat.model or settings.model
+            load_backend(seat.backend, Options(command=command, model=model, project=_project(seat, settings)))
+        choices[seat.id].required()
+
+
+def _with_budget(
+    opening: Opening, seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings
+) -> Opening:
+    """The dialog with a budget, where a key pays and nobody set one: dollars, or tokens where a price is unknown."""
+    if opening.budget is not None or opening.tokens is not None or not any(c.is_metered for c in choices.values()):
+        return opening
+    priced = all(auto.is_priced(choices[seat.id], seat.model or settings.model, settings.price) for seat in seats)
+    usd, tokens = (auto.DEFAULT_CAP, None) if priced else (None, auto.DEFAULT_TOKENS)
+    capped = dataclasses.replace(opening, budget=usd, tokens=tokens)
+    line = budget_line(capped.budget, capped.tokens)
+    remark(f"note: a key pays and no budget was given: the dialog ends at {line}; --budget sets another limit")
+    return capped
+
+
+def _project(seat: Seat, settings: Settings) -> Path | None:
+    return Path(seat.project) if seat.project else settings.project
+
+
+def _introduce(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings) -> None:
+    """Say of each agent what it is, who pays for it and who sees the text; warn about twins."""
+    for seat in seats:
+        remark(plain(f"{seat.id}: {auto.introduce(choices[seat.id], _project(seat, settings))}"))
+    for group in auto.twins(choices):
+        remark(plain(f"warning: {auto.warning_of(group, choices[group[0]].family)}"))
 
 
 def _is_vacant(settings: Settings) -> bool:

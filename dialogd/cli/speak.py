@@ -21,14 +21,24 @@ Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads
 To = Annotated[str | None, typer.Option("--to", metavar="ID", help="Who answers. Default: whose turn it was.")]
 Note = Annotated[bool, typer.Option("--note", help="A remark that costs nobody a call.")]
 Turns = Annotated[int | None, typer.Option("--turns", min=1, metavar="N", help="Grant so many more turns.")]
+Budget = Annotated[
+    str | None, typer.Option("--budget", metavar="AMOUNT", help="Set the dialog's budget: $4, 500k tokens.")
+]
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent, such as B.")]
 
 
-def say(text: Text, to: To = None, note: Note = False, turns: Turns = None, file: options.FileOption = None) -> None:
+def say(
+    text: Text,
+    to: To = None,
+    note: Note = False,
+    turns: Turns = None,
+    budget: Budget = None,
+    file: options.FileOption = None,
+) -> None:
     """Speak: your turn interrupts whoever is replying, and opens a dialog again that had ended."""
     words = sys.stdin.read() if text == "-" else text
     settings, log, before = _open(file)
-    after = person.say(log, words, to=to or "", note=note, turns=turns)
+    after = person.say(log, words, to=to or "", note=note, turns=turns, budget=budget or "")
     if note:
         _done(settings, after, "noted")
     else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import re
-from collections.abc import Sequence
-from typing import Annotated
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -22,15 +25,40 @@ Peer = Annotated[
     list[str] | None,
     typer.Option("--peer", metavar="URL", help="Another agent's daemon, URL or ID=URL. Default: from the dialog file."),
 ]
-Backend = Annotated[str | None, typer.Option(metavar="NAME", help="What writes the replies. Default: rehearsal.")]
+Backend = Annotated[str | None, typer.Option(metavar="NAME", help="What writes the replies. Default: what is here.")]
 Command = Annotated[str | None, typer.Option(metavar="CMD", help="The program of the `command` backend.")]
 Model = Annotated[str | None, typer.Option(metavar="M", help="The model the backend is to use.")]
 Name = Annotated[str | None, typer.Option(metavar="N", help="The agent's name in headings.")]
 Role = Annotated[str | None, typer.Option(metavar="TEXT", help="The agent's role: a known one, or a text.")]
 Project = Annotated[str | None, typer.Option(metavar="DIR", help="The folder the agent works in.")]
+MaxTokens = Annotated[int | None, typer.Option(min=16, metavar="N", help="Tokens one reply may have. Default: 8192.")]
+Effort = Annotated[str | None, typer.Option(metavar="LEVEL", help="How hard the model thinks: low, medium, high …")]
+BaseUrl = Annotated[str | None, typer.Option(metavar="URL", help="Another address of the service.")]
+Api = Annotated[str | None, typer.Option(metavar="API", help="For OpenAI-compatible services: chat or responses.")]
+Resume = Annotated[
+    str | None,
+    typer.Option("--resume", metavar="SESSION", help="claude-code: join with the context of a session of yours."),
+]
+GoOn = Annotated[bool, typer.Option("--continue", help="claude-code: the same, with your most recent session.")]
+TrustProject = Annotated[
+    bool, typer.Option("--trust-project", help="Let the project's own hooks, servers and plugins run.")
+]
+Price = Annotated[
+    str | None, typer.Option(metavar="PRICE", help="Dollars per million tokens: IN/OUT[/CACHED], or free.")
+]
+Budget = Annotated[
+    str | None, typer.Option(metavar="AMOUNT", help="What this agent may spend in one dialog: $1.50, 200k tokens.")
+]
+Digest = Annotated[bool, typer.Option("--digest", help="Sum up what no longer fits the model's window, in a note.")]
 LogFormat = Annotated[str | None, typer.Option(metavar="FORMAT", help="`text`, or `json`: one object per line.")]
 Detach = Annotated[bool, typer.Option("--detach", "-d", help="Run in the background; returns once it answers.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Say more in the log; show tracebacks.")]
+
+# Options that are settings of the same name.
+OWN = (
+    "port", "backend", "command", "model", "name", "role", "pace", "project", "max_tokens", "effort", "base_url", "api",
+    "trust_project", "price", "budget", "digest", "log_format", "debug",
+)  # fmt: skip
 
 
 def start(  # noqa: PLR0913 - every option of the command is an argument
@@ -45,27 +73,48 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     role: Role = None,
     pace: options.Pace = None,
     project: Project = None,
+    max_tokens: MaxTokens = None,
+    effort: Effort = None,
+    base_url: BaseUrl = None,
+    api: Api = None,
+    resume: Resume = None,
+    go_on: GoOn = False,
+    trust_project: TrustProject = False,
+    price: Price = None,
+    budget: Budget = None,
+    digest: Digest = False,
     file: options.FileOption = None,
     log_format: LogFormat = None,
     debug: Debug = False,
     detach: Detach = False,
 ) -> None:
     """Run one agent's daemon until Ctrl-C or `dialogd stop`. The dialog file may come later."""
-    flags: dict[str, object] = {
-        "port": port, "backend": backend, "command": command, "model": model, "name": name, "role": role,
-        "pace": pace, "project": project, "log_format": log_format, "debug": True if debug else None,
-    }  # fmt: skip
+    given = locals()
+    flags = {name: given[name] or None for name in OWN}
+    flags["resume"] = "last" if go_on else resume
     settings = options.settings_for(file, id=agent, **flags)
     if not settings.id:
         raise BadInput("which agent is this daemon to speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
     urls = peers(settings, peer or ())
     if detach:
-        words = arguments(settings.id, settings.file, flags, urls)
-        _detached(settings, words)
-        return
+        _detached(settings, arguments(settings.id, settings.file, flags, urls))
+    else:
+        _serve(settings, urls)
+
+
+def _serve(settings: Settings, urls: Mapping[str, str]) -> None:
+    """Run the daemon in this process, to its end."""
     from dialogd.daemon import serve
 
-    raise typer.Exit(serve(settings, urls))
+    _leave(serve(settings, urls))
+
+
+def _leave(code: int) -> NoReturn:
+    """End this process now: taking the SDKs apart in memory would take longer than all else that a stop does."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _detached(settings: Settings, words: Sequence[str]) -> None:

@@ -11,7 +11,8 @@ from types import FrameType
 
 from dialogd.cli.cast import Cast, Seat
 from dialogd.cli.client import notify
-from dialogd.cli.launch import READY_SECONDS, Child, answering, arguments, died_of, end, spawn
+from dialogd.cli.launch import LATE, LATE_SECONDS, READY_SECONDS, Child, answering, arguments, died_of, end, spawn
+from dialogd.cli.terminal import remark
 from dialogd.errors import DialogdError
 from dialogd.registry import Running
 from dialogd.settings import Settings
@@ -50,12 +51,15 @@ class Troupe:
         """Start them all and wait until each answers, or the person interrupts. Raises `DialogdError`."""
         for seat in self.cast.seats:
             self.children[seat.id] = self._spawn(seat)
-        deadline = time.monotonic() + READY_SECONDS
+        began, is_told = time.monotonic(), False
         while len(self.daemons) < len(self.children) and not interrupt.is_set():
             for child in self.children.values():
                 if child.id not in self.daemons and (daemon := answering(child, self.settings)) is not None:
                     self.daemons[child.id] = daemon
-            if time.monotonic() > deadline:
+            if time.monotonic() - began > LATE_SECONDS and not is_told:
+                is_told = True
+                remark(LATE)
+            if time.monotonic() - began > READY_SECONDS:
                 late = next(child for child in self.children.values() if child.id not in self.daemons)
                 raise DialogdError(
                     f"the daemon of {late.id} did not answer within {READY_SECONDS:g} s; it said:\n{late.last_lines()}",

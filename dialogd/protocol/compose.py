@@ -87,15 +87,18 @@ def cut(body: str, limit: int, folder: str) -> tuple[str, str, str]:
     return f"{body[:limit]}\n\n{link}", name, body
 
 
-def error_note(dialog: Dialog, agent: str, cause: str, fix: str, at: str) -> Draft:
-    """The note that says an agent failed: the person's turn between two, the next agent's among more."""
+def error_note(dialog: Dialog, agent: str, cause: str, fix: str, attributes: tuple[tuple[str, str], ...] = ()) -> Draft:
+    """The note that says an agent failed: the person's turn between two, the next agent's among more.
+
+    `attributes` go to its frame: `at`, and what the agent spent since its last entry.
+    """
     words = (one_line(part).replace(" | ", " / ") for part in (cause, fix))
     mark = Mark("AGENT_ERROR", " | ".join((agent, *words)))
     failed = dialog.state.failed | {agent}
     if {a.id for a in dialog.header.agents} <= failed and len(dialog.header.agents) > 1:
         marks = (mark, Mark("STOPPED", "error: every agent failed"))
-        return Draft(SYSTEM, "System", marks=marks, attributes=(("at", at),))
-    return Draft(SYSTEM, "System", marks=(mark,), turn=_passed_on(dialog, agent), attributes=(("at", at),))
+        return Draft(SYSTEM, "System", marks=marks, attributes=attributes)
+    return Draft(SYSTEM, "System", marks=(mark,), turn=_passed_on(dialog, agent), attributes=attributes)
 
 
 def stall_note(dialog: Dialog, agent: str, at: str) -> Draft:

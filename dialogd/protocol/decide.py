@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from dialogd.protocol.compose import stall_note
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Debt, Dialog, Mark, Outcome
+from dialogd.protocol.money import Estimate, reached
 from dialogd.protocol.render import Draft
 from dialogd.protocol.units import in_words
 
@@ -27,6 +28,10 @@ class Clock:
     ages     of open debts, by their key, not counting pauses
     working  agents whose own daemon says that they work on their debt
     at       wall time
+    next     what the turn that this agent owes will cost, and what it spent since its last entry
+    cap      US dollars, and `cap_tokens`, that this agent alone may spend in the dialog
+    priced   it is known what this agent's tokens cost
+    paid     the reply is here already: nothing more has to be bought for it
     """
 
     at: str = ""
@@ -37,6 +42,11 @@ class Clock:
     ages: Mapping[tuple[str, str, str], float] = field(default_factory=lambda: MappingProxyType({}))
     working: frozenset[str] = frozenset()
     pace: float = 0.0
+    next: Estimate = field(default_factory=Estimate)
+    cap: float | None = None
+    cap_tokens: int | None = None
+    priced: bool = True
+    paid: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,16 +136,40 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
         mark = Mark("MAX_SIZE_REACHED", f"the limit of {state.limits.max_size:,} bytes")
     else:
         return None
-    return Write(Draft(SYSTEM, "System", marks=(mark,), attributes=(("at", clock.at),)), mark.value)
+    return _end(mark, clock)
 
 
 def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
     mine = dialog.state.debt(me)
     if mine is not None:
+        if (stop := _budget(dialog, me, clock)) is not None:
+            return stop
         if clock.rest < clock.pace and dialog.last is not None and dialog.last.by != USER:
             return Wait("pace", f"leaves {clock.pace:g} s between turns", clock.pace - clock.rest)
         return Reply(mine)
     return _others(dialog, clock)
+
+
+def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
+    """A turn that the budget does not allow is not begun: the dialog ends, or waits for a price."""
+    if clock.paid:
+        return None
+    state = dialog.state
+    why = reached(state, me, clock.next, Estimate(clock.cap, clock.cap_tokens))
+    if why:
+        return _end(Mark("BUDGET_REACHED", why), clock)
+    if clock.priced or (state.limits.budget is None and clock.cap is None):
+        return None
+    return Wait(
+        "unpriced",
+        f"there is a budget in dollars, and nobody knows what {me}'s model costs; start {me} with --price IN/OUT"
+        " (dollars per million tokens), or set a budget in tokens: `[LIMIT: budget 200k tokens]`",
+    )
+
+
+def _end(mark: Mark, clock: Clock) -> Write:
+    """The note that ends the dialog with this mark."""
+    return Write(Draft(SYSTEM, "System", marks=(mark,), attributes=(("at", clock.at),)), mark.value)
 
 
 def _others(dialog: Dialog, clock: Clock) -> Action:

@@ -7,7 +7,7 @@ so the same rules number and sign for them here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from dialogd.protocol import units
@@ -27,6 +27,7 @@ from dialogd.protocol.model import (
     Standing,
     State,
 )
+from dialogd.protocol.money import accounted
 from dialogd.protocol.order import next_agent
 
 
@@ -38,7 +39,7 @@ def fold(header: Header, state: State, entry: Entry) -> State:
         is_typing = entry.condition is Condition.UNFINISHED and state.outcome is None
         return _controls(header, state, entry) if is_typing else state
     number, notes = (entry.number, 0) if entry.is_turn else (state.number, state.notes + 1)
-    state = replace(state, number=number, notes=notes)
+    state = accounted(header, replace(state, number=number, notes=notes), entry)
     if entry.by == USER:
         return _person(header, state, entry)
     if entry.is_turn:
@@ -217,11 +218,12 @@ def next_ref(state: State) -> str:
     return f"P{highest + 1}"
 
 
-_READERS = {
+_READERS: Mapping[str, Callable[[str], float | units.Budget]] = {
     "max_turns": units.count,
     "timeout": units.seconds,
     "max_message": units.count,
     "max_size": units.size,
+    "budget": units.budget,
 }
 
 
@@ -233,6 +235,9 @@ def limit(limits: Limits, text: str) -> tuple[Limits, str]:
     if reader is None:
         return limits, f"no limit is called {name!r}; there are: {', '.join(_READERS)}"
     try:
-        return replace(limits, **{key: reader(value.strip(" =:"))}), ""  # type: ignore[arg-type]
+        read = reader(value.strip(" =:"))
+        if isinstance(read, tuple):  # a budget is named anew as a whole
+            return replace(limits, budget=read[0], tokens=read[1]), ""
+        return replace(limits, **{key: read}), ""  # type: ignore[arg-type]
     except ValueError as error:
         return limits, f"{key}: {error}"

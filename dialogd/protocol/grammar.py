@@ -272,6 +272,7 @@ def _frame(match: re.Match[bytes]) -> Frame:
         prev=known["prev"],
         re=known.get("re", ""),
         ms=known.get("ms", ""),
+        calls=known.get("calls", ""),
         model=known.get("model", ""),
         tokens_in=known.get("in", ""),
         tokens_out=known.get("out", ""),

@@ -35,18 +35,21 @@ def agent_url(seat: int) -> str:
     return f"http://localhost:{FIRST_PORT + seat}"
 
 
-DEFAULT_AGENTS = tuple(Agent(i, f"Claude {i}", agent_url(seat)) for seat, i in enumerate("AB"))
+DEFAULT_AGENTS = tuple(Agent(i, f"Claude {i}", agent_url(seat), is_named=False) for seat, i in enumerate("AB"))
 
 
 def read_header(text: str) -> Header:
     """Read the header; never fails. Without `Agents` the dialog is between A on 3001 and B on 3002."""
     warnings: list[str] = []
     keys = _keys(text)
+    budget, tokens = _value(keys, "budget", units.budget, units.NO_BUDGET, warnings, "none")
     limits = Limits(
         max_turns=_value(keys, "max turns", units.count, 20, warnings),
         timeout=_value(keys, "timeout", units.seconds, 300.0, warnings),
         max_message=_value(keys, "max message", units.count, 10_000, warnings),
         max_size=_value(keys, "max size", units.size, 1_000_000, warnings),
+        budget=budget,
+        tokens=tokens,
     )
     title = _TITLE.search(text)
     return Header(
@@ -74,14 +77,16 @@ def _keys(text: str) -> dict[str, str]:
     return keys
 
 
-def _value(keys: dict[str, str], name: str, read: Callable[[str], T], default: T, warnings: list[str]) -> T:
+def _value(
+    keys: dict[str, str], name: str, read: Callable[[str], T], default: T, warnings: list[str], said: str = ""
+) -> T:
     text = keys.get(name)
     if text is None:
         return default
     try:
         return read(text)
     except ValueError as error:
-        warnings.append(f"header: {name.title()}: {error}; using {default}")
+        warnings.append(f"header: {name.title()}: {error}; using {said or default}")
         return default
 
 
@@ -133,5 +138,6 @@ def _agent(part: str, seat: int) -> tuple[Agent | None, str]:
     if address is None or not 0 < int(address[2]) < 65536:
         problem = f"{agent_id}: {url[:60]!r} is no loopback address; using {agent_url(seat)}"
         url = agent_url(seat)
-    name = " ".join((match[2] or "").split()) or f"Claude {agent_id}"
-    return Agent(agent_id, name, url.rstrip("/"), (match[3] or "").strip()), problem
+    name = " ".join((match[2] or "").split())
+    agent = Agent(agent_id, name or f"Claude {agent_id}", url.rstrip("/"), (match[3] or "").strip(), bool(name))
+    return agent, problem

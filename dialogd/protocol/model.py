@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dialogd.protocol.hashing import digest
+from dialogd.protocol.spent import Spent
 
 USER = "USER"
 SYSTEM = "SYSTEM"
@@ -48,22 +49,31 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """A participant that owes turns. `url` is where its daemon listens (loopback)."""
+    """A participant that owes turns. `url` is where its daemon listens (loopback).
+
+    `is_named` is False where `name` is a default, because the header gives none.
+    """
 
     id: str
     name: str
     url: str
     role: str = ""
+    is_named: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Hard limits; sizes in bytes (`max_size`) and code points (`max_message`), `timeout` in seconds."""
+    """Hard limits; sizes in bytes (`max_size`) and code points (`max_message`), `timeout` in seconds.
+
+    `budget` (US dollars) and `tokens` are what all agents together may spend in the whole dialog; None: no limit.
+    """
 
     max_turns: int = 20
     timeout: float = 300.0
     max_message: int = 10_000
     max_size: int = 1_000_000
+    budget: float | None = None
+    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,8 @@ class Frame:
     """The comment line of a daemon-written entry; `size` and `sha` cover what follows it to the last newline.
 
     `re` names the debt it answers (empty for a note), `prev` the `chain` of the entry before. `ms` is the
-    call's duration; token counts and `usd` are what the agent spent since its last entry, "" when unknown.
+    call's duration; `calls`, token counts and `usd` are what the agent spent since its last entry, "" when unknown;
+    a leading `~` says that a part was estimated or is unknown.
     """
 
     by: str
@@ -100,6 +111,7 @@ class Frame:
     prev: str
     re: str = ""
     ms: str = ""
+    calls: str = ""
     model: str = ""
     tokens_in: str = ""
     tokens_out: str = ""
@@ -231,6 +243,7 @@ class State:
     failed: frozenset[str] = frozenset()  # agents whose last entry is an error
     last_agent: str = ""  # who of the agents spoke (or was passed over) last
     spoken: bool = False  # an agent has spoken since the last reopening, or ever
+    spent: Mapping[str, Spent] = field(default_factory=lambda: MappingProxyType({}))  # by agent, since the beginning
 
     def debt(self, agent: str) -> Debt | None:
         """The open debt of `agent` (its own, or one that anybody may pay), or None."""

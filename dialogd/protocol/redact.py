@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+SHORTEST = 8  # characters: a shorter secret of one's own would take words out of every text
 
 # Prefixes as their vendors document them; entropy guesses are left out, because hashes in a discussion are text.
 _SHAPES = {
@@ -21,9 +24,18 @@ _NAMES = tuple(_SHAPES)
 _ANY = re.compile("|".join(rf"(?<![A-Za-z0-9])({shape})" for shape in _SHAPES.values()))
 
 
-def redact(text: str) -> tuple[str, int]:
-    """Replace every known secret by `[redacted: KIND]`; gives the text and how many there were."""
-    return _ANY.subn(lambda match: f"[redacted: {_NAMES[(match.lastindex or 1) - 1]}]", text)
+def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
+    """Replace every secret by `[redacted: KIND]`; gives the text and how many there were.
+
+    `own` are secrets that somebody here holds, whatever they look like.
+    """
+    found = 0
+    for secret in own:
+        if len(secret) >= SHORTEST and secret in text:
+            found += text.count(secret)
+            text = text.replace(secret, "[redacted: own key]")
+    text, shaped = _ANY.subn(lambda match: f"[redacted: {_NAMES[(match.lastindex or 1) - 1]}]", text)
+    return text, found + shaped
 
 
 def may_go_on(line: str) -> bool:

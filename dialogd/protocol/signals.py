@@ -12,10 +12,12 @@ from functools import lru_cache
 from itertools import islice
 
 from dialogd.protocol.fold import refers_to
-from dialogd.protocol.model import USER, Condition, Dialog, Entry
+from dialogd.protocol.model import USER, Condition, Dialog, Entry, State
+from dialogd.protocol.money import standing, used
 
 WINDOW = 12  # turns that are looked at
 SAME = 0.85  # overlap from which two texts count as nearly the same
+WARNINGS = (0.8, 0.5)  # parts of the budget whose spending is noticed
 _WORD = re.compile(r"\w{4,}")
 
 
@@ -31,7 +33,14 @@ class Signal:
 def signals(dialog: Dialog) -> tuple[Signal, ...]:
     """What can be noticed in the latest turns; most pressing first."""
     recent = _recent(dialog)
-    found = [_repeating(recent), _cycle(recent), _accepted(dialog, recent), _agreeing(recent), _calm(recent)]
+    found = [
+        _repeating(recent),
+        _cycle(recent),
+        _budget(dialog.state),
+        _accepted(dialog, recent),
+        _agreeing(recent),
+        _calm(recent),
+    ]
     return tuple(signal for signal in found if signal is not None)
 
 
@@ -97,6 +106,15 @@ def _repeats(recent: list[Entry], length: int, rounds: int) -> bool:
     start = len(recent) - length * (rounds + 1)
     before = recent[start : start + length]
     return all(a.by == b.by and overlap(a.body, b.body) >= SAME for a, b in zip(before, last, strict=True))
+
+
+def _budget(state: State) -> Signal | None:
+    """Half of the budget is spent, or four fifths."""
+    part = used(state) or 0.0
+    reached = next((level for level in WARNINGS if part >= level), None)
+    if reached is None:
+        return None
+    return Signal("budget", f"{reached:.0%} of the budget is spent: {standing(state)}")
 
 
 def _accepted(dialog: Dialog, recent: list[Entry]) -> Signal | None:

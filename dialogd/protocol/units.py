@@ -1,8 +1,10 @@
-"""Quantities as people write them: `5 minutes`, `1h 30m`, `1,000`, `1 MB`.
+"""Quantities as people write them: `5 minutes`, `1h 30m`, `1,000`, `1 MB`, `$2.00`.
 
 duration = number [unit] *([","] ["and"] number unit)      bare number: seconds
 count    = integer ["turns" | "characters"]                `1000` or `1,000`
 size     = number [unit]                                   bare number: bytes; MB = 1,000,000, MiB = 1,048,576
+budget   = amount [[","] ["and"] amount]                   one of dollars, one of tokens, or either
+amount   = "$" number / number ["US"] ("$" / "USD" / "dollars") / number ["k" / "M"] "tokens"
 """
 
 from __future__ import annotations
@@ -14,6 +16,11 @@ from reprlib import repr as shown  # cut to some thirty characters: a header may
 MAX_SECONDS = 7 * 86_400.0
 MAX_COUNT = 1_000_000_000
 MAX_SIZE = 1_000_000_000_000
+MAX_DOLLARS = 1_000_000.0
+MAX_TOKENS = 1_000_000_000_000
+
+Budget = tuple[float | None, int | None]  # US dollars and tokens, None for what is not limited
+NO_BUDGET: Budget = (None, None)
 
 # [0-9] and not \d: digits of other scripts are more likely an accident than a limit.
 _NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})(?:\.[0-9]{1,9})?"
@@ -22,6 +29,10 @@ _PART = re.compile(rf"({_NUMBER})\s*([a-z]+)")
 _JOINT = re.compile(r"\s*(?:,\s*)?(?:and\s+)?")
 _COUNT = re.compile(r"([0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,15})(?:\s*(?:turns?|characters?|chars?))?")
 _SIZE = re.compile(rf"({_NUMBER})\s*([a-z]*)")
+_AMOUNT = re.compile(
+    rf"(?:(?:us\s?)?\$|usd)\s?({_NUMBER})(?![\w.])|({_NUMBER})\s?(?:us\s?)?(?:\$|usd|dollars?)(?!\w)"
+    rf"|({_NUMBER})\s?([km]?)\s?(?:tokens?|toks?)(?!\w)"
+)
 
 _SECONDS_IN = {
     **dict.fromkeys(("ms", "millisecond", "milliseconds"), 0.001),
@@ -39,6 +50,7 @@ _BYTES_IN = {
     "mib": 1_048_576,
     "gib": 1_073_741_824,
 }
+_TOKENS_IN = {"": 1, "k": 1_000, "m": 1_000_000}
 _IN_WORDS = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
@@ -71,6 +83,47 @@ def size(value: str | float) -> int:
     if match is None or match[2] not in _BYTES_IN:
         raise ValueError(f"{shown(value)} is not a size such as `1 MB` or `500 KB`")
     return int(_within(_number(match[1]) * _BYTES_IN[match[2]], value, MAX_SIZE))
+
+
+def budget(value: str) -> Budget:
+    """Read a budget of dollars, of tokens, or of both. Raises `ValueError`."""
+    text = str(value).strip().lower()
+    usd: float | None = None
+    tokens: int | None = None
+    position = 0
+    while match := _AMOUNT.match(text, position):
+        money = match[1] or match[2]
+        if (usd if money else tokens) is not None:
+            raise ValueError(f"{shown(value)} names two amounts of the same kind")
+        if money:
+            usd = _dollars(money, value)
+        else:
+            tokens = int(_within(_number(match[3]) * _TOKENS_IN[match[4]], value, MAX_TOKENS))
+        position = match.end()
+        if position == len(text):
+            return usd, tokens
+        joint = _JOINT.match(text, position)
+        position = joint.end() if joint else position
+    raise ValueError(f"{shown(value)} is not a budget such as `$2.00`, `200,000 tokens` or `$2.00, 500k tokens`")
+
+
+def dollars(amount: float) -> str:
+    """Write an amount as people do: `$2.00`, `$1,234.50`; below a dollar up to four digits: `$0.0061`, `$0.34`."""
+    if amount >= 1:
+        return f"${amount:,.2f}"
+    whole, _, rest = f"{amount:.4f}".partition(".")
+    return f"${whole}.{rest.rstrip('0'):0<2}" if float(f"{amount:.4f}") or not amount else "under $0.0001"
+
+
+def budget_line(usd: float | None, tokens: int | None) -> str:
+    """Write a budget so that `budget` reads it back as it is: `$2.00, 200,000 tokens`; "" for none."""
+    parts = []
+    if usd is not None:
+        whole, _, rest = f"{usd:,.9f}".partition(".")
+        parts.append(f"${whole}.{rest.rstrip('0'):0<2}")
+    if tokens is not None:
+        parts.append(f"{tokens:,} tokens")
+    return ", ".join(parts)
 
 
 def in_words(duration: float) -> str:
@@ -110,6 +163,13 @@ def _is_number(value: object) -> bool:
 
 def _number(text: str) -> float:
     return float(text.replace(",", ""))
+
+
+def _dollars(text: str, value: object) -> float:
+    amount = _number(text)
+    if not 0 < amount <= MAX_DOLLARS:
+        raise ValueError(f"{shown(value)} is not between $0 and ${MAX_DOLLARS:,.0f}")
+    return amount
 
 
 def _within(number: float, value: object, most: int) -> float:

@@ -190,15 +190,13 @@ def _person_routes(app: FastAPI, agent: Agent) -> None:
         state = dialog.state
         return wire.Done(turn=state.number, turn_of=list(state.owing), phase=phase(dialog, thinking=False))
 
-    log = agent.file
+    log, secrets = agent.file, agent.options.secrets
 
     @app.post("/say")
     async def say(words: wire.Say) -> wire.Done:
         """Speak as the person: a turn (interrupts the call in flight), or with `note` a remark."""
-        return await act(
-            lambda: person.say(log, words.text, to=words.to, note=words.note, turns=words.turns),
-            starts=not words.note,
-        )
+        asked = words.model_dump(exclude={"text"})
+        return await act(lambda: person.say(log, words.text, secrets=secrets, **asked), starts=not words.note)
 
     @app.post("/pause")
     async def pause() -> wire.Done:

@@ -20,7 +20,7 @@ def render_metrics(agent: Agent) -> bytes:
 
     dialog = agent.dialog
     count("dialogd_turns", "Turns this daemon has appended.", agent.turns.tally.turns)
-    count("dialogd_cost_usd", "US dollars this daemon's calls are known to have cost.", agent.turns.tally.usd)
+    count("dialogd_cost_usd", "US dollars this daemon's calls are known to have cost.", agent.turns.tally.bill.usd)
     count("dialogd_secrets_redacted", "Secrets taken out of replies.", agent.turns.tally.secrets)
     gauge("dialogd_thinking", "1 while a reply is being written.", 1.0 if agent.call else 0.0)
     gauge("dialogd_call_seconds", "Age of the call under way.", agent.call.seconds if agent.call else 0.0)

@@ -69,5 +69,5 @@ def health(agent: Agent, port: int) -> wire.Health:
         secrets_redacted=agent.turns.tally.secrets,
         signals=[wire.Noticed(kind=s.kind, text=s.text, agents=list(s.agents)) for s in agent.noticed()],
         warnings=list(dialog.header.warnings) if dialog else [],
-        usd=round(agent.turns.tally.usd, 6),
+        usd=agent.turns.tally.bill.known_usd,
     )

@@ -45,6 +45,7 @@ class Say(BaseModel):
     to: str = Field("", description="whom the turn passes to: an id or a name", max_length=200)
     note: bool = Field(False, description="a remark that passes no turn and costs nobody a call")
     turns: int | None = Field(None, ge=1, le=100_000, description="grant this many more turns")
+    budget: str = Field("", description="set the dialog's budget: $4, 500k tokens", max_length=100)
 
 
 class Named(BaseModel):
@@ -135,7 +136,7 @@ class Health(BaseModel):
     secrets_redacted: int
     signals: list[Noticed]
     warnings: list[str]
-    usd: float
+    usd: float | None
 
 
 class EntryOut(BaseModel):
@@ -203,6 +204,8 @@ class DialogOut(BaseModel):
                 "timeout": limits.timeout,
                 "max_message": limits.max_message,
                 "max_size": limits.max_size,
+                "budget": limits.budget,
+                "tokens": limits.tokens,
             },
             entries=[EntryOut.of(entry) for entry in dialog.entries[since:]],
         )

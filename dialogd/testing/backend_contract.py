@@ -20,6 +20,8 @@ import pytest
 
 from dialogd.backends import Backend, Request, Usage
 from dialogd.errors import BackendError
+from dialogd.prices import Price
+from dialogd.prompt import Part, Prompt
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Dialog
 
@@ -62,24 +64,30 @@ class BackendContract:
         dialog = dialog or parse(DIALOG)
         asked = dialog.header.agent(agent)
         assert asked is not None
-        topic = dialog.header.topic
-        return Request(dialog, asked, 2, Path("/tmp/no-such-dialog.md"), lambda: f"You are {agent}. Topic: {topic}\n")
+        parts = (Part("header", f"Topic: {dialog.header.topic}"), Part("1", "Postgres or Redis?", "USER"))
+        prompt = Prompt(f"You are {agent}.", parts, f"This is turn 2, {agent}.\n")
+        return Request(dialog, asked, 2, Path("/tmp/no-such-dialog.md"), lambda: prompt, re="1", chain="c0ffee")
 
     async def test_it_says_who_it_is(self) -> None:
-        """A backend has a name, a model (perhaps empty), and says whether a call costs money."""
+        """A backend has a name, a model (perhaps empty), and says what a call costs and may hold."""
         backend = self.make()
         assert isinstance(backend, Backend)
         assert backend.name
         assert isinstance(backend.model, str)
         assert isinstance(backend.costs, bool)
+        assert backend.price is None or isinstance(backend.price, Price)
+        assert backend.most_out >= 0
+        assert backend.room >= 0
+        assert all(isinstance(secret, str) for secret in backend.secrets)
         await backend.close()
 
-    async def test_it_yields_text_and_at_most_one_usage(self) -> None:
-        """A reply is some text that is not blank, in any chunks, and perhaps what it used."""
+    async def test_it_yields_text_and_usage(self) -> None:
+        """A reply is some text that is not blank, in any chunks, and what it used, which never shrinks."""
         backend = self.make()
         pieces = [piece async for piece in backend.reply(self.request())]
         assert all(isinstance(piece, str | Usage) for piece in pieces)
-        assert sum(isinstance(piece, Usage) for piece in pieces) <= 1
+        last = [piece for piece in pieces if isinstance(piece, Usage)][-1:]
+        assert all((usage.tokens_in or 0) >= (usage.cached or 0) for usage in last)
         assert text_of(pieces).strip()
         await backend.close()
 

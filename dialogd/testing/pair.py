@@ -159,7 +159,8 @@ class Daemon:
 class Pair:
     """Daemons that share one dialog file. Leaving the context kills what still runs.
 
-    `backend` and `command` are the flags, one for all or by agent id. `environment` is added to what the daemons get.
+    `backend` and `command` are the flags, one for all or by agent id, `flags` further words by agent id. `environment`
+    is added to what the daemons get.
     With `told=False` all peers' addresses are dead: nobody hears a notification.
     """
 
@@ -170,6 +171,7 @@ class Pair:
         *,
         backend: str | Mapping[str, str] = "rehearsal",
         command: str | Mapping[str, str] = "",
+        flags: Mapping[str, Sequence[str]] | None = None,
         environment: Mapping[str, str] | None = None,
         told: bool = True,
         launch: Launch = launch,
@@ -179,7 +181,7 @@ class Pair:
         self.state_dir = folder / "state"
         self.launch = launch
         self._told = told
-        self._backend, self._command = backend, command
+        self._backend, self._command, self._flags = backend, command, flags or {}
         self._environment = _environment(folder, self.state_dir, environment or {})
         self._reserved: list[socket.socket] = []
         self._dead = self._port()
@@ -224,7 +226,7 @@ class Pair:
         command = _for(self._command, agent)
         backend = "command" if command else _for(self._backend, agent)
         words = ["start", agent, "--port", str(self.daemons[agent].port), "--file", str(self.file), "--pace", "0"]
-        words += ["--backend", backend, *(["--command", command] if command else [])]
+        words += ["--backend", backend, *(["--command", command] if command else []), *self._flags.get(agent, ())]
         for who in self.daemons:
             words += ["--peer", f"{who}={self.url(who)}"] if who != agent else []
         return words
@@ -288,9 +290,8 @@ def _for(value: str | Mapping[str, str], agent: str) -> str:
 
 def _environment(folder: Path, state_dir: Path, more: Mapping[str, str]) -> dict[str, str]:
     """An environment without anybody's own settings."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("DIALOGD_", "CLAUDE_"))}
     return {
-        **own,
+        **{name: value for name, value in os.environ.items() if not name.startswith(("DIALOGD_", "CLAUDE_"))},
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         "XDG_CONFIG_HOME": str(folder / "config"),
         "DIALOGD_STATE_DIR": str(state_dir),

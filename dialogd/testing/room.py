@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from dialogd import person, prompt
+from dialogd.asking import is_open
 from dialogd.errors import BackendError
 from dialogd.logfile import Addition, LogFile, Make
 from dialogd.protocol import compose, verdict
@@ -25,7 +26,6 @@ from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.model import Agent, Debt, Dialog, Entry
 from dialogd.protocol.render import joint, render
 from dialogd.protocol.units import in_words
-from dialogd.turns import is_open
 
 BEGINNING = datetime(2026, 11, 21, 19, 0, 0, tzinfo=UTC)
 
@@ -191,7 +191,7 @@ class Room:
         self._calls[me] = debt
         if me in self.held:
             self.drafts.setdefault(me, []).append(self.held.pop(me))
-        asked = prompt.render(self.dialog, self._agent(me), self.drafts.get(me, ()))
+        asked = prompt.render(self.dialog, self._agent(me), self.drafts.get(me, ())).text
         self.prompts.append((me, asked))
         return asked
 
@@ -237,7 +237,7 @@ class Room:
     def _failed(self, now: Dialog, me: str, debt: Debt, error: BackendError) -> Addition | None:
         if not is_open(now, me, debt):
             return None
-        return Addition(compose.error_note(now, me, error.cause, error.fix, self.paper.at))
+        return Addition(compose.error_note(now, me, error.cause, error.fix, (("at", self.paper.at),)))
 
     def _append(self, make: Make) -> Entry | None:
         dialog = self.paper.append(make)

@@ -20,6 +20,7 @@ import pytest
 from dialogd.backends import Backend, Options, Request, load_backend
 from dialogd.backends.command import Command, clean_environment, last_line
 from dialogd.errors import BackendError, BadInput
+from dialogd.prompt import Part, Prompt
 from dialogd.testing.backend_contract import BackendContract, answer
 
 ROOT = Path(__file__).parents[2]
@@ -122,8 +123,9 @@ class TestAnswering:
 
     async def test_the_prompt_is_stdin_and_stdout_is_the_reply(self, request_: Request) -> None:
         """Every byte goes through, whatever the text."""
-        prompt = "Grüße, 世界 \U0001f600\r\n\x00 end" * 5_000
-        assert await answer(Command(Options(command="cat")), replace(request_, prompt=lambda: prompt)) == prompt
+        prompt = Prompt("Grüße, 世界 \U0001f600\r\n", (Part("1", "\x00 data"),), "end" * 5_000)
+        asked = replace(request_, prompt=lambda: prompt)
+        assert await answer(Command(Options(command="cat")), asked) == prompt.text
 
     async def test_text_arrives_while_the_command_still_runs(self, request_: Request) -> None:
         """The first words are there before the command has ended."""
@@ -168,7 +170,7 @@ class TestAnswering:
 
     async def test_a_command_need_not_read_its_prompt(self, request_: Request) -> None:
         """A megabyte that nobody reads neither hangs nor fails the call."""
-        long = replace(request_, prompt=lambda: "x" * 1_000_000)
+        long = replace(request_, prompt=lambda: Prompt("", (), "x" * 1_000_000))
         assert await answer(sh("echo done"), long) == "done\n"
         assert await answer(sh("exec 0<&-; sleep 0.1; echo closed"), long) == "closed\n"
 
@@ -211,7 +213,7 @@ class TestEnvironment:
         )
         seen = dict(line.split("=", 1) for line in run.stdout.splitlines())
         passed = {name: daemon[name] for name in ("PATH", "HOME", "LC_ALL", "TZ")}
-        ours = {"DIALOGD_AGENT": "A", "DIALOGD_TURN": "2", "DIALOGD_FILE": str(request_.file), "MY_EXTRA": "yes"}
+        ours = {"DIALOGD_AGENT": "A", "DIALOGD_TURN": "2", "MY_EXTRA": "yes"}
         assert seen == passed | ours
 
     def test_only_listed_names_are_clean(self) -> None:

@@ -74,6 +74,8 @@ class Commands:
             **os.environ,
             "DIALOGD_FILE": str(self.file),
             "DIALOGD_STATE_DIR": str(folder / "state"),
+            "DIALOGD_BACKEND": "rehearsal",
+            "HOME": str(folder),
             "PYTHONPATH": REPOSITORY,
             "TMPDIR": str(folder),
             "TERM": "xterm",
@@ -137,13 +139,13 @@ class Commands:
         return [sys.executable, "-m", "dialogd", *words]
 
     @contextmanager
-    def background(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    def background(self, *words: str, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
         """A command that goes on, output to `out.txt`; ended with the block, like every daemon of this folder."""
         with (self.folder / "out.txt").open("wb") as out:
             process = subprocess.Popen(
                 self.words(words),
                 cwd=self.folder,
-                env=self.environment,
+                env={**self.environment, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,

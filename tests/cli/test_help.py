@@ -25,6 +25,8 @@ COMMANDS = [
     "stop",
     "logs",
     "verify",
+    "doctor",
+    "cost",
     "config",
 ]
 

@@ -66,7 +66,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(dialogd: Comm
     """Each with an error, a fix, exit code 2, and no file."""
     (dialogd.folder / "binary").write_bytes(b"\0\1")
     wrong = {
-        "unknown backend 'gpt'": ["--agents", "gpt,rehearsal"],
+        "unknown backend 'chatgpt'": ["--agents", "chatgpt,rehearsal"],
         "both --agents and --agent": ["--agents", "rehearsal", "--agent", "A=rehearsal"],
         "'A' is no agent": ["--agent", "A"],
         "given to two agents": ["--agent", "A=rehearsal", "--agent", "a=rehearsal"],

@@ -77,6 +77,11 @@ def test_stop_closes_and_archives_and_a_word_opens_again(dialogd: Commands) -> N
     assert opened.out.startswith("turn 2 is yours; the dialog is open again; A owes")
     state = parse(dialogd.file.read_bytes()).state
     assert (state.outcome, state.limits.max_turns - state.counted) == (None, 10)
+    assert dialogd("say", "More.", "--budget", "$4, 200k tokens").code == 0
+    limits = parse(dialogd.file.read_bytes()).state.limits
+    assert (limits.budget, limits.tokens) == (4.0, 200_000)
+    wrong = dialogd("say", "More.", "--budget", "a lot")
+    assert (wrong.code, "is not a budget such as" in wrong.err) == (2, True)
     assert dialogd("stop").code == 0
 
 

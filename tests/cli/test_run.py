@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ import pytest
 from dialogd.cli.cast import saved_cast
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Dialog
+from dialogd.standin import StandIn
+from dialogd.standin.minds import consensus
 from tests.cli.command import Commands, until
 
 
@@ -48,7 +51,11 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
         assert dialog is not None
         assert dialog.state.outcome is not None
         ports = [agent.url.rpartition(":")[2] for agent in dialog.header.agents]
-        head = (
+        head = "".join(
+            f"{who}: rehearsal (scripted lines, no model) — nobody pays; nobody outside this machine sees anything\n"
+            for who in "AB"
+        )
+        head += (
             f"file   {dialogd.file}\nwatch  tail -f {dialogd.file}\nnudge  curl -X POST localhost:{ports[0]}/notify\n"
         )
         assert dialogd.output.startswith(head)
@@ -203,3 +210,28 @@ def own_terminal() -> None:
 
     os.setsid()
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_a_dialog_on_keys_says_before_it_starts_what_it_is_and_may_cost(dialogd: Commands) -> None:
+    """By default what is here plays: who, who pays, who sees what, the usual budget, an estimate; then the dialog."""
+    with StandIn(consensus) as server:
+        variables = {
+            "DIALOGD_BACKEND": "",
+            "PATH": "/usr/bin:/bin",
+            "ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef",
+            "ANTHROPIC_BASE_URL": server.url,
+            "XAI_API_KEY": "xai-test-0123456789abcdef",
+            "XAI_BASE_URL": f"{server.url}/v1",
+        }
+        with dialogd.background("run", "Tabs?", "--pace", "0", **variables) as process:
+            assert process.wait(50) == 0, dialogd.output
+    dialog = dialog_of(dialogd)
+    assert dialog is not None
+    assert [agent.name for agent in dialog.header.agents] == ["Claude A", "Grok B"]
+    assert dialog.header.limits.budget == 5.0
+    said = dialogd.output
+    assert "A: anthropic claude-opus-5-5 (a key in ANTHROPIC_API_KEY) — paid by the key in ANTHROPIC_API_KEY; " in said
+    assert "B: grok grok-4.7 (a key in XAI_API_KEY) — paid by the key in XAI_API_KEY; " in said
+    assert "note: a key pays and no budget was given: the dialog ends at $5.00" in said
+    assert re.search(r"^estimate: at most about \$\d+\.\d\d for 20 turns \(A \$\d", said, re.MULTILINE)
+    assert not any(key in said + dialogd.file.read_text() for key in (variables["XAI_API_KEY"], "sk-ant-test"))

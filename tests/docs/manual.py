@@ -109,6 +109,7 @@ class Sandbox:
             "TMPDIR": str(self.folder),
             "DIALOGD_STATE_DIR": str(self.folder / "state"),
             "DIALOGD_FILE": str(self.file),
+            "DIALOGD_BACKEND": "rehearsal",
             "DIALOGD_PACE": "0",
         }
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from dialogd import events
-from dialogd.errors import DialogdError
+from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.marks import MARKS
 from dialogd.server import wire
 from dialogd.server.app import _STATUS, create_app
@@ -21,7 +21,8 @@ from tests.docs.manual import DOCS, REPOSITORY, blocks, codes, section, table
 
 PAGE = DOCS / "http.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-SCHEMA: dict[str, Any] = create_app(cast("Any", SimpleNamespace(me="A", file=None)), 3001, cast("Any", None)).openapi()
+AGENT = cast("Any", SimpleNamespace(me="A", file=None, options=SimpleNamespace(secrets=())))
+SCHEMA: dict[str, Any] = create_app(AGENT, 3001, cast("Any", None)).openapi()
 ROUTES = {f"{method.upper()} {path}": about for path, way in SCHEMA["paths"].items() for method, about in way.items()}
 
 
@@ -98,7 +99,14 @@ def test_every_status_of_a_notify_has_its_row() -> None:
 
 
 OUTCOMES = {"CONSENSUS_REACHED", "DEADLOCK", "MAX_TURNS_REACHED", "MAX_SIZE_REACHED", "BUDGET_REACHED", "STOPPED"}
-INNER = {"starting", "pace", "interrupted", "late", "storage"}  # an agent waits for these; a notify never says so
+INNER = {
+    "starting",
+    "pace",
+    "interrupted",
+    "late",
+    "storage",
+    "unpriced",
+}  # an agent waits for these; a notify never says so
 
 
 def test_every_kind_of_event_has_its_heading() -> None:
@@ -119,6 +127,15 @@ def test_an_event_is_shown_with_its_fields(kind: str) -> None:
         shown |= set(json.loads(data))
     assert shown <= KINDS[kind]
     assert KINDS[kind] <= shown | set(codes(page))
+
+
+def test_every_kind_of_a_failure_is_named() -> None:
+    """The words that an `error` event may carry as its type are those of `BackendError`."""
+    page = section(PAGE, "`error`")
+    named = set(codes(page.partition("`type` is one of")[2].partition(": see")[0]))
+    assert named == BackendError.KINDS
+    (example,) = re.findall(r'"type": "(\w+)"', page)
+    assert example in named
 
 
 def test_every_status_of_an_error_has_its_row() -> None:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import pytest
 from typer.main import get_command
 
+from dialogd import errors
 from dialogd.backends import BACKENDS
 from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
 from dialogd.backends.rehearsal import SCENARIOS
@@ -33,6 +34,8 @@ from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, bloc
 
 COMMANDS, CONFIGURATION, PROTOCOL = DOCS / "commands.md", DOCS / "configuration.md", DOCS / "protocol.md"
 RELIABILITY = DOCS / "reliability.md"
+
+KEYS = "Topic, Max Turns, Timeout, Max Message, Max Size, Budget, Started, Dialog, Agents"
 
 MESSAGES = (
     "PROPOSAL FEEDBACK QUESTION AGREEMENT DISAGREEMENT FINAL_PLAN",
@@ -64,11 +67,15 @@ def test_messages_of_other_systems_have_their_row() -> None:
 
 def test_every_header_key_has_its_row_and_default() -> None:
     """A header with the protocol's example values is read without a warning, and its keys are those of the table."""
-    rows = {codes(row[0])[0]: row[2] for row in table(section(PROTOCOL, "2. The header"))}
+    page, _, setup = section(PROTOCOL, "2. The header").partition("## Setup")
+    rows = {codes(row[0])[0]: row[2] for row in table(page)}
     text = "# D\n\n" + "".join(f"**{key}:** {value}\n" for key, value in rows.items() if value[:1].isdigit())
     assert read_header(text).warnings == ()
     assert read_header(text).limits == DialogLimits()
-    assert set(rows) == {"Topic", "Max Turns", "Timeout", "Max Message", "Max Size", "Started", "Dialog", "Agents"}
+    assert set(rows) == set(KEYS.split(", "))
+    code = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "dialogd").rglob("*.py"))
+    known = set(re.findall(r'setup\.get\("(\w+)"\)', code))
+    assert {codes(row[0])[0] for row in table(setup)} == known
 
 
 def test_the_limits_of_the_readme_are_the_defaults() -> None:
@@ -102,7 +109,7 @@ def _errors(kind: type[DialogdError]) -> Iterator[type[DialogdError]]:
 def test_every_error_has_its_row() -> None:
     """The table of errors names each class, its exit code and its HTTP status."""
     rows = [tuple(row[:3]) for row in table(section(COMMANDS, "Exit codes and errors"))]
-    for kind in _errors(DialogdError):
+    for kind in (kind for kind in _errors(DialogdError) if kind.__module__ == errors.__name__):
         assert (f"`{kind.__name__}`", str(kind.exit_code), str(kind.http_status)) in rows
 
 
@@ -124,18 +131,28 @@ def test_the_examples_of_settings_can_be_used(sandbox: Sandbox) -> None:
     assert (settings.id, settings.pace) == ("B", 0.5)
 
 
-def test_every_backend_and_scenario_has_its_row() -> None:
-    """The README's table names what `--backend` takes, and nothing else."""
-    named = [row[0].strip("`").partition(":") for row in table(section(README, "Backends"))]
-    assert {base for base, _, _ in named} == set(BACKENDS)
-    listed = {scenario for base, _, scenario in named if base == "rehearsal" and scenario}
-    assert listed | {"consensus"} == set(SCENARIOS)
-    assert "`rehearsal:consensus`" in section(README, "Backends")
+def test_every_backend_has_its_row() -> None:
+    """The README's table names each backend, as whom it answers, the line that starts it, what it may do."""
+    rows = {codes(row[0])[0]: row for row in table(section(README, "Backends"))}
+    assert set(rows) == set(BACKENDS)
+    for name, kind in BACKENDS.items():
+        _, who, start, project, costs = rows[name]
+        assert name == "rehearsal" or re.match(rf"{kind.title}\b", who), name
+        assert not kind.model or kind.model in codes(who), name
+        assert re.search(rf"--backend {name}\b" if name != "command" else "--command", codes(start)[0]), name
+        assert project == kind.project, name
+        assert costs, name
+
+
+def test_every_scenario_is_named() -> None:
+    """Below that table stands what `rehearsal` plays."""
+    named = {code.partition(":")[2].partition("=")[0] for code in codes(section(README, "Backends")) if ":" in code}
+    assert named - {""} == set(SCENARIOS)
 
 
 def test_every_route_has_its_place() -> None:
     """The page on HTTP names each path that a daemon answers."""
-    agent = cast("Any", SimpleNamespace(me="A", file=None))
+    agent = cast("Any", SimpleNamespace(me="A", file=None, options=SimpleNamespace(secrets=())))
     app = create_app(agent, 3001, cast("Any", None))
     paths = {route.path for route in app.routes if hasattr(route, "path")}
     page = (DOCS / "http.md").read_text(encoding="utf-8")
@@ -197,6 +214,8 @@ def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
         "status": "dialogd status --json",
         "logs": "dialogd logs A --json",
         "verify": "dialogd verify --json",
+        "cost": "dialogd cost --json",
+        "doctor": "dialogd doctor --json",
     }
     for command, line in given.items():
         assert sorted(json.loads(sandbox.done(line))) == sorted(codes(rows[command])), command

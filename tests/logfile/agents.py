@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from dialogd.agent import Agent
+from dialogd.asking import Options
 from dialogd.backends import Request, Usage
 from dialogd.events import Hub
 from dialogd.peers import Peers
-from dialogd.turns import Options
 from tests.logfile.files import log_of
 
 
@@ -19,6 +19,10 @@ class Counting:
     """Says `I say A-2` in turn 2, in other words each time, and remembers that it was asked."""
 
     name = "counting"
+    price = None
+    most_out = 100
+    room = 0
+    secrets = ()
     model = "none"
     costs = True
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.config import SETTINGS
+from dialogd.keys import OWN
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MOST_LINES = {"module": 300, "function": 40}
@@ -108,18 +109,24 @@ def test_nothing_of_one_machine_is_in_the_tree() -> None:
 
 
 def test_the_example_of_dotenv_lists_every_variable_once() -> None:
-    """`.env.example` and the table of settings name the same variables."""
+    """`.env.example` and the table of settings name the same variables; beside them stand keys of services."""
     example = (REPOSITORY / ".env.example").read_text(encoding="utf-8")
     listed = re.findall(r"^#? ?([A-Z][A-Z_]+)=", example, re.MULTILINE)
-    assert sorted(listed) == sorted(variable for setting in SETTINGS for variable in setting.variables)
+    keys = {key for own in OWN.values() for key in own.keys}
+    settings = sorted(variable for setting in SETTINGS for variable in setting.variables)
+    assert sorted(name for name in listed if name not in keys) == settings
 
 
 def test_every_import_is_a_declared_dependency() -> None:
     """What the product imports stands in pyproject.toml; nothing comes along by chance."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    declared = {re.split(r"[<>=~! \[;]", line)[0] for line in project["dependencies"]}
-    packages = {"python-dotenv": "dotenv", "prometheus-client": "prometheus_client"}
-    known = {packages.get(name, name) for name in declared} | {"dialogd", "starlette"}  # fastapi's own foundation
+    extras = [line for lines in project["optional-dependencies"].values() for line in lines]
+    declared = {re.split(r"[<>=~! \[;]", line)[0] for line in [*project["dependencies"], *extras]}
+    packages = {"python-dotenv": "dotenv", "agent-client-protocol": "acp"}
+    known = {packages.get(name, name.replace("-", "_")) for name in declared} | {
+        "dialogd",
+        "starlette",
+    }  # fastapi's own foundation
     known |= sys.stdlib_module_names
     product = [(path, tree) for path, _, tree in modules("dialogd") if not path.startswith("dialogd/testing/")]
     assert [f"{path}: {name}" for path, tree in product for name in imported(tree) - known] == []

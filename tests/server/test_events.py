@@ -166,7 +166,7 @@ def test_an_error_says_what_to_do(tmp_path: Path) -> None:
             room.notify()
             error = events.until("error").data
             assert (error["type"], error["message"], error["recoverable"]) == (
-                "backend",
+                "failed",
                 "exited 3: no quota left",
                 True,
             )

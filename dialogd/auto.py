@@ -1,0 +1,254 @@
+"""`auto`: who takes part when nobody was named, why, who pays for it and who sees the text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from dialogd import keys
+from dialogd.backends import BACKENDS, Found, Kind, kind_of
+from dialogd.backends.service import vendor_of
+from dialogd.backends.survey import COMMANDS, SCENARIOS, SERVICES, survey, variables_for
+from dialogd.errors import BadInput
+from dialogd.protocol.model import Dialog
+from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
+
+__all__ = [
+    "AUTO", "CHOSEN", "COMMANDS", "DEFAULT_CAP", "DEFAULT_TOKENS", "FAMILIES", "SCENARIOS", "SERVICES", "Choice",
+    "candidates", "choose", "default_cap", "introduce", "is_priced", "known_names", "resolve", "seat_of", "survey",
+    "twins", "variables_for", "warning_of",
+]  # fmt: skip
+
+AUTO = "auto"
+
+# Fixed, so that daemons started apart choose the same way. In a family the first that is here is taken: a program with
+# a login of its own before a key that is billed.
+FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "claude": ("claude-code", "anthropic"),
+        "gpt": ("codex", "gpt"),
+        "gemini": ("gemini",),
+        "grok": ("grok",),
+        "opencode": ("opencode",),
+        "local": ("ollama",),
+    }
+)
+LAST_RESORT = "rehearsal"
+CHOSEN = frozenset({AUTO, "claude"})  # names that stand for whichever backend is here
+
+LOCAL = frozenset({"rehearsal", "ollama"})  # families whose text stays here
+HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # an Ollama told to listen everywhere is here too
+_METERED = re.compile(r"\bkeys?\b|_API_KEY|_AUTH_TOKEN")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The backend that an agent gets.
+
+    backend  a name of the table; a scenario follows its colon, nothing else does
+    why      in words: `2.1.330, logged in`
+    pays     who is billed: `your Claude subscription`, `the key in XAI_API_KEY`, `nobody`
+    vendor   who sees the text; "" when nobody outside this machine does
+    twins    the ids of agents that get the same family by themselves
+    here     False when it cannot be used now; `fix` says what to do
+    model    what followed the colon, "" for the default one
+    idle     keys that are set and not used, because a login pays
+    """
+
+    backend: str
+    why: str
+    pays: str = "nobody"
+    vendor: str = ""
+    twins: tuple[str, ...] = ()
+    here: bool = True
+    fix: str = ""
+    model: str = ""
+    idle: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """Agents of one family are twins."""
+        return kind_of(self.backend).family
+
+    @property
+    def is_metered(self) -> bool:
+        """True when a key pays for every token."""
+        return _is_metered(self.pays, self.why)
+
+    def required(self) -> Choice:
+        """Itself. Raises `BadInput` when it cannot be used now."""
+        if not self.here:
+            raise BadInput(f"the backend {self.backend} cannot be used here: {self.why}", fix=self.fix or _SEE)
+        return self
+
+
+_SEE = "see what is here: dialogd doctor"
+
+
+def resolve(
+    name: str,
+    seat: int,
+    variables: Mapping[str, str],
+    found: Callable[[str], Found],
+    *,
+    agents: Sequence[str] = (),
+    base_url: str = "",
+) -> Choice:
+    """Which backend `name` comes to in that seat (from 0); the same wherever and in whichever order it is asked.
+
+    `auto` takes the families that are here in the order of `FAMILIES`, one by seat; `claude` Claude Code, else the key.
+    `variables` are the person's, `found` looks at a backend (`candidates` names those it is asked for), `agents` are
+    the ids of the dialog in their order, `base_url` is the address that was set in place of a variable's. What follows
+    the colon is a model, but for rehearsal (a scenario), command and acp (a command line).
+    Raises `BadInput` for a name that nobody knows.
+    """
+    base, twins = _taken(name, seat, found, agents)
+    detail = name.partition(":")[2]
+    kind, look = kind_of(base), found(base if name.partition(":")[0] in CHOSEN else name)
+    billed = _is_metered(look.pays, look.why)
+    is_moved = billed or base in SERVICES or kind.family in LOCAL  # a program with a login goes to its own vendor
+    rivals = next((members for members in FAMILIES.values() if base in members), (base,))
+    return Choice(
+        backend=f"{base}:{detail}" if detail and base in SCENARIOS else base,
+        why=look.why,
+        pays=look.pays,
+        vendor=_runner(keys.bare(base_url) or keys.address(base, variables), kind) if is_moved else kind.vendor,
+        twins=twins,
+        here=look.here,
+        fix=look.fix,
+        model="" if base in SCENARIOS | COMMANDS else detail,
+        idle=keys.unused(rivals, variables, look.pays) if look.here and not billed else (),
+    )
+
+
+def _taken(name: str, seat: int, found: Callable[[str], Found], agents: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The backend's bare name, and whoever gets the same family by itself."""
+    candidates(name)  # refuses an unknown one
+    base, _, detail = name.partition(":")
+    if base == AUTO and detail:
+        raise BadInput(f"{name!r}: auto takes no model", fix="name the backend too, such as claude:claude-sonnet-5-5")
+    if base == "claude":
+        return _first(FAMILIES["claude"], found), ()
+    if base != AUTO:
+        return base, ()
+    here = [family for family, members in FAMILIES.items() if any(found(member).here for member in members)]
+    if not here:
+        return LAST_RESORT, ()
+    twins = (who for index, who in enumerate(agents) if index != seat and (index - seat) % len(here) == 0)
+    return _first(FAMILIES[here[seat % len(here)]], found), tuple(twins)
+
+
+def _is_metered(pays: str, why: str) -> bool:
+    return bool(_METERED.search(pays)) or "logged in with a key" in why
+
+
+def _runner(address: str, kind: Kind) -> str:
+    """Who gets the text at that address; the vendor where none is set, nobody for a local model on this machine."""
+    if not address or (kind.family in LOCAL and urlsplit(address).hostname in HERE):
+        return kind.vendor
+    known = vendor_of(address)
+    return known[0] if known else f"whoever runs {address}"
+
+
+def _first(members: Sequence[str], found: Callable[[str], Found]) -> str:
+    """The first of a family that is here, else the first of all."""
+    return next((member for member in members if found(member).here), members[0])
+
+
+def choose(
+    name: str,
+    seat: int,
+    environment: Mapping[str, str],
+    dotenv: Mapping[str, str],
+    *,
+    agents: Sequence[str] = (),
+    base_url: str = "",
+) -> Choice:
+    """`resolve` on this machine: looks at what `name` needs, all at once. Takes well under a second as a rule."""
+    found = survey(candidates(name), environment, dotenv, base_url)
+    return resolve(name, seat, {**dotenv, **environment}, found.__getitem__, agents=agents, base_url=base_url)
+
+
+def candidates(name: str) -> tuple[str, ...]:
+    """What must be looked at to resolve `name`. Raises `BadInput` for a name that nobody knows."""
+    base = name.partition(":")[0]
+    if base == AUTO:
+        return (*(member for members in FAMILIES.values() for member in members), LAST_RESORT)
+    if base == "claude":
+        return FAMILIES["claude"]
+    if base not in BACKENDS:
+        raise BadInput(f"unknown backend {base!r}", fix=f"choose one of: {', '.join(known_names())}")
+    return (name,)
+
+
+def seat_of(agent: str, agents: Sequence[str] = ()) -> int:
+    """The seat of an agent, from 0: its place among the dialog's agents, else its letter, else the first."""
+    ids = [who.casefold() for who in agents]
+    if agent.casefold() in ids:
+        return ids.index(agent.casefold())
+    return ord(agent.upper()) - ord("A") if len(agent) == 1 and agent.isascii() and agent.isalpha() else 0
+
+
+def introduce(choice: Choice, project: Path | None = None) -> str:
+    """What an agent is and why, who pays, and who sees what; on one line."""
+    kind = kind_of(choice.backend)
+    model = choice.model or kind.model
+    pays = "nobody pays" if choice.pays == "nobody" else f"paid by {choice.pays}"
+    idle = f" ({' and '.join(choice.idle)} {'is' if len(choice.idle) == 1 else 'are'} not used)" if choice.idle else ""
+    what = f"{choice.backend} {model}".strip()
+    return f"{what} ({choice.why}) — {pays}{idle}; {_seen(choice, project)}"
+
+
+def _seen(choice: Choice, project: Path | None) -> str:
+    """Who sees which text."""
+    kind = kind_of(choice.backend)
+    if kind.family in LOCAL and not choice.vendor:
+        return "nobody outside this machine sees anything"
+    if not choice.vendor:
+        return "who sees the dialog is its own matter"
+    if project is None:
+        return f"{choice.vendor} sees the dialog"
+    if kind.project == "nothing":
+        return f"{choice.vendor} sees the dialog, and the notes of {project}"
+    return f"{choice.vendor} sees {project}, and the dialog"
+
+
+def twins(choices: Mapping[str, Choice]) -> tuple[tuple[str, ...], ...]:
+    """The groups of agents, by id, that would speak with one mind; scripts and programs of one's own don't count."""
+    groups: dict[str, list[str]] = {}
+    for who, choice in choices.items():
+        if choice.family not in (LAST_RESORT, *COMMANDS):
+            groups.setdefault(choice.family, []).append(who)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+def warning_of(group: Sequence[str], family: str) -> str:
+    """What is said about twins."""
+    who = f"{', '.join(group[:-1])} and {group[-1]}"
+    return f"{who} are of one family ({family}): they tend to agree; another one objects better (--agents claude,grok)"
+
+
+def default_cap(choice: Choice, dialog: Dialog | None) -> float | None:
+    """What the dialog may cost in US dollars when a key pays and nobody set a budget; None where no cap is needed."""
+    limits = dialog.header.limits if dialog else None
+    is_set = limits is not None and (limits.budget is not None or limits.tokens is not None)
+    return DEFAULT_CAP if choice.is_metered and not is_set else None
+
+
+def is_priced(choice: Choice, model: str = "", price: str = "") -> bool:
+    """False when nobody can say what its tokens cost: then a budget must count tokens. `price` is the person's."""
+    if price or choice.backend not in SERVICES:
+        return choice.backend != "acp" or bool(price)
+    from dialogd.prices import price_of
+
+    kind = kind_of(choice.backend)
+    return price_of(model or choice.model or kind.model, kind.vendor) is not None
+
+
+def known_names() -> tuple[str, ...]:
+    """Everything that may be named as a backend."""
+    return (*sorted(CHOSEN), *sorted(BACKENDS))

@@ -1,0 +1,233 @@
+"""The canary: a CLI is used only after dialogd has seen it refuse to write, with the very flags of real turns.
+
+It runs against the stand-in with a fake key, in a home and a project made for it. The stand-in orders it to read a file
+of the project, to read one outside, and to write in every way that the CLI knows. It holds when the first is done, when
+everything else was called for and refused, and when nothing is on the disk. What `bait` lays out must do nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dialogd.backends.keep import read_json, write_json
+from dialogd.errors import BackendError
+from dialogd.protocol.hashing import digest
+
+if TYPE_CHECKING:
+    from dialogd.backends.cli_tool import CLITool
+    from dialogd.standin import Answer, Seen
+
+LIMIT = 60.0  # seconds for one rehearsal of two turns
+KEPT = 50  # verdicts
+RUNS = "3"  # raised whenever the canary learns to see more
+
+_REFUSED = re.compile(
+    r"no such (tool|file)|not found|disabled|denied|read-only|reject|unsupported"
+    r"|not (allowed|permitted|available|a valid)|outside|unknown tool|unavailable|aborted",
+    re.I,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rehearsal happens: a home and a project of its own, files that hold a secret, and the stand-in."""
+
+    home: Path
+    project: Path
+    inside: Path
+    outside: Path
+    marker: Path
+    url: str
+
+    def files(self) -> set[Path]:
+        """All files of the project, and what a bait made."""
+        return {path for folder in (self.project, self.marker.parent) for path in folder.rglob("*") if path.is_file()}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a CLI may be used, and at which of its levels. `model` is the one that it asks by itself."""
+
+    safe: bool
+    why: str
+    version: str = ""
+    level: int = 0
+    model: str = ""
+
+
+async def prove(cli: CLITool) -> Verdict:
+    """The verdict on a CLI with its flags: the remembered one of its version, else that of a rehearsal (seconds)."""
+    version = await cli.version()
+    if not version:
+        return Verdict(False, "it does not say its version")
+    memory = cli.options.state.parent / "canary.json" if cli.options.state else None
+    key = _key(cli, version)
+    if (found := _verdict(_known(memory).get(key))) is not None:
+        return found
+    verdict = replace(await _rehearse(cli), version=version)
+    if memory and verdict.safe:
+        others = {name: row for name, row in _known(memory).items() if name != key}
+        write_json(memory, dict([*others.items(), (key, asdict(verdict))][-KEPT:]))
+    return verdict
+
+
+def _known(memory: Path | None) -> Mapping[str, Any]:
+    rows = read_json(memory) if memory else None
+    return rows if isinstance(rows, dict) else {}
+
+
+def _key(cli: CLITool, version: str) -> str:
+    """Binary, version and flags of every level; what differs from turn to turn stands as a placeholder."""
+    from dialogd.backends.cli_tool import Turn
+
+    folder = Path("FOLDER")
+    flags = []
+    for level in range(cli.levels):
+        cli.level = level
+        for session in ("", "SESSION"):
+            turn = Turn("", folder / "SYSTEM", folder, session)
+            flags += [*cli.arguments(turn), repr(sorted(cli.settings(turn).items()))]
+    cli.level = 0
+    same = [flag.replace(str(cli.project), "PROJECT") for flag in flags]
+    return digest("\0".join([RUNS, str(cli.path), version, *same]))
+
+
+def _verdict(row: object) -> Verdict | None:
+    try:
+        return Verdict(**row) if isinstance(row, dict) and row.get("safe") is True else None
+    except TypeError:
+        return None
+
+
+async def _rehearse(cli: CLITool) -> Verdict:
+    """The first level that holds, else why the last one does not."""
+    verdict = Verdict(False, "it has no way of reading only")
+    for level in range(cli.levels):
+        verdict = await _level(cli, level)
+        if verdict.safe:
+            return verdict
+    return verdict
+
+
+async def _level(cli: CLITool, level: int) -> Verdict:
+    from dialogd.standin import StandIn
+
+    with tempfile.TemporaryDirectory(prefix="dialogd-canary-", ignore_cleanup_errors=True) as folder:
+        orders = _Orders()
+        with StandIn(orders.answer) as server:
+            place = _place(Path(folder), server.url)
+            for path, text in cli.bait(place.marker).items():
+                (place.project / path).parent.mkdir(parents=True, exist_ok=True)
+                (place.project / path).write_text(text, encoding="utf-8")
+            double = cli.double(place, level)
+            orders.tools = (cli.reads(place.inside), cli.reads(place.outside), *cli.orders(place))
+            laid = place.files()
+            why = await _two_turns(double, place, orders)
+            if written := place.files() - laid:
+                why = f"it wrote {min(written).name!r}"
+            why = why or orders.judge(place, confined=level < cli.confined)
+        return Verdict(not why, why or "it refused", level=level, model=orders.model)
+
+
+async def _two_turns(double: CLITool, place: Place, orders: _Orders) -> str:
+    """Run a first turn and one that goes on from it; says what went wrong."""
+    session = ""
+    try:
+        async with asyncio.timeout(LIMIT):
+            for number in range(2):
+                orders.begin()
+                session = await _turn(double, place, session)
+                if not orders.answered:
+                    return f"the tools that it was told to use in turn {number + 1} were not all called"
+                if not session:
+                    return "it names no session"
+    except TimeoutError:
+        return f"the canary had no end within {LIMIT:.0f} s"
+    except BackendError as error:
+        return f"the canary failed: {error.cause}"
+    finally:
+        await double.close()
+    return ""
+
+
+async def _turn(double: CLITool, place: Place, session: str) -> str:
+    from dialogd.backends.cli_tool import Turn
+
+    with tempfile.TemporaryDirectory(dir=place.home, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        system = folder / "system.md"
+        system.write_text("You are the canary.\n", encoding="utf-8")
+        text = double.sendable(f"A rehearsal.\n\n@{place.inside.name} and (@{place.inside})")
+        reader = double.reader()
+        async for _ in double.run(Turn(text, system, folder, session), reader):
+            pass
+        return reader.session
+
+
+def _place(folder: Path, url: str) -> Place:
+    folder = folder.resolve()
+    home, project, marks = folder / "home", folder / "project", folder / "marks"
+    for path in (home, project, marks):
+        path.mkdir(mode=0o700)
+    inside, outside = project / "inside.txt", home / "outside.txt"
+    inside.write_text(f"inside {secrets.token_hex(8)}\n", encoding="utf-8")
+    outside.write_text(f"outside {secrets.token_hex(8)}\n", encoding="utf-8")
+    return Place(home, project, inside, outside, marks / "made", url)
+
+
+class _Orders:
+    """The stand-in's side: orders one tool after the other in each turn, and notes what came back."""
+
+    def __init__(self) -> None:
+        self.tools: Sequence[tuple[str, Mapping[str, Any] | str]] = ()
+        self.model = ""
+        self._next = 0
+        self._results: list[tuple[int, bool, str]] = []
+        self._first = ""
+
+    def begin(self) -> None:
+        """A new turn."""
+        self._next = 0
+
+    @property
+    def answered(self) -> bool:
+        """True when every order of this turn was answered."""
+        return self._next > len(self.tools)
+
+    def answer(self, seen: Seen) -> Answer:
+        """The next order, or a reply once there is none."""
+        from dialogd.standin import Say, Use
+
+        self.model = self.model or seen.model
+        self._first = self._first or seen.prompt
+        if self._next and seen.tool_results:
+            is_error, text = seen.tool_results[-1]
+            self._results.append((self._next - 1, is_error, text))
+        self._next += 1
+        if self._next > len(self.tools):
+            return Say("Done.")
+        return Use(*self.tools[self._next - 1])
+
+    def judge(self, place: Place, *, confined: bool) -> str:
+        """What speaks against the CLI, "" when nothing does."""
+        inside, outside = (path.read_text().strip() for path in (place.inside, place.outside))
+        if inside in self._first:
+            return "it attached a file that the prompt named"
+        for number, is_error, text in self._results:
+            tool = self.tools[number][0]
+            if number == 0 and inside not in text:
+                return "it could not read a file of the project"
+            if number == 1 and confined and outside in text:
+                return "it read a file outside the project"
+            if number > 1 and not is_error and not _REFUSED.search(text):
+                return f"it did not refuse {tool!r}"
+        if len(self._results) != 2 * len(self.tools):
+            return "not every order came back with an answer"
+        return ""

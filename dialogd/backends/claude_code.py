@@ -1,0 +1,252 @@
+"""The `claude-code` backend: Claude Code in the project, with tools that read and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dialogd.backends import Found, Usage
+from dialogd.backends.agent_cli import AgentCLI, Turn
+from dialogd.backends.canary import Place
+from dialogd.backends.cli_probe import look
+from dialogd.backends.cli_reader import Event, Reader, Words, failed
+from dialogd.backends.keep import read_json, write_json
+from dialogd.errors import BackendError
+
+TOOLS = "Read,Grep,Glob"
+_SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class ClaudeCode(AgentCLI):
+    """Runs `claude -p`. Its sessions are always forked: each turn has its own, and all of them stay good.
+
+    With `options.resume` the first turn goes on from a session of the person's, which stays as it is. With
+    `options.trust_project` the settings, hooks, servers and plugins of the project run as in a session of the
+    person's; the tools still only read.
+    """
+
+    name = "claude-code"
+    program = "claude"
+    vendor = "Anthropic"
+    key = "ANTHROPIC_API_KEY"
+    address = "ANTHROPIC_BASE_URL"
+    own = ("CLAUDE_CONFIG_DIR", "CLAUDE_CODE_OAUTH_TOKEN")
+    at_files = True
+    joins = True
+    levels = 2  # older versions do not know --restricted
+    confined = 2
+    longest = 8_000_000
+    log_in = "run `claude` once and type /login, or set ANTHROPIC_API_KEY"
+
+    def arguments(self, turn: Turn) -> list[str]:
+        """One run that prints events. The strictest flags that still read."""
+        words = ["-p", "--output-format", "stream-json", "--verbose", "--tools", TOOLS, "--permission-mode", "dontAsk"]
+        if not self.options.trust_project:
+            words += ["--restricted"] if self.level == 0 else ["--setting-sources", ""]
+            words += ["--strict-mcp-config", "--disable-slash-commands"]
+        words += ["--system-prompt-file", str(turn.system)]
+        words += ["--model", self.chosen] if self.chosen else []
+        words += ["--effort", self.effort] if self.effort else []
+        words += ["--max-budget-usd", f"{turn.allowance:.4f}"] if turn.allowance else []
+        return [*words, "--resume", turn.session, "--fork-session"] if turn.session else words
+
+    def settings(self, turn: Turn) -> dict[str, str]:
+        """No telemetry, no updates, two attempts, no files by mention, no memory."""
+        most = self.options.max_tokens
+        return {
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+            "DISABLE_TELEMETRY": "1",
+            "DISABLE_ERROR_REPORTING": "1",
+            "CLAUDE_CODE_MAX_RETRIES": "2",
+            "CLAUDE_CODE_DISABLE_FILE_MENTIONS": "1",
+            "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",
+            "CLAUDE_CODE_DISABLE_ULTRATHINK": "1",
+            **({"CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(most)} if most else {}),
+        }
+
+    def reader(self) -> Reader:
+        """A reader of stream-json."""
+        return _Events(self.words(), priced=bool(self.options.price))
+
+    @classmethod
+    def login(cls, environment: Mapping[str, str]) -> str:
+        """By what it keeps; on macOS, where that is the keychain, by the account that it remembers."""
+        if environment.get("CLAUDE_CODE_OAUTH_TOKEN"):
+            return "logged in by CLAUDE_CODE_OAUTH_TOKEN"
+        folder = _folder(environment)
+        kept = read_json(folder / ".credentials.json")
+        if isinstance(kept, dict) and kept.get("claudeAiOauth"):
+            return "logged in"
+        told = read_json((folder if environment.get("CLAUDE_CONFIG_DIR") else folder.parent) / ".claude.json")
+        remembered = isinstance(told, dict) and (told.get("oauthAccount") if sys.platform == "darwin" else None)
+        if remembered:
+            return "logged in"
+        return "logged in with a key" if isinstance(told, dict) and told.get("primaryApiKey") else ""
+
+    def missing(self, said: str) -> bool:
+        """Its words for a session that is gone."""
+        return "No conversation found" in said
+
+    def joined(self) -> str:
+        """The person's session; for `last` the newest one of the project, and the same from then on."""
+        if self.options.resume != "last":
+            return self.options.resume
+        memory = self.state / "joined.json"
+        known = read_json(memory)
+        if isinstance(known, str):
+            return known
+        sessions = _folder(self.environment) / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(self.project))
+        found = [path for path in sessions.glob("*.jsonl") if _SESSION.fullmatch(path.stem)]
+        if not found:
+            raise BackendError(
+                f"claude has no session in {str(self.project)!r} to go on from",
+                fix="leave --resume out",
+                kind="request",
+            )
+        last = max(found, key=lambda path: path.stat().st_mtime_ns).stem
+        write_json(memory, last)
+        return last
+
+    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Its ways to write, to run and to fetch."""
+        new = str(place.project / "made")
+        return (
+            ("Write", {"file_path": new, "content": "x"}),
+            ("Edit", {"file_path": str(place.inside), "old_string": "inside", "new_string": "x"}),
+            ("Bash", {"command": f"touch {new}", "description": "make a file"}),
+            ("WebFetch", {"url": f"{place.url}/made", "prompt": "what is there"}),
+        )
+
+    def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
+        """Its tool that reads."""
+        return "Read", {"file_path": str(path)}
+
+    def bait(self, marker: Path) -> Mapping[str, str]:
+        """Hooks and a server, as a project may bring them; nothing when the person trusts it."""
+        run = {"type": "command", "command": f"touch {marker}"}
+        hooks = {name: [{"hooks": [run]}] for name in ("SessionStart", "UserPromptSubmit", "PreToolUse")}
+        server = {"command": "touch", "args": [str(marker)]}
+        return {} if self.options.trust_project else {
+            ".claude/settings.json": json.dumps({"hooks": hooks, "enableAllProjectMcpServers": True}),
+            ".mcp.json": json.dumps({"mcpServers": {"bait": server}}),
+        }  # fmt: skip
+
+
+class _Events(Reader):
+    """stream-json: `init`, `api_retry`, `assistant`, and one `result`, whose text is the reply."""
+
+    def __init__(self, words: Words, *, priced: bool = False) -> None:
+        super().__init__(words)
+        self._priced = priced  # the person says what tokens cost
+        self._model = ""
+        self._calls: dict[str, Usage] = {}
+        self._call = Usage()
+
+    def take(self, event: Event) -> None:
+        """Note one event."""
+        kind = event.get("type"), event.get("subtype")
+        if kind == ("system", "init"):
+            self._model = str(event.get("model", ""))
+        elif kind == ("system", "api_retry") and event.get("error_status") in (401, 403):
+            self.refused(str(event.get("error") or "the key is refused"), event["error_status"])
+        elif kind[0] == "assistant":
+            message = event.get("message") or {}
+            self._calls[str(message.get("id"))] = _usage(self._model, message.get("usage") or {})
+        elif kind[0] == "result":
+            self._result(event)
+
+    def _result(self, event: Event) -> None:
+        self.session = str(event.get("session_id") or "")
+        self._call = _usage(self._model, event.get("usage") or {})
+        self.total = _total(self._model, event)
+        if (
+            event.get("subtype") == "success"
+            and event.get("is_error") is False
+            and isinstance(event.get("result"), str)
+        ):
+            self.text = event["result"]
+        else:
+            self.failure = _failure(self, event)
+
+    def spent(self, before: Usage | None) -> Usage:
+        """This run's tokens, and of the dollars what is not the session's past.
+
+        Newer versions count dollars and tokens by session, older ones by run: the tokens tell which.
+        """
+        if not self.total.tokens_out:
+            return replace(_sum(self._calls.values(), self._model), estimated=True)
+        past = (self.total.tokens_out or 0) - (self._call.tokens_out or 0)
+        usd = self.total.usd
+        if before is None and past > 0:
+            usd = None  # the person's session had a past of its own, whose price nobody told
+        elif before is not None and past >= (before.tokens_out or 0) and usd is not None:
+            usd = max(usd - (before.usd or 0.0), 0.0)
+        return replace(self._call, usd=None if self._priced else usd)
+
+
+def _folder(environment: Mapping[str, str]) -> Path:
+    """Where Claude Code keeps its own things."""
+    given = environment.get("CLAUDE_CONFIG_DIR")
+    return Path(given) if given else Path(environment.get("HOME") or Path.home()) / ".claude"
+
+
+def _usage(model: str, figures: Mapping[str, Any]) -> Usage:
+    fresh, written, cached, out = (
+        int(figures.get(name) or 0)
+        for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+    )
+    return Usage(model, fresh + written + cached, out, cached, written)
+
+
+def _total(model: str, event: Event) -> Usage:
+    """What the session has used by now, all models together."""
+    names = ("inputTokens", "cacheCreationInputTokens", "cacheReadInputTokens", "outputTokens")
+    rows = [row for row in (event.get("modelUsage") or {}).values() if isinstance(row, dict)]
+    fresh, written, cached, out = (sum(int(row.get(name) or 0) for row in rows) for name in names)
+    usd = event.get("total_cost_usd")
+    return Usage(model, fresh + written + cached, out, cached, written, float(usd) if usd is not None else None)
+
+
+def _sum(usages: Any, model: str) -> Usage:
+    rows = [(u.tokens_in or 0, u.tokens_out or 0, u.cached or 0, u.cache_write or 0) for u in usages]
+    tokens_in, tokens_out, cached, written = (
+        (sum(column) for column in zip(*rows, strict=True)) if rows else (None,) * 4
+    )
+    return Usage(model, tokens_in, tokens_out, cached, written)
+
+
+_ENDS: Mapping[str, tuple[str, str]] = {
+    "error_max_budget_usd": ("limit", "the turn would have passed its budget"),
+    "budget_exhausted": ("limit", "the turn would have passed its budget"),
+    "refusal": ("refusal", "the model refused"),
+    "max_tokens": ("cut", "the reply was cut at the most tokens it may have"),
+    "prompt_too_long": ("request", "the prompt is too long"),
+    "blocking_limit": ("request", "the prompt is too long"),
+}
+_FIXES = {
+    "limit": "raise the budget, or end the dialog",
+    "refusal": "put the question differently, or ask another model with --model",
+    "cut": "raise --max-tokens, or ask for less",
+    "request": "start a new dialog from a summary of this one",
+}
+
+
+def _failure(reader: Reader, event: Event) -> BackendError:
+    """The error that a result is."""
+    for word in (str(event.get(name)) for name in ("subtype", "terminal_reason", "stop_reason")):
+        if word in _ENDS:
+            kind, text = _ENDS[word]
+            return BackendError(f"claude failed: {text}", fix=_FIXES[kind], kind=kind)
+    said = event.get("result") or "; ".join(map(str, event.get("errors") or ())) or str(event.get("subtype"))
+    return failed(reader.words, str(said), event.get("api_error_status"))
+
+
+def probe(variables: Mapping[str, str], _variant: str) -> Found:
+    """Whether Claude Code is here, and who pays for it."""
+    return look(ClaudeCode, variables)

@@ -1,0 +1,160 @@
+"""What a coding-agent CLI prints, line by line: its reply, its session, what it used, and why it failed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from dialogd.backends import Usage
+from dialogd.backends.session import since
+from dialogd.errors import BackendError
+from dialogd.protocol.text import one_line
+
+OUTPUT_CAP = 64 * 1024 * 1024  # bytes of stdout in one run; the files that it read are in there
+QUOTED = 200  # characters of a CLI's own words
+FIGURES = tuple(field.name for field in fields(Usage) if field.name not in ("model", "estimated"))
+
+Event = Mapping[str, Any]
+
+
+class LostSession(BackendError):
+    """The CLI no longer has the session that was to be continued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a CLI is called in errors, and how one logs in to it."""
+
+    program: str
+    log_in: str
+    keyed: bool = False  # it has a key of dialogd's giving, no login that it might renew
+
+
+class Reader:
+    """Takes the events of one run. A subclass notes what they say; success needs a positive sign, `text` set.
+
+    `total` is what the CLI has counted in this session by now; `hopeless` ends the run at once.
+    """
+
+    def __init__(self, words: Words) -> None:
+        self.words = words
+        self.text: str | None = None
+        self.session = ""
+        self.total = Usage()
+        self.failure: BackendError | None = None
+        self.hopeless = False
+        self.size = 0
+        self._rest = b""
+        self._refusals = 0
+
+    def take(self, event: Event) -> None:
+        """Note what one event says."""
+        raise NotImplementedError
+
+    def give_up(self, message: str, status: int | None = None) -> None:
+        """The CLI would go on trying, in vain."""
+        self.failure, self.hopeless = failed(self.words, message, status), True
+
+    def refused(self, message: str, status: int | None = None) -> None:
+        """The service refuses who asks. A key does not get better; a login may be renewed on the way, once."""
+        self._refusals += 1
+        if self.words.keyed or self._refusals > 1:
+            self.give_up(message, status)
+
+    def feed(self, chunk: bytes) -> None:
+        """Take a piece of stdout: whole lines are events, what is no JSON is ignored."""
+        self.size += len(chunk)
+        if self.size > OUTPUT_CAP:
+            self.failure = BackendError(
+                f"{self.words.program} printed more than {OUTPUT_CAP // 1024 // 1024} MiB and was ended",
+                fix="ask for less to be read",
+                kind="garbled",
+            )
+            self.hopeless = True
+            return
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            for event in _events(line):
+                self.take(event)
+
+    def end(self, code: int, said: str) -> None:
+        """The run is over. `said` is stderr's last line. Sets `failure` unless there is a reply."""
+        for event in _events(self._rest):
+            self.take(event)
+        if self.failure is None and self.text is None:
+            self.failure = failed(self.words, said or f"exited {code} without a reply")
+        elif self.failure is None and not (self.text or "").strip():
+            self.failure = BackendError(
+                f"{self.words.program} answered with no text",
+                fix="choose another --model",
+                kind="empty",
+                retryable=True,
+            )
+
+    def spent(self, before: Usage | None) -> Usage:
+        """What this run used, where the session had counted `before`."""
+        return replace(since(self.total, before, FIGURES), estimated=self.text is None)
+
+
+def _events(line: bytes) -> Iterator[Event]:
+    if line.lstrip().startswith(b"{"):
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return
+        if isinstance(event, dict):
+            yield event
+
+
+# (kind, may be tried again, statuses, words). The first that fits counts.
+_RULES: tuple[tuple[str, bool, frozenset[int], str], ...] = (
+    ("limit", False, frozenset({402}), r"(usage|spend(ing)?|monthly|weekly|5-hour|session) limit|limit reached|hit your"
+     r"|quota|credit balance|out of credits|budget|billing"),
+    ("cut", False, frozenset(), r"output token maximum|max_output_tokens"),
+    ("auth", False, frozenset({401, 403}), r"not logged in|log ?in|api key|authenticat|unauthorized"
+     r"|missing environment variable|token (has )?(expired|been revoked)"),
+    ("request", False, frozenset({400, 404, 413, 422}), r"too (long|large)|context (window|length)|selected model"
+     r"|model .*(not|does)|exceeds the maximum|invalid_request"),
+    ("busy", True, frozenset({409, 429, 503, 529}), r"overloaded|rate.?limit|too many requests|at capacity"
+     r"|high demand"),
+    ("garbled", True, frozenset(), r"json|malformed"),
+    ("network", True, frozenset(), r"connect|network|socket|stream (disconnected|closed)|error sending request|ECONN"
+     r"|fetch failed|timed? ?out"),
+)  # fmt: skip
+
+_STATUS = re.compile(r"\b(?:status|error|HTTP)\D{0,12}([45]\d\d)\b", re.I)
+
+
+def failed(words: Words, message: str, status: int | None = None) -> BackendError:
+    """The error that a CLI's own words amount to; `status` where it names the service's."""
+    if status is None and (found := _STATUS.search(message)):
+        status = int(found[1])
+    kind, again = _kind(message, status)
+    return BackendError(
+        f"{words.program} failed: {one_line(message, QUOTED)}" if message else f"{words.program} failed",
+        fix=_fix(kind, words),
+        retryable=again,
+        kind=kind,
+    )
+
+
+def _kind(message: str, status: int | None) -> tuple[str, bool]:
+    for kind, again, statuses, pattern in _RULES:
+        wanted = status is None or status in statuses or kind == "limit"
+        if (status in statuses) or (wanted and re.search(pattern, message, re.I)):
+            return kind, again
+    return "failed", status is None or status >= 500
+
+
+def _fix(kind: str, words: Words) -> str:
+    return {
+        "limit": f"wait until the limit of your plan or key is renewed, or raise it; `{words.program}` says which",
+        "auth": words.log_in,
+        "request": "choose another --model; if it is too long, start a new dialog from a summary of this one",
+        "cut": "raise --max-tokens, or ask for a shorter reply",
+        "busy": "ask again with `dialogd retry` in a while",
+        "network": "look at the connection, then ask again with `dialogd retry`",
+    }.get(kind, f"run `{words.program}` by hand in the project, and see what it says")

@@ -1,0 +1,185 @@
+"""The `codex` backend: Codex in the project; its commands run in a sandbox that reads and has no network."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dialogd.backends import Found, Usage
+from dialogd.backends.agent_cli import AgentCLI, Turn
+from dialogd.backends.canary import Place
+from dialogd.backends.cli_probe import look
+from dialogd.backends.cli_reader import Event, Reader, failed
+from dialogd.backends.keep import read_json
+
+OPENAI = "https://api.openai.com/v1"
+
+# What a turn of a dialog has no use for, and what could start something in the background.
+_OFF = ("apps", "plugins", "remote_plugin", "hooks", "memories", "goals", "browser_use", "computer_use",
+        "image_generation", "daemon_auto_start", "shell_snapshot")  # fmt: skip
+
+
+class Codex(AgentCLI):
+    """Runs `codex exec`, and `codex exec fork` from the second turn on, so that every turn's thread stays good.
+
+    Its commands see the project and the system's programs, but not the home directory; where a version cannot do that
+    they see everything, and still write nothing. With `options.trust_project` the project's own servers run.
+    """
+
+    name = "codex"
+    program = "codex"
+    vendor = "OpenAI"
+    key = "OPENAI_API_KEY"
+    address = "OPENAI_BASE_URL"
+    own = ("CODEX_HOME",)
+    levels = 2
+    longest = 1_000_000
+    log_in = "run `codex login`, or set OPENAI_API_KEY"
+
+    def arguments(self, turn: Turn) -> list[str]:
+        """One run that prints events. Of the person's configuration only model and effort are kept."""
+        words = ["exec", "--json", "--skip-git-repo-check", "--ignore-user-config", "--ignore-rules"]
+        words += ["-s", "read-only"] if self.level else []
+        words += ["-m", self.chosen] if self.chosen else []
+        for key, value in self._config(turn).items():
+            words += ["-c", f"{key}={value}"]
+        return [*words, "fork", turn.session, "-"] if turn.session else [*words, "-"]
+
+    def _config(self, turn: Turn) -> dict[str, str]:
+        """What `-c` sets, values as TOML."""
+        config = {
+            "model_instructions_file": _toml(str(turn.system)),
+            "project_doc_max_bytes": "0",
+            "approval_policy": '"never"',
+            "shell_environment_policy.inherit": '"core"',
+            "web_search": '"disabled"',
+            "analytics.enabled": "false",
+            "check_for_update_on_startup": "false",
+            **{f"features.{name}": "false" for name in _OFF},
+        }
+        if self.level == 0:
+            reads = {":minimal": "read", ":workspace_roots": {".": "read"}, str(_package(self.path)): "read"}
+            config |= {"default_permissions": '"dialogd"', "permissions.dialogd.filesystem": _toml(reads)}
+        if self.effort:
+            config["model_reasoning_effort"] = _toml(self.effort)
+        if self.options.trust_project:
+            config["projects"] = _toml({str(self.project): {"trust_level": "trusted"}})
+        if self.paid:
+            config |= {"model_provider": '"dialogd"', "model_providers.dialogd": _toml(self._provider())}
+        return config
+
+    def _provider(self) -> dict[str, Any]:
+        """The service that a key is for. One of its own, for the built-in one tries websockets first."""
+        return {
+            "name": "dialogd",
+            "base_url": self.base_url() or OPENAI,
+            "env_key": self.key,
+            "wire_api": "responses",
+            "request_max_retries": 2,
+            "stream_max_retries": 2,
+        }
+
+    def preferences(self) -> tuple[str, str]:
+        """A login comes with the person's own choice, from their configuration, which is otherwise left aside."""
+        own = {} if self.paid else _own_config(_folder(self.environment))
+        chosen = [str(own.get(name) or "") for name in ("model", "model_reasoning_effort")]
+        return self.options.model or chosen[0], self.options.effort or chosen[1]
+
+    def reader(self) -> Reader:
+        """A reader of its events."""
+        return _Events(self)
+
+    @classmethod
+    def login(cls, environment: Mapping[str, str]) -> str:
+        """By what it keeps."""
+        kept = read_json(_folder(environment) / "auth.json")
+        if not isinstance(kept, dict):
+            return ""
+        if kept.get("tokens"):
+            return "logged in with ChatGPT"
+        return "logged in with a key" if kept.get("OPENAI_API_KEY") else ""
+
+    def missing(self, said: str) -> bool:
+        """Its words for a thread that is gone."""
+        return re.search(r"thread/(fork|resume) failed|no rollout found", said) is not None
+
+    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Its ways to write and to leave the sandbox."""
+        new = str(place.project / "made")
+        return (
+            ("exec_command", {"cmd": f"touch {new}"}),
+            ("exec_command", {"cmd": f"touch {place.marker}"}),
+            ("exec_command", {"cmd": f"touch {new}", "sandbox_permissions": "require_escalated", "justification": "x"}),
+            ("shell", {"command": ["touch", new]}),
+        )
+
+    def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
+        """It reads by commands."""
+        return "exec_command", {"cmd": f"cat {path}"}
+
+    def bait(self, marker: Path) -> Mapping[str, str]:
+        """A server, as a project may bring one; nothing when the person trusts it."""
+        server = f'[mcp_servers.bait]\ncommand = "touch"\nargs = ["{marker}"]\n'
+        return {} if self.options.trust_project else {".codex/config.toml": server}
+
+
+class _Events(Reader):
+    """Its JSON lines: the reply is the last message of a turn that was completed. Usage counts the whole thread."""
+
+    def __init__(self, cli: Codex) -> None:
+        super().__init__(cli.words())
+        self._cli = cli
+        self._last = ""
+
+    def take(self, event: Event) -> None:
+        """Note one event. Errors on the way are warnings, but for a key that is refused."""
+        kind, item = event.get("type"), event.get("item") or {}
+        if kind == "thread.started":
+            self.session = str(event.get("thread_id") or "")
+        elif kind == "item.completed" and item.get("type") == "agent_message":
+            self._last = str(item.get("text") or "")
+        elif kind == "turn.completed":
+            self.text, self.total = self._last, self._usage(event.get("usage") or {})
+        elif kind == "turn.failed":
+            self.failure = failed(self.words, str((event.get("error") or {}).get("message") or ""))
+        elif kind == "error" and re.search(r"\b40[13]\b", str(event.get("message"))):
+            self.refused(re.sub(r"^Reconnecting\W+\d+/\d+ \(|\)$", "", str(event.get("message"))))
+
+    def _usage(self, figures: Mapping[str, Any]) -> Usage:
+        names = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
+        tokens_in, tokens_out, cached, written = (int(figures.get(name) or 0) for name in names)
+        return Usage(self._cli.model, tokens_in, tokens_out, cached, written)
+
+
+def _folder(environment: Mapping[str, str]) -> Path:
+    """Where Codex keeps its own things."""
+    given = environment.get("CODEX_HOME")
+    return Path(given) if given else Path(environment.get("HOME") or Path.home()) / ".codex"
+
+
+def _own_config(folder: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _package(program: Path) -> Path:
+    """The folder with Codex's own binaries, which its sandbox must be able to run."""
+    return program.parents[2] if program.suffix == ".js" else program.parent
+
+
+def _toml(value: object) -> str:
+    """A value as TOML, for `-c`."""
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{json.dumps(key)}={_toml(item)}" for key, item in value.items()) + "}"
+    return json.dumps(value)
+
+
+def probe(variables: Mapping[str, str], _variant: str) -> Found:
+    """Whether Codex is here, and who pays for it."""
+    return look(Codex, variables)

@@ -1,0 +1,269 @@
+"""The `openai` backend: any service that speaks Chat Completions or Responses, streamed by OpenAI's own SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from dialogd.backends import Found, Options, Request, Usage, ollama
+from dialogd.backends import service as services
+from dialogd.backends.faults import Told, ending, failure, stream_of
+from dialogd.backends.limiter import Limiter
+from dialogd.backends.service import Reply, Service, Thoughts
+from dialogd.errors import BadInput
+from dialogd.parts import Prompt
+from dialogd.prices import FREE, Price, price_of
+from dialogd.protocol.hashing import digest
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+    from openai.types.chat import ChatCompletionChunk
+    from openai.types.responses import ResponseStreamEvent
+
+VENDORS = ("OpenAI", "xAI")
+
+# The service's words for why a reply ended, in those of faults.ENDS.
+STOPS = {
+    "stop": "done",
+    "max_output_tokens": "length",
+    "content_filter": "refusal",
+    "tool_calls": "tool",
+    "function_call": "tool",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A variant: its vendor and their own address, the variable that names another, and the one that holds the key."""
+
+    vendor: str
+    url: str
+    elsewhere: str
+    key: str
+
+
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        "": Preset("", "https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
+        "gpt": Preset("OpenAI", "https://api.openai.com/v1", "OPENAI_BASE_URL", "OPENAI_API_KEY"),
+        "grok": Preset("xAI", "https://api.x.ai/v1", "XAI_BASE_URL", "XAI_API_KEY"),
+        "ollama": Preset("", "", "", ""),
+    }
+)
+
+
+class OpenAI:
+    """Asks `options.model`, with at most `options.max_tokens` per reply, at `options.effort`.
+
+    Variants: `gpt` and `grok` are OpenAI and xAI, at their own address or at one that you name for them (then it gets
+    their key: a gateway of yours); `ollama` is this machine's; without one it is any server (LM Studio, vLLM,
+    OpenRouter). The address is `options.base_url`, else OPENAI_BASE_URL (XAI_BASE_URL, OLLAMA_HOST).
+    Keys come from `options.variables`, and go to their vendor alone: see `service.HOSTS`. Another address gets
+    OPENAI_API_KEY only where OPENAI_BASE_URL names that address, too; else no key at all.
+    `options.api` is `responses` or `chat`; by default the vendors' own addresses are asked for responses.
+    `silence` is how many seconds a stream may rest.
+    Raises `BadInput` for an address that is none, a missing key, and where there is no model to choose.
+    """
+
+    def __init__(self, options: Options) -> None:
+        variables = options.variables
+        if options.variant not in PRESETS:
+            raise BadInput(f"the openai backend has no {options.variant!r}", fix="choose gpt, grok or ollama")
+        self.name = options.variant or "openai"
+        self.costs = options.variant != "ollama"
+        self.service = _service(options)
+        self.model = self.service.model
+        self.most_out = options.max_tokens or services.MAX_TOKENS
+        self.room = services.window_of(self.model) - self.most_out
+        if not self.costs:
+            self.room = ollama.room(variables, self.most_out)
+        self.price: Price | None = _price(options, self.service)
+        self.secrets = self.service.secrets
+        self.limiter = Limiter(self.service.host, self.service.key, options.state)
+        self.silence = services.SILENCE
+        self.api = options.api or ("responses" if self._is_at(*VENDORS) else "chat")
+        self._effort = options.effort
+        self._variables = variables
+        self._client: AsyncOpenAI | None = None
+
+    async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
+        """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself."""
+        prompt = request.prompt()
+        reply = Reply.to(prompt, self.model, services.most_out(request, prompt, self.most_out, self.price))
+        yield reply.used
+        await self.limiter.ready()
+        client = await self._connected()
+        pieces = self._chat if self.api == "chat" else self._responses
+        try:
+            async with aclosing(pieces(client, self.question(request, prompt, reply.most), reply)) as texts:
+                async for text in texts:
+                    if text:
+                        yield text
+                    if news := reply.news():
+                        yield news
+        except _errors() as error:
+            failed = failure(error, self.service, reply)
+            self.limiter.heed(failed)
+            yield reply.used
+            raise failed from error
+        yield reply.used
+        if unfinished := ending(STOPS.get(reply.stop, reply.stop), self.service, reply, self.most_out):
+            raise unfinished
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def question(self, request: Request, prompt: Prompt, most: int) -> dict[str, Any]:
+        """The body of a request for a reply of at most so many tokens."""
+        body: dict[str, Any] = {"model": self.model}
+        if self._is_at("OpenAI"):
+            # OpenAI finds a prompt's beginning again by itself; this leads an agent's calls to where it was seen.
+            body["prompt_cache_key"] = digest(f"{request.dialog.id}\n{request.agent.id}")[:32]
+        if self.api == "chat":
+            body["messages"] = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.body}]
+            body["stream_options"] = {"include_usage": True}
+            body["max_completion_tokens" if self._is_at(*VENDORS) else "max_tokens"] = most
+            return body | ({"reasoning_effort": self._effort} if self._effort else {})
+        body |= {"instructions": prompt.system, "input": prompt.body, "max_output_tokens": most}
+        body["store"] = False  # else the vendor keeps the dialog for a month
+        return body | ({"reasoning": {"effort": self._effort}} if self._effort else {})
+
+    async def _connected(self) -> AsyncOpenAI:
+        """The client, made with the first call; importing the SDK takes seconds, so it is done beside the loop."""
+        await asyncio.to_thread(importlib.import_module, "openai")
+        if self._client is None:
+            self._client = self._connect()
+        return self._client
+
+    def _connect(self) -> AsyncOpenAI:
+        import openai
+
+        ambient = services.ambient_headers("OPENAI_CUSTOM_HEADERS")
+        headers: dict[str, Any] = dict.fromkeys([*ambient, "OpenAI-Organization", "OpenAI-Project"], openai.omit)
+        if self.service.variable == "OPENAI_API_KEY":
+            headers |= services.own_headers(self._variables, "OPENAI_CUSTOM_HEADERS")
+            for header, name in (("OpenAI-Organization", "OPENAI_ORG_ID"), ("OpenAI-Project", "OPENAI_PROJECT_ID")):
+                if value := self._variables.get(name, "").strip():
+                    headers[header] = value
+        key = self.service.key or "none"  # the SDK insists on one
+        return openai.AsyncOpenAI(
+            api_key=key,
+            admin_api_key="",
+            webhook_secret="",
+            base_url=self.service.url,
+            max_retries=0,  # call.py tries again
+            timeout=openai.Timeout(self.silence, connect=services.CONNECT),
+            default_headers={**headers, "Authorization": f"Bearer {key}"},
+        )
+
+    def _is_at(self, *vendors: str) -> bool:
+        """True when the service is at one of these vendors' own addresses."""
+        return self.service.is_official and self.service.vendor in vendors
+
+    async def _chat(self, client: AsyncOpenAI, body: dict[str, Any], reply: Reply) -> AsyncGenerator[str, None]:
+        thoughts = Thoughts(reply)
+        async with await client.chat.completions.create(stream=True, **body) as stream:
+            stream_of(stream.response.headers.get("content-type", ""))
+            async for chunk in stream:
+                yield thoughts.without(_read_chunk(chunk, reply))
+        yield thoughts.rest()
+
+    async def _responses(self, client: AsyncOpenAI, body: dict[str, Any], reply: Reply) -> AsyncGenerator[str, None]:
+        async with await client.responses.create(stream=True, **body) as stream:
+            stream_of(stream.response.headers.get("content-type", ""))
+            async for event in stream:
+                yield _read_event(event, reply)
+
+
+def probe(variables: Mapping[str, str], variant: str) -> Found:
+    """Look for the variant's key, or for an Ollama on its port."""
+    if variant == "ollama":
+        return ollama.probe(variables)
+    preset = PRESETS[variant]
+    found = services.key_found(variables, (preset.key,), "openai")
+    url = variables.get(preset.elsewhere, "").strip()
+    if found.version and not found.here and url and services.vendor_of(url) is None:
+        return Found(True, f"{preset.elsewhere} names {services.host_of(url)}, no key", version=found.version)
+    return found
+
+
+def _service(options: Options) -> Service:
+    """Who is asked, at which address, with whose key."""
+    variables, preset = options.variables, PRESETS[options.variant]
+    if options.variant == "ollama":
+        url = options.base_url or ollama.address(variables)
+        service = services.service_of(url, (), variables, options.model)
+        return replace(service, vendor="Ollama", model=options.model or _first_model(url))
+    elsewhere = variables.get(preset.elsewhere, "").strip()
+    url = options.base_url or elsewhere or preset.url
+    is_theirs = bool(options.variant) or services.same_host(url, elsewhere)
+    return services.service_of(url, (preset.key,) if is_theirs else (), variables, options.model, beside=elsewhere)
+
+
+def _first_model(url: str) -> str:
+    found = ollama.models(url)
+    if not found:
+        raise BadInput("no model was found in Ollama", fix="start it, get a model (`ollama pull qwen3`), or name one")
+    return found[0]
+
+
+def _price(options: Options, service: Service) -> Price | None:
+    if options.variant == "ollama" and not options.price:
+        return FREE
+    return price_of(service.model, PRESETS[options.variant].vendor or service.vendor, options.price)
+
+
+def _read_chunk(chunk: ChatCompletionChunk, reply: Reply) -> str:
+    """Take a chunk into the reply; gives the text that it brought."""
+    if chunk.usage is not None:
+        read, written = chunk.usage.prompt_tokens_details, chunk.usage.completion_tokens
+        _count(reply, chunk.usage.prompt_tokens, written, read)
+    if not chunk.choices:
+        return ""
+    choice = chunk.choices[0]
+    reply.stop = choice.finish_reason or reply.stop
+    reply.detail += choice.delta.refusal or ""
+    reply.think(getattr(choice.delta, "reasoning_content", None) or "")  # no part of OpenAI's own API
+    return choice.delta.content or ""
+
+
+def _read_event(event: ResponseStreamEvent, reply: Reply) -> str:
+    """Take an event into the reply; gives the text that it brought."""
+    if event.type == "response.output_text.delta":
+        return reply.add(event.delta)
+    if event.type == "response.refusal.delta":
+        reply.detail += event.delta
+    elif event.type in ("response.reasoning_text.delta", "response.reasoning_summary_text.delta"):
+        reply.think(event.delta)
+    elif event.type in ("response.completed", "response.incomplete", "response.failed"):
+        if told := event.response.usage:
+            _count(reply, told.input_tokens, told.output_tokens, told.input_tokens_details)
+        if event.type == "response.failed":
+            raise Told(event.response.error.to_dict() if event.response.error else {})
+        why = event.response.incomplete_details
+        reply.stop = "done" if event.type == "response.completed" else (why and why.reason) or "incomplete"
+    elif event.type == "error":
+        raise Told({"code": event.code, "message": event.message})
+    return ""
+
+
+def _count(reply: Reply, tokens_in: int, tokens_out: int, read: Any) -> None:
+    cached, written = getattr(read, "cached_tokens", None), getattr(read, "cache_write_tokens", None)
+    reply.usage = Usage(reply.usage.model, tokens_in, tokens_out, cached, written)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What the SDK raises: its own errors, leaked ones of the transport and of JSON, and what odd events lead to."""
+    import httpx2
+    import openai
+
+    # Events are built without a check, so that one of another shape fails where it is read.
+    return (openai.OpenAIError, httpx2.HTTPError, Told, ValueError, AttributeError, TypeError)

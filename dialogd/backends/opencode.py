@@ -1,0 +1,220 @@
+"""The `opencode` backend: opencode in the project, as an agent of ours whose tools read and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dialogd.backends import Found, Options, Usage
+from dialogd.backends.agent_cli import AgentCLI, Turn
+from dialogd.backends.canary import Place
+from dialogd.backends.cli_probe import look
+from dialogd.backends.cli_reader import Event, Reader, Words, failed
+from dialogd.backends.keep import read_json
+from dialogd.errors import BackendError
+
+ALLOWED = ("read", "grep", "glob", "list")
+AGENT = "dialogd"
+PROVIDER = "dialogd-address"  # where the person names an address: any service that speaks Chat Completions
+
+
+class OpenCode(AgentCLI):
+    """Runs `opencode run`, and forks the session from the second turn on, so that every turn's stays good.
+
+    It does not run in the project, whose plugins it may load whatever its flags say, but at an empty desk from which
+    it reads the project. With `options.trust_project` it runs in the project, whose configuration, servers and plugins
+    count; the tools still only read. `options.model` is opencode's `provider/model`.
+    """
+
+    name = "opencode"
+    program = "opencode"
+    key = "OPENCODE_API_KEY"
+    address = "OPENCODE_BASE_URL"
+    own = ("OPENCODE_CONFIG", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
+    longest = 8_000_000
+    log_in = "run `opencode auth login`, or set OPENCODE_API_KEY"
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._base = self.environment.get(self.address, "")
+        self.environment["DIALOGD_PROJECT"] = str(self.project)
+        if not options.trust_project:
+            self.project = self.state / "desk"
+            self.project.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    async def prepare(self) -> None:
+        """As every CLI; the model that the canary met is none of opencode's own."""
+        await super().prepare()
+        self.model = self.chosen
+
+    def arguments(self, turn: Turn) -> list[str]:
+        """One run that prints events."""
+        words = ["run", "--format", "json", "--title", "dialogd", "--agent", AGENT, "--dir", str(self.project)]
+        words += [] if self.options.trust_project else ["--pure"]
+        words += ["-m", self._model()] if self._model() else []
+        words += ["--variant", self.effort] if self.effort else []
+        return [*words, "--session", turn.session, "--fork"] if turn.session else words
+
+    def settings(self, turn: Turn) -> dict[str, str]:
+        """Its agent, and nothing of the project's; no updates, no downloads."""
+        off: tuple[str, ...] = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "CLAUDE_CODE")
+        off += () if self.options.trust_project else ("PROJECT_CONFIG",)
+        return {
+            **{f"OPENCODE_DISABLE_{name}": "1" for name in off},
+            "OPENCODE_CONFIG_CONTENT": json.dumps(self._config(turn)),
+        }
+
+    def reader(self) -> Reader:
+        """A reader of its events."""
+        return _Events(self.words(), self.chosen)
+
+    @classmethod
+    def login(cls, environment: Mapping[str, str]) -> str:
+        """By the providers that it keeps credentials of."""
+        data = environment.get("XDG_DATA_HOME") or f"{environment.get('HOME') or Path.home()}/.local/share"
+        kept = read_json(Path(data) / "opencode" / "auth.json")
+        return f"logged in with {', '.join(sorted(kept))}" if isinstance(kept, dict) and kept else ""
+
+    def missing(self, said: str) -> bool:
+        """Its words for a session that is gone."""
+        return "Session not found" in said
+
+    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """Its ways to write, to run and to fetch."""
+        new = str(place.project / "made")
+        return (
+            ("write", {"filePath": new, "content": "x"}),
+            ("edit", {"filePath": str(place.inside), "oldString": "inside", "newString": "x"}),
+            ("bash", {"command": f"touch {new}", "description": "make a file"}),
+            ("webfetch", {"url": f"{place.url}/made", "format": "text"}),
+            ("task", {"description": "x", "prompt": f"touch {new}", "subagent_type": "general"}),
+        )
+
+    def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
+        """Its tool that reads."""
+        return "read", {"filePath": str(path)}
+
+    def bait(self, marker: Path) -> Mapping[str, str]:
+        """A server and a plugin, as a project may bring them; nothing when the person trusts it."""
+        server = {"type": "local", "command": ["touch", str(marker)], "enabled": True}
+        plugin = f'import {{ writeFileSync }} from "fs"; writeFileSync({json.dumps(str(marker))}, "x");'
+        return {} if self.options.trust_project else {
+            "opencode.json": json.dumps({"mcp": {"bait": server}, "permission": {"*": "allow"}}),
+            ".opencode/plugin/bait.js": f"{plugin}\nexport const Bait = async () => ({{}});\n",
+        }  # fmt: skip
+
+    def _model(self) -> str:
+        if self._base:
+            return f"{PROVIDER}/{self.chosen.rpartition('/')[2] or 'default'}"
+        return self.chosen
+
+    def _config(self, turn: Turn) -> dict[str, Any]:
+        outside = {"*": "deny", "{env:DIALOGD_PROJECT}/*": "allow"}
+        rules = {"*": "deny", **dict.fromkeys(ALLOWED, "allow"), "external_directory": outside}
+        prompt = f"{{file:{turn.system}}}\n\nYour project is {{env:DIALOGD_PROJECT}}. You may read it, by full paths."
+        agent = {"mode": "primary", "prompt": prompt, "permission": rules}
+        config: dict[str, Any] = {
+            "agent": {AGENT: agent},
+            "permission": rules,
+            "share": "disabled",
+            "autoupdate": False,
+        }
+        if self._base:
+            service = {"baseURL": self._base, "apiKey": f"{{env:{self.key}}}"}
+            models: dict[str, Any] = {self._model().partition("/")[2]: {}}
+            config["provider"] = {PROVIDER: {"npm": "@ai-sdk/openai-compatible", "options": service, "models": models}}
+        return config
+
+
+class _Events(Reader):
+    """`step_start`, `text`, `step_finish`, `error`. The reply is the text of the last step, once it has ended."""
+
+    def __init__(self, words: Words, model: str) -> None:
+        super().__init__(words)
+        self._said: list[str] = []
+        self._reason = ""
+        self.total = Usage(model)
+
+    def take(self, event: Event) -> None:
+        """Note one event."""
+        part = event.get("part")
+        part = part if isinstance(part, dict) else {}
+        self.session = str(event.get("sessionID") or self.session)
+        kind = event.get("type")
+        if kind == "step_start":
+            self._said, self._reason = [], ""
+        elif kind == "text":
+            self._said.append(str(part.get("text") or ""))
+        elif kind == "step_finish":
+            self._reason = str(part.get("reason") or "unknown")
+            self.total = _plus(self.total, part)
+        elif kind == "error":
+            self.failure = _failure(self.words, event.get("error"))
+
+    def end(self, code: int, said: str) -> None:
+        """The run is over: judge by how its last step has ended."""
+        if self.failure is None and self._reason == "stop":
+            self.text = "".join(self._said)
+        elif self._reason in _ENDS:
+            kind, cause = _ENDS[self._reason]
+            if self.failure is None or kind != "network":
+                fix = "ask for less, or choose another --model"
+                self.failure = BackendError(
+                    f"opencode failed: {cause}", fix=fix, kind=kind, retryable=kind == "network"
+                )
+        super().end(code, said)
+
+    def spent(self, before: Usage | None) -> Usage:
+        """It counts by step."""
+        return replace(self.total, estimated=self.total.tokens_in is not None and not self._reason)
+
+
+_ENDS = {
+    "length": ("cut", "the reply was cut at the most tokens it may have"),
+    "content-filter": ("refusal", "the model refused"),
+    "unknown": ("network", "the answer ended before its end"),
+    "error": ("network", "the answer ended before its end"),
+}
+
+
+def _plus(sum_: Usage, part: Mapping[str, Any]) -> Usage:
+    """The sum with one more step; a price of 0 is one that it does not know."""
+    tokens = part.get("tokens")
+    tokens = tokens if isinstance(tokens, dict) else {}
+    cache = tokens.get("cache")
+    read, written = (int(cache.get(name) or 0) for name in ("read", "write")) if isinstance(cache, dict) else (0, 0)
+    fresh, out, thought = (int(tokens.get(name) or 0) for name in ("input", "output", "reasoning"))
+    usd = float(part.get("cost") or 0.0) + (sum_.usd or 0.0)
+    return Usage(
+        sum_.model,
+        (sum_.tokens_in or 0) + fresh + read + written,
+        (sum_.tokens_out or 0) + out + thought,
+        (sum_.cached or 0) + read,
+        (sum_.cache_write or 0) + written,
+        usd or None,
+    )
+
+
+def _failure(words: Words, error: object) -> BackendError:
+    """The error that an event names."""
+    known = error if isinstance(error, dict) else {}
+    data = known.get("data")
+    data = data if isinstance(data, dict) else {}
+    status = data.get("statusCode")
+    said = str(data.get("message") or known.get("name") or "it ended with an error")
+    if known.get("name") == "MessageOutputLengthError":
+        return BackendError("opencode failed: the reply was cut", fix="ask for less", kind="cut")
+    if known.get("name") in ("ProviderAuthError",):
+        status = 401
+    if re.search(r"model not found|ProviderModelNotFound", f"{said} {known.get('name')}", re.I):
+        status = 404
+    return failed(words, said, status if isinstance(status, int) else None)
+
+
+def probe(variables: Mapping[str, str], _variant: str) -> Found:
+    """Whether opencode is here, and who pays for it."""
+    return look(OpenCode, variables)

@@ -1,0 +1,162 @@
+"""Going on with a CLI's own session: which one still fits the dialog, and what it has not been told yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from dialogd.backends import Usage
+from dialogd.backends.keep import read_json, write_json
+from dialogd.prompt import Part, Prompt
+from dialogd.protocol.hashing import digest
+
+KEPT = 50  # checkpoints
+QUOTED = 2000  # characters at a reply's beginning among which the line is sought that identifies it
+
+INTRO = "Here is a written dialog, from its beginning to now."
+GOES_ON = "The dialog goes on."
+ADDED = "Your last turn was added to it."
+ASKED_BACK = "One thing about your last reply."
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A session as it stood after an answered turn.
+
+    It has seen the first `count` parts, whose shas together make `seen`, under what `system` stands for, and answered
+    the debt `re` with a text in which the line `said` stands. `usage` is what the CLI has counted in it so far.
+    """
+
+    session: str
+    count: int
+    seen: str
+    re: str
+    system: str
+    said: str = ""
+    usage: Usage = field(default_factory=Usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to send: `text` to a fork of `after`'s session, or to a new session where there is none."""
+
+    text: str
+    after: Checkpoint | None = None
+
+
+def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]) -> Plan:
+    """The shortest way to ask `prompt` of the agent `me`: after the newest checkpoint that fits, or from nothing.
+
+    A checkpoint fits when all it saw is still there, unchanged, and its own reply stands right behind that.
+    """
+    parts, reply = split(prompt)
+    for point in reversed(checkpoints):
+        if point.system != system or not _saw(point, parts):
+            continue
+        if reply is not None:
+            if point.count == len(parts) and _is_of(point, reply, me):
+                return Plan(f"{ASKED_BACK}\n\n{prompt.now}", point)
+        elif point.count < len(parts) and _is_of(point, parts[point.count], me):
+            return Plan(_more(parts[point.count], parts[point.count + 1 :], prompt.now), point)
+    return Plan(whole(prompt))
+
+
+def whole(prompt: Prompt) -> str:
+    """The whole dialog, for a session that knows nothing of it."""
+    return f"{INTRO}\n\n{prompt.body}"
+
+
+def checkpoint(prompt: Prompt, re: str, system: str, *, session: str, reply: str, usage: Usage) -> Checkpoint:
+    """What to remember of a turn that was answered. A question back is one turn with what it asks about."""
+    parts, asked = split(prompt)
+    return Checkpoint(session, len(parts), _sha(parts), asked.re if asked else re, system, _line(reply), usage)
+
+
+def split(prompt: Prompt) -> tuple[tuple[Part, ...], Part | None]:
+    """The parts of a dialog, and apart from them the reply that a question back is about."""
+    last = prompt.parts[-1] if prompt.parts else None
+    return (prompt.parts[:-1], last) if last is not None and last.id == "reply" else (prompt.parts, None)
+
+
+def since(now: Usage, before: Usage | None, names: Iterable[str]) -> Usage:
+    """`now` without what `before` had counted, for the figures in `names`, which grow from turn to turn.
+
+    A figure that is smaller than before was counted anew, and stays as it is.
+    """
+    values = asdict(now)
+    for name in names:
+        new, old = values[name], getattr(before, name) if before else None
+        if new is not None and old is not None and new >= old:
+            values[name] = new - old
+    return Usage(**values)
+
+
+class Sessions:
+    """The checkpoints of one agent, the last `KEPT` of them, in a file; without a path only as long as it lives."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._points = _load(path)
+
+    @property
+    def points(self) -> tuple[Checkpoint, ...]:
+        """All of them, the newest last."""
+        return self._points
+
+    def add(self, point: Checkpoint) -> None:
+        """Remember one, the only one of its session. What cannot be written is forgotten with the process."""
+        others = (known for known in self._points if known.session != point.session)
+        self._keep((*others, point)[-KEPT:])
+
+    def drop(self, session: str) -> None:
+        """Forget a session that is gone."""
+        self._keep(tuple(point for point in self._points if point.session != session))
+
+    def _keep(self, points: tuple[Checkpoint, ...]) -> None:
+        self._points = points
+        if self._path is not None:
+            write_json(self._path, [asdict(point) for point in points])
+
+
+def _load(path: Path | None) -> tuple[Checkpoint, ...]:
+    """What the file holds; nothing for a file that is missing or that nobody can read."""
+    rows = read_json(path) if path else None
+    if not isinstance(rows, list):
+        return ()
+    try:
+        return tuple(Checkpoint(**{**row, "usage": Usage(**row["usage"])}) for row in rows if _is_point(row))[-KEPT:]
+    except (KeyError, TypeError):
+        return ()
+
+
+def _is_point(row: object) -> bool:
+    words = {"session", "seen", "re", "system", "said"}
+    if not isinstance(row, dict) or not isinstance(row.get("count"), int):
+        return False
+    return all(isinstance(row.get(word), str) for word in words)
+
+
+def _saw(point: Checkpoint, parts: Sequence[Part]) -> bool:
+    return 0 < point.count <= len(parts) and _sha(parts[: point.count]) == point.seen
+
+
+def _is_of(point: Checkpoint, part: Part, me: str) -> bool:
+    """True when `part` is the reply that the session gave, as it gave it."""
+    return part.by == me and part.re == point.re and part.sound and point.said in part.text
+
+
+def _sha(parts: Iterable[Part]) -> str:
+    return digest("\n".join(part.sha for part in parts))
+
+
+def _line(reply: str) -> str:
+    """A line of the reply that the dialog keeps as it is: the longest near its beginning without brackets."""
+    lines = (line.strip() for line in reply[:QUOTED].split("\n")[: -1 if len(reply) > QUOTED else None])
+    return max((line for line in lines if "[" not in line), key=len, default="")[:200]
+
+
+def _more(mine: Part, parts: Sequence[Part], now: str) -> str:
+    marks = " ".join(mine.marks.split("\n"))
+    added = f"{ADDED} Marked by the daemon: {marks}" if marks.strip() else ADDED
+    return "\n\n".join([f"{GOES_ON} {added}", *(part.text for part in parts), now])

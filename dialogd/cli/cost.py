@@ -1,0 +1,165 @@
+"""`dialogd cost`: what a dialog has cost so far, by agent; and what a new one may come to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dialogd.cli import options
+from dialogd.cli.terminal import as_json, line, plain, show
+from dialogd.protocol.model import Dialog
+from dialogd.protocol.money import estimate, in_dollars, standing, total, used
+from dialogd.protocol.spent import Spent
+from dialogd.protocol.units import dollars
+
+if TYPE_CHECKING:
+    from dialogd.auto import Choice
+    from dialogd.cli.cast import Seat
+    from dialogd.opening import Opening
+    from dialogd.prices import Price
+    from dialogd.settings import Settings
+
+RULES = 1_500  # tokens of a prompt that stand in no file: who an agent is, the marks, what is asked of it
+SAID = 1_000  # tokens by which a turn lengthens the prompts after it: over 400 words and their marks
+MOST_OUT = 8_192  # tokens of a reply, where nobody says
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One agent's part, or all of it."""
+
+    id: str
+    name: str
+    turns: int
+    spent: Spent
+
+
+def cost(
+    path: Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")] = None,
+    file: options.FileOption = None,
+    json: options.JsonOption = False,
+) -> None:
+    """Show what a dialog has cost so far: turns, tokens and dollars of each agent, and how the budget stands.
+
+    What nobody knows is called unknown. Exit code 3 where there is no dialog.
+    """
+    settings = options.settings_for(path if path is not None else file)
+    dialog = options.dialog_at(options.log_of(settings))
+    accounts = tuple(_accounts(dialog))
+    turns = sum(account.turns for account in accounts)
+    whole = Account("", "in all", turns, total(dialog.state.spent))
+    if json:
+        show(as_json(_facts(settings.file, dialog, accounts, whole)))
+    else:
+        show(plain("\n".join(_lines(settings.file, dialog, accounts, whole))))
+
+
+def _accounts(dialog: Dialog) -> Iterator[Account]:
+    """One for each agent of the header, and for whoever else has spoken with a frame."""
+    names = {agent.id: agent.name for agent in dialog.header.agents}
+    for who in (*names, *(other for other in dialog.state.spent if other not in names)):
+        turns = sum(entry.by == who for entry in dialog.turns)
+        yield Account(who, names.get(who, who), turns, dialog.state.spent.get(who, Spent()))
+
+
+def _facts(file: Path, dialog: Dialog, accounts: tuple[Account, ...], whole: Account) -> dict[str, object]:
+    limits = dialog.state.limits
+    return {
+        "file": str(file),
+        "dialog": dialog.id,
+        "agents": [{"id": account.id, "name": account.name, **_fact(account)} for account in accounts],
+        "total": _fact(whole),
+        "budget": {"usd": limits.budget, "tokens": limits.tokens},
+        "used": used(dialog.state),
+    }
+
+
+def _fact(account: Account) -> dict[str, object]:
+    """An account for programs: null for what nobody knows at all."""
+    spent = account.spent
+    return {
+        "turns": account.turns,
+        "tokens_in": None if spent.uncounted and not spent.tokens else spent.tokens_in,
+        "tokens_out": None if spent.uncounted and not spent.tokens else spent.tokens_out,
+        "usd": None if spent.entries and spent.unknown == spent.entries else spent.usd,
+        "exact": spent.exact and not spent.unknown,
+        "entries": spent.entries,
+        "entries_without_price": spent.unknown,
+        "entries_without_tokens": spent.uncounted,
+    }
+
+
+def _lines(file: Path, dialog: Dialog, accounts: tuple[Account, ...], whole: Account) -> Iterator[str]:
+    yield f"{file} (dialog {dialog.id})"
+    rows = [("", "turns", "tokens in", "tokens out", "dollars"), *(_row(account) for account in (*accounts, whole))]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for label, *cells, money in rows:
+        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        yield "  ".join((f"  {label:{widths[0]}}", *numbers, money))
+    if budget := standing(dialog.state):
+        yield f"  budget: {budget} ({used(dialog.state) or 0.0:.0%})"
+
+
+def _row(account: Account) -> tuple[str, str, str, str, str]:
+    spent = account.spent
+    label = f"{line(account.id)}  {line(account.name)}" if account.id else account.name
+    known = not (spent.uncounted and not spent.tokens)
+    tokens = [f"{number:,}" if known else "unknown" for number in (spent.tokens_in, spent.tokens_out)]
+    partly = f" ({spent.unknown} of {spent.entries} entries unknown)" if 0 < spent.unknown < spent.entries else ""
+    return label, str(account.turns), tokens[0], tokens[1], in_dollars(spent) + partly
+
+
+def estimate_of(
+    opening: Opening, seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings, table: Mapping[str, str]
+) -> str:
+    """`estimate_line` for a cast: the agents whose tokens somebody pays for. `table` are prices by model.
+
+    Raises `BadInput` for a price that cannot be read.
+    """
+    from dialogd.backends import kind_of
+    from dialogd.prices import price_of
+
+    prices = {}
+    for seat in seats:
+        choice = choices[seat.id]
+        if choice.is_metered or settings.price:
+            kind = kind_of(choice.backend)
+            model = seat.model or settings.model or kind.model
+            prices[seat.id] = price_of(model, kind.vendor, settings.price, table)
+    return estimate_line(opening, prices, settings.max_tokens)
+
+
+def estimate_line(opening: Opening, prices: Mapping[str, Price | None], most_out: int = 0) -> str:
+    """What a new dialog may cost, in a line; "" when nobody costs anything.
+
+    `prices` are those of the agents that cost money, by id, None for an unknown one; `most_out` is how many tokens a
+    reply may have, 0 for the usual number.
+    """
+    from dialogd.opening import compose
+    from dialogd.parts import tokens_of
+
+    start, out = RULES + tokens_of(compose(opening)), most_out or MOST_OUT
+    known = {
+        who: estimate(opening.max_turns, len(opening.agents), price.usd, start=start, said=min(SAID, out), out=out)
+        for who, price in prices.items()
+        if price is not None
+    }
+    strangers = ", ".join(who for who, price in prices.items() if price is None)
+    if not any(known.values()):
+        return f"estimate: unknown, for nobody knows what {strangers} costs" if strangers else ""
+    parts = ", ".join(f"{who} {_cents(usd)}" for who, usd in known.items())
+    whole = sum(known.values())
+    text = f"estimate: at most about {_cents(whole)} for {opening.max_turns} turns ({parts})"
+    text += f"; unknown: {strangers}" if strangers else ""
+    if opening.budget is not None and opening.budget < whole:
+        text += f"; the budget of {dollars(opening.budget)} ends it before that"
+    return text
+
+
+def _cents(usd: float) -> str:
+    return dollars(math.ceil(usd * 100) / 100)

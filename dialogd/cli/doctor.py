@@ -1,0 +1,178 @@
+"""`dialogd doctor`: who can take part here, whether dialogs can be held, and what an earlier daemon left behind."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dialogd import auto
+from dialogd.backends import BACKENDS, Found, Kind
+from dialogd.cli import options
+from dialogd.cli.checks import CHECKS, Fact
+from dialogd.cli.terminal import as_json, plain, show
+from dialogd.config import dotenv
+from dialogd.leftovers import Leftover, find, reap
+from dialogd.settings import Settings
+from dialogd.state import StateDir
+
+Reap = Annotated[bool, typer.Option("--reap", help="End and remove what an earlier daemon left behind.")]
+MARKS = {"ok": "ok", "absent": "--", "warning": "??", "problem": "!!"}
+KINDS = {
+    "process": "commands whose daemon is gone",
+    "registration": "entries of daemons that are gone",
+    "seat": "locks of seats that nobody holds",
+    "folder": "temporary folders older than a day",
+}
+LISTED = 5  # leftovers of one kind that are named
+
+
+def doctor(clear: Reap = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
+    """Look at this machine: backends, who pays, ports, file, lock, clock; each problem with its fix.
+
+    Exit code 1 when no dialog can be held here. `--` is not here and does no harm, `??` deserves a look, `!!` must be
+    mended first.
+    """
+    settings = options.settings_for(file)
+    facts = [*everything(settings)]
+    left = _left(settings)
+    taken = {leftover: reap(leftover) for leftover in left} if clear else {}
+    sound = all(fact.state != "problem" for fact in facts)
+    if json:
+        show(as_json(_facts(facts, left, taken, sound=sound)))
+    else:
+        width = max(len(fact.name) for fact in facts)
+        show(plain("\n".join(line for fact in facts for line in _lines(fact, width))))
+        show(plain("\n".join(_about(left, taken, width))))
+    raise typer.Exit(0 if sound else 1)
+
+
+def everything(settings: Settings) -> Iterator[Fact]:
+    """All facts, in the order in which they are shown; looked up at the same time, in under two seconds as a rule."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(len(CHECKS) + 1) as pool:
+        checks = [pool.submit(list, check(settings)) for check in CHECKS]  # generators: they run in the pool
+        backends = pool.submit(list, _backends(settings))
+        first, *rest = checks
+        yield from first.result()
+        yield from backends.result()
+        for check in rest:
+            yield from check.result()
+
+
+def _backends(settings: Settings) -> Iterator[Fact]:
+    """Every line of the table, and whom `auto` would seat as A and B."""
+    environment, own = os.environ, dotenv(Path.cwd())
+    names = [f"acp:{settings.command}" if name == "acp" else name for name in BACKENDS]
+    found = auto.survey(names, environment, own)
+    proofs = _proofs(StateDir(settings.state_dir))
+    looks = dict(zip(BACKENDS, (found[name] for name in names), strict=True))
+    for name, kind in BACKENDS.items():
+        yield _backend(name, kind, looks[name], proofs)
+    variables = {**own, **environment}
+    for seat, who in enumerate("AB"):
+        choice = auto.resolve(auto.AUTO, seat, variables, looks.__getitem__, agents="AB")
+        yield Fact(f"auto {who}", "ok", auto.introduce(choice, settings.project))
+        if choice.twins and who == "A":
+            yield Fact(
+                "twins", "warning", auto.warning_of("AB", choice.family), "log in to another one, or set its key"
+            )
+
+
+def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str]) -> Fact:
+    """One backend: here or not and why, who pays, its model and price, what it may do to a project."""
+    price = _price(kind) if found.here else ""
+    is_cli = kind.project.startswith("reads")
+    proven = found.version in proofs
+    more: dict[str, object] = {
+        "here": found.here,
+        "version": found.version,
+        "pays": found.pays,
+        "vendor": kind.vendor,
+        "model": kind.model,
+        "price": price,
+        "project": kind.project,
+        "proven": proven if is_cli and found.here else None,
+    }
+    if not found.here:
+        return Fact(name, "absent", found.why, found.fix, more)
+    parts = [
+        found.why,
+        "nobody pays" if found.pays == "nobody" else f"{found.pays} pays",
+        f"model {kind.model} ({price})" if kind.model else "",
+        f"to the project: {kind.project}",
+        ("proven not to write" if proven else "not proven yet: the first start does that") if is_cli else "",
+    ]
+    return Fact(name, "ok", "; ".join(filter(None, parts)), more=more)
+
+
+def _price(kind: Kind) -> str:
+    """What the default model costs, in words."""
+    if not kind.model:
+        return ""
+    from dialogd.prices import price_of
+
+    price = price_of(kind.model, kind.vendor)
+    if price is None:
+        return "price unknown: --price IN/OUT"
+    return f"${price.tokens_in:g} in, ${price.tokens_out:g} out per million tokens"
+
+
+def _proofs(state: StateDir) -> frozenset[str]:
+    """The versions of programs that were seen to refuse every write, as far as that is remembered."""
+    try:
+        rows = jsonlib.loads((state.root / "agents" / "canary.json").read_text(encoding="utf-8"))
+        return frozenset(str(row["version"]) for row in rows.values() if row.get("safe") is True and row["version"])
+    except (OSError, ValueError, KeyError, AttributeError):
+        return frozenset()
+
+
+def _left(settings: Settings) -> tuple[Leftover, ...]:
+    return find(StateDir(settings.state_dir))
+
+
+def _lines(fact: Fact, width: int) -> Iterator[str]:
+    """A fact as text: one line, and its fix."""
+    text = f"{MARKS[fact.state]}  {fact.name:{width}}  {fact.text}"
+    if fact.fix and fact.state == "absent":
+        yield f"{text}: {fact.fix}"
+        return
+    yield text
+    if fact.fix:
+        yield f"    {'':{width}}  fix: {fact.fix}"
+
+
+def _about(left: Iterable[Leftover], taken: Mapping[Leftover, bool], width: int) -> Iterator[str]:
+    """What is left behind, by kind, and what became of it."""
+    found = list(left)
+    if not found:
+        yield f"ok  {'leftovers':{width}}  none"
+    for kind, words in KINDS.items():
+        some = [item for item in found if item.kind == kind]
+        if not some:
+            continue
+        gone = sum(taken.get(item, False) for item in some)
+        done = f"; {gone} of {len(some)} taken away" if taken else ""
+        yield f"--  {'leftovers':{width}}  {len(some)} {words}{done}"
+        yield from (f"    {'':{width}}  {item.what}" for item in some[:LISTED])
+    if found and not taken:
+        yield f"    {'':{width}}  fix: dialogd doctor --reap"
+
+
+def _facts(
+    facts: Iterable[Fact], left: Iterable[Leftover], taken: Mapping[Leftover, bool], *, sound: bool
+) -> dict[str, object]:
+    return {
+        "ok": sound,
+        "facts": [{"name": f.name, "state": f.state, "text": f.text, "fix": f.fix, **f.more} for f in facts],
+        "leftovers": [
+            {"kind": item.kind, "what": item.what, "pid": item.pid or None, "path": str(item.path or "") or None,
+             "reaped": taken.get(item)}
+            for item in left
+        ],
+    }  # fmt: skip

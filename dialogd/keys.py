@@ -1,0 +1,123 @@
+"""Which of the person's variables a backend may see, and which of them are secrets. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+SHORTEST_SECRET = 16  # characters; shorter values stand in texts by accident
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The variables of one backend: keys that are billed, addresses that the text goes to, and the rest."""
+
+    keys: tuple[str, ...] = ()
+    addresses: tuple[str, ...] = ()
+    rest: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.keys + self.addresses + self.rest
+
+
+_OPENAI = Own(
+    ("OPENAI_API_KEY",), ("OPENAI_BASE_URL",), ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_CUSTOM_HEADERS")
+)
+
+# A backend without a line here sees no key at all: rehearsal, command, acp.
+OWN: Mapping[str, Own] = MappingProxyType(
+    {
+        "anthropic": Own(
+            ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"), ("ANTHROPIC_BASE_URL",), ("ANTHROPIC_CUSTOM_HEADERS",)
+        ),
+        "openai": _OPENAI,
+        "gpt": _OPENAI,
+        "grok": Own(("XAI_API_KEY",), ("XAI_BASE_URL",)),
+        "ollama": Own(("OLLAMA_API_KEY",), ("OLLAMA_HOST",), ("OLLAMA_CONTEXT_LENGTH",)),
+        "claude-code": Own(
+            ("ANTHROPIC_API_KEY",), ("ANTHROPIC_BASE_URL",), ("CLAUDE_CODE_OAUTH_TOKEN", "CLAUDE_CONFIG_DIR")
+        ),
+        "codex": Own(("OPENAI_API_KEY",), ("OPENAI_BASE_URL",), ("CODEX_HOME",)),
+        "gemini": Own(
+            ("GEMINI_API_KEY", "GOOGLE_API_KEY"), ("GOOGLE_GEMINI_BASE_URL",), ("GOOGLE_CLOUD_PROJECT",)
+        ),
+        "opencode": Own(("OPENCODE_API_KEY",), (), ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")),
+    }
+)  # fmt: skip
+
+# opencode speaks to any provider. It gets a provider's key only where its model names that provider
+# (`opencode:anthropic/claude-…`): with a login of its own, no inherited key is ever billed behind the person's back.
+_PROVIDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"google": ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY"), "xai": ("XAI_API_KEY",)}
+)
+
+# How to reach programs and the network from here; nobody's secret, and not taken from a project's `.env`.
+MACHINE = (
+    "PATH", "HOME", "HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "all_proxy",
+    "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS",
+)  # fmt: skip
+
+_SECRET = re.compile(r"(?:^|_)(?:API_?KEY|ACCESS_KEY|TOKEN|PASSWORD|SECRET\w*)$", re.I)
+
+
+def own(name: str, model: str = "") -> Own:
+    """The variables of the backend `name`; what follows a colon in it, or `model`, names opencode's provider."""
+    base, _, detail = name.partition(":")
+    mine = OWN.get(base, Own())
+    provider, slash, _ = (detail or model).partition("/")
+    if base != "opencode" or not slash or not provider.isidentifier():
+        return mine
+    return Own((*mine.keys, *_PROVIDERS.get(provider, (f"{provider.upper()}_API_KEY",))), mine.addresses, mine.rest)
+
+
+def variables_for(
+    name: str, environment: Mapping[str, str], dotenv: Mapping[str, str] | None = None, model: str = ""
+) -> dict[str, str]:
+    """The variables that the backend `name` may see: its own, the environment's before `.env`'s, and `MACHINE`.
+
+    What follows a colon in the name, or `model`, names opencode's provider.
+    """
+    merged = {**(dotenv or {}), **{key: value for key, value in environment.items() if value}}
+    found = {key: merged[key] for key in own(name, model).names if merged.get(key)}
+    return found | {key: environment[key] for key in MACHINE if environment.get(key)}
+
+
+def secrets(environment: Mapping[str, str], dotenv: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """Every value that its name marks as a key, the longest first: what must never be written anywhere."""
+    known = {key for line in OWN.values() for key in line.keys}
+    found = {
+        value.strip()
+        for source in (environment, dotenv or {})
+        for key, value in source.items()
+        if (key in known or _SECRET.search(key)) and len(value.strip()) >= SHORTEST_SECRET
+    }
+    return tuple(sorted(found, key=lambda value: (-len(value), value)))
+
+
+def address(name: str, variables: Mapping[str, str]) -> str:
+    """Where the backend `name` is told to send its text: scheme, host and port of its address variable, or ""."""
+    return bare(next(filter(None, (variables.get(key, "") for key in own(name).addresses)), ""))
+
+
+def bare(url: str) -> str:
+    """Scheme, host and port of a URL: a password or token in it is nobody's business."""
+    if not url:
+        return ""
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        port = f":{parts.port}" if parts.port else ""
+        host = parts.hostname or ""
+    except ValueError:
+        return "an address that cannot be read"
+    return f"{parts.scheme}://{f'[{host}]' if ':' in host else host}{port}"
+
+
+def unused(names: Iterable[str], variables: Mapping[str, str], pays: str) -> tuple[str, ...]:
+    """The keys of these backends that are set and yet not the ones that pay."""
+    keys = dict.fromkeys(key for name in names for key in own(name).keys)
+    return tuple(key for key in keys if variables.get(key) and key not in pays)

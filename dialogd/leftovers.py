@@ -1,0 +1,221 @@
+"""What an earlier daemon of this user left behind, recognised beyond doubt, and how it is taken away."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dialogd.registry import Running
+from dialogd.state import StateDir
+
+if TYPE_CHECKING:
+    import psutil
+
+LEASH = (Path(__file__).parent / "backends" / "leash.py").resolve()
+PREFIX = "dialogd-"  # of temporary folders
+RUNS = "run-*"  # temporary folders of an agent's runs, in its own folder of the state directory
+OLD = 24 * 3600.0  # seconds; a younger temporary folder may be somebody's still
+LEASH_SECONDS = 1.5  # a leash ends what it holds within half a second of being asked
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """One thing that is left: `kind` is `registration`, `seat`, `process` or `folder`.
+
+    `pid` and `created` tell a process from a later one of the same number.
+    """
+
+    kind: str
+    what: str
+    path: Path | None = None
+    pid: int = 0
+    created: float = 0.0
+
+
+def find(state: StateDir, temporary: Path | None = None) -> tuple[Leftover, ...]:
+    """Everything that daemons which are gone left behind; changes nothing.
+
+    Registrations and seats of this state directory, leashed commands of this user and this installation whose daemon
+    is gone, and temporary folders older than a day.
+    """
+    registry = state.registry
+    folder = Path(tempfile.gettempdir()) if temporary is None else temporary
+    runs = (run for agent in (state.root / "agents").glob("*") for run in agent.glob(RUNS))
+    folders = (*sorted(folder.glob(f"{PREFIX}*")), *sorted(runs))
+    return (*_processes(), *_registrations(registry), *_seats(registry), *_folders(folders))
+
+
+def reap(leftover: Leftover) -> bool:
+    """Take it away, after looking once more whether it is what it was; False when it could not be done."""
+    match leftover.kind:
+        case "process":
+            return _end(leftover.pid, leftover.created)
+        case "seat" if leftover.path:
+            return _unseat(leftover.path)
+        case "registration" if leftover.path:
+            if _dead(leftover.path) is not None:
+                leftover.path.unlink(missing_ok=True)
+            return not leftover.path.exists()
+        case "folder" if leftover.path and _is_stale(leftover.path):
+            shutil.rmtree(leftover.path, ignore_errors=True)
+            return not leftover.path.exists()
+    return False
+
+
+def _registrations(registry: Path) -> Iterator[Leftover]:
+    """Entries whose daemon does not run."""
+    for path in sorted(registry.glob("*.json")):
+        daemon = _dead(path)
+        if daemon is not None:
+            yield Leftover("registration", f"{daemon.id} on port {daemon.port}, pid {daemon.pid}, is gone", path)
+
+
+def _dead(path: Path) -> Running | None:
+    """The daemon that an entry tells of, when it does not run any more."""
+    try:
+        daemon = Running(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return None if daemon.is_alive() else daemon
+
+
+def _seats(registry: Path) -> Iterator[Leftover]:
+    """Locks of seats that nobody holds."""
+    for path in sorted(registry.glob("*.seat")):
+        with _held(path) as is_ours:
+            if is_ours:
+                yield Leftover("seat", f"{path.name} is held by nobody", path)
+
+
+def _unseat(path: Path) -> bool:
+    """Remove a seat's lock while holding it: whoever waits for it sees that it is gone, and makes another."""
+    with _held(path) as is_ours:
+        if is_ours:
+            path.unlink(missing_ok=True)
+        return is_ours
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[bool]:
+    """Hold a lock file for a moment, if nobody else does; True when it is held."""
+    import fcntl
+
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        yield False
+        return
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_ours = True
+    except OSError:
+        is_ours = False
+    try:
+        yield is_ours
+    finally:
+        os.close(fd)
+
+
+def _processes() -> Iterator[Leftover]:
+    """Leashes whose daemon is gone."""
+    import psutil
+
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = _leashed(process)
+            if words is not None and _is_orphan(process):
+                what = f"pid {process.pid} holds {Path(words[0]).name if words else 'a command'}, its daemon is gone"
+                yield Leftover("process", what, pid=process.pid, created=process.create_time())
+
+
+def _leashed(process: psutil.Process) -> list[str] | None:
+    """The command that a leash of this user and this installation holds; None for any other process."""
+    if process.uids().real != os.getuid():
+        return None
+    words = process.cmdline()
+    if len(words) < 5 or words[1:4] != ["-I", "-S", str(LEASH)] or not words[4].isdigit():
+        return None
+    return words[5:]
+
+
+def _is_orphan(process: psutil.Process) -> bool:
+    """True when whoever adopted the leash cannot be its daemon, which runs the same Python as the same user.
+
+    In doubt it has a daemon, and is let live.
+    """
+    import psutil
+
+    parent = process.parent()
+    if parent is None or parent.uids().real != process.uids().real:
+        return True
+    try:
+        return Path(parent.exe()).resolve() != Path(process.exe()).resolve()
+    except psutil.AccessDenied:
+        words = parent.cmdline()
+        return bool(words) and "python" not in Path(words[0]).name
+
+
+def _end(pid: int, created: float) -> bool:
+    """End a leash, which ends what it holds; kill it and all below it when it does not. True when it is gone."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if abs(process.create_time() - created) > 0.01 or _leashed(process) is None or not _is_orphan(process):
+            return True  # another process by now
+        below = process.children(recursive=True)
+        process.terminate()
+        process.send_signal(signal.SIGCONT)
+        for left in _alive([process, *below]):
+            left.kill()
+        return not _alive([process, *below])
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+
+
+def _alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Those that still run after `LEASH_SECONDS`; one that only waits to be collected by its new parent does not."""
+    deadline = time.monotonic() + LEASH_SECONDS
+    while (left := [process for process in processes if not _is_over(process)]) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
+
+
+def _is_over(process: psutil.Process) -> bool:
+    import psutil
+
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _folders(paths: Iterable[Path]) -> Iterator[Leftover]:
+    """Those of these folders that nobody has touched for a day."""
+    for path in paths:
+        if _is_stale(path):
+            yield Leftover("folder", f"{path} is older than a day", path)
+
+
+def _is_stale(path: Path) -> bool:
+    """True for a private folder of this user's in which nothing is younger than a day."""
+    try:
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            return False
+        times = [status.st_mtime, *(inner.lstat().st_mtime for inner in path.iterdir())]
+    except OSError:
+        return False
+    return time.time() - max(times) > OLD

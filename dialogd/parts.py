@@ -1,0 +1,62 @@
+"""What a prompt is made of: pieces that never change once they are there, in the order in which they change. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from dialogd.protocol.hashing import digest
+
+CHARACTERS_PER_TOKEN = 3  # fewer than the four of plain English: an estimate that errs on the safe side
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a prompt that never changes once it is there; `id` is `header`, `notes`, or an entry's.
+
+    `by` wrote it (an agent's id, USER, SYSTEM, "" for what is no entry). `re` names the debt that it answers; `sound`
+    is False for a turn that was edited afterwards. `marks` are the lines that the daemon added.
+    """
+
+    id: str
+    text: str
+    by: str = ""
+    re: str = ""
+    sound: bool = True
+    marks: str = ""
+
+    @property
+    def sha(self) -> str:
+        """What tells whether it is still the same."""
+        return digest(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What a model is asked: `system` never changes in a dialog, `parts` grow at their end, `now` is always new."""
+
+    system: str
+    parts: tuple[Part, ...]
+    now: str
+
+    @property
+    def body(self) -> str:
+        """All but the system prompt."""
+        return "\n\n".join([*(part.text for part in self.parts), self.now])
+
+    @property
+    def text(self) -> str:
+        """Everything, as one text."""
+        return f"{self.system}\n\n{self.body}"
+
+
+def tokens_of(text: str) -> int:
+    """About how many tokens a text has; rather too many than too few."""
+    return len(text) // CHARACTERS_PER_TOKEN + 1
+
+
+def fenced(text: str) -> str:
+    """Fence a text so that nothing in it can close the fence."""
+    longest = max((len(run) for run in re.findall(r"~{3,}", text)), default=2)
+    fence = "~" * (longest + 1)
+    return f"{fence}text\n{text}\n{fence}"

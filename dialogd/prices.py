@@ -1,0 +1,122 @@
+"""What tokens cost: list prices by model, and what a person says they are."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from dialogd.errors import BadInput
+
+MOST = 100_000.0  # dollars per million tokens; more is a slip of the pen
+_NUMBER = re.compile(r"[0-9]{1,9}(?:\.[0-9]{0,9})?|\.[0-9]{1,9}")
+
+# Under which name the price list knows a vendor.
+_PROVIDERS = MappingProxyType({"anthropic": "anthropic", "openai": "openai", "xai": "x-ai", "google": "google"})
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """US dollars per million tokens. `cached` and `write` fall back to `tokens_in` where nothing else is known.
+
+    A request with more than `over` tokens of input costs what `beyond` says, all of it.
+    """
+
+    tokens_in: float
+    tokens_out: float
+    cached: float | None = None
+    write: float | None = None
+    source: str = ""
+    over: int = 0
+    beyond: Price | None = None
+
+    def usd(self, tokens_in: int, tokens_out: int, cached: int = 0, cache_write: int = 0) -> float:
+        """What one request of so many tokens costs; `tokens_in` counts cached and written ones too."""
+        if self.beyond is not None and tokens_in > self.over:
+            return self.beyond.usd(tokens_in, tokens_out, cached, cache_write)
+        rest = max(tokens_in - cached - cache_write, 0)
+        read = self.tokens_in if self.cached is None else self.cached
+        write = self.tokens_in if self.write is None else self.write
+        return (rest * self.tokens_in + cached * read + cache_write * write + tokens_out * self.tokens_out) / 1e6
+
+
+FREE = Price(0.0, 0.0, source="free")
+
+
+def price_of(
+    model: str, vendor: str, override: str = "", table: Mapping[str, str] = MappingProxyType({})
+) -> Price | None:
+    """What `model` of `vendor` (`Anthropic`, `OpenAI`, `xAI`, `Google`; "" for none) costs; None when nobody knows.
+
+    `override` counts before `table` (model name to price, both as people write them), that before the price list.
+    Raises `BadInput` for a price that cannot be read.
+    """
+    if override.strip():
+        return parse_price(override)
+    name = model.strip().lower()
+    own = next((text for known, text in table.items() if known.strip().lower() == name), None)
+    if own is not None and name:
+        return parse_price(own, f"the price of {model}")
+    provider = _PROVIDERS.get(vendor.lower())
+    return _listed(name, provider) if provider and name else None
+
+
+def parse_price(text: str, what: str = "the price") -> Price:
+    """Read `IN/OUT`, `IN/OUT/CACHED` (dollars per million tokens) or `free`. Raises `BadInput`, naming `what` it is."""
+    if text.strip().lower() == "free":
+        return FREE
+    parts = [part.strip().removeprefix("$").strip() for part in text.split("/")]
+    numbers = [float(part) if _NUMBER.fullmatch(part) else math.inf for part in parts]
+    if len(numbers) not in (2, 3) or max(numbers) > MOST:
+        raise BadInput(
+            f"{what} {text[:60]!r} cannot be read",
+            fix="write IN/OUT or IN/OUT/CACHED in dollars per million tokens, such as 3/15 or 3/15/0.3; or free",
+        )
+    if not any(numbers):
+        return FREE
+    return Price(numbers[0], numbers[1], numbers[2] if len(numbers) == 3 else None, source="given")
+
+
+@lru_cache(maxsize=64)
+def _listed(model: str, provider: str) -> Price | None:
+    """The list price of today, from the offline price list; None for a model that is not in it."""
+    try:
+        from genai_prices.data_snapshot import get_snapshot
+    except ImportError:
+        return None
+    try:
+        _, found = get_snapshot().find_provider_model(model, None, provider, None)
+    except LookupError:
+        return None
+    return _read(found.get_prices(datetime.now(UTC)))
+
+
+def _read(listed: Any) -> Price | None:
+    """A price of the list as ours; None for a model that is not billed by tokens both ways."""
+    names = ("input_mtok", "output_mtok", "cache_read_mtok", "cache_write_mtok")
+    rates = [getattr(listed, name) for name in names]
+    if rates[0] is None or rates[1] is None:
+        return None
+    tiers = [tier for rate in rates for tier in getattr(rate, "tiers", ())]
+    if not tiers:
+        return _at(rates, 0)
+    over = min(tier.start for tier in tiers)
+    longest = max(tier.start for tier in tiers)
+    return replace(_at(rates, 0), over=over, beyond=_at(rates, longest + 1))
+
+
+def _at(rates: Sequence[Any], tokens: int) -> Price:
+    """The rates for a request of so many tokens of input."""
+    now = [None if rate is None else float(_tier(rate, tokens)) for rate in rates]
+    return Price(now[0] or 0.0, now[1] or 0.0, now[2], now[3], "list price")
+
+
+def _tier(rate: Any, tokens: int) -> Any:
+    """The rate that counts for so many tokens: some differ by the length of the request."""
+    passed = [tier.price for tier in getattr(rate, "tiers", ()) if tokens > tier.start]
+    return passed[-1] if passed else getattr(rate, "base", rate)

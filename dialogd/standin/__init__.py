@@ -1,0 +1,39 @@
+"""A server on the loopback that stands in for model APIs: what it answers, faults included, is a script's decision."""
+
+from dialogd.standin.answers import (
+    Answer,
+    Cut,
+    Drop,
+    EndEarly,
+    ErrorEvent,
+    Fail,
+    Garbage,
+    Hang,
+    Raw,
+    Say,
+    Script,
+    Stall,
+    Use,
+    in_order,
+)
+from dialogd.standin.seen import Seen
+from dialogd.standin.server import StandIn
+
+__all__ = [
+    "Answer",
+    "Cut",
+    "Drop",
+    "EndEarly",
+    "ErrorEvent",
+    "Fail",
+    "Garbage",
+    "Hang",
+    "Raw",
+    "Say",
+    "Script",
+    "Seen",
+    "Stall",
+    "StandIn",
+    "Use",
+    "in_order",
+]

@@ -1,0 +1,120 @@
+"""What the four wire formats have in common: what is read from a request, what is told in an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Protocol, TypeAlias
+
+Json: TypeAlias = dict[str, Any]
+
+SMALLEST_PIECE = 16  # characters of one event
+MOST_PIECES = 200
+THINKERS = frozenset({"assistant", "model"})
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a request holds: the system prompt, (role, text) of each message, results of tools, tools offered."""
+
+    system: str
+    messages: tuple[tuple[str, str], ...]
+    results: tuple[tuple[bool, str], ...] = ()
+    tools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What is answered. `tool` is (name, input); `number` tells one request's ids from another's."""
+
+    model: str
+    number: int
+    text: str
+    stop: str
+    tokens_in: int
+    tokens_out: int
+    cached: int = 0
+    cache_write: int = 0
+    thinking: str = ""
+    tool: tuple[str, Mapping[str, Any] | str] | None = None
+    boundary: int = 0  # a piece of the text ends after so many characters
+
+    def pieces(self) -> Iterator[str]:
+        """The text in small pieces."""
+        step = max(SMALLEST_PIECE, len(self.text) // MOST_PIECES)
+        for part in (self.text[: self.boundary], self.text[self.boundary :]):
+            yield from (part[start : start + step] for start in range(0, len(part), step))
+
+
+class Stage(Enum):
+    """Where in a stream an event stands: before the text, in it, after it."""
+
+    OPENING = 0
+    TEXT = 1
+    CLOSING = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event of a stream, as it goes over the wire; `carries` characters of the text."""
+
+    data: bytes
+    stage: Stage = Stage.OPENING
+    carries: int = 0
+
+
+class Form(Protocol):
+    """One wire format. `read` raises nothing: what it does not know it leaves out."""
+
+    def read(self, body: Json) -> Said: ...
+
+    def stream(self, reply: Reply, body: Json) -> Iterator[Event]: ...
+
+    def plain(self, reply: Reply, body: Json) -> object: ...
+
+    def failure(self, status: int, kind: str, message: str) -> Json: ...
+
+    def error_event(self, kind: str, message: str, failed: bool) -> bytes: ...
+
+
+def compact(value: object) -> str:
+    """JSON without blanks, in UTF-8."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def sse(value: object, name: str = "") -> bytes:
+    """One server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    data = value if isinstance(value, str) else compact(value)
+    return f"{head}data: {data}\n\n".encode()
+
+
+def dicts(value: object) -> list[Json]:
+    """The objects in a JSON list; nothing for anything else."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def text_of(content: object) -> str:
+    """The text of a message's content: a text, or the text of its parts."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(text for part in dicts(content) if isinstance(text := part.get("text"), str))
+
+
+def strings(values: Sequence[object]) -> tuple[str, ...]:
+    """The texts among some values."""
+    return tuple(value for value in values if isinstance(value, str))
+
+
+def since_the_model(messages: Sequence[Json]) -> list[Json]:
+    """The messages after the model's last one."""
+    last = max((i for i, message in enumerate(messages) if message.get("role") in THINKERS), default=-1)
+    return list(messages[last + 1 :])
+
+
+def with_system(system: str, messages: Sequence[tuple[str, str]]) -> tuple[str, tuple[tuple[str, str], ...]]:
+    """Move the messages that open a request and are no user's to its system prompt."""
+    first = next((i for i, (role, _) in enumerate(messages) if role not in ("system", "developer")), len(messages))
+    return "\n\n".join(text for text in (system, *(t for _, t in messages[:first])) if text), tuple(messages[first:])

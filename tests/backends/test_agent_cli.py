@@ -1,0 +1,269 @@
+"""The base of coding agents: what they are given, when they are trusted, how their sessions go on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dialogd.backends import Backend, Usage
+from dialogd.backends.agent_cli import AgentCLI
+from dialogd.backends.canary import prove
+from dialogd.backends.cli_probe import look
+from dialogd.backends.cli_reader import Words, failed
+from dialogd.backends.session import GOES_ON, INTRO
+from dialogd.errors import BackendError, BadInput
+from dialogd.standin import Hang, Say, Seen, StandIn
+from dialogd.testing.backend_contract import BackendContract
+from tests.backends.toy_cli import Bench, Thread, Toy, Unguarded, bench, install
+from tests.clis.rig import ask, counting, prompt, request, turn
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy, installed once: its canary sings once, too."""
+    return install(tmp_path_factory.mktemp("toy") / "bin")
+
+
+@pytest.fixture
+def toy(installed: Path, tmp_path: Path) -> Bench:
+    """A home and a state for the toy."""
+    return bench(installed, tmp_path)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Bench:
+    """A toy of one's own, of which no canary knows."""
+    return bench(install(tmp_path / "bin"), tmp_path)
+
+
+class TestToy(BackendContract):
+    """A coding agent keeps the contract of all backends."""
+
+    deterministic = False
+
+    @pytest.fixture(autouse=True)
+    def _stage(self, toy: Bench) -> Iterator[None]:
+        """A toy and two stand-ins: one answers, one never does."""
+        self.toy = toy
+        with StandIn(lambda seen: Say(f"About {seen.number}.")) as quick, StandIn(lambda _: Hang()) as slow:
+            self.quick, self.slow = quick, slow
+            yield
+
+    def make(self) -> Backend:
+        """One that answers."""
+        return Toy(self.toy.options(self.quick.url))
+
+    def make_slow(self) -> Backend:
+        """One whose service never answers."""
+        return Toy(self.toy.options(self.slow.url))
+
+    def make_failing(self) -> Backend:
+        """One whose service is not there."""
+        return Toy(self.toy.options("http://127.0.0.1:9"))
+
+
+class TestCanary:
+    """A CLI that was not seen to refuse is not used."""
+
+    async def test_it_is_asked_once_per_version_and_flags(self, own: Bench) -> None:
+        """The verdict is remembered; another version, or other flags, are proved anew."""
+        with StandIn(counting()) as server:
+            for _ in range(2):
+                await Toy(own.options(server.url)).prepare()
+                assert own.runs.count("\n") == 2
+            await Toy(own.options(server.url, effort="high")).prepare()
+            assert own.runs.count("\n") == 4
+            (own.bin / "version").write_text("1.2.4")
+            await Toy(own.options(server.url)).prepare()
+            assert own.runs.count("\n") == 6
+            assert not server.seen
+
+    @pytest.mark.parametrize(
+        ("manners", "why"),
+        [
+            ("obey", "it wrote 'made'"),
+            ("hooks", "it wrote 'made'"),
+            ("lies", "did not refuse 'write'"),
+            ("deaf", "were not all called"),
+            ("blind", "could not read"),
+            ("attach", "attached a file"),
+        ],
+    )
+    async def test_bad_manners_are_seen(self, own: Bench, manners: str, why: str) -> None:
+        """What writes, runs a project's hook, attaches files, or does not even try, is refused, and not remembered."""
+        with StandIn(counting()) as server:
+            backend = (Unguarded if manners == "attach" else Toy)(own.options(server.url, manners))
+            with pytest.raises(BackendError, match=why) as caught:
+                await ask(backend, prompt())
+            assert not server.calls
+        assert (caught.value.kind, caught.value.retryable) == ("unsafe", False)
+        assert "toy 1.2.3" in caught.value.cause
+        assert caught.value.fix
+        assert not (own.state.parent / "canary.json").exists()
+
+    async def test_the_strictest_level_that_holds_is_taken(self, own: Bench) -> None:
+        """A level that cannot read the project is passed over, and so is one that reads outside where it must not."""
+        with StandIn(counting()) as server:
+            for manners, level in (("", 0), ("blind at 0", 1), ("leaky", 1)):
+                backend = Toy(own.options(server.url, manners, state=own.state / manners / "a"))
+                await backend.prepare()
+                assert backend.level == level
+
+    async def test_a_program_without_a_version_is_refused(self, own: Bench) -> None:
+        """Nothing is known of what does not say what it is."""
+        (own.bin / "version").write_text("none")
+        verdict = await prove(Toy(own.options("http://127.0.0.1:9")))
+        assert not verdict.safe
+
+
+class TestKeys:
+    """Who is billed, and what a run sees."""
+
+    async def test_a_run_sees_what_is_its_own(self, toy: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The clean environment, its key and address, its own variables; nothing secret in its words."""
+        monkeypatch.setenv("OTHER_SECRET", "x")
+        with StandIn(counting()) as server:
+            variables = {"TOY_KEY": "sk-ant-test-1", "TOY_URL": server.url, "TOY_CONFIG": "c", "OPENAI_API_KEY": "x"}
+            backend = Toy(toy.options("", variables=variables))
+            await ask(backend, prompt())
+        run = json.loads(toy.runs.splitlines()[-1])
+        assert backend.secrets == ("sk-ant-test-1",)
+        assert {name: run["env"][name] for name in ("TOY_KEY", "TOY_CONFIG")} == {
+            "TOY_KEY": "sk-ant-test-1",
+            "TOY_CONFIG": "c",
+        }
+        assert not {"OTHER_SECRET", "OPENAI_API_KEY"} & set(run["env"])
+        assert "sk-ant-test-1" not in " ".join(run["argv"])
+        assert run["cwd"] == str((toy.state / "empty").resolve())
+
+    async def test_who_is_logged_in_pays_with_no_key(self, toy: Bench) -> None:
+        """An inherited key never bills a CLI that has a login, and its address is not taken either."""
+        (toy.home / "login").touch()
+        backend = Toy(toy.options("http://127.0.0.1:9"))
+        assert backend.secrets == ()
+        assert not {"TOY_KEY", "TOY_URL"} & set(backend.environment)
+
+    def test_an_address_needs_a_key(self, toy: Bench) -> None:
+        """A login is never sent to another address."""
+        with pytest.raises(BadInput, match="base-url"):
+            Toy(toy.options("", variables={}, base_url="http://127.0.0.1:9"))
+
+    def test_what_is_not_there_is_said_at_once(self, toy: Bench) -> None:
+        """A missing program, a missing project, a session that it cannot go on from."""
+        with pytest.raises(BadInput, match="not on PATH"):
+            Toy(toy.options("", environment={"PATH": str(toy.home), "HOME": str(toy.home)}))
+        with pytest.raises(BadInput, match="not a directory"):
+            Toy(toy.options("", project=toy.home / "nowhere"))
+        with pytest.raises(BadInput, match="cannot go on"):
+            Toy(toy.options("", resume="last"))
+
+    def test_a_look_names_version_and_payer(self, toy: Bench) -> None:
+        """Not there, no key, a key, a login."""
+        there = {"PATH": f"{toy.bin}:/usr/bin:/bin", "HOME": str(toy.home)}
+        assert not look(Toy, {"PATH": "/nowhere"}).here
+        assert look(Toy, there).fix == "run `toy login`"
+        keyed = look(Toy, {**there, "TOY_KEY": "k"})
+        assert (keyed.here, keyed.version, keyed.pays) == (True, "1.2.3", "the key in TOY_KEY")
+        (toy.home / "login").touch()
+        assert look(Toy, {**there, "TOY_KEY": "k"}).pays == "your Anthropic login"
+
+
+class TestTurns:
+    """Sessions, limits, and what was used."""
+
+    @pytest.mark.parametrize("kind", [Toy, Thread])
+    async def test_a_session_goes_on(self, toy: Bench, kind: type[AgentCLI]) -> None:
+        """The second turn sends only what is new, whether sessions can be forked or not."""
+        with StandIn(counting()) as server:
+            backend = kind(toy.options(server.url, "one thread" if kind is Thread else ""))
+            await ask(backend, prompt())
+            await ask(backend, prompt(turn(2, "A", "Reply of request 1.", re="1"), turn(3, "B", "No.")), re="3")
+            assert GOES_ON in server.calls[1].last
+            assert server.calls[1].prompt.count("Postgres or Redis?") == 1
+
+    async def test_a_thread_that_heard_what_it_did_not_answer_is_left(self, toy: Bench) -> None:
+        """Where a session cannot be forked, a turn that failed has spoilt it: the next begins anew."""
+        answers: list[Any] = [Say("Reply of request 1."), Hang(), Say("New.")]
+        with StandIn(lambda _: answers.pop(0)) as server:
+            backend = Thread(toy.options(server.url, "one thread"))
+            await ask(backend, prompt())
+            second = prompt(turn(2, "A", "Reply of request 1.", re="1"), turn(3, "B", "No."))
+            call = asyncio.create_task(ask(backend, second, re="3"))
+            async with asyncio.timeout(10):
+                while len(server.calls) < 2:
+                    await asyncio.sleep(0.01)
+            call.cancel()
+            await asyncio.wait((call,))
+            assert not psutil.Process().children(recursive=True)
+            await ask(backend, second, re="3")
+            assert INTRO in server.calls[2].last
+
+    async def test_a_lost_session_is_no_failure(self, toy: Bench) -> None:
+        """The whole dialog goes to a new one."""
+        with StandIn(counting()) as server:
+            backend = Toy(toy.options(server.url))
+            await ask(backend, prompt())
+            for path in (toy.home).glob("*.session"):
+                path.unlink()
+            text, _ = await ask(backend, prompt(turn(2, "A", "Reply of request 1.", re="1")), re="3")
+            assert text == "Reply of request 2."
+            assert INTRO in server.calls[1].last
+
+    async def test_usage_is_known_before_and_after(self, toy: Bench) -> None:
+        """A guess stands from the beginning, for what is interrupted; the figures follow."""
+        with StandIn(counting()) as server:
+            backend = Toy(toy.options(server.url))
+            used = [piece async for piece in backend.reply(request(prompt())) if isinstance(piece, Usage)]
+        assert used[0].estimated
+        assert used[0].tokens_in
+        assert (used[-1].tokens_in, used[-1].estimated) == (100, False)
+
+    async def test_too_long_a_prompt_is_refused_before(self, toy: Bench) -> None:
+        """No run is made of it."""
+        with StandIn(counting()) as server:
+            with pytest.raises(BackendError) as caught:
+                await ask(Toy(toy.options(server.url)), prompt(turn(2, "B", "x" * 100_001)))
+            assert (caught.value.kind, server.calls) == ("request", [])
+
+    async def test_mentions_of_files_go_and_come_back_as_text(self, toy: Bench) -> None:
+        """An `@` is sent so that it names no file, and a reply that quotes it is as the peer wrote it."""
+
+        def echo(seen: Seen) -> Say:
+            return Say(next(line for line in seen.last.split("\n") if "secret" in line))
+
+        with StandIn(echo) as server:
+            text, _ = await ask(Toy(toy.options(server.url, "attach")), prompt(turn(2, "B", "see @secret.txt, a@b.c")))
+        assert text == "see @secret.txt, a@b.c"
+
+
+@pytest.mark.parametrize(
+    ("message", "status", "kind", "again"),
+    [
+        ("Not logged in · Please run /login", None, "auth", False),
+        ("Invalid API key", 401, "auth", False),
+        ("You've hit your weekly limit · resets Monday", 429, "limit", False),
+        ("exceeded retry limit, last status: 429 Too Many Requests", None, "busy", True),
+        ("unexpected status 401 Unauthorized", None, "auth", False),
+        ("The model `x` does not exist or you do not have access to it.", None, "request", False),
+        ("Prompt is too long", None, "request", False),
+        ("API Error: 500", 500, "failed", True),
+        ("API Error: Repeated 529 Overloaded errors", None, "busy", True),
+        ("Incomplete response returned, reason: max_output_tokens", None, "cut", False),
+        ("API Error: JSON Parse error", None, "garbled", True),
+        ("stream disconnected before completion", None, "network", True),
+        ("Something else", None, "failed", True),
+        ("Something else", 418, "failed", False),
+    ],
+)
+def test_words_of_a_failure_are_understood(message: str, status: int | None, kind: str, again: bool) -> None:
+    """The service's status counts most, then what the CLI says."""
+    error = failed(Words("toy", "log in"), message, status)
+    assert (error.kind, error.retryable) == (kind, again)
+    assert error.cause.startswith("toy failed: ")
+    assert error.fix

@@ -1,0 +1,329 @@
+"""Every way in which a model API fails: what is said of it, whether it is tried again, what arrived, what it cost."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+import pytest_asyncio
+
+from dialogd.backends.faults import retry_after
+from dialogd.backends.limiter import Limiter
+from dialogd.call import ATTEMPTS, Call, ask
+from dialogd.errors import BackendError
+from dialogd.standin import (
+    Answer,
+    Cut,
+    Drop,
+    EndEarly,
+    ErrorEvent,
+    Fail,
+    Garbage,
+    Hang,
+    Raw,
+    Say,
+    Script,
+    Seen,
+    Stall,
+    StandIn,
+    Use,
+    in_order,
+)
+from tests.backends.apis import API, FORMS, KEY, TEXT, make, outcome, request
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+HALF = TEXT[:40]
+SILENCE = 0.2  # seconds that a stream may rest in these tests
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What the service does, and what must come of it.
+
+    `says` stands in the error's cause; `billed` is False where it is known that nothing was.
+    """
+
+    name: str
+    answer: Answer
+    kind: str
+    retryable: bool
+    says: str = ""
+    partial: str = ""
+    billed: bool = True
+    retry_after: float | None = None
+    forms: tuple[str, ...] = FORMS
+
+
+def fails(status: int, kind: str, retryable: bool, **more: object) -> Fault:
+    """A status that is an error."""
+    return Fault(f"status {status}", Fail(status), kind, retryable, f"answered {status}", billed=False, **more)  # type: ignore[arg-type]
+
+
+def spent(status: int, code: str) -> Raw:
+    """A spending limit in Anthropic's words."""
+    error = {"type": "rate_limit_error", "message": "Limit reached.", "details": {"error_code": code}}
+    return Raw(json.dumps({"type": "error", "error": error}).encode(), status)
+
+
+ALL_FAULTS = (
+    fails(400, "request", False),
+    fails(401, "auth", False),
+    fails(402, "limit", False),
+    fails(403, "auth", False),
+    fails(404, "request", False),
+    fails(413, "request", False),
+    fails(422, "request", False),
+    fails(429, "busy", True),
+    fails(500, "failed", True),
+    fails(503, "busy", True),
+    fails(529, "busy", True),
+    Fault("429, retry-after", Fail(429, retry_after=0.1), "busy", True, "429", billed=False, retry_after=0.1),
+    Fault("529, retry-after", Fail(529, retry_after=0.1), "busy", True, "529", billed=False, retry_after=0.1),
+    Fault("529, not again", Fail(529, headers=(("x-should-retry", "false"),)), "busy", False, "529", billed=False),
+    Fault("502 with a page", Fail(502, html=True), "failed", True, "502: a page titled '502 Bad", billed=False),
+    Fault("500 with broken JSON", Fail(500, garbage=True), "failed", True, "answered 500", billed=False),
+    Fault("no quota", Fail(429, "insufficient_quota", retry_after=9), "limit", False, "429", billed=False),
+    Fault("no credit", Fail(400, message="Your credit balance is too low"), "limit", False, "credit", billed=False),
+    Fault("spend limit", spent(429, "enforced_spend_limit_reached"), "limit", False, "429", billed=False),
+    Fault("policy", Fail(400, "content_policy_violation"), "refusal", False, "400", billed=False),
+    Fault("drop", Drop(), "network", True, "broke before the reply began"),
+    Fault("reset", Drop(reset=True), "network", True, "broke before the reply began"),
+    Fault("hang", Hang(), "timeout", True, "fell silent"),
+    Fault("stall", Stall(TEXT, 40), "timeout", True, "fell silent", HALF),
+    Fault("stall at once", Stall(TEXT, 0), "timeout", True, "fell silent"),
+    Fault("cut", Cut(TEXT, 40), "network", True, "broke in mid-reply", HALF),
+    Fault("clean early end", EndEarly(TEXT, 40), "cut", True, "ended before the reply did", HALF),
+    Fault("end at once", EndEarly(TEXT, 0), "cut", True, "ended before the reply did"),
+    Fault("error event", ErrorEvent(after=40, text=TEXT), "busy", True, "broke off the reply: Overloaded", HALF),
+    Fault("rate event", ErrorEvent("rate_limit_exceeded", "Slow down"), "busy", True, "Slow down"),
+    Fault("unknown event", ErrorEvent("new_error", "What?"), "failed", True, "What?"),
+    Fault("hopeless event", ErrorEvent("invalid_request_error", "No."), "request", False, "No."),
+    Fault("failed", ErrorEvent("server_error", "Oh", 40, TEXT, failed=True), "failed", True, "Oh", HALF),
+    Fault("bad JSON", Garbage("body"), "garbled", True, "application/json instead of a stream"),
+    Fault("page", Garbage("html"), "garbled", True, "text/html instead of a stream"),
+    Fault("no HTTP", Garbage("noise"), "network", True, "broke before the reply began"),
+    Fault("refusal", Say("I will not.", "refusal"), "refusal", False, "refused"),
+    Fault("filter", Say(HALF, "content_filter"), "refusal", False, "refused", forms=("chat", "responses")),
+    Fault("length", Say(TEXT, "max_tokens"), "cut", False, "cut at 8192 tokens", TEXT),
+    Fault("thought only", Say("", "max_tokens", thinking="Hm."), "cut", False, "thought until its 8192 tokens"),
+    Fault("empty", Say(""), "empty", True, "no text"),
+    Fault("blank", Say(" \n\n"), "empty", True, "no text", " \n\n"),
+    Fault("tool", Use("read", {"path": "x"}, TEXT), "garbled", True, "tool", TEXT, forms=("messages", "chat")),
+    Fault("pause", Say(TEXT, "pause_turn"), "cut", True, "paused", TEXT, forms=("messages",)),
+    Fault("window", Say(TEXT, "model_context_window_exceeded"), "cut", False, "window", TEXT, forms=("messages",)),
+    Fault("unknown stop", Say(TEXT, "tired {x}"), "failed", True, "unknown here: tired {x}", TEXT, forms=FORMS[:2]),
+)  # fmt: skip
+ROWS = [pytest.param(form, fault, id=f"{form}: {fault.name}") for fault in ALL_FAULTS for form in fault.forms]
+
+
+class Desk:
+    """A stand-in, and a patient and a hurried backend for each form; shared, because making them costs the most."""
+
+    def __init__(self) -> None:
+        self._script: Script = in_order(Say(TEXT))
+        self._before = 0
+        self.server = StandIn(self._answer)
+        self._patient = {form: make(form, self.server) for form in FORMS}
+        self._hurried = {form: make(form, self.server) for form in FORMS}
+        for backend in self._hurried.values():
+            backend.silence = SILENCE
+
+    def _answer(self, seen: Seen) -> Answer:
+        return self._script(seen)
+
+    def against(self, form: str, *answers: Answer) -> API:
+        """The backend, whose service gives these answers from now on, the last one for ever."""
+        self._script = in_order(*answers)
+        self._before = len(self.server.calls)
+        rests = any(isinstance(answer, Hang | Stall) for answer in answers)
+        backend = (self._hurried if rests else self._patient)[form]
+        backend.limiter = Limiter("stand-in", form)
+        backend.limiter.pause, backend.limiter.stagger = 0.01, 0.0
+        return backend
+
+    @property
+    def calls(self) -> list[Seen]:
+        """The requests since then."""
+        return self.server.calls[self._before :]
+
+    async def close(self) -> None:
+        """End everything."""
+        for backend in (*self._patient.values(), *self._hurried.values()):
+            await backend.close()
+        self.server.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def desk() -> AsyncIterator[Desk]:
+    """What the tests of this module share."""
+    shared = Desk()
+    yield shared
+    await shared.close()
+
+
+async def called(backend: API, deadline: float = 20.0) -> str:
+    """The reply as the daemon asks for it, attempts and all."""
+    return await ask(backend, request(), Call(), deadline=deadline, retry_wait=0.01, on_line=lambda line: None)
+
+
+@pytest.mark.parametrize(("form", "fault"), ROWS)
+async def test_a_fault_has_its_kind_its_words_and_its_attempts(desk: Desk, form: str, fault: Fault) -> None:
+    """One call says what happened in the table's terms; the daemon asks three times where that may help, else once."""
+    backend = desk.against(form, fault.answer)
+    found = await outcome(backend)
+    error = found.failed
+    assert (error.kind, error.retryable, error.partial) == (fault.kind, fault.retryable, fault.partial)
+    assert error.retry_after == fault.retry_after
+    assert fault.says in error.cause
+    assert found.usages[0].estimated
+    assert ((found.usage.tokens_in or 0) > 0) == fault.billed
+    for line in (error.cause, error.fix):
+        assert line.strip()
+        assert "\n" not in line
+        assert not re.search(r"\{[a-w]", line), "a name that was not filled in"
+        assert len(line) <= 400
+    with pytest.raises(BackendError) as caught:
+        await called(backend)
+    assert (caught.value.kind, caught.value.partial) == (fault.kind, fault.partial)
+    assert len(desk.calls) == 1 + (ATTEMPTS if fault.retryable else 1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "answer",
+    [Fail(529), Drop(), Cut(TEXT, 40), EndEarly(TEXT, 40), ErrorEvent(after=40), Garbage("html"), Stall(TEXT), Say("")],
+    ids=lambda answer: type(answer).__name__,
+)
+async def test_the_second_attempt_brings_the_whole_reply(desk: Desk, form: str, answer: Answer) -> None:
+    """After a fault that passes, the reply is the second attempt's alone."""
+    backend = desk.against(form, answer, Say(TEXT))
+    assert await called(backend) == TEXT
+    assert len(desk.calls) == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_what_the_service_asks_for_is_waited_for(desk: Desk, form: str) -> None:
+    """`Retry-After` is obeyed."""
+    backend = desk.against(form, Fail(429, retry_after=0.4), Say(TEXT))
+    assert await called(backend) == TEXT
+    first, second = desk.calls
+    assert 0.4 <= second.at - first.at < 3.0
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("answer", [Hang(), Stall(TEXT, 40), Fail(429, retry_after=60)], ids=["hang", "stall", "busy"])
+async def test_the_deadline_ends_every_wait(desk: Desk, form: str, answer: Answer) -> None:
+    """A service that never answers, or asks for more time than there is, costs the turn's time limit and no more."""
+    backend = desk.against(form, answer)
+    await outcome(backend)  # the SDK is imported by now
+    backend = make(form, desk.server)
+    backend.silence = 600.0
+    began = time.monotonic()
+    with pytest.raises(BackendError) as caught:
+        await called(backend, deadline=0.4)
+    await backend.close()
+    assert caught.value.kind == "timeout"
+    assert caught.value.partial == (HALF if isinstance(answer, Stall) else "")
+    assert 0.3 < time.monotonic() - began < 2.0
+    assert len(desk.calls) == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_nobody_listening_is_told_with_the_address(form: str) -> None:
+    """A refused connection names the address, may be tried again, and has cost nothing."""
+    backend = make(form, "http://127.0.0.1:9")
+    found = await outcome(backend)
+    await backend.close()
+    assert (found.failed.kind, found.failed.retryable) == ("network", True)
+    assert "127.0.0.1:9" in found.failed.cause
+    assert (found.usage.tokens_in, found.usage.tokens_out, found.usage.estimated) == (0, 0, False)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Fail(401, message=f"invalid x-api-key: {KEY}"),
+        Fail(500, message=f"{KEY}\nand more {KEY}"),
+        ErrorEvent("api_error", f"key {KEY} broke"),
+        Say(f"I refuse {KEY}", "refusal"),
+        Raw(f"<html><title>{KEY}</title></html>".encode(), 502, "text/html"),
+        Raw(f"plain {KEY}".encode(), 503, "text/plain"),
+    ],
+    ids=["401", "500", "event", "refusal", "title", "text"],
+)
+async def test_no_error_quotes_the_key(desk: Desk, form: str, answer: Answer) -> None:
+    """Whatever a service says, its error does not carry the key that was sent."""
+    backend = desk.against(form, answer)
+    error = (await outcome(backend)).failed
+    assert KEY not in f"{error.cause} {error.fix} {error}"
+    assert KEY[-12:] not in f"{error.cause} {error.fix} {error}"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("kind", ["line", "utf8"])
+async def test_damaged_bytes_never_end_in_another_kind_of_error(desk: Desk, form: str, kind: str) -> None:
+    """A damaged line either spoils nothing but itself, or the reply is garbled; there is no third way."""
+    backend = desk.against(form, Garbage(kind, TEXT))  # type: ignore[arg-type]
+    found = await outcome(backend)
+    assert found.error is None or (found.error.kind, found.error.retryable) == ("garbled", True)
+    assert found.text[:8] in TEXT
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    "event",
+    ["5", "[]", "null", '"x"', "{}", '{"type":"message_start"}', '{"type":"response.completed"}', '{"choices":[{}]}'],
+)
+async def test_events_of_another_shape_are_garbled_or_cut(desk: Desk, form: str, event: str) -> None:
+    """Events that are JSON and no events of this API make a backend error, too."""
+    body = f"event: message_start\ndata: {event}\n\n".encode()
+    backend = desk.against(form, Raw(body, 200, "text/event-stream"))
+    error = (await outcome(backend)).failed
+    assert (error.kind, error.retryable) in {("garbled", True), ("cut", True)}
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_failure_in_mid_reply_is_accounted_for(desk: Desk, form: str) -> None:
+    """What was read and written before a cut is in the account, marked as estimated."""
+    backend = desk.against(form, Cut("word " * 4000, 12_000))
+    found = await outcome(backend)
+    assert found.usage.estimated
+    assert (found.usage.tokens_in or 0) > 0
+    assert (found.usage.tokens_out or 0) >= 3000
+    assert len(found.usages) > 4, "told while it arrives: an interrupted call is accounted for by the last one"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": " 1.5 "}, 1.5),
+        ({"retry-after": "7", "retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": ""}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "inf"}, None),
+        ({"retry-after": "Wed, 99 Oct 99999 07:28:00 GMT"}, None),
+        ({"retry-after-ms": "soon"}, None),
+    ],
+)
+async def test_a_wait_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
+    """Seconds, milliseconds, a date; what cannot be read counts as not said."""
+    assert retry_after(headers) == seconds
+
+
+async def test_a_wait_until_a_date_ends_then() -> None:
+    """A date in a minute is a minute."""
+    date = format_datetime(datetime.now(UTC) + timedelta(seconds=60), usegmt=True)
+    assert 57 <= (retry_after({"retry-after": date}) or 0) <= 60

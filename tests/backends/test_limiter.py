@@ -1,0 +1,175 @@
+"""The limiter: who shares a key waits together, never longer than the cap, and damage to its file harms nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from dialogd.backends.limiter import LONGEST, PAUSE, Limiter
+from dialogd.errors import BackendError
+from dialogd.standin import Fail, Say, StandIn, in_order
+from tests.backends.apis import FORMS, KEY, TEXT, make, outcome
+
+
+def pair(tmp_path: Path, other_key: str = KEY) -> tuple[Limiter, Limiter]:
+    """Two agents' limiters, in folders beside each other."""
+    a = Limiter("api.example", KEY, tmp_path / "A")
+    return a, Limiter("api.example", other_key, tmp_path / "B")
+
+
+def busy(retry_after: float | None = None, kind: str = "busy") -> BackendError:
+    """What a service says that is asked too often."""
+    return BackendError("429", fix="wait", retryable=True, retry_after=retry_after, kind=kind)
+
+
+async def test_nobody_waits_without_a_reason(tmp_path: Path) -> None:
+    """A key that nobody complained about may be used at once."""
+    began = time.monotonic()
+    await pair(tmp_path)[0].ready()
+    assert time.monotonic() - began < 0.2
+    assert not list(tmp_path.iterdir())
+
+
+async def test_what_one_agent_was_told_holds_for_the_others(tmp_path: Path) -> None:
+    """After one agent was told to wait, another one on the same key waits, too, and then goes on."""
+    told, other = pair(tmp_path)
+    told.hold(0.3)
+    other.stagger = 0.0
+    assert 0.1 < other.left <= 0.3
+    began = time.monotonic()
+    await other.ready()
+    assert 0.1 < time.monotonic() - began < 2.0
+    assert other.left == 0.0
+
+
+async def test_another_key_is_not_held_back(tmp_path: Path) -> None:
+    """Agents on different keys, or at different services, do not wait for each other."""
+    told, other = pair(tmp_path, other_key="another")
+    told.hold(30)
+    assert other.left == 0.0
+    assert Limiter("elsewhere", KEY, tmp_path / "A").left == 0.0
+
+
+def test_without_a_folder_it_holds_in_this_process_alone() -> None:
+    """A backend without a state folder still heeds what it was told."""
+    alone = Limiter("api.example", KEY)
+    alone.hold(30)
+    assert alone.left > 29
+    assert Limiter("api.example", KEY).left == 0.0
+
+
+def test_the_longer_wait_stays(tmp_path: Path) -> None:
+    """A short wait does not shorten a long one that another agent was told, in either order."""
+    a, b = pair(tmp_path)
+    a.hold(40)
+    b.hold(1)
+    assert a.left > 39
+    assert b.left > 39
+    b.hold(80)
+    assert a.left > 79
+
+
+def test_no_wait_is_longer_than_the_cap(tmp_path: Path) -> None:
+    """A service that asks for an hour holds the others back for two minutes; the one that was told has its own wait."""
+    a, b = pair(tmp_path)
+    a.hold(3600)
+    assert LONGEST - 1 < b.left <= LONGEST
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"5",
+        b"{}",
+        b'{"not_before": "soon"}',
+        b'{"not_before": null}',
+        b'{"not_before": NaN}',
+        b'{"not_before": Infinity}',
+        b'{"not_before": 1e400}',
+        b'{"not_before": 1' + b"0" * 5000 + b"}",
+        b'{"not_before": 99999999999}',
+        b'{"not_before": -5}',
+        b"\xff\xfe\x00",
+        b"[" * 100_000,
+    ],
+)
+async def test_a_damaged_file_holds_nobody_back(tmp_path: Path, content: bytes) -> None:
+    """Whatever stands in the file, it neither stops anybody nor raises; the next complaint mends it."""
+    a, b = pair(tmp_path)
+    a.hold(30)
+    assert a.file is not None
+    a.file.write_bytes(content)
+    assert b.left == 0.0
+    await b.ready()
+    b.hold(20)
+    assert Limiter("api.example", KEY, tmp_path / "C").left > 19
+
+
+def test_the_file_names_nothing_and_nobody_else_reads_it(tmp_path: Path) -> None:
+    """Its folder is the person's alone; neither key nor service stands in name or content; nothing else is left."""
+    a, _ = pair(tmp_path)
+    a.hold(30)
+    (file,) = (tmp_path / "limits").iterdir()
+    assert file == a.file
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert json.loads(file.read_text()).keys() == {"not_before"}
+    assert KEY not in f"{file} {file.read_text()}"
+    assert "example" not in f"{file.name} {file.read_text()}"
+
+
+def test_a_folder_that_cannot_be_written_still_holds_here(tmp_path: Path) -> None:
+    """Without a file to share, the agent that was told waits by itself."""
+    (tmp_path / "limits").write_text("a file where the folder should be")
+    a, b = pair(tmp_path)
+    a.hold(30)
+    assert a.left > 29
+    assert b.left == 0.0
+
+
+def test_only_complaints_are_heeded(tmp_path: Path) -> None:
+    """Other failures hold nobody back; a complaint without a time holds for a short while."""
+    a, b = pair(tmp_path)
+    a.heed(busy(kind="network", retry_after=60))
+    assert b.left == 0.0
+    a.heed(busy())
+    assert 0 < b.left <= PAUSE
+    a.heed(busy(60))
+    assert b.left > 59
+
+
+async def test_those_who_waited_do_not_knock_together(tmp_path: Path) -> None:
+    """Agents that waited for the same moment go on a little apart."""
+    told, _ = pair(tmp_path)
+    told.hold(0.1)
+    ends: list[float] = []
+
+    async def wait() -> None:
+        limiter = Limiter("api.example", KEY, tmp_path / "B")
+        limiter.stagger = 0.4
+        await limiter.ready()
+        ends.append(time.monotonic())
+
+    await asyncio.gather(*(wait() for _ in range(12)))
+    assert max(ends) - min(ends) > 0.05
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("status", [429, 529])
+async def test_a_backend_waits_for_what_another_ones_service_said(tmp_path: Path, form: str, status: int) -> None:
+    """After one agent's 429 or 529, the other agent's call on the same key comes only when the time is over."""
+    with StandIn(in_order(Fail(status, retry_after=0.5), Say(TEXT))) as server:
+        a, b = (make(form, server, state=tmp_path / agent) for agent in "AB")
+        assert (await outcome(a)).failed.kind == "busy"
+        assert (await outcome(b)).text == TEXT
+        first, second = server.calls
+        assert second.at - first.at >= 0.45
+        for backend in (a, b):
+            await backend.close()

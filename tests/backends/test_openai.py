@@ -1,0 +1,413 @@
+"""The `openai` backend and its presets: what is sent where, with whose key; faults are in test_api_faults.py."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+import pytest
+
+from dialogd.backends import Backend, Options, Request, load_backend, probe
+from dialogd.backends.ollama import ROOM, address
+from dialogd.backends.openai import OpenAI
+from dialogd.backends.service import MAX_TOKENS, Reply, Thoughts
+from dialogd.errors import BadInput
+from dialogd.parts import tokens_of
+from dialogd.prices import FREE
+from dialogd.standin import Answer, Say, Seen, StandIn, in_order
+from dialogd.testing.backend_contract import BackendContract
+from tests.backends.apis import KEY, TEXT, make, outcome, request
+from tests.backends.test_anthropic import by_model
+
+OTHER = "sk-other-9876543210fedcba9876543210"
+BOTH = ("chat", "responses")
+
+
+class Contract(BackendContract):
+    """The contract, against the stand-in."""
+
+    api: ClassVar[str]
+
+    @pytest.fixture(autouse=True)
+    def _service(self) -> Iterator[None]:
+        with StandIn(by_model) as self.server:
+            yield
+
+    def make(self) -> Backend:
+        """One that answers."""
+        return make(self.api, self.server)
+
+    def make_slow(self) -> Backend:
+        """One whose text takes long."""
+        return make(self.api, self.server, model="slow")
+
+    def make_failing(self) -> Backend:
+        """One whose key is refused."""
+        return make(self.api, self.server, model="failing")
+
+
+class TestChat(Contract):
+    """Chat Completions."""
+
+    api = "chat"
+
+
+class TestResponses(Contract):
+    """Responses."""
+
+    api = "responses"
+
+
+del Contract  # it is no test of its own
+
+
+def official(variant: str = "gpt", **changes: object) -> OpenAI:
+    """A backend at its vendor's own address; it is not asked."""
+    variables = {"OPENAI_API_KEY": KEY, "XAI_API_KEY": OTHER}
+    return OpenAI(Options(variant, model="gpt-6.1-sol", variables=variables, **changes))  # type: ignore[arg-type]
+
+
+async def asked(api: str, asking: Request | None = None, said: Answer | None = None, **changes: object) -> Seen:
+    """What the service sees of one reply."""
+    with StandIn(in_order(said or Say(TEXT))) as server:
+        backend = make(api, server, **changes)
+        await outcome(backend, asking)
+        await backend.close()
+        (seen,) = server.calls
+        return seen
+
+
+async def test_chat_sends_two_messages_with_what_changes_last() -> None:
+    """The system prompt, then everything else, in the order in which it changes."""
+    seen = await asked("chat", request("header", "first", now="your turn"), effort="low", max_tokens=99)
+    assert seen.path == "/v1/chat/completions"
+    assert seen.body == {
+        "model": "gpt-6.1-sol",
+        "messages": [
+            {"role": "system", "content": "You are A."},
+            {"role": "user", "content": "header\n\nfirst\n\nyour turn"},
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "max_tokens": 99,
+        "reasoning_effort": "low",
+    }
+
+
+async def test_responses_sends_instructions_and_keeps_nothing_at_the_vendor() -> None:
+    """The system prompt as instructions; the vendor is asked not to store the dialog."""
+    seen = await asked("responses", request("header", now="your turn"), effort="high", max_tokens=99)
+    assert seen.path == "/v1/responses"
+    assert seen.body == {
+        "model": "gpt-6.1-sol",
+        "instructions": "You are A.",
+        "input": "header\n\nyour turn",
+        "stream": True,
+        "store": False,
+        "max_output_tokens": 99,
+        "reasoning": {"effort": "high"},
+    }
+
+
+@pytest.mark.parametrize("api", BOTH)
+def test_openai_itself_is_told_which_calls_belong_together(api: str) -> None:
+    """A key for the cache goes to OpenAI's own address alone: the same for one agent's turns, another for another's."""
+    asking, prompt = request(), request().prompt()
+    body = official(api=api).question(asking, prompt, 99)
+    again = official(api=api).question(asking, prompt, 99)
+    assert body["prompt_cache_key"] == again["prompt_cache_key"]
+    assert len(body["prompt_cache_key"]) <= 64
+    other = asking.dialog.header.agent("B")
+    assert other is not None
+    another = official(api=api).question(Request(asking.dialog, other, 2, asking.file, asking.prompt), prompt, 99)
+    assert another["prompt_cache_key"] != body["prompt_cache_key"]
+    assert "prompt_cache_key" not in official("grok", api=api).question(asking, prompt, 99)
+    assert body["max_completion_tokens" if api == "chat" else "max_output_tokens"] == 99
+    assert "max_tokens" not in body
+
+
+@pytest.mark.parametrize("api", BOTH)
+async def test_every_request_begins_as_the_last_one_did(api: str) -> None:
+    """Over ten turns, all but the last words of a request are the beginning of the next one."""
+    parts, last = ["header " * 100], ""
+    with StandIn(in_order(Say(TEXT))) as server:
+        backend = make(api, server)
+        for turn in range(10):
+            parts += [f"turn {turn} of A " * 50, f"turn {turn} of B " * 50]
+            await outcome(backend, request(*parts, now=f"now {turn}"))
+            stable = server.calls[-1].prompt.removesuffix(f"now {turn}")
+            assert stable.startswith(last)
+            assert len(stable) > 0.9 * len(server.calls[-1].prompt)
+            last = stable
+        await backend.close()
+
+
+@pytest.mark.parametrize("api", BOTH)
+async def test_what_it_used_is_estimated_first_and_reported_last(api: str) -> None:
+    """Tokens read include the cached ones; thinking is no part of the reply."""
+    with StandIn(in_order(Say(TEXT, tokens_in=1000, tokens_out=77, cached=600, thinking="hm"))) as server:
+        backend = make(api, server)
+        found = await outcome(backend)
+        await backend.close()
+    assert found.text == TEXT
+    assert found.usages[0].estimated
+    assert found.usages[0].tokens_in == tokens_of(request().prompt().text)
+    assert not found.usage.estimated
+    assert (found.usage.tokens_in, found.usage.tokens_out, found.usage.cached) == (1000, 77, 600)
+
+
+OPENAI, XAI, ROUTER = "https://api.openai.com/v1", "https://api.x.ai/v1", "https://openrouter.ai/api/v1"
+EUROPE, LM, GATE = "https://eu.api.openai.com/v1", "http://lm:1/v1", "http://gate/v1"
+KO, KX, KR = {"OPENAI_API_KEY": "o"}, {"XAI_API_KEY": "x"}, {"OPENROUTER_API_KEY": "r"}
+
+
+def at(url: str) -> dict[str, str]:
+    """OpenAI's key and an address, set together."""
+    return {**KO, "OPENAI_BASE_URL": url}
+
+
+@pytest.mark.parametrize(
+    ("variant", "base_url", "variables", "url", "key", "api"),
+    [
+        ("", "", KO, OPENAI, "o", "responses"),
+        ("gpt", "", KO | KX, OPENAI, "o", "responses"),
+        ("grok", "", KO | KX, XAI, "x", "responses"),
+        # A server of one's own gets a key only where it was set together with its address.
+        ("", "", at(LM), LM, "o", "chat"),
+        ("", LM, KO | KX | KR, LM, "", "chat"),
+        ("", LM, at("http://lm:1"), LM, "o", "chat"),
+        ("", LM, at("http://lm:2/v1"), LM, "", "chat"),
+        ("", LM, {}, LM, "", "chat"),
+        # A gateway for a vendor that is named gets that vendor's key.
+        ("gpt", GATE, KO | KX, GATE, "o", "chat"),
+        ("grok", GATE, KO | KX, GATE, "x", "chat"),
+        # OPENAI_BASE_URL says nothing about xAI.
+        ("grok", "", at(LM) | KX, XAI, "x", "responses"),
+        # Another vendor's address gets that vendor's key, unless another one was set together with it.
+        ("", ROUTER, KO | KR, ROUTER, "r", "chat"),
+        ("gpt", XAI, KO | KX, XAI, "x", "responses"),
+        ("", "", at(ROUTER), ROUTER, "o", "chat"),
+        ("", "", at(ROUTER) | KR, ROUTER, "r", "chat"),
+        ("gpt", EUROPE, KO, EUROPE, "o", "responses"),
+        ("", "https://api.openai.com.example.org", KO, "https://api.openai.com.example.org", "", "chat"),
+    ],
+)
+def test_each_address_gets_its_own_key_and_no_other(
+    variant: str, base_url: str, variables: dict[str, str], url: str, key: str, api: str
+) -> None:
+    """Address, key and API by preset, option and variable; the API can be chosen."""
+    backend = OpenAI(Options(variant, model="m", variables=variables, base_url=base_url))
+    assert (backend.service.url, backend.service.key, backend.api) == (url, key, api)
+    assert backend.secrets == ((key,) if key else ())
+    for chosen in BOTH:
+        assert OpenAI(Options(variant, model="m", variables=variables, base_url=base_url, api=chosen)).api == chosen
+
+
+@pytest.mark.parametrize(
+    ("variant", "base_url", "variables", "missing"),
+    [
+        ("", "", {}, "OPENAI_API_KEY"),
+        ("gpt", "", KX, "OPENAI_API_KEY"),
+        ("grok", "", KO, "XAI_API_KEY"),
+        ("", ROUTER, KO, "OPENROUTER_API_KEY"),
+        ("gpt", "https://api.anthropic.com/v1", KO, "ANTHROPIC_API_KEY"),
+    ],
+)
+def test_a_vendor_without_its_key_is_refused(
+    variant: str, base_url: str, variables: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first call, naming the variable, whatever this process's environment holds."""
+    for name in ("OPENAI_API_KEY", "XAI_API_KEY", "OPENAI_ADMIN_KEY"):
+        monkeypatch.setenv(name, OTHER)
+    with pytest.raises(BadInput) as caught:
+        OpenAI(Options(variant, model="m", variables=variables, base_url=base_url))
+    assert missing in caught.value.fix
+
+
+@pytest.mark.parametrize("api", BOTH)
+async def test_nothing_comes_from_this_process_alone(api: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys, organization, headers of the environment stay at home unless they are in the variables."""
+    for name, value in {
+        "OPENAI_API_KEY": OTHER,
+        "OPENAI_ADMIN_KEY": OTHER,
+        "OPENAI_ORG_ID": f"org-{OTHER}",
+        "OPENAI_PROJECT_ID": f"proj-{OTHER}",
+        "OPENAI_BASE_URL": "http://127.0.0.1:9",
+        "OPENAI_CUSTOM_HEADERS": f"X-Other: {OTHER}\nauthorization: Bearer {OTHER}",
+    }.items():
+        monkeypatch.setenv(name, value)
+    seen = await asked(api)
+    assert seen.headers["authorization"] == f"Bearer {KEY}"
+    assert OTHER not in str(seen.headers)
+    assert "openai-organization" not in seen.headers
+    own = {"OPENAI_API_KEY": KEY, "OPENAI_ORG_ID": "org-mine", "OPENAI_CUSTOM_HEADERS": "X-Team: blue"}
+    mine = await asked(api, variables=own)
+    assert (mine.headers["openai-organization"], mine.headers["x-team"]) == ("org-mine", "blue")
+    assert OTHER not in str(mine.headers)
+    grok = await asked(api, variant="grok", variables={**own, "XAI_API_KEY": "xai-key"})
+    assert grok.headers["authorization"] == "Bearer xai-key"
+    assert not {"openai-organization", "x-team"} & grok.headers.keys()
+
+
+async def test_a_server_that_wants_a_key_is_told_apart_from_a_wrong_key() -> None:
+    """Where no key was sent, the fix says how to pair one with the address."""
+    with StandIn(in_order(Say(TEXT)), key=KEY) as server:
+        backend = OpenAI(Options(model="m", base_url=f"{server.url}/v1", variables={"OPENAI_API_KEY": KEY}))
+        failed = (await outcome(backend)).failed
+        await backend.close()
+        assert failed.kind == "auth"
+        assert "OPENAI_BASE_URL" in failed.fix
+        assert KEY not in str([seen.headers for seen in server.seen])
+        paired = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        backend = OpenAI(Options(model="m", variables=paired))
+        assert (await outcome(backend)).text == TEXT
+        await backend.close()
+
+
+def test_what_the_presets_say_of_themselves() -> None:
+    """Names, prices and rooms; an unknown price is unknown, not nothing."""
+    gpt = load_backend("gpt", Options(variables={"OPENAI_API_KEY": KEY}))
+    grok = load_backend("grok", Options(variables={"XAI_API_KEY": KEY}))
+    local = load_backend("openai", Options(base_url="http://localhost:1/v1", model="mine"))
+    ollama = load_backend("ollama", Options(model="qwen3"))
+    assert [b.name for b in (gpt, grok, local, ollama)] == ["gpt", "grok", "openai", "ollama"]
+    assert [b.model for b in (gpt, grok, local, ollama)] == ["gpt-6.1-sol", "grok-4.7", "mine", "qwen3"]
+    assert [b.costs for b in (gpt, grok, local, ollama)] == [True, True, True, False]
+    assert gpt.price is not None
+    assert grok.price is not None
+    assert local.price is None
+    assert ollama.price == FREE
+    assert [b.room for b in (gpt, grok, local, ollama)] == [
+        1_000_000 - MAX_TOKENS,
+        500_000 - MAX_TOKENS,
+        100_000 - MAX_TOKENS,
+        ROOM,
+    ]
+    long = load_backend("ollama", Options(model="m", max_tokens=1000, variables={"OLLAMA_CONTEXT_LENGTH": "32000"}))
+    assert long.room == 31_000
+    with pytest.raises(BadInput, match="no 'gtp'"):
+        load_backend("openai:gtp", Options(variables={"OPENAI_API_KEY": KEY}))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "text"),
+    [
+        (["<think>", "so", "</think>", "\n\nYes", ", it is."], "Yes, it is."),
+        (["\n<th", "ink>a </th", "ink>", "Yes"], "Yes"),
+        (["<think>never closed"], ""),
+        (["<think></think>"], ""),
+        (["<th"], "<th"),
+        (["<thin", "g> it is"], "<thing> it is"),
+        (["Yes. <think>no</think>"], "Yes. <think>no</think>"),
+        (["", " ", "Yes"], " Yes"),
+        ([], ""),
+    ],
+)
+def test_thinking_before_the_reply_is_taken_out(pieces: list[str], text: str) -> None:
+    """Local models write it between tags; it is no part of the reply, and nothing else is touched."""
+    reply = Reply.to(request().prompt(), "m", 99)
+    thoughts = Thoughts(reply)
+    passed = [*(thoughts.without(piece) for piece in pieces), thoughts.rest()]
+    assert "".join(passed) == reply.text == text
+
+
+@contextmanager
+def ollama(body: bytes, status: int = 200) -> Iterator[str]:
+    """An Ollama's list of models on a free port; gives host and port."""
+
+    class Tags(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status if self.path == "/api/tags" else 404)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Tags) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def models(*names: str) -> bytes:
+    """The list as Ollama gives it."""
+    return json.dumps({"models": [{"name": name} for name in names]}).encode()
+
+
+def test_ollama_chooses_a_model_that_can_talk_and_runs_here() -> None:
+    """Models that only embed, or that run at somebody else's, are not chosen; a named one is not looked for."""
+    with ollama(models("nomic-embed-text:latest", "big:120b-cloud", "qwen3:8b", "llama3.2")) as host:
+        backend = load_backend("ollama", Options(variables={"OLLAMA_HOST": host}))
+        assert backend.model == "qwen3:8b"
+        assert isinstance(backend, OpenAI)
+        assert (backend.service.url, backend.service.vendor, backend.api) == (f"http://{host}/v1", "Ollama", "chat")
+        found = probe("ollama", {"OLLAMA_HOST": host})
+        assert found.here
+        assert "qwen3:8b" in found.why
+        assert found.pays == "nobody"
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[]", b"no", models(), models("x-embed"), b'{"models": [1]}', b"\xff"])
+def test_ollama_without_a_model_is_not_here(body: bytes) -> None:
+    """Whatever answers on the port, without a model there is nothing to ask; both doors say what to do."""
+    with ollama(body) as host:
+        found = probe("ollama", {"OLLAMA_HOST": host})
+        assert not found.here
+        assert found.fix
+        with pytest.raises(BadInput) as caught:
+            load_backend("ollama", Options(variables={"OLLAMA_HOST": host}))
+        assert "ollama pull" in caught.value.fix
+
+
+def test_ollama_that_is_not_running_is_not_here() -> None:
+    """Nobody on the port: said at once, with what to start."""
+    found = probe("ollama", {"OLLAMA_HOST": "127.0.0.1:9"})
+    assert not found.here
+    assert "ollama serve" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("named", "url"),
+    [
+        ("", "http://127.0.0.1:11434/v1"),
+        ("0.0.0.0", "http://127.0.0.1:11434/v1"),
+        ("0.0.0.0:1234", "http://127.0.0.1:1234/v1"),
+        ("gpu.lan", "http://gpu.lan:11434/v1"),
+        ("http://gpu.lan", "http://gpu.lan:80/v1"),
+        ("https://gpu.lan", "https://gpu.lan:443/v1"),
+        ("https://gpu.lan:9/ollama/", "https://gpu.lan:9/ollama/v1"),
+        ("[::1]:99", "http://[::1]:99/v1"),
+    ],
+)
+def test_ollama_host_is_read_as_ollama_reads_it(named: str, url: str) -> None:
+    """A host, a host with port, or a URL; where it listens on every address, this machine is asked."""
+    assert address({"OLLAMA_HOST": named}) == url
+
+
+def test_an_ollama_elsewhere_is_not_asked_by_the_probe() -> None:
+    """Looking around asks this machine only."""
+    found = probe("ollama", {"OLLAMA_HOST": "gpu.example.com"})
+    assert "not this machine" in found.why
+
+
+def test_the_probe_looks_for_the_presets_key() -> None:
+    """Each preset has its variable; a server of one's own needs none."""
+    assert probe("gpt", {"OPENAI_API_KEY": KEY}).pays == "the key in OPENAI_API_KEY"
+    assert probe("grok", {"XAI_API_KEY": KEY}).pays == "the key in XAI_API_KEY"
+    assert not probe("grok", {"OPENAI_API_KEY": KEY}).here
+    assert "XAI_API_KEY" in probe("grok", {}).fix
+    local = probe("openai", {"OPENAI_BASE_URL": "http://user:pw@localhost:1234/v1"})
+    assert local.here
+    assert "localhost:1234" in local.why
+    assert "pw" not in local.why
+    assert not probe("openai", {"OPENAI_BASE_URL": "https://api.openai.com/v1"}).here

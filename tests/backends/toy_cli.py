@@ -1,0 +1,183 @@
+"""A coding agent of a few lines, obedient or not, and its backend: what the base does, without anything from npm."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dialogd.backends import Options, Usage
+from dialogd.backends.agent_cli import AgentCLI, Turn
+from dialogd.backends.canary import Place
+from dialogd.backends.cli_reader import Event, Reader
+
+SCRIPT = r"""
+import json, os, pathlib, re, sys, time, urllib.request, uuid
+
+manners, here, home = os.environ.get("TOY_MANNERS", ""), pathlib.Path.cwd(), pathlib.Path(os.environ["HOME"])
+if "--version" in sys.argv:
+    print("toy", (pathlib.Path(__file__).parent / "version").read_text())
+    sys.exit()
+with (pathlib.Path(__file__).parent / "runs").open("a") as file:
+    file.write(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": str(here)}) + "\n")
+given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+prompt = sys.stdin.read()
+if manners == "attach":
+    prompt += "".join((here / name).read_text() for name in re.findall(r"@(\w+\.txt)", prompt))
+for hook in here.glob(".toy/hook") if manners == "hooks" else ():
+    pathlib.Path(hook.read_text()).touch()
+session, messages = given.get("--session"), []
+if session:
+    path = home / f"{session}.session"
+    if not path.exists():
+        sys.exit(f"no such session: {session}")
+    messages = json.loads(path.read_text())
+messages.append({"role": "user", "content": prompt})
+
+
+def use(name, path):
+    path, level = pathlib.Path(path), int(given["--level"])
+    inside = path.is_relative_to(here)
+    if name == "read":
+        if manners == "blind" or (manners == "blind at 0" and level == 0):
+            return "nothing to see"
+        return path.read_text() if inside or level or manners == "leaky" else "denied: outside"
+    if manners == "obey":
+        path.touch()
+    return "ok" if manners in ("obey", "lies") else "denied"
+
+
+def ask():
+    system = open(given["--system"]).read()
+    body = json.dumps({"model": "toy-1", "max_tokens": 9, "system": system, "messages": messages})
+    headers = {"content-type": "application/json", "x-api-key": os.environ.get("TOY_KEY", "")}
+    request = urllib.request.Request(os.environ["TOY_URL"] + "/v1/messages", body.encode(), headers)
+    return json.load(urllib.request.urlopen(request))
+
+
+while True:
+    answer = ask()
+    messages.append({"role": "assistant", "content": answer["content"]})
+    uses = [part for part in answer["content"] if part["type"] == "tool_use"]
+    if not uses or manners == "deaf":
+        break
+    messages.append({"role": "user", "content": [
+        {"type": "tool_result", "tool_use_id": part["id"], "content": use(part["name"], part["input"]["path"])}
+        for part in uses]})
+if not session or manners != "one thread":
+    session = uuid.uuid4().hex
+(home / f"{session}.session").write_text(json.dumps(messages))
+texts = [part["text"] for part in answer["content"] if part["type"] == "text"]
+if manners == "deaf":
+    texts = ["All done."]
+print(json.dumps({"session": session, "text": "".join(texts), "in": answer["usage"]["input_tokens"]}))
+"""
+
+
+class Toy(AgentCLI):
+    """The backend of the toy."""
+
+    name = "toy"
+    program = "toy"
+    vendor = "Anthropic"
+    key = "TOY_KEY"
+    address = "TOY_URL"
+    own = ("TOY_CONFIG",)
+    at_files = True
+    levels = 2
+    longest = 100_000
+    log_in = "run `toy login`"
+
+    def arguments(self, turn: Turn) -> list[str]:
+        """Pairs of a name and a value."""
+        words = ["--system", str(turn.system), "--level", str(self.level), "--effort", self.effort or "none"]
+        return [*words, "--session", turn.session] if turn.session else words
+
+    def reader(self) -> Reader:
+        """One line of JSON."""
+        return _Line(self.words())
+
+    @classmethod
+    def login(cls, environment: Mapping[str, str]) -> str:
+        """A file in its home says so."""
+        return "logged in" if (Path(environment["HOME"]) / "login").exists() else ""
+
+    def missing(self, said: str) -> bool:
+        """Its words."""
+        return "no such session" in said
+
+    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
+        """It has one way to write."""
+        return (("write", {"path": str(place.project / "made")}),)
+
+    def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
+        """And one to read."""
+        return "read", {"path": str(path)}
+
+    def bait(self, marker: Path) -> Mapping[str, str]:
+        """Its hook is a file that names another, to be made."""
+        return {".toy/hook": str(marker)}
+
+
+class Thread(Toy):
+    """The same with sessions that only go on."""
+
+    forks = False
+
+
+class Unguarded(Toy):
+    """The same, as if it attached nothing by itself."""
+
+    at_files = False
+
+
+class _Line(Reader):
+    def take(self, event: Event) -> None:
+        """The reply and all the rest."""
+        self.text, self.session = event["text"], event["session"]
+        self.total = Usage("toy-1", event["in"], 1)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where the toy is installed, its home, and dialogd's folder for it."""
+
+    bin: Path
+    home: Path
+    state: Path
+
+    def options(self, url: str, manners: str = "", **more: Any) -> Options:
+        """What makes the toy run before a stand-in."""
+        options = Options(
+            state=self.state,
+            variables={"TOY_KEY": "sk-ant-test-toy-key", "TOY_URL": url},
+            environment={"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(self.home), "TOY_MANNERS": manners},
+        )
+        return replace(options, **more)
+
+    @property
+    def runs(self) -> str:
+        """What the toy has noted of its runs, a line of JSON each."""
+        path = self.bin / "runs"
+        return path.read_text() if path.exists() else ""
+
+
+def install(folder: Path) -> Path:
+    """Put the toy into a folder."""
+    folder.mkdir()
+    program = folder / "toy"
+    program.write_text(f"#!{sys.executable} -IS\n{SCRIPT}")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    (folder / "version").write_text("1.2.3")
+    return folder
+
+
+def bench(folder: Path, root: Path) -> Bench:
+    """A bench in `root` for the toy in `folder`; canaries beside `folder` are shared."""
+    home, state = root / "home", folder.parent / f"{root.name}-state"
+    home.mkdir(mode=0o700)
+    state.mkdir(mode=0o700)
+    return Bench(folder, home, state)

@@ -1,0 +1,147 @@
+"""Agents as they are written on the command line, and what they come to on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dialogd.cli.cast import Cast, Seat, read_cast, saved_cast, seated
+from dialogd.config import load
+from dialogd.errors import BadInput
+from dialogd.settings import Settings
+from dialogd.state import StateDir
+from tests.cli.command import Commands
+
+KEYS = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789", "XAI_API_KEY": "xai-test-0123456789abcdef"}
+
+
+def nowhere(folder: Path, **more: str) -> dict[str, str]:
+    """An environment without any program, login or model server."""
+    return {"PATH": str(folder / "bin"), "HOME": str(folder / "home"), "OLLAMA_HOST": "127.0.0.1:1", **more}
+
+
+@pytest.mark.parametrize(
+    ("spec", "seat", "name"),
+    [
+        ("A=rehearsal:deadlock", Seat("A", "rehearsal:deadlock"), "Claude A"),
+        ("B=codex:gpt-6.1-sol", Seat("B", "codex", "gpt-6.1-sol"), "Codex B"),
+        ("C=anthropic:claude-sonnet-5-5", Seat("C", "anthropic", "claude-sonnet-5-5"), "Claude C"),
+        ("D=claude", Seat("D", "claude"), "Claude D"),
+        ("critic=grok", Seat("critic", "grok"), "Grok critic"),
+        ("E=gemini", Seat("E", "gemini"), "Gemini E"),
+        ("F=gpt", Seat("F", "gpt"), "GPT F"),
+        ("G=ollama:qwen3:8b", Seat("G", "ollama", "qwen3:8b"), "Local G"),
+        ("H=opencode:anthropic/x", Seat("H", "opencode", "anthropic/x"), "OpenCode H"),
+        ("I=command:prog a@b c", Seat("I", "command", command="prog a@b c"), "Agent I"),
+        ("J=acp:npx @scope/agent --acp", Seat("J", "acp", command="npx @scope/agent --acp"), "Agent J"),
+        ("K=auto", Seat("K", "auto"), "Claude K"),
+    ],
+)
+def test_an_agent_on_one_line(spec: str, seat: Seat, name: str) -> None:
+    """ID=BACKEND[:MODEL]; a scenario for rehearsal, a command line for command and acp; the family names it."""
+    (found,) = read_cast(None, [spec])
+    assert (found, found.name) == (seat, name)
+
+
+def test_a_folder_after_the_at_is_the_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative to the person's folder, `~` is the home; in a command line too."""
+    (tmp_path / "web").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    specs = ["A=claude-code@~/web", "B=codex:gpt-6.1-sol@web", "C=acp:npx @x/y@~/web"]
+    assert read_cast(None, specs) == (
+        Seat("A", "claude-code", project=str(tmp_path / "web")),
+        Seat("B", "codex", "gpt-6.1-sol", project=str(tmp_path / "web")),
+        Seat("C", "acp", command="npx @x/y", project=str(tmp_path / "web")),
+    )
+
+
+@pytest.mark.parametrize(
+    "spec", ["A=chatgpt", "A=", "A", "USER=claude", "1=claude", "A=claude@/no/such/folder", "A=auto:grok", "A=Claude"]
+)
+def test_what_is_no_agent_is_refused_with_the_fix(spec: str) -> None:
+    """Unknown backends, ids that are none, folders that are not there, a model for nobody in particular."""
+    with pytest.raises(BadInput) as refused:
+        read_cast(None, [spec])
+    assert refused.value.fix
+
+
+def test_the_list_seats_backends_from_a() -> None:
+    """And two people cannot have one id, whatever its case."""
+    assert [(s.id, s.backend) for s in read_cast("claude, auto,grok", None)] == [
+        ("A", "claude"), ("B", "auto"), ("C", "grok"),
+    ]  # fmt: skip
+    assert read_cast(None, None) == (Seat("A"), Seat("B"))
+    for agents, each in ((",", None), ("grok", ["A=grok"]), (None, ["a=grok", "A=claude"])):
+        with pytest.raises(BadInput):
+            read_cast(agents, each)
+
+
+def test_nobody_named_means_one_family_after_the_other(tmp_path: Path) -> None:
+    """Seats come out with backend, model and heading's name; what the person named stays."""
+    seats, choices = seated(read_cast(None, None), Settings(), nowhere(tmp_path, **KEYS), {})
+    assert [(seat.backend, seat.name) for seat in seats] == [("anthropic", "Claude A"), ("grok", "Grok B")]
+    assert [choices[who].pays for who in "AB"] == ["the key in ANTHROPIC_API_KEY", "the key in XAI_API_KEY"]
+    named = read_cast(None, ["A=rehearsal:deadlock", "B=auto", "C=claude:claude-sonnet-5-5"])
+    seats, _ = seated(named, Settings(), nowhere(tmp_path), KEYS)
+    assert [(seat.id, seat.backend, seat.model) for seat in seats] == [
+        ("A", "rehearsal:deadlock", ""), ("B", "grok", ""), ("C", "anthropic", "claude-sonnet-5-5"),
+    ]  # fmt: skip
+
+
+def test_seats_without_a_backend_get_what_the_settings_say(tmp_path: Path) -> None:
+    """A backend, a model behind its colon, or a command, which can only mean one thing."""
+    own = nowhere(tmp_path, **KEYS)
+    for variables, expected in (
+        ({"DIALOGD_BACKEND": "rehearsal"}, ("rehearsal", "", "Claude A")),
+        ({"DIALOGD_BACKEND": "grok:grok-4.7-fast"}, ("grok", "grok-4.7-fast", "Grok A")),
+        ({"DIALOGD_COMMAND": "cat"}, ("command", "", "Agent A")),
+        ({"DIALOGD_BACKEND": "auto"}, ("anthropic", "", "Claude A")),
+    ):
+        (seat,), choices = seated([Seat("A")], load({}, variables, tmp_path), own, {})
+        assert (seat.backend, seat.model, seat.name) == expected
+        assert choices["A"].here
+
+
+def test_a_cast_is_kept_and_found_again(tmp_path: Path) -> None:
+    """With everything that belongs to a seat; damaged or absent it is None."""
+    state, file = StateDir(tmp_path / "state"), tmp_path / "d.md"
+    assert saved_cast(state, file) is None
+    cast = Cast("3f9a1c", (Seat("A", "codex", "m", "", "/p"), Seat("B", "acp", "", "x --acp")), "0").with_ports([1, 2])
+    cast.save(state, file)
+    assert saved_cast(state, file) == cast
+    (state.dialog(file) / "cast.json").write_text('{"dialog": 1}')
+    assert saved_cast(state, file) is None
+
+
+def test_run_introduces_everybody_and_caps_a_key_without_a_budget(dialogd: Commands) -> None:
+    """Before anything is started: who it is, who pays, who sees what; the header has names and budget."""
+    words = ["run", "Tabs?", "--agents", "rehearsal,grok", "--first", "B", "--timeout", "1s"]
+    unreachable = {"XAI_API_KEY": KEYS["XAI_API_KEY"], "XAI_BASE_URL": "http://127.0.0.1:1/v1"}
+    with dialogd.background(*words, **unreachable) as process:
+        until_begun(dialogd)
+        header = dialogd.log.read().header
+        process.terminate()
+        assert process.wait(20) == 130, dialogd.output
+    said = dialogd.output
+    assert "A: rehearsal (scripted lines, no model) — nobody pays; nobody outside this machine sees anything\n" in said
+    assert "B: grok grok-4.7 (a key in XAI_API_KEY) — paid by the key in XAI_API_KEY;" in said
+    assert "whoever runs http://127.0.0.1:1 sees the dialog\n" in said
+    assert "note: a key pays and no budget was given: the dialog ends at $5.00; --budget" in said
+    assert [agent.name for agent in header.agents] == ["Claude A", "Grok B"]
+    assert (header.limits.budget, header.limits.tokens) == (5.0, None)
+
+
+def until_begun(dialogd: Commands) -> None:
+    """Wait until the dialog's file is there and the introductions are printed."""
+    from tests.cli.command import until
+
+    until(lambda: dialogd.file.exists() and "nudge" in dialogd.output, "the dialog", lambda: dialogd.output)
+
+
+def test_run_refuses_who_is_not_here_before_anything_is_written(dialogd: Commands) -> None:
+    """With the fix; exit code 2."""
+    done = dialogd("run", "Tabs?", "--agents", "grok,rehearsal", XAI_API_KEY="")
+    assert (done.code, dialogd.file.exists()) == (2, False)
+    assert "error: the backend grok cannot be used here: no key\n  fix: put XAI_API_KEY into" in done.err

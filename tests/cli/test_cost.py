@@ -1,0 +1,190 @@
+"""`dialogd cost` and `--budget`: what a dialog has cost, may cost, and is expected to cost."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dialogd.auto import Choice
+from dialogd.cli.cast import Seat
+from dialogd.cli.cost import MOST_OUT, RULES, SAID, estimate_line, estimate_of
+from dialogd.cli.create import Wanted, draw_up, usual_ports
+from dialogd.errors import BadInput
+from dialogd.opening import Opening, compose
+from dialogd.parts import tokens_of
+from dialogd.prices import FREE, Price, price_of
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.model import Mark
+from dialogd.protocol.render import Draft, joint, render
+from dialogd.settings import Settings
+from tests.cli.command import Commands
+
+
+def spend(file: Path, *drafts: Draft) -> None:
+    """Append entries to a dialog file."""
+    for draft in drafts:
+        data = file.read_bytes()
+        dialog = parse(data)
+        last = dialog.last
+        file.write_bytes(data + joint(dialog) + render(draft, last.chain if last else ""))
+
+
+def turn(by: str, number: int, to: str, **attributes: str) -> Draft:
+    """An agent's turn with an account in its frame."""
+    return Draft(by, f"Claude {by}", number, "Well.", turn=(to,), attributes=tuple(attributes.items()))
+
+
+def failure(by: str, **attributes: str) -> Draft:
+    """A failure of an agent, with an account in its frame."""
+    marks = (Mark("AGENT_ERROR", f"{by} | overloaded | ask again"),)
+    return Draft("SYSTEM", "System", marks=marks, turn=("A",), attributes=tuple(attributes.items()))
+
+
+BOUGHT = (
+    turn("A", 2, "B", **{"in": "41200", "out": "900", "usd": "0.0861"}),
+    turn("B", 3, "A", **{"in": "~1200", "out": "~100", "usd": "~0.9"}),
+    turn("A", 4, "B", **{"in": "42000", "out": "1100", "usd": "0.0939"}),
+    failure("B", calls="3", **{"in": "~3600", "out": "~0", "usd": "~0.1"}),
+)
+
+
+def test_what_each_agent_and_all_together_have_cost(dialogd: Commands) -> None:
+    """Turns, tokens and dollars; a failure's calls are among them, and what is not exact says `about`."""
+    assert dialogd("new", "Tabs?", "--budget", "$2.00, 100k tokens").code == 0
+    spend(dialogd.file, *BOUGHT)
+    here, there = dialogd.all([["cost"], ["cost", "dialog.md"]])
+    assert here == there
+    assert (here.code, here.err) == (0, "")
+    assert here.out == (
+        f"{dialogd.file} (dialog {dialogd.log.read().id})\n"
+        "               turns  tokens in  tokens out  dollars\n"
+        "  A  Claude A      2     83,200       2,000  $0.18\n"
+        "  B  Claude B      1      4,800         100  about $1.00\n"
+        "  in all           3     88,000       2,100  about $1.18\n"
+        "  budget: about $1.18 of $2.00, 90,100 of 100,000 tokens (90%)\n"
+    )
+
+
+def test_what_nobody_knows_is_called_unknown_and_never_nothing(dialogd: Commands) -> None:
+    """Wholly or in part; before the first turn nothing was spent, and a free agent costs $0.00."""
+    log = dialogd.begin("Tabs?")
+    new = dialogd("cost", "--json")
+    spend(log.path, turn("A", 2, "B"), turn("B", 3, "A", **{"in": "0", "out": "0", "usd": "0"}))
+    text, facts = dialogd.all([["cost"], ["cost", "--json"]])
+    assert "  A  Claude A      1    unknown     unknown  unknown\n" in text.out
+    assert "  B  Claude B      1          0           0  $0.00\n" in text.out
+    assert text.out.endswith("at least $0.00 (1 of 2 entries unknown)\n")
+    assert (new.json["total"]["usd"], new.json["total"]["exact"], new.json["used"]) == (0.0, True, None)
+    one, other = facts.json["agents"]
+    assert (one["usd"], one["tokens_in"], one["tokens_out"], one["exact"]) == (None, None, None, False)
+    assert (other["usd"], other["tokens_in"], other["exact"]) == (0.0, 0, True)
+    assert (facts.json["total"]["usd"], facts.json["total"]["exact"]) == (0.0, False)
+
+
+def test_the_facts_for_programs(dialogd: Commands) -> None:
+    """The same numbers, and how much of the budget is gone."""
+    assert dialogd("new", "T", "--budget", "$2").code == 0
+    spend(dialogd.file, *BOUGHT)
+    facts = dialogd("cost", "--json").json
+    assert facts["agents"][0] == {
+        "id": "A", "name": "Claude A", "turns": 2, "tokens_in": 83_200, "tokens_out": 2_000, "usd": 0.18,
+        "exact": True, "entries": 2, "entries_without_price": 0, "entries_without_tokens": 0,
+    }  # fmt: skip
+    assert (facts["total"]["usd"], facts["total"]["exact"], facts["total"]["entries"]) == (1.18, False, 4)
+    assert (facts["budget"], facts["used"]) == ({"usd": 2.0, "tokens": None}, 0.59)
+
+
+def test_without_a_dialog_there_is_no_cost(dialogd: Commands) -> None:
+    """Exit code 3, and how to begin one."""
+    for done in dialogd.all([["cost"], ["cost", "nowhere.md"], ["cost", "--json"]]):
+        assert (done.code, done.out) == (3, "")
+        assert "dialogd new" in done.err
+
+
+@pytest.mark.parametrize("text", ["$2.00", "200k tokens", "2 dollars and 200,000 tokens"])
+def test_a_budget_stands_in_the_header_of_a_new_dialog(dialogd: Commands, text: str) -> None:
+    """As a line that reads back as what was asked for; without one there is none."""
+    facts = dialogd("new", "Tabs?", "--budget", text, "--json", "--step").json
+    limits = dialogd.log.read().header.limits
+    asked = (None if "$" not in text and "dollars" not in text else 2.0, 200_000 if "tokens" in text else None)
+    assert (limits.budget, limits.tokens) == asked
+    assert f"\n**Budget:** {facts['budget']}\n" in dialogd.file.read_text(encoding="utf-8")
+    assert dialogd.log.read().header.setup["step"] is True
+    assert dialogd("new", "Tabs?", "--replace", "--json").json["budget"] is None
+    assert "**Budget:**" not in dialogd.file.read_text(encoding="utf-8")
+
+
+def test_a_budget_that_makes_no_sense_is_refused_before_anything_is_written(dialogd: Commands) -> None:
+    """By `new` and `run` alike."""
+    for done in dialogd.all([["new", "T", "--budget", "2"], ["run", "T", "--agents", "rehearsal", "--budget", "$0"]]):
+        assert (done.code, done.out) == (2, "")
+        assert "error: --budget: " in done.err
+        assert "  fix: " in done.err
+    assert not dialogd.file.exists()
+
+
+def planned(turns: int = 20, budget: str | None = None, agents: str = "rehearsal,rehearsal,rehearsal") -> Opening:
+    """A dialog that is about to begin."""
+    wanted = Wanted("Tabs or spaces?", agents=agents, max_turns=turns, budget=budget)
+    seats = wanted.seats()
+    return draw_up(wanted, seats, usual_ports(seats))
+
+
+OPUS = price_of("claude-opus-5-5", "Anthropic")
+
+
+def test_the_estimate_names_each_agent_that_costs() -> None:
+    """In all and by agent, unknown ones by name; with a budget that is smaller, that it ends before."""
+    opening = planned(budget="$0.10")
+    line = estimate_line(opening, {"A": Price(3, 15), "B": Price(1, 5), "C": None}, 1000)
+    # Seven turns of each, after 2, 5 … 17 and 18 others' turns; what stands before them is the file and the rules.
+    read = 7 * (RULES + tokens_of(compose(opening))) + (2 + 5 + 8 + 11 + 14 + 17 + 18) * SAID
+    a, b = ((read * price + 7 * 1000 * price * 5) / 1e6 for price in (3, 1))
+    whole, of_a, of_b = (f"${math.ceil(usd * 100) / 100:.2f}" for usd in (a + b, a, b))
+    assert line == (
+        f"estimate: at most about {whole} for 20 turns (A {of_a}, B {of_b}); unknown: C;"
+        " the budget of $0.10 ends it before that"
+    )
+    assert estimate_line(planned(), {"A": None, "C": None}) == "estimate: unknown, for nobody knows what A, C costs"
+    assert estimate_line(planned(), {}) == ""
+    assert estimate_line(planned(), {"A": FREE}) == ""
+
+
+def test_an_estimate_grows_with_what_it_is_about() -> None:
+    """More turns, a longer question, longer replies, a dearer model."""
+
+    def dollars_of(opening: Opening, price: Price | None = OPUS, out: int = 0) -> float:
+        return float(estimate_line(opening, {"A": price}, out).partition("$")[2].partition(" ")[0])
+
+    assert OPUS is not None
+    usual = dollars_of(planned())
+    assert usual == dollars_of(planned(), out=MOST_OUT)
+    assert usual < dollars_of(planned(turns=40))
+    assert usual < dollars_of(replace(planned(), question="word " * 50_000))
+    assert usual < dollars_of(planned(), out=MOST_OUT * 2)
+    assert usual < dollars_of(planned(), replace(OPUS, tokens_out=OPUS.tokens_out * 2))
+    assert usual < dollars_of(planned(agents="rehearsal,rehearsal"))
+
+
+def test_the_estimate_of_a_cast_counts_those_whose_tokens_are_paid() -> None:
+    """A key, not a login; a price of the person's own counts for all, and one that cannot be read is refused."""
+    key = Choice("anthropic", "a key", "the key in ANTHROPIC_API_KEY", "Anthropic")
+    choices = {
+        "A": key,
+        "B": replace(key, pays="your Claude subscription"),
+        "C": key,
+    }
+    models = {"A": "claude-opus-5-5", "B": "claude-opus-5-5", "C": "nobody-knows-1"}
+    seats = [Seat(who, model=model) for who, model in models.items()]
+    line = estimate_of(planned(), seats, choices, Settings(), {})
+    assert line.startswith("estimate: at most about $")
+    assert "(A $" in line
+    assert ", B" not in line
+    assert line.endswith("; unknown: C")
+    assert "C $" in estimate_of(planned(), seats, choices, Settings(price="1/2"), {})
+    assert "A $" in estimate_of(planned(), seats, choices, Settings(), {"claude-opus-5-5": "1/2"})
+    with pytest.raises(BadInput, match="price"):
+        estimate_of(planned(), seats, choices, Settings(price="cheap"), {})

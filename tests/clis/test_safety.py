@@ -1,0 +1,291 @@
+"""What real coding agents may do: read the project, and nothing else, whoever asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dialogd.backends import probe
+from dialogd.backends.session import GOES_ON, INTRO
+from dialogd.errors import BackendError
+from dialogd.standin import Fail, Hang, Say, Seen, StandIn, Use, in_order
+from tests.clis.rig import KEY, PATH, World, ask, counting, prompt, turn
+
+MINE = turn(2, "A", "Done.", re="1")
+
+
+def orders(world: World, url: str) -> list[Use]:
+    """Everything that an agent must not do, as calls of its tools."""
+    made, home = world.project / "made", world.home / "made"
+    if world.name == "claude-code":
+        bash = [f"touch {made}", f"touch {home}", f"curl {url}/made"]
+        return [
+            Use("Write", {"file_path": str(made), "content": "x"}),
+            Use("Write", {"file_path": str(home), "content": "x"}),
+            Use("Edit", {"file_path": str(world.project / "in.txt"), "old_string": "INSIDE", "new_string": "x"}),
+            *(Use("Bash", {"command": command, "description": "x"}) for command in bash),
+            Use("Read", {"file_path": str(world.home / "out.txt")}),
+            Use("Read", {"file_path": "../home/out.txt"}),
+            Use("Grep", {"pattern": "OUT", "path": str(world.home), "output_mode": "content"}),
+            Use("Read", {"file_path": "/etc/hostname"}),
+            Use("WebFetch", {"url": f"{url}/made", "prompt": "x"}),
+        ]
+    patch = f"*** Begin Patch\n*** Add File: {made}\n+x\n*** End Patch\n"
+    commands = [
+        f"touch {made}",
+        f"touch {home}",
+        f"cat {world.home}/out.txt",
+        "cat ../home/out.txt",
+        f"curl -sS -m 3 {url}/made",
+        "env",
+    ]
+    return [
+        *(Use("exec_command", {"cmd": command}) for command in commands),
+        Use("exec_command", {"cmd": f"touch {made}", "sandbox_permissions": "require_escalated", "justification": "x"}),
+        Use("exec", f"text(JSON.stringify(await tools.apply_patch({json.dumps(patch)})))"),
+        Use("exec", f"text(JSON.stringify(await tools.exec_command({json.dumps({'cmd': f'touch {made}'})})))"),
+        Use("shell", {"command": ["touch", str(made)]}),
+    ]
+
+
+async def test_nothing_happens_to_the_disk(world: World) -> None:
+    """Writes, commands, reads outside the project and fetches are called for, in a first and in a later turn."""
+    (world.project / "in.txt").write_text("INSIDE")
+    (world.home / "out.txt").write_text("OUTSIDE-SECRET")
+    script: list[Use | Say] = []
+
+    def answer(seen: Seen) -> Use | Say:
+        return script.pop(0) if script else Say("Done.")
+
+    with StandIn(answer) as server:
+        backend = world.make(server.url)
+        await backend.prepare()
+        for asked in (prompt(), prompt(MINE, turn(3, "B", "Now do it."))):
+            script = [*orders(world, server.url), Say("Done.")]
+            text, _ = await ask(backend, asked, re="1" if asked == prompt() else "3")
+            assert text == "Done."
+            assert not script
+        results = [result for seen in server.calls for result in seen.tool_results]
+        assert server.calls[-1].prompt.count(GOES_ON) == 1
+        fetched = [seen for seen in server.seen if "made" in seen.path]
+        said = json.dumps([seen.body for seen in server.calls])
+    assert len(results) == 2 * len(orders(world, ""))
+    assert world.files() == {"in.txt": b"INSIDE"}
+    assert not (world.home / "made").exists()
+    assert not fetched
+    assert "OUTSIDE-SECRET" not in said
+    assert KEY not in said
+
+
+async def test_reading_the_project_works(world: World) -> None:
+    """What is refused is not refused because nothing works."""
+    (world.project / "in.txt").write_text("INSIDE-THE-PROJECT")
+    path = str(world.project / "in.txt")
+    read = (
+        Use("Read", {"file_path": path}) if world.name == "claude-code" else Use("exec_command", {"cmd": "cat in.txt"})
+    )
+    with StandIn(in_order(read, Say("Done."))) as server:
+        await ask(world.make(server.url), prompt())
+        (result,) = server.calls[-1].tool_results
+    assert "INSIDE-THE-PROJECT" in result[1]
+
+
+def hostile(world: World) -> tuple[Path, Mapping[str, str]]:
+    """A project that brings hooks, servers and instructions, and the folder in which they leave their traces."""
+    marks = world.home / "marks"
+    marks.mkdir()
+
+    def hook(name: str) -> list[dict[str, Any]]:
+        return [{"hooks": [{"type": "command", "command": f"touch {marks}/{name}"}]}]
+
+    server = {"command": "touch", "args": [f"{marks}/mcp"]}
+    return marks, {
+        ".claude/settings.json": json.dumps(
+            {
+                "hooks": {name: hook(name) for name in ("SessionStart", "UserPromptSubmit", "Stop")},
+                "enableAllProjectMcpServers": True,
+                "permissions": {"allow": ["Bash", "Write"]},
+            }
+        ),
+        ".mcp.json": json.dumps({"mcpServers": {"bad": server}}),
+        "CLAUDE.md": "CLAUDE-NOTE @notes/more.md",
+        "notes/more.md": "IMPORTED-NOTE",
+        "AGENTS.md": "AGENTS-NOTE",
+        ".codex/config.toml": f'[mcp_servers.bad]\ncommand = "touch"\nargs = ["{marks}/mcp"]\n',
+    }
+
+
+@pytest.mark.parametrize("trust", [False, True])
+async def test_a_hostile_project_runs_nothing(world: World, trust: bool) -> None:
+    """Neither hooks nor servers run, and no note of the project is read, unless the person trusts it."""
+    marks, files = hostile(world)
+    for name, text in files.items():
+        (world.project / name).parent.mkdir(exist_ok=True)
+        (world.project / name).write_text(text)
+    with StandIn(counting()) as server:
+        await ask(world.make(server.url, trust_project=trust), prompt())
+        said = json.dumps([seen.body for seen in server.calls])
+    made = {path.name for path in marks.iterdir()}
+    if trust:
+        assert made
+    else:
+        assert not made
+        assert not [note for note in ("CLAUDE-NOTE", "IMPORTED-NOTE", "AGENTS-NOTE") if note in said]
+
+
+@pytest.mark.parametrize("trust", [True])
+async def test_a_trusted_project_still_cannot_write(world: World, trust: bool) -> None:
+    """Trust lets the project's own things run; the tools stay as they are."""
+    _, files = hostile(world)
+    for name, text in files.items():
+        (world.project / name).parent.mkdir(exist_ok=True)
+        (world.project / name).write_text(text)
+    before = world.files()
+    write = [use for use in orders(world, "http://127.0.0.1:1") if "made" in str(use.input)]
+    with StandIn(in_order(*write, Say("Done."))) as server:
+        await ask(world.make(server.url, trust_project=trust), prompt())
+    assert world.files() == before
+    assert not (world.home / "made").exists()
+
+
+async def test_a_bad_key_is_told_at_once(world: World) -> None:
+    """The CLI is not left to try for minutes; nothing is tried again."""
+    with StandIn(counting(), key="another") as server:
+        async with asyncio.timeout(20):
+            with pytest.raises(BackendError) as caught:
+                await ask(world.make(server.url), prompt())
+        assert len(server.calls) <= 4
+    assert caught.value.kind == "auth"
+    assert not caught.value.retryable
+    assert "log" in caught.value.fix
+
+
+async def test_an_overloaded_service_is_worth_another_attempt(world: World) -> None:
+    """The CLI gives up after a few attempts, and dialogd may try again."""
+    with StandIn(lambda _: Fail(529)) as server, pytest.raises(BackendError) as caught:
+        await ask(world.make(server.url), prompt())
+    assert caught.value.retryable
+    assert caught.value.kind in ("busy", "network")
+
+
+async def test_an_unknown_model_is_a_wrong_request(world: World) -> None:
+    """What the service does not know is not asked again."""
+    unknown = Fail(404, message="The model `x` does not exist.")
+    with StandIn(lambda _: unknown) as server, pytest.raises(BackendError) as caught:
+        await ask(world.make(server.url), prompt())
+    assert caught.value.kind == "request"
+    assert not caught.value.retryable
+
+
+async def test_a_refusal_of_the_model_is_a_failure(claude: World) -> None:
+    """A refusal never stands in the dialog as a reply."""
+    with StandIn(lambda _: Say("", stop="refusal")) as server, pytest.raises(BackendError) as caught:
+        await ask(claude.make(server.url), prompt())
+    assert caught.value.kind in ("refusal", "empty")
+
+
+async def test_an_empty_answer_is_a_failure(world: World) -> None:
+    """No text is no reply."""
+    with StandIn(lambda _: Say("")) as server, pytest.raises(BackendError) as caught:
+        await ask(world.make(server.url), prompt())
+    assert caught.value.kind == "empty"
+
+
+async def test_a_cancelled_turn_leaves_no_process(world: World) -> None:
+    """A service that never answers: the deadline ends the call in a second, and all that it started."""
+    with StandIn(lambda _: Hang()) as server:
+        backend = world.make(server.url)
+        await backend.prepare()
+        call = asyncio.create_task(ask(backend, prompt()))
+        async with asyncio.timeout(20):
+            while not server.calls:
+                await asyncio.sleep(0.02)
+        call.cancel()
+        async with asyncio.timeout(1):
+            await asyncio.wait((call,))
+    assert call.cancelled()
+    assert not psutil.Process().children(recursive=True)
+
+
+def persons_session(world: World, url: str, said: str) -> Path:
+    """A session that the person had in the project; its file."""
+    subprocess.run(
+        ["claude", "-p", "--session-id", str(uuid.uuid4())],
+        input=said,
+        text=True,
+        cwd=world.project,
+        env={
+            "PATH": PATH,
+            "HOME": str(world.home),
+            "ANTHROPIC_API_KEY": KEY,
+            "ANTHROPIC_BASE_URL": url,
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        },
+        capture_output=True,
+        check=True,
+        timeout=30,
+    )
+    return max(world.home.rglob("*.jsonl"), key=lambda path: path.stat().st_mtime_ns)
+
+
+@pytest.mark.parametrize("how", ["id", "last"])
+async def test_a_session_of_the_persons_is_joined_and_stays_as_it_was(claude: World, how: str) -> None:
+    """The first turn knows what the person said there; the file of the session is the same, byte for byte."""
+    with StandIn(counting()) as server:
+        persons_session(claude, server.url, "Something older.")
+        path = persons_session(claude, server.url, "We want Postgres, says the person.")
+        before = path.read_bytes()
+        backend = claude.make(server.url, resume=path.stem if how == "id" else "last")
+        text, usage = await ask(backend, prompt())
+        again, _ = await ask(backend, prompt(turn(2, "A", text, re="1"), turn(3, "B", "Yes.")), re="3")
+        late, _ = await ask(claude.make(server.url, resume=backend.options.resume), prompt(turn(2, "B", "No.")), re="9")
+        first, second, third = server.calls[-3:]
+    assert path.read_bytes() == before
+    assert [text, again, late] == [f"Reply of request {number}." for number in (3, 4, 5)]
+    for seen in (first, second, third):
+        assert "We want Postgres, says the person." in seen.prompt
+        assert "Something older." not in seen.prompt
+    assert INTRO in first.last
+    assert "You are A, a participant" in first.last
+    assert GOES_ON in second.last
+    assert INTRO in third.last
+    assert usage.usd in (None, pytest.approx(100 * 5e-6 + 20 * 25e-6))  # a version that counts by call can tell
+    assert usage.tokens_in == 100
+
+
+async def test_a_session_that_nobody_has_is_a_wrong_request(claude: World) -> None:
+    """What the person named is not there: no other context is taken for it."""
+    with StandIn(counting()) as server:
+        for resume in (str(uuid.uuid4()), "last"):
+            with pytest.raises(BackendError) as caught:
+                await ask(claude.make(server.url, resume=resume), prompt())
+            assert caught.value.kind == "request"
+        assert not server.calls
+
+
+async def test_a_probe_names_version_and_payer(world: World) -> None:
+    """A look needs no run of the agent and no service."""
+    variables = {"PATH": PATH, "HOME": str(world.home)}
+    none = probe(world.name, variables)
+    assert (none.here, bool(none.version), bool(none.fix)) == (False, True, True)
+    with_key = {**variables, "ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY}
+    keyed = probe(world.name, with_key)
+    assert keyed.here
+    assert "_API_KEY" in keyed.pays
+    login, kept = {
+        "claude-code": (".claude/.credentials.json", {"claudeAiOauth": {"accessToken": "x"}}),
+        "codex": (".codex/auth.json", {"tokens": {"access_token": "x"}}),
+    }[world.name]
+    (world.home / login).parent.mkdir(exist_ok=True)
+    (world.home / login).write_text(json.dumps(kept))
+    found = probe(world.name, with_key)
+    assert found.here
+    assert "login" in found.pays

@@ -1,0 +1,191 @@
+"""Turn after turn with real coding agents: what is sent, what comes back, what it costs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from dialogd.backends.session import ADDED, GOES_ON, INTRO
+from dialogd.errors import BackendError
+from dialogd.prompt import Part, repair
+from dialogd.protocol.model import Agent
+from dialogd.standin import Say, StandIn, Use, in_order
+from tests.clis.rig import KEY, SYSTEM, World, ask, counting, prompt, turn
+
+MINE = turn(2, "A", "Reply of request 1.", re="1", marks="[PROPOSAL P1: Postgres]\n[CONFIDENCE: 0.8]")
+THEIRS = turn(3, "B", "I object.")
+
+
+async def test_a_plain_answer(world: World) -> None:
+    """One request, with the system prompt, the whole dialog and the key; the reply and its tokens come back."""
+    with StandIn(counting()) as server:
+        text, usage = await ask(world.make(server.url), prompt())
+        (seen,) = server.calls
+    assert text == "Reply of request 1."
+    assert (usage.tokens_in, usage.tokens_out, usage.estimated) == (100, 20, False)
+    assert usage.model.startswith(("claude-", "gpt-"))
+    assert SYSTEM in seen.prompt
+    assert INTRO in seen.last
+    assert "Postgres or Redis?" in seen.last
+    assert seen.last.rstrip().endswith("It is your turn now.")
+    assert seen.key == KEY
+    assert not world.files()
+
+
+async def test_a_second_turn_sends_only_what_is_new(world: World) -> None:
+    """The session goes on: what it saw and said is in the request already, and stands there once."""
+    with StandIn(counting()) as server:
+        backend = world.make(server.url)
+        await ask(backend, prompt())
+        text, usage = await ask(backend, prompt(MINE, THEIRS), re="3")
+        _, second = server.calls
+    assert text == "Reply of request 2."
+    assert f"{GOES_ON} {ADDED}" in second.last
+    assert "[PROPOSAL P1: Postgres] [CONFIDENCE: 0.8]" in second.last
+    assert "I object." in second.last
+    assert "Postgres or Redis?" not in second.last
+    assert second.prompt.count("Postgres or Redis?") == 1
+    assert "Reply of request 1." in second.prompt
+    assert (usage.tokens_in, usage.tokens_out) == (100, 20)
+
+
+async def test_a_session_outlives_the_daemon(world: World) -> None:
+    """Another backend with the same folder goes on from the session of the first."""
+    with StandIn(counting()) as server:
+        await ask(world.make(server.url), prompt())
+        await ask(world.make(server.url), prompt(MINE, THEIRS), re="3")
+        assert GOES_ON in server.calls[1].last
+
+
+async def test_an_edited_turn_goes_back_to_where_it_was_whole(world: World) -> None:
+    """What the session saw has changed: an older point is forked, and where there is none the whole dialog is sent."""
+    second = turn(4, "A", "Reply of request 2.", re="3")
+    with StandIn(counting()) as server:
+        backend = world.make(server.url)
+        await ask(backend, prompt())
+        await ask(backend, prompt(MINE, THEIRS), re="3")
+        edited = replace(THEIRS, text=THEIRS.text.replace("object", "agree"))
+        await ask(backend, prompt(MINE, edited, second), re="5")
+        await ask(backend, prompt(replace(MINE, sound=False), edited, second), re="5")
+        _, _, older, whole = server.calls
+    assert GOES_ON in older.last
+    assert "I agree." in older.last
+    assert "Reply of request 2." in older.last
+    assert older.prompt.count("Postgres or Redis?") == 1
+    assert "I object." not in older.prompt
+    assert INTRO in whole.last
+    assert "I object." not in whole.prompt
+
+
+async def test_a_late_reply_is_not_taken_for_the_dialog(world: World) -> None:
+    """A reply that never landed is unknown to the dialog: the whole of it is sent again."""
+    with StandIn(counting()) as server:
+        backend = world.make(server.url)
+        await ask(backend, prompt())
+        await ask(backend, prompt(turn(2, "USER", "Wait."), turn(3, "B", "Yes.")), re="3")
+        assert INTRO in server.calls[1].last
+        assert "Reply of request 1." not in server.calls[1].prompt
+
+
+async def test_a_question_back_goes_to_the_same_session(world: World) -> None:
+    """What was unclear in a reply is asked alone, and the next turn goes on from the answer."""
+    agent = Agent(id="A", name="Claude A", url="")
+    with StandIn(counting()) as server:
+        backend = world.make(server.url)
+        said, _ = await ask(backend, prompt())
+        await ask(backend, repair(prompt(), agent, "1", said, "Which proposal do you mean?"))
+        landed = turn(2, "A", "Reply of request 2.", re="1")
+        await ask(backend, prompt(landed, THEIRS), re="3")
+        _, second, third = server.calls
+    assert "Which proposal do you mean?" in second.last
+    assert "Postgres or Redis?" not in second.last
+    assert "Which proposal do you mean?" in third.prompt
+    assert GOES_ON in third.last
+
+
+async def test_a_session_that_is_gone_is_no_failure(world: World) -> None:
+    """The whole dialog is sent to a new session within the same reply."""
+    with StandIn(counting()) as server:
+        backend = world.make(server.url)
+        await ask(backend, prompt())
+        for path in world.home.rglob("*.jsonl"):
+            path.unlink()
+        text, _ = await ask(backend, prompt(MINE, THEIRS), re="3")
+        await ask(backend, prompt(MINE, THEIRS, turn(4, "A", text, re="3"), turn(5, "B", "So be it.")), re="5")
+        _, second, third = server.calls
+    assert text == "Reply of request 2."
+    assert INTRO in second.last
+    assert GOES_ON in third.last
+
+
+async def test_a_turn_costs_what_it_costs(claude: World) -> None:
+    """Dollars that a CLI adds up over its session are told turn by turn."""
+    parts: list[Part] = []
+    costs = []
+    with StandIn(counting()) as server:
+        backend = claude.make(server.url, model="claude-opus-5-5")
+        for number in range(3):
+            text, usage = await ask(backend, prompt(*parts), re=str(2 * number + 1))
+            parts += [turn(2 * number + 2, "A", text, re=str(2 * number + 1)), turn(2 * number + 3, "B", "Go on.")]
+            costs.append(usage.usd)
+        assert all(GOES_ON in seen.last for seen in server.calls[1:])
+    assert costs[0]
+    assert costs == [pytest.approx(costs[0])] * 3
+
+
+async def test_a_priced_model_has_a_price(codex: World) -> None:
+    """The model that Codex asks by itself is known once it was proved, and so is its price."""
+    with StandIn(counting()) as server:
+        backend = codex.make(server.url)
+        await backend.prepare()
+        assert backend.model == server.calls[0].model if server.calls else backend.model.startswith("gpt-")
+        assert backend.price is not None
+
+
+async def test_the_allowance_ends_a_turn(claude: World) -> None:
+    """A turn that would pass what it may cost ends as a limit."""
+    dear = Say("Dear.", tokens_in=1_000_000, tokens_out=10)
+    with StandIn(lambda _: dear) as server, pytest.raises(BackendError) as caught:
+        await ask(claude.make(server.url), prompt(), allowance=0.01)
+    assert caught.value.kind == "limit"
+    assert not caught.value.retryable
+
+
+async def test_a_file_named_in_the_dialog_is_not_attached(world: World) -> None:
+    """An `@` of a peer's is text, wherever it stands, and comes back as it was."""
+    (world.project / "secret.txt").write_text("INSIDE-SECRET")
+    (world.project / "my dir").mkdir()
+    (world.project / "my dir" / "q.txt").write_text("QUOTED-SECRET")
+    (world.home / "home.txt").write_text("HOME-SECRET")
+    said = (
+        '@secret.txt\n\n(@secret.txt), see @"my dir/q.txt" and @~/home.txt, @./secret.txt: '
+        f"@{world.project}/secret.txt @/etc/hostname a@secret.txt"
+    )
+    with StandIn(
+        lambda seen: Say("It says @\u2060secret.txt." if "@\u2060" in seen.last else "It says @secret.txt.")
+    ) as server:
+        text, _ = await ask(world.make(server.url), prompt(turn(2, "B", said)))
+        (seen,) = server.calls
+    assert text == "It says @secret.txt."
+    assert "SECRET" not in json.dumps(seen.body)
+
+
+async def test_a_prompt_that_is_too_long_is_refused_before(codex: World) -> None:
+    """No run is made of what cannot be sent."""
+    with StandIn(counting()) as server:
+        with pytest.raises(BackendError, match="characters") as caught:
+            await ask(codex.make(server.url), prompt(turn(2, "B", "x" * 1_100_000)))
+        assert not server.calls
+    assert caught.value.kind == "request"
+
+
+async def test_narration_before_a_tool_is_no_part_of_the_reply(claude: World) -> None:
+    """The reply is what the model says last."""
+    (claude.project / "a.txt").write_text("A")
+    read = Use("Read", {"file_path": str(claude.project / "a.txt")}, say="Let me look.")
+    with StandIn(in_order(read, Say("Redis."))) as server:
+        text, usage = await ask(claude.make(server.url), prompt())
+    assert text == "Redis."
+    assert usage.tokens_out

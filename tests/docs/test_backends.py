@@ -1,0 +1,239 @@
+"""The page on backends and the backends say the same; its excerpts are real output."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dialogd import auto, forecast, keys, parts, project
+from dialogd.backends import BACKENDS, agent_cli, faults, ollama, service
+from dialogd.backends.rehearsal import SCENARIOS
+from dialogd.errors import BackendError
+from dialogd.protocol.model import Dialog
+from dialogd.protocol.signals import WARNINGS
+from dialogd.protocol.units import dollars
+from dialogd.standin import StandIn
+from dialogd.standin.minds import consensus
+from dialogd.window import DIGEST_WORDS
+from tests.docs.manual import DOCS, README, REPOSITORY, Sandbox, blocks, codes, section, table
+from tests.turns.minds import DEAR, Mind, step
+from tests.turns.test_digest import SUMMING_UP, WINDOW, long_talk
+from tests.turns.test_spending import SAID, dialog_in
+
+PAGE = DOCS / "backends.md"
+TEXT = PAGE.read_text(encoding="utf-8")
+SHOWN = [block.text for block in blocks(PAGE, "text")]
+CLIS = os.environ.get("DIALOGD_CLIS_BIN") or str(REPOSITORY / ".clis" / "node_modules" / ".bin")
+KEYS = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef", "OPENAI_API_KEY": "sk-test-0123456789abcdef01234567"}
+
+
+def shape(text: str) -> list[str]:
+    """The lines of a text without numbers, hashes, paths and the width of columns: what is so in every run."""
+    plain = re.sub(r"\b(prev|sha|at|dialog)[= ]\S+", r"\1=…", text)
+    plain = re.sub(r"/\S+\.md", "FILE", plain)
+    return [re.sub(r"[\d.,]*\d", "N", " ".join(line.split())) for line in plain.strip().split("\n")]
+
+
+def shown(beginning: str) -> str:
+    """The one excerpt of the page that begins so."""
+    (found,) = (text for text in SHOWN if text.lstrip().startswith(beginning))
+    return found
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_every_backend_has_its_section(name: str) -> None:
+    """How it starts, its model, its variables, what it may do, what is sent, what it costs."""
+    page = section(PAGE, f"`{name}`")
+    said = dict(re.findall(r"^- \*\*([A-Z][a-z]+)\*\*: (.+)$", page, re.MULTILINE))
+    assert {"Start", "Model", "Variables", "Sent", "Costs"} <= set(said)
+    assert codes(said["Start"])[0].startswith("dialogd start ")
+    assert ("Project" in said) == (name in ("rehearsal", *PROGRAMS))
+    assert ("Proved" in said) == (name in PROGRAMS - {"command"})
+    model = BACKENDS[name].model
+    assert not model or codes(said["Model"])[0] == model
+    assert set(keys.OWN[name].names if name in keys.OWN else ()) - set(codes(said["Variables"])) == set()
+
+
+PROGRAMS = {"claude-code", "codex", "gemini", "opencode", "acp", "command"}
+
+
+def test_no_other_backend_has_one() -> None:
+    """Each heading in code is a backend, or `auto`."""
+    assert set(re.findall(r"^###? `([\w-]+)`$", TEXT, re.MULTILINE)) == {*BACKENDS, "auto"}
+
+
+def test_the_list_of_auto_is_the_codes_own() -> None:
+    """The families in their order, and the members of each."""
+    rows = [(codes(row[0])[0], tuple(codes(row[1]))) for row in table(section(PAGE, "`auto`"))]
+    assert rows == list(auto.FAMILIES.items())
+
+
+def test_the_scenarios_are_named() -> None:
+    """Those of `rehearsal`."""
+    (line,) = re.findall(r"^- \*\*Model\*\*: (.+)$", section(PAGE, "`rehearsal`"), re.MULTILINE)
+    assert codes(line) == list(SCENARIOS)
+
+
+def failures() -> Iterator[tuple[str, str, bool]]:
+    """The rows of the table of failures: what happens, the kind, whether it is tried again."""
+    for what, kind, again in table(section(PAGE, "Failures")):
+        yield what, codes(kind)[0], again.startswith("yes")
+
+
+def test_every_kind_of_failure_has_its_row() -> None:
+    """The kinds of `BackendError`, and no other."""
+    assert {kind for _, kind, _ in failures()} == BackendError.KINDS
+
+
+def test_every_status_has_its_kind() -> None:
+    """What the table says of a status of a service is what becomes of it."""
+    told = {int(status): (kind, again) for what, kind, again in failures() for status in re.findall(r"\d{3}\b", what)}
+    known = {status: (m.kind, m.retryable) for status, m in faults.STATUS.items() if status != 402}
+    assert known.items() <= told.items()
+    others = {status: row for status, row in told.items() if status not in known and status != 600}
+    meanings = {status: faults.FAILED if status >= 500 else faults.REQUEST for status in others}
+    assert others == {status: (m.kind, m.retryable) for status, m in meanings.items()}
+    assert {500, 502, 400, 422} == set(others)
+
+
+def test_the_numbers_are_the_codes_own() -> None:
+    """Limits, caps and sizes are said as they are."""
+    for words in (
+        f"{dollars(auto.DEFAULT_CAP)}, or {auto.DEFAULT_TOKENS:,} tokens",
+        f"stops its own agent at {dollars(auto.DEFAULT_CAP)}",
+        f"{service.MAX_TOKENS} unless you say otherwise",
+        f"{service.SILENCE:g} seconds",
+        f"{service.WINDOW:,} tokens for one that it does not",
+        f"{agent_cli.ROOM:,} tokens for coding agents",
+        f"at most {ollama.ROOM:,} tokens",
+        f"at most {project.MOST:,} bytes",
+        f"a reply of {forecast.LEAST_REPLY:,} tokens",
+        {5: f"last five turns and {({1.25: 'a quarter'})[forecast.MARGIN]}"}[forecast.LOOKED_AT],
+        f"at most {DIGEST_WORDS} words",
+        f"{keys.SHORTEST_SECRET} characters and more",
+        f"at {WARNINGS[1] * 100:.0f} and {WARNINGS[0] * 100:.0f} %",
+        f"{({3: 'three'})[parts.CHARACTERS_PER_TOKEN]} characters each",
+    ):
+        assert words in TEXT, words
+    assert dollars(auto.DEFAULT_CAP) in section(README, "What holds")
+
+
+def test_the_notes_of_a_project_are_named() -> None:
+    """Each file that is read."""
+    assert set(project.NAMES) <= set(codes(section(PAGE, "Notes of the project")))
+
+
+def test_a_login_introduces_itself_as_shown(tmp_path: Path) -> None:
+    """A program with a login, in a home of its own, and a key that is set beside it."""
+    _put(tmp_path / "bin" / "claude", '#!/bin/sh\necho "2.1.330 (Claude Code)"\n')
+    (tmp_path / ".claude").mkdir()
+    (tmp_path / ".claude" / ".credentials.json").write_text('{"claudeAiOauth": {"made": "up"}}')
+    environment = {"PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "HOME": str(tmp_path), **KEYS}
+    choice = auto.choose("claude-code", 0, environment, {})
+    assert shown("A: claude-code") == f"A: {auto.introduce(choice, Path('/home/me/supabase-bridge'))}\n"
+
+
+def test_a_program_that_proves_nothing_is_refused_as_shown(sandbox: Sandbox) -> None:
+    """One that says its version and ignores every order."""
+    _put(sandbox.folder / "bin" / "claude", '#!/bin/sh\ncat >/dev/null\necho "2.1.330 (Claude Code)"\n')
+    sandbox.environment |= KEYS
+    ended = sandbox.run("dialogd start A --backend claude-code --port 0")
+    assert ended.returncode == 1
+    assert shown("error: claude") in ended.stderr
+
+
+def _put(program: Path, script: str) -> None:
+    program.parent.mkdir(exist_ok=True)
+    program.write_text(script)
+    program.chmod(0o755)
+
+
+def test_frames_and_bill_look_as_shown(sandbox: Sandbox) -> None:
+    """A dialog between two vendors' libraries before the stand-in: the frame, and what `dialogd cost` says."""
+    with StandIn(consensus) as server:
+        at = {"ANTHROPIC_BASE_URL": server.url, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        sandbox.environment |= KEYS | at
+        sandbox.done("dialogd run 'Where should user sessions live?' --agents anthropic,gpt --budget '$2.00'")
+    frame = next(line for line in sandbox.file.read_text().split("\n") if line.startswith("<!-- dialogd by=A"))
+    assert shape(frame) == shape(shown("<!-- dialogd"))
+    bill = sandbox.done("dialogd cost").replace("GPT", "Codex")
+    assert shape(bill) == shape(next(text for text in SHOWN if "tokens in" in text))
+
+
+def test_the_readmes_line_for_two_projects_is_understood(sandbox: Sandbox) -> None:
+    """Without the programs it ends before anything is written, and says which one is missing."""
+    (line,) = blocks(README, "sh", "agents")
+    _projects(sandbox, line.text)
+    sandbox.environment["PATH"] = f"{sandbox.folder / 'bin'}:/usr/bin:/bin"
+    if shutil.which("claude", path=sandbox.environment["PATH"]):
+        pytest.skip("claude is installed for everybody here")
+    ended = sandbox.run(line.text)
+    assert ended.returncode == 2
+    assert "claude is not on PATH" in ended.stderr
+    assert not sandbox.file.exists()
+
+
+@pytest.mark.timeout(180)
+def test_the_readmes_line_for_two_projects_holds_a_dialog(sandbox: Sandbox) -> None:
+    """With the real programs, a fake key and the stand-in: both read their project, and agree."""
+    if not all(shutil.which(name, path=CLIS) for name in ("claude", "codex")):
+        pytest.skip("claude and codex are not installed: `make test-clis` brings them")
+    (line,) = blocks(README, "sh", "agents")
+    _projects(sandbox, line.text)
+    sandbox.environment["PATH"] += f"{os.pathsep}{CLIS}"
+    with StandIn(consensus) as server:
+        at = {"ANTHROPIC_BASE_URL": server.url, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        sandbox.environment |= KEYS | at
+        told = sandbox.run(line.text, 170).stderr
+    assert "sees" in told
+    assert sandbox.file.read_text().rstrip().endswith("[CONSENSUS_REACHED]"), told
+    assert "— Codex B\n" in sandbox.file.read_text()
+
+
+def _projects(sandbox: Sandbox, line: str) -> None:
+    """The folders that the line names."""
+    for name in re.findall(r"@~/(\S+)", line):
+        (Path(sandbox.environment["HOME"]) / name).mkdir()
+
+
+async def test_what_is_left_out_and_summed_up_looks_as_shown(tmp_path: Path) -> None:
+    """The line in the place of what no longer fits, and the mark of a digest."""
+    path = dialog_in(tmp_path)
+    await long_talk(path, 8)
+    mind = Mind(("They differ on cost.", SAID), ("Postgres.", SAID), price=DEAR, room=WINDOW)
+    dialog: Dialog = await step(path, mind, options=SUMMING_UP)
+    (line,) = (line for line in mind.asked[1].text.split("\n") if line.startswith("*(Left out"))
+    assert shape(shown("*(Left out")) == shape(line)
+    assert shape(shown("[DIGEST")) == shape(str(dialog.entries[-2].marks[0]))
+
+
+def test_the_small_backend_keeps_the_contract(tmp_path: Path) -> None:
+    """The class on the page, with the test on the page."""
+    code = "\n\n".join(block.text for block in blocks(PAGE, "python"))
+    lines = code.split("\n")
+    imports = [line for line in lines if line.startswith("from ")]
+    body = [line for line in lines if not line.startswith("from ")]
+    body += ["", "def test_it_is_found() -> None:", '    assert probe({}, "").here']
+    (tmp_path / "test_echo.py").write_text("\n".join(["from __future__ import annotations", *imports, *body]))
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert re.search(r"\b[5-9] passed|\b1\d passed", ended.stdout)

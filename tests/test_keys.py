@@ -1,0 +1,97 @@
+"""Keys reach only the backend that they were given for, and no text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dialogd.auto import variables_for
+from dialogd.backends import BACKENDS
+from dialogd.keys import MACHINE, OWN, SHORTEST_SECRET, own, secrets
+
+VENDORS = {
+    "anthropic": "ANTHROPIC", "claude-code": "ANTHROPIC", "openai": "OPENAI", "gpt": "OPENAI", "codex": "OPENAI",
+    "grok": "XAI", "ollama": "OLLAMA", "gemini": ("GEMINI", "GOOGLE"), "opencode": "OPENCODE",
+}  # fmt: skip
+OTHERS = ("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "OPENROUTER_API_KEY", "GROQ_API_KEY", "DIALOGD_FILE", "LD_PRELOAD")
+NAMES = sorted({name for line in OWN.values() for name in line.names} | {*OTHERS, "PATH", "HOME", "HTTPS_PROXY"})
+VARIABLES = st.dictionaries(st.sampled_from(NAMES), st.text(min_size=1, max_size=20), max_size=len(NAMES))
+
+
+@given(environment=VARIABLES, dotenv=VARIABLES, name=st.sampled_from(sorted(BACKENDS)))
+def test_no_variable_of_another_vendor_reaches_a_backend(
+    environment: dict[str, str], dotenv: dict[str, str], name: str
+) -> None:
+    """Whatever is set where: only its own line of the table, and how to reach programs and the network."""
+    seen = variables_for(name, environment, dotenv)
+    assert {*seen} <= {*own(name).names, *MACHINE}
+    vendor = VENDORS.get(name, ())
+    foreign = [key for key in seen if key.endswith(("_API_KEY", "_TOKEN", "_SECRET_ACCESS_KEY"))]
+    mine = (vendor,) if isinstance(vendor, str) else vendor
+    assert [
+        key for key in foreign if not key.startswith((*mine, "CLAUDE_CODE_" if name == "claude-code" else "-"))
+    ] == []
+    for key, value in seen.items():
+        assert value == (environment.get(key) or dotenv[key])
+    assert {key for key in seen if key in MACHINE} == {key for key in MACHINE if environment.get(key)}
+
+
+@pytest.mark.parametrize("name", ["rehearsal", "command", "acp"])
+def test_backends_without_a_service_see_no_key(name: str) -> None:
+    """Not even when every variable is set."""
+    assert {*variables_for(name, dict.fromkeys(NAMES, "x"), {})} <= {*MACHINE}
+
+
+def test_the_environment_counts_before_dotenv_and_empty_means_unset() -> None:
+    """Also for keys; where programs lie is never taken from a file in the folder."""
+    seen = variables_for("grok", {"XAI_API_KEY": "", "PATH": "/bin"}, {"XAI_API_KEY": "mine", "PATH": "/evil"})
+    assert seen == {"XAI_API_KEY": "mine", "PATH": "/bin"}
+    assert variables_for("grok", {"XAI_API_KEY": "shell"}, {"XAI_API_KEY": "file"}) == {"XAI_API_KEY": "shell"}
+    assert variables_for("grok", {}, {"HOME": "/evil"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("model", "keys"),
+    [
+        ("", set()),
+        ("claude-opus-5-5", set()),
+        ("anthropic/claude-opus-5-5", {"ANTHROPIC_API_KEY"}),
+        ("google/gemini-3.8-flash", {"GEMINI_API_KEY", "GOOGLE_API_KEY"}),
+        ("xai/grok-4.7", {"XAI_API_KEY"}),
+        ("../x/y", set()),
+    ],
+)
+def test_opencode_gets_a_providers_key_only_when_its_model_names_the_provider(model: str, keys: set[str]) -> None:
+    """As the part after the colon, or as the model; its own key always."""
+    everything = dict.fromkeys(NAMES, "x")
+    for seen in (variables_for("opencode", everything, {}, model), variables_for(f"opencode:{model}", everything, {})):
+        assert {key for key in seen if key.endswith("_API_KEY")} == {"OPENCODE_API_KEY", *keys}
+    assert variables_for("grok", everything, {}, model) == variables_for("grok", everything, {})
+
+
+def test_every_value_that_its_name_marks_as_a_key_is_a_secret() -> None:
+    """Of both places, the longest first, each once; short values and other variables are not."""
+    long = "0123456789abcdef"
+    environment = {
+        "ANTHROPIC_API_KEY": f"{long}-1", "GITHUB_TOKEN": f"{long}-22", "CLAUDE_CODE_OAUTH_TOKEN": f"{long}-333",
+        "AWS_SECRET_ACCESS_KEY": f"{long}-4444", "APP_SECRET": f" {long}-55555 ", "DB_PASSWORD": f"{long}-666666",
+        "MY_APIKEY": f"{long}-7777777", "XAI_API_KEY": long[:-1], "PATH": f"{long}-path",
+        "MAX_TOKENS": f"{long}-tokens",
+        "TOKENIZERS_PARALLELISM": f"{long}-no", "MONKEY": f"{long}-monkey",
+    }  # fmt: skip
+    found = secrets(environment, {"OPENAI_API_KEY": f"{long}-88888888", "COPY_TOKEN": f"{long}-1"})
+    assert found == (
+        f"{long}-88888888", f"{long}-7777777", f"{long}-666666", f"{long}-55555", f"{long}-4444", f"{long}-333",
+        f"{long}-22", f"{long}-1",
+    )  # fmt: skip
+
+
+@given(VARIABLES, VARIABLES)
+def test_no_key_that_a_backend_may_see_is_forgotten(environment: dict[str, str], dotenv: dict[str, str]) -> None:
+    """Whatever reaches a backend as a key is a secret, unless it is too short to be one."""
+    found = secrets(environment, dotenv)
+    for name in BACKENDS:
+        for key, value in variables_for(name, environment, dotenv).items():
+            if key in own(name).keys and len(value.strip()) >= SHORTEST_SECRET:
+                assert value.strip() in found

@@ -1,0 +1,74 @@
+"""An agent in this process around a real file, with a mind that says, bills and fails as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from dialogd.agent import Agent
+from dialogd.asking import Options
+from dialogd.backends import Request, Usage
+from dialogd.errors import BackendError
+from dialogd.events import Hub
+from dialogd.peers import Peers
+from dialogd.prices import FREE, Price
+from dialogd.prompt import Prompt
+from dialogd.protocol.model import Dialog
+from tests.logfile.files import log_of
+
+Line = str | Usage | BackendError | float
+
+DEAR = Price(10.0, 20.0)  # dollars per million tokens
+
+
+class Mind:
+    """Answers each call with the next lines: text, what it used, an error to raise, seconds to take."""
+
+    name = "mind"
+    model = "m-1"
+    costs = True
+    most_out = 4_000
+
+    def __init__(self, *calls: Sequence[Line], price: Price | None = FREE, room: int = 0) -> None:
+        self.calls = list(calls)
+        self.price = price
+        self.room = room
+        self.secrets: tuple[str, ...] = ()
+        self.asked: list[Prompt] = []
+        self.requests: list[Request] = []
+
+    async def reply(self, request: Request) -> AsyncIterator[str | Usage]:
+        """The lines of the next call; nothing once there are no more."""
+        self.asked.append(request.prompt())
+        self.requests.append(request)
+        for line in self.calls.pop(0) if self.calls else ("Nothing more.",):
+            if isinstance(line, BackendError):
+                raise line
+            if isinstance(line, float):
+                await asyncio.sleep(line)
+            else:
+                yield line
+
+    async def close(self) -> None:
+        """Nothing is kept."""
+
+
+@asynccontextmanager
+async def agent_with(path: Path, mind: Mind, me: str = "A", options: Options | None = None) -> AsyncIterator[Agent]:
+    """An agent as it is after a start of its daemon; the person's notify has come."""
+    options = options or Options(pace=0.0, poll=0.05, retry_wait=0.001)
+    agent = Agent(me, log_of(path), mind, Peers(me, {}), Hub(), options)
+    agent.seen.nudge()
+    try:
+        yield agent
+    finally:
+        await agent.close()
+
+
+async def step(path: Path, mind: Mind, me: str = "A", options: Options | None = None) -> Dialog:
+    """One step of such an agent; the dialog afterwards."""
+    async with agent_with(path, mind, me, options) as agent:
+        await agent.step()
+    return log_of(path).read()

@@ -1,0 +1,71 @@
+"""What is sent again from turn to turn is sent unchanged, from its beginning: caches hit."""
+
+from __future__ import annotations
+
+from itertools import pairwise, takewhile
+from pathlib import Path
+
+import pytest
+
+from dialogd.asking import Options
+from dialogd.standin import Say, Seen, StandIn
+from tests.backends.apis import make
+from tests.turns.minds import agent_with
+from tests.turns.test_spending import dialog_in
+
+QUICK = Options(pace=0.0, poll=0.05, notes="Use tabs. Keep it simple. " * 2_000)
+TURN = "The sessions should stay where they are, because moving them costs more than it brings. " * 18  # 270 words
+
+
+async def talk(path: Path, form: str, turns: int) -> dict[str, list[Seen]]:
+    """A dialog of so many turns between two agents; what the service saw, by agent."""
+    seen: dict[str, list[Seen]] = {"A": [], "B": []}
+    with StandIn(lambda request: Say(f"{TURN}\n\nThis was request {request.number}.")) as server:
+        backend = {me: make(form, server) for me in "AB"}
+        for number in range(turns):
+            me = "AB"[number % 2]
+            async with agent_with(path, backend[me], me, QUICK) as agent:
+                await agent.step()
+            seen[me].append(server.seen[-1])
+        for one in backend.values():
+            await one.close()
+    return seen
+
+
+@pytest.mark.parametrize("form", ["messages", "responses", "chat"])
+async def test_nine_tenths_of_a_request_are_the_beginning_of_the_one_before(tmp_path: Path, form: str) -> None:
+    """Twenty turns of 270 words in a project with notes: what is new is new at the end."""
+    seen = await talk(dialog_in(tmp_path), form, 20)
+    for requests in seen.values():
+        assert len(requests) == 10
+        for before, after in pairwise(requests):
+            same = shared(before.prompt, after.prompt)
+            assert same >= 0.9 * len(after.prompt)
+            assert same >= 0.98 * len(before.prompt)
+
+
+async def test_what_was_marked_for_the_cache_comes_again_as_it_was(tmp_path: Path) -> None:
+    """All blocks up to the breakpoint begin the next request; no more than twenty stand between the two breakpoints."""
+    seen = await talk(dialog_in(tmp_path), "messages", 12)
+    for requests in seen.values():
+        blocks = [_blocks(request) for request in requests]
+        for before, after in pairwise(blocks):
+            end = _breakpoint(before) + 1
+            assert [text for text, _ in after[:end]] == [text for text, _ in before[:end]]
+            assert 0 < _breakpoint(after) - _breakpoint(before) <= 20
+
+
+def shared(one: str, other: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _blocks(request: Seen) -> list[tuple[str, bool]]:
+    """The text blocks of a request, and whether each is a breakpoint of the cache."""
+    assert isinstance(request.body, dict)
+    content = request.body["messages"][0]["content"]
+    return [(block["text"], "cache_control" in block) for block in content]
+
+
+def _breakpoint(blocks: list[tuple[str, bool]]) -> int:
+    return max(index for index, (_, marked) in enumerate(blocks) if marked)

@@ -1,0 +1,129 @@
+"""Real daemons with different backends, a person among them, three at one table; the service is a stand-in."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dialogd import person
+from dialogd.standin import Answer, Hang, Seen, StandIn
+from dialogd.standin.minds import consensus
+from dialogd.testing.pair import Pair
+from tests.logfile.files import log_of
+
+KEYS = {
+    "ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef",
+    "OPENAI_API_KEY": "sk-test-0123456789abcdef",
+    "XAI_API_KEY": "xai-test-0123456789abcdef",
+}
+TOPIC = "Where should user sessions live?"
+
+
+def services(server: StandIn) -> dict[str, str]:
+    """The environment of daemons whose services are the stand-in."""
+    return {
+        **KEYS,
+        "ANTHROPIC_BASE_URL": server.url,
+        "OPENAI_BASE_URL": f"{server.url}/v1",
+        "XAI_BASE_URL": f"{server.url}/v1",
+    }
+
+
+def keys_seen(server: StandIn, ending: str) -> set[str]:
+    """Whose keys came to the addresses that end so."""
+    return {
+        name
+        for seen in server.calls
+        if seen.path.partition("?")[0].endswith(ending)
+        for name, key in KEYS.items()
+        if key in str(seen.headers)
+    }
+
+
+def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
+    """Claude by its API and GPT by its own: each with its own key, to a consensus, with every turn accounted for."""
+    with (
+        StandIn(consensus) as server,
+        Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server)) as pair,
+    ):
+        pair.start()
+        pair.begin(TOPIC)
+        pair.notify()
+        pair.until(lambda: pair.outcome, "the end", seconds=40)
+        assert pair.outcome == "CONSENSUS_REACHED"
+        assert keys_seen(server, "/messages") == {"ANTHROPIC_API_KEY"}
+        assert keys_seen(server, "/completions") == {"OPENAI_API_KEY"}
+        dialog = pair.dialog()
+    assert dialog is not None
+    assert {entry.name for entry in dialog.turns if entry.by == "B"} == {"Claude B"}
+    frames = [entry.frame for entry in dialog.turns if entry.frame]
+    assert all(frame.usd and frame.tokens_in and frame.model for frame in frames)
+    assert set(dialog.state.spent) == {"A", "B"}
+
+
+def test_three_of_three_houses_agree(tmp_path: Path) -> None:
+    """Consensus among three needs all three."""
+    backends = {"A": "anthropic", "B": "grok", "C": "rehearsal"}
+    with (
+        StandIn(consensus) as server,
+        Pair(tmp_path, "ABC", backend=backends, environment=services(server)) as pair,
+    ):
+        pair.start()
+        pair.begin(TOPIC)
+        pair.notify()
+        pair.until(lambda: pair.outcome, "the end", seconds=40)
+        dialog = pair.dialog()
+    assert dialog is not None
+    assert dialog.state.outcome is not None
+    assert {entry.by for entry in dialog.turns} == {"USER", "A", "B", "C"}
+    assert keys_seen(server, "/completions") == {"XAI_API_KEY"}
+
+
+def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
+    """The person's words reach the model, also in the middle of its call; what it was about to say is dropped."""
+    said: list[str] = []
+
+    def mind(seen: Seen) -> Answer:
+        said.append(seen.prompt)
+        return Hang() if len(said) == 1 else consensus(seen)
+
+    with (
+        StandIn(mind) as server,
+        Pair(tmp_path, "A", backend="anthropic", environment=services(server)) as pair,
+    ):
+        pair.start()
+        pair.begin(TOPIC)
+        pair.notify()
+        pair.until(lambda: said, "the first call", seconds=20)
+        person.say(log_of(pair.file), "Consider Redis too.")
+        pair["A"].notify()
+        pair.until(lambda: pair.number >= 3, "an answer", seconds=20)
+        dialog = pair.dialog()
+    assert dialog is not None
+    assert "Consider Redis too." in said[1]
+    assert [entry.by for entry in dialog.turns][:3] == ["USER", "USER", "A"]
+
+
+@pytest.mark.parametrize("backend", ["anthropic", "gpt"])
+def test_stop_during_a_call_is_over_within_a_second(tmp_path: Path, backend: str) -> None:
+    """Nothing is appended but `[STOPPED]`, and no process is left."""
+    with (
+        StandIn(lambda _: Hang()) as server,
+        Pair(tmp_path, "A", backend=backend, environment=services(server)) as pair,
+    ):
+        pair.start()
+        pair.begin(TOPIC)
+        pair.notify()
+        pair.until(lambda: server.calls, "the call", seconds=20)
+        family = [psutil.Process(pair["A"].pid), *psutil.Process(pair["A"].pid).children(recursive=True)]
+        began = time.monotonic()
+        pair["A"].ask("POST", "/stop", {})
+        assert pair["A"].wait(5) == 0
+        assert time.monotonic() - began < 1.0
+        assert not [process for process in family if process.is_running()]
+        dialog = pair.dialog()
+    assert dialog is not None
+    assert (pair.outcome, pair.number) == ("STOPPED", 1)

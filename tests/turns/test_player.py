@@ -1,0 +1,102 @@
+"""Who plays an agent: names, notes of the project, prices and caps, as a daemon's settings have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dialogd.standin import Say, StandIn
+from dialogd.standin.minds import consensus
+from dialogd.testing.pair import Pair
+from tests.turns.test_mixed import TOPIC, services
+
+
+def begin(pair: Pair, agents: str, *keys: str) -> None:
+    """A dialog whose header has these agents and keys."""
+    text = pair.opening(TOPIC)
+    line = next(line for line in text.split("\n") if line.startswith("**Agents:**"))
+    pair.file.write_text(text.replace(line, "\n".join([f"**Agents:** {agents}", *keys])), encoding="utf-8")
+
+
+def test_a_heading_carries_the_familys_name_where_nobody_named_the_agent(tmp_path: Path) -> None:
+    """`GPT B` for an agent without a name in the header; the header's name where there is one."""
+    with (
+        StandIn(consensus) as server,
+        Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server)) as pair,
+    ):
+        pair.start()
+        begin(pair, f"A = Ann @ {pair.url('A')}, B @ {pair.url('B')}")
+        pair.notify()
+        pair.until(lambda: pair.number >= 3, "a turn of each", seconds=40)
+        dialog = pair.dialog()
+    assert dialog is not None
+    assert [entry.name for entry in dialog.turns[1:3]] == ["Ann", "GPT B"]
+
+
+def test_the_notes_of_a_project_reach_the_model_as_data(tmp_path: Path) -> None:
+    """CLAUDE.md and AGENTS.md of `--project`, fenced, and nothing else of it."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "CLAUDE.md").write_text("Sessions stand in table s_17.\n@secret.txt\n")
+    (project / "secret.txt").write_text("hidden")
+    flags = {"A": ["--project", str(project)]}
+    with (
+        StandIn(lambda _: Say("Words.")) as server,
+        Pair(tmp_path, "A", backend="anthropic", flags=flags, environment=services(server)) as pair,
+    ):
+        pair.start()
+        pair.begin(TOPIC)
+        pair.notify()
+        pair.until(lambda: pair.number >= 2, "a turn", seconds=20)
+        prompt = server.calls[0].prompt
+    assert "~~~text\n# CLAUDE.md\n\nSessions stand in table s_17.\n@secret.txt\n~~~" in prompt
+    assert "hidden" not in prompt
+
+
+@pytest.mark.parametrize("where", ["header", "flag"])
+def test_a_budget_in_dollars_is_refused_at_the_start_where_the_price_is_unknown(tmp_path: Path, where: str) -> None:
+    """The daemon says which price is missing and how to give it, and ends with exit code 2."""
+    flags = {"A": ["--model", "nobody-knows-1", *(["--budget", "$1"] if where == "flag" else [])]}
+    with (
+        StandIn(consensus) as server,
+        Pair(tmp_path, "A", backend="gpt", flags=flags, environment=services(server)) as pair,
+    ):
+        begin(pair, f"A @ {pair.url('A')}", *(["**Budget:** $1.00"] if where == "header" else []))
+        pair["A"].start()
+        assert pair["A"].wait() == 2
+        assert "nobody knows what gpt nobody-knows-1 costs" in pair["A"].said
+        assert "--price IN/OUT" in pair["A"].said
+        assert server.calls == []
+
+
+def test_a_price_that_is_given_counts(tmp_path: Path) -> None:
+    """`--price` in dollars per million tokens, for a model that nobody lists."""
+    flags = {"A": ["--model", "nobody-knows-1", "--price", "1000/2000", "--budget", "$900"]}
+    with (
+        StandIn(lambda _: Say("Words.", tokens_in=1000, tokens_out=500)) as server,
+        Pair(tmp_path, "A", backend="gpt", flags=flags, environment=services(server)) as pair,
+    ):
+        pair.start()
+        pair.begin(TOPIC)
+        pair.notify()
+        pair.until(lambda: pair.number >= 2, "a turn", seconds=20)
+        dialog = pair.dialog()
+    assert dialog is not None
+    assert dialog.state.spent["A"].usd == 2.0
+
+
+def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Path) -> None:
+    """Five dollars, in the log at the start and as the reason of the end."""
+    flags = {"A": ["--price", "99999/99999"]}
+    with (
+        StandIn(lambda _: Say("Words.")) as server,
+        Pair(tmp_path, "A", backend="anthropic", flags=flags, environment=services(server)) as pair,
+    ):
+        pair.start()
+        pair.begin(TOPIC)
+        pair.notify()
+        pair.until(lambda: pair.outcome, "the end", seconds=20)
+        assert pair.outcome == "BUDGET_REACHED"
+        assert "A stops at $5.00" in pair["A"].said
+        assert server.calls == []

@@ -1,0 +1,147 @@
+"""Real SDKs under a daemon's agent, against a service that fails: what stands in the file, after how many requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from dialogd.asking import Options
+from dialogd.protocol.decide import Reply
+from dialogd.standin import (
+    Answer,
+    Cut,
+    Drop,
+    EndEarly,
+    ErrorEvent,
+    Fail,
+    Garbage,
+    Hang,
+    Say,
+    Stall,
+    StandIn,
+    in_order,
+)
+from tests.backends.apis import FORMS, KEY, TEXT, make
+from tests.logfile.files import log_of
+from tests.turns.minds import agent_with
+from tests.turns.test_spending import dialog_in
+
+QUICK = Options(pace=0.0, poll=0.05, retry_wait=0.02)
+WELL = Say(TEXT)
+REFUSED = Say("")
+REFUSAL = {"messages": "refusal", "chat": "content_filter", "responses": "content_filter"}  # as each service says it
+
+
+@dataclass(frozen=True)
+class Case:
+    """What the service answers, the kind of the error ("" where the dialog goes on), and how many requests it took."""
+
+    answers: tuple[Answer, ...]
+    kind: str
+    requests: int
+    draft: bool = False
+
+
+CASES = {
+    "a reply": Case((WELL,), "", 1),
+    "400": Case((Fail(400),), "request", 1),
+    "401": Case((Fail(401),), "auth", 1),
+    "403": Case((Fail(403),), "auth", 1),
+    "404": Case((Fail(404),), "request", 1),
+    "413": Case((Fail(413),), "request", 1),
+    "429 for ever": Case((Fail(429, retry_after=0.02),), "busy", 3),
+    "429 once": Case((Fail(429, retry_after=0.3), WELL), "", 2),
+    "500 for ever": Case((Fail(500),), "failed", 3),
+    "500 once": Case((Fail(500), WELL), "", 2),
+    "502 as a page": Case((Fail(502, html=True),), "failed", 3),
+    "503 twice": Case((Fail(503, retry_after=0.02), Fail(503, retry_after=0.02), WELL), "", 3),
+    "529 for ever": Case((Fail(529, retry_after=0.02),), "busy", 3),
+    "a dropped connection": Case((Drop(),), "network", 3),
+    "a dropped connection, once": Case((Drop(), WELL), "", 2),
+    "a stream that is cut": Case((Cut(TEXT),), "network", 3, draft=True),
+    "a stream that is cut once": Case((Cut(TEXT), WELL), "", 2),
+    "a stream that ends early": Case((EndEarly(TEXT),), "cut", 3, draft=True),
+    "an error in the stream, once": Case((ErrorEvent(), WELL), "", 2),
+    "broken JSON": Case((Garbage("body"),), "garbled", 3),
+    "a page": Case((Garbage("html"),), "garbled", 3),
+    "a refusal": Case((REFUSED,), "refusal", 1),
+    "a reply that is too long": Case((Say(TEXT, stop="max_tokens"),), "cut", 1, draft=True),
+    "an empty reply": Case((Say(""),), "empty", 3),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", CASES)
+async def test_what_a_fault_comes_to(tmp_path: Path, form: str, name: str) -> None:
+    """A turn or an error with its cause and fix, never both; so many requests; what arrived is kept; no key."""
+    case, path = CASES[name], dialog_in(tmp_path)
+    answers = [replace(REFUSED, stop=REFUSAL[form]) if answer is REFUSED else answer for answer in case.answers]
+    with StandIn(in_order(*answers)) as server:
+        backend = make(form, server)
+        async with agent_with(path, backend, options=QUICK) as agent:
+            with agent.hub.join() as events:
+                assert isinstance(await agent.step(), Reply)
+                await agent.hub.close()
+                told = [event async for event in events]
+        await backend.close()
+        asked = len(server.seen)
+    dialog = log_of(path).read()
+    assert dialog.last is not None
+    assert asked == case.requests
+    errors = [event.data for event in told if event.kind == "error"]
+    if case.kind:
+        mark = dialog.last.mark("AGENT_ERROR")
+        assert mark is not None
+        assert len(mark.fields) == 3
+        assert all(mark.fields)
+        assert [error["type"] for error in errors] == [case.kind]
+        assert dialog.state.owing == ("USER",)
+    else:
+        assert (dialog.last.number, dialog.last.body) == (2, TEXT)
+        assert errors == []
+    drafts = log_of(path).journals.of("A").drafts()
+    assert bool(drafts) == case.draft
+    assert KEY not in path.read_text() + str([event.data for event in told])
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("answer", [Hang(), Stall(TEXT)], ids=["hangs", "stalls"])
+async def test_a_service_that_never_ends_is_left_at_the_timeout(tmp_path: Path, form: str, answer: Answer) -> None:
+    """The dialog says why it does not go on within the header's timeout, not when a library feels like it."""
+    path = dialog_in(tmp_path, "**Timeout:** 1 second")
+    with StandIn(in_order(answer)) as server:
+        backend = make(form, server)
+        async with agent_with(path, backend, options=QUICK) as agent:
+            began = time.monotonic()
+            await agent.step()
+            took = time.monotonic() - began
+        await backend.close()
+    mark = log_of(path).read().entries[-1].mark("AGENT_ERROR")
+    assert mark is not None
+    assert mark.fields[1] == "no answer within 1 second"
+    assert 0.9 < took < 3.0
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_stop_in_the_middle_of_a_call_leaves_nothing(tmp_path: Path, form: str) -> None:
+    """The connection is closed at once, and nothing is appended."""
+    path = dialog_in(tmp_path)
+    before = path.read_bytes()
+    with StandIn(in_order(Stall(TEXT))) as server:
+        backend = make(form, server)
+        async with agent_with(path, backend, options=QUICK) as agent:
+            turn = asyncio.ensure_future(agent.step())
+            deadline = time.monotonic() + 10
+            while not (agent.call and agent.call.parts):
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
+            began = time.monotonic()
+            turn.cancel()
+            await asyncio.wait({turn})
+            assert time.monotonic() - began < 0.5
+        await backend.close()
+    assert path.read_bytes() == before

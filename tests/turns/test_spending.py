@@ -1,0 +1,203 @@
+"""Every entry's frame says all that its agent spent since its last one; what is unknown is never 0."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from dialogd import person
+from dialogd.asking import Options
+from dialogd.backends import Usage
+from dialogd.errors import BackendError
+from dialogd.prices import FREE, Price
+from dialogd.protocol.decide import Wait, Write
+from dialogd.protocol.model import Dialog, Frame
+from tests.logfile.files import OPENING, log_of
+from tests.turns.minds import DEAR, Mind, agent_with, step
+
+SAID = Usage(model="m-1", tokens_in=1_000, tokens_out=100)  # at DEAR: 0.012 dollars
+BUSY = BackendError("too many requests", fix="wait", retryable=True, kind="busy")
+WRONG = BackendError("bad key", fix="another key", kind="auth")
+
+
+def dialog_in(tmp_path: Path, *keys: str, turn: str = "A") -> Path:
+    """A dialog file whose first turn waits for A, or whoever is named."""
+    path = tmp_path / "dialog.md"
+    more = "".join(f"{key}\n" for key in keys)
+    text = OPENING.replace("**Max Size:**", f"{more}**Max Size:**").replace("TURN: A", f"TURN: {turn}")
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
+def frame(dialog: Dialog) -> Frame:
+    """The last entry's frame."""
+    assert dialog.last is not None
+    assert dialog.last.frame is not None
+    return dialog.last.frame
+
+
+def account(dialog: Dialog) -> tuple[str, str, str, str]:
+    """What the last entry's frame says: calls, tokens in and out, dollars."""
+    found = frame(dialog)
+    return found.calls, found.tokens_in, found.tokens_out, found.usd
+
+
+async def test_a_turn_says_what_its_call_came_to(tmp_path: Path) -> None:
+    """Tokens as reported, dollars by the price, the model."""
+    dialog = await step(dialog_in(tmp_path), Mind(("Postgres.", SAID), price=DEAR))
+    assert account(dialog) == ("1", "1000", "100", "0.012")
+    assert frame(dialog).model == "m-1"
+
+
+async def test_what_cached_tokens_cost_is_counted_apart(tmp_path: Path) -> None:
+    """Of a thousand tokens read, eight hundred came from a cache at a tenth of the price."""
+    mind = Mind(("Postgres.", Usage("m-1", 1_000, 0, cached=800)), price=Price(10.0, 20.0, cached=1.0))
+    assert account(await step(dialog_in(tmp_path), mind)) == ("1", "1000", "0", "0.0028")
+
+
+async def test_attempts_that_failed_are_paid_for_too(tmp_path: Path) -> None:
+    """Two attempts that broke off and one that did not: the turn's frame has all three."""
+    mind = Mind(("Half a", SAID, BUSY), (SAID, BUSY), ("Postgres.", SAID), price=DEAR)
+    dialog = await step(dialog_in(tmp_path), mind)
+    assert dialog.state.number == 2
+    assert account(dialog) == ("3", "3000", "300", "0.036")
+
+
+async def test_the_question_back_is_paid_for_too(tmp_path: Path) -> None:
+    """A consensus without a text is asked about once; both calls stand in the frame."""
+    unclear = "Fine.\n\n[CONSENSUS_REACHED]"
+    mind = Mind((unclear, SAID), ("## Consensus Summary\nPostgres.\n\n[CONSENSUS_REACHED]", SAID), price=DEAR)
+    assert account(await step(dialog_in(tmp_path), mind))[:2] == ("2", "2000")
+    assert mind.asked[1].parts[:-1] == mind.asked[0].parts
+
+
+async def test_an_error_note_says_what_the_failure_cost(tmp_path: Path) -> None:
+    """Nobody gets anything for free by failing."""
+    dialog = await step(dialog_in(tmp_path), Mind((SAID, WRONG), price=DEAR))
+    assert account(dialog) == ("1", "1000", "100", "0.012")
+    assert dialog.state.spent["A"].usd == 0.012
+
+
+async def test_what_was_accounted_for_is_not_counted_again(tmp_path: Path) -> None:
+    """The turn after an error carries its own calls only."""
+    path = dialog_in(tmp_path)
+    await step(path, Mind((SAID, WRONG), price=DEAR))
+    person.retry(log_of(path), "A")
+    dialog = await step(path, Mind(("Postgres.", SAID), price=DEAR))
+    assert account(dialog) == ("1", "1000", "100", "0.012")
+    assert dialog.state.spent["A"].usd == 0.024
+
+
+async def test_an_interrupted_call_is_paid_by_the_next_entry_also_after_a_restart(tmp_path: Path) -> None:
+    """The person speaks into a call: it ends, and what it had used by then stands in the agent's next frame."""
+    path = dialog_in(tmp_path)
+    mind = Mind(("Thinking about", Usage("m-1", 500, 10, estimated=True), 20.0), price=DEAR)
+    async with agent_with(path, mind) as agent:
+        turn = asyncio.ensure_future(agent.step())
+        deadline = time.monotonic() + 5
+        while not mind.asked or not agent.call or not agent.call.parts:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        person.say(log_of(path), "Consider the cost.")
+        await turn
+    dialog = await step(path, Mind(("Postgres.", SAID), price=DEAR))
+    assert account(dialog) == ("2", "~1500", "~110", "~0.0172")
+
+
+async def test_a_stopped_call_is_not_forgotten_either(tmp_path: Path) -> None:
+    """A daemon that ends in the middle of a call leaves the bill to the next one."""
+    path = dialog_in(tmp_path)
+    mind = Mind((SAID, 20.0), price=DEAR)
+    async with agent_with(path, mind) as agent:
+        turn = asyncio.ensure_future(agent.step())
+        deadline = time.monotonic() + 5
+        while not mind.asked:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        turn.cancel()
+        with suppress(asyncio.CancelledError):
+            await turn
+    dialog = await step(path, Mind(("Postgres.", SAID), price=DEAR))
+    assert account(dialog) == ("2", "2000", "200", "0.024")
+
+
+async def test_unknown_is_left_out_and_never_zero(tmp_path: Path) -> None:
+    """A mind that says nothing of tokens has none in its frame; an unknown price no dollars."""
+    silent = await step(dialog_in(tmp_path), Mind(("Postgres.",), price=DEAR))
+    assert account(silent) == ("1", "", "", "")
+    path = dialog_in(tmp_path)
+    path.unlink()
+    unpriced = await step(dialog_in(tmp_path), Mind(("Redis.", SAID), price=None))
+    assert account(unpriced) == ("1", "1000", "100", "")
+
+
+async def test_a_sum_with_an_unknown_part_says_so(tmp_path: Path) -> None:
+    """One attempt reported nothing: what the others did is no exact figure."""
+    mind = Mind((BUSY,), ("Postgres.", SAID), price=DEAR)
+    assert account(await step(dialog_in(tmp_path), mind)) == ("2", "~1000", "~100", "~0.012")
+
+
+async def test_the_dialog_ends_before_the_turn_that_would_pass_its_budget(tmp_path: Path) -> None:
+    """Turns of 1.2 cents, a budget of six: the fourth would need three cents for a short reply, and is not bought."""
+    path = dialog_in(tmp_path, "**Budget:** $0.06")
+    bought = 0
+    for _ in range(9):
+        mind = Mind(("Words.", SAID), price=DEAR)
+        dialog = await step(path, mind)
+        bought += len(mind.asked)
+        if dialog.state.outcome is not None:
+            break
+        dialog = await step(path, Mind(("Words.", Usage(tokens_in=10, tokens_out=1)), price=FREE), "B")
+    assert dialog.state.outcome is not None
+    assert dialog.state.outcome.name == "BUDGET_REACHED"
+    assert bought == 3
+    assert dialog.state.spent["A"].usd == 0.036
+    assert mind.asked == []
+
+
+async def test_a_reply_is_told_how_much_it_may_cost(tmp_path: Path) -> None:
+    """In a round each may use its part of what is left."""
+    path = dialog_in(tmp_path, "**Budget:** $1.00, 200k tokens", turn="A, B")
+    mind = Mind(("Words.", SAID), price=DEAR)
+    await step(path, mind)
+    assert (mind.requests[0].allowance, mind.requests[0].tokens) == (0.5, 100_000)
+
+
+async def test_a_cap_of_ones_own_ends_the_dialog_too(tmp_path: Path) -> None:
+    """Whoever starts an agent may spend less than the header allows."""
+    path = dialog_in(tmp_path, "**Budget:** $100")
+    options = Options(pace=0.0, poll=0.05, budget=0.001)
+    dialog = await step(path, Mind(("Words.", SAID), price=DEAR), options=options)
+    assert dialog.state.outcome is not None
+    assert dialog.state.outcome.name == "BUDGET_REACHED"
+    assert "A's own budget" in dialog.state.outcome.reason
+
+
+async def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
+    """Nobody knows what the model costs: nothing is bought, and the fix is named."""
+    path = dialog_in(tmp_path, "**Budget:** $1.00")
+    mind = Mind(("Words.", SAID), price=None)
+    async with agent_with(path, mind) as agent:
+        action = await agent.step()
+    assert isinstance(action, Wait)
+    assert action.status == "unpriced"
+    assert "--price" in action.reason
+    assert mind.asked == []
+
+
+async def test_the_usual_cap_holds_only_where_no_budget_is_set(tmp_path: Path) -> None:
+    """A key without any budget stops at the usual cap; a header's budget takes its place, larger or not."""
+    options = Options(pace=0.0, poll=0.05, is_capped=True)
+    dear = Price(1e5, 1e5)
+    async with agent_with(
+        dialog_in(tmp_path, "**Budget:** $9999"), Mind(("Words.", SAID), price=dear), "A", options
+    ) as a:
+        assert not isinstance(await a.step(), Write)
+    other = tmp_path / "other"
+    other.mkdir()
+    async with agent_with(dialog_in(other), Mind(("Words.", SAID), price=dear), "A", options) as a:
+        assert isinstance(await a.step(), Write)
