@@ -28,7 +28,7 @@ run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents c
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
 
 test: .venv/.stamp ## the fast tests (one to two minutes)
-	$(pytest) -m "not ($(slow) or clis)" --ignore=tests/docs $(ARGS)
+	$(pytest) -n auto --dist loadfile -m "not ($(slow) or clis)" --ignore=tests/docs $(ARGS)
 
 test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root; what cannot run here says why
 	$(pytest) -m "($(slow)) and not clis" --ignore=tests/docs $(ARGS)

@@ -11,10 +11,10 @@ from typing import Protocol, TypeVar
 from dialogd import prompt, window
 from dialogd.backends import Backend, Request
 from dialogd.bill import Bill, from_record
-from dialogd.call import Call, ask
+from dialogd.call import Call, ask, is_affordable
 from dialogd.errors import BackendError, DialogdError
 from dialogd.events import Hub
-from dialogd.forecast import forecast
+from dialogd.forecast import forecast, usual_cap
 from dialogd.journal import Journal, Received
 from dialogd.logfile import Addition, LogFile
 from dialogd.prompt import Prompt
@@ -22,7 +22,8 @@ from dialogd.protocol import compose, verdict
 from dialogd.protocol.decide import Clock
 from dialogd.protocol.model import Agent as Participant
 from dialogd.protocol.model import Debt, Dialog
-from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS, Estimate, allowance
+from dialogd.protocol.money import Estimate, allowance, reached
+from dialogd.protocol.redact import redact
 from dialogd.seen import wall
 
 T = TypeVar("T")
@@ -99,6 +100,7 @@ class Asking:
 
         Raises `BackendError`.
         """
+        known = dialog
         if self.backend.costs:
             dialog = await self.room.look(full=True) or dialog
         self.call = call = Call()
@@ -107,20 +109,36 @@ class Asking:
         try:
             if self.options.digest:
                 dialog = await self._sum_up(call, dialog, debt)
+            if (dialog is not known or call.bill.calls) and not self._is_wanted(dialog, debt):
+                return Interrupted("")
             request = self.request(dialog, debt, drafts)
             text = await self._in_time(call, request, dialog, debt)
-            question = verdict.unclear(dialog, compose.received(text)[0]) if text is not None else ""
-            if text is not None and question:
-                again = await self._in_time(call, self._asked_back(request, debt, text, question), dialog, debt)
-                text = None if again is None else again or text
+            said = text or redact(call.text, self._secrets)[0]
+            text = None if text is None else await self._clarified(call, request, dialog, debt, text)
             if text is None:
-                return Interrupted(call.text)
+                return Interrupted(said)
             if not text.strip():
                 raise BackendError("the reply was empty, twice", fix="look at the backend's own log", kind="empty")
             got = Received(debt.key, text, asdict(call.bill), round(call.seconds * 1000))
             return got
         finally:
             self._account(call, answered=got is not None)
+
+    async def _clarified(self, call: Call, request: Request, dialog: Dialog, debt: Debt, text: str) -> str | None:
+        """The reply, asked back once where something needed is unclear in it; as it came where that brings nothing."""
+        question = verdict.unclear(dialog, compose.received(text)[0])
+        if not question or (text.strip() and not is_affordable(self.backend, request, call.bill)):
+            return text
+        whole, me = request.prompt, request.agent
+        back = replace(request, prompt=lambda: prompt.repair(whole(), me, debt.re, text, question))
+        try:
+            again = await self._in_time(call, back, dialog, debt)
+        except BackendError as error:
+            if not text.strip():
+                raise
+            self.hub.publish("warning", text=f"no answer to the question back: {error.cause}; going on without")
+            return text
+        return again if again is None or again.strip() else text
 
     def _account(self, call: Call, *, answered: bool) -> None:
         """Keep what the call came to; an answer carries it along, anything else is owed to the next entry."""
@@ -133,10 +151,10 @@ class Asking:
                 self.journal.record("spent", durable=False, usage=asdict(call.bill))
 
     async def _sum_up(self, call: Call, dialog: Dialog, debt: Debt) -> Dialog:
-        """The dialog with a digest of the turns that no longer fit, once there are any; without one where it fails."""
+        """The dialog as it is now, with a digest of the turns that no longer fit; without one where that fails."""
         me = self.participant(dialog)
         wanted = prompt.digest(dialog, me, notes=self.options.notes, room=self.backend.room, secrets=self._secrets)
-        if wanted is None:
+        if wanted is None or not self._is_affordable(dialog, debt, wanted[0]):
             return dialog
         asked, gone = wanted
         request = replace(self.request(dialog, debt, ()), prompt=lambda: asked)
@@ -146,17 +164,19 @@ class Asking:
             self.hub.publish("warning", text=f"no digest could be made: {error.cause}; going on without")
             return dialog
         body = compose.received(text or "")[0].body
-        if not body.strip():
-            return dialog
         bill = self.spent(call.bill)
         draft = window.digest_note(self.me, gone, body, bill.words, (("at", wall()), *bill.attributes()))
 
         def make(now: Dialog) -> Addition | None:
-            return Addition(draft) if is_open(now, self.me, debt) else None
+            return Addition(draft) if body.strip() and is_open(now, self.me, debt) else None
 
-        summed_up = await self.room.on_disk(lambda: self.file.append(make, self.journal))
-        if summed_up is None:
+        try:
+            summed_up = await self.room.on_disk(lambda: self.file.append(make, self.journal))
+        except DialogdError as error:
+            self.hub.publish("warning", text=f"the digest could not be kept: {error}; going on without")
             return dialog
+        if summed_up is None:
+            return await self.room.look() or dialog
         self.tally.bill = self.tally.bill.plus(call.bill)
         call.bill = Bill()
         self.room.tell(summed_up)
@@ -170,36 +190,51 @@ class Asking:
 
     def priced(self, clock: Clock, dialog: Dialog, debt: Debt, *, is_paid: bool) -> Clock:
         """The clock with what the coming turn will cost, where there is a budget. Reads the journal."""
-        limits, cap = dialog.state.limits, self._cap(dialog)
-        if (limits.budget, limits.tokens, cap.usd, cap.tokens) == (None, None, None, None):
+        if not self._is_limited(dialog):
             return clock
-        whole = self.request(dialog, debt, ()).prompt()
+        kept, cap = self.journal.received(), self._cap(dialog)
         return replace(
             clock,
-            next=forecast(self.backend, whole, dialog, self.me, self.spent(Bill())),
+            next=self._coming(dialog, debt),
             cap=cap.usd,
             cap_tokens=cap.tokens,
             priced=self.backend.price is not None,
-            paid=is_paid,
+            paid=is_paid or (kept is not None and kept.debt == debt.key),
         )
+
+    def _is_limited(self, dialog: Dialog) -> bool:
+        limits, cap = dialog.state.limits, self._cap(dialog)
+        return (limits.budget, limits.tokens, cap.usd, cap.tokens) != (None,) * 4
+
+    def _coming(self, dialog: Dialog, debt: Debt, *before: Prompt) -> Estimate:
+        """What the turn, and calls `before` it, will cost, with all that is not accounted for yet."""
+        owed = self.spent(self.call.bill if self.call else Bill())
+        whole = self.request(dialog, debt, ()).prompt()
+        return forecast(self.backend, whole, dialog, self.me, owed, *before)
+
+    def _is_affordable(self, dialog: Dialog, debt: Debt, *before: Prompt) -> bool:
+        if not self._is_limited(dialog):
+            return True
+        return not reached(dialog.state, self.me, self._coming(dialog, debt, *before), self._cap(dialog))
+
+    def _is_wanted(self, dialog: Dialog, debt: Debt) -> bool:
+        """True while the turn may still be bought, in a dialog that is not the one for which that was decided."""
+        return is_open(dialog, self.me, debt) and not dialog.state.paused and self._is_affordable(dialog, debt)
 
     def _cap(self, dialog: Dialog) -> Estimate:
         """What this agent alone may spend in the dialog."""
-        limits = dialog.state.limits
         own = Estimate(self.options.budget, self.options.tokens)
-        if not self.options.is_capped or (limits.budget, limits.tokens, own.usd, own.tokens) != (None,) * 4:
-            return own
-        return Estimate(tokens=DEFAULT_TOKENS) if self.backend.price is None else Estimate(usd=DEFAULT_CAP)
+        return usual_cap(dialog, own, self.backend) if self.options.is_capped else own
 
     def request(self, dialog: Dialog, debt: Debt, drafts: Sequence[str]) -> Request:
         """The turn that is asked for."""
         me = self.participant(dialog)
         allowed = allowance(dialog.state, self.me, self._cap(dialog))
+        owed = self.spent(Bill()) if allowed != Estimate() else Bill()
 
         def rendered() -> Prompt:
-            return prompt.render(
-                dialog, me, drafts, notes=self.options.notes, room=self.backend.room, secrets=self._secrets
-            )
+            notes, room = self.options.notes, self.backend.room
+            return prompt.render(dialog, me, drafts, notes=notes, room=room, secrets=self._secrets)
 
         return Request(
             dialog,
@@ -209,19 +244,13 @@ class Asking:
             rendered,
             re=debt.re,
             chain=debt.chain,
-            allowance=allowed.usd,
-            tokens=allowed.tokens,
+            allowance=None if allowed.usd is None else max(allowed.usd - owed.usd, 0.0),
+            tokens=None if allowed.tokens is None else max(allowed.tokens - owed.tokens, 0),
         )
 
     @property
     def _secrets(self) -> tuple[str, ...]:
         return (*self.options.secrets, *self.backend.secrets)
-
-    @staticmethod
-    def _asked_back(request: Request, debt: Debt, text: str, question: str) -> Request:
-        """The one question back, where something needed was unclear."""
-        whole, me = request.prompt, request.agent
-        return replace(request, prompt=lambda: prompt.repair(whole(), me, debt.re, text, question))
 
     async def _in_time(
         self, call: Call, request: Request, dialog: Dialog, debt: Debt, *, aloud: bool = True
@@ -232,16 +261,10 @@ class Asking:
             if aloud:
                 self.hub.publish("text", turn=request.turn, by=self.me, line=line)
 
+        limit = dialog.state.limits.timeout * (1.0 if aloud else 0.5)  # a digest leaves time for the turn
+        wait, secrets = self.options.retry_wait, self.options.secrets
         task = asyncio.ensure_future(
-            ask(
-                self.backend,
-                request,
-                call,
-                deadline=dialog.state.limits.timeout,
-                retry_wait=self.options.retry_wait,
-                on_line=on_line,
-                secrets=self.options.secrets,
-            )
+            ask(self.backend, request, call, deadline=limit, retry_wait=wait, on_line=on_line, secrets=secrets)
         )
         try:
             while not task.done():
@@ -253,10 +276,9 @@ class Asking:
                     return None
             return task.result()
         finally:
-            if not task.done():
-                task.cancel()
-                with suppress(asyncio.CancelledError, BackendError):
-                    await task
+            task.cancel()
+            with suppress(asyncio.CancelledError, BackendError):
+                await task
 
     async def _is_open(self, debt: Debt) -> bool:
         try:

@@ -242,7 +242,7 @@ def default_cap(choice: Choice, dialog: Dialog | None) -> float | None:
 def is_priced(choice: Choice, model: str = "", price: str = "") -> bool:
     """False when nobody can say what its tokens cost: then a budget must count tokens. `price` is the person's."""
     if price or choice.backend not in SERVICES:
-        return choice.backend != "acp" or bool(price)
+        return choice.backend not in COMMANDS or bool(price)
     from dialogd.prices import price_of
 
     kind = kind_of(choice.backend)

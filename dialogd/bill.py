@@ -66,12 +66,26 @@ class Bill:
     @property
     def words(self) -> str:
         """What it cost, for people: `$0.0031`, `about $0.0031`, `cost unknown`."""
+        if not self.calls:
+            return "nothing spent"
         if not self.usd_known:
             return "cost unknown"
         return f"{'about ' if self._mark(self.usd_known) else ''}${_dollars(self.usd)}"
 
     def _mark(self, known: int) -> str:
         return "~" if self.is_estimated or known < self.calls else ""
+
+
+MOST = 1e12  # tokens or dollars of one call; more is a slip, or somebody who wants to spoil the account
+
+
+def is_possible(usage: Usage) -> bool:
+    """False for an account that cannot be true: a figure below zero, without end, or no number at all."""
+    figures = (usage.tokens_in, usage.tokens_out, usage.cached, usage.cache_write, usage.usd)
+    return all(
+        figure is None or (isinstance(figure, int | float) and not isinstance(figure, bool) and 0 <= figure < MOST)
+        for figure in figures
+    )
 
 
 def of_call(usage: Usage, price: Price | None) -> Bill:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dialogd.backends import Backend, Request, Usage
-from dialogd.bill import Bill, of_call
+from dialogd.bill import Bill, is_possible, of_call
 from dialogd.errors import BackendError
+from dialogd.parts import tokens_of
 from dialogd.protocol.redact import ends_secret, may_go_on, redact
-from dialogd.protocol.text import clean
+from dialogd.protocol.text import clean, one_line
 from dialogd.protocol.units import in_words
+
+log = logging.getLogger("dialogd")
 
 ATTEMPTS = 3
 LONGEST_WAIT = 10.0  # seconds between attempts, unless the service asks for more
@@ -83,13 +87,12 @@ async def ask(
         async with asyncio.timeout(max(0.0, deadline - call.seconds)):
             for last in (False,) * (ATTEMPTS - 1) + (True,):
                 try:
-                    text, found = redact(await _attempt(backend, request, call, on_line, secrets), secrets)
-                    call.secrets += found
-                    return text
+                    return await _answered(backend, request, call, on_line, secrets)
                 except BackendError as error:
-                    if not error.retryable or last:
-                        raise _safe(error, secrets) from error
                     wait = error.retry_after or _wait(call.attempt, retry_wait)
+                    in_vain = last or call.seconds + wait >= deadline
+                    if not error.retryable or in_vain or not is_affordable(backend, request, call.bill):
+                        raise _safe(error, secrets) from error
                     call.attempt += 1
                     await asyncio.sleep(wait)
     except TimeoutError:
@@ -101,6 +104,53 @@ async def ask(
             retryable=True,
         ) from None
     raise AssertionError("the last attempt returns or raises")
+
+
+async def _answered(
+    backend: Backend, request: Request, call: Call, on_line: Callable[[str], None], secrets: Sequence[str]
+) -> str:
+    """What one attempt brings, without secrets. A backend's bug is an error that no attempt mends."""
+    try:
+        text = await _attempt(backend, _left(request, call.bill), call, on_line, secrets)
+    except BackendError:
+        raise
+    except Exception as error:  # else the turn would be asked for, and paid, again and again
+        raise _bug(error, secrets) from error
+    safe, found = redact(text, secrets)
+    call.secrets += found
+    return safe
+
+
+def _left(request: Request, bill: Bill) -> Request:
+    """The request with what is left for it after the calls before."""
+    if not bill.calls:
+        return request
+    return replace(
+        request,
+        allowance=None if request.allowance is None else max(request.allowance - bill.usd, 0.0),
+        tokens=None if request.tokens is None else max(request.tokens - bill.tokens, 0),
+    )
+
+
+def is_affordable(backend: Backend, request: Request, bill: Bill) -> bool:
+    """True while what the turn may cost pays, after the calls on the `bill`, at least for asking once more."""
+    left = _left(request, bill)
+    if left.allowance is None and left.tokens is None:
+        return True
+    tokens = tokens_of(request.prompt().text)
+    usd = backend.price.usd(tokens, 0) if backend.price else 0.0
+    return (left.allowance is None or usd <= left.allowance) and (left.tokens is None or tokens <= left.tokens)
+
+
+def _bug(error: Exception, secrets: Sequence[str]) -> BackendError:
+    log.exception("a backend broke its promise to raise nothing but BackendError")
+    return _safe(
+        BackendError(
+            f"the backend broke: {type(error).__name__}: {one_line(redact(str(error), secrets)[0], 200)}",
+            fix="look into `dialogd logs`, and tell the backend's author",
+        ),
+        secrets,
+    )
 
 
 def _safe(error: BackendError, secrets: Sequence[str]) -> BackendError:
@@ -125,7 +175,7 @@ async def _attempt(
         async with aclosing(backend.reply(request)) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, Usage):
-                    usage = chunk
+                    usage = chunk if is_possible(chunk) else usage
                     continue
                 parts.append(chunk)
                 size += len(chunk)

@@ -9,7 +9,7 @@ from dialogd.bill import Bill
 from dialogd.parts import Prompt, tokens_of
 from dialogd.prices import FREE
 from dialogd.protocol.model import Dialog
-from dialogd.protocol.money import Estimate
+from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS, Estimate
 from dialogd.protocol.spent import Spent, account
 
 LEAST_REPLY = 1_000  # tokens: a turn that has no room for so short a reply is not bought
@@ -17,22 +17,31 @@ MARGIN = 1.25  # over the dearest of an agent's last turns, where a program call
 LOOKED_AT = 5  # turns
 
 
-def forecast(backend: Backend, prompt: Prompt, dialog: Dialog, me: str, owed: Bill) -> Estimate:
+def forecast(backend: Backend, prompt: Prompt, dialog: Dialog, me: str, owed: Bill, *before: Prompt) -> Estimate:
     """What agent `me` must be able to pay for its next turn, with what it `owed` for calls before; None: nobody knows.
 
-    An API's reply can be kept as short as the rest of the budget allows, so only a short one must fit. A coding agent
-    cannot be held to that: what its last turns cost is taken instead, once there is one.
+    `before` are other calls that the turn needs. An API's reply can be kept as short as the rest of the budget allows,
+    so only a short one must fit. A coding agent cannot be held to that: what its last turns cost is taken instead, once
+    there is one. What is free may tell no tokens either: they count once it has told some.
     """
-    tokens = tokens_of(prompt.text)
-    if backend.price == FREE:
+    told, calls = _turns(dialog, me), 1 + len(before)
+    if backend.price == FREE and not told:
         return Estimate(usd=0.0, tokens=None)
-    before = [] if backend.most_out else _turns(dialog, me)
-    if before:
-        dearest = max(before, key=lambda spent: (spent.micros, spent.tokens))
-        return Estimate(dearest.usd * MARGIN + owed.usd, round(dearest.tokens * MARGIN) + owed.tokens)
+    if told and not backend.most_out:
+        dearest = max(told, key=lambda spent: (spent.micros, spent.tokens))
+        return Estimate(dearest.usd * MARGIN * calls + owed.usd, round(dearest.tokens * MARGIN) * calls + owed.tokens)
     reply = min(backend.most_out or LEAST_REPLY, LEAST_REPLY)
-    usd = None if backend.price is None else backend.price.usd(tokens, reply) + owed.usd
-    return Estimate(usd, tokens + reply + owed.tokens)
+    asked = [tokens_of(call.text) for call in (prompt, *before)]
+    usd = None if backend.price is None else sum(backend.price.usd(tokens, reply) for tokens in asked) + owed.usd
+    return Estimate(usd, sum(asked) + reply * calls + owed.tokens)
+
+
+def usual_cap(dialog: Dialog, own: Estimate, backend: Backend) -> Estimate:
+    """What an agent may spend on a paid key: its `own` cap, else the usual one, unless the dialog has a budget."""
+    limits = dialog.state.limits
+    if (limits.budget, limits.tokens, own.usd, own.tokens) != (None,) * 4:
+        return own
+    return Estimate(tokens=DEFAULT_TOKENS) if backend.price is None else Estimate(usd=DEFAULT_CAP)
 
 
 def _turns(dialog: Dialog, me: str) -> list[Spent]:

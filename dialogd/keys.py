@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
+from dialogd.errors import BadInput
+
 SHORTEST_SECRET = 16  # characters; shorter values stand in texts by accident
 
 
@@ -44,17 +46,15 @@ OWN: Mapping[str, Own] = MappingProxyType(
         ),
         "codex": Own(("OPENAI_API_KEY",), ("OPENAI_BASE_URL",), ("CODEX_HOME",)),
         "gemini": Own(
-            ("GEMINI_API_KEY", "GOOGLE_API_KEY"), ("GOOGLE_GEMINI_BASE_URL",), ("GOOGLE_CLOUD_PROJECT",)
+            ("GEMINI_API_KEY", "GOOGLE_API_KEY"), ("GOOGLE_GEMINI_BASE_URL",),
+            ("GEMINI_CLI_HOME", "GOOGLE_CLOUD_PROJECT", "GOOGLE_CLOUD_LOCATION"),
         ),
-        "opencode": Own(("OPENCODE_API_KEY",), (), ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")),
+        "opencode": Own(
+            ("OPENCODE_API_KEY",), ("OPENCODE_BASE_URL",),
+            ("OPENCODE_CONFIG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"),
+        ),
     }
 )  # fmt: skip
-
-# opencode speaks to any provider. It gets a provider's key only where its model names that provider
-# (`opencode:anthropic/claude-…`): with a login of its own, no inherited key is ever billed behind the person's back.
-_PROVIDERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"google": ("GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENERATIVE_AI_API_KEY"), "xai": ("XAI_API_KEY",)}
-)
 
 # How to reach programs and the network from here; nobody's secret, and not taken from a project's `.env`.
 MACHINE = (
@@ -65,26 +65,33 @@ MACHINE = (
 _SECRET = re.compile(r"(?:^|_)(?:API_?KEY|ACCESS_KEY|TOKEN|PASSWORD|SECRET\w*)$", re.I)
 
 
-def own(name: str, model: str = "") -> Own:
-    """The variables of the backend `name`; what follows a colon in it, or `model`, names opencode's provider."""
-    base, _, detail = name.partition(":")
-    mine = OWN.get(base, Own())
-    provider, slash, _ = (detail or model).partition("/")
-    if base != "opencode" or not slash or not provider.isidentifier():
-        return mine
-    return Own((*mine.keys, *_PROVIDERS.get(provider, (f"{provider.upper()}_API_KEY",))), mine.addresses, mine.rest)
+def own(name: str) -> Own:
+    """The variables of the backend `name`, with or without a variant."""
+    return OWN.get(name.partition(":")[0], Own())
 
 
-def variables_for(
-    name: str, environment: Mapping[str, str], dotenv: Mapping[str, str] | None = None, model: str = ""
-) -> dict[str, str]:
+def variables_for(name: str, environment: Mapping[str, str], dotenv: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables that the backend `name` may see: its own, the environment's before `.env`'s, and `MACHINE`.
 
     What follows a colon in the name, or `model`, names opencode's provider.
+
+    Raises `BadInput` where `.env` names the address for a key that stands in the environment: a folder that somebody
+    else made must not decide where the person's key goes.
     """
+    _refuse_strange_address(own(name), environment, dotenv or {})
     merged = {**(dotenv or {}), **{key: value for key, value in environment.items() if value}}
-    found = {key: merged[key] for key in own(name, model).names if merged.get(key)}
+    found = {key: merged[key] for key in own(name).names if merged.get(key)}
     return found | {key: environment[key] for key in MACHINE if environment.get(key)}
+
+
+def _refuse_strange_address(mine: Own, environment: Mapping[str, str], dotenv: Mapping[str, str]) -> None:
+    named = next((key for key in mine.addresses if dotenv.get(key) and not environment.get(key)), "")
+    held = next((key for key in mine.keys if environment.get(key)), "")
+    if named and held:
+        raise BadInput(
+            f"{named} stands in .env and {held} in the environment: the key is not sent to an address of the folder's",
+            fix=f"put {named} into the environment too, or {held} into .env and not into the environment",
+        )
 
 
 def secrets(environment: Mapping[str, str], dotenv: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -45,8 +45,8 @@ class Leftover:
 def find(state: StateDir, temporary: Path | None = None) -> tuple[Leftover, ...]:
     """Everything that daemons which are gone left behind; changes nothing.
 
-    Registrations and seats of this state directory, leashed commands of this user and this installation whose daemon
-    is gone, and temporary folders older than a day.
+    Registrations of this state directory, leashed commands of this user and this installation whose daemon
+    is gone, and seats and temporary folders older than a day.
     """
     registry = state.registry
     folder = Path(tempfile.gettempdir()) if temporary is None else temporary
@@ -90,10 +90,10 @@ def _dead(path: Path) -> Running | None:
 
 
 def _seats(registry: Path) -> Iterator[Leftover]:
-    """Locks of seats that nobody holds."""
+    """Locks of seats that nobody has held for a day: each daemon leaves one, and the next one at that seat takes it."""
     for path in sorted(registry.glob("*.seat")):
         with _held(path) as is_ours:
-            if is_ours:
+            if is_ours and time.time() - path.stat().st_mtime > OLD:
                 yield Leftover("seat", f"{path.name} is held by nobody", path)
 
 

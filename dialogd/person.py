@@ -116,7 +116,7 @@ def skip(log: LogFile, agent: str) -> Dialog:
 
 def stop(log: LogFile, why: str = "") -> Dialog:
     """End the dialog with `[STOPPED]`. Does nothing when it has ended."""
-    return _write(log, lambda d: None if d.state.outcome else _note(Mark("STOPPED", one_line(why, 200))))
+    return _write(log, lambda d: None if d.state.outcome else _note(Mark("STOPPED", one_line(redact(why)[0], 200))))
 
 
 def _note(*marks: Mark, turn: tuple[str, ...] | None = None) -> Draft:

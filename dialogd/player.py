@@ -51,13 +51,14 @@ def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Pat
     """Find out who plays the agent of these settings in that dialog. Raises `BadInput`."""
     variables = dotenv(Path.cwd())
     choice = _choice(settings, dialog, variables)
+    _refuse_idle_flags(settings, choice)
     detail = settings.backend.partition(":")[2]
     model = choice.model
     setup = Setup(
         command=settings.command or (detail if choice.backend in auto.COMMANDS else ""),
         model=model,
         project=settings.project,
-        variables=auto.variables_for(choice.backend, os.environ, variables, model, settings.base_url),
+        variables=auto.variables_for(choice.backend, os.environ, variables, settings.base_url),
         max_tokens=settings.max_tokens,
         effort=settings.effort,
         base_url=settings.base_url,
@@ -69,6 +70,25 @@ def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Pat
     )
     backend = load_backend(choice.backend, setup)
     return Player(backend, _options(settings, choice, variables), tuple(_remarks(settings, choice, dialog)))
+
+
+# Flags that mean something to these backends only; an environment may hold them for others.
+_ONLY = {
+    "resume": ("claude-code",),
+    "trust_project": ("claude-code", "codex", "gemini", "opencode"),
+    "base_url": ("anthropic", "openai", "gpt", "grok", "ollama", "claude-code", "codex", "gemini", "opencode"),
+    "api": ("openai", "gpt", "grok", "ollama"),
+}
+
+
+def _refuse_idle_flags(settings: Settings, choice: auto.Choice) -> None:
+    """Raise `BadInput` for a flag that would do nothing."""
+    for name, backends in _ONLY.items():
+        if choice.backend not in backends and settings.origin(name).startswith("flag") and getattr(settings, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise BadInput(
+                f"{flag} means nothing to {choice.backend}", fix=f"leave it out; it is for {', '.join(backends)}"
+            )
 
 
 def _choice(settings: Settings, dialog: Dialog | None, variables: Mapping[str, str]) -> auto.Choice:

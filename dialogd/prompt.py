@@ -162,6 +162,12 @@ def _is_of_the_round(entry: Entry, agent: Agent, debt: Debt | None) -> bool:
     return entry.is_turn and entry.frame.re == debt.re and bool(debt.re)
 
 
+def _is_shown(dialog: Dialog, entry_id: str, agent: Agent) -> bool:
+    """False for an entry that the agent does not see yet: nobody signs what they have not read."""
+    entry, debt = dialog.entry(entry_id), dialog.state.debt(agent.id)
+    return entry is None or not _is_of_the_round(entry, agent, debt)
+
+
 def _entry(entry: Entry, agent: Agent) -> Part:
     title = f"Turn {entry.number}" if entry.is_turn else "Note"
     who = "the person" if entry.by == USER else "the daemon" if entry.by == SYSTEM else entry.by
@@ -185,7 +191,7 @@ def _now(dialog: Dialog, agent: Agent, drafts: Sequence[str]) -> str:
         " Answer the last points of the others, and end with your position or the next step.",
     ]
     standing = state.standing
-    if standing is not None and not standing.signed_by(agent.id):
+    if standing is not None and not standing.signed_by(agent.id) and _is_shown(dialog, standing.proposal.entry, agent):
         lines.append(f"The text {standing.proposal.ref} waits for your signature: {_signature(dialog)}")
     lines += [f"Noticed: {signal.text}." for signal in signals(dialog) if _concerns(signal, agent)]
     lines += [f"Written by you, not sent, because the dialog had moved on:\n\n{fenced(draft)}" for draft in drafts]

@@ -191,11 +191,12 @@ class Turns:
 
     async def _fail(self, debt: Debt, error: BackendError) -> Action:
         """Write down that this agent failed, if it is still asked."""
-        if error.partial.strip():
-            await self._keep_draft(Received(debt.key, error.partial, {}, 0), "cut short by an error")
-        if self._unwritten is None:
+        if self._unwritten is None or self._unwritten[1] is not error:
             self.hub.publish("error", type=error.kind, message=error.cause, fix=error.fix, recoverable=error.retryable)
         self._unwritten = debt, error  # kept while the disk refuses the note: the call is not made again for it
+        if error.partial.strip():
+            await self._keep_draft(Received(debt.key, error.partial, {}, 0), "cut short by an error")
+            error.partial = ""
 
         def make(now: Dialog) -> Addition | None:
             if not is_open(now, self.me, debt):

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.auto import variables_for
+from dialogd import auto
 from dialogd.backends import BACKENDS
+from dialogd.errors import BadInput
 from dialogd.keys import MACHINE, OWN, SHORTEST_SECRET, own, secrets
 
 VENDORS = {
@@ -16,6 +17,16 @@ VENDORS = {
 }  # fmt: skip
 OTHERS = ("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "OPENROUTER_API_KEY", "GROQ_API_KEY", "DIALOGD_FILE", "LD_PRELOAD")
 NAMES = sorted({name for line in OWN.values() for name in line.names} | {*OTHERS, "PATH", "HOME", "HTTPS_PROXY"})
+
+
+def variables_for(name: str, environment: dict[str, str], dotenv: dict[str, str], base_url: str = "") -> dict[str, str]:
+    """What a backend may see; nothing where its address and its key come from different places."""
+    try:
+        return auto.variables_for(name, environment, dotenv, base_url)
+    except BadInput:
+        return {}
+
+
 VARIABLES = st.dictionaries(st.sampled_from(NAMES), st.text(min_size=1, max_size=20), max_size=len(NAMES))
 
 
@@ -24,7 +35,10 @@ def test_no_variable_of_another_vendor_reaches_a_backend(
     environment: dict[str, str], dotenv: dict[str, str], name: str
 ) -> None:
     """Whatever is set where: only its own line of the table, and how to reach programs and the network."""
-    seen = variables_for(name, environment, dotenv)
+    try:
+        seen = auto.variables_for(name, environment, dotenv)
+    except BadInput:
+        return  # an address and a key from different places
     assert {*seen} <= {*own(name).names, *MACHINE}
     vendor = VENDORS.get(name, ())
     foreign = [key for key in seen if key.endswith(("_API_KEY", "_TOKEN", "_SECRET_ACCESS_KEY"))]
@@ -49,25 +63,6 @@ def test_the_environment_counts_before_dotenv_and_empty_means_unset() -> None:
     assert seen == {"XAI_API_KEY": "mine", "PATH": "/bin"}
     assert variables_for("grok", {"XAI_API_KEY": "shell"}, {"XAI_API_KEY": "file"}) == {"XAI_API_KEY": "shell"}
     assert variables_for("grok", {}, {"HOME": "/evil"}) == {}
-
-
-@pytest.mark.parametrize(
-    ("model", "keys"),
-    [
-        ("", set()),
-        ("claude-opus-5-5", set()),
-        ("anthropic/claude-opus-5-5", {"ANTHROPIC_API_KEY"}),
-        ("google/gemini-3.8-flash", {"GEMINI_API_KEY", "GOOGLE_API_KEY"}),
-        ("xai/grok-4.7", {"XAI_API_KEY"}),
-        ("../x/y", set()),
-    ],
-)
-def test_opencode_gets_a_providers_key_only_when_its_model_names_the_provider(model: str, keys: set[str]) -> None:
-    """As the part after the colon, or as the model; its own key always."""
-    everything = dict.fromkeys(NAMES, "x")
-    for seen in (variables_for("opencode", everything, {}, model), variables_for(f"opencode:{model}", everything, {})):
-        assert {key for key in seen if key.endswith("_API_KEY")} == {"OPENCODE_API_KEY", *keys}
-    assert variables_for("grok", everything, {}, model) == variables_for("grok", everything, {})
 
 
 def test_every_value_that_its_name_marks_as_a_key_is_a_secret() -> None:
@@ -95,3 +90,12 @@ def test_no_key_that_a_backend_may_see_is_forgotten(environment: dict[str, str],
         for key, value in variables_for(name, environment, dotenv).items():
             if key in own(name).keys and len(value.strip()) >= SHORTEST_SECRET:
                 assert value.strip() in found
+
+
+def test_an_address_from_dotenv_goes_with_a_key_from_dotenv_only() -> None:
+    """A folder may bring both; it may not send a key of the environment somewhere."""
+    address, key = {"ANTHROPIC_BASE_URL": "http://gate.example"}, {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789"}
+    assert variables_for("anthropic", {}, address | key) == address | key
+    assert variables_for("anthropic", address | key, {}) == address | key
+    with pytest.raises(BadInput, match=r"stands in \.env"):
+        auto.variables_for("anthropic", key, address)

@@ -28,6 +28,7 @@ from dialogd.backends.session import Plan, Sessions, checkpoint, plan, whole
 from dialogd.errors import BackendError
 from dialogd.prompt import Prompt
 from dialogd.protocol.hashing import digest
+from dialogd.protocol.redact import redact
 
 ROOM = 150_000  # tokens; what the smallest window of today's models leaves for a prompt
 
@@ -119,7 +120,14 @@ class AgentCLI(CLITool):
         if reader.session:
             basis = self._basis(prompt)
             self._sessions.add(
-                checkpoint(prompt, request.re, basis, session=reader.session, reply=reply, usage=reader.total)
+                checkpoint(
+                    prompt,
+                    request.re,
+                    basis,
+                    session=reader.session,
+                    reply=redact(reply, self.secrets)[0],
+                    usage=reader.total,
+                )
             )
 
     def _basis(self, prompt: Prompt) -> str:

@@ -126,6 +126,7 @@ class Anthropic:
             max_retries=0,  # call.py tries again
             timeout=anthropic.Timeout(self.silence, connect=services.CONNECT),
             default_headers=headers,
+            http_client=anthropic.DefaultAsyncHttpxClient(**self.service.transport),
         )
 
 

@@ -16,9 +16,11 @@ from dialogd.backends.canary import Place
 from dialogd.backends.cli_probe import look
 from dialogd.backends.cli_reader import Event, Reader, Words, failed
 from dialogd.backends.keep import read_json, write_json
+from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError
 
 TOOLS = "Read,Grep,Glob"
+_DIALOG = json.dumps(f"{INTRO}\n\n#")[1:-1].encode()  # how a dialog begins in a session's file
 _SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -52,7 +54,8 @@ class ClaudeCode(AgentCLI):
         words += ["--system-prompt-file", str(turn.system)]
         words += ["--model", self.chosen] if self.chosen else []
         words += ["--effort", self.effort] if self.effort else []
-        words += ["--max-budget-usd", f"{turn.allowance:.4f}"] if turn.allowance else []
+        if turn.allowance is not None:
+            words += ["--max-budget-usd", f"{max(turn.allowance, 0.0001):.4f}"]
         return [*words, "--resume", turn.session, "--fork-session"] if turn.session else words
 
     def settings(self, turn: Turn) -> dict[str, str]:
@@ -94,7 +97,10 @@ class ClaudeCode(AgentCLI):
         return "No conversation found" in said
 
     def joined(self) -> str:
-        """The person's session; for `last` the newest one of the project, and the same from then on."""
+        """The person's session; for `last` the newest one of the project, and the same from then on.
+
+        Sessions of dialogs stand among them, another agent's too: none of these is the person's.
+        """
         if self.options.resume != "last":
             return self.options.resume
         memory = self.state / "joined.json"
@@ -103,13 +109,14 @@ class ClaudeCode(AgentCLI):
             return known
         sessions = _folder(self.environment) / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(self.project))
         found = [path for path in sessions.glob("*.jsonl") if _SESSION.fullmatch(path.stem)]
-        if not found:
+        newest = sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+        last = next((path.stem for path in newest if _DIALOG not in path.read_bytes()), "")
+        if not last:
             raise BackendError(
                 f"claude has no session in {str(self.project)!r} to go on from",
                 fix="leave --resume out",
                 kind="request",
             )
-        last = max(found, key=lambda path: path.stat().st_mtime_ns).stem
         write_json(memory, last)
         return last
 

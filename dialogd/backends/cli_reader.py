@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from dialogd.backends import Usage
 from dialogd.backends.session import since
 from dialogd.errors import BackendError
+from dialogd.protocol.redact import redact
 from dialogd.protocol.text import one_line
 
 OUTPUT_CAP = 64 * 1024 * 1024  # bytes of stdout in one run; the files that it read are in there
@@ -31,6 +32,7 @@ class Words:
     program: str
     log_in: str
     keyed: bool = False  # it has a key of dialogd's giving, no login that it might renew
+    secrets: tuple[str, ...] = field(default=(), repr=False)  # taken out of what is quoted, before it is cut short
 
 
 class Reader:
@@ -133,8 +135,9 @@ def failed(words: Words, message: str, status: int | None = None) -> BackendErro
     if status is None and (found := _STATUS.search(message)):
         status = int(found[1])
     kind, again = _kind(message, status)
+    quoted = one_line(redact(message, words.secrets)[0], QUOTED)
     return BackendError(
-        f"{words.program} failed: {one_line(message, QUOTED)}" if message else f"{words.program} failed",
+        f"{words.program} failed: {quoted}" if quoted else f"{words.program} failed",
         fix=_fix(kind, words),
         retryable=again,
         kind=kind,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -20,7 +21,9 @@ from dialogd.backends.command import clean_environment, last_line
 from dialogd.errors import BackendError, BadInput
 from dialogd.prices import Price, price_of
 from dialogd.prompt import tokens_of
+from dialogd.protocol.redact import redact
 
+_PASSWORD = re.compile(r"://[^/@:]*:([^/@]+)@")  # of an address
 _JOINER = "\u2060"  # a word joiner: no CLI takes `@` and this for the name of a file
 
 
@@ -75,13 +78,17 @@ class CLITool:
         self.state = options.state or Path(self._own_state.name if self._own_state else "")
         self.project = self._project()
         self.environment, self.paid = self._environment()
-        self.secrets = (self.paid,) if self.paid else ()
+        password = _PASSWORD.search(self.base_url()) if self.paid else None
+        self.secrets = (self.paid, *(password.groups() if password else ())) if self.paid else ()
         self.chosen, self.effort = self.preferences()
         self.model = self.chosen
         self.price = self._price()
         self._path = self._program()
         if options.resume and not self.joins:
             raise BadInput(f"{self.name} cannot go on from a session of yours", fix="leave --resume out")
+        for option, value in (("resume", options.resume), ("model", self.chosen), ("effort", self.effort)):
+            if value.startswith("-"):  # it would be a flag of the program's, and perhaps undo those that keep it safe
+                raise BadInput(f"--{option} {value!r} begins like a flag", fix=f"name a {option}")
 
     # What a CLI says of itself
 
@@ -142,7 +149,7 @@ class CLITool:
             code = await child.end()
         if child.errno is not None:
             raise BackendError(f"cannot run {self.program!r}: {os.strerror(child.errno)}", fix="install it again")
-        said = last_line(child.stderr)
+        said = last_line(redact(child.stderr.decode("utf-8", "replace"), self.secrets)[0].encode())
         if turn.session and reader.text is None and self.missing(f"{reader.failure or ''} {said}"):
             raise self._lost(turn)
         reader.end(code, said)
@@ -215,12 +222,14 @@ class CLITool:
         given = self.options.variables
         passed = {name: given[name] for name in (*NETWORK, *self.own) if given.get(name)}
         environment = {**clean_environment(os.environ), **passed, **self.options.environment}
-        if self.options.base_url and not given.get(self.key):
+        login = self.login(environment)
+        if self.options.base_url and (login or not given.get(self.key)):
+            why = f"{self.program} is {login}" if login else f"there is none in {self.key or 'any variable'}"
             raise BadInput(
-                f"--base-url is for a key, and there is none in {self.key or 'any variable'}",
-                fix=f"set {self.key}" if self.key else "leave --base-url out",
+                f"--base-url is for a key, and {why}",
+                fix="leave --base-url out" if login or not self.key else f"set {self.key}",
             )
-        key = given.get(self.key, "") if self.key and not self.login(environment) else ""
+        key = given.get(self.key, "") if self.key and not login else ""
         if key:
             environment[self.key] = key
             if base := self.base_url():
@@ -233,7 +242,7 @@ class CLITool:
 
     def words(self) -> Words:
         """How errors call it."""
-        return Words(self.program, self.log_in, bool(self.paid))
+        return Words(self.program, self.log_in, bool(self.paid), self.secrets)
 
     def _program(self) -> str:
         found = shutil.which(self.program, path=self.environment.get("PATH"))

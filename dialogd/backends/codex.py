@@ -15,6 +15,7 @@ from dialogd.backends.canary import Place
 from dialogd.backends.cli_probe import look
 from dialogd.backends.cli_reader import Event, Reader, failed
 from dialogd.backends.keep import read_json
+from dialogd.errors import BadInput
 
 OPENAI = "https://api.openai.com/v1"
 
@@ -71,6 +72,16 @@ class Codex(AgentCLI):
         if self.paid:
             config |= {"model_provider": '"dialogd"', "model_providers.dialogd": _toml(self._provider())}
         return config
+
+    def base_url(self) -> str:
+        """As every CLI; it goes into the arguments, which everybody on this machine can read."""
+        url = super().base_url()
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            raise BadInput(
+                "the address for codex holds a password, and arguments are no place for one",
+                fix=f"name the address without it, and put the key into {self.key}",
+            )
+        return url
 
     def _provider(self) -> dict[str, Any]:
         """The service that a key is for. One of its own, for the built-in one tries websockets first."""

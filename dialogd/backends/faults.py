@@ -6,7 +6,7 @@ import json
 import math
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import NamedTuple
@@ -33,6 +33,7 @@ class Meaning(NamedTuple):
 REQUEST = Meaning("request", False, "it objects to the request: see --model, --effort and --max-tokens")
 LIMIT = Meaning("limit", False, "raise the spending limit or add credit for the key in {variable}")
 REFUSAL = Meaning("refusal", False, "put the question differently, or ask another model with --model")
+MOVED = Meaning("request", False, "set --base-url to where it has moved, if you trust that; nothing was sent there")
 BUSY = Meaning("busy", True, _AGAIN)
 FAILED = Meaning("failed", True, _AGAIN)
 
@@ -103,7 +104,7 @@ def stream_of(content_type: str) -> None:
 def failure(error: Exception, service: Service, reply: Reply) -> BackendError:
     """What an SDK's exception means. Sets the reply's usage to nothing where nothing can have been billed."""
     status, body = getattr(error, "status_code", 200), getattr(error, "body", None)
-    if isinstance(status, int) and status >= 400:
+    if isinstance(status, int) and status >= 300:
         reply.usage = replace(reply.usage, tokens_in=0, tokens_out=0, cached=None, cache_write=None, estimated=False)
         cause = f"{service.vendor} answered {status}"
         return _said(_meaning(status, body), cause, error, service, reply)
@@ -138,7 +139,7 @@ def _said(meaning: Meaning, cause: str, error: Exception, service: Service, repl
     if headers.get("x-should-retry") == "false":
         meaning = meaning._replace(retryable=False)
     body = getattr(error, "body", None)
-    words = _quoted(body)
+    words = _quoted(body, service.secrets)
     said = _error(meaning, f"{cause}: {words}" if words else cause, service, reply)
     said.retry_after = retry_after(headers) if said.retryable else None
     return said
@@ -170,6 +171,8 @@ def _broken(error: Exception, service: Service, reply: Reply) -> BackendError:
 
 def _meaning(status: int, body: object) -> Meaning:
     said = str(body)[:4000]
+    if status < 400:
+        return MOVED
     if status in (400, 402, 403, 429) and _SPENT.search(said):
         return LIMIT
     if status in (400, 500) and _POLICY.search(said):
@@ -182,7 +185,7 @@ def _error(meaning: Meaning, cause: str, service: Service, reply: Reply) -> Back
     words = NO_KEY if meaning.kind == "auth" and not service.key else meaning.fix
     fix = words.format(vendor=service.vendor, model=service.model, host=service.host, variable=variable)
     if meaning.kind == "refusal" and reply.detail:
-        cause = f"{cause}: {one_line(reply.detail, QUOTED)}"
+        cause = f"{cause}: {_short(reply.detail, service.secrets)}"
     return BackendError(
         one_line(redact(cause, service.secrets)[0], 2 * QUOTED),
         fix=one_line(redact(fix, service.secrets)[0], 2 * QUOTED),
@@ -203,16 +206,21 @@ def _names(body: object) -> list[str]:
     return [str(inner[name]) for name in ("code", "type") if inner.get(name)] if isinstance(inner, dict) else []
 
 
-def _quoted(body: object) -> str:
+def _short(text: str, secrets: Sequence[str]) -> str:
+    """The beginning of a service's words; a key that the cut would halve is taken out while it is whole."""
+    return one_line(redact(text, secrets)[0], QUOTED)
+
+
+def _quoted(body: object, secrets: Sequence[str]) -> str:
     """What a service said, in one short line; of a page only its title."""
     inner = _inner(body)
     if isinstance(inner, dict):
-        return one_line(str(inner.get("message") or " ".join(_names(body))), QUOTED)
+        return _short(str(inner.get("message") or " ".join(_names(body))), secrets)
     text = inner if isinstance(inner, str) else ""
     if "<" in text[:200]:
         title = re.search(r"<title[^>]*>([^<]{1,200})", text[:4000], re.I)
         return f"a page titled {one_line(title[1], 80)!r}" if title else "a page instead of an answer"
-    return one_line(text, QUOTED)
+    return _short(text, secrets)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -162,6 +162,7 @@ class OpenAI:
             max_retries=0,  # call.py tries again
             timeout=openai.Timeout(self.silence, connect=services.CONNECT),
             default_headers={**headers, "Authorization": f"Bearer {key}"},
+            http_client=openai.DefaultAsyncHttpxClient(**self.service.transport),
         )
 
     def _is_at(self, *vendors: str) -> bool:

@@ -6,6 +6,7 @@ import ipaddress
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from dialogd.backends import Found, Request, Usage
@@ -72,6 +73,12 @@ class Service:
     def secrets(self) -> tuple[str, ...]:
         """The key, and a password in the URL."""
         return tuple(secret for secret in (self.key, urlsplit(self.url).password or "") if secret)
+
+    @property
+    def transport(self) -> dict[str, Any]:
+        """How its client is built: nobody is sent elsewhere with dialog and key; plain HTTP needs no certificates."""
+        plain = {"verify": False} if self.url.lower().startswith("http:") else {}
+        return {"follow_redirects": False, **plain}
 
     @property
     def is_official(self) -> bool:

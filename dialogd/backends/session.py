@@ -48,7 +48,8 @@ class Plan:
 def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]) -> Plan:
     """The shortest way to ask `prompt` of the agent `me`: after the newest checkpoint that fits, or from nothing.
 
-    A checkpoint fits when all it saw is still there, unchanged, and its own reply stands right behind that.
+    A checkpoint fits when all it saw is still there, unchanged, and the agent's next turn behind that is the reply it
+    gave; what others wrote in between, in a round, it has not seen.
     """
     parts, reply = split(prompt)
     for point in reversed(checkpoints):
@@ -57,8 +58,11 @@ def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]
         if reply is not None:
             if point.count == len(parts) and _is_of(point, reply, me):
                 return Plan(f"{ASKED_BACK}\n\n{prompt.now}", point)
-        elif point.count < len(parts) and _is_of(point, parts[point.count], me):
-            return Plan(_more(parts[point.count], parts[point.count + 1 :], prompt.now), point)
+            continue
+        mine = next((index for index in range(point.count, len(parts)) if parts[index].by == me), None)
+        if mine is not None and _is_of(point, parts[mine], me):
+            new = (*parts[point.count : mine], *parts[mine + 1 :])
+            return Plan(_more(parts[mine], new, prompt.now), point)
     return Plan(whole(prompt))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dialogd import keys
 from dialogd.backends import Found, probe
 from dialogd.backends.service import host_of, vendor_of
-from dialogd.errors import DialogdError
+from dialogd.errors import BadInput, DialogdError
 
 SCENARIOS = frozenset({"rehearsal"})  # what follows the colon is a scenario
 COMMANDS = frozenset({"command", "acp"})  # what follows the colon is a command line
@@ -18,10 +18,10 @@ LOOK_SECONDS = 3.0
 
 
 def variables_for(
-    name: str, environment: Mapping[str, str], dotenv: Mapping[str, str], model: str = "", base_url: str = ""
+    name: str, environment: Mapping[str, str], dotenv: Mapping[str, str], base_url: str = ""
 ) -> dict[str, str]:
     """The variables that the backend `name` may see; at the address of a known vendor, that vendor's key too."""
-    found, base = keys.variables_for(name, environment, dotenv, model), name.partition(":")[0]
+    found, base = keys.variables_for(name, environment, dotenv), name.partition(":")[0]
     known = vendor_of(base_url or keys.address(base, found)) if base in SERVICES else None
     key = (environment.get(known[1]) or dotenv.get(known[1], "")) if known else ""
     return found | ({known[1]: key} if known and key else {})
@@ -34,7 +34,12 @@ def survey(
     answers: dict[str, Found] = {}
 
     def look(name: str) -> None:
-        answers[name] = _looked(name, variables_for(name, environment, dotenv, base_url=base_url), base_url)
+        try:
+            variables = variables_for(name, environment, dotenv, base_url=base_url)
+        except BadInput as error:
+            answers[name] = Found(False, str(error), fix=error.fix)
+        else:
+            answers[name] = _looked(name, variables, base_url)
 
     wanted = tuple(dict.fromkeys(names))
     threads = [threading.Thread(target=look, args=(name,), daemon=True) for name in wanted]

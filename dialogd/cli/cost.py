@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from dialogd.bill import Bill, from_record
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, line, plain, show
+from dialogd.logfile import LogFile
 from dialogd.protocol.model import Dialog
 from dialogd.protocol.money import estimate, in_dollars, standing, total, used
 from dialogd.protocol.spent import Spent
@@ -49,14 +52,26 @@ def cost(
     What nobody knows is called unknown. Exit code 3 where there is no dialog.
     """
     settings = options.settings_for(path if path is not None else file)
-    dialog = options.dialog_at(options.log_of(settings))
+    log = options.log_of(settings)
+    dialog = options.dialog_at(log)
+    loose = _loose(log, dialog)
     accounts = tuple(_accounts(dialog))
     turns = sum(account.turns for account in accounts)
     whole = Account("", "in all", turns, total(dialog.state.spent))
     if json:
-        show(as_json(_facts(settings.file, dialog, accounts, whole)))
+        show(as_json(_facts(settings.file, dialog, accounts, whole, loose)))
     else:
-        show(plain("\n".join(_lines(settings.file, dialog, accounts, whole))))
+        lines = [*_lines(settings.file, dialog, accounts, whole)]
+        lines += [
+            f"  not in the file: {who} {bill.words}, for calls that brought no entry" for who, bill in loose.items()
+        ]
+        show(plain("\n".join(lines)))
+
+
+def _loose(log: LogFile, dialog: Dialog) -> dict[str, Bill]:
+    """What agents have spent that no entry accounts for: calls that were interrupted or stopped, by their journals."""
+    bills = {a.id: [from_record(record) for record in log.journals.of(a.id).owed()] for a in dialog.header.agents}
+    return {who: reduce(Bill.plus, found) for who, found in bills.items() if found}
 
 
 def _accounts(dialog: Dialog) -> Iterator[Account]:
@@ -67,7 +82,9 @@ def _accounts(dialog: Dialog) -> Iterator[Account]:
         yield Account(who, names.get(who, who), turns, dialog.state.spent.get(who, Spent()))
 
 
-def _facts(file: Path, dialog: Dialog, accounts: tuple[Account, ...], whole: Account) -> dict[str, object]:
+def _facts(
+    file: Path, dialog: Dialog, accounts: tuple[Account, ...], whole: Account, loose: Mapping[str, Bill]
+) -> dict[str, object]:
     limits = dialog.state.limits
     return {
         "file": str(file),
@@ -76,6 +93,7 @@ def _facts(file: Path, dialog: Dialog, accounts: tuple[Account, ...], whole: Acc
         "total": _fact(whole),
         "budget": {"usd": limits.budget, "tokens": limits.tokens},
         "used": used(dialog.state),
+        "not_in_file": {who: {"calls": bill.calls, "usd": bill.known_usd} for who, bill in loose.items()},
     }
 
 

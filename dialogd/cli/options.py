@@ -8,9 +8,10 @@ from typing import Annotated
 
 import typer
 
-from dialogd.config import load
+from dialogd.config import dotenv, load
 from dialogd.errors import NotRunning
 from dialogd.journal import Journals
+from dialogd.keys import secrets
 from dialogd.logfile import LogFile
 from dialogd.protocol.model import Dialog
 from dialogd.settings import Settings
@@ -55,6 +56,11 @@ Pace = Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds betwe
 def settings_for(file: str | None = None, **flags: object) -> Settings:
     """The settings of this command: these flags, then environment and files. The dialog's path comes out normal."""
     return load({"file": _whole(file) if file is not None else None, **flags}, os.environ, Path.cwd())
+
+
+def own_secrets() -> tuple[str, ...]:
+    """The keys of this environment and folder, which must not be written anywhere."""
+    return secrets(os.environ, dotenv(Path.cwd()))
 
 
 def _whole(file: str) -> str:

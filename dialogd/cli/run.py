@@ -256,7 +256,7 @@ def _listen(show: Live, troupe: Troupe) -> None:
     stepping = show.feed.dialog is not None and show.feed.dialog.header.setup.get("step") is True
     try:
         if words.strip():
-            person.say(show.log, words)
+            person.say(show.log, words, secrets=options.own_secrets())
         elif needed and stepping:
             person.pass_on(show.log)
     except DialogdError as error:

@@ -38,7 +38,8 @@ def say(
     """Speak: your turn interrupts whoever is replying, and opens a dialog again that had ended."""
     words = sys.stdin.read() if text == "-" else text
     settings, log, before = _open(file)
-    after = person.say(log, words, to=to or "", note=note, turns=turns, budget=budget or "")
+    own = options.own_secrets()
+    after = person.say(log, words, to=to or "", note=note, turns=turns, budget=budget or "", secrets=own)
     if note:
         _done(settings, after, "noted")
     else:

@@ -184,6 +184,7 @@ class TestTalking:
         assert "Turn 3: theirs" in second
         assert second.endswith("Now answer 3.")
 
+    @pytest.mark.slow
     async def test_the_question_back_sends_only_itself(self, request_: Request) -> None:
         """A reply that was unclear is not sent again; afterwards the dialog goes on in the same session."""
         first = turn(request_, "1", HEADER, QUESTION)
@@ -196,6 +197,7 @@ class TestTalking:
         assert "Perhaps" not in again
         assert "Turn 1" not in later
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("parts", "system"),
         [
@@ -226,6 +228,7 @@ class TestTalking:
             await answer(backend, turn(request_, "1", HEADER, QUESTION))
             assert await answer(backend, second) == whole(second)
 
+    @pytest.mark.slow
     async def test_an_agent_that_died_between_turns_is_started_again(self, request_: Request) -> None:
         """The new one gets the whole dialog."""
         second = turn(request_, "3", HEADER, QUESTION, MINE, THEIRS)
@@ -237,27 +240,32 @@ class TestTalking:
             await until(lambda: backend._warm is None or backend._warm.is_over, 5)
             assert await answer(backend, second) == whole(second)
 
+    @pytest.mark.slow
     async def test_every_text_goes_through_unharmed(self, request_: Request) -> None:
         """Line separators, control characters and other planes are text."""
         text = "Grüße, 世界 \U0001f600 \u2028 \x85 \r\n \x00 \x1b[31m end"
         async with talking_to(agent("echo")) as backend:
             assert text in await answer(backend, turn(request_, "1", HEADER, now=text * 1_000))
 
+    @pytest.mark.slow
     async def test_half_a_character_is_replaced(self, request_: Request) -> None:
         """Text that nobody could write to a file does not come in."""
         async with talking_to(agent("half")) as backend:
             assert (await answer(backend, request_)).startswith("\ufffd! You are")
 
+    @pytest.mark.slow
     async def test_what_is_said_after_a_tool_is_a_paragraph_of_its_own(self, request_: Request) -> None:
         """Two messages are not glued together."""
         async with talking_to(agent("tools")) as backend:
             assert await answer(backend, request_) == "Let me look.\n\nIt is so."
 
+    @pytest.mark.slow
     async def test_a_banner_on_stdout_does_no_harm(self, request_: Request) -> None:
         """Lines that are no messages are passed over."""
         async with talking_to(agent("noise", 100)) as backend:
             assert await answer(backend, request_) == whole(request_)
 
+    @pytest.mark.slow
     async def test_ten_megabytes_are_sent(self, request_: Request) -> None:
         """A long dialog is one message."""
         size = 10_000_000
@@ -276,11 +284,13 @@ class TestSafety:
             assert await answer(backend, request_) == "I was told 'no'."
         assert not file.exists()
 
+    @pytest.mark.slow
     async def test_the_strictest_mode_is_chosen_where_there_are_modes(self, request_: Request, tmp_path: Path) -> None:
         """Read-only goes before plan; the session is the project's."""
         async with talking_to(agent("modes"), tmp_path) as backend:
             assert await answer(backend, request_) == f"read_only in 1@{tmp_path}"
 
+    @pytest.mark.slow
     async def test_the_environment_is_clean(
         self, request_: Request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
@@ -295,6 +305,7 @@ class TestSafety:
         assert "MY_TOKEN=mine-0123456789" in seen.read_text()
         assert backend.secrets == ("mine-0123456789",)
 
+    @pytest.mark.slow
     async def test_a_model_that_is_not_offered_is_refused(self, request_: Request) -> None:
         """Nobody is asked instead of the model that was named."""
         async with talking_to(agent("echo"), model="gpt-9") as backend:
@@ -316,6 +327,7 @@ class TestAccounts:
             size = len(text_of(pieces))
             assert usage[-1] == Usage("", size + 5, 7, cached=5, usd=0.25)
 
+    @pytest.mark.slow
     async def test_a_failed_turn_has_its_estimate(self, request_: Request) -> None:
         """What was sent is counted, also when nothing came back."""
         async with talking_to(agent("error", 500)) as backend:

@@ -218,9 +218,9 @@ async def test_what_the_service_asks_for_is_waited_for(desk: Desk, form: str) ->
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("answer", [Hang(), Stall(TEXT, 40), Fail(429, retry_after=60)], ids=["hang", "stall", "busy"])
+@pytest.mark.parametrize("answer", [Hang(), Stall(TEXT, 40)], ids=["hang", "stall"])
 async def test_the_deadline_ends_every_wait(desk: Desk, form: str, answer: Answer) -> None:
-    """A service that never answers, or asks for more time than there is, costs the turn's time limit and no more."""
+    """A service that never answers costs the turn's time limit and no more."""
     backend = desk.against(form, answer)
     await outcome(backend)  # the SDK is imported by now
     backend = make(form, desk.server)
@@ -233,6 +233,31 @@ async def test_the_deadline_ends_every_wait(desk: Desk, form: str, answer: Answe
     assert caught.value.partial == (HALF if isinstance(answer, Stall) else "")
     assert 0.3 < time.monotonic() - began < 2.0
     assert len(desk.calls) == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_wait_that_outlasts_the_deadline_is_not_begun(desk: Desk, form: str) -> None:
+    """A service that asks for more time than there is: its own words are said, at once."""
+    backend = desk.against(form, Fail(429, retry_after=60))
+    began = time.monotonic()
+    with pytest.raises(BackendError) as caught:
+        await called(backend, deadline=20.0)
+    assert caught.value.kind == "busy"
+    assert time.monotonic() - began < 10.0
+    assert len(desk.calls) == 1
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_key_is_taken_out_of_a_services_words_before_they_are_cut_short(desk: Desk, form: str) -> None:
+    """The cut would halve it, and nobody would know the rest for a key."""
+    key = "correct-horse-battery-staple"
+    variables = {"ANTHROPIC_API_KEY": key, "OPENAI_API_KEY": key}
+    desk.against(form, Fail(401, message="x" * 178 + f" {key} is no key"))
+    backend = make(form, desk.server, variables=variables)
+    found = await outcome(backend)
+    await backend.close()
+    assert "[redacted: own key]" in found.failed.cause
+    assert key[:6] not in found.failed.cause
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -62,6 +62,16 @@ class TestPlan:
         marks = "Marked by the daemon: [PROPOSAL P1: Postgres] [CONFIDENCE: 0.8]"
         assert found.text == f"{GOES_ON} {ADDED} {marks}\n\n## Turn 3\n\nI object.\n\nYour turn."
 
+    def test_what_came_in_a_round_before_its_own_answer_is_sent_now(self) -> None:
+        """Others answered first, the person noted something: its session goes on, and is told all of it."""
+        theirs = Part("2", "## Turn 2\n\nRedis.", "B", "1")
+        note = Part("2.1", "## Note\n\nI read along.", "USER")
+        mine = Part("3", "## Turn 3\n\nI say Postgres.", "A", "1")
+        found = plan(prompt(theirs, note, mine, LAST), "A", "sys", (FIRST,))
+        assert found.after == FIRST
+        wanted = "\n\n".join([theirs.text, note.text, LAST.text])
+        assert found.text == f"{GOES_ON} {ADDED}\n\n{wanted}\n\nYour turn."
+
     def test_the_newest_that_fits_is_taken(self) -> None:
         """Later checkpoints know more."""
         found = plan(prompt(MINE, THEIRS, AGAIN, LAST), "A", "sys", (FIRST, SECOND))

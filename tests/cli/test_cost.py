@@ -188,3 +188,12 @@ def test_the_estimate_of_a_cast_counts_those_whose_tokens_are_paid() -> None:
     assert "A $" in estimate_of(planned(), seats, choices, Settings(), {"claude-opus-5-5": "1/2"})
     with pytest.raises(BadInput, match="price"):
         estimate_of(planned(), seats, choices, Settings(price="cheap"), {})
+
+
+def test_what_no_entry_accounts_for_is_named(dialogd: Commands) -> None:
+    """A call that a stop ended has cost something too; the journal knows what."""
+    log = dialogd.begin("Tabs?")
+    log.journals.of("A").record("spent", usage={"calls": 1, "usd": 0.0027, "usd_known": 1, "is_estimated": True})
+    text, facts = dialogd.all([["cost"], ["cost", "--json"]])
+    assert "  not in the file: A about $0.0027, for calls that brought no entry\n" in text.out
+    assert facts.json["not_in_file"] == {"A": {"calls": 1, "usd": 0.0027}}

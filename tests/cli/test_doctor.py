@@ -239,6 +239,12 @@ def kept(state: StateDir, temporary: Path) -> list[Leftover]:
     return [left for left in find(state, temporary) if left.kind != "process"]
 
 
+def age_seats(state: StateDir) -> None:
+    """As if every seat had been taken long ago."""
+    for path in state.registry.glob("*.seat"):
+        os.utime(path, (time.time() - OLD - 60,) * 2)
+
+
 def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
     """A daemon that was killed leaves both; one that runs is not touched."""
     state = StateDir(tmp_path / "state")
@@ -258,6 +264,8 @@ def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp
             assert kept(state, tmp_path) == []
             process.send_signal(signal.SIGKILL)
             process.wait()
+            assert [left.kind for left in kept(state, tmp_path)] == ["registration"]
+            age_seats(state)
             found = kept(state, tmp_path)
             assert [(left.kind, (left.path or file).name.split("-")[0]) for left in found] == [
                 ("registration", "4000"), ("seat", "B"),
@@ -267,6 +275,7 @@ def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp
             assert [daemon.id for daemon in registry.running()] == ["A"]
         (seat,) = kept(state, tmp_path)
         with registry.seat("A", file):
+            age_seats(state)
             assert not reap(seat)
             assert seat.path is not None
             assert seat.path.exists()

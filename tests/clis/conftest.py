@@ -31,7 +31,8 @@ def make_world(name: str, tmp_path: Path, states: Path) -> World:
     """A new world for one agent; skips the test where the agent is missing."""
     program = PROGRAMS[name]
     if shutil.which(program, path=PATH) is None:
-        pytest.skip(f"{program} is not installed: `make test-clis` brings it")
+        flag = "" if program in ("claude", "codex") else f' CLIS="{program}"'
+        pytest.skip(f"{program} is not installed: `make test-clis{flag}` brings it")
     assert kind_of(name)
     world = World(name, tmp_path / "home", tmp_path / "project", states / f"{tmp_path.name}-{name}")
     for folder in (world.home, world.project, world.state):

@@ -175,6 +175,23 @@ def test_a_secret_is_in_no_prompt() -> None:
     assert asked.count("[redacted: own key]") == 3
 
 
+def test_nobody_is_asked_to_sign_a_text_of_the_round_that_they_do_not_see() -> None:
+    """A proposes while B still owes its answer: B hears of the text not before it sees it."""
+    room = Room(opening("A", "B", turn="A, B"))
+    for me, line in (("A", SUMMARY), ("B", "Redis.")):
+        assert "waits for your signature" not in room.thinks(me)
+        room.answers(me, line)
+    assert room.dialog.state.standing is not None
+
+
+def test_a_text_that_everybody_sees_is_offered_for_signing() -> None:
+    """Outside a round, the one who has not signed is told how."""
+    room = Room(opening("A", "B"))
+    room.thinks("A")
+    room.answers("A", SUMMARY)
+    assert "The text P1 waits for your signature" in room.thinks("B")
+
+
 def test_the_answers_of_a_round_are_not_shown_to_who_still_owes_one() -> None:
     """In a round nobody's prompt holds the others' answers; afterwards everybody's does."""
     room = Room(opening("A", "B", "C").replace("TURN: A", "TURN: A, B"))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from dialogd.agent import Agent
@@ -12,6 +13,7 @@ from dialogd.asking import Options
 from dialogd.backends import Request, Usage
 from dialogd.errors import BackendError
 from dialogd.events import Hub
+from dialogd.logfile import LogFile
 from dialogd.peers import Peers
 from dialogd.prices import FREE, Price
 from dialogd.prompt import Prompt
@@ -65,6 +67,31 @@ async def agent_with(path: Path, mind: Mind, me: str = "A", options: Options | N
         yield agent
     finally:
         await agent.close()
+
+
+async def interrupted(
+    agent: Agent, is_time: Callable[[], bool], act: Callable[[LogFile, str], object], path: Path
+) -> None:
+    """One step of the agent, into which the person acts as soon as it is time."""
+    turn = asyncio.ensure_future(agent.step())
+    deadline = time.monotonic() + 5
+    while not is_time():
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.005)
+    act(log_of(path), "Consider the cost.")
+    await turn
+
+
+@contextmanager
+def journal_refusing(agent: Agent) -> Iterator[None]:
+    """The agent's journal as one that must not be written to: everybody might have."""
+    path = agent.turns.journal.path
+    path.touch(mode=0o600)
+    path.chmod(0o666)
+    try:
+        yield
+    finally:
+        path.chmod(0o600)
 
 
 async def step(path: Path, mind: Mind, me: str = "A", options: Options | None = None) -> Dialog:

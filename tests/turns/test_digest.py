@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from dialogd import person
 from dialogd.asking import Options
 from dialogd.backends import Usage
-from dialogd.errors import BackendError
+from dialogd.errors import BackendError, DialogdError
+from dialogd.logfile import LogFile
 from dialogd.prompt import tokens_of
 from dialogd.protocol.model import Dialog
-from tests.turns.minds import DEAR, Mind, step
+from tests.logfile.files import log_of
+from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step
 from tests.turns.test_spending import SAID, account, dialog_in
 
 WINDOW = 1_500  # tokens
@@ -65,6 +72,67 @@ async def test_an_agent_with_room_enough_reads_the_turns_and_not_the_digest(tmp_
     await step(path, mind, "B")
     assert "They differ on cost." not in mind.asked[0].text
     assert mind.asked[0].text.count(LONG.strip()) == 8
+
+
+@pytest.mark.parametrize("act", [person.say, person.stop], ids=["say", "stop"])
+async def test_a_turn_that_passed_during_the_digest_is_not_bought(
+    tmp_path: Path, act: Callable[[LogFile, str], object]
+) -> None:
+    """The person acts while the digest is written: no second call begins."""
+    path = dialog_in(tmp_path)
+    await long_talk(path, 8)
+    mind = Mind(("They", 20.0), ("Postgres.", SAID), room=WINDOW)
+    async with agent_with(path, mind, options=SUMMING_UP) as agent:
+        await interrupted(agent, lambda: len(mind.asked) == 1, act, path)
+    assert len(mind.asked) == 1
+
+
+async def test_a_pause_during_the_digest_holds_the_turn_back(tmp_path: Path) -> None:
+    """The digest is kept; the turn's own call waits for the person."""
+    path = dialog_in(tmp_path)
+    await long_talk(path, 8)
+    mind = Mind(("They differ.", 0.3), ("Postgres.", SAID), room=WINDOW)
+    async with agent_with(path, mind, options=SUMMING_UP) as agent:
+        await interrupted(agent, lambda: len(mind.asked) == 1, lambda log, _: person.pause(log), path)
+    assert len(mind.asked) == 1
+    assert any(entry.mark("DIGEST") for entry in log_of(path).read().entries)
+
+
+async def test_a_digest_that_leaves_too_little_ends_the_dialog_before_the_turn(tmp_path: Path) -> None:
+    """Eight cents of ten are gone with it: the turn would pass the budget, and is not bought."""
+    path = dialog_in(tmp_path, "**Budget:** $0.10")
+    await long_talk(path, 8)
+    mind = Mind(("They differ.", Usage("m-1", 4_000, 2_000)), ("Postgres.", SAID), price=DEAR, room=WINDOW)
+    await step(path, mind, options=SUMMING_UP)
+    dialog = await step(path, mind, options=SUMMING_UP)
+    assert len(mind.asked) == 1
+    assert dialog.state.outcome is not None
+    assert dialog.state.outcome.name == "BUDGET_REACHED"
+
+
+async def test_a_digest_is_left_out_where_the_budget_has_room_for_the_turn_only(tmp_path: Path) -> None:
+    """The turn needs six cents of seven, a digest as much again."""
+    path = dialog_in(tmp_path, "**Budget:** $0.07")
+    await long_talk(path, 8)
+    mind = Mind(("Postgres.", Usage("m-1", 1_000, 0)), price=DEAR, room=WINDOW)
+    dialog = await step(path, mind, options=SUMMING_UP)
+    assert [turn.body for turn in dialog.turns[-1:]] == ["Postgres."]
+    assert len(mind.asked) == 1
+
+
+async def test_a_digest_that_cannot_be_kept_is_not_bought_again(tmp_path: Path) -> None:
+    """The disk refuses: the turn's reply is kept in memory until it does not any more."""
+    path = dialog_in(tmp_path)
+    await long_talk(path, 8)
+    mind = Mind(("They differ.",), ("Postgres.",), room=WINDOW)
+    async with agent_with(path, mind, options=SUMMING_UP) as agent:
+        with journal_refusing(agent):
+            for _ in range(3):
+                with suppress(DialogdError):
+                    await agent.step()
+        await agent.step()
+    assert len(mind.asked) == 2
+    assert log_of(path).read().turns[-1].body == "Postgres."
 
 
 async def test_a_digest_that_fails_costs_its_call_and_not_the_turn(tmp_path: Path) -> None:

@@ -100,3 +100,24 @@ def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Pat
         assert pair.outcome == "BUDGET_REACHED"
         assert "A stops at $5.00" in pair["A"].said
         assert server.calls == []
+
+
+@pytest.mark.parametrize("flag", [["--resume", "x"], ["--trust-project"], ["--base-url", "http://localhost:1"]])
+def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path, flag: list[str]) -> None:
+    """A person who asks for something hears that they don't get it."""
+    with Pair(tmp_path, "A", backend="rehearsal", flags={"A": flag}) as pair:
+        pair["A"].start()
+        assert pair["A"].wait() == 2
+        assert f"{flag[0]} means nothing to rehearsal" in pair["A"].said
+
+
+def test_an_address_of_the_folders_gets_no_key_of_the_environments(tmp_path: Path) -> None:
+    """A `.env` that names where the dialog goes, beside a key of the person's: nothing is sent, and both are named."""
+    with StandIn(consensus) as server:
+        (tmp_path / ".env").write_text(f"ANTHROPIC_BASE_URL={server.url}\n")
+        key = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef"}
+        with Pair(tmp_path, "A", backend="anthropic", environment=key) as pair:
+            pair["A"].start()
+            assert pair["A"].wait() == 2
+            assert "ANTHROPIC_BASE_URL stands in .env and ANTHROPIC_API_KEY in the environment" in pair["A"].said
+        assert server.seen == []

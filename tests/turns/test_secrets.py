@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dialogd import logs
+from dialogd import logs, person
 from dialogd.asking import Options
 from dialogd.errors import BackendError
 from tests.logfile.files import log_of
-from tests.turns.minds import Mind, agent_with
+from tests.turns.minds import Mind, agent_with, interrupted
 from tests.turns.test_spending import dialog_in
 
 OWN = "correct-horse-battery-staple"
@@ -64,6 +64,17 @@ async def test_a_key_in_an_error_or_a_broken_reply_is_taken_out(tmp_path: Path) 
     told, _ = await said_by(path, Mind((f"It begins with {OWN}", error)))
     kept = told + everything_under(tmp_path) + everything_under(log_of(path).journals.folder)
     assert "[AGENT_ERROR: A | 401 for [redacted: own key] | replace [redacted: anthropic key]]" in path.read_text()
+    assert OWN not in kept
+    assert SHAPED not in kept
+
+
+async def test_a_key_in_an_interrupted_reply_is_taken_out(tmp_path: Path) -> None:
+    """What had come by then is kept as a draft, without it."""
+    path, mind = dialog_in(tmp_path), Mind((f"The key is {OWN} and {SHAPED}.\nSo", 20.0))
+    async with agent_with(path, mind, options=TOLD) as agent:
+        await interrupted(agent, lambda: bool(agent.call and agent.call.parts), person.say, path)
+    kept = everything_under(log_of(path).journals.folder)
+    assert "The key is [redacted: own key] and [redacted: anthropic key]." in kept
     assert OWN not in kept
     assert SHAPED not in kept
 

@@ -1,0 +1,105 @@
+"""What the real coding agents are started with, without starting them: addresses, budgets, the person's session."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dialogd.backends import Options
+from dialogd.backends.claude_code import ClaudeCode
+from dialogd.backends.cli_reader import Words, failed
+from dialogd.backends.cli_tool import Turn
+from dialogd.backends.codex import Codex
+from dialogd.backends.session import INTRO
+from dialogd.errors import BadInput
+
+KEY = "sk-ant-test-0123456789"
+PASSWORD = "hunter2-hunter2"
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    """A home without a login, a project, and programs that are never run."""
+    for name in ("bin", "home", "project", "state"):
+        (tmp_path / name).mkdir()
+    for name in ("claude", "codex"):
+        (tmp_path / "bin" / name).touch(mode=0o755)
+    return Options(
+        project=tmp_path / "project",
+        state=tmp_path / "state",
+        variables={"ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY},
+        environment={"HOME": str(tmp_path / "home"), "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"},
+    )
+
+
+def turn(allowance: float | None = None) -> Turn:
+    """A first turn."""
+    return Turn("A question", Path("system.md"), Path("folder"), allowance=allowance)
+
+
+def test_an_address_with_a_password_does_not_reach_the_arguments(options: Options) -> None:
+    """Codex is told its address in an argument, which everybody on the machine can read: such a one is refused."""
+    with pytest.raises(BadInput, match="password"):
+        Codex(replace(options, base_url=f"https://me:{PASSWORD}@gate.example/v1"))
+    plain = Codex(replace(options, base_url="https://gate.example/v1"))
+    assert "https://gate.example/v1" in " ".join(plain.arguments(turn()))
+
+
+def test_a_password_in_an_address_is_one_of_the_secrets(options: Options) -> None:
+    """What a coding agent holds is taken out of everything it says."""
+    assert ClaudeCode(replace(options, base_url=f"https://me:{PASSWORD}@gate.example")).secrets == (KEY, PASSWORD)
+    assert ClaudeCode(options).secrets == (KEY,)
+
+
+def test_an_address_is_not_left_aside_because_of_a_login(options: Options, tmp_path: Path) -> None:
+    """The person named a gateway, and the login would go to the vendor: refused, before anybody sees any text."""
+    (tmp_path / "home/.codex").mkdir()
+    (tmp_path / "home/.codex/auth.json").write_text(json.dumps({"tokens": {"access_token": "x"}}))
+    assert Codex(options).secrets == ()
+    with pytest.raises(BadInput, match="logged in"):
+        Codex(replace(options, base_url="https://gate.example/v1"))
+
+
+def test_a_key_is_taken_out_of_an_agents_words_before_they_are_cut_short() -> None:
+    """The cut would halve it, and nobody would know the rest for a key."""
+    words = Words("toy", "log in", secrets=("correct-horse-battery-staple",))
+    error = failed(words, "x" * 178 + " correct-horse-battery-staple is no key")
+    assert "[redacted: own key]" in error.cause
+    assert "correct" not in error.cause
+
+
+@pytest.mark.parametrize(("allowance", "most"), [(0.0, "0.0001"), (0.00001, "0.0001"), (1.5, "1.5000"), (None, "")])
+def test_nothing_left_is_not_no_limit(options: Options, allowance: float | None, most: str) -> None:
+    """A budget that is used up is a limit too; without a budget there is none."""
+    words = ClaudeCode(options).arguments(turn(allowance))
+    assert ("--max-budget-usd" in words) == bool(most)
+    assert not most or words[words.index("--max-budget-usd") + 1] == most
+
+
+def test_the_last_session_of_the_person_is_none_of_a_dialogs(options: Options, tmp_path: Path) -> None:
+    """Turns of dialogs leave sessions beside the person's, newer ones; a session that talks of one is the person's."""
+    backend = ClaudeCode(replace(options, resume="last"))
+    folder = tmp_path / "home/.claude/projects" / "".join(c if c.isalnum() else "-" for c in str(backend.project))
+    folder.mkdir(parents=True)
+    said = (
+        "My question",
+        f"What does {INTRO!r} mean?",
+        f"{INTRO}\n\n# The dialog's header",
+        f"You are A.\n\n{INTRO}\n\n# The",
+    )
+    for number, text in enumerate(said):
+        path = folder / f"0000000{number}-0000-0000-0000-000000000000.jsonl"
+        path.write_text(json.dumps({"type": "user", "message": {"role": "user", "content": text}}) + "\n")
+        os.utime(path, (number, number))
+    assert backend.joined().startswith("00000001-")
+
+
+@pytest.mark.parametrize("option", ["resume", "model", "effort"])
+def test_no_value_becomes_a_flag_of_the_program(options: Options, option: str) -> None:
+    """`--resume=--dangerously-…` would be one."""
+    with pytest.raises(BadInput, match="begins like a flag"):
+        ClaudeCode(replace(options, **{option: "--dangerously-skip-permissions"}))  # type: ignore[arg-type]

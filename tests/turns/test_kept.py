@@ -1,0 +1,56 @@
+"""What was bought is kept: a question back that fails, a person who steps in, a disk that refuses lose no reply."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from dialogd import person
+from dialogd.errors import BackendError, DialogdError
+from tests.logfile.files import log_of
+from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step
+from tests.turns.test_spending import SAID, WRONG, account, dialog_in
+
+UNCLEAR = "Postgres it is.\n\n[CONSENSUS_REACHED]"
+
+
+async def test_a_reply_counts_as_it_came_where_the_question_back_fails(tmp_path: Path) -> None:
+    """The unclear mark counts as absent; both calls stand in the frame."""
+    mind = Mind((UNCLEAR, SAID), (SAID, WRONG), price=DEAR)
+    dialog = await step(dialog_in(tmp_path), mind)
+    assert dialog.turns[-1].body == "Postgres it is."
+    assert dialog.turns[-1].marks == ()
+    assert account(dialog)[:2] == ("2", "2000")
+
+
+async def test_an_empty_reply_is_none_also_where_the_question_back_fails(tmp_path: Path) -> None:
+    """There is nothing to keep: the failure is written down."""
+    dialog = await step(dialog_in(tmp_path), Mind(("  \n",), (WRONG,)))
+    assert dialog.last is not None
+    assert "bad key" in str(dialog.last.mark("AGENT_ERROR"))
+
+
+async def test_a_reply_that_is_asked_back_about_becomes_the_draft(tmp_path: Path) -> None:
+    """The person speaks into the question back: what the agent had said first is not lost."""
+    path, mind = dialog_in(tmp_path), Mind((UNCLEAR,), ("Half", 20.0))
+    async with agent_with(path, mind) as agent:
+        await interrupted(agent, lambda: len(mind.asked) == 2, person.say, path)
+    assert log_of(path).journals.of("A").drafts() == (UNCLEAR,)
+
+
+async def test_a_failure_is_not_bought_again_while_the_disk_refuses_to_write_it_down(tmp_path: Path) -> None:
+    """One call; its note and its draft, once each, as soon as they can be kept."""
+    path = dialog_in(tmp_path)
+    cut = BackendError("cut off", fix="ask again", partial="Half a reply", kind="cut")
+    mind = Mind(("Half a reply", cut), ("Half a reply", cut), ("Half a reply", cut))
+    async with agent_with(path, mind) as agent:
+        with journal_refusing(agent):
+            for _ in range(3):
+                with suppress(DialogdError):
+                    await agent.step()
+        await agent.step()
+    assert len(mind.asked) == 1
+    assert log_of(path).journals.of("A").drafts() == ("Half a reply",)
+    last = log_of(path).read().last
+    assert last is not None
+    assert last.mark("AGENT_ERROR")
