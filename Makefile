@@ -8,6 +8,8 @@ python := .venv/bin/python
 pytest := $(python) -m pytest
 slow := slow or ptrace or root
 CLIS =
+# Twice the processors: many tests wait for something.
+WORKERS := $(shell python3 -c 'import os; print(min(2 * (os.cpu_count() or 1), 8))' 2>/dev/null || echo 4)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo run test test-slow test-clis check static format lint types imports docs bench clean
@@ -27,8 +29,8 @@ demo: .venv/.stamp ## a whole dialog between two daemons that ask no model
 run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents claude,grok"
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
 
-test: .venv/.stamp ## the fast tests (one to two minutes)
-	$(pytest) -n auto --dist loadfile -m "not ($(slow) or clis)" --ignore=tests/docs $(ARGS)
+test: .venv/.stamp ## the fast tests (about two minutes)
+	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis)" --ignore=tests/docs $(ARGS)
 
 test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root; what cannot run here says why
 	$(pytest) -m "($(slow)) and not clis" --ignore=tests/docs $(ARGS)

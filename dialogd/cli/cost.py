@@ -167,9 +167,9 @@ def estimate_line(opening: Opening, prices: Mapping[str, Price | None], most_out
         for who, price in prices.items()
         if price is not None
     }
-    strangers = ", ".join(who for who, price in prices.items() if price is None)
+    strangers = " and ".join(who for who, price in prices.items() if price is None)
     if not any(known.values()):
-        return f"estimate: unknown, for nobody knows what {strangers} costs" if strangers else ""
+        return f"estimate: unknown, for nobody knows the price of {strangers}" if strangers else ""
     parts = ", ".join(f"{who} {_cents(usd)}" for who, usd in known.items())
     whole = sum(known.values())
     text = f"estimate: at most about {_cents(whole)} for {opening.max_turns} turns ({parts})"
