@@ -148,7 +148,9 @@ def test_the_estimate_names_each_agent_that_costs() -> None:
         f"estimate: at most about {whole} for 20 turns (A {of_a}, B {of_b}); unknown: C;"
         " the budget of $0.10 ends it before that"
     )
-    assert estimate_line(planned(), {"A": None, "C": None}) == "estimate: unknown, for nobody knows the price of A and C"
+    assert (
+        estimate_line(planned(), {"A": None, "C": None}) == "estimate: unknown, for nobody knows the price of A and C"
+    )
     assert estimate_line(planned(), {}) == ""
     assert estimate_line(planned(), {"A": FREE}) == ""
 
