@@ -18,15 +18,15 @@ from dialogd.errors import DialogdError
 from dialogd.events import Hub
 from dialogd.logfile import Addition, LogFile
 from dialogd.peers import Peers
-from dialogd.protocol.decide import STALL_GRACE, Action, Clock, Reply, Stop, Wait, Write, decide
+from dialogd.protocol.decide import STALL_GRACE, Action, Clock, Reply, Wait, Write, decide
 from dialogd.protocol.model import USER, Condition, Dialog
 from dialogd.protocol.signals import Signal, signals
+from dialogd.reporting import Reporter
 from dialogd.seen import Seen
 from dialogd.turns import STORAGE_WAIT, Turns
 
 T = TypeVar("T")
 
-_ODD = (Condition.EDITED, Condition.DAMAGED)
 _TORN = (Condition.DAMAGED, Condition.UNFINISHED)
 FULL_READ = 30.0  # seconds after which the whole file is read again, off the hot path
 
@@ -47,8 +47,8 @@ class Agent:
         self.wakes = asyncio.Event()
         self.turns = Turns(me, file, backend, hub, options, self)
         self._settled = asyncio.Condition()
-        self._high = self._announced = self._reports = 0
-        self._reported: set[str] = set()
+        self._high = self._announced = 0
+        self.reporter = Reporter(hub)
         self._looking = asyncio.Lock()  # one look at a time: an older reading must not be taken for a cut
         self._begun = self._done = 0  # looks are numbered: the last one that began, the last one that succeeded
         self._asked = 0  # the loop wants one that began after this one
@@ -68,7 +68,7 @@ class Agent:
                 self.action = Wait("error", f"{error}; {error.fix}", STORAGE_WAIT)
             except OSError as error:
                 self.action = Wait("error", f"{error.strerror}: {self.file.path}", STORAGE_WAIT)
-            self._say_state()
+            self.reporter.action(self.action, self.dialog)
             async with self._settled:
                 self._settled.notify_all()
             if not isinstance(self.action, Reply | Write):
@@ -129,7 +129,7 @@ class Agent:
             if not (self.seen.started or dialog.state.spoken):
                 self.seen.started = await self.on_disk(lambda: self.file.journals.started(dialog.id))
             self._high = dialog.state.number
-            self._report(dialog)
+            self.reporter.dialog(dialog, self.file.full_reads)
             self._know(dialog)
             return dialog
 
@@ -164,17 +164,6 @@ class Agent:
         if not first:
             self.seen.began_anew()
             self._announced = 0
-
-    def _report(self, dialog: Dialog) -> None:
-        """Say once what is odd in the file: header values that mean nothing, entries changed after the fact."""
-        if self.file.full_reads == self._reports:
-            return
-        self._reports = self.file.full_reads
-        odd = [f"the entry in line {e.line} is {e.condition.value}" for e in dialog.entries if e.condition in _ODD]
-        for text in (*dialog.header.warnings, *odd):
-            if text not in self._reported:
-                self._reported.add(text)
-                self.hub.publish("warning", text=text)
 
     def _announce(self, dialog: Dialog) -> None:
         """Publish the entries that came since the last look."""
@@ -268,23 +257,6 @@ class Agent:
         if peers := self.peers.of(dialog):
             self.hub.publish("telling", peers=sorted(peers))
             self.peers.tell(dialog)
-
-    _said: tuple[str, ...] = ()
-
-    def _say_state(self) -> None:
-        """Publish a state once, when it changes."""
-        match self.action:
-            case Wait(status, reason, _):
-                now: tuple[str, ...] = (status, reason.split(";")[0] if status in ("pace", "unfinished") else reason)
-            case Stop(outcome):
-                now = ("ended", f"{outcome.name} {outcome.reason}".strip(), outcome.entry)
-            case _:
-                return
-        if now == self._said or now[0] in ("pace", "late", "interrupted"):
-            return
-        self._said = now
-        found = [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in self.noticed()]
-        self.hub.publish("state", state=now[0], reason=now[1], signals=found)
 
     def noticed(self) -> list[Signal]:
         """The signals of the dialog as last read."""

@@ -12,6 +12,7 @@ from dialogd.cli.options import log_of
 from dialogd.cli.situation import Situation, ended
 from dialogd.cli.terminal import Screen, as_json, plain, remark, show
 from dialogd.protocol.model import Dialog, Outcome
+from dialogd.protocol.signals import budget
 from dialogd.settings import Settings
 
 LOOK = 0.1  # seconds between two looks at the file
@@ -37,6 +38,7 @@ class Live:
         self._state: object = None
         self._held_up = ("", 0.0)
         self._told = ""
+        self._spent = ""
 
     @property
     def outcome(self) -> Outcome | None:
@@ -93,6 +95,9 @@ class Live:
         if debts is not None and debts != self._called_for:
             self._call(needed)
         self._called_for = debts
+        if (spending := budget(situation.dialog.state)) and (level := spending.text.partition(":")[0]) != self._spent:
+            self._spent = level
+            self.say(f"-- {spending.text}")
         if self.json:
             self._tell_state(situation, needed)
         elif situation.dialog.state.outcome is None and not self.screen.is_terminal:

@@ -12,6 +12,7 @@ from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.situation import Situation
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.errors import NotRunning
+from dialogd.protocol.money import standing
 from dialogd.protocol.signals import signals
 from dialogd.registry import Running
 from dialogd.settings import Settings
@@ -83,7 +84,13 @@ def _facts(situation: Situation) -> dict[str, object]:
         "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog)],
         "warnings": list(dialog.header.warnings),
+        "secrets_redacted": _secrets(situation),
     }
+
+
+def _secrets(situation: Situation) -> int:
+    """How many secrets the daemons have taken out of replies since they started."""
+    return sum(int(answer.get("secrets_redacted", 0)) for answer in situation.healths.values() if answer)
 
 
 def _text(situation: Situation) -> str:
@@ -96,6 +103,8 @@ def _text(situation: Situation) -> str:
         ("state", situation.phase),
         *(("", reason) for reason in situation.reasons()),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
+        *([("secrets", f"{hidden} taken out of replies")] if (hidden := _secrets(situation)) else []),
+        *([("budget", spent)] if (spent := standing(dialog.state)) else []),
         *(("noticed", signal.text) for signal in signals(dialog)),
         *(("warning", warning) for warning in dialog.header.warnings),
     ]

@@ -36,7 +36,7 @@ def signals(dialog: Dialog) -> tuple[Signal, ...]:
     found = [
         _repeating(recent),
         _cycle(recent),
-        _budget(dialog.state),
+        budget(dialog.state),
         _accepted(dialog, recent),
         _agreeing(recent),
         _calm(recent),
@@ -108,7 +108,7 @@ def _repeats(recent: list[Entry], length: int, rounds: int) -> bool:
     return all(a.by == b.by and overlap(a.body, b.body) >= SAME for a, b in zip(before, last, strict=True))
 
 
-def _budget(state: State) -> Signal | None:
+def budget(state: State) -> Signal | None:
     """Half of the budget is spent, or four fifths."""
     part = used(state) or 0.0
     reached = next((level for level in WARNINGS if part >= level), None)

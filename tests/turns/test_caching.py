@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from dialogd import prompt
 from dialogd.asking import Options
+from dialogd.backends import Usage
+from dialogd.backends.session import Checkpoint, checkpoint, plan, whole
 from dialogd.standin import Say, Seen, StandIn
+from dialogd.testing.room import Room, opening
 from tests.backends.apis import make
 from tests.turns.minds import agent_with
 from tests.turns.test_spending import dialog_in
@@ -69,3 +73,26 @@ def _blocks(request: Seen) -> list[tuple[str, bool]]:
 
 def _breakpoint(blocks: list[tuple[str, bool]]) -> int:
     return max(index for index, (_, marked) in enumerate(blocks) if marked)
+
+
+def test_what_a_continued_session_is_sent_grows_with_the_dialog_and_not_with_its_square() -> None:
+    """Each turn sends what came since the last; resending all sends nearly four times as much in twice the turns."""
+    room = Room(opening("A", "B", keys=["Max Turns: 500"]))
+    points: list[Checkpoint] = []
+    sent, resent = [], []
+    for number in range(80):
+        me = "AB"[number % 2]
+        room.thinks(me)
+        if me == "A":
+            dialog = room.dialog
+            debt = dialog.state.debt("A")
+            assert debt is not None
+            asked = prompt.render(dialog, dialog.header.agents[0])
+            sent.append(len(plan(asked, "A", "s", points).text))
+            resent.append(len(whole(asked)))
+            said = f"{TURN} Number {number}."
+            points.append(checkpoint(asked, debt.re, "s", session=f"s{number}", reply=said, usage=Usage()))
+        room.answers(me, f"{TURN} Number {number}.")
+    assert max(sent[1:]) < 2 * len(TURN)
+    assert sum(sent) < 2.1 * sum(sent[:20])
+    assert sum(resent) > 3.5 * sum(resent[:20])

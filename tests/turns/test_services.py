@@ -31,6 +31,7 @@ from tests.turns.minds import agent_with
 from tests.turns.test_spending import dialog_in
 
 QUICK = Options(pace=0.0, poll=0.05, retry_wait=0.02)
+PATIENCE = 15.0  # seconds until the dialog goes on or says why not, SDKs loaded and a service's pause waited for
 WELL = Say(TEXT)
 REFUSED = Say("")
 REFUSAL = {"messages": "refusal", "chat": "content_filter", "responses": "content_filter"}  # as each service says it
@@ -84,7 +85,9 @@ async def test_what_a_fault_comes_to(tmp_path: Path, form: str, name: str) -> No
         backend = make(form, server)
         async with agent_with(path, backend, options=QUICK) as agent:
             with agent.hub.join() as events:
+                began = time.monotonic()
                 assert isinstance(await agent.step(), Reply)
+                took = time.monotonic() - began
                 await agent.hub.close()
                 told = [event async for event in events]
         await backend.close()
@@ -92,6 +95,7 @@ async def test_what_a_fault_comes_to(tmp_path: Path, form: str, name: str) -> No
     dialog = log_of(path).read()
     assert dialog.last is not None
     assert asked == case.requests
+    assert took < PATIENCE
     errors = [event.data for event in told if event.kind == "error"]
     if case.kind:
         mark = dialog.last.mark("AGENT_ERROR")
