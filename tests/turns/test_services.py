@@ -72,6 +72,7 @@ CASES = {
     "a refusal": Case((REFUSED,), "refusal", 1),
     "a reply that is too long": Case((Say(TEXT, stop="max_tokens"),), "cut", 1, draft=True),
     "an empty reply": Case((Say(""),), "empty", 3),
+    "bytes that are no UTF-8": Case((Garbage("utf8", TEXT),), "garbled", 3, draft=True),
 }
 
 
@@ -110,6 +111,22 @@ async def test_what_a_fault_comes_to(tmp_path: Path, form: str, name: str) -> No
     drafts = log_of(path).journals.of("A").drafts()
     assert bool(drafts) == case.draft
     assert KEY not in path.read_text() + str([event.data for event in told])
+
+
+async def test_ten_megabytes_are_ended_at_four(tmp_path: Path) -> None:
+    """A reply that does not end is ended, once, and what it brought is kept."""
+    path = dialog_in(tmp_path)
+    with StandIn(in_order(Say("Words. " * 1_500_000))) as server:
+        backend = make("messages", server)
+        async with agent_with(path, backend, options=QUICK) as agent:
+            await agent.step()
+        await backend.close()
+        assert len(server.seen) == 1
+    mark = log_of(path).read().entries[-1].mark("AGENT_ERROR")
+    assert mark is not None
+    assert mark.fields[1] == "the reply passed 4,194,304 characters"
+    (draft,) = log_of(path).journals.of("A").drafts()
+    assert 4_194_304 <= len(draft) < 4_300_000
 
 
 @pytest.mark.parametrize("form", FORMS)
