@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import stat
 import sys
 from collections.abc import Mapping, Sequence
@@ -169,7 +170,9 @@ def install(folder: Path) -> Path:
     """Put the toy into a folder."""
     folder.mkdir()
     program = folder / "toy"
-    program.write_text(f"#!{sys.executable} -IS\n{SCRIPT}")
+    (folder / "toy.py").write_text(SCRIPT)
+    # No `#!` of the interpreter's own: its path may hold a blank.
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -IS "$0.py" "$@"\n')
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     (folder / "version").write_text("1.2.3")
     return folder
