@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-
-import pytest
 
 from dialogd import __version__
 from tests.cli.command import Commands
@@ -65,24 +62,26 @@ def test_errors_show_a_traceback_only_on_request(dialogd: Commands) -> None:
     assert "Traceback" in dialogd("--debug", "pause").err
 
 
+HEAVY = {"fastapi", "uvicorn", "httpx2", "watchfiles", "rich", "pydantic", "anthropic", "asyncio", "psutil"}
+
+
 def test_what_a_short_command_loads_is_light(repository: object) -> None:
     """All commands are there without a web framework, an HTTP client library, a terminal library or psutil."""
-    heavy = {"fastapi", "uvicorn", "httpx2", "watchfiles", "rich", "pydantic", "anthropic", "asyncio", "psutil"}
     program = (
         "import sys; from dialogd.cli.app import build; from typer.main import get_command; get_command(build());"
-        f" print(*({heavy!r} & set(sys.modules)))"
+        f" print(*({HEAVY!r} & set(sys.modules)))"
     )
     assert subprocess.check_output([sys.executable, "-c", program], cwd=str(repository), text=True) == "\n"
 
 
-@pytest.mark.slow
-def test_help_and_status_answer_in_half_a_second(dialogd: Commands) -> None:
-    """The best of five; a busy machine slows all but the best."""
+def test_status_of_a_dialog_loads_as_little(dialogd: Commands) -> None:
+    """What a look costs is what it loads; scripts/bench_turns.py prints how long it takes."""
     dialogd.begin("Tabs?")
-    for words in (["--help"], ["status"]):
-        times = []
-        for _ in range(5):
-            began = time.monotonic()
-            assert dialogd.really(*words).code == 0
-            times.append(time.monotonic() - began)
-        assert min(times) < 0.5, words
+    rest = HEAVY - {"pydantic"}  # typer loads it to read options
+    command = ["dialogd", "status", "--file", str(dialogd.file)]
+    program = (
+        f"import atexit, sys; sys.argv = {command!r}; atexit.register(lambda: print('heavy', *({rest!r} & set("
+        "sys.modules)))); from dialogd.cli import main; main()"
+    )
+    lines = subprocess.check_output([sys.executable, "-c", program], env=dialogd.environment, text=True).split("\n")
+    assert (lines[0], lines[-2]) == ("Tabs?", "heavy")
