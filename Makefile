@@ -29,7 +29,7 @@ demo: .venv/.stamp ## a whole dialog between two daemons that ask no model
 run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents claude,grok"
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
 
-test: .venv/.stamp ## the fast tests (about two minutes)
+test: .venv/.stamp ## the fast tests (two to three minutes)
 	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis)" --ignore=tests/docs $(ARGS)
 
 test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root; what cannot run here says why

@@ -19,8 +19,9 @@ from dialogd.events import Hub
 from dialogd.logfile import Addition, LogFile
 from dialogd.peers import Peers
 from dialogd.protocol.decide import STALL_GRACE, Action, Clock, Reply, Wait, Write, decide
-from dialogd.protocol.model import USER, Condition, Dialog
+from dialogd.protocol.model import USER, Condition
 from dialogd.protocol.signals import Signal, signals
+from dialogd.protocol.state import Dialog
 from dialogd.reporting import Reporter
 from dialogd.seen import Seen
 from dialogd.turns import STORAGE_WAIT, Turns
@@ -53,6 +54,7 @@ class Agent:
         self._begun = self._done = 0  # looks are numbered: the last one that began, the last one that succeeded
         self._asked = 0  # the loop wants one that began after this one
         self.is_stopping = False
+        self.on_end: Callable[[Dialog], None] = lambda _: None  # told once an entry of this agent's has ended a dialog
         # One thread: the disk is used in order, and never blocks the event loop.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
 
@@ -179,7 +181,7 @@ class Agent:
         """Ask the daemons of overdue agents whether they are at it; nobody is asked before that."""
         overdue = dialog.state.limits.timeout + STALL_GRACE
         ages = self.seen.clock().ages
-        late = [d.agent for d in dialog.state.debts if ages.get(d.key, 0.0) >= overdue and not d.stalled]
+        late = [d.agent for d in dialog.state.debts if ages.get(d.timer, 0.0) >= overdue and not d.stalled]
         if not late or dialog.state.paused:
             return frozenset()
         return await self.peers.working(dialog, late, str(self.file.path))
@@ -254,6 +256,8 @@ class Agent:
             return
         # What was just appended counts as seen, and no look that began before it may be taken for the next one.
         self._high, self._asked = max(self._high, dialog.state.number), self._begun
+        if dialog.state.outcome is not None:
+            self.on_end(dialog)
         if peers := self.peers.of(dialog):
             self.hub.publish("telling", peers=sorted(peers))
             self.peers.tell(dialog)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dialogd.disk import write_once
 from dialogd.protocol.hashing import digest
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 
 
 def archive(dialog: Dialog, file: Path, folder: Path) -> Path:

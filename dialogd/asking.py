@@ -21,9 +21,9 @@ from dialogd.prompt import Prompt
 from dialogd.protocol import compose, verdict
 from dialogd.protocol.decide import Clock
 from dialogd.protocol.model import Agent as Participant
-from dialogd.protocol.model import Debt, Dialog
 from dialogd.protocol.money import Estimate, allowance, reached
 from dialogd.protocol.redact import redact
+from dialogd.protocol.state import Debt, Dialog
 from dialogd.seen import wall
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class Options:
 
     `title` is the family's name in headings where the header names nobody. `notes` is what its project says to agents.
     `secrets` are taken out of whatever it says or is told. `budget` (US dollars) and `tokens` cap what it may use in
-    one dialog; with `is_capped` the usual limits do where nobody and no header set one.
+    one dialog; with `is_capped` the usual limits do where nobody and no header set one. `reads_files`: its tools can.
     """
 
     name: str = ""
@@ -50,6 +50,7 @@ class Options:
     tokens: int | None = None
     is_capped: bool = False
     digest: bool = False
+    reads_files: bool = False
 
 
 class Room(Protocol):
@@ -126,7 +127,7 @@ class Asking:
 
     async def _clarified(self, call: Call, request: Request, dialog: Dialog, debt: Debt, text: str) -> str | None:
         """The reply, asked back once where something needed is unclear in it; as it came where that brings nothing."""
-        question = verdict.unclear(dialog, compose.received(text)[0])
+        question = verdict.unclear(dialog, self.me, compose.received(text, dialog.header.rules.kinds)[0])
         if not question or (text.strip() and not is_affordable(self.backend, request, call.bill)):
             return text
         whole, me = request.prompt, request.agent
@@ -152,12 +153,11 @@ class Asking:
 
     async def _sum_up(self, call: Call, dialog: Dialog, debt: Debt) -> Dialog:
         """The dialog as it is now, with a digest of the turns that no longer fit; without one where that fails."""
-        me = self.participant(dialog)
-        wanted = prompt.digest(dialog, me, notes=self.options.notes, room=self.backend.room, secrets=self._secrets)
+        me, notes = self.participant(dialog), self.options.notes
+        wanted = prompt.digest(dialog, me, notes=notes, room=self.backend.room, secrets=self._secrets)
         if wanted is None or not self._is_affordable(dialog, debt, wanted[0]):
             return dialog
-        asked, gone = wanted
-        request = replace(self.request(dialog, debt, ()), prompt=lambda: asked)
+        request = replace(self.request(dialog, debt, ()), prompt=lambda: wanted[0])
         try:
             text = await self._in_time(call, request, dialog, debt, aloud=False)
         except BackendError as error:
@@ -165,7 +165,7 @@ class Asking:
             return dialog
         body = compose.received(text or "")[0].body
         bill = self.spent(call.bill)
-        draft = window.digest_note(self.me, gone, body, bill.words, (("at", wall()), *bill.attributes()))
+        draft = window.digest_note(self.me, wanted[1], body, bill.words, (("at", wall()), *bill.attributes()))
 
         def make(now: Dialog) -> Addition | None:
             return Addition(draft) if body.strip() and is_open(now, self.me, debt) else None

@@ -14,8 +14,8 @@ from dialogd.backends import BACKENDS, Found, Kind, kind_of
 from dialogd.backends.service import vendor_of
 from dialogd.backends.survey import COMMANDS, SCENARIOS, SERVICES, survey, variables_for
 from dialogd.errors import BadInput
-from dialogd.protocol.model import Dialog
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
+from dialogd.protocol.state import Dialog
 
 __all__ = [
     "AUTO", "CHOSEN", "COMMANDS", "DEFAULT_CAP", "DEFAULT_TOKENS", "FAMILIES", "SCENARIOS", "SERVICES", "Choice",

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from dialogd import logs, person
@@ -19,8 +20,9 @@ from dialogd.events import Hub
 from dialogd.journal import Journals
 from dialogd.logfile import LogFile
 from dialogd.peers import Peers
+from dialogd.plan.keep import keep
 from dialogd.player import player, prepare
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 from dialogd.registry import Registry
 from dialogd.server.app import create_app
 from dialogd.server.uvicorn_server import Server, bind, make_server
@@ -62,7 +64,7 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
                 logs.say(remark)
             await prepare(plays, present)
             agent = Agent(settings.id, log, plays.backend, Peers(settings.id, peers), hub, plays.options)
-            await Daemon(agent, listener, port, state).run()
+            await Daemon(agent, listener, port, state, leaves_plan=settings.plan).run()
 
         asyncio.run(run())
     return 0
@@ -113,7 +115,9 @@ def _port(settings: Settings, dialog: Dialog | None) -> int:
 class Daemon:
     """One agent, its HTTP server, its file watch."""
 
-    def __init__(self, agent: Agent, listener: socket.socket, port: int, state: StateDir) -> None:
+    def __init__(
+        self, agent: Agent, listener: socket.socket, port: int, state: StateDir, *, leaves_plan: bool = False
+    ) -> None:
         self.agent = agent
         self.port = port
         self.state = state
@@ -121,6 +125,9 @@ class Daemon:
         app = create_app(agent, port, self.halt)
         self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close])
         self._loop: asyncio.Task[None] | None = None
+        self._plans: list[asyncio.Future[None]] = []
+        if leaves_plan:
+            agent.on_end = lambda dialog: self._plans.append(asyncio.ensure_future(self._leave_plan(dialog)))
 
     async def run(self) -> None:
         """Serve until a signal or a stop."""
@@ -142,8 +149,20 @@ class Daemon:
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(serving, 2)
         watching.cancel()
+        await asyncio.gather(*self._plans)
         await agent.close()
         self._sum_up()
+
+    async def _leave_plan(self, dialog: Dialog) -> None:
+        """Write the plan of a dialog that this agent's entry ended, in the disk's thread."""
+        file, now = self.agent.file.path, datetime.now(UTC)
+        try:
+            pair = await self.agent.on_disk(lambda: keep(dialog, file, Path.cwd(), now))
+        except (DialogdError, OSError) as error:
+            self.agent.hub.publish("warning", text=f"no plan was left: {error}")
+        else:
+            if pair is not None:
+                logs.say(f"plan: {pair[0]}", plan=str(pair[0]))
 
     async def _supervised(self) -> None:
         """The loop, started again after a bug: one bad moment must not silence an agent."""

@@ -8,9 +8,9 @@ from dialogd.backends import Backend
 from dialogd.bill import Bill
 from dialogd.parts import Prompt, tokens_of
 from dialogd.prices import FREE
-from dialogd.protocol.model import Dialog
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS, Estimate
 from dialogd.protocol.spent import Spent, account
+from dialogd.protocol.state import Dialog
 
 LEAST_REPLY = 1_000  # tokens: a turn that has no room for so short a reply is not bought
 MARGIN = 1.25  # over the dearest of an agent's last turns, where a program calls its model as often as it likes

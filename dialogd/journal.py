@@ -3,7 +3,7 @@
 One JSON-lines file per writer, all of one dialog file in one folder, so that any daemon can finish what another
 began. Records are appended and flushed; a torn last line is ignored. Losing the journal loses no committed turn.
 
-    reply    an agent's reply, before it is in the file         {debt, text, usage, ms}
+    reply    an agent's reply, before it is in the file         {debt, text, usage, ms, nonce}
     spent    what a call came to that brought no reply          {usage}
     intent   the exact bytes about to be appended at an offset  {at, entry, number}
     done     what became of the last intent                     {chain, number}
@@ -24,7 +24,8 @@ from typing import Any
 
 from dialogd.disk import distrust, flush, flush_folder
 from dialogd.errors import StorageError, UnsafeFile
-from dialogd.protocol.model import Dialog, Entry
+from dialogd.protocol.model import Entry
+from dialogd.protocol.state import Dialog
 
 PERSON = "person"  # the journal of what command line and HTTP write for the person
 
@@ -54,12 +55,16 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A reply as it came from the backend, for the debt of that key; `usage` is the bill of its calls."""
+    """A reply as it came from the backend, for the debt of that key; `usage` is the bill of its calls.
+
+    `nonce` is what its seal is made with, in a sealed round.
+    """
 
     debt: tuple[str, str, str]
     text: str
     usage: dict[str, Any]
     ms: int
+    nonce: str = ""
 
     def landed(self, dialog: Dialog, me: str) -> Entry | None:
         """The turn as which this reply of agent `me` stands in the file already, or None."""
@@ -127,8 +132,9 @@ class Journal:
 
     def reply(self, received: Received, *, durable: bool = True) -> None:
         """Remember a reply before anything else is done with it."""
-        debt = list(received.debt)
-        self.record("reply", durable=durable, debt=debt, text=received.text, usage=received.usage, ms=received.ms)
+        nonce = {"nonce": received.nonce} if received.nonce else {}
+        debt, text, usage = list(received.debt), received.text, received.usage
+        self.record("reply", durable=durable, debt=debt, text=text, usage=usage, ms=received.ms, **nonce)
 
     def draft(self, received: Received, why: str) -> None:
         """Keep a reply whose debt was closed."""
@@ -205,7 +211,8 @@ class _Tally:
             case "reply":
                 key = tuple(map(str, record["debt"]))
                 usage = record.get("usage", {})
-                self.received = Received((key[0], key[1], key[2]), record["text"], usage, record["ms"])
+                nonce = str(record.get("nonce", ""))
+                self.received = Received((key[0], key[1], key[2]), record["text"], usage, record["ms"], nonce)
                 self._written = False
             case "intent":
                 entry = str(record["entry"]).encode("utf-8", "surrogatepass")

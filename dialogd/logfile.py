@@ -20,7 +20,8 @@ from dialogd.errors import DialogdError, StorageError, UnsafeFile
 from dialogd.journal import Journal, Journals, chain_of
 from dialogd.lock import Lock
 from dialogd.protocol import grammar, render
-from dialogd.protocol.model import Condition, Dialog
+from dialogd.protocol.model import Condition
+from dialogd.protocol.state import Dialog
 
 LARGEST = 64 * 1024 * 1024  # bytes; anything larger is no dialog
 PROBE = 512  # bytes before the known end that must be unchanged for reading on

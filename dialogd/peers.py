@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 
 if TYPE_CHECKING:
     import httpx2

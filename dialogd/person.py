@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 from dialogd.errors import BadInput, Refused
 from dialogd.journal import PERSON
 from dialogd.logfile import Addition, LogFile
-from dialogd.protocol import units
+from dialogd.protocol import lifecycle, units
 from dialogd.protocol.byhand import who
-from dialogd.protocol.model import USER, Dialog, Mark
-from dialogd.protocol.order import next_agent, reopened
+from dialogd.protocol.model import USER, Mark
+from dialogd.protocol.order import following, reopened
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
+from dialogd.protocol.roster import speakers
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line
 
 
@@ -80,7 +82,7 @@ def pass_on(log: LogFile) -> Dialog:
     def make(dialog: Dialog) -> Draft | None:
         if USER not in dialog.state.owing:
             return None
-        return _note(turn=(next_agent(dialog.header, dialog.state, dialog.state.last_agent),))
+        return _note(turn=following(dialog.header, dialog.state, dialog.state.last_agent))
 
     return _write(log, make)
 
@@ -89,7 +91,7 @@ def retry(log: LogFile, agent: str) -> Dialog:
     """Ask `agent` once more: it owes a turn anew. Raises `BadInput` for an unknown id, `Refused` after the end."""
 
     def make(dialog: Dialog) -> Draft:
-        _running(dialog, "retry")
+        lifecycle.refuse(dialog, "retry")
         (one,) = _named(dialog, agent)
         rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
         return _note(Mark("RETRY", one), turn=(one, *rest))
@@ -101,15 +103,41 @@ def skip(log: LogFile, agent: str) -> Dialog:
     """Pass over `agent`: its debt is closed and the turn goes on. Raises `Refused` when it owes none."""
 
     def make(dialog: Dialog) -> Draft:
-        _running(dialog, "skip")
+        lifecycle.refuse(dialog, "skip")
         (one,) = _named(dialog, agent)
         if one not in dialog.state.owing and one not in dialog.state.failed:
             owing = ", ".join(dialog.state.owing) or "nobody"
             raise Refused(
-                f"{one} owes no turn; the turn is with {owing}", fix=f"skip {owing}, or wait for {one}'s turn"
+                f"{one} owes no turn: the dialog is {lifecycle.phase(dialog)}, and the turn is with {owing}",
+                fix=f"skip {owing}, or wait for {one}'s turn",
             )
         rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
-        return _note(Mark("SKIP", one), turn=rest or (next_agent(dialog.header, dialog.state, one),))
+        return _note(Mark("SKIP", one), turn=rest or following(dialog.header, dialog.state, one))
+
+    return _write(log, make)
+
+
+def word(log: LogFile, agent: str = "") -> Dialog:
+    """Ask for the word where the order is free: for `agent`, else for the person; it comes behind who asked before.
+
+    Does nothing for who has asked already. Raises `BadInput` for an unknown name, `Refused` where nobody can ask:
+    another order, the end, an agent that gets no turns, the word is theirs already.
+    """
+
+    def make(dialog: Dialog) -> Draft | None:
+        lifecycle.refuse(dialog, "word")
+        one = USER if not agent or agent.upper() == USER else _named(dialog, agent)[0]
+        if one in dialog.state.queue:
+            return None
+        if one in dialog.state.owing:
+            raise Refused(
+                f"{one} has the word: the dialog is {lifecycle.phase(dialog)}, and the turn is with {one}",
+                fix='speak: dialogd say "…"' if one == USER else "ask for it again after that turn",
+            )
+        able = speakers(dialog.header)
+        if one != USER and one not in able:
+            raise Refused(f"{one} gets no turns in this dialog", fix=f"ask for one of: USER, {', '.join(able)}")
+        return _note(Mark("WORD", one))
 
     return _write(log, make)
 
@@ -134,14 +162,6 @@ def _write(log: LogFile, make: Callable[[Dialog], Draft | None]) -> Dialog:
         return Addition(stamped)
 
     return log.append(addition, log.journals.of(PERSON)) or log.read()
-
-
-def _running(dialog: Dialog, verb: str) -> None:
-    if dialog.state.outcome is not None:
-        raise Refused(
-            f"cannot {verb}: the dialog has ended with {dialog.state.outcome.name}",
-            fix='open it again with a turn of yours: dialogd say "…"',
-        )
 
 
 def _named(dialog: Dialog, name: str) -> tuple[str, ...]:

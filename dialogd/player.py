@@ -14,8 +14,8 @@ from dialogd.backends import Options as Setup
 from dialogd.config import dotenv
 from dialogd.errors import BadInput
 from dialogd.project import notes
-from dialogd.protocol.model import Dialog
 from dialogd.protocol.money import DEFAULT_TOKENS
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import NO_BUDGET, budget, dollars
 from dialogd.settings import Settings
 from dialogd.state import StateDir
@@ -124,6 +124,7 @@ def _options(settings: Settings, choice: auto.Choice, variables: Mapping[str, st
         tokens=tokens,
         is_capped=choice.is_metered and not settings.budget,
         digest=settings.digest,
+        reads_files=kind_of(choice.backend).project != "nothing",
     )
 
 

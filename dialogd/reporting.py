@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dialogd.events import Hub
+from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Action, Stop, Wait
-from dialogd.protocol.model import Condition, Dialog
+from dialogd.protocol.model import Condition
 from dialogd.protocol.signals import budget, signals
+from dialogd.protocol.state import Dialog
 
 _ODD = (Condition.EDITED, Condition.DAMAGED)
 
@@ -50,4 +52,5 @@ class Reporter:
         self._said = now
         noticed = signals(dialog) if dialog is not None else ()
         found = [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in noticed]
-        self.hub.publish("state", state=now[0], reason=now[1], signals=found)
+        weak = lifecycle.assessed(dialog) if dialog is not None else None
+        self.hub.publish("state", state=now[0], reason=now[1], signals=found, convergence=weak)

@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dialogd.protocol.decide import UNFINISHED_REST, Clock
-from dialogd.protocol.model import Condition, Dialog
+from dialogd.protocol.model import Condition
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import in_words
 
 
@@ -37,7 +38,7 @@ class Seen:
         if dialog.state.paused:
             passed = now - self._looked
             self._first = {key: first + passed for key, first in self._first.items()}
-        open_debts = {debt.key for debt in dialog.state.debts}
+        open_debts = {debt.timer for debt in dialog.state.debts}
         self._first = {key: self._first.get(key, now) for key in open_debts}
         self._dialog, self._looked = dialog, now
 

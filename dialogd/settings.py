@@ -64,6 +64,7 @@ class Settings:
     price: str = ""
     budget: str = ""
     digest: bool = False
+    plan: bool = True
     log_format: str = "text"
     debug: bool = False
     retry_wait: float = 2.0
@@ -213,6 +214,7 @@ SETTINGS = (
     _setting("price", _line, "dollars per million tokens, `IN/OUT[/CACHED]`, or `free`; unset: list prices"),
     _setting("budget", _budget, "what this agent may spend in one dialog: `$1.50`, `200k tokens`"),
     _setting("digest", _switch, "sum up what no longer fits the model's window, in a note, at this agent's cost"),
+    _setting("plan", _switch, "leave a plan, as Markdown and JSON, when a dialog ends"),
     _setting("log_format", _log_format, "`text`, or `json`: one object per line"),
     _setting("debug", _switch, "say more in the log"),
     _setting("retry_wait", _wait, "seconds before a failed call is tried again; doubles each time"),

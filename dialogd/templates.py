@@ -1,99 +1,244 @@
-"""Templates: Markdown files that a dialog starts from; in the wheel inside the package, in a checkout beside it.
+"""Templates: Markdown files that a dialog starts from; found by name in a few folders, or named by their path.
 
-A template may open with front matter, one `key: value` per line between two `---` lines:
+A template is a SKILL.md with front matter in dialogd's own words (`skill/terms.py`). It is looked for, in this order,
 
-    name, description   for lists
-    order, verdict      who speaks next; what ends the dialog
-    max_turns, timeout  limits, as people write them
+    in the package                  dialogd/templates_data in a wheel, templates/ beside the package in a checkout
+    in ./.dialogd/templates         NAME.md
+    in the user's config directory  templates/NAME.md
+    in ./skills                     NAME/SKILL.md and */NAME/SKILL.md
 
-All are optional. The rest is the beginning of a dialog, with `$names` that `Template.fill` replaces (`$$` is a `$`).
+so that no folder can put another `pair` in the place of ours.
 """
 
 from __future__ import annotations
 
+import os
+import re
 import string
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
+from types import MappingProxyType
 
 from dialogd.errors import BadInput
 from dialogd.protocol.model import Limits
-from dialogd.protocol.units import count, seconds
+from dialogd.protocol.roles import Role
+from dialogd.protocol.rules import Rules
+from dialogd.skill import Problem, Skill, read
+from dialogd.skill.terms import Part, Terms, terms_of
 
 DEFAULT_TEMPLATE = "pair"
-_KEYS = ("name", "description", "order", "verdict", "max_turns", "timeout")
+LARGEST = 200_000  # bytes of one template
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True)
+class Template:
+    """One template. `text` is the whole file, `source` where it was found, as people name it."""
+
+    text: str
+    skill: Skill
+    terms: Terms
+    source: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.skill.name
+
+    @property
+    def title(self) -> str:
+        """The first line of its dialogs."""
+        return self.skill.title or self.name
+
+    @cached_property
+    def description(self) -> str:
+        """What it is for, in a line: as its front matter says, else the first paragraph of its overview."""
+        written = self.skill.front.get("description")
+        said = written.value if written and isinstance(written.value, str) else ""
+        return " ".join((said or self.skill.overview.partition("\n\n")[0]).split())
+
+    @property
+    def timeout(self) -> float:
+        """How long one reply may take, in seconds: as the template says, else its board, else the usual time."""
+        board = self.terms.rules.board
+        return self.terms.timeout or (board.contribution_timeout if board else None) or Limits().timeout
+
+    @property
+    def seats(self) -> int:
+        """How many agents take part when the person names none: those that are described, or two."""
+        most = self.terms.most or max(self.terms.least, len(self.terms.cast), 2)
+        return max(self.terms.least, min(len(self.terms.cast) or 2, most))
+
+    @property
+    def is_fixed(self) -> bool:
+        """True when just these agents take part, and no others."""
+        return self.terms.most is not None and self.terms.least == self.terms.most
+
+    @property
+    def how_many(self) -> str:
+        """How many agents take part: `3`, `2+`, `2-4`."""
+        least, most = self.terms.least, self.terms.most
+        return f"{least}+" if most is None else str(least) if least == most else f"{least}-{most}"
+
+    def part(self, seat: int) -> Part | None:
+        """What the agent in that seat (from 0) is; None where the template describes nobody.
+
+        Beyond those that are described they begin anew, with a number behind their name.
+        """
+        cast = self.terms.cast
+        if not cast:
+            return None
+        round_, index = divmod(seat, len(cast))
+        return cast[index] if not round_ else replace(cast[index], name=f"{cast[index].name} {round_ + 1}")
+
+    def rules(self, ids: Sequence[str]) -> Rules:
+        """The rules of a dialog between agents of these ids, in the order of the seats."""
+        parts = {agent: part for seat, agent in enumerate(ids) if (part := self.part(seat)) is not None}
+        judge = next((agent for agent, part in parts.items() if part.name == self.terms.judge), "")
+        roles = {agent: part.role for agent, part in parts.items() if part.role != Role()}
+        rules = replace(self.terms.rules, judge=judge, roles=MappingProxyType(roles))
+        return replace(rules, template="") if self.name == DEFAULT_TEMPLATE else rules
+
+    def opening(self, topic: str, question: str) -> str:
+        """What turn 1 says: the template's words, and the question."""
+        asked = f"**Question:**\n{question}"
+        if not self.skill.opening:
+            return asked
+        text = string.Template(self.skill.opening).safe_substitute(topic=topic, question=question)
+        holds_it = "question" in string.Template(self.skill.opening).get_identifiers()
+        return text if holds_it else f"{text}\n\n{asked}"
+
+    def usable(self) -> Template:
+        """Itself. Raises `BadInput` with line and fix when something in the file must be put right."""
+        for problem in self.terms.problems[:1]:
+            more = len(self.terms.problems) - 1
+            rest = f" (and {more} more: dialogd templates show {self.source})" if more else ""
+            raise BadInput(f"{self.source}, line {problem.line}: {problem.what}{rest}", fix=problem.fix)
+        return self
 
 
 @dataclass(frozen=True, slots=True)
-class Template:
-    """One template; `text` is what stands after the front matter. `timeout` in seconds."""
+class Place:
+    """Where a template lies. `group` says which of the folders it is, in words; `file` as people name it."""
 
     name: str
-    text: str
-    description: str = ""
-    order: str = "alternate"
-    verdict: str = "mutual"
-    max_turns: int = Limits().max_turns
-    timeout: float = Limits().timeout
+    path: Path
+    group: str
 
-    def fill(self, values: Mapping[str, str]) -> str:
-        """Put `values` into the text. Raises `BadInput` for a `$name` without a value."""
+    @property
+    def file(self) -> str:
+        """The path, from the working directory where it lies below."""
         try:
-            return string.Template(self.text).substitute(values)
-        except (KeyError, ValueError) as error:
-            raise BadInput(
-                f"template {self.name!r} cannot be filled: {error}",
-                fix="use the names of templates/pair.md, `$$` for `$`",
-            ) from None
+            return str(self.path.resolve().relative_to(Path.cwd()))
+        except ValueError:
+            return str(self.path)
 
 
 def names() -> tuple[str, ...]:
-    """The names of all templates, sorted."""
-    return tuple(sorted(file.name.removesuffix(".md") for file in _folder().iterdir() if file.name.endswith(".md")))
+    """The names of the templates of the package, sorted."""
+    return tuple(sorted(place.name for place in _packaged()))
 
 
 def template(name: str = DEFAULT_TEMPLATE) -> Template:
-    """Read a template by its name. Raises `BadInput` for an unknown one and for front matter that makes no sense."""
-    if name not in names():
-        raise BadInput(f"unknown template {name!r}", fix=f"choose one of: {', '.join(names())}")
-    return parse(name, (_folder() / f"{name}.md").read_bytes().decode("utf-8"))
+    """The template of that name, or at that path (a file, or a folder with a SKILL.md).
+
+    Raises `BadInput` where there is none, where it cannot be read, and for what is wrong in it.
+    """
+    return load(find(name)).usable()
 
 
-def parse(name: str, text: str) -> Template:
-    """Read a template's text; `name` counts where the front matter gives none. Raises `BadInput`."""
-    if not text.startswith("---\n"):
-        return Template(name, text)
-    front, found, rest = text[4:].partition("\n---\n")
-    if not found:
-        raise BadInput(f"template {name!r}: front matter without an end", fix="close it with a line of `---`")
-    keys = dict(_pair(name, line) for line in front.split("\n") if line.strip())
-    limits = Template(name, "")
+def find(name: str) -> Place:
+    """Where the template of that name lies, or the file at that path. Raises `BadInput`."""
+    found = next((place for place in places() if place.name == name), None)
+    path = Path(name).expanduser()
+    if found is not None:
+        return found
+    if name and path.is_dir() and (path / "SKILL.md").exists():
+        return Place(path.resolve().name, path / "SKILL.md", "a folder")
+    if name and path.is_file():
+        return Place(_called(path), path, "a file")
+    if "/" in name or name.endswith(".md"):
+        missing = "has no SKILL.md" if path.is_dir() else "is not a file" if path.exists() else "does not exist"
+        raise BadInput(f"template {name!r}: {path} {missing}", fix="check the path; `dialogd templates` lists names")
+    known = ", ".join(dict.fromkeys(place.name for place in places()))
+    raise BadInput(f"unknown template {name!r}", fix=f"choose one of: {known}; or name a file")
+
+
+def load(place: Place) -> Template:
+    """Read a template, sound or not. Raises `BadInput` for a file that cannot be read or trusted."""
+    return parse(place.name, _contents(place.path), place.file)
+
+
+def parse(name: str, text: str, source: str = "") -> Template:
+    """Read a template's text; `name` counts where the front matter gives none. Never fails: see `terms.problems`."""
+    skill = read(text, name)
+    return Template(text, skill, terms_of(skill), source or name)
+
+
+def problem_of(place: Place) -> Problem | None:
+    """What is wrong with a template, None for a sound one."""
     try:
-        return Template(
-            name=keys.get("name", name),
-            text=rest.lstrip("\n"),
-            description=keys.get("description", ""),
-            order=keys.get("order", limits.order),
-            verdict=keys.get("verdict", limits.verdict),
-            max_turns=count(keys.get("max_turns", limits.max_turns)),
-            timeout=seconds(keys.get("timeout", limits.timeout)),
-        )
-    except ValueError as error:
-        raise BadInput(f"template {name!r}: {error}", fix="correct that line of its front matter") from None
+        return next(iter(load(place).terms.problems), None)
+    except BadInput as error:
+        return Problem(0, str(error), error.fix)
 
 
-def _pair(name: str, line: str) -> tuple[str, str]:
-    key, colon, value = (part.strip() for part in line.partition(":"))
-    if not colon or key not in _KEYS:
-        raise BadInput(f"template {name!r}: {line!r} is not understood", fix=f"write `key: value`, key one of {_KEYS}")
-    return key, value
+_PACKAGE = "package"
 
 
-def _folder() -> Traversable:
-    """Where the templates lie: `dialogd/templates_data` in a wheel, `templates` beside the package in a checkout."""
-    package = files("dialogd")
-    for folder in (package / "templates_data", package / ".." / "templates"):
+def places() -> tuple[Place, ...]:
+    """Every template that can be named, those that count first; a name may stand there twice."""
+    from platformdirs import user_config_path
+
+    here, config = Path.cwd(), user_config_path("dialogd") / "templates"
+    skills = [*here.glob("skills/*/SKILL.md"), *here.glob("skills/*/*/SKILL.md")]
+    return (
+        *_packaged(),
+        *_in(here / ".dialogd" / "templates", ".dialogd/templates"),
+        *_in(config, "your config directory"),
+        *(Place(path.parent.name, path, "skills") for path in sorted(skills)),
+    )
+
+
+def _packaged() -> Iterator[Place]:
+    package = Path(str(files("dialogd")))
+    for folder in (package / "templates_data", package.parent / "templates"):
         if folder.is_dir():
-            return folder
+            return _in(folder, _PACKAGE)
     raise BadInput("the templates are missing from this installation", fix="install dialogd again")
+
+
+def _in(folder: Path, group: str) -> Iterator[Place]:
+    """The templates of one folder, sorted; a folder that cannot be read has none."""
+    try:
+        found = sorted(path for path in folder.iterdir() if path.suffix == ".md" and _NAME.fullmatch(path.stem))
+    except OSError:
+        return iter(())
+    return iter([Place(path.stem, path, group) for path in found])
+
+
+def _called(path: Path) -> str:
+    return path.resolve().parent.name if path.name == "SKILL.md" else path.stem
+
+
+def _contents(path: Path) -> str:
+    """The text of a file. Raises `BadInput` when it is no file, too large, somebody else's, or no text."""
+    try:
+        if not path.is_file():
+            raise BadInput(f"template {path} is not a file", fix="name a Markdown file, or a folder with a SKILL.md")
+        owner, trusted = path.stat().st_uid, (os.geteuid(), 0, path.parent.stat().st_uid)
+        with path.open("rb") as source:
+            data = source.read(LARGEST + 1)
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise BadInput(f"template {path} cannot be read: {error.strerror}", fix="check its permissions") from None
+    except UnicodeDecodeError:
+        raise BadInput(f"template {path} is not UTF-8 text", fix="save it as UTF-8") from None
+    if owner not in trusted:  # in a shared folder such as /tmp anybody could leave one
+        raise BadInput(f"template {path} belongs to another user", fix="copy it, and look at it before you use it")
+    if len(data) > LARGEST:
+        raise BadInput(f"template {path} is larger than {LARGEST:,} bytes", fix="make it shorter")
+    return text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets as random
 from dataclasses import replace
 from functools import lru_cache
 
@@ -17,7 +18,10 @@ from dialogd.protocol import compose, verdict
 from dialogd.protocol.decide import Action, Clock, Reply, Wait
 from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.model import Agent as Participant
-from dialogd.protocol.model import Debt, Dialog
+from dialogd.protocol.render import Draft
+from dialogd.protocol.rounds import is_sealed_round
+from dialogd.protocol.seal import seal, sealed_text
+from dialogd.protocol.state import Debt, Dialog
 from dialogd.seen import duration, wall
 
 STORAGE_WAIT = 5.0  # seconds before a refused write is tried again
@@ -73,13 +77,15 @@ class Turns:
             if received is not None:
                 await self._landed(received)
                 _, drafts = await self._kept()
+            if dialog.state.seal(self.me) is not None:
+                return await self._fail(debt, _lost(self.me))
             try:
                 received = await self._receive(dialog, debt, drafts)
             except BackendError as error:
                 return await self._fail(debt, error)
             if received is None:
                 return Wait("interrupted", "the turn passed while the reply was being written", 0.001)
-        return await self._deliver(debt, received)
+        return await self._deliver(dialog, debt, received)
 
     async def _kept(self) -> tuple[Received | None, tuple[str, ...]]:
         """A reply that was received and not written, and the drafts that its agent was not shown again."""
@@ -97,14 +103,16 @@ class Turns:
                 await self._keep_draft(Received(debt.key, received.text, {}, 0), "interrupted while it was written")
             self.hub.publish("state", state="interrupted", by=self.me)
             return None
+        if is_sealed_round(dialog, debt):
+            received = replace(received, nonce=random.token_hex(16))
         self._pending, self._is_new = received, True
         if drafts:
             await self.room.on_disk(lambda: self.journal.record("sent", durable=False))
         return received
 
-    async def _deliver(self, debt: Debt, received: Received) -> Action:
+    async def _deliver(self, dialog: Dialog, debt: Debt, received: Received) -> Action:
         """Append a received reply while its debt is open; else keep it as a draft."""
-        reply, secrets = _read(received.text)
+        reply, secrets = _read(received.text, tuple(dialog.header.rules.kinds))
         typing = False
 
         def make(now: Dialog) -> Addition | None:
@@ -112,17 +120,27 @@ class Turns:
             typing = is_open(now, self.me, debt) and self.room.is_typing(now)
             if typing or not is_open(now, self.me, debt):
                 return None
-            return self._drawn_up(now, debt, self._readable(now, reply), received)
+            addition = self._drawn_up(now, debt, self._readable(now, reply), received)
+            return self._sealed(now, debt, received, addition.draft) or addition
 
         try:
-            dialog = await self.room.on_disk(lambda: self._append(make, received))
+            written = await self.room.on_disk(lambda: self._append(make, received))
         except StorageError as error:
             return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
         if typing:
             return Wait("unfinished", "somebody is typing at the end of the file", 1.0)
-        dialog = dialog or await self._landed(received)
-        if dialog is None:
+        if written is not None and is_open(written, self.me, debt):  # a seal: the text follows
+            self.room.tell(written)
+            await self.room.take(written)
+            return Reply(debt)
+        written = written or await self._landed(received)
+        if written is None:
             return Wait("late", "the reply came after its turn had passed; kept as a draft", 0.001)
+        await self._done(written, received, secrets)
+        return Reply(debt)
+
+    async def _done(self, dialog: Dialog, received: Received, secrets: int) -> None:
+        """The reply stands in the file: count it and tell everybody."""
         self._pending = None
         self.tally.turns += 1
         self.tally.secrets += secrets
@@ -135,7 +153,15 @@ class Turns:
         )
         self.room.tell(dialog)
         await self.room.take(dialog)
-        return Reply(debt)
+
+    def _sealed(self, dialog: Dialog, debt: Debt, received: Received, draft: Draft) -> Addition | None:
+        """The seal that goes before this turn, while others of a sealed round have not sealed theirs."""
+        mine = dialog.state.debt(self.me)
+        if mine is None or mine.is_ready or not received.nonce or not is_sealed_round(dialog, mine):
+            return None
+        sha = seal(received.nonce, sealed_text(draft.body, draft.marks))
+        could_read = self.asking.options.reads_files
+        return Addition(compose.sealed_note(self.participant(dialog), debt, sha, wall(), could_read=could_read))
 
     def _append(self, make: Make, received: Received) -> Dialog | None:
         """Journal the reply if it is new, and append it; one flush, that of the intent to append, serves both."""
@@ -159,6 +185,7 @@ class Turns:
             attributes=(
                 ("at", wall()),
                 ("ms", str(received.ms)),
+                ("nonce", received.nonce),
                 *self.asking.spent(from_record(received.usage)).attributes(),
             ),
             duration=duration(dialog),
@@ -168,7 +195,7 @@ class Turns:
 
     def _readable(self, dialog: Dialog, reply: Text) -> Text:
         """An agreed text that stayed too long is no agreed text: it is never cut."""
-        if verdict.unclear(dialog, reply) and reply.has("CONSENSUS_REACHED"):
+        if dialog.header.rules.is_plain and verdict.unclear(dialog, self.me, reply) and reply.has("CONSENSUS_REACHED"):
             return replace(reply, marks=tuple(m for m in reply.marks if m.name != "CONSENSUS_REACHED"))
         return reply
 
@@ -187,7 +214,7 @@ class Turns:
         self._is_clear = False
         await self.room.on_disk(lambda: self.journal.draft(received, why))
         self._pending = None
-        self.hub.publish("draft", by=self.me, why=why, text=_read(received.text)[0].body)
+        self.hub.publish("draft", by=self.me, why=why, text=_read(received.text, ())[0].body)
 
     async def _fail(self, debt: Debt, error: BackendError) -> Action:
         """Write down that this agent failed, if it is still asked."""
@@ -211,3 +238,9 @@ class Turns:
     def participant(self, dialog: Dialog) -> Participant:
         """This agent as the header and its own flags describe it."""
         return self.asking.participant(dialog)
+
+
+def _lost(me: str) -> BackendError:
+    return BackendError(
+        "the answer that it had sealed is lost: its journal is gone", fix=f"`dialogd retry {me}` asks it anew"
+    )

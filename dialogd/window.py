@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from dialogd import view
 from dialogd.parts import Part, Prompt, fenced, tokens_of
-from dialogd.protocol.model import SYSTEM, Dialog, Entry, Mark
+from dialogd.protocol.model import SYSTEM, Entry, Mark
 from dialogd.protocol.render import Draft
+from dialogd.protocol.state import Dialog
 
 DIGEST_WORDS = 300
 
@@ -34,20 +36,24 @@ def split(parts: Sequence[Part], room: int) -> tuple[Sequence[Part], Sequence[Pa
     return parts[:first], parts[first:]
 
 
-def uncovered(dialog: Dialog, gone: Sequence[Part]) -> list[Part]:
-    """The parts left out that no digest stands for."""
-    spans = [span for _, span in _digests(dialog)]
+def uncovered(dialog: Dialog, agent: str, gone: Sequence[Part]) -> list[Part]:
+    """The parts left out that no digest stands for which `agent` may read."""
+    spans = [span for _, span in _digests(dialog, agent)]
     return [part for part in gone if not any(low <= _turn(part) <= high for low, high in spans)]
 
 
-def left_out(dialog: Dialog, gone: Sequence[Part]) -> Part:
-    """The line that names what is missing; what was proposed there, and the digests that stand for it."""
+def left_out(dialog: Dialog, agent: str, gone: Sequence[Part]) -> Part:
+    """The line that names what is missing; what was proposed there, and the digests that stand for it.
+
+    Of both, what `agent` may read.
+    """
     words = sum(len(part.text.split()) for part in gone)
     lines = [f"*(Left out here, because the dialog outgrew your window: {_which(gone)}, about {words:,} words.)*"]
     ids = {part.id for part in gone}
-    if made := [p for p in dialog.state.proposals if p.entry in ids]:
+    whole = view.reads_all(dialog.header, agent)
+    if made := [p for p in dialog.state.proposals if p.entry in ids and (whole or p.by == agent)]:
         lines.append("Proposals made there:\n\n" + fenced("\n".join(f"{p.ref} by {p.by}: {p.text}" for p in made)))
-    for entry, (low, high) in _digests(dialog):
+    for entry, (low, high) in _digests(dialog, agent):
         if any(low <= _turn(part) <= high for part in gone):
             author = entry.marks[0].fields[0]
             lines.append(f"A digest of turns {low} to {high}, written by {author}:\n\n{fenced(entry.body)}")
@@ -73,11 +79,11 @@ def digest_note(
     return Draft(SYSTEM, "System", body=text, marks=(mark,), attributes=attributes)
 
 
-def _digests(dialog: Dialog) -> Iterator[tuple[Entry, tuple[int, int]]]:
+def _digests(dialog: Dialog, agent: str) -> Iterator[tuple[Entry, tuple[int, int]]]:
     for entry in dialog.entries:
         mark = entry.mark("DIGEST") if is_digest(entry) else None
         span = re.fullmatch(r"turns? (\d{1,9})(?: to (\d{1,9}))?", mark.fields[1]) if mark and mark.fields[1:] else None
-        if span is not None:
+        if mark and span is not None and view.readable(dialog, agent, mark.fields[0]):
             yield entry, (int(span[1]), int(span[2] or span[1]))
 
 

@@ -27,6 +27,7 @@ def no_personal_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         for variable in os.environ:
             if variable.startswith(("DIALOGD_", "CLAUDE_")) or variable in own or variable.endswith("_API_KEY"):
                 environment.delenv(variable)
+        environment.setenv("DIALOGD_PLAN", "0")  # dialogs of tests leave no plans beside them
         for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             environment.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
         yield

@@ -1,102 +1,412 @@
-"""Templates: found, split from their front matter, filled."""
+"""Templates: found in their folders, refused with line and fix, and each shipped one fit to decide something."""
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.errors import BadInput
+from dialogd.opening import Opening, begins, compose, enough_turns, warnings
+from dialogd.protocol.grammar import parse as read_dialog
+from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import OUTCOMES
-from dialogd.templates import DEFAULT_TEMPLATE, Template, names, parse, template
+from dialogd.protocol.roles import DECIDE, MODERATE, PERSONALITIES, PROPOSE
+from dialogd.protocol.roster import judge, moderator, speakers, voters
+from dialogd.protocol.text import escape
+from dialogd.templates import DEFAULT_TEMPLATE, Template, find, load, names, parse, places, template
 
-VALUES = {
-    "topic": "Where do $sessions live?",
-    "max_turns": "20",
-    "timeout": "5 minutes",
-    "started": "2026-11-21 20:00:00 +01:00",
-    "dialog": "3f9a1c",
-    "agents": "A = Claude A @ http://localhost:3001",
-    "more": "\n**Max Message:** 500",
+SHIPPED = {
+    "pair", "feature-design", "code-review", "architecture-debate", "test-cases", "system-design", "brainstorm",
+    "design-review", "debate", "council", "contemplator", "mirror", "relay", "pyramid", "circle", "swarm", "healing",
+}  # fmt: skip
+
+
+def begun(name: str, agents: str | None = None, **more: object) -> Opening:
+    """A dialog from that template, as it is asked for on the command line."""
+    wanted = Wanted("Tabs or spaces?", template=name, agents=agents, **more)  # type: ignore[arg-type]
+    seats = wanted.seats()
+    return draw_up(wanted, seats, usual_ports(seats))
+
+
+# -- the shipped ones -------------------------------------------------------------------------------------------------
+
+
+def test_all_templates_are_shipped() -> None:
+    """The package brings every one that the documents name, and nothing else."""
+    assert set(names()) == SHIPPED
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_a_shipped_template_reads_without_a_word(name: str) -> None:
+    """No problem, nothing left out of account; it says what it is for, how it decides, and for whom."""
+    found = template(name)
+    assert (found.name, found.terms.problems, found.terms.notes) == (name, (), ())
+    assert 30 < len(found.description) < 130
+    assert found.skill.rules
+    assert found.title != found.name
+    if name != DEFAULT_TEMPLATE:
+        assert found.skill.overview
+        assert found.skill.success
+        assert found.skill.errors
+        assert found.terms.max_rounds
+    assert {part.role.personality for part in found.terms.cast} <= {"", *PERSONALITIES}
+    assert not set(found.terms.rules.kinds) & set(MARKS), "a kind that is called like a mark would be that mark"
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_a_dialog_from_a_shipped_template_has_its_rules(name: str) -> None:
+    """What `new` writes reads back without a warning: the same rules, agents and limits; one turn, and who is next."""
+    opening = begun(name)
+    dialog = read_dialog(compose(opening).encode())
+    header = dialog.header
+    assert header.warnings == ()
+    assert header.rules == opening.rules
+    assert header.agents == opening.agents
+    assert (header.limits.max_turns, header.limits.timeout) == (opening.max_turns, opening.timeout)
+    assert (header.limits.max_rounds or None, header.limits.max_time) == (opening.max_rounds, opening.max_time)
+    assert [entry.number for entry in dialog.entries] == [1]
+    assert dialog.state.owing == opening.first
+    assert header.rules.is_plain == (name == DEFAULT_TEMPLATE)
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_a_shipped_template_can_decide(name: str) -> None:
+    """Somebody may propose, and whoever its verdict asks for is there; with the fewest agents too."""
+    least = template(name).terms.least
+    for agents in (None, ",".join(["rehearsal"] * max(least, 2))) if name != "contemplator" else (None,):
+        header = begun(name, agents).header
+        assert len(speakers(header)) >= 1
+        match header.rules.verdict:
+            case "mutual" | "vote":
+                assert len(voters(header)) >= 2
+            case "moderator":
+                assert moderator(header)
+                assert any(header.rules.role(who).may(DECIDE, MODERATE) for who in speakers(header))
+            case "judge":
+                assert judge(header)
+                assert judge(header) not in speakers(header)
+        assert any(header.rules.role(who).may(PROPOSE) for who in speakers(header))
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_a_shipped_template_gives_no_cause_for_a_warning(name: str) -> None:
+    """With the agents that it describes; its limit of turns leaves room for its rounds and a last word."""
+    opening = begun(name)
+    assert warnings(opening) == ()
+    assert opening.max_turns > (opening.max_rounds or 0) * len(speakers(opening.header)) + 1
+
+
+@pytest.mark.parametrize("name", sorted(SHIPPED))
+def test_nothing_in_a_shipped_template_reads_as_a_turn_or_an_end(name: str) -> None:
+    """No line of it is a TURN line, a mark or the heading of an entry, so nothing needs to be escaped."""
+    found = template(name)
+    assert escape(found.skill.rules) == found.skill.rules
+    for line in found.text.split("\n"):
+        assert not re.match(r"\W*(TURN:|## (Turn|Note|User))", line, re.IGNORECASE)
+        assert line.strip("*_ ") not in {f"[{mark}]" for mark in OUTCOMES}
+
+
+def test_phases_take_no_more_rounds_than_there_are() -> None:
+    """Where rounds are limited every phase is reached."""
+    for name in sorted(SHIPPED - {DEFAULT_TEMPLATE}):
+        found = template(name).terms
+        assert sum(phase.rounds for phase in found.rules.phases) == found.max_rounds, name
+
+
+def test_what_the_documents_promise_of_single_templates() -> None:
+    """Casts, rules and limits by which people choose."""
+    assert [part.name for part in template("system-design").terms.cast] == [
+        "Architect", "Optimizer", "Security", "Critic",
+    ]  # fmt: skip
+    review = template("code-review").terms
+    assert (review.rules.review, review.max_rounds, [*review.rules.kinds]) == (
+        True,
+        3,
+        ["FINDING", "RESOLVED", "SCORE"],
+    )
+    design = template("design-review").terms
+    assert (design.rules.threshold, design.rules.verdict, len(design.cast)) == (0.75, "vote", 4)
+    debate = begun("debate")
+    assert (debate.max_rounds, debate.rules.judge, debate.rules.verdict) == (5, "C", "judge")
+    council = template("council").terms
+    assert (council.rules.order, council.rules.sealed, council.max_rounds, council.least) == ("parallel", True, 5, 2)
+    assert [template(name).how_many for name in ("contemplator", "mirror", "swarm", "council")] == [
+        "1",
+        "2",
+        "3+",
+        "2+",
+    ]
+    assert [phase.name for phase in template("healing").terms.rules.phases] == ["DIAGNOSE", "REPAIR", "VERIFY"]
+
+
+def test_sealed_templates_begin_with_all_who_seal() -> None:
+    """Everybody, or those whom the template names; else the order says who begins."""
+    firsts = {name: begun(name).first for name in SHIPPED}
+    assert firsts["council"] == firsts["architecture-debate"] == firsts["brainstorm"] == ("A", "B", "C")
+    assert firsts["code-review"] == firsts["pyramid"] == ("B", "C", "D")
+    assert firsts["design-review"] == ("B", "C")
+    assert {firsts[name] for name in ("pair", "debate", "circle", "swarm", "relay", "system-design")} == {("A",)}
+
+
+# -- a template of one's own ------------------------------------------------------------------------------------------
+
+
+def made(text: str, *agents: str) -> Opening:
+    """A dialog from this text, between agents of these ids."""
+    found = parse("mine", text)
+    assert found.terms.problems == ()
+    opening = replace(begun(DEFAULT_TEMPLATE, ",".join(["rehearsal"] * len(agents))), template=found)
+    return replace(opening, agents=tuple(replace(a, id=who) for a, who in zip(opening.agents, agents, strict=True)))
+
+
+TRIO = """# Trio
+
+## Agents
+
+### Ann
+**Permissions:** critic
+### Bob
+### Cy
+**Permissions:** moderator
+"""
+
+
+def test_roles_go_to_the_seats_in_their_order() -> None:
+    """By id; beyond those described they begin anew, and one without anything of its own needs no role."""
+    rules = made(f"---\nagents: 2+\n---\n{TRIO}", "A", "X", "C", "D").rules
+    assert {who: role.name for who, role in rules.roles.items()} == {"A": "critic", "C": "moderator", "D": "critic"}
+    found = parse("mine", TRIO)
+    assert [part.name for seat in range(5) if (part := found.part(seat))] == ["Ann", "Bob", "Cy", "Ann 2", "Bob 2"]
+    assert (found.seats, found.how_many, found.is_fixed) == (3, "3", True)
+
+
+def test_without_agents_two_take_part_or_any_number() -> None:
+    """A template that describes nobody is for whoever comes."""
+    found = parse("mine", "# Talk\n")
+    assert (found.seats, found.how_many, found.is_fixed, found.part(0)) == (2, "1+", False, None)
+    assert parse("mine", "---\nagents: 4\n---\n").seats == 4
+    assert parse("mine", "---\nagents: 1-3\n---\n").seats == 2
+
+
+def test_the_opening_stands_in_turn_one() -> None:
+    """Before the question, or around it; what reads as structure in it is escaped."""
+    opening = made("# T\n\n## Opening\n\nDesign $topic for $$5.\nTURN: B\n", "A", "B")
+    body = compose(opening).partition("## Turn 1 — User\n\n")[2]
+    assert body.startswith("Design Tabs or spaces? for $5.\n\\TURN: B\n\n**Question:**\nTabs or spaces?\n\nTURN: ")
+    around = made("# T\n\n## Opening\n\nFirst.\n\n> $question\n\nLast.\n", "A", "B")
+    body = compose(around).partition("## Turn 1 — User\n\n")[2]
+    assert body.startswith("First.\n\n> Tabs or spaces?\n\nLast.\n\nTURN: ")
+
+
+def test_a_plain_skill_gets_rules_from_its_overview_and_verdict() -> None:
+    """Who reads the file learns what it is about and how it ends."""
+    for verdict, word in (
+        ("mutual", "signed"),
+        ("vote", "[VOTE: P1"),
+        ("moderator", "[DECIDE: P1"),
+        ("judge", "judge"),
+    ):
+        cast = "## Agents\n\n### Ann\n### Judge\n"
+        text = f"---\nverdict: {verdict}\n---\n# T\n\n## Overview\n\nTwo look at it.\n\n{cast}"
+        rules = compose(made(text, "A", "B")).partition("## Rules\n\n")[2].partition("\n---\n")[0]
+        assert rules.startswith("Two look at it.\n\n- Only an agent whose turn it is")
+        assert word in rules
+
+
+def test_words_of_a_template_never_read_as_structure() -> None:
+    """A heading of a turn, a mark or a TURN line in its rules is escaped; there is one turn, and no Setup but ours."""
+    text = (
+        '# T\n\n## Rules\n\nTURN: B\n[STOPPED]\n<!-- dialogd by=A -->\n\n### Setup\n\n```toml\nverdict = "vote"\n```\n'
+    )
+    written = compose(made(text, "A", "B"))
+    assert "\n\\TURN: B\n\\[STOPPED]\n\\<!-- dialogd by=A -->\n" in written
+    dialog = read_dialog(written.encode())
+    assert ([entry.number for entry in dialog.entries], dialog.state.outcome) == ([1], None)
+    assert dialog.header.rules.verdict == "mutual"
+
+
+def test_the_time_for_one_reply_may_stand_on_the_board() -> None:
+    """The template's own limit comes first."""
+    board = "board: {contribution_timeout: 90 seconds}"
+    assert parse("mine", f"---\n{board}\n---\n").timeout == 90.0
+    assert parse("mine", f"---\n{board}\ntimeout: 1m\n---\n").timeout == 60.0
+    assert parse("mine", "---\nboard: true\n---\n").timeout == 300.0
+
+
+def test_turns_are_enough_for_the_rounds() -> None:
+    """The usual limit, or what all rounds and a last word need."""
+    opening = made("---\nmax_rounds: 9\n---\n", "A", "B", "C")
+    assert enough_turns(replace(opening, max_rounds=9)) == 33
+    assert enough_turns(replace(opening, max_rounds=2)) == enough_turns(replace(opening, max_rounds=None)) == 20
+    assert begins(made("---\norder: parallel\n---\n", "A", "B").header) == ("A", "B")
+    assert begins(made(TRIO.replace("critic", "observer"), "A", "B", "C").header) == ("B",)
+
+
+# -- warnings ---------------------------------------------------------------------------------------------------------
+
+ALL = "**Permissions:** READ_ALL, POST, CRITIQUE, PROPOSE, VOTE, MODERATE, DECIDE\n"
+CAUSES = {
+    "A (Claude A) may do everything": f"---\nmax_rounds: 3\n---\n## Agents\n### Ann\n{ALL}### Bob\n",
+    "there is no limit on rounds: only that of 20 turns": "---\nred_team: true\n---\n",
+    "0 of the agents may vote": (
+        "---\nmax_rounds: 3\n---\n## Agents\n### Ann\n**Permissions:** analyst\n### Bob\n**Permissions:** analyst\n"
+    ),
+    "1 of the agents may vote": (
+        "---\nmax_rounds: 3\nverdict: vote\n---\n## Agents\n### Ann\n**Role:** analyst\n### Bob\n"
+    ),
+    "give one agent MODERATE and DECIDE": "---\nverdict: moderator\nmax_rounds: 3\n---\n",
+    "nobody may propose": (
+        "---\nverdict: vote\nmax_rounds: 3\n---\n## Agents\n### Ann\n**Role:** critic\n### Bob\n**Role:** critic\n"
+    ),
+    "a vote may end in a tie (A, B), and nobody moderates": "---\nverdict: vote\nmax_rounds: 3\n---\n",
+    "nobody may speak": (
+        "---\nmax_rounds: 3\n---\n## Agents\n### Ann\n**Role:** observer\n### Bob\n**Role:** observer\n"
+    ),
 }
 
 
-def test_the_pair_is_there_and_says_what_it_is() -> None:
-    """The default template is listed and its front matter is read."""
-    pair = template()
-    assert DEFAULT_TEMPLATE in names()
-    assert (pair.name, pair.order, pair.verdict, pair.max_turns, pair.timeout) == (
-        "pair",
-        "alternate",
-        "mutual",
-        20,
-        300.0,
-    )
-    assert pair.description
-    assert pair.text.startswith("# Claude Autonomous Dialog\n")
+@pytest.mark.parametrize("what", CAUSES)
+def test_what_keeps_a_dialog_from_a_decision_is_said_before_it_starts(what: str) -> None:
+    """One cause, one warning, and the change that would help."""
+    opening = made(CAUSES[what], "A", "B")
+    opening = replace(opening, max_rounds=opening.template.terms.max_rounds)
+    (said,) = warnings(opening)
+    assert what in said
+    assert re.search(r"give|take|sets|would settle", said)
 
 
-def test_the_filled_pair_is_the_header_of_a_dialog() -> None:
-    """Every value stands on its classic line, dollars in values stay, and the header ends in a separator."""
-    text = template("pair").fill(VALUES)
-    head, _, rules = text.partition("\n## Rules\n")
-    assert "**Topic:** Where do $sessions live?\n" in head
-    assert head.endswith("3001\n**Max Message:** 500\n")
-    assert rules.endswith("\n\n---\n")
-    assert {"[CONSENSUS_REACHED]", "[DEADLOCK]", "## Consensus Summary", "TURN: USER"} <= set(
-        re.findall("`(.*?)`", rules)
-    )
+def test_a_limit_of_any_kind_is_a_limit_and_a_plain_pair_needs_none() -> None:
+    """Rounds, time, the rounds of a board or of parallel answers; one more agent, or a moderator, settles a tie."""
+    opening = made("---\nred_team: true\n---\n", "A", "B")
+    assert warnings(replace(opening, max_time=60.0)) == warnings(replace(opening, max_rounds=3)) == ()
+    assert warnings(made("---\nboard: true\n---\n", "A", "B")) == ()
+    assert warnings(made("---\norder: parallel\n---\n", "A", "B")) == ()
+    assert warnings(made("---\norder: parallel\nmax_turns: 9\n---\n", "A", "B")) == ()
+    short = replace(made("---\norder: parallel\n---\n", "A", "B"), max_turns=10)
+    assert "10 turns are not enough" in warnings(short)[0]
+    assert warnings(begun(DEFAULT_TEMPLATE)) == warnings(begun(DEFAULT_TEMPLATE, "rehearsal")) == ()
+    voting = "---\nverdict: vote\nmax_rounds: 3\n---\n"
+    with_moderator = f"{voting}## Agents\n### A1\n### B1\n### C1\n**Role:** moderator\n"
+    for text, agents in ((voting, "ABC"), (with_moderator, "ABC")):
+        assert warnings(replace(made(text, *agents), max_rounds=3)) == ()
+    assert len(warnings(begun("council", "rehearsal,rehearsal"))) == 1
 
 
-def test_nothing_in_the_pair_reads_as_a_turn_or_an_end() -> None:
-    """No line of the header is a TURN line, an outcome mark or the heading of an entry."""
-    for line in template("pair").fill(VALUES).split("\n"):
-        assert not re.match(r"\W*(TURN:|## (Turn|Note|User))", line, re.IGNORECASE)
-        assert line.strip("*_ ") not in {f"[{name}]" for name in OUTCOMES}
+# -- where templates are found ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", names())
-def test_every_template_can_be_filled(name: str) -> None:
-    """Templates use no names but the known ones."""
-    assert template(name).fill(VALUES)
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, with an empty config directory in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    return tmp_path
 
 
-@pytest.mark.parametrize("unknown", ["trio", "", "../README", "PAIR", "pair.md"])
+def put(file: Path, title: str) -> Path:
+    """A template with that title."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"# {title}\n", encoding="utf-8")
+    return file
+
+
+def test_templates_are_found_in_every_folder_and_ours_come_first(folder: Path) -> None:
+    """Package, ./.dialogd/templates, the config directory, skills; the first of a name counts."""
+    put(folder / ".dialogd/templates/mine.md", "one")
+    put(folder / ".dialogd/templates/pair.md", "not ours")
+    put(folder / "config/dialogd/templates/mine.md", "two")
+    put(folder / "config/dialogd/templates/other.md", "three")
+    put(folder / "skills/research/dyad/SKILL.md", "four")
+    put(folder / "skills/solo/SKILL.md", "five")
+    put(folder / "skills/a/b/c/SKILL.md", "too deep")
+    own = [(place.name, place.group) for place in places()[len(SHIPPED) :]]
+    assert own == [
+        ("mine", ".dialogd/templates"), ("pair", ".dialogd/templates"),
+        ("mine", "your config directory"), ("other", "your config directory"),
+        ("dyad", "skills"), ("solo", "skills"),
+    ]  # fmt: skip
+    titles = {name: template(name).title for name in ("mine", "other", "dyad", "solo", "pair")}
+    assert titles == {
+        "mine": "one", "other": "three", "dyad": "four", "solo": "five", "pair": "Claude Autonomous Dialog",
+    }  # fmt: skip
+    assert template("./.dialogd/templates/pair.md").title == "not ours"
+    assert find("dyad").file == "skills/research/dyad/SKILL.md"
+
+
+def test_a_path_names_a_file_or_a_folder_with_a_skill(folder: Path) -> None:
+    """A skill is called like its folder, a file like itself, unless the front matter says more."""
+    put(folder / "elsewhere/trio/SKILL.md", "Trio")
+    put(folder / "elsewhere/notes.md", "Notes")
+    for path, name in (
+        ("elsewhere/trio", "trio"), ("elsewhere/trio/SKILL.md", "trio"), ("elsewhere/notes.md", "notes"),
+        (str(folder / "elsewhere/notes.md"), "notes"),
+    ):  # fmt: skip
+        assert template(path).name == name
+    (folder / "elsewhere/notes.md").write_text("---\nname: said\n---\n", encoding="utf-8")
+    assert template("elsewhere/notes.md").name == "said"
+
+
+def test_a_template_says_who_begins_and_how_many_turns_there_are(folder: Path) -> None:
+    """By name, or all who speak; the person outranks it."""
+    cast = "## Agents\n### Ann\n### Bob\n### Eve\n**Role:** observer\n"
+    for first, expected in (("all", ("A", "B")), ("bob", ("B",)), ("[Bob, Ann]", ("B", "A"))):
+        (folder / "mine.md").write_text(f"---\nfirst: {first}\nmax_turns: 7\n---\n{cast}", encoding="utf-8")
+        opening = begun("mine.md")
+        assert (opening.first, opening.max_turns) == (expected, 7)
+    told = begun("mine.md", first="a", max_turns=9)
+    assert (told.first, told.max_turns, begun("swarm").max_turns) == (("A",), 9, 60)
+
+
+@pytest.mark.parametrize("unknown", ["trio", "", "PAIR", "pai"])
 def test_an_unknown_template_is_refused_with_the_known_ones(unknown: str) -> None:
-    """The fix lists what there is; a path is no name."""
+    """The fix lists what there is."""
     with pytest.raises(BadInput, match="unknown template") as caught:
         template(unknown)
     assert "pair" in caught.value.fix
 
 
-def test_a_template_needs_no_front_matter() -> None:
-    """Plain Markdown is a template with the default order and limits."""
-    assert parse("mine", "# Hello $topic\n---\nx: y\n") == Template("mine", "# Hello $topic\n---\nx: y\n")
+def test_a_path_that_leads_nowhere_is_refused(folder: Path) -> None:
+    """A file that is not there, a folder without a skill, a pipe, something huge, something binary."""
+    (folder / "empty").mkdir()
+    os.mkfifo(folder / "pipe.md")
+    (folder / "huge.md").write_bytes(b"x\n" * 150_000)
+    (folder / "binary.md").write_bytes(b"\xff\xfe")
+    for name, why in (
+        ("no/such.md", "does not exist"), ("pair.md", "does not exist"), ("./empty", "has no SKILL.md"),
+        ("./pipe.md", "is not a file"), ("huge.md", "larger than 200,000 bytes"), ("binary.md", "not UTF-8"),
+    ):  # fmt: skip
+        with pytest.raises(BadInput, match=why) as caught:
+            template(name)
+        assert caught.value.fix
 
 
-def test_front_matter_overrides_defaults_and_is_cut_off() -> None:
-    """Keys are read up to the second line of dashes; the rest begins at its first line of text."""
-    found = parse("mine", "---\nname: trio\n\ntimeout: 90 seconds\nmax_turns: 1,000\n---\n\n# Hello\n")
-    assert found == Template("trio", "# Hello\n", max_turns=1000, timeout=90.0)
+def test_what_is_wrong_in_a_file_is_said_with_file_and_line(folder: Path) -> None:
+    """And how many more there are; loading alone does not fail."""
+    file = put(folder / ".dialogd/templates/mine.md", "T")
+    file.write_text("---\norder: x\nverdict: y\n---\n", encoding="utf-8")
+    with pytest.raises(BadInput) as caught:
+        template("mine")
+    assert str(caught.value).startswith(".dialogd/templates/mine.md, line 2: order: 'x' is none of alternate")
+    assert str(caught.value).endswith("(and 1 more: dialogd templates show .dialogd/templates/mine.md)")
+    assert len(load(find("mine")).terms.problems) == 2
 
 
-@pytest.mark.parametrize(
-    "front", ["timeout: soon", "max_turns: 0", "colour: red", "just words"], ids=["duration", "count", "key", "no key"]
-)
-def test_front_matter_that_makes_no_sense_is_refused(front: str) -> None:
-    """A bad value, an unknown key and a line that is no pair: an error that names the template."""
-    with pytest.raises(BadInput, match="mine"):
-        parse("mine", f"---\n{front}\n---\n# Hello\n")
+@pytest.mark.root
+def test_a_template_of_somebody_else_in_a_shared_folder_is_not_trusted(folder: Path) -> None:
+    """As settings are not: anybody could have left it there."""
+    file = put(folder / "mine.md", "T")
+    os.chown(file, 12345, 12345)
+    with pytest.raises(BadInput, match="belongs to another user"):
+        template("mine.md")
 
 
-def test_front_matter_must_end() -> None:
-    """An opening line of dashes without a closing one is refused."""
-    with pytest.raises(BadInput, match="without an end"):
-        parse("mine", "---\nname: x\n")
-
-
-def test_a_name_without_a_value_is_refused() -> None:
-    """A typo in a template is named; `$$` is a dollar."""
-    with pytest.raises(BadInput, match="topick"):
-        Template("mine", "$topick").fill(VALUES)
-    assert Template("mine", "$$5 for ${dialog}").fill(VALUES) == "$5 for 3f9a1c"
+def test_the_default_is_the_pair() -> None:
+    """Nobody has to name it."""
+    found: Template = template()
+    assert (found.name, found.terms.rules.order, found.terms.rules.verdict) == ("pair", "alternate", "mutual")
+    assert (found.terms.max_turns, found.timeout) == (20, 300.0)

@@ -12,7 +12,8 @@ from typing import Protocol, runtime_checkable
 from dialogd.errors import BadInput
 from dialogd.prices import Price
 from dialogd.prompt import Prompt
-from dialogd.protocol.model import Agent, Dialog
+from dialogd.protocol.model import Agent
+from dialogd.protocol.state import Dialog
 
 
 @dataclass(frozen=True, slots=True)

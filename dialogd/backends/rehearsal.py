@@ -11,6 +11,7 @@ from types import MappingProxyType
 from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends import rehearsal_lines as lines
 from dialogd.backends import rehearsal_quarrel as quarrel
+from dialogd.backends import rehearsal_rules as rules
 from dialogd.backends.rehearsal_scene import Scene
 from dialogd.errors import BackendError, BadInput
 from dialogd.prices import FREE, Price
@@ -64,7 +65,9 @@ def probe(_variables: Mapping[str, str], _variant: str) -> Found:
 
 
 def consensus(scene: Scene) -> str:
-    """Propose, object, concede over a summary, sign; whichever the dialog needs next."""
+    """Propose, object, concede over a summary, sign; whichever the dialog needs next. With rules, what they ask for."""
+    if not scene.request.dialog.header.rules.is_plain:
+        return rules.speak(scene)
     standing = scene.state.standing
     if standing is not None:
         return lines.wait(scene) if standing.signed_by(scene.me.id) else lines.sign(scene, standing)

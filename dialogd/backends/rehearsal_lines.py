@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dialogd.backends.rehearsal_scene import Scene, quote, turn_of
-from dialogd.protocol.model import USER, Entry, Proposal, Standing
+from dialogd.protocol.model import USER, Entry
+from dialogd.protocol.state import Proposal, Standing
 
 OPENING = "*Rehearsal: no model was asked; these lines are scripted.*"
 LONGEST_TEXT = 4_000  # characters of an agreed text that is still added to

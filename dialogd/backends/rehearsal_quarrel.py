@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dialogd.backends.rehearsal_lines import PLAN, answering
 from dialogd.backends.rehearsal_scene import Scene
-from dialogd.protocol.model import Proposal
+from dialogd.protocol.state import Proposal
 
 COUNTER = "prove the way back first, on a copy, and start only when it has worked once"
 

@@ -8,7 +8,8 @@ from functools import cached_property
 from itertools import islice
 
 from dialogd.backends import Request
-from dialogd.protocol.model import ANY, USER, Agent, Entry, Proposal, State
+from dialogd.protocol.model import ANY, USER, Agent, Entry
+from dialogd.protocol.state import Proposal, State
 
 LOOK_BACK = 24  # entries, and proposals
 QUOTE = 80  # characters

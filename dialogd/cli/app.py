@@ -7,7 +7,23 @@ from typing import Annotated
 import typer
 
 from dialogd import __version__
-from dialogd.cli import configure, cost, doctor, logs, new, run, speak, start, status, stop, verify, watch
+from dialogd.cli import (
+    board,
+    configure,
+    cost,
+    doctor,
+    logs,
+    new,
+    plan,
+    run,
+    speak,
+    start,
+    status,
+    stop,
+    templates,
+    verify,
+    watch,
+)
 
 HELP = """AI agents hold a dialog with each other and with you, through one Markdown file.
 
@@ -19,11 +35,11 @@ HELP = """AI agents hold a dialog with each other and with you, through one Mark
 """
 EPILOG = """\b
 Exit codes:
-  0    ok; the dialog goes on, or ended in consensus
+  0    ok; the dialog goes on, or ended in consensus or by its rule's decision
   1    failure; the dialog ended in an error
   2    wrong usage
   3    not running, or running already
-  4    the dialog ended without consensus
+  4    the dialog ended without consensus or decision
   130  interrupted
 
 Settings come from flags, environment, .env and dialogd.toml: dialogd config show --origin
@@ -58,8 +74,9 @@ def build() -> typer.Typer:
     app.callback(help=HELP, epilog=EPILOG)(_top)
     for command in (
         new.new, start.start, run.run, status.status, watch.watch, speak.say, speak.pause, speak.resume, speak.retry,
-        speak.skip, stop.stop, logs.logs, verify.verify, doctor.doctor, cost.cost,
+        speak.skip, speak.word, stop.stop, logs.logs, board.board, verify.verify, plan.plan, doctor.doctor, cost.cost,
     ):  # fmt: skip
-        app.command()(command)
+        app.command(cls=plan.PlanCommand if command is plan.plan else None)(command)
     app.add_typer(configure.config, name="config")
+    app.add_typer(templates.templates, name="templates")
     return app

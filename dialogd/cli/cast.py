@@ -15,13 +15,17 @@ from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED
 from dialogd.settings import Settings
 from dialogd.state import StateDir
+from dialogd.templates import Template
 
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One agent of a cast. Empty: what the daemon's own settings say. `port` 0: not chosen yet."""
+    """One agent of a cast. Empty: what the daemon's own settings say. `port` 0: not chosen yet.
+
+    `title` is what the template calls it.
+    """
 
     id: str
     backend: str = ""
@@ -29,15 +33,18 @@ class Seat:
     command: str = ""
     project: str = ""
     port: int = 0
+    title: str = ""
 
     @property
     def is_known(self) -> bool:
-        """True when it is settled which backend plays it, and with it the name."""
-        return self.backend.partition(":")[0] in BACKENDS
+        """True when its name is settled: by the template, or by the backend that plays it."""
+        return bool(self.title) or self.backend.partition(":")[0] in BACKENDS
 
     @property
     def name(self) -> str:
-        """What the agent is called in headings: by its family, as far as that is known already."""
+        """What the agent is called in headings: as the template says, else by its family as far as that is known."""
+        if self.title:
+            return self.title
         return f"{kind_of(self.backend).title if self.is_known else 'Claude'} {self.id}"
 
     def flags(self) -> list[str]:
@@ -46,29 +53,101 @@ class Seat:
         return [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
 
 
-def read_cast(agents: str | None, each: Sequence[str] | None) -> tuple[Seat, ...]:
-    """The agents of `--agents LIST` or of every `--agent SPEC`; A and B when neither was given. Raises `BadInput`."""
+def read_cast(agents: str | None, each: Sequence[str] | None, template: Template | None = None) -> tuple[Seat, ...]:
+    """The agents of `--agents LIST` or of every `--agent SPEC`, in the seats of the template.
+
+    Without a template they are A and B when neither was given. A list that is shorter than what the template needs is
+    dealt round; who is named as the template does belongs to its whole cast. Raises `BadInput`.
+    """
     if agents is not None and each:
         raise BadInput("both --agents and --agent were given", fix="name all agents with one of the two")
     if each:
-        seats = tuple(_seat(spec) for spec in each)
+        seats = _each(each, template)
     elif agents is not None:
-        listed = [part.strip() for part in agents.split(",") if part.strip()]
-        if not 0 < len(listed) <= len(SEATS):
-            raise BadInput(f"--agents names {len(listed)} agents", fix="name 1 to 26: --agents rehearsal,rehearsal")
-        seats = tuple(_part(seat, text) for seat, text in zip(SEATS, listed, strict=False))
+        seats = _dealt(agents, template.terms.least if template else 1)
     else:
-        seats = (Seat("A"), Seat("B"))
-    ids = [seat.id.casefold() for seat in seats]
-    twice = next((seat.id for seat in seats if ids.count(seat.id.casefold()) > 1), "")
+        seats = tuple(Seat(seat) for seat in SEATS[: template.seats if template else 2])
+    return seats if template is None else _in_their_seats(seats, template)
+
+
+def _dealt(agents: str, least: int) -> tuple[Seat, ...]:
+    """One seat for each backend of the list; from its beginning again until there are as many as it takes."""
+    listed = [part.strip() for part in agents.split(",") if part.strip()]
+    if not 0 < len(listed) <= len(SEATS):
+        raise BadInput(f"--agents names {len(listed)} agents", fix="name 1 to 26: --agents rehearsal,rehearsal")
+    seats = SEATS[: max(len(listed), least)]
+    return tuple(_part(seat, listed[index % len(listed)]) for index, seat in enumerate(seats))
+
+
+def _each(each: Sequence[str], template: Template | None) -> tuple[Seat, ...]:
+    """The agents that were named one by one; with those of the cast that were not, where it is about a cast."""
+    cast = _cast(template)
+    named = tuple(_seat(spec, cast) for spec in each)
+    ids = [seat.id.casefold() for seat in named]
+    twice = next((seat.id for seat in named if ids.count(seat.id.casefold()) > 1), "")
     if twice:
         raise BadInput(f"the id {twice} is given to two agents", fix="give each agent an id of its own")
-    return seats
+    titles = {_bare(seat.title) for seat in cast if seat.title}
+    is_its_cast = any(_bare(spec.partition("=")[0]) in titles for spec in each)
+    if template is None or not (template.is_fixed or is_its_cast):
+        return named
+    stranger = next((seat.id for seat in named if seat.id not in [one.id for one in cast]), "")
+    if stranger:
+        what = f"{stranger} is no agent of the template {template.name}"
+        raise BadInput(what, fix=f"name one of: {_people(cast)}")
+    mine = {seat.id: seat for seat in named}
+    return tuple(mine.get(seat.id, Seat(seat.id)) for seat in cast)
 
 
-def _seat(spec: str) -> Seat:
-    """ID=BACKEND[:MODEL][@DIR]."""
+def _cast(template: Template | None) -> tuple[Seat, ...]:
+    """The seats that a template has when nobody is named, with their names."""
+    seats = SEATS[: template.seats] if template else ""
+    parts = [(seat, template.part(index) if template else None) for index, seat in enumerate(seats)]
+    return tuple(Seat(seat, title=part.name if part else "") for seat, part in parts)
+
+
+def _in_their_seats(seats: Sequence[Seat], template: Template) -> tuple[Seat, ...]:
+    """The seats with what the template says of them. Raises `BadInput` when they are too many or too few."""
+    least, most = template.terms.least, template.terms.most
+    if len(seats) < least or (most is not None and len(seats) > most):
+        people = f" ({_people(_cast(template))})" if template.terms.cast else ""
+        raise BadInput(
+            f"the template {template.name} is for {template.how_many} agents{people}, not for {len(seats)}",
+            fix=f"name {template.how_many} agents, or take a template for any number: -t council",
+        )
+    parts = [template.part(index) for index in range(len(seats))]
+    return tuple(
+        seat if part is None else _titled(seat, part.name, part.backend)
+        for seat, part in zip(seats, parts, strict=True)
+    )
+
+
+def _titled(seat: Seat, title: str, backend: str) -> Seat:
+    """The seat with its name, and with the template's backend where the person names none."""
+    played = _part(seat.id, backend) if backend and not seat.backend else seat
+    return replace(played, title=title)
+
+
+def _people(cast: Sequence[Seat]) -> str:
+    """Who is in the cast: `A = Architect, B = Critic`."""
+    return ", ".join(f"{seat.id} = {seat.title}" if seat.title else seat.id for seat in cast)
+
+
+def seat_named(name: str, seats: Sequence[Seat]) -> str:
+    """The id of the seat that is meant by its id or its title, in any case; "" for none."""
+    word = _bare(name)
+    return next((seat.id for seat in seats if word and word in (_bare(seat.id), _bare(seat.title))), "")
+
+
+def _bare(name: str) -> str:
+    return "".join(c for c in name.casefold() if c.isalnum())
+
+
+def _seat(spec: str, cast: Sequence[Seat] = ()) -> Seat:
+    """ID=BACKEND[:MODEL][@DIR]; the id may be a name of the template's cast."""
     agent, equals, rest = spec.partition("=")
+    if any(seat.title for seat in cast):
+        agent = seat_named(agent, cast) or agent
     if not equals or not AGENT_ID.fullmatch(agent) or agent.upper() in RESERVED or not rest:
         raise BadInput(
             f"--agent {spec!r} is no agent",
@@ -166,7 +245,7 @@ def saved_cast(state: StateDir, file: Path) -> Cast | None:
 
 def _of(record: Mapping[str, object]) -> Seat:
     texts = {key: str(record[key]) for key in ("id", "backend", "model", "command", "project")}
-    return Seat(**texts, port=int(str(record["port"])))
+    return Seat(**texts, port=int(str(record["port"])), title=str(record.get("title", "")))
 
 
 def _path(state: StateDir, file: Path) -> Path:

@@ -15,9 +15,9 @@ from dialogd.bill import Bill, from_record
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.logfile import LogFile
-from dialogd.protocol.model import Dialog
 from dialogd.protocol.money import estimate, in_dollars, standing, total, used
 from dialogd.protocol.spent import Spent
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
 
 if TYPE_CHECKING:

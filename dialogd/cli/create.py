@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from dialogd.archive import archive
-from dialogd.cli.cast import Seat, read_cast
+from dialogd.cli.cast import Seat, read_cast, seat_named
 from dialogd.errors import BadInput, NotADialog, Refused
 from dialogd.logfile import LogFile
-from dialogd.opening import MOST_OF_A_FILE, Context, Opening, compose
+from dialogd.opening import MOST_OF_A_FILE, Context, Opening, begins, compose, enough_turns
 from dialogd.protocol import units
-from dialogd.protocol.model import Agent, Dialog
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.model import Agent
+from dialogd.protocol.roster import speakers
+from dialogd.protocol.state import Dialog
 from dialogd.settings import FIRST_PORT, Settings
 from dialogd.state import StateDir
 from dialogd.templates import template
@@ -39,10 +43,17 @@ class Wanted:
     step: bool = False
     template: str = "pair"
     budget: str | None = None
+    max_rounds: int | None = None
+    max_time: str | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Wanted:
+        """The dialog that the options of a command ask for; whatever else is `given` is left out of account."""
+        return cls(**{field.name: given["agent" if field.name == "each" else field.name] for field in fields(cls)})
 
     def seats(self) -> tuple[Seat, ...]:
         """Its agents."""
-        return read_cast(self.agents, self.each)
+        return read_cast(self.agents, self.each, template(self.template))
 
 
 def usual_ports(seats: Sequence[Seat]) -> list[int]:
@@ -59,21 +70,24 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int]) -> Open
     agents = tuple(
         Agent(s.id, s.name, f"http://localhost:{p}", is_named=s.is_known) for s, p in zip(seats, ports, strict=True)
     )
-    return Opening(
+    opening = Opening(
         topic=wanted.topic,
         question=_question(wanted),
         agents=agents,
-        first=_first(wanted.first, seats),
+        first=(),
         template=chosen,
         dialog=secrets.token_hex(3),
         started=datetime.now().astimezone(),
-        max_turns=wanted.max_turns or chosen.max_turns,
-        timeout=chosen.timeout if wanted.timeout is None else _seconds(wanted.timeout),
+        timeout=chosen.timeout if wanted.timeout is None else _seconds(wanted.timeout, "--timeout"),
         step=wanted.step,
         context=_context(wanted.context or ()),
         budget=budget,
         tokens=tokens,
+        max_rounds=wanted.max_rounds or chosen.terms.max_rounds,
+        max_time=chosen.terms.max_time if wanted.max_time is None else _seconds(wanted.max_time, "--max-time"),
     )
+    max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
+    return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))
 
 
 def _question(wanted: Wanted) -> str:
@@ -87,22 +101,28 @@ def _question(wanted: Wanted) -> str:
     return text or wanted.topic
 
 
-def _first(first: str | None, seats: Sequence[Seat]) -> tuple[str, ...]:
+def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[str, ...]:
+    """Who owes the first reply: as the person says, else as the template does, else the order's first."""
     if first is None:
-        return (seats[0].id,)
-    known = {seat.id.casefold(): seat.id for seat in seats}
-    named = [part.strip() for part in first.split(",")]
-    stranger = next((name for name in named if name.casefold() not in known), None)
+        if "all" in opening.template.terms.first:
+            return tuple(speakers(opening.header))
+        by_name = {seat.title: seat.id for seat in seats}
+        return tuple(by_name[name] for name in opening.template.terms.first if name in by_name) or begins(
+            opening.header
+        )
+    named = [seat_named(part.strip(), seats) or part.strip() for part in first.split(",")]
+    ids = [seat.id for seat in seats]
+    stranger = next((name for name in named if name not in ids), None)
     if stranger is not None:
-        raise BadInput(f"--first {stranger!r} is none of the agents", fix=f"name one of: {', '.join(known.values())}")
-    return tuple(dict.fromkeys(known[name.casefold()] for name in named))
+        raise BadInput(f"--first {stranger!r} is none of the agents", fix=f"name one of: {', '.join(ids)}")
+    return tuple(dict.fromkeys(named))
 
 
-def _seconds(text: str) -> float:
+def _seconds(text: str, option: str) -> float:
     try:
         return units.seconds(text)
     except ValueError as error:
-        raise BadInput(f"--timeout: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
+        raise BadInput(f"{option}: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
 
 
 def _budget(text: str | None) -> units.Budget:
@@ -155,13 +175,28 @@ def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool 
             f" turn {old.state.number})",
             fix="end it with `dialogd stop`, archive and replace it with --replace, or use another file with --file",
         )
+    data = _checked(opening)
     copy = archive(old, log.path, StateDir(settings.state_dir).archive) if old is not None else None
     try:
-        log.create(compose(opening).encode("utf-8", "replace"), replace=there)
+        log.create(data, replace=there)
     except FileExistsError:
         raise Refused(f"{log.path} has just been made by somebody else", fix="look at it: dialogd status") from None
     log.set_aside({entry.chain for entry in log.read().entries})
     return copy
+
+
+def _checked(opening: Opening) -> bytes:
+    """What is to be written, seen to read as it was meant. Raises `BadInput` where a template spoils it."""
+    data = compose(opening).encode("utf-8", "replace")
+    dialog = parse(data)
+    header = dialog.header
+    if header.warnings or len(dialog.entries) != 1 or header.rules != opening.rules:
+        why = "; ".join(header.warnings[:2]) or "its words read as turns or as rules of their own"
+        raise BadInput(
+            f"the template {opening.template.name} makes no dialog: {why}",
+            fix=f"look at what it says: dialogd templates show {opening.template.source}",
+        )
+    return data
 
 
 def _standing(log: LogFile) -> tuple[Dialog | None, bool]:

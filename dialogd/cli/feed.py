@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from dialogd.errors import DialogdError
 from dialogd.logfile import LogFile
 from dialogd.protocol.marks import tolerant
-from dialogd.protocol.model import Condition, Dialog, Entry
+from dialogd.protocol.model import Condition, Entry
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import escape
 
 

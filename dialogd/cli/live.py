@@ -11,8 +11,8 @@ from dialogd.cli.feed import Feed, News, as_fact, as_written
 from dialogd.cli.options import log_of
 from dialogd.cli.situation import Situation, ended
 from dialogd.cli.terminal import Screen, as_json, plain, remark, show
-from dialogd.protocol.model import Dialog, Outcome
 from dialogd.protocol.signals import budget
+from dialogd.protocol.state import Dialog, Outcome
 from dialogd.settings import Settings
 
 LOOK = 0.1  # seconds between two looks at the file

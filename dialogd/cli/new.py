@@ -13,7 +13,7 @@ from dialogd.cli.cast import Seat
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.create import Wanted, create, draw_up, usual_ports
 from dialogd.cli.terminal import as_json, plain, remark, show
-from dialogd.opening import Opening
+from dialogd.opening import Opening, warnings
 from dialogd.protocol.units import budget_line
 from dialogd.settings import DEFAULT_FILE, Settings, default_port
 
@@ -28,6 +28,8 @@ def new(  # noqa: PLR0913 - every option of the command is an argument
     agents: options.Agents = None,
     agent: options.OneAgent = None,
     max_turns: options.MaxTurns = None,
+    max_rounds: options.MaxRounds = None,
+    max_time: options.MaxTime = None,
     timeout: options.Timeout = None,
     first: options.First = None,
     context: options.ContextFiles = None,
@@ -41,13 +43,13 @@ def new(  # noqa: PLR0913 - every option of the command is an argument
 ) -> None:
     """Begin a dialog: write its file. A dialog that has ended is archived; one that has not is never overwritten."""
     settings = options.settings_for(file)
-    wanted = Wanted(
-        topic, question, question_file, agents, agent, max_turns, timeout, first, context, step, template, budget
-    )
+    wanted = Wanted.of(locals())
     seats = wanted.seats()
     opening = draw_up(wanted, seats, _ports(settings, seats))
     for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
         remark(plain(f"note: of {cut.path} only the beginning goes along"))
+    for warning in warnings(opening):
+        remark(plain(f"warning: {warning}"))
     copy = create(options.log_of(settings), settings, opening, replace=replace)
     going = _set_going(settings, opening) if go else None
     if json:

@@ -13,7 +13,7 @@ from dialogd.errors import NotRunning
 from dialogd.journal import Journals
 from dialogd.keys import secrets
 from dialogd.logfile import LogFile
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 
@@ -35,6 +35,13 @@ OneAgent = Annotated[
     typer.Option("--agent", metavar="SPEC", help="ID=BACKEND[:MODEL][@DIR]; repeat it for each agent."),
 ]
 MaxTurns = Annotated[int | None, typer.Option(min=1, metavar="N", help="End after so many turns. Default: 20.")]
+MaxRounds = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="End after so many rounds. Default: as the template says.")
+]
+MaxTime = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="How long the whole dialog may take, before a last round sums it up: 30m."),
+]
 Timeout = Annotated[
     str | None, typer.Option(metavar="TIME", help="How long one reply may take: 5m, 90 seconds. Default: 5 minutes.")
 ]
@@ -44,12 +51,18 @@ ContextFiles = Annotated[
     typer.Option("--context", metavar="FILE", help="A file the agents are to know; repeat it for more."),
 ]
 Step = Annotated[bool, typer.Option("--step", help="After every agent turn the word is yours.")]
-TemplateName = Annotated[str, typer.Option("--template", metavar="NAME", help="What the dialog starts from.")]
+TemplateName = Annotated[
+    str,
+    typer.Option(
+        "--template", "-t", metavar="NAME", help="What the dialog starts from: see dialogd templates; or a file."
+    ),
+]
 Budget = Annotated[
     str | None,
     typer.Option(metavar="AMOUNT", help="What all agents together may spend: $2.00, 200k tokens. Default: no limit."),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Archive and replace a dialog that has not ended.")]
+Plan = Annotated[bool | None, typer.Option("--plan/--no-plan", help="Leave a plan when the dialog ends. Default: yes.")]
 Pace = Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds between an agent's turns. Default: 2.")]
 
 

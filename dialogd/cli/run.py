@@ -24,12 +24,13 @@ from dialogd.cli.cost import estimate_of
 from dialogd.cli.create import Wanted, create, draw_up, usual_ports
 from dialogd.cli.launch import free_ports, is_free
 from dialogd.cli.live import LOOK, Live
+from dialogd.cli.plan import leave
 from dialogd.cli.situation import ended, exit_code
 from dialogd.cli.terminal import plain, remark
 from dialogd.cli.troupe import Interrupt, Troupe, interruptible
 from dialogd.config import dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
-from dialogd.opening import Opening
+from dialogd.opening import Opening, warnings
 from dialogd.protocol.units import budget_line
 from dialogd.settings import DEFAULT_FILE, Settings
 from dialogd.state import StateDir
@@ -47,6 +48,8 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     agents: options.Agents = None,
     agent: options.OneAgent = None,
     max_turns: options.MaxTurns = None,
+    max_rounds: options.MaxRounds = None,
+    max_time: options.MaxTime = None,
     timeout: options.Timeout = None,
     first: options.First = None,
     context: options.ContextFiles = None,
@@ -57,6 +60,7 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     file: options.FileOption = None,
     replace: options.Replace = False,
     go_on: Continue = False,
+    plan: options.Plan = None,
 ) -> None:
     """Hold a whole dialog: write the file, start a daemon per agent, show what they say, end when it ends.
 
@@ -65,22 +69,20 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     """
     with interruptible() as interrupt:
         if go_on:
-            settings = options.settings_for(file or topic, pace=pace)
+            settings = options.settings_for(file or topic, pace=pace, plan=plan)
             cast = _former_cast(settings, pace)
             seats, choices = seated(cast.seats, settings, os.environ, dotenv(Path.cwd()))
             _introduce(seats, choices, settings)
             raise typer.Exit(_perform(settings, cast, interrupt, is_new=False))
         if topic is None:
             raise BadInput("what is the dialog to be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
-        settings = options.settings_for(file, pace=pace)
-        wanted = Wanted(
-            topic, question, question_file, agents, agent, max_turns, timeout, first, context, step, template, budget
-        )
-        settings, cast = _new_cast(settings, wanted, pace or "", replace=replace)
+        settings = options.settings_for(file, pace=pace, plan=plan)
+        wanted = Wanted.of(locals())
+        settings, cast = new_cast(settings, wanted, pace or "", replace=replace)
         raise typer.Exit(_perform(settings, cast, interrupt, is_new=True))
 
 
-def _new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) -> tuple[Settings, Cast]:
+def new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) -> tuple[Settings, Cast]:
     """Choose who plays, file and ports, write the dialog, keep the cast."""
     seats, choices = seated(wanted.seats(), settings, os.environ, dotenv(Path.cwd()))
     _try_backends(seats, choices, settings)
@@ -92,13 +94,15 @@ def _new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) -
     if not explicit and ports != usual_ports(seats):
         own = Path(tempfile.gettempdir()) / f"claude-dialog-{opening.dialog}.md"
         remark(plain(f"note: {DEFAULT_FILE} or its ports are in use; this dialog has a file of its own"))
-        settings = options.settings_for(str(own), pace=pace or None)
+        settings = options.settings_for(str(own), pace=pace or None, plan=settings.plan)
     elif daemons(settings, settings.file):
         _busy(settings)
     copy = create(options.log_of(settings), settings, opening, replace=replace)
     if copy is not None:
         remark(plain(f"note: the dialog that stood there is kept as {copy}"))
     _introduce(seats, choices, settings)
+    for warning in warnings(opening):
+        remark(plain(f"warning: {warning}"))
     if text := estimate_of(opening, seats, choices, settings, {}):
         remark(plain(text))
     cast = Cast(opening.dialog, seats, pace).with_ports(ports)
@@ -275,4 +279,6 @@ def _close(show: Live, interrupt: Interrupt) -> int:
     outcome, turns = dialog.state.outcome, dialog.state.number
     how = ended(outcome) if outcome else "not ended"
     show.say(f"{how} (turn {turns} was the last)\nfile   {show.settings.file}")
+    if (page := leave(show.settings, dialog)) is not None:
+        show.say(f"plan   {page}")
     return INTERRUPTED if interrupt.is_set() else exit_code(outcome)

@@ -11,14 +11,15 @@ from typing import Any
 from dialogd.cli.client import health, in_parallel
 from dialogd.cli.terminal import line
 from dialogd.protocol.decide import Clock, Wait, decide
-from dialogd.protocol.model import ANY, USER, Dialog, Outcome
+from dialogd.protocol.model import ANY, USER
+from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.units import in_words
 from dialogd.registry import Running
 
 
 def exit_code(outcome: Outcome | None) -> int:
-    """0 for a dialog that goes on or ended in consensus, 1 for one that ended in an error, 4 for any other end."""
-    if outcome is None or outcome.name == "CONSENSUS_REACHED":
+    """0 for a dialog that goes on, or ended as its rule decides; 1 for one that ended in an error, 4 for other ends."""
+    if outcome is None or outcome.name in ("CONSENSUS_REACHED", "DECIDED"):
         return 0
     return 1 if outcome.failed else 4
 

@@ -1,4 +1,4 @@
-"""The person's commands: say, pause, resume, retry, skip; written into the file, then told to the daemons."""
+"""The person's commands: say, pause, resume, retry, skip, word; written into the file, then told to the daemons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from dialogd.cli.client import daemons, notify
 from dialogd.cli.situation import ended
 from dialogd.cli.terminal import plain, show
 from dialogd.logfile import LogFile
-from dialogd.protocol.model import USER, Dialog
+from dialogd.protocol.model import USER
+from dialogd.protocol.state import Dialog
 from dialogd.settings import Settings
 
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads standard input.")]
@@ -25,6 +26,7 @@ Budget = Annotated[
     str | None, typer.Option("--budget", metavar="AMOUNT", help="Set the dialog's budget: $4, 500k tokens.")
 ]
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent, such as B.")]
+Speaker = Annotated[str, typer.Argument(metavar="[ID]", help="Who asks. Default: you.", show_default=False)]
 
 
 def say(
@@ -69,6 +71,16 @@ def retry(agent: AgentId, file: options.FileOption = None) -> None:
 def skip(agent: AgentId, file: options.FileOption = None) -> None:
     """Pass over an agent that owes a turn: the next one speaks."""
     _control(file, agent, person.skip, "passed over")
+
+
+def word(agent: Speaker = USER, file: options.FileOption = None) -> None:
+    """Ask for the word, for yourself or an agent, in a dialog whose order is free; who asks first speaks first."""
+    settings, log, before = _open(file)
+    after = person.word(log, agent)
+    queue = after.state.queue
+    what = "it was asked for already" if queue == before.state.queue else f"{queue[-1]} asks for the word"
+    ahead = ", ".join("you" if who == USER else who for who in queue)
+    _done(settings, after, what.replace(f"{USER} asks", "you ask") + (f"; in line: {ahead}" if len(queue) > 1 else ""))
 
 
 def _control(file: str | None, agent: str, act: Callable[[LogFile, str], Dialog], what: str) -> None:

@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from dialogd.cli import options
+from dialogd.cli import options, procedure
 from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.situation import Situation
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.errors import NotRunning
+from dialogd.person import now
+from dialogd.protocol import lifecycle
 from dialogd.protocol.money import standing
 from dialogd.protocol.signals import signals
 from dialogd.registry import Running
@@ -73,6 +75,8 @@ def _facts(situation: Situation) -> dict[str, object]:
         "dialog": dialog.id,
         "topic": dialog.header.topic,
         "phase": situation.phase,
+        "lifecycle": lifecycle.phase(dialog),
+        "allowed": list(lifecycle.allowed(dialog)),
         "turn": state.number,
         "max_turns": state.limits.max_turns,
         "turns_counted": state.counted,
@@ -83,6 +87,8 @@ def _facts(situation: Situation) -> dict[str, object]:
         "agents": [{"id": a.id, "name": a.name, "url": a.url} for a in dialog.header.agents],
         "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog)],
+        "convergence": lifecycle.assessed(dialog),
+        "rules": procedure.facts(dialog, now()),
         "warnings": list(dialog.header.warnings),
         "secrets_redacted": _secrets(situation),
     }
@@ -100,11 +106,13 @@ def _text(situation: Situation) -> str:
     rows = [
         ("file", f"{situation.file} (dialog {dialog.id})"),
         ("turns", situation.turn_line() + ("" if dialog.state.outcome else f", next: {whose}")),
-        ("state", situation.phase),
+        ("state", f"{situation.phase} ({procedure.allowance(dialog)})"),
         *(("", reason) for reason in situation.reasons()),
+        *procedure.rows(dialog, now()),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         *([("secrets", f"{hidden} taken out of replies")] if (hidden := _secrets(situation)) else []),
         *([("budget", spent)] if (spent := standing(dialog.state)) else []),
+        *procedure.signal_row(dialog),
         *(("noticed", signal.text) for signal in signals(dialog)),
         *(("warning", warning) for warning in dialog.header.warnings),
     ]

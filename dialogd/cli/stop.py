@@ -6,12 +6,14 @@ import os
 import signal
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from dialogd import person
 from dialogd.archive import archive
 from dialogd.cli import options
 from dialogd.cli.client import ask, daemons, in_parallel
+from dialogd.cli.plan import leave
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.errors import DialogdError, NotRunning
 from dialogd.registry import Running
@@ -88,4 +90,6 @@ def _close(settings: Settings, file: Path, *, served: bool) -> bool:
         return False
     name = dialog.state.outcome.name if dialog.state.outcome else "open"
     show(plain(f"{file} [{name}], copied to {copy}"))
+    if name == "STOPPED" and (page := leave(replace(settings, file=file), dialog)) is not None:
+        show(plain(f"plan {page}"))
     return True

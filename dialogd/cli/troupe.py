@@ -70,7 +70,7 @@ class Troupe:
     def _spawn(self, seat: Seat) -> Child:
         flags: dict[str, object] = {
             "port": seat.port, "backend": seat.backend, "model": seat.model, "command": seat.command,
-            "project": seat.project, "pace": self.cast.pace,
+            "project": seat.project, "pace": self.cast.pace, "no_plan": not self.settings.plan,
         }  # fmt: skip
         urls = {s.id: f"http://localhost:{s.port}" for s in self.cast.seats if s.id != seat.id}
         output = StateDir(self.settings.state_dir).dialog(self.settings.file) / f"{seat.id}.out"

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import is_outcome, outside_fences, tolerant
-from dialogd.protocol.model import ALL, ANY, USER, Condition, Entry, Header, Mark, State
+from dialogd.protocol.model import ALL, ANY, USER, Condition, Entry, Header, Mark
+from dialogd.protocol.state import State
 from dialogd.protocol.text import unescape
 
 HEADING = re.compile(

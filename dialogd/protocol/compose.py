@@ -5,14 +5,21 @@ The order is part of the format: clean, redact, lift marks, rule, cut; `grammar.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
+from dialogd.protocol.consent import next_ref
+from dialogd.protocol.fold import fold
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, read_reply
-from dialogd.protocol.model import SYSTEM, Agent, Debt, Dialog, Mark
-from dialogd.protocol.order import next_agent
+from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Frame, Mark
+from dialogd.protocol.onward import Step, onward
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
+from dialogd.protocol.roster import judge, speakers
+from dialogd.protocol.rounds import CONTRIBUTIONS
+from dialogd.protocol.settle import counted, end_of
+from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import clean, one_line
 from dialogd.protocol.verdict import Ruling, rule
 
@@ -28,10 +35,13 @@ class Written:
     overflow: str = ""
 
 
-def received(text: str) -> tuple[Reply, int]:
-    """A raw reply, cleaned, redacted and read; with the number of secrets that were taken out."""
+def received(text: str, kinds: Collection[str] = ()) -> tuple[Reply, int]:
+    """A raw reply, cleaned, redacted and read; with the number of secrets that were taken out.
+
+    `kinds` are the dialog's own kinds of contribution.
+    """
     safe, secrets = redact(clean(text))
-    return read_reply(safe), secrets
+    return read_reply(safe, tuple(kinds)), secrets
 
 
 def agent_turn(
@@ -57,8 +67,9 @@ def agent_turn(
     number = dialog.state.number + 1
     marks = ruling.marks
     if ruling.outcome:
-        marks = (*marks, Mark(ruling.outcome))
-        if ruling.outcome in ("CONSENSUS_REACHED", "DEADLOCK"):
+        is_said = ruling.outcome in ("MAX_TURNS_REACHED", "MAX_TIME_REACHED") and not dialog.header.rules.is_plain
+        marks = (*marks, Mark(ruling.outcome, ruling.why if is_said else ""))
+        if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
             body = "\n\n".join(part for part in (body, closing_lines(number, duration, ruling.why)) if part)
     draft = Draft(
         by=agent.id,
@@ -98,20 +109,68 @@ def error_note(dialog: Dialog, agent: str, cause: str, fix: str, attributes: tup
     if {a.id for a in dialog.header.agents} <= failed and len(dialog.header.agents) > 1:
         marks = (mark, Mark("STOPPED", "error: every agent failed"))
         return Draft(SYSTEM, "System", marks=marks, attributes=attributes)
-    return Draft(SYSTEM, "System", marks=(mark,), turn=_passed_on(dialog, agent), attributes=attributes)
+    return _note(passed_on(dialog, agent, mark), (mark,), attributes)
 
 
 def stall_note(dialog: Dialog, agent: str, at: str) -> Draft:
     """The note that says an agent gave no answer in time; among more than two the turn goes on."""
-    turn = _passed_on(dialog, agent) if len(dialog.header.agents) > 2 else None
-    return Draft(SYSTEM, "System", marks=(Mark("STALLED", agent),), turn=turn, attributes=(("at", at),))
+    seal = dialog.state.seal(agent)
+    mark = Mark("STALLED", f"{agent} | its seal in {seal.entry} is void: the text did not come" if seal else agent)
+    if len(dialog.header.agents) <= 2 and dialog.header.rules.order != "parallel" and seal is None:
+        return Draft(SYSTEM, "System", marks=(mark,), attributes=(("at", at),))
+    return _note(passed_on(dialog, agent, mark), (mark,), (("at", at),))
 
 
-def _passed_on(dialog: Dialog, agent: str) -> tuple[str, ...]:
-    """Whose turn it is when `agent` is passed over: the rest of the round, else the next; between two the person."""
-    rest = tuple(who for who in dialog.state.owing if who != agent)
+def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Step:
+    """How it goes on when a note with `mark` passes over `agent`: the rest of the round, else what comes next.
+
+    Between two agents the person is next, but in rounds: there one's failure does not stop the other.
+    """
+    header, state = dialog.header, dialog.state
+    rest = tuple(who for who in state.owing if who != agent)
     if rest:
-        return rest
-    if len(dialog.header.agents) <= 2:
-        return ("USER",)
-    return (next_agent(dialog.header, dialog.state, agent),)
+        return Step(turn=rest)
+    is_pair = len(header.agents) <= 2 and header.rules.order != "parallel" and mark.name != "SKIP"
+    if is_pair or agent == judge(header):
+        return Step(turn=(USER,))
+    by = USER if mark.name == "SKIP" else SYSTEM
+    note = Entry("", 0, by, "", "", (mark,), (), Condition.SOUND, "", 0, 0, 0, frame=Frame(by, "", 0, "", ""))
+    after = fold(header, state, note)
+    found = tuple(counted(dialog, agent, after)) if header.rules.verdict == "vote" else ()
+    outcome, why = end_of(header, found)
+    if outcome:
+        return Step(found, outcome=outcome, why=why)
+    step = onward(header, state, after, agent)
+    return replace(step, marks=(*found, *step.marks))
+
+
+def _note(step: Step, marks: tuple[Mark, ...], attributes: tuple[tuple[str, str], ...]) -> Draft:
+    """A daemon's note that goes on as `step` says."""
+    marks = (*marks, *step.marks, *((Mark(step.outcome, step.why),) if step.outcome else ()))
+    return Draft(SYSTEM, "System", marks=marks, turn=step.turn, attributes=attributes)
+
+
+def sealed_note(agent: Agent, debt: Debt, sha: str, at: str, *, could_read: bool) -> Draft:
+    """The note by which an agent binds itself to an answer that nobody has seen yet."""
+    mark = Mark("SEALED", f"{sha} | could read files" if could_read else sha)
+    return Draft(agent.id, agent.name, marks=(mark,), attributes=(("re", debt.re), ("at", at)))
+
+
+def closing_note(dialog: Dialog, why: str, at: str) -> Draft:
+    """The note that asks everybody for a last word; those who owe a turn give it with that."""
+    able = tuple(who for who in speakers(dialog.header) if who not in dialog.state.failed)
+    mark = Mark("CLOSING", why)
+    if not able:
+        return Draft(SYSTEM, "System", marks=(Mark("MAX_TIME_REACHED", why),), attributes=(("at", at),))
+    return Draft(SYSTEM, "System", marks=(mark,), turn=able, attributes=(("at", at),))
+
+
+def raising_note(dialog: Dialog, turn: int, cited_by: Sequence[int], at: str) -> Draft:
+    """The note that makes a point a proposal, because several contributions refer to it."""
+    entry = dialog.entry(str(turn))
+    typed = next((m.fields[-1] for m in entry.marks if m.name in CONTRIBUTIONS), "") if entry else ""
+    text = one_line(typed or (entry.body.strip() if entry else ""), 300)
+    who = f"turn {turn} of {entry.by}" if entry else f"turn {turn}"
+    said = f"{text} | {who}, referred to in turns {', '.join(map(str, cited_by))}"
+    marks = (Mark("PROPOSAL", said, next_ref(dialog.state)), Mark("RE", str(turn)))
+    return Draft(SYSTEM, "System", marks=marks, attributes=(("at", at),))

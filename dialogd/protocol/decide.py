@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dialogd.protocol.compose import stall_note
-from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Debt, Dialog, Mark, Outcome
+from dialogd.protocol.compose import closing_note, raising_note, stall_note
+from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Mark
 from dialogd.protocol.money import Estimate, reached
 from dialogd.protocol.render import Draft
-from dialogd.protocol.units import in_words
+from dialogd.protocol.rounds import to_raise
+from dialogd.protocol.state import Debt, Dialog, Outcome
+from dialogd.protocol.units import in_words, seconds_between
 
 UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it
 STALL_GRACE = 60.0  # seconds a peer waits beyond the timeout before it calls an agent stalled
@@ -135,19 +137,66 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
     elif dialog.size >= state.limits.max_size:
         mark = Mark("MAX_SIZE_REACHED", f"the limit of {state.limits.max_size:,} bytes")
     else:
-        return None
+        return _time(dialog, clock) or _raised(dialog, clock)
     return _end(mark, clock)
+
+
+def time_left(dialog: Dialog, at: str) -> float | None:
+    """Seconds until `Max Time` is over at wall time `at`; None without such a limit, or without a beginning."""
+    state = dialog.state
+    if state.limits.max_time is None:
+        return None
+    first = next((e.frame.at for e in dialog.entries if e.frame and e.frame.at), "")
+    for began in (state.began, dialog.header.started, first):
+        passed = seconds_between(began, at)
+        if passed is not None:
+            return state.limits.max_time - passed
+    return None
+
+
+def _time(dialog: Dialog, clock: Clock) -> Action | None:
+    """Once the time is over, one last round sums up what there is."""
+    state = dialog.state
+    left = time_left(dialog, clock.at)
+    if left is None or left > 0 or state.closing or not state.spoken:
+        return None
+    note = closing_note(dialog, f"the time limit of {in_words(state.limits.max_time or 0.0)}", clock.at)
+    return Write(note, "the time is over; one last round")
+
+
+def _raised(dialog: Dialog, clock: Clock) -> Action | None:
+    """A point that enough contributions refer to becomes a proposal."""
+    found = to_raise(dialog.state) if dialog.header.rules.board is not None else ()
+    if not found:
+        return None
+    turn, *cited_by = found
+    return Write(raising_note(dialog, turn, cited_by, clock.at), f"turn {turn} has become a proposal")
 
 
 def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
     mine = dialog.state.debt(me)
     if mine is not None:
+        if (sealed := _sealed(dialog, me, clock)) is not None:
+            return sealed
         if (stop := _budget(dialog, me, clock)) is not None:
             return stop
         if clock.rest < clock.pace and dialog.last is not None and dialog.last.by != USER:
             return Wait("pace", f"leaves {clock.pace:g} s between turns", clock.pace - clock.rest)
         return Reply(mine)
     return _others(dialog, clock)
+
+
+def _sealed(dialog: Dialog, me: str, clock: Clock) -> Action | None:
+    """In a sealed round, an agent that has sealed its answer waits until all have."""
+    mine = dialog.state.debt(me)
+    if mine is None or mine.is_ready or dialog.state.seal(me) is None:
+        return None
+    unsealed = [who for who in dialog.state.owing if dialog.state.seal(who) is None]
+    action = _others(dialog, clock)
+    if isinstance(action, Write):
+        return action
+    seconds = action.seconds if isinstance(action, Wait) else None
+    return Wait("sealed", f"sealed its answer; waiting for {', '.join(unsealed)} to seal theirs", seconds)
 
 
 def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
@@ -178,8 +227,9 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
     overdue = state.limits.timeout + STALL_GRACE
     soonest: float | None = None
     for debt in state.debts:
-        age = clock.ages.get(debt.key, 0.0)
-        if debt.agent in (USER, ANY) or debt.stalled:
+        age = clock.ages.get(debt.timer, 0.0)
+        is_waiting = state.seal(debt.agent) is not None and not debt.is_ready
+        if debt.agent in (USER, ANY) or debt.stalled or is_waiting:
             continue
         if age >= overdue and debt.agent not in clock.working:
             return Write(stall_note(dialog, debt.agent, clock.at), f"{debt.agent} gave no answer in {in_words(age)}")

@@ -6,45 +6,34 @@ so the same rules number and sign for them here.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
-from dialogd.protocol import units
-from dialogd.protocol.hashing import digest
-from dialogd.protocol.marks import is_outcome, same_text, summary_of
-from dialogd.protocol.model import (
-    ANY,
-    USER,
-    Condition,
-    Debt,
-    Entry,
-    Header,
-    Limits,
-    Mark,
-    Outcome,
-    Proposal,
-    Standing,
-    State,
-)
+from dialogd.protocol import consent, polls, rounds, units
+from dialogd.protocol.marks import is_outcome
+from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark
 from dialogd.protocol.money import accounted
-from dialogd.protocol.order import next_agent
+from dialogd.protocol.order import following
+from dialogd.protocol.state import Debt, Outcome, Seal, State
 
 
 def fold(header: Header, state: State, entry: Entry) -> State:
     """The state after `entry`. Damaged and unfinished entries only count as notes, but for the person's controls."""
     if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
-        state = replace(state, notes=state.notes + 1)
+        state = state.but(notes=state.notes + 1)
         # What paused the dialog goes on doing so while the person types below it.
         is_typing = entry.condition is Condition.UNFINISHED and state.outcome is None
         return _controls(header, state, entry) if is_typing else state
     number, notes = (entry.number, 0) if entry.is_turn else (state.number, state.notes + 1)
-    state = accounted(header, replace(state, number=number, notes=notes), entry)
+    state = accounted(header, state.but(number=number, notes=notes), entry)
     if entry.by == USER:
-        return _person(header, state, entry)
-    if entry.is_turn:
-        return _agent(header, state, entry)
-    return _system(header, state, entry)
+        state = _person(header, state, entry)
+    elif entry.is_turn:
+        state = _agent(header, state, entry)
+    else:
+        state = _system(header, state, entry)
+    return _unsealed(state) if state.seals else state
 
 
 def ending(entry: Entry) -> Mark | None:
@@ -57,165 +46,181 @@ def ending(entry: Entry) -> Mark | None:
 def _person(header: Header, state: State, entry: Entry) -> State:
     state = _controls(header, state, entry)
     if entry.is_turn:
-        state = replace(state, debts=(), standing=None, deadlock=(), question="", asker="", failed=frozenset())
+        state = _spoken_to(state, entry)
         if state.outcome is not None and ending(entry) is None:
-            state = replace(state, outcome=None, base=entry.number - 1)
+            state = _reopened(state, entry)
     elif entry.turn is not None:
-        state = replace(state, debts=_without(state, USER), question="", asker="")
+        state = state.but(debts=_without(state, USER), question="", asker="")
     return _last_word(state, entry)
+
+
+def _spoken_to(state: State, entry: Entry) -> State:
+    """What a person's turn clears: debts, signatures, votes, calls for a deadlock, and the round that was under way."""
+    return state.but(
+        debts=(),
+        standing=None,
+        deadlock=(),
+        question="",
+        asker="",
+        failed=frozenset(),
+        spoke=frozenset(),
+        passed=frozenset(),
+        is_quiet=False,
+        polls=tuple(replace(poll, ballots=(), heard=frozenset(), turn=entry.number) for poll in state.polls),
+        escalated="",
+        escalation="",
+        red_team="",
+        judged=(),
+        closing="",
+    )
+
+
+def _reopened(state: State, entry: Entry) -> State:
+    """A person's new turn after the end: everything that is limited counts anew."""
+    return state.but(
+        outcome=None,
+        base=entry.number - 1,
+        rounds=0,
+        turns_of=MappingProxyType({}),
+        contributed=0,
+        in_round=MappingProxyType({}),
+        polls=(),
+        failed_votes=0,
+        is_tested=False,
+        began=_at(entry),
+    )
+
+
+def _at(entry: Entry) -> str:
+    return entry.frame.at if entry.frame is not None else ""
 
 
 def _controls(header: Header, state: State, entry: Entry) -> State:
     """What only the person may say: pause, limits, skip, retry."""
+    state = rounds.asked(header, state, entry) if entry.marks else state
     for mark in entry.marks:
         who = mark.value.split(" ")[0]
         if mark.name in ("PAUSED", "RESUMED"):
-            state = replace(state, paused=mark.name == "PAUSED")
+            state = state.but(paused=mark.name == "PAUSED")
         elif mark.name == "LIMIT":
-            state = replace(state, limits=limit(state.limits, mark.value)[0])
+            state = state.but(limits=limit(state.limits, mark.value)[0])
         elif mark.name == "SKIP" and header.agent(who):
-            state = replace(state, debts=_without(state, who, USER), last_agent=who)
+            state = rounds.over(header, state.but(debts=_without(state, who, USER), last_agent=who), who)
             if entry.turn is None and not state.debts:
-                state = _open(state, entry, (next_agent(header, state, who),))
+                state = _open(state, entry, following(header, state, who))
         elif mark.name == "RETRY" and header.agent(who):
-            state = replace(state, debts=_without(state, who, USER), failed=state.failed - {who})
+            state = state.but(debts=_without(state, who, USER), failed=state.failed - {who})
             state = _open(state, entry, (who,))
     return state
 
 
 def _agent(header: Header, state: State, entry: Entry) -> State:
     by_hand = entry.frame is None
-    state = replace(
-        state,
+    state = state.but(
         debts=() if by_hand else _without(state, entry.by, ANY),
         failed=state.failed - {entry.by},
         last_agent=entry.by,
         spoken=True,
     )
-    state = _positions(state, entry)
+    state = rounds.spoken(header, state, entry)
+    state = _ways(header, state, entry)
     asked = entry.mark("QUESTION_FOR_USER")
     if asked is not None:
-        state = replace(state, question=asked.value or "(see above)", asker=entry.by)
+        state = state.but(question=asked.value or "(see above)", asker=entry.by)
     return _last_word(state, entry)
 
 
-def _positions(state: State, entry: Entry) -> State:
-    """Proposals, signatures, objections and calls for a deadlock of one agent turn."""
-    state = replace(state, proposals=(*state.proposals, *_proposals(state, entry)))
-    if entry.mark("OBJECTION"):
-        state = replace(state, standing=None)
-    called = entry.mark("DEADLOCK") is not None
-    against = called or entry.mark("OBJECTION") is not None
-    proposed = entry.mark("CONSENSUS_PROPOSED")
-    if proposed is not None:
-        state = _propose(state, entry, proposed.ref, proposed.value)
-    elif entry.frame is None and entry.mark("CONSENSUS_REACHED") and entry.turn is not None and not against:
-        state = _asked_by_hand(state, entry)
-    if not against:
-        state = _sign(state, entry)
-    return replace(state, deadlock=(*_others(state.deadlock, entry.by), entry.by) if called else ())
-
-
-def _proposals(state: State, entry: Entry) -> Iterator[Proposal]:
-    """The entry's proposals; those typed by hand get the next free numbers."""
-    free = int(next_ref(state)[1:])
-    for mark in entry.all("PROPOSAL"):
-        ref = mark.ref or f"P{free}"
-        free = max(free, int(ref[1:]) + 1)
-        yield Proposal(ref, entry.by, mark.value, entry.id)
-
-
-def _asked_by_hand(state: State, entry: Entry) -> State:
-    summary = summary_of(entry.body)
-    if summary and (state.standing is None or digest(same_text(summary)) != state.standing.proposal.sha):
-        return _propose(state, entry, next_ref(state), digest(same_text(summary)))
-    if state.standing is not None and not state.standing.signed_by(entry.by):
-        signers = (*state.standing.signers, (entry.by, entry.number))
-        return replace(state, standing=replace(state.standing, signers=signers))
-    return state
-
-
-def _propose(state: State, entry: Entry, ref: str, sha: str) -> State:
-    proposal = Proposal(ref, entry.by, summary_of(entry.body) or entry.body, entry.id, sha)
-    replaced = state.standing.replaced + 1 if state.standing else 0
-    standing = Standing(proposal, ((entry.by, entry.number),), replaced)
-    return replace(state, proposals=(*state.proposals, proposal), standing=standing)
-
-
-def _sign(state: State, entry: Entry) -> State:
-    standing = state.standing
-    if standing is None or standing.signed_by(entry.by):
-        return state
-    if any(refers_to(mark, standing.proposal.ref) for mark in entry.all("AGREE")):
-        return replace(state, standing=replace(standing, signers=(*standing.signers, (entry.by, entry.number))))
-    return state
-
-
-# The numbers that a value begins with. One that is named later, as in "P2, simpler than P4", is not meant; and a yes
-# with a condition is not one.
-_REFS = re.compile(
-    r"[*_` ]*(?:(?:with|to|proposal|text) )*((?:P?\d{1,6}(?:(?: ?[,&+] ?| and )(?=P?\d))?)+)(?!\w)"
-    r"(?![*_`]*[ ,;:—–-]*(?:but|except|if|minus|not|once|only|partly|partially|provided|unless|without)\b)",
-    re.I,
-)
-
-
-def refers_to(mark: Mark, ref: str) -> bool:
-    """True when an AGREE, VOTE … mark names the proposal `ref`: `[AGREE: P4]`, `[AGREE: P1, P4 | because …]`."""
-    match = _REFS.match(mark.value)
-    return mark.ref == ref or (match is not None and ref in re.findall(r"P\d+", match[1].upper()))
+def _ways(header: Header, state: State, entry: Entry) -> State:
+    """What an agent's turn changes in texts, votes, decisions and findings."""
+    before = len(state.proposals)
+    state = consent.positions(header, state, entry)
+    state = polls.opened(header, state, state.proposals[before:], entry.number)
+    for part in (polls.voted, polls.judged, polls.decided, polls.escalated):
+        state = part(header, state, entry)
+    state = polls.reviewed(state, entry)
+    asks = entry.mark("RED_TEAM")
+    return state.but(red_team=asks.value) if asks is not None else state
 
 
 def _system(header: Header, state: State, entry: Entry) -> State:
     for mark in entry.marks:
         who = mark.fields[0]
         if mark.name == "AGENT_ERROR" and header.agent(who):
-            state = replace(state, debts=_without(state, who), failed=state.failed | {who}, last_agent=who)
+            state = state.but(debts=_without(state, who), failed=state.failed | {who}, last_agent=who)
+            state = rounds.over(header, state.but(escalated=_unless(state.escalated, who)), who)
         elif mark.name == "STALLED" and header.agent(who):
             if entry.turn is not None:
-                state = replace(state, debts=_without(state, who), last_agent=who)
+                state = rounds.over(header, state.but(debts=_without(state, who), last_agent=who), who)
             else:
                 debts = tuple(replace(d, stalled=True) if d.agent == who else d for d in state.debts)
-                state = replace(state, debts=debts)
+                state = state.but(debts=debts)
+        elif mark.name == "SEALED" and header.agent(entry.by) and entry.frame is not None:
+            state = _sealed(state, entry, who)
+        elif mark.name == "CLOSING":
+            state = state.but(closing=mark.value, spoke=frozenset(), passed=frozenset())
+    state = rounds.asked(header, state, entry)
+    if entry.mark("PROPOSAL") is not None:
+        state = _raised(header, state, entry)
+    state = polls.escalated(header, polls.decided(header, state, entry), entry)
     return _last_word(state, entry)
+
+
+def _unless(escalated: str, failed: str) -> str:
+    """What an agent that failed was to decide is the person's."""
+    return USER if escalated == failed and failed else escalated
+
+
+def _raised(header: Header, state: State, entry: Entry) -> State:
+    """A point that several contributions refer to, made a proposal by a daemon."""
+    before = len(state.proposals)
+    state = consent.proposed(state, entry)
+    state = polls.opened(header, state, state.proposals[before:], state.number)
+    return rounds.raised(state, entry)
+
+
+def _sealed(state: State, entry: Entry, sha: str) -> State:
+    """The state with an agent's seal; when the last of the round is there, waiting for the texts begins."""
+    re_ = entry.frame.re if entry.frame is not None else ""
+    seals = (*(seal for seal in state.seals if seal.agent != entry.by), Seal(entry.by, sha, entry.id, re_))
+    return state.but(seals=seals)
+
+
+def _unsealed(state: State) -> State:
+    """The state without the seals of closed debts; once all that are open are sealed, the texts may follow."""
+    owed = {(debt.agent, debt.re) for debt in state.debts}
+    seals = tuple(seal for seal in state.seals if (seal.agent, seal.re) in owed)
+    ready = bool(seals) and owed <= {(seal.agent, seal.re) for seal in seals}
+    debts = tuple(replace(debt, is_ready=ready) for debt in state.debts) if ready else state.debts
+    return state.but(seals=seals, debts=debts)
 
 
 def _last_word(state: State, entry: Entry) -> State:
     """Carry out how the entry ends: the dialog's end, or the debts its TURN line opens."""
     end = ending(entry)
     if end is not None:
-        return replace(state, outcome=Outcome(end.name, entry.by, entry.id, _reason(entry, end)), debts=())
+        return state.but(outcome=Outcome(end.name, entry.by, entry.id, _reason(entry, end)), debts=())
     if state.outcome is not None:
-        return replace(state, debts=())
+        return state.but(debts=())
     return _open(state, entry, entry.turn or ())
 
 
 def _reason(entry: Entry, end: Mark) -> str:
     """Why the dialog ended, in words, as far as the entry says it."""
-    decision = entry.mark("DECISION")
+    decisions = entry.all("DECISION")
+    decision = next((mark for mark in decisions if mark.fields[0] == "approved"), decisions[0] if decisions else None)
     if decision is not None:
-        return f"{decision.ref} {', '.join(decision.fields)}"
+        return f"{decision.ref} {', '.join(decision.fields)}".strip()
     return end.value
 
 
 def _open(state: State, entry: Entry, named: tuple[str, ...]) -> State:
     owing = {d.agent for d in state.debts}
     new = tuple(Debt(who, entry.id, entry.chain) for who in named if who not in owing)
-    return replace(state, debts=(*state.debts, *new)) if new else state
+    return state.but(debts=(*state.debts, *new)) if new else state
 
 
 def _without(state: State, *agents: str) -> tuple[Debt, ...]:
     return tuple(d for d in state.debts if d.agent not in agents)
-
-
-def _others(signers: tuple[str, ...], agent: str) -> tuple[str, ...]:
-    return tuple(s for s in signers if s != agent)
-
-
-def next_ref(state: State) -> str:
-    """The number that the next proposal gets: P1, P2 …"""
-    highest = max((int(p.ref[1:]) for p in state.proposals if p.ref[1:].isdigit()), default=0)
-    return f"P{highest + 1}"
 
 
 _READERS: Mapping[str, Callable[[str], float | units.Budget]] = {
@@ -224,6 +229,8 @@ _READERS: Mapping[str, Callable[[str], float | units.Budget]] = {
     "max_message": units.count,
     "max_size": units.size,
     "budget": units.budget,
+    "max_rounds": units.count,
+    "max_time": units.seconds,
 }
 
 

@@ -22,7 +22,8 @@ from dialogd.protocol.fold import ending, fold
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import canonical, outside_fences
-from dialogd.protocol.model import Condition, Dialog, Entry, Frame, Header, Mark, State
+from dialogd.protocol.model import Condition, Entry, Frame, Header, Mark
+from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import unescape
 
 _SEPARATORS = re.compile(rb"(?:[ \t\r]*\n|-{3,}[ \t\r]*\n)*")
@@ -264,19 +265,15 @@ def _is_whole(entry: Entry, *, cut: bool) -> bool:
 def _frame(match: re.Match[bytes]) -> Frame:
     attributes = match[4].decode("utf-8", "replace")
     known = dict(part.split("=", 1) for part in attributes.split(" ") if "=" in part)
+    named = {key: known.get(key, "") for key in ("re", "at", "ms", "calls", "model", "nonce", "usd")}
     return Frame(
         by=known["by"],
-        at=known.get("at", ""),
         size=int(known["bytes"]),
         sha=match[5].decode(),
         prev=known["prev"],
-        re=known.get("re", ""),
-        ms=known.get("ms", ""),
-        calls=known.get("calls", ""),
-        model=known.get("model", ""),
         tokens_in=known.get("in", ""),
         tokens_out=known.get("out", ""),
-        usd=known.get("usd", ""),
+        **named,
     )
 
 

@@ -16,8 +16,10 @@ from typing import Any, TypeVar
 
 from dialogd.protocol import units
 from dialogd.protocol.model import RESERVED, Agent, Header, Limits
+from dialogd.protocol.rules import PARALLEL_ROUNDS, Rules, read_rules
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 FIRST_PORT = 3001
 AGENT_ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
@@ -43,26 +45,39 @@ def read_header(text: str) -> Header:
     warnings: list[str] = []
     keys = _keys(text)
     budget, tokens = _value(keys, "budget", units.budget, units.NO_BUDGET, warnings, "none")
+    agents, setup = _agents(keys.get("agents", ""), warnings), _setup(text, warnings)
+    rules = read_rules(setup, [agent.id for agent in agents], warnings)
+    timeout = rules.board.contribution_timeout if rules.board else None
     limits = Limits(
         max_turns=_value(keys, "max turns", units.count, 20, warnings),
-        timeout=_value(keys, "timeout", units.seconds, 300.0, warnings),
+        timeout=_value(keys, "timeout", units.seconds, timeout or 300.0, warnings),
         max_message=_value(keys, "max message", units.count, 10_000, warnings),
         max_size=_value(keys, "max size", units.size, 1_000_000, warnings),
         budget=budget,
         tokens=tokens,
+        max_rounds=_value(keys, "max rounds", units.count, _rounds(rules), warnings, "no limit"),
+        max_time=_value(keys, "max time", units.seconds, None, warnings, "no limit"),
     )
     title = _TITLE.search(text)
     return Header(
         title=title[1].rstrip(" \t") if title else "",
         topic=keys.get("topic", ""),
-        agents=_agents(keys.get("agents", ""), warnings),
+        agents=agents,
         limits=limits,
         dialog=_dialog_id(keys.get("dialog", ""), warnings),
         started=keys.get("started", ""),
-        setup=_setup(text, warnings),
+        setup=setup,
+        rules=rules,
         warnings=tuple(warnings),
         text=text,
     )
+
+
+def _rounds(rules: Rules) -> int | None:
+    """How many rounds there are unless the header says so; None: no limit."""
+    if rules.order == "parallel":
+        return PARALLEL_ROUNDS
+    return rules.board.round_limit if rules.board else None
 
 
 def _keys(text: str) -> dict[str, str]:
@@ -78,8 +93,8 @@ def _keys(text: str) -> dict[str, str]:
 
 
 def _value(
-    keys: dict[str, str], name: str, read: Callable[[str], T], default: T, warnings: list[str], said: str = ""
-) -> T:
+    keys: dict[str, str], name: str, read: Callable[[str], U], default: T, warnings: list[str], said: str = ""
+) -> T | U:
     text = keys.get(name)
     if text is None:
         return default

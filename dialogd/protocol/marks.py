@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dialogd.protocol.loose import CAREFUL, closes_early, could_be, loose, visible
 from dialogd.protocol.model import OUTCOMES, Mark
+from dialogd.protocol.wording import is_attributed, is_denied, is_qualified
 
 
 class Who(enum.Flag):
@@ -39,27 +41,38 @@ _A, _D, _P = Who.AGENT, Who.DAEMON, Who.PERSON
 
 MARKS = MappingProxyType(
     {
-        "PROPOSAL": Kind(_A, "something to decide; the daemon writes its number"),
+        "PROPOSAL": Kind(_A | _D, "something to decide; the daemon writes its number"),
         "IDEA": Kind(_A, "a thought, not yet a proposal"),
         "CRITIQUE": Kind(_A, "what is weak in something said"),
         "QUESTION": Kind(_A, "asked of the other agents"),
         "EVIDENCE": Kind(_A, "a fact, with its source"),
         "SYNTHESIS": Kind(_A, "several points brought together"),
+        "KIND": Kind(_A, "a contribution of a kind that this dialog has of its own: `RESULTS | text`"),
         "RE": Kind(_A, "what this answers: turns and proposals"),
         "CONFIDENCE": Kind(_A, "how sure the agent is, 0 to 1"),
         "AGREE": Kind(_A, "accepts a proposal; over the consensus text it is a signature"),
         "OBJECTION": Kind(_A, "a reason against; clears the signatures"),
+        "RESERVATION": Kind(_A, "the strongest objection that a signer still has; the signature stands"),
         "CONCEDE": Kind(_A, "gives up a point, with the reason"),
         "PASS": Kind(_A, "nothing to add; never a yes"),
         "VOTE": Kind(_A, "approve, reject or abstain on a proposal"),
         "DECIDE": Kind(_A, "asks for a decision on a proposal"),
-        "DECISION": Kind(_D, "what was decided, by which method, on which evidence"),
+        "DECISION": Kind(_D, "what was decided, by which method, on which evidence, and why"),
+        "REFUSED": Kind(_D, "a mark that did not count, and why"),
+        "SEALED": Kind(_D, "the hash of an answer that follows once all have sealed theirs"),
+        "RED_TEAM": Kind(_D, "agreement came at once: the next turn argues against it before it counts"),
+        "PHASE": Kind(_D, "the phase that begins"),
+        "CLOSING": Kind(_D, "why one last round sums up what there is"),
+        "DECIDED": Kind(_D, "the rule of this dialog decided: it ends"),
         "DIGEST": Kind(_D, "sums up turns for the agents whose window they no longer fit: author, turns, cost"),
         "CONSENSUS_PROPOSED": Kind(_D, "the exact text, by its hash, that the others may sign"),
         "CONSENSUS_REACHED": Kind(_A | _D | _P, "everyone agreed to the same text: the dialog ends"),
         "DEADLOCK": Kind(_A | _D | _P, "no agreement is in sight; ends the dialog when every agent says so"),
         "QUESTION_FOR_USER": Kind(_A, "the dialog waits for the person"),
-        "MAX_TURNS_REACHED": Kind(_D, "the turn limit ended the dialog"),
+        "CRUX": Kind(_A, "the one question on which a disagreement turns"),
+        "EXPERIMENT": Kind(_A, "the cheapest test that would settle it"),
+        "MAX_TURNS_REACHED": Kind(_D, "the limit of turns or rounds ended the dialog"),
+        "MAX_TIME_REACHED": Kind(_D, "the time limit ended the dialog"),
         "BUDGET_REACHED": Kind(_D, "the budget ended the dialog"),
         "MAX_SIZE_REACHED": Kind(_D, "the size limit ended the dialog"),
         "STOPPED": Kind(_D | _P, "somebody or an error stopped the dialog"),
@@ -67,13 +80,14 @@ MARKS = MappingProxyType(
         "AGENT_ERROR": Kind(_D, "an agent failed: who, cause, fix"),
         "PAUSED": Kind(_P, "agents finish their turn and wait"),
         "RESUMED": Kind(_P, "agents go on"),
-        "LIMIT": Kind(_P, "changes a limit: max_turns, timeout, max_message, max_size, budget"),
+        "LIMIT": Kind(_P, "changes a limit: max_turns, max_rounds, max_time, timeout, max_message, max_size, budget"),
         "STRIKE": Kind(_P, "withdraws a turn"),
         "VETO": Kind(_P, "rules a proposal out"),
         "SKIP": Kind(_P, "passes over an agent that owes a turn"),
         "RETRY": Kind(_P, "asks an agent once more"),
         "TO": Kind(_A, "hands the word on, where the order allows it"),
-        "ESCALATE": Kind(_A, "to the moderator, else to the person"),
+        "WORD": Kind(_D | _P, "asks for the word, where the order is free"),
+        "ESCALATE": Kind(_A | _D, "to the moderator, else to the person"),
     }
 )
 
@@ -165,16 +179,49 @@ class Reply:
         return any(m.name == name for m in self.marks)
 
 
-def read_reply(text: str) -> Reply:
-    """Lift the marks that an agent may use out of its reply; everything else stays text."""
+def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
+    """Lift the marks that an agent may use out of its reply; everything else stays text.
+
+    `kinds` are this dialog's own kinds of contribution: `[RESULTS: text]` is lifted as `[KIND: RESULTS | text]`.
+    """
     lines = text.split("\n")
-    found: dict[int, Mark] = {}
-    for index, line in outside_fences(lines, forgiving=False):
-        mark = tolerant(line)
-        if mark is not None and Who.AGENT in MARKS[mark.name].who:
-            found[index] = mark
+    found: dict[int, tuple[Mark, ...]] = {}
+    known = MARKS.keys() | set(kinds)
+    for index, line in visible(outside_fences(lines, forgiving=False)):
+        marks = tuple(_of_kind(mark) for mark in _lifted(line, known))
+        if any(mark.name in CAREFUL for mark in marks) and _is_doubtful(lines, index, marks):
+            continue
+        if marks and all(Who.AGENT in MARKS[mark.name].who for mark in marks):
+            found[index] = marks
     body = _without(lines, found)
-    return Reply(body, tuple(dict.fromkeys(found.values())), summary_of(body))
+    return Reply(body, tuple(dict.fromkeys(mark for marks in found.values() for mark in marks)), summary_of(body))
+
+
+def _lifted(line: str, known: Container[str]) -> tuple[Mark, ...]:
+    """The marks that a line of a reply consists of. What decides something is read only where nothing follows it."""
+    if not could_be(line):
+        return ()
+    mark = tolerant(line)
+    is_plain = mark is not None and not closes_early(mark.value)
+    if mark is not None and is_plain and not (mark.name in CAREFUL and "~~" in line):
+        return (mark,)
+    marks = loose(line, known)
+    return marks or ((mark,) if mark is not None and mark.name not in CAREFUL else ())
+
+
+def _is_doubtful(lines: Sequence[str], at: int, marks: Sequence[Mark]) -> bool:
+    """True when the lines around marks that decide something take them back, or say that they are another's."""
+    before = next((line for line in reversed(lines[max(at - 2, 0) : at]) if line.strip()), "")
+    after = next((line for line in lines[at + 1 : at + 3] if line.strip()), "")
+    denied = any(mark.name == "CONSENSUS_REACHED" and is_denied(mark.value) for mark in marks)
+    return denied or is_qualified(after) or is_attributed(before)
+
+
+def _of_kind(mark: Mark) -> Mark:
+    """A mark whose name is a kind of this dialog, as the KIND that it is."""
+    if mark.name in MARKS:
+        return mark
+    return Mark("KIND", f"{mark.name} | {mark.value}" if mark.value else mark.name, mark.ref)
 
 
 def summary_of(body: str) -> str:
@@ -188,6 +235,13 @@ def summary_of(body: str) -> str:
     if start is None:
         return ""
     return "\n".join(part for part in (first, "\n".join(lines[start + 1 :]).strip("\n")) if part)
+
+
+def prose(body: str) -> str:
+    """A hand-written body without the lines that are marks."""
+    lines = body.split("\n")
+    marks = {index for index, line in outside_fences(lines, forgiving=True) if tolerant(line) is not None}
+    return _without(lines, marks) if marks else body
 
 
 def same_text(text: str) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
 from typing import TypeVar
 
-from dialogd.protocol.model import SYSTEM, USER, Entry, Header, Limits, State
+from dialogd.protocol.model import SYSTEM, USER, Entry, Header, Limits
 from dialogd.protocol.spent import Spent, account
+from dialogd.protocol.state import State
 from dialogd.protocol.units import dollars
 
 N = TypeVar("N", int, float)
@@ -38,7 +39,7 @@ def accounted(header: Header, state: State, entry: Entry) -> State:
         return state
     frame = entry.frame
     so_far = state.spent.get(payer, Spent()).plus(account(frame.tokens_in, frame.tokens_out, frame.usd))
-    return replace(state, spent=MappingProxyType({**state.spent, payer: so_far}))
+    return state.but(spent=MappingProxyType({**state.spent, payer: so_far}))
 
 
 def _payer(header: Header, entry: Entry) -> str | None:

@@ -1,32 +1,74 @@
-"""Who speaks next."""
+"""Who speaks next.
+
+alternate    in the order of the header
+round-robin  in the order of the roles' priority, highest first
+priority     whose weight, times the turns it has waited, is highest: nobody waits for ever
+free         whom the word was handed to or who asked for it, else who spoke longest ago
+parallel     everybody at once: a round
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from dialogd.protocol.model import ANY, USER, Header, State
+from dialogd.protocol.model import USER, Header
+from dialogd.protocol.roster import speakers
+from dialogd.protocol.state import State
+
+
+def following(header: Header, state: State, after: str) -> tuple[str, ...]:
+    """Whom the order names after a turn of `after`; agents whose last entry is an error are passed over.
+
+    An unknown `after` means that the order begins. Gives USER when no agent is left to ask.
+    """
+    all_ = speakers(header)
+    able = [who for who in all_ if who not in state.failed]
+    if not able:
+        return (USER,)
+    if len(all_) == 1:
+        return (all_[0],) if after != all_[0] or state.limits.max_rounds is not None else (USER,)
+    if header.rules.order == "parallel":
+        return tuple(able) if len(able) > 1 or after != able[0] else (USER,)
+    return (_single(header, state, all_, after),)
+
+
+def _single(header: Header, state: State, all_: Sequence[str], after: str) -> str:
+    match header.rules.order:
+        case "free":
+            return _free(state, all_, after)
+        case "priority":
+            return _heaviest(header, state, all_, after)
+        case "round-robin":
+            by_priority = sorted(all_, key=lambda who: -header.rules.role(who).priority)
+            return _cycle(state, by_priority, after)
+        case _:
+            return _cycle(state, all_, after)
+
+
+def _cycle(state: State, ids: Sequence[str], after: str) -> str:
+    start = ids.index(after) + 1 if after in ids else 0
+    return next((i for i in [*ids[start:], *ids[:start]] if i != after and i not in state.failed), USER)
+
+
+def _heaviest(header: Header, state: State, ids: Sequence[str], after: str) -> str:
+    able = [who for who in ids if who != after and who not in state.failed]
+
+    def pending(who: str) -> float:
+        return header.rules.role(who).weight * (state.number - state.spoke_at.get(who, 0))
+
+    return max(able, key=pending, default=USER)
+
+
+def _free(state: State, ids: Sequence[str], after: str) -> str:
+    able = [who for who in ids if who != after and who not in state.failed]
+    wanted = next((who for who in state.queue if who in able or who == USER), None)
+    return wanted or min(able, key=lambda who: state.spoke_at.get(who, 0), default=USER)
 
 
 def next_agent(header: Header, state: State, after: str) -> str:
-    """The agent that follows `after` in the header's order, passing over those that failed.
-
-    `alternate` (two agents) and `round-robin` (any number) are the same cycle. An unknown `after` means the
-    first agent. Gives USER when no agent is left to ask: alone in the dialog, or all others failed.
-    """
-    ids = [agent.id for agent in header.agents]
-    start = ids.index(after) + 1 if after in ids else 0
-    cycle = [*ids[start:], *ids[:start]]
-    return next((i for i in cycle if i != after and i not in state.failed), USER)
-
-
-def turn_after(header: Header, state: State, me: str) -> tuple[str, ...]:
-    """Whom the TURN line of `me`'s turn names: the rest of the round, the person who was asked, or the next."""
-    rest = tuple(d.agent for d in state.debts if d.agent not in (me, ANY))
-    if rest:
-        return rest
-    if state.question or header.setup.get("step") is True:
-        return (USER,)
-    return (next_agent(header, state, me),)
+    """The first of those whom the order names."""
+    return following(header, state, after)[0]
 
 
 def reopened(header: Header, state: State) -> tuple[str, ...]:
@@ -37,7 +79,7 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
     owing = tuple(a for a in state.owing if a != USER)
     if owing:
         return owing
-    if state.asker and header.agent(state.asker):
+    if header.rules.order != "parallel" and state.asker and header.agent(state.asker):
         return (state.asker,)
-    following = next_agent(header, replace(state, failed=frozenset()), state.last_agent)
-    return (following if following != USER else header.agents[0].id,)
+    named = following(header, replace(state, failed=frozenset(), queue=()), state.last_agent)
+    return named if USER not in named else (speakers(header) or (header.agents[0].id,))[:1]

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 
 from dialogd.protocol.hashing import digest
-from dialogd.protocol.model import Dialog, Mark
+from dialogd.protocol.model import Mark
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import escape, one_line
 
 

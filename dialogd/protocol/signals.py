@@ -7,18 +7,21 @@ Only the last turns are looked at, so the cost does not grow with the dialog. Si
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice
 
-from dialogd.protocol.fold import refers_to
-from dialogd.protocol.model import USER, Condition, Dialog, Entry, State
+from dialogd.protocol.consent import refers_to
+from dialogd.protocol.convergence import WINDOW, counted, overlap
+from dialogd.protocol.ledger import positions
+from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.money import standing, used
+from dialogd.protocol.roster import voters
+from dialogd.protocol.state import Dialog, State
 
-WINDOW = 12  # turns that are looked at
 SAME = 0.85  # overlap from which two texts count as nearly the same
 WARNINGS = (0.8, 0.5)  # parts of the budget whose spending is noticed
-_WORD = re.compile(r"\w{4,}")
+REWORDED = 2  # replacements of the text on the table from which they are noticed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,11 @@ def signals(dialog: Dialog) -> tuple[Signal, ...]:
     found = [
         _repeating(recent),
         _cycle(recent),
+        _rewording(dialog),
         budget(dialog.state),
+        _quick(dialog, recent),
+        _flip(dialog, recent),
+        *_absent(dialog, recent),
         _accepted(dialog, recent),
         _agreeing(recent),
         _calm(recent),
@@ -53,17 +60,6 @@ def _recent(dialog: Dialog) -> list[Entry]:
         if entry.is_turn and entry.condition is not Condition.DAMAGED:
             turns.append(entry)
     return turns[:WINDOW][::-1]
-
-
-def overlap(one: str, other: str) -> float:
-    """Intersection over union of the words of four letters or more; 1.0 for two texts without any."""
-    a, b = _words(one), _words(other)
-    return len(a & b) / len(a | b) if a | b else 1.0
-
-
-@lru_cache(maxsize=4 * WINDOW)
-def _words(text: str) -> frozenset[str]:
-    return frozenset(_WORD.findall(text.lower()))
 
 
 def _repeating(recent: list[Entry]) -> Signal | None:
@@ -124,7 +120,9 @@ def _accepted(dialog: Dialog, recent: list[Entry]) -> Signal | None:
         for mark in entry.all("AGREE"):
             ref = next((r for r in authors if refers_to(mark, r)), None)
             if ref and authors[ref] != entry.by:
-                text = f"{entry.by} accepts {ref} of {authors[ref]}; if nothing is open, write it as the consensus text"
+                text = f"{entry.by} accepts {ref} of {authors[ref]}"
+                if dialog.header.rules.verdict == "mutual":
+                    text += "; if nothing is open, write it as the consensus text"
                 return Signal("accepted", text, (entry.by, authors[ref]))
     return None
 
@@ -145,3 +143,82 @@ def _calm(recent: list[Entry]) -> Signal | None:
     if any(entry.mark("OBJECTION") for entry in recent[:-2]):
         return Signal("no_new_objection", "no new objection for two turns")
     return None
+
+
+def _rewording(dialog: Dialog) -> Signal | None:
+    """The text on the table was put anew again and again: each signs its own, and nobody another's."""
+    text = dialog.state.standing
+    if text is None or text.replaced < REWORDED or dialog.state.outcome is not None:
+        return None
+    texts = [proposal for proposal in dialog.state.proposals[-3 * WINDOW :] if proposal.sha]
+    agents = tuple(dict.fromkeys(proposal.by for proposal in texts[-text.replaced - 1 :]))
+    times = f"the text on the table was reworded {text.replaced} times, by {_names(agents)}"
+    return Signal("rewording", f"{times}; sign {text.proposal.ref} as it stands, or object with a reason", agents)
+
+
+def _quick(dialog: Dialog, recent: list[Entry]) -> Signal | None:
+    """Somebody agreed before anybody had answered anybody twice: nothing was tested yet."""
+    turns = dialog.state.turns_of
+    if dialog.header.rules.is_plain or max(turns.values(), default=0) > 1:
+        return None
+    agents = tuple(entry.by for entry in recent[1:] if _agrees(entry))
+    if not agents:
+        return None
+    verb = "agree" if len(agents) > 1 else "agrees"
+    text = f"{_names(agents)} {verb} in the very first exchange; argue against it once before it counts"
+    return Signal("quick_agreement", text, agents)
+
+
+def _agrees(entry: Entry) -> bool:
+    yes, no = counted(entry)
+    return yes > 0 and no == 0
+
+
+def _flip(dialog: Dialog, recent: list[Entry]) -> Signal | None:
+    """An agent's latest turn changed a position of its own, and gave neither evidence nor what it answers."""
+    last = {entry.by: entry.number for entry in recent}
+    flagged = [p for p in positions(dialog, 3 * WINDOW) if p.flagged and last.get(p.agent) == p.turn]
+    if not flagged:
+        return None
+    flip = flagged[-1]
+    text = f"{flip.agent} is now {_STANCES[flip.stance]} {flip.ref}, without [EVIDENCE] or [RE] to say what changed"
+    return Signal("flip", text, (flip.agent,))
+
+
+_STANCES = {"for": "for", "against": "against", "open": "undecided on", "conceded": "giving up"}
+
+
+def _absent(dialog: Dialog, recent: list[Entry]) -> Iterator[Signal]:
+    """Who may vote, and does not: it spoke twice since it could see the proposal, or was absent from two votes."""
+    for agent in voters(dialog.header):
+        own = [entry for entry in recent if entry.by == agent]
+        late = [
+            poll.ref
+            for poll in dialog.state.polls
+            if all(ballot.agent != agent for ballot in poll.ballots)
+            and sum(_saw(entry) >= poll.turn for entry in own) >= 2
+        ]
+        missed = _missed(dialog.state, agent)
+        if late:
+            yield Signal("absent_vote", f"{agent} spoke twice and has not voted on {_names(late)}", (agent,))
+        elif missed:
+            yield Signal("absent_vote", f"{agent} was absent from the votes on {_names(missed)}", (agent,))
+
+
+def _missed(state: State, agent: str) -> list[str]:
+    """The last two votes, when the agent was absent from both."""
+    votes = [decision for decision in state.decisions[-WINDOW:] if decision.method == "vote"][-2:]
+    absent = [re.search(r"absent: ([^;|]*)", decision.evidence) for decision in votes]
+    if len(votes) < 2 or any(who is None or agent not in who[1].split(", ") for who in absent):
+        return []
+    return [decision.ref for decision in votes]
+
+
+def _saw(entry: Entry) -> int:
+    """The number of the turn that an agent's turn answers: what it could see."""
+    return int(entry.frame.re.split(".")[0] or 0) if entry.frame is not None else entry.number - 1
+
+
+def _names(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 from reprlib import repr as shown  # cut to some thirty characters: a header may hold anything
 
 MAX_SECONDS = 7 * 86_400.0
@@ -138,6 +139,21 @@ def in_words(duration: float) -> str:
         if amount:
             words.append(f"{amount} {unit}" if amount == 1 else f"{amount} {unit}s")
     return " ".join(words)
+
+
+def seconds_between(earlier: str, later: str) -> float | None:
+    """Seconds between two times as they stand in the file, such as `2026-11-21 20:00:00 +01:00`; None if one is none.
+
+    A time without an offset is taken as UTC.
+    """
+    times = []
+    for text in (earlier, later):
+        try:
+            time = datetime.fromisoformat(text.strip().replace(" +", "+").replace(" -", "-").replace("Z", "+00:00"))
+        except ValueError:
+            return None
+        times.append(time.replace(tzinfo=UTC) if time.tzinfo is None else time)
+    return (times[1] - times[0]).total_seconds()
 
 
 def _duration(text: str) -> float:

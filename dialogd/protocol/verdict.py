@@ -1,18 +1,25 @@
 """Is it over, and why: what an agent's marks come to when its turn is written.
 
 Consensus is mutual and exact: the same text, by its hash, signed by every agent. An objection beats a signature in
-the same reply; an agent that says nothing has not agreed. Nobody ends a dialog alone, except the person.
+the same reply; an agent that says nothing has not agreed. Nobody ends a dialog alone, except the person, and whom
+the dialog's rule names. The other rules stand in `settle.py`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.protocol.fold import next_ref, refers_to
+from dialogd.protocol.admit import admitted, claims_consensus, missing
+from dialogd.protocol.consent import next_ref, refers_to
+from dialogd.protocol.fold import fold
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, same_text
-from dialogd.protocol.model import USER, Dialog, Mark, Standing, State
-from dialogd.protocol.order import turn_after
+from dialogd.protocol.model import USER, Condition, Entry, Frame, Mark
+from dialogd.protocol.onward import onward
+from dialogd.protocol.roster import judge, voters
+from dialogd.protocol.settle import end_of, settled
+from dialogd.protocol.state import Dialog, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,50 +35,77 @@ class Ruling:
     why: str = ""
 
 
-def unclear(dialog: Dialog, reply: Reply) -> str:
-    """What must be asked back once before this reply can count, in words for the agent; "" when it is clear."""
+def unclear(dialog: Dialog, me: str, reply: Reply) -> str:
+    """What must be asked back once before this reply of `me` can count, in words for it; "" when it is clear."""
     if not reply.body.strip() and not reply.marks:
         return "Your reply was empty. Answer with your contribution, or with the single line [PASS]."
-    if _claims_consensus(reply) and not reply.summary and dialog.state.standing is None:
-        return (
+    questions = []
+    if claims_consensus(reply) and not reply.summary and dialog.state.standing is None:
+        questions.append(
             "You wrote [CONSENSUS_REACHED], but there is no agreed text yet. Send your reply again with a section"
             " `## Consensus Summary` that states exactly what is agreed, then [CONSENSUS_REACHED]; or without the mark."
         )
     limit = dialog.state.limits.max_message
-    if _claims_consensus(reply) and len(reply.body) > limit:
-        return f"An agreed text is never cut, and yours has over {limit} characters. Send the reply again, shorter."
-    return ""
-
-
-def _claims_consensus(reply: Reply) -> bool:
-    return reply.has("CONSENSUS_REACHED") and not (reply.has("OBJECTION") or reply.has("DEADLOCK"))
+    if claims_consensus(reply) and len(reply.body) > limit:
+        questions.append(
+            f"An agreed text is never cut, and yours has over {limit} characters. Send the reply again, shorter."
+        )
+    _, refused = admitted(dialog, me, reply)
+    again = [f"[{refusal.said}] does not count: {refusal.why}." for refusal in refused]
+    again += missing(dialog, me, reply) if not dialog.header.rules.is_plain else ()
+    questions += [*again, "Send the whole reply again, with this put right."] if again else []
+    return " ".join(questions)
 
 
 def rule(dialog: Dialog, me: str, reply: Reply) -> Ruling:
     """What `reply` by `me` comes to in `dialog` as it stands now. Pure; called again if the dialog has moved on."""
-    state = dialog.state
-    marks = [*_numbered(state, reply), *_consensus(state, me, reply, len(dialog.header.agents))]
-    signed = _all_signed(dialog, me, marks, state.number + 1)
-    if signed is not None:
-        ref, names = signed
-        decision = Mark("DECISION", f"approved | mutual | signed by {names}", ref)
-        return Ruling((*marks, decision), None, "CONSENSUS_REACHED", f"consensus on {ref}, signed by {names}")
-    if reply.has("DEADLOCK") and _everybody(dialog, {*state.deadlock, me}):
+    header, before = dialog.header, dialog.state
+    reply, refused = admitted(dialog, me, reply)
+    marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *(refusal.as_mark() for refusal in refused)]
+    after = _after(dialog, me, reply, marks)
+    found = settled(dialog, me, after, marks)
+    if found:
+        marks += found
+        after = _after(dialog, me, reply, marks)
+    outcome, why = end_of(header, found)
+    if outcome:
+        return Ruling(tuple(marks), None, outcome, why)
+    if reply.has("DEADLOCK") and _all_call_it(dialog, {*before.deadlock, me}):
+        if judge(header) and judge(header) not in before.failed:
+            return Ruling(tuple(marks), (judge(header),))
         without = tuple(mark for mark in marks if mark.name != "DEADLOCK")
-        return Ruling(without, None, "DEADLOCK", f"deadlock, called by {', '.join((*state.deadlock, me))}")
-    if state.counted + 1 >= state.limits.max_turns:
-        return Ruling(tuple(marks), None, "MAX_TURNS_REACHED", f"the limit of {state.limits.max_turns} turns")
-    return Ruling(tuple(marks), _whose_turn(dialog, me, reply))
+        return Ruling(without, None, "DEADLOCK", f"deadlock, called by {', '.join((*before.deadlock, me))}")
+    if me != USER and _waits_for_person(dialog, reply):
+        after = replace(after, question=after.question or "asked")
+    step = onward(header, before, after, me, is_decided=any(mark.name == "DECISION" for mark in found))
+    return Ruling((*marks, *step.marks), step.turn, step.outcome, step.why)
 
 
-def _whose_turn(dialog: Dialog, me: str, reply: Reply) -> tuple[str, ...]:
-    state: State = dialog.state
-    alone = len(dialog.header.agents) < 2
-    asks = reply.has("QUESTION_FOR_USER") or (alone and (reply.has("CONSENSUS_REACHED") or reply.has("DEADLOCK")))
-    if asks:
-        state = replace(state, question="asked")
-    turn = turn_after(dialog.header, state, me)
-    return turn or (USER,)
+def _after(dialog: Dialog, me: str, reply: Reply, marks: Sequence[Mark]) -> State:
+    """The state once the turn stands in the file, before anybody is named in its TURN line."""
+    number, debt = dialog.state.number + 1, dialog.state.debt(me)
+    entry = Entry(
+        id=str(number),
+        number=number,
+        by=me,
+        name="",
+        body=reply.body,
+        marks=tuple(marks),
+        turn=(),
+        condition=Condition.SOUND,
+        chain="",
+        start=0,
+        end=0,
+        line=0,
+        frame=Frame(me, "", 0, "", "", re=debt.re if debt else ""),
+    )
+    return fold(dialog.header, dialog.state, entry)
+
+
+def _waits_for_person(dialog: Dialog, reply: Reply) -> bool:
+    """Nobody agrees alone: where fewer than two may sign, an agent's end waits for the person."""
+    is_alone = dialog.header.rules.verdict == "mutual" and len(voters(dialog.header)) < 2
+    return is_alone and (reply.has("CONSENSUS_REACHED") or reply.has("DEADLOCK"))
 
 
 def _numbered(state: State, reply: Reply) -> list[Mark]:
@@ -87,9 +121,10 @@ def _numbered(state: State, reply: Reply) -> list[Mark]:
     return marks
 
 
-def _consensus(state: State, me: str, reply: Reply, voters: int) -> list[Mark]:
+def _consensus(dialog: Dialog, me: str, reply: Reply) -> list[Mark]:
     """The mark that a claim of consensus becomes: a signature, a new text to sign, or nothing."""
-    if not _claims_consensus(reply) or voters < 2:
+    state, rules = dialog.state, dialog.header.rules
+    if not claims_consensus(reply) or (rules.verdict == "mutual" and len(voters(dialog.header)) < 2):
         return []
     standing, text = state.standing, same_text(reply.summary)
     if standing is not None and (not text or digest(text) == standing.proposal.sha):
@@ -101,22 +136,7 @@ def _consensus(state: State, me: str, reply: Reply, voters: int) -> list[Mark]:
     return [Mark("CONSENSUS_PROPOSED", digest(text), f"P{int(next_ref(state)[1:]) + proposals}")]
 
 
-def _all_signed(dialog: Dialog, me: str, marks: list[Mark], number: int) -> tuple[str, str] | None:
-    """The number of the text that everybody has signed once these marks stand, and who signed where."""
-    standing: Standing | None = dialog.state.standing
-    names = {mark.name for mark in marks}
-    if standing is None or names & {"OBJECTION", "DEADLOCK", "CONSENSUS_PROPOSED"}:
-        return None
-    signs = any(refers_to(mark, standing.proposal.ref) for mark in marks if mark.name == "AGREE")
-    signers = dict(standing.signers)
-    if signs:
-        signers.setdefault(me, number)
-    if not signs or not _everybody(dialog, set(signers)):
-        return None
-    return standing.proposal.ref, ", ".join(f"{who} in turn {turn}" for who, turn in signers.items())
-
-
-def _everybody(dialog: Dialog, who: set[str]) -> bool:
-    """True when all agents are among `who`, and they are at least two."""
-    agents = {agent.id for agent in dialog.header.agents}
-    return len(agents) >= 2 and agents <= who
+def _all_call_it(dialog: Dialog, who: set[str]) -> bool:
+    """True when all that may vote (all agents, where nobody may) call it a deadlock, and they are at least two."""
+    able = set(voters(dialog.header)) or {agent.id for agent in dialog.header.agents}
+    return len(able) >= 2 and able <= who

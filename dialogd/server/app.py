@@ -17,7 +17,7 @@ from dialogd.agent import Agent
 from dialogd.errors import BadInput, DialogdError
 from dialogd.events import Listener
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 from dialogd.server import wire
 from dialogd.server.metrics import render_metrics
 from dialogd.server.page import render_api, render_page
@@ -33,7 +33,12 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     "5XX": {"content": _PROBLEM, "description": "failed; `detail` says why, `fix` what to do"},
 }
 _LOOKS = 5  # steps to wait for until a note that is about to be written says why nobody replies
-_STATUS = {"MAX_TURNS_REACHED": "max_turns", "MAX_SIZE_REACHED": "max_size", "BUDGET_REACHED": "budget"}
+_STATUS = {
+    "MAX_TURNS_REACHED": "max_turns",
+    "MAX_TIME_REACHED": "max_time",
+    "MAX_SIZE_REACHED": "max_size",
+    "BUDGET_REACHED": "budget",
+}
 
 
 class _AnyType(APIRoute):
@@ -76,6 +81,7 @@ def create_app(agent: Agent, port: int, halt: Halt) -> FastAPI:
     handle_errors(app)
     _control_routes(app, agent, halt)
     _person_routes(app, agent)
+    _turn_routes(app, agent)
     _reading_routes(app, agent, port)
     _text_routes(app, agent, port)
     return app
@@ -179,44 +185,55 @@ def _notified(action: Action) -> JSONResponse:
             return JSONResponse({"status": "accepted"}, 202)
 
 
-def _person_routes(app: FastAPI, agent: Agent) -> None:
-    async def act(work: Callable[[], Dialog], *, starts: bool = True) -> wire.Done:
-        dialog = await agent.on_disk(work)
-        if starts:
-            await agent.nudge()
-            agent.peers.start(dialog)
-        agent.wake()
-        agent.peers.tell(dialog)
-        state = dialog.state
-        return wire.Done(turn=state.number, turn_of=list(state.owing), phase=phase(dialog, thinking=False))
+async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> wire.Done:
+    """Let the person do something in the file, and tell everybody; with `starts` it sets the dialog going."""
+    dialog = await agent.on_disk(work)
+    if starts:
+        await agent.nudge()
+        agent.peers.start(dialog)
+    agent.wake()
+    agent.peers.tell(dialog)
+    state = dialog.state
+    return wire.Done(turn=state.number, turn_of=list(state.owing), phase=phase(dialog, thinking=False))
 
+
+def _person_routes(app: FastAPI, agent: Agent) -> None:
     log, secrets = agent.file, agent.options.secrets
 
     @app.post("/say")
     async def say(words: wire.Say) -> wire.Done:
         """Speak as the person: a turn (interrupts the call in flight), or with `note` a remark."""
         asked = words.model_dump(exclude={"text"})
-        return await act(lambda: person.say(log, words.text, secrets=secrets, **asked), starts=not words.note)
+        return await _act(agent, lambda: person.say(log, words.text, secrets=secrets, **asked), starts=not words.note)
 
     @app.post("/pause")
     async def pause() -> wire.Done:
         """Let agents finish their turn and wait; survives restarts."""
-        return await act(lambda: person.pause(log), starts=False)
+        return await _act(agent, lambda: person.pause(log), starts=False)
 
     @app.post("/resume")
     async def resume() -> wire.Done:
         """Go on after a pause."""
-        return await act(lambda: person.resume(log), starts=False)
+        return await _act(agent, lambda: person.resume(log), starts=False)
+
+
+def _turn_routes(app: FastAPI, agent: Agent) -> None:
+    log = agent.file
 
     @app.post("/retry")
     async def retry(named: wire.Named) -> wire.Done:
         """Ask an agent once more."""
-        return await act(lambda: person.retry(log, named.agent))
+        return await _act(agent, lambda: person.retry(log, named.agent))
 
     @app.post("/skip")
     async def skip(named: wire.Named) -> wire.Done:
         """Pass over an agent that owes a turn."""
-        return await act(lambda: person.skip(log, named.agent))
+        return await _act(agent, lambda: person.skip(log, named.agent))
+
+    @app.post("/word")
+    async def word(asked: wire.Word | None = None) -> wire.Done:
+        """Ask for the word, where the order is free: for an agent, or without a body for the person."""
+        return await _act(agent, lambda: person.word(log, asked.agent if asked else ""), starts=False)
 
 
 def _reading_routes(app: FastAPI, agent: Agent, port: int) -> None:

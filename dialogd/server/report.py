@@ -7,8 +7,10 @@ from typing import Any
 
 from dialogd import __version__
 from dialogd.agent import Agent
+from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Wait
-from dialogd.protocol.model import USER, Dialog
+from dialogd.protocol.model import USER
+from dialogd.protocol.state import Dialog
 from dialogd.server import wire
 
 
@@ -36,11 +38,11 @@ def opening(agent: Agent, port: int) -> dict[str, Any]:
 def health(agent: Agent, port: int) -> wire.Health:
     """The answer of `GET /health`, from what is known without touching the disk."""
     dialog, call = agent.dialog, agent.call
-    waiting = None
-    if call is None and isinstance(agent.action, Wait):
-        waiting = wire.Waiting(status=agent.action.status, reason=agent.action.reason)
     state = dialog.state if dialog else None
     me = dialog.header.agent(agent.me) if dialog else None
+    number = state.number if state else 0
+    working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1)) if call else None
+    weak = lifecycle.assessed(dialog) if dialog else None
     outcome = agent.action.outcome if isinstance(agent.action, Stop) else (state.outcome if state else None)
     return wire.Health(
         id=agent.me,
@@ -51,23 +53,34 @@ def health(agent: Agent, port: int) -> wire.Health:
         file=str(agent.file.path),
         dialog=dialog.id if dialog else None,
         topic=dialog.header.topic if dialog else "",
-        turn=state.number if state else 0,
+        turn=number,
         turn_of=list(state.owing) if state else [],
         phase=phase(dialog, thinking=call is not None),
-        working_on=wire.Working(turn=(state.number if state else 0) + 1, seconds=round(call.seconds, 1))
-        if call
-        else None,
-        waiting=waiting,
+        lifecycle=lifecycle.phase(dialog) if dialog else None,
+        allowed=list(lifecycle.allowed(dialog)) if dialog else [],
+        working_on=working,
+        waiting=_waiting(agent),
         outcome=outcome.name if outcome else None,
         backend=agent.backend.name,
         model=agent.backend.model,
-        peers={
-            who: wire.Peer(url=url, reachable=agent.peers.reachable.get(who))
-            for who, url in agent.peers.of(dialog).items()
-        },
+        peers=_peers(agent),
         turns_written=agent.turns.tally.turns,
         secrets_redacted=agent.turns.tally.secrets,
         signals=[wire.Noticed(kind=s.kind, text=s.text, agents=list(s.agents)) for s in agent.noticed()],
+        convergence=wire.Assessed.model_validate(weak) if weak else None,
         warnings=list(dialog.header.warnings) if dialog else [],
         usd=agent.turns.tally.bill.known_usd,
     )
+
+
+def _waiting(agent: Agent) -> wire.Waiting | None:
+    """What it waits for, while it does."""
+    if agent.call is not None or not isinstance(agent.action, Wait):
+        return None
+    return wire.Waiting(status=agent.action.status, reason=agent.action.reason)
+
+
+def _peers(agent: Agent) -> dict[str, wire.Peer]:
+    """The other daemons by their agents' ids, and whether they were reached."""
+    of = agent.peers.of(agent.dialog)
+    return {who: wire.Peer(url=url, reachable=agent.peers.reachable.get(who)) for who, url in of.items()}

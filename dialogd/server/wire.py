@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dialogd.protocol.model import Dialog, Entry
+from dialogd.protocol.model import Entry
+from dialogd.protocol.state import Dialog
 
 
 class Problem(BaseModel):
@@ -54,6 +55,14 @@ class Named(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     agent: str = Field(description="an id or a name", max_length=200)
+
+
+class Word(BaseModel):
+    """Who asks for the word; all fields are optional."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent: str = Field("", description="an id or a name; empty: the person", max_length=200)
 
 
 class Halt(BaseModel):
@@ -111,6 +120,17 @@ class Noticed(BaseModel):
     agents: list[str]
 
 
+class Assessed(BaseModel):
+    """What words alone say of the latest replies; weak, and never a verdict."""
+
+    advice: Literal["FINALIZE", "MEDIATE", "CONTINUE"]
+    reason: str
+    agreements: int
+    disagreements: int
+    convergence: float
+    confidence: float
+
+
 class Health(BaseModel):
     """How a daemon and its dialog are."""
 
@@ -126,6 +146,8 @@ class Health(BaseModel):
     turn: int
     turn_of: list[str]
     phase: str
+    lifecycle: str | None
+    allowed: list[str]
     working_on: Working | None
     waiting: Waiting | None
     outcome: str | None
@@ -135,6 +157,7 @@ class Health(BaseModel):
     turns_written: int
     secrets_redacted: int
     signals: list[Noticed]
+    convergence: Assessed | None
     warnings: list[str]
     usd: float | None
 
@@ -206,6 +229,8 @@ class DialogOut(BaseModel):
                 "max_size": limits.max_size,
                 "budget": limits.budget,
                 "tokens": limits.tokens,
+                "max_rounds": limits.max_rounds,
+                "max_time": limits.max_time,
             },
             entries=[EntryOut.of(entry) for entry in dialog.entries[since:]],
         )

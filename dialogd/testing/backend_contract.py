@@ -23,7 +23,7 @@ from dialogd.errors import BackendError
 from dialogd.prices import Price
 from dialogd.prompt import Part, Prompt
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 
 DIALOG = b"""# Claude Autonomous Dialog
 

@@ -27,7 +27,7 @@ from typing import Any, Protocol
 
 from dialogd.errors import DialogdError
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 
 PATIENCE = 20.0  # seconds; a loaded machine is slow, not wrong
 STEP = 0.01  # seconds between two looks of a wait
@@ -239,18 +239,19 @@ class Pair:
         for daemon in chosen:
             daemon.until_ready()
 
-    def opening(self, question: str, turn: str = "", **keys: object) -> str:
-        """The text of a dialog as people write it by hand: header and first turn; `max_turns=8` is a header line."""
+    def opening(self, question: str, turn: str = "", setup: str = "", **keys: object) -> str:
+        """A dialog as people write it by hand; `max_turns=8` is a header line, `setup` the lines of a `## Setup`."""
         agents = ", ".join(f"{who} = Claude {who} @ {self.url(who)}" for who in self.daemons)
-        lines = [f"**{key.replace('_', ' ').title()}:** {value}" for key, value in {"agents": agents, **keys}.items()]
-        header = "\n".join(["# Claude Autonomous Dialog", "", f"**Topic:** {question}", *lines])
-        rules = "## Rules\n\n- Use `[CONSENSUS_REACHED]` when agreement is achieved"
-        first = f"## Turn 1 — User\n\n{question}\n\nTURN: {turn or next(iter(self.daemons))}\n"
-        return f"{header}\n\n{rules}\n\n---\n\n{first}"
+        given = {"topic": question, "agents": agents, **keys}
+        lines = [f"**{key.replace('_', ' ').title()}:** {value}" for key, value in given.items()]
+        header = "\n".join(["# Claude Autonomous Dialog", "", *lines])
+        asked = f"## Setup\n\n```toml\n{setup}\n```\n\n" if setup else ""
+        rules = f"{asked}## Rules\n\n- Use `[CONSENSUS_REACHED]` when agreement is achieved\n\n---"
+        return f"{header}\n\n{rules}\n\n## Turn 1 — User\n\n{question}\n\nTURN: {turn or next(iter(self.daemons))}\n"
 
-    def begin(self, question: str, turn: str = "", **keys: object) -> None:
+    def begin(self, question: str, turn: str = "", setup: str = "", **keys: object) -> None:
         """Write a new dialog over whatever is there, as `cat >` does."""
-        self.file.write_text(self.opening(question, turn, **keys), encoding="utf-8")
+        self.file.write_text(self.opening(question, turn, setup, **keys), encoding="utf-8")
 
     def notify(self, agent: str = "") -> dict[str, Any]:
         """`curl -X POST …/notify`, at the first agent by default."""
@@ -265,8 +266,7 @@ class Pair:
     @property
     def number(self) -> int:
         """The last turn's number, 0 without a dialog."""
-        dialog = self.dialog()
-        return dialog.state.number if dialog else 0
+        return dialog.state.number if (dialog := self.dialog()) else 0
 
     @property
     def outcome(self) -> str:
@@ -295,6 +295,6 @@ def _environment(folder: Path, state_dir: Path, more: Mapping[str, str]) -> dict
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         "XDG_CONFIG_HOME": str(folder / "config"),
         "DIALOGD_STATE_DIR": str(state_dir),
-        "DIALOGD_POLL": "0.1",
+        **{"DIALOGD_POLL": "0.1", "DIALOGD_PLAN": "0"},
         **more,
     }

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from dialogd import person, prompt
@@ -20,14 +19,14 @@ from dialogd.errors import BackendError
 from dialogd.logfile import Addition, LogFile, Make
 from dialogd.protocol import compose, verdict
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide
-from dialogd.protocol.grammar import parse, read_on
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import Reply as Text
-from dialogd.protocol.model import Agent, Debt, Dialog, Entry
-from dialogd.protocol.render import joint, render
+from dialogd.protocol.model import Agent, Entry
+from dialogd.protocol.rounds import is_sealed_round
+from dialogd.protocol.seal import seal, sealed_text
+from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.units import in_words
-
-BEGINNING = datetime(2026, 11, 21, 19, 0, 0, tzinfo=UTC)
+from dialogd.testing.paper import Paper
 
 # What an agent does when it is asked: answer, fail, or (None) say nothing at all.
 Line = str | BackendError | None
@@ -51,48 +50,6 @@ def opening(
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-class Paper:
-    """What `LogFile` does, without a disk: read, ask what to write, append."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.now = 0.0
-        self._dialog: Dialog | None = None
-
-    @property
-    def at(self) -> str:
-        """Wall time for frames."""
-        return (BEGINNING + timedelta(seconds=self.now)).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-    @property
-    def journals(self) -> Paper:
-        """Nothing is kept beside paper."""
-        return self
-
-    def of(self, writer: str) -> None:
-        """Nobody keeps a journal."""
-
-    def read(self) -> Dialog:
-        """The dialog as it stands; reads only what was appended."""
-        known = self._dialog
-        self._dialog = read_on(known, self.data[known.size :]) if known else parse(self.data)
-        return self._dialog
-
-    def append(self, make: Make, journal: None = None) -> Dialog | None:
-        """Append what `make` asks for, dated by this room's clock; None when it asks for nothing."""
-        dialog = self.read()
-        addition = make(dialog)
-        if addition is None:
-            return None
-        draft = addition.draft
-        rest = tuple(pair for pair in draft.attributes if pair[0] not in ("re", "at"))
-        answers = tuple(pair for pair in draft.attributes if pair[0] == "re")
-        draft = replace(draft, attributes=(*answers, ("at", self.at), *rest))
-        last = dialog.last
-        self.data += joint(dialog) + render(draft, last.chain if last else "")
-        return self.read()
-
-
 class Room:
     """Agents with scripts, by id.
 
@@ -110,6 +67,7 @@ class Room:
         self.nudged, self.lain, self.pace = True, 0.0, 0.0
         self.working: frozenset[str] = frozenset()
         self.held: dict[str, str] = {}
+        self.sealed: dict[str, str] = {}
         self._calls: dict[str, Debt] = {}
         self._changed = 0.0
         self._first: dict[tuple[str, str, str], float] = {}
@@ -162,6 +120,8 @@ class Room:
         """Let agent `me` do what it has to: answer by the next line of its script, write a note, or wait."""
         action = self.look(me)
         match action:
+            case Reply(debt) if me in self.sealed and debt.is_ready:
+                self._unseal(me, debt)
             case Reply() if me in self.held:
                 self.answers(me, self.held.pop(me))
             case Reply() if self.scripts.get(me):
@@ -206,29 +166,44 @@ class Room:
         if isinstance(line, BackendError):
             error = line
             return self._append(lambda now: self._failed(now, me, debt, error))
-        question = verdict.unclear(self.dialog, compose.received(line)[0])
+        kinds = self.dialog.header.rules.kinds
+        question = verdict.unclear(self.dialog, me, compose.received(line, kinds)[0])
         if question:
             self.questions.append((me, question))
             again = self.scripts[me].pop(0) if self.scripts.get(me) else None
             line = again if isinstance(again, str) else line
-        reply, _ = compose.received(line)
+        reply, _ = compose.received(line, kinds)
         self.drafts.pop(me, None)
+        if is_sealed_round(self.dialog, debt) and not debt.is_ready:
+            self.sealed[me] = line
+            return self._append(lambda now: self._seal(now, me, debt, reply))
         entry = self._append(lambda now: self._turn(now, me, debt, reply))
         if entry is None:
             self.drafts.setdefault(me, []).append(line)
         return entry
 
+    def _seal(self, now: Dialog, me: str, debt: Debt, reply: Text) -> Addition | None:
+        addition = self._turn(now, me, debt, reply)
+        if addition is None:
+            return None
+        sha = seal(_nonce(me), sealed_text(addition.draft.body, addition.draft.marks))
+        return Addition(compose.sealed_note(self._agent(me), debt, sha, self.paper.at, could_read=False))
+
+    def _unseal(self, me: str, debt: Debt) -> None:
+        reply, _ = compose.received(self.sealed.pop(me), self.dialog.header.rules.kinds)
+        self._append(lambda now: self._turn(now, me, debt, reply, nonce=_nonce(me)))
+
     def _agent(self, me: str) -> Agent:
         return self.dialog.header.agent(me) or Agent(me, f"Claude {me}", "")
 
-    def _turn(self, now: Dialog, me: str, debt: Debt, reply: Text) -> Addition | None:
+    def _turn(self, now: Dialog, me: str, debt: Debt, reply: Text, *, nonce: str = "") -> Addition | None:
         if not is_open(now, me, debt):
             return None
-        if verdict.unclear(now, reply):
+        if now.header.rules.is_plain and verdict.unclear(now, me, reply):
             reply = replace(reply, marks=tuple(m for m in reply.marks if m.name != "CONSENSUS_REACHED"))
         duration = in_words(max(self.paper.now, 1.0))
         written = compose.agent_turn(
-            now, self._agent(me), debt, reply, attributes=(), duration=duration, folder="dialog.md.d"
+            now, self._agent(me), debt, reply, attributes=(("nonce", nonce),), duration=duration, folder="dialog.md.d"
         )
         if written.attachment:
             self.attachments[written.attachment] = written.overflow
@@ -246,7 +221,7 @@ class Room:
 
     def _observe(self) -> None:
         self._changed = self.paper.now
-        open_debts = {debt.key for debt in self.dialog.state.debts}
+        open_debts = {debt.timer for debt in self.dialog.state.debts}
         self._first = {key: self._first.get(key, self.paper.now) for key in open_debts}
 
     # -- the person -----------------------------------------------------------------------------------------------
@@ -286,10 +261,20 @@ class Room:
         person.stop(self.log, why)
         self._observe()
 
+    def asks_for_the_word(self, who: str) -> None:
+        """The person asks for the word, for an agent or (`USER`) for themselves."""
+        person.word(self.log, who)
+        self._observe()
+
     def pass_on(self) -> None:
         """The person passes the turn on without a word."""
         person.pass_on(self.log)
         self._observe()
+
+
+def _nonce(me: str) -> str:
+    """A room is repeatable: what is random in daemons is not here."""
+    return me.lower().encode().hex().zfill(32)
 
 
 def waits(action: Action) -> str:

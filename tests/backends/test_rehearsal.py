@@ -16,9 +16,10 @@ from dialogd.backends.rehearsal_scene import QUOTE, quote
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.compose import agent_turn, received
 from dialogd.protocol.grammar import parse, read_on
-from dialogd.protocol.model import ANY, Agent, Dialog, Entry
+from dialogd.protocol.model import ANY, Agent, Entry
 from dialogd.protocol.render import joint, render
 from dialogd.protocol.signals import overlap, signals
+from dialogd.protocol.state import Dialog
 from dialogd.testing.backend_contract import BackendContract, answer
 
 

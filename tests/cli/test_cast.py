@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from dialogd.config import load
 from dialogd.errors import BadInput
 from dialogd.settings import Settings
 from dialogd.state import StateDir
+from dialogd.templates import template
 from tests.cli.command import Commands
 
 KEYS = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789", "XAI_API_KEY": "xai-test-0123456789abcdef"}
@@ -104,13 +106,47 @@ def test_seats_without_a_backend_get_what_the_settings_say(tmp_path: Path) -> No
         assert choices["A"].here
 
 
+def test_a_cast_of_a_template_takes_its_seats() -> None:
+    """Names by the template, backends by the person: by id, by name, dealt round; an open cast takes who comes."""
+    design, council = template("system-design"), template("council")
+    dealt = read_cast("claude,grok", None, design)
+    assert [(seat.id, seat.name, seat.backend) for seat in dealt] == [
+        ("A", "Architect", "claude"), ("B", "Optimizer", "grok"), ("C", "Security", "claude"), ("D", "Critic", "grok"),
+    ]  # fmt: skip
+    assert all(seat.is_known for seat in read_cast(None, None, design))
+    named = read_cast(None, ["critic=grok", "a=claude"], design)
+    assert [(seat.id, seat.backend) for seat in named] == [("A", "claude"), ("B", ""), ("C", ""), ("D", "grok")]
+    four = read_cast("claude,grok,gpt,gemini", None, council)
+    assert [seat.name for seat in four] == ["Engineer", "Advocate", "Sceptic", "Engineer 2"]
+    own = read_cast(None, ["X=grok", "c=claude"], council)
+    assert [(seat.id, seat.name) for seat in own] == [("X", "Engineer"), ("C", "Advocate")]
+    one = read_cast(None, ["sceptic=claude"], council)
+    assert [(seat.name, seat.backend) for seat in one] == [("Engineer", ""), ("Advocate", ""), ("Sceptic", "claude")]
+    for wrong in (["A=grok", "Architect=claude"], ["Tester=grok"]):
+        with pytest.raises(BadInput):
+            read_cast(None, wrong, design)
+    assert read_cast("claude", None, template("pair")) == (Seat("A", "claude"),)
+
+
+def test_nobody_named_spreads_families_over_a_cast(tmp_path: Path) -> None:
+    """By seat, as between two; the template's names stay."""
+    seats, _ = seated(read_cast(None, None, template("council")), Settings(), nowhere(tmp_path, **KEYS), {})
+    assert [(seat.backend, seat.name) for seat in seats] == [
+        ("anthropic", "Engineer"), ("grok", "Advocate"), ("anthropic", "Sceptic"),
+    ]  # fmt: skip
+
+
 def test_a_cast_is_kept_and_found_again(tmp_path: Path) -> None:
     """With everything that belongs to a seat; damaged or absent it is None."""
     state, file = StateDir(tmp_path / "state"), tmp_path / "d.md"
     assert saved_cast(state, file) is None
-    cast = Cast("3f9a1c", (Seat("A", "codex", "m", "", "/p"), Seat("B", "acp", "", "x --acp")), "0").with_ports([1, 2])
+    seats = (Seat("A", "codex", "m", "", "/p"), Seat("B", "acp", "", "x --acp", title="Critic"))
+    cast = Cast("3f9a1c", seats, "0").with_ports([1, 2])
     cast.save(state, file)
     assert saved_cast(state, file) == cast
+    kept = state.dialog(file) / "cast.json"
+    kept.write_text(kept.read_text().replace('"title": "Critic"', '"later": 1'))
+    assert saved_cast(state, file) == Cast("3f9a1c", (cast.seats[0], replace(cast.seats[1], title="")), "0")
     (state.dialog(file) / "cast.json").write_text('{"dialog": 1}')
     assert saved_cast(state, file) is None
 

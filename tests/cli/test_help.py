@@ -19,12 +19,16 @@ COMMANDS = [
     "resume",
     "retry",
     "skip",
+    "word",
     "stop",
     "logs",
+    "board",
     "verify",
+    "plan",
     "doctor",
     "cost",
     "config",
+    "templates",
 ]
 
 

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.opening import Context, Opening, compose
+from dialogd.opening import Context, Opening, begins, compose
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Agent, Condition
+from dialogd.templates import parse as parse_template
 from dialogd.templates import template
 
 AGENTS = (Agent("A", "Claude A", "http://localhost:3001"), Agent("B", "Grok B", "http://localhost:3002"))
+RULES = """
+- Only the agent whose turn it is may write. Read everything first, then answer what was said last.
+- End each turn with a line `TURN:` and the id of who speaks next.
+- Look for the weak point: an objection with its reason helps more than praise. Write it as `[OBJECTION: reason]`, and \
+`[CONCEDE: reason]` when you are convinced.
+- Use `[CONSENSUS_REACHED]` when agreement is achieved, over a `## Consensus Summary` that says what was agreed. It \
+counts once every agent has signed the same text.
+- Use `[DEADLOCK]` when you cannot agree: say both positions, the crux, and the cheapest experiment that \
+would settle it.
+- Use `[QUESTION_FOR_USER: question]` and `TURN: USER` when only the person can decide.
+- The person may step in at any time, and outranks everyone.
+"""
 STARTED = datetime(2026, 11, 21, 20, 0, 0, 123, tzinfo=timezone(timedelta(hours=1)))
 
 
@@ -35,6 +49,7 @@ def test_the_beginning_of_a_dialog_word_for_word() -> None:
         )
     )
     head, _, rest = text.partition("\n## Rules\n")
+    assert rest.partition("\n---\n")[0] == RULES
     assert head == (
         "# Claude Autonomous Dialog\n\n"
         "**Topic:** Where should user sessions live?\n"
@@ -63,6 +78,29 @@ def test_what_is_written_is_what_is_read() -> None:
     assert (header.limits.max_turns, header.limits.timeout, dict(header.setup)) == (7, 90.0, {"step": True})
     assert dialog.state.owing == ("A",)
     assert [(e.number, e.by, e.condition) for e in dialog.entries] == [(1, "USER", Condition.BY_HAND)]
+
+
+def test_limits_and_rules_stand_in_their_places() -> None:
+    """Rounds behind turns, the whole time behind that of one reply, the budget last; then the Setup."""
+    found = template("council")
+    head = compose(opening("Which?", template=found, max_rounds=3, max_time=5400.0, budget=2.0)).partition("\n```toml")[
+        0
+    ]
+    assert head.startswith(
+        "# Council\n\n**Topic:** Where should user sessions live?\n**Max Turns:** 20\n**Max Rounds:** 3\n"
+    )
+    assert "\n**Timeout:** 5 minutes\n**Max Time:** 1 hour 30 minutes\n**Started:**" in head
+    assert head.endswith("localhost:3002\n**Budget:** $2.00\n\n## Setup\n")
+    limits = parse(compose(opening("Which?", template=found, max_rounds=3, max_time=5400.0)).encode()).header.limits
+    assert (limits.max_rounds, limits.max_time) == (3, 5400.0)
+
+
+def test_everybody_begins_where_answers_are_sealed() -> None:
+    """Where answers are sealed everybody begins, also where one after another would follow."""
+    sealed = opening("Which?", template=parse_template("mine", "---\nsealed: true\n---\n"))
+    plain = opening("Which?", template=parse_template("mine", "# T\n"))
+    assert (begins(sealed.header), begins(plain.header)) == (("A", "B"), ("A",))
+    assert "\n**Topic:** \n" in compose(replace(plain, topic=""))
 
 
 def test_secrets_of_question_and_context_stay_out() -> None:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from dialogd.cli.situation import exit_code
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.state import Outcome
+from dialogd.testing.room import opening
 from tests.cli.command import Commands
 
 
@@ -43,7 +46,7 @@ def test_what_the_dialog_does_not_allow_is_refused(dialogd: Commands) -> None:
     lines: dict[str, int] = {
         "say --to Z x": 2, "say -": 2, "skip B": 1, "retry Z": 2, "logs A": 3, "run --continue": 3, "run": 2,
         "start A --port 70000": 2, "start A --peer http://example.com:80": 2, "start USER": 2, "start": 2,
-        "start A --backend gpt": 2,
+        "start A --backend gpt": 2, "word": 1, "word B": 1,
     }  # fmt: skip
     wrong = dialogd.all([line.split() for line in lines])
     assert {line: done.code for line, done in zip(lines, wrong, strict=True)} == lines
@@ -51,6 +54,8 @@ def test_what_the_dialog_does_not_allow_is_refused(dialogd: Commands) -> None:
         assert re.search(r"^error: .+\n  fix: \S", done.err, re.DOTALL), done.err
         assert "Traceback" not in done.err
     assert "A (Claude A), B (Claude B)" in wrong[0].err
+    assert "B owes no turn: the dialog is dormant, and the turn is with A" in wrong[2].err
+    assert "cannot ask for the word: the dialog is dormant, and its order is alternate, not free" in wrong[-1].err
     assert dialogd.file.read_bytes() == before
 
 
@@ -71,8 +76,11 @@ def test_stop_closes_and_archives_and_a_word_opens_again(dialogd: Commands) -> N
         "STOPPED",
         ["ended with STOPPED: dialogd stop"],
     )
-    refused = dialogd("skip", "A")
-    assert (refused.code, "dialogd say" in refused.err) == (1, True)
+    for words in (["skip", "A"], ["retry", "A"], ["word"]):
+        refused = dialogd(*words)
+        assert refused.code == 1
+        assert "the dialog is collapsed: it ended with STOPPED" in refused.err
+        assert "fix: open it again with a turn of yours: dialogd say" in refused.err
     opened = dialogd("say", "I disagree, because tabs", "--turns", "10")
     assert opened.out.startswith("turn 2 is yours; the dialog is open again; A owes")
     state = parse(dialogd.file.read_bytes()).state
@@ -83,6 +91,53 @@ def test_stop_closes_and_archives_and_a_word_opens_again(dialogd: Commands) -> N
     wrong = dialogd("say", "More.", "--budget", "a lot")
     assert (wrong.code, "is not a budget such as" in wrong.err) == (2, True)
     assert dialogd("stop").code == 0
+
+
+FREE = """## Setup
+
+```toml
+order = "free"
+
+[roles.C]
+role = "observer"
+```"""
+
+
+def test_the_word_is_asked_for_where_the_order_is_free(dialogd: Commands) -> None:
+    """For yourself or an agent, by id or name; each waits behind who asked before; asking twice changes nothing."""
+    dialogd.file.write_text(opening("A", "B", "C", "D", more=FREE), encoding="utf-8")
+    dialogd.file.chmod(0o600)
+    after = "A owes the next turn (not running: dialogd start A)"
+    steps = [
+        (["word", "claude d"], f"D asks for the word; {after}"),
+        (["word"], f"you ask for the word; in line: D, you; {after}"),
+        (["word", "USER"], f"it was asked for already; in line: D, you; {after}"),
+        (["word", "B"], f"B asks for the word; in line: D, you, B; {after}"),
+    ]
+    for words, answer in steps:
+        done = dialogd(*words)
+        assert (done.code, done.out, done.err) == (0, f"{answer}\n", "")
+    dialog = parse(dialogd.file.read_bytes())
+    assert [str(mark) for entry in dialog.entries for mark in entry.marks] == ["[WORD: D]", "[WORD: USER]", "[WORD: B]"]
+    assert (dialog.state.queue, dialog.state.owing) == (("D", "USER", "B"), ("A",))
+    lines: dict[str, tuple[int, str]] = {
+        "word A": (1, "A has the word: the dialog is dormant, and the turn is with A"),
+        "word C": (1, "C gets no turns in this dialog"),
+        "word Z": (2, "this dialog has no agent 'Z'"),
+    }
+    for line, (code, why) in lines.items():
+        refused = dialogd(*line.split())
+        assert (refused.code, refused.out) == (code, "")
+        assert why in refused.err
+    assert dialogd("say", "My turn.", "--to", "A").code == 0
+
+
+def test_a_decision_by_the_dialogs_rule_is_a_good_end() -> None:
+    """Exit code 0, as for a consensus; a deadlock or a limit is 4, an error 1."""
+    ends = {"DECIDED": 0, "CONSENSUS_REACHED": 0, "DEADLOCK": 4, "MAX_TIME_REACHED": 4, "STOPPED": 4}
+    assert {name: exit_code(Outcome(name, "A", "4")) for name in ends} == ends
+    assert exit_code(Outcome("STOPPED", "SYSTEM", "4", "error: every agent failed")) == 1
+    assert exit_code(None) == 0
 
 
 def test_status_says_whose_turn_it_is_and_why_nothing_moves(dialogd: Commands) -> None:

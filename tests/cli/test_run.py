@@ -15,7 +15,7 @@ import pytest
 
 from dialogd.cli.cast import saved_cast
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 from dialogd.standin import StandIn
 from dialogd.standin.minds import consensus
 from tests.cli.command import Commands, until

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
 
 from dialogd import person
 from dialogd.protocol.render import Draft, render
+from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands
 
 
@@ -88,3 +90,123 @@ def test_harm_is_told_in_words(dialogd: Commands) -> None:
     assert "missing: Turn 3 — User" in done.out
     assert str(dialogd.state.dialog(dialogd.file)) in done.out
     assert done.out.endswith("2 entries, 1 problem, 1 missing\n")
+
+
+def decided(dialogd: Commands, name: str = "dialog.md", setup: str = "") -> bytes:
+    """Two agents that agreed at once, as their daemons write it."""
+    room = Room(opening("A", "B", turn="A, B" if setup else "", more=setup))
+    for who, text in (
+        ("A", "## Consensus Summary\n\nPostgres.\nNo cache.\n\n[CONSENSUS_REACHED]"),
+        ("B", "Yes.\n[AGREE: P1]\n[RESERVATION: nobody measured]"),
+    ):
+        room.thinks(who)
+        room.answers(who, text)
+    room.run()
+    (dialogd.folder / name).write_bytes(room.paper.data)
+    return room.paper.data
+
+
+def test_a_decided_dialog_shows_its_certificate(dialogd: Commands) -> None:
+    """The text, who signed when with which objection, the chain, and that it proves nothing about who wrote."""
+    decided(dialogd)
+    told, facts = dialogd.all([["verify"], ["verify", "--json"]])
+    assert (told.code, facts.code) == (0, 0)
+    assert "certificate: P1 in turn 2, decided in turn 3 at 2026-11-21T19:00:00Z, everybody signed\n" in told.out
+    assert "  | Postgres.\n  | No cache.\n" in told.out
+    assert (
+        "  by B, Claude B, turn 3, 2026-11-21T19:00:00Z; strongest remaining objection: nobody measured\n" in told.out
+    )
+    assert "it does not authenticate: whoever can write the file can write a frame\n" in told.out
+    assert told.out.endswith("3 entries, no problems, none missing\n")
+    assert (facts.json["sound"], facts.json["changes"], facts.json["compared"]) == (True, [], None)
+    assert facts.json["certificate"]["text"] == "Postgres.\nNo cache."
+    assert facts.json["seals"] == []
+
+
+def test_what_was_changed_since_it_was_agreed_is_told(dialogd: Commands) -> None:
+    """The agreed text, or a signer's turn: exit code 1 and words."""
+    dialogd.file.write_bytes(decided(dialogd).replace(b"No cache.", b"A cache."))
+    told, facts = dialogd.all([["verify"], ["verify", "--json"]])
+    assert (told.code, facts.code) == (1, 1)
+    said = "the agreed text P1 in turn 2 was changed after B signed it in turn 3: recorded "
+    assert f"  since then: {said}" in told.out
+    assert facts.json["changes"][0].startswith(said)
+    assert facts.json["sound"] is False
+
+
+def test_a_file_is_compared_with_a_certificate_that_was_kept(dialogd: Commands) -> None:
+    """Bare, or in a plan's JSON; what was added since is no harm, another text is, and is shown as a difference."""
+    data = decided(dialogd)
+    certificate = dialogd("verify", "--json").json["certificate"]
+    (dialogd.folder / "bare.json").write_text(json.dumps(certificate), encoding="utf-8")
+    (dialogd.folder / "plan.json").write_text(json.dumps({"certificate": certificate}), encoding="utf-8")
+    (dialogd.folder / "more.md").write_bytes(data)
+    person.say(dialogd.begin("x", "other.md"), "hm", note=True)
+    with (dialogd.folder / "more.md").open("ab") as file:
+        file.write(b"\n## Note \xe2\x80\x94 User\n\nThanks.\n\n[RESUMED]\n")
+    same, more, other = dialogd.all(
+        [
+            ["verify", "--certificate", "bare.json"],
+            ["verify", "--certificate", "plan.json", "--json", "more.md"],
+            ["verify", "--certificate", "plan.json", "other.md"],
+        ]
+    )
+    assert (same.code, more.code, other.code) == (0, 0, 1)
+    assert "compared with the certificate that was kept: all the same\n" in same.out
+    assert more.json["compared"] == ["1 entry was added after it"]
+    assert "  nothing is decided there any more: the certificate says that P1 was in turn 3\n" in other.out
+    changed = {**certificate, "text": "Postgres.\nA cache."}
+    (dialogd.folder / "changed.json").write_text(json.dumps(changed), encoding="utf-8")
+    done = dialogd("verify", "--certificate", "changed.json")
+    assert done.code == 1
+    assert "    -A cache.\n    +No cache.\n" in done.out
+
+
+def test_a_certificate_that_is_none_is_refused(dialogd: Commands) -> None:
+    """No file, no JSON, no certificate in it: exit code 2, and what to name instead."""
+    decided(dialogd)
+    for name, text in {"bad.json": "{", "none.json": '{"certificate": null}', "list.json": "[]"}.items():
+        (dialogd.folder / name).write_text(text, encoding="utf-8")
+    said = {
+        "gone.json": "cannot be read: No such file",
+        "bad.json": "holds no JSON",
+        "none.json": "nothing was decided when it was written",
+        "list.json": "text, signers and chain are not in it",
+    }
+    for done, words in zip(
+        dialogd.all([["verify", "--certificate", name] for name in said]), said.values(), strict=True
+    ):
+        assert done.code == 2
+        assert words in done.err
+        assert "fix: name a collaboration_plan JSON" in done.err
+
+
+def test_sealed_answers_are_checked_by_anybody(dialogd: Commands) -> None:
+    """Independent, or not what was sealed: then exit code 1."""
+    data = decided(dialogd, setup="## Setup\n\n```toml\nsealed = true\n```")
+    told = dialogd("verify")
+    assert told.code == 0
+    assert (
+        "sealed answer of A to turn 1: fits: turn 2 fits its seal in note 1.1, which stood before any answer"
+        in told.out
+    )
+    reading = re.sub(rb"(\[SEALED: [0-9a-f]{64})\]", rb"\1 | could read files]", data, count=1)
+    (dialogd.folder / "reading.md").write_bytes(reading)
+    dialogd.file.write_bytes(data.replace(b"No cache.", b"A cache."))
+    broken, read = dialogd.all([["verify", "--json"], ["verify", "--json", "reading.md"]])
+    assert broken.code == 1
+    assert [(seal["agent"], seal["status"]) for seal in broken.json["seals"]] == [("A", "broken"), ("B", "fits")]
+    assert [(seal["agent"], seal["could_read"]) for seal in read.json["seals"]] == [("A", True), ("B", False)]
+
+
+def test_a_text_that_was_not_sealed_is_found_in_a_sound_file(dialogd: Commands) -> None:
+    """Every hash fits, and the text is not the one that was sealed: exit code 1."""
+    data = decided(dialogd, setup="## Setup\n\n```toml\nsealed = true\n```")
+    head = data[: data.index(b"## Turn 2")]
+    prev = re.findall(rb"sha=([0-9a-f]+)", head)[-1].decode()
+    draft = Draft("A", "Claude A", 2, "Redis.", turn=("B",), attributes=(("re", "1"), ("nonce", "ab")))
+    dialogd.file.write_bytes(head + render(draft, prev))
+    done = dialogd("verify")
+    assert done.code == 1
+    assert "sealed answer of A to turn 1: broken: the text in turn 2 does not fit its seal: sealed " in done.out
+    assert done.out.endswith("4 entries, no problems, none missing\n")

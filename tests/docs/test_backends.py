@@ -16,8 +16,8 @@ from dialogd import auto, forecast, keys, parts, project
 from dialogd.backends import BACKENDS, agent_cli, faults, ollama, service
 from dialogd.backends.rehearsal import SCENARIOS
 from dialogd.errors import BackendError
-from dialogd.protocol.model import Dialog
 from dialogd.protocol.signals import WARNINGS
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
 from dialogd.standin import StandIn
 from dialogd.standin.minds import consensus

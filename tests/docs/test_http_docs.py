@@ -14,6 +14,7 @@ import pytest
 from dialogd import events
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.marks import MARKS
+from dialogd.protocol.model import OUTCOMES
 from dialogd.server import wire
 from dialogd.server.app import _STATUS, create_app
 from dialogd.server.guard import Limits
@@ -98,7 +99,6 @@ def test_every_status_of_a_notify_has_its_row() -> None:
     assert waits >= INNER
 
 
-OUTCOMES = {"CONSENSUS_REACHED", "DEADLOCK", "MAX_TURNS_REACHED", "MAX_SIZE_REACHED", "BUDGET_REACHED", "STOPPED"}
 INNER = {
     "starting",
     "pace",

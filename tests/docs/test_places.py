@@ -35,7 +35,7 @@ from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, bloc
 COMMANDS, CONFIGURATION, PROTOCOL = DOCS / "commands.md", DOCS / "configuration.md", DOCS / "protocol.md"
 RELIABILITY = DOCS / "reliability.md"
 
-KEYS = "Topic, Max Turns, Timeout, Max Message, Max Size, Budget, Started, Dialog, Agents"
+KEYS = "Topic, Max Turns, Max Rounds, Max Time, Timeout, Max Message, Max Size, Budget, Started, Dialog, Agents"
 
 MESSAGES = (
     "PROPOSAL FEEDBACK QUESTION AGREEMENT DISAGREEMENT FINAL_PLAN",
@@ -74,8 +74,10 @@ def test_every_header_key_has_its_row_and_default() -> None:
     assert read_header(text).limits == DialogLimits()
     assert set(rows) == set(KEYS.split(", "))
     code = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "dialogd").rglob("*.py"))
-    known = set(re.findall(r'setup\.get\("(\w+)"\)', code))
-    assert {codes(row[0])[0] for row in table(setup)} == known
+    known = set(re.findall(r'(?:setup\.get\(|(?:take|table)\(setup, )"(\w+)"', code))
+    assert {
+        re.sub(r"[][]|\.ID", "", name) for row in table(setup.partition("###")[0]) for name in codes(row[0])
+    } == known
 
 
 def test_the_limits_of_the_readme_are_the_defaults() -> None:

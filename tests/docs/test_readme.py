@@ -115,6 +115,7 @@ def test_the_small_agent_reaches_a_consensus(sandbox: Sandbox) -> None:
 
 def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None:
     """Play the section of the three terminals through, each block after `translated`."""
+    before = set(file.parent.glob("collaboration_plan_*"))
     one, two = (sandbox.start(translated(by_hand(kind))) for kind in ("terminal-1", "terminal-2"))
     for daemon in (one, two):
         until(lambda daemon=daemon: "listening on port" in daemon.said(), "a daemon that listens")
@@ -130,8 +131,12 @@ def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None
     until(lambda: "[PAUSED]" in watching.said(), "what was said over HTTP to stand in the file")
     stopped = sandbox.done(translated(by_hand("terminal-3", "dialogd stop")))
     assert (one.process.wait(5), two.process.wait(5)) == (0, 0)
-    copy = Path(stopped.rpartition("copied to ")[2].strip())
-    assert copy.read_bytes() == file.read_bytes()
+    copy = stopped.rpartition("copied to ")[2].partition("\n")[0]
+    assert Path(copy).read_bytes() == file.read_bytes()
+    plans = set(file.parent.glob("collaboration_plan_*")) - before
+    assert {page.suffix for page in plans} == {".md", ".json"}
+    for page in plans:
+        page.unlink()
 
 
 def test_three_terminals_with_other_ports_and_another_file(sandbox: Sandbox) -> None:

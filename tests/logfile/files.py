@@ -10,8 +10,8 @@ from pathlib import Path
 
 from dialogd.journal import Journals
 from dialogd.logfile import Addition, LogFile, Make
-from dialogd.protocol.model import Dialog
 from dialogd.protocol.render import Draft
+from dialogd.protocol.state import Dialog
 
 OPENING = """# Claude Autonomous Dialog
 

@@ -17,8 +17,8 @@ from dialogd.archive import archive
 from dialogd.errors import DialogdError, UnsafeFile
 from dialogd.journal import Journals
 from dialogd.logfile import Addition, LogFile
-from dialogd.protocol.model import Dialog
 from dialogd.protocol.render import Draft
+from dialogd.protocol.state import Dialog
 from dialogd.state import StateDir
 from tests.logfile.files import OPENING, dialog_file, log_of, turn
 from tests.logfile.moments import at, moments

@@ -20,7 +20,7 @@ from dialogd.archive import archive
 from dialogd.errors import DialogdError
 from dialogd.logfile import Addition, LogFile
 from dialogd.protocol import grammar, render
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 from tests.logfile.files import log_of, turn
 
 

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from dialogd.protocol.fold import refers_to
+from dialogd.protocol.consent import refers_to
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, read_reply, same_text, summary_of, tolerant
-from dialogd.protocol.model import Dialog, Mark
+from dialogd.protocol.model import Mark
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.verdict import rule
 from dialogd.testing.room import Room, opening
 
@@ -65,7 +66,10 @@ def test_two_who_sign_the_same_text_end_the_dialog(signature: str) -> None:
     state = room.dialog.state
     assert state.outcome is not None
     assert (state.outcome.name, state.outcome.by, state.owing) == ("CONSENSUS_REACHED", "B", ())
-    assert state.outcome.reason == "P1 approved, mutual, signed by A in turn 4, B in turn 5"
+    assert (
+        state.outcome.reason
+        == "P1 approved, mutual, signed by A in turn 4, B in turn 5, everybody signed this very text"
+    )
 
 
 def test_the_last_signature_brings_the_closing_lines() -> None:

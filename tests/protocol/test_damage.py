@@ -7,7 +7,8 @@ import pytest
 from dialogd.errors import NotADialog
 from dialogd.protocol.decide import Clock, Wait, Write, decide
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Condition, Dialog, Entry
+from dialogd.protocol.model import Condition, Entry
+from dialogd.protocol.state import Dialog
 from dialogd.testing.room import Room, opening
 
 SUMMARY = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"

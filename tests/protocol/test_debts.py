@@ -10,7 +10,8 @@ from dialogd.errors import BackendError, Refused
 from dialogd.protocol.decide import Reply, Stop
 from dialogd.protocol.fold import limit
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import USER, Limits, State
+from dialogd.protocol.model import USER, Limits
+from dialogd.protocol.state import State
 from dialogd.testing.room import Room, opening, waits
 
 BROKEN = BackendError("exit code 1", fix="look at its log")
@@ -371,7 +372,7 @@ def test_a_note_does_not_open_an_ended_dialog() -> None:
     room.say("Just a remark.", note=True)
     room.types("\n[SKIP: A]\n\n[RETRY: B]\n")
     assert (outcome(room), owing(room)) == ("STOPPED", ())
-    with pytest.raises(Refused, match="has ended"):
+    with pytest.raises(Refused, match="ended with STOPPED"):
         room.retry("A")
 
 

@@ -53,6 +53,9 @@ def decided(room: Room, me: str) -> str:
             return f"{me} waits, {status}: {reason}"
         case Stop(outcome):
             return f"{me} stops: {outcome.name} {outcome.reason}".rstrip()
+        case Reply(debt) if me in room.sealed and debt.is_ready:
+            room.step(me)
+            return f"{me} sends the answer it sealed"
         case Reply() if me in room.held:
             room.step(me)
             return f"{me} sends the reply it held"
@@ -70,43 +73,71 @@ def played(room: Room, name: str, text: str) -> str:
         return ""
     if who == "after":
         room.advance(float(what.split()[0]))
-    elif what in ("", "thinks"):
-        room.thinks(who)
-        return f"{who} had written, and not sent: {text}" if not what and room.answers(who, text) is None else ""
-    elif what == "answers":
-        if room.answers(who, text) is None:
-            return f"{who} holds its reply" if who in room.held else f"{who} comes too late; kept as a draft"
-    elif what == "fails":
-        room.answers(who, BackendError(text, fix="look at its log"))
     elif what == "looks":
         return decided(room, who)
+    elif what in ("corrects", "asks for the word"):
+        prepared(room, who, what, text)
+    elif what in ("", "thinks", "answers", "fails"):
+        return replied(room, who, what, text)
     else:
-        verb, _, target = what.partition(" ")
-        acts = {
-            "says": lambda: room.say(text, to=target.removeprefix("to ")),
-            "grants": lambda: room.say(text, turns=int(target)),
-            "notes": lambda: room.say(text, note=True),
-            "types": lambda: room.types(f"\n{text}\n"),
-            "pauses": room.pause,
-            "resumes": room.resume,
-            "stops": lambda: room.stop(text),
-            "passes": room.pass_on,
-            "skips": lambda: room.skip(target),
-            "retries": lambda: room.retry(target),
-        }
-        acts[verb]()
+        acted(room, what, text)
     return ""
+
+
+def replied(room: Room, who: str, what: str, text: str) -> str:
+    """What an agent does with its turn; gives what is worth a line above the file, or ""."""
+    if what in ("", "thinks"):
+        room.thinks(who)
+        return f"{who} had written, and not sent: {text}" if not what and room.answers(who, text) is None else ""
+    if what == "fails":
+        room.answers(who, BackendError(text, fix="look at its log"))
+    elif room.answers(who, text) is None:
+        return f"{who} holds its reply" if who in room.held else f"{who} comes too late; kept as a draft"
+    return ""
+
+
+def prepared(room: Room, who: str, what: str, text: str) -> None:
+    """What an agent will answer when it is asked back; or that it asks for the word."""
+    if what == "corrects":
+        room.scripts[who] = [text]
+    else:
+        room.asks_for_the_word(who)
+
+
+def acted(room: Room, what: str, text: str) -> None:
+    """What the person does."""
+    verb, _, target = what.partition(" ")
+    acts = {
+        "says": lambda: room.say(text, to=target.removeprefix("to ")),
+        "grants": lambda: room.say(text, turns=int(target)),
+        "notes": lambda: room.say(text, note=True),
+        "types": lambda: room.types(f"\n{text}\n"),
+        "pauses": room.pause,
+        "resumes": room.resume,
+        "stops": lambda: room.stop(text),
+        "passes": room.pass_on,
+        "skips": lambda: room.skip(target),
+        "retries": lambda: room.retry(target),
+    }
+    acts[verb]()
+
+
+def asked_back(room: Room, before: int) -> str:
+    """What an agent was asked back since then, in a line."""
+    return "".join(f"> {who} is asked back: {question}\n" for who, question in room.questions[before:])
 
 
 def run(script: str) -> tuple[str, Room]:
     """Play a script; gives what it comes to as text, and the room."""
     room, remarks = begun(script), []
     for name, text in commands(script):
+        asked = len(room.questions)
         try:
             remark = played(room, name, text)
         except (DialogdError, ValueError) as error:
             remark = f"refused: {error}"
         remarks += [f"> {remark}\n"] if remark else []
+        remarks.append(asked_back(room, asked) if not room.dialog.header.rules.is_plain else "")
         room.advance(1)
     return "".join([*remarks, "====\n", room.text]), room
 

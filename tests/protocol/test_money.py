@@ -23,7 +23,7 @@ from dialogd.protocol.fold import limit
 from dialogd.protocol.grammar import parse, read_on
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import Reply as Text
-from dialogd.protocol.model import Condition, Debt, Dialog, Limits, Mark, State
+from dialogd.protocol.model import Condition, Limits, Mark
 from dialogd.protocol.money import (
     Estimate,
     allowance,
@@ -39,6 +39,7 @@ from dialogd.protocol.money import (
 from dialogd.protocol.render import Draft, joint, render
 from dialogd.protocol.signals import signals
 from dialogd.protocol.spent import Spent, account
+from dialogd.protocol.state import Debt, Dialog, State
 from dialogd.testing.room import Room, opening, waits
 
 GOLDEN = Path(__file__).with_name("golden") / "budget.md"

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from dialogd.errors import NotADialog
 from dialogd.protocol.grammar import parse, read_on
-from dialogd.protocol.model import Condition, Dialog, Mark, State
+from dialogd.protocol.model import Condition, Mark
 from dialogd.protocol.render import Draft, joint, render
+from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import clean, escape, one_line, unescape
 from dialogd.testing.room import Room, opening
 from tests.protocol.texts import ENDS, FORGED, STRUCTURE, texts

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
+from dialogd.protocol.convergence import WINDOW
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.signals import WINDOW, overlap, signals
+from dialogd.protocol.signals import signals
 from dialogd.testing.room import Room, opening
 
 SAME = "Postgres keeps sessions safely across restarts, and nothing else must be operated."
 
 
-def talk(*lines: str, agents: str = "AB") -> Room:
+def talk(*lines: str, agents: str = "AB", setup: str = "") -> Room:
     """A room in which the lines were said, in order, by whoever's turn it was."""
-    room = Room(opening(*agents, keys=["Max Turns: 100"]))
+    room = Room(opening(*agents, keys=["Max Turns: 100"], more=setup))
     for line in lines:
-        (me,) = room.dialog.state.owing
+        me = room.dialog.state.owing[0]
         room.thinks(me)
         room.answers(me, line)
     return room
@@ -117,8 +118,146 @@ def test_signals_are_told_to_the_agents_they_concern() -> None:
     assert "B accepts P1 of A" in room.thinks("A")
 
 
-def test_overlap_counts_words_of_four_letters_or_more() -> None:
-    """Intersection over union; texts without such words are the same."""
-    assert overlap("keep them in Postgres", "KEEP them, in postgres!") == 1.0
-    assert overlap("Postgres", "Redis or memcached") == 0.0
-    assert overlap("a b c", "") == 1.0
+VOTE = '## Setup\n\n```toml\nverdict = "vote"\norder = "free"\n```'
+ROUND = VOTE.replace("free", "round-robin")
+
+
+def text(version: int) -> str:
+    """A consensus text of one's own."""
+    return f"{said(version)}\n\n## Consensus Summary\n\nPostgres, version {version}.\n\n[CONSENSUS_REACHED]"
+
+
+def of(kind: str, room: Room) -> list[tuple[tuple[str, ...], str]]:
+    """Whom the signals of one kind concern, and what they say."""
+    return [(signal.agents, signal.text) for signal in signals(room.dialog) if signal.kind == kind]
+
+
+@pytest.mark.parametrize(
+    "line", ["[AGREE: P1]", "[CONCEDE: my doubts]", "You're right. Let's proceed.", "Fine.\n[VOTE: P1 approve | fine]"]
+)
+def test_agents_that_agree_at_once_are_noticed(line: str) -> None:
+    """By a mark or by a phrase, in the first answer to the first reply; they are asked to argue against it."""
+    room = talk(f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n{line}", setup=VOTE)
+    ((agents, words),) = of("quick_agreement", room)
+    assert (agents, words) == (("B",), "B agrees in the very first exchange; argue against it once before it counts")
+
+
+def test_all_who_agree_at_once_are_named() -> None:
+    """Three agents: both that answer the first."""
+    lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n[AGREE: P1]", f"{said(3, 'C')}\nI agree."]
+    ((agents, words),) = of("quick_agreement", talk(*lines, agents="ABC", setup=ROUND.replace("vote", "moderator")))
+    assert (agents, words[:20]) == (("B", "C"), "B and C agree in the")
+
+
+@pytest.mark.parametrize(
+    "line", ["Hm.", "I agree. However, I doubt the cost.", "I don't think I agree.\n[PROPOSAL: x]"]
+)
+def test_an_answer_that_objects_is_no_quick_agreement(line: str) -> None:
+    """Nor one that only half agrees."""
+    assert of("quick_agreement", talk(said(1, "A"), f"{said(2)} {line}", setup=VOTE)) == []
+
+
+def test_agreement_after_the_first_exchange_is_not_quick() -> None:
+    """Not once anybody has answered, not by whoever speaks first, and not in a plain dialog."""
+    lines = [said(1, "A"), f"{said(2)}\n[AGREE: with that]"]
+    assert of("quick_agreement", talk(*lines, said(3, "A"), setup=VOTE)) == []
+    assert of("quick_agreement", talk("I agree with the question.", said(2), setup=VOTE)) == []
+    assert of("quick_agreement", talk(*lines)) == []
+
+
+def test_a_word_of_the_persons_in_between_makes_no_first_exchange() -> None:
+    """It was the dialog's beginning that is asked about, not the person's last word."""
+    room = talk(said(1, "A"), said(2), said(3, "A"), said(4), setup=VOTE)
+    room.say("Well?")
+    for me, line in (("A", said(5, "A")), ("B", f"{said(6)}\n[AGREE: with that]")):
+        room.thinks(me)
+        room.answers(me, line)
+    assert of("quick_agreement", room) == []
+
+
+@pytest.mark.parametrize("setup", ["", ROUND])
+def test_a_change_of_position_without_a_cause_is_noticed(setup: str) -> None:
+    """In plain dialogs too; until the agent speaks again."""
+    lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", said(2), f"{said(3, 'A')}\n[CONCEDE: P1, dear]"]
+    ((agents, words),) = of("flip", talk(*lines, setup=setup))
+    assert agents == ("A",)
+    assert words == "A is now giving up P1, without [EVIDENCE] or [RE] to say what changed"
+    assert of("flip", talk(*lines, said(4), setup=setup)) != []
+    assert of("flip", talk(*lines, said(4), said(5, "A"), setup=setup)) == []
+    assert of("flip", talk(*lines[:2], f"{lines[2]}\n[RE: turn 3]", setup=setup)) == []
+
+
+def test_agents_that_swap_positions_are_noticed_one_after_the_other() -> None:
+    """The latest change is the one that is said."""
+    lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n[VOTE: P1 reject]"]
+    room = talk(*lines, f"{said(3, 'A')}\n[VOTE: P1 reject]", f"{said(4)}\n[VOTE: P1 approve]")
+    assert [agents for agents, _ in of("flip", room)] == [("B",)]
+    assert of("flip", room)[0][1].startswith("B is now for P1, ")
+
+
+def test_who_spoke_twice_and_has_not_voted_is_noticed() -> None:
+    """Once is not enough, a vote ends it, and an abstention is a vote."""
+    room = Room(opening("A", "B", "C", keys=["Max Turns: 100"], more=VOTE))
+
+    def says(me: str, line: str) -> list[tuple[tuple[str, ...], str]]:
+        room.thinks(me)
+        room.answers(me, line)
+        return of("absent_vote", room)
+
+    assert says("A", f"{said(8, 'A')}\n[TO: B]") == says("B", f"{said(9)}\n[TO: A]") == []
+    assert says("A", f"{said(1, 'A')}\n[PROPOSAL: Postgres]\n[TO: B]") == []
+    assert says("B", f"{said(2)}\n[TO: A]") == []
+    assert says("A", f"{said(3, 'A')}\n[VOTE: P1 approve | cheap]\n[TO: B]") == []
+    assert says("B", f"{said(4)}\n[TO: A]") == [(("B",), "B spoke twice and has not voted on P1")]
+    assert says("A", f"{said(5, 'A')}\n[TO: B]") == [(("B",), "B spoke twice and has not voted on P1")]
+    assert says("B", f"{said(6)}\n[VOTE: P1 abstain | unsure]\n[TO: A]") == []
+
+
+def test_who_never_votes_is_noticed_when_the_second_vote_is_over() -> None:
+    """In turn everybody speaks once while a vote is open, so absence shows in the decisions."""
+    lines = [
+        f"{said(1, 'A')}\n[PROPOSAL: Postgres]",
+        f"{said(2)}\n[VOTE: P1 reject | dear]",
+        said(3, "C"),
+        f"{said(4, 'A')}\n[VOTE: P1 approve | cheap]\n[PROPOSAL: Redis]",
+        f"{said(5)}\n[VOTE: P2 reject | dear]",
+        said(6, "C"),
+        f"{said(7, 'A')}\n[VOTE: P2 approve | cheap]",
+    ]
+    room = talk(*lines, agents="ABC", setup=ROUND.replace("verdict", "quorum = 1.0\nverdict"))
+    assert [decision.ref for decision in room.dialog.state.decisions] == ["P1", "P2"]
+    assert of("absent_vote", room) == [(("C",), "C was absent from the votes on P1 and P2")]
+
+
+def test_one_vote_missed_is_not_noticed_and_other_verdicts_have_no_votes() -> None:
+    """The decision itself says who was absent."""
+    setup = ROUND.replace("verdict", "quorum = 1.0\nverdict")
+    lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n[VOTE: P1 reject | dear]"]
+    room = talk(*lines, said(3, "C"), said(4, "A"), agents="ABC", setup=setup)
+    assert len(room.dialog.state.decisions) == 1
+    assert of("absent_vote", room) == []
+
+
+def test_a_text_that_is_reworded_for_ever_is_noticed() -> None:
+    """Each signs its own rewording; the second replacement is one too many, and both are named."""
+    assert of("rewording", talk(text(1), text(2))) == []
+    ((agents, words),) = of("rewording", talk(text(1), text(2), text(3)))
+    assert agents == ("A", "B")
+    assert words == (
+        "the text on the table was reworded 2 times, by A and B; sign P3 as it stands, or object with a reason"
+    )
+
+
+def test_rewording_is_over_with_an_objection_or_the_end() -> None:
+    """Without a text on the table, or once all have signed it, nothing is reworded."""
+    lines = [text(1), text(2), text(3)]
+    assert of("rewording", talk(*lines, f"{said(4)}\n[OBJECTION: dear]")) == []
+    ended = talk(*lines, f"{said(4)}\n[AGREE: P3]")
+    assert (ended.dialog.state.outcome is not None, of("rewording", ended)) == (True, [])
+
+
+def test_what_to_do_with_an_accepted_proposal_depends_on_the_verdict() -> None:
+    """Only where everybody signs is there a text to write."""
+    lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n[AGREE: P1]"]
+    assert of("accepted", talk(*lines))[0][1].endswith("write it as the consensus text")
+    assert of("accepted", talk(*lines, setup=VOTE))[0][1] == "B accepts P1 of A"

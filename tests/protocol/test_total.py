@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from dialogd import prompt
 from dialogd.errors import NotADialog
 from dialogd.protocol import compose
+from dialogd.protocol.consent import refers_to
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, Write, decide
-from dialogd.protocol.fold import refers_to
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Dialog, Mark
+from dialogd.protocol.model import Mark
 from dialogd.protocol.signals import signals
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, escape, unescape
 from dialogd.testing.room import opening
 from tests.protocol.texts import FORGED, texts

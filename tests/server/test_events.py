@@ -57,7 +57,7 @@ def test_a_stream_begins_with_the_state_and_tells_a_turn_from_beginning_to_end(r
             "marks": ["[PROPOSAL P1: tabs]"],
         }
         state = events.until("state", state="not_my_turn").data
-        assert state == {"state": "not_my_turn", "reason": "waiting for B", "signals": []}
+        assert state == {"state": "not_my_turn", "reason": "waiting for B", "signals": [], "convergence": None}
         send(room.a, "POST /say", {"text": "By the way.", "note": True})
         note = events.until("note").data
         assert (note["number"], note["by"], note["text"], note["marks"]) == (0, "USER", "By the way.", [])

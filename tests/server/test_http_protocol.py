@@ -157,7 +157,7 @@ class TestSlowClients:
                 half = request(site.port, "POST /notify", "Content-Length: 9")[: 10 + number]
                 connection.sendall(half if number % 3 else b"")
 
-            assert slowest_answer(site.port, times=20) < 0.5
+            assert slowest_answer(site.port, times=20) < 2.0
             if time.monotonic() - started < 1.5:
                 assert len(site.server.server_state.connections) >= 256
             until(lambda: len(site.server.server_state.connections) == 0)

@@ -29,6 +29,7 @@ PERSONS = {
     "/resume": None,
     "/retry": {"agent": "A"},
     "/skip": {"agent": "A"},
+    "/word": {"agent": "B"},
 }
 
 
@@ -325,6 +326,27 @@ def test_health_tells_every_phase(room: Room) -> None:
     assert at(room, "ended")["outcome"] == "CONSENSUS_REACHED"
 
 
+def test_health_and_events_tell_the_state_and_weak_signals(room: Room) -> None:
+    """The state's word with what it allows; once two agents have spoken what words alone suggest."""
+    room.open("AB")
+    health = room.a.health() or {}
+    assert (health["lifecycle"], health["convergence"]) == ("dormant", None)
+    assert health["allowed"] == ["start", "configure", "add agent", "say", "pause", "retry", "skip", "stop"]
+    with listening(room.a) as events:
+        room.think().end("Tabs for every file.\n")
+        room.minds["B"].call(1).end("I agree, tabs for every file.\n")
+        third = room.minds["A"].call(2)
+        room.until(lambda: (room.a.health() or {})["lifecycle"] == "streaming", "the state")
+        room.until(lambda: (room.a.health() or {})["convergence"], "the signals")
+        found = (room.a.health() or {})["convergence"]
+        assert (found["advice"], found["agreements"], found["disagreements"]) == ("CONTINUE", 1, 0)
+        assert found["reason"]
+        third.end("So be it.\n")
+        told = [events.until("state").data for _ in range(3)]
+        assert {"convergence"} <= set().union(*told)
+    send(room.a, "POST /say", {"text": "Enough."})
+
+
 def test_health_tells_a_dialog_that_failed(tmp_path: Path) -> None:
     """When every agent has failed the phase is `error`."""
     with Room(tmp_path, command="false", environment={"DIALOGD_RETRY_WAIT": "0"}) as room:
@@ -392,7 +414,7 @@ def test_pages_load_nothing_and_run_nothing(room: Room, path: str) -> None:
 
 ROUTES = {
     "GET": {"/", "/dialog", "/docs", "/events", "/health", "/metrics"},
-    "POST": {"/notify", "/pause", "/resume", "/retry", "/say", "/skip", "/stop"},
+    "POST": {"/notify", "/pause", "/resume", "/retry", "/say", "/skip", "/stop", "/word"},
 }
 
 
@@ -410,7 +432,7 @@ def test_openapi_describes_every_route(idle: Daemon) -> None:
             for field in about.get("parameters", ()):
                 assert field.get("description") or field["in"] == "header"
     assert found == ROUTES
-    for model in ("Notify", "Say", "Named", "Halt"):
+    for model in ("Notify", "Say", "Named", "Word", "Halt"):
         for name, field in schema["components"]["schemas"][model]["properties"].items():
             assert field.get("description") or name == "reason"
     assert not re.search(r"https?://(?!localhost|127\.0\.0\.1)", json.dumps(schema))
@@ -652,6 +674,40 @@ def test_retry_and_skip_refuse_what_makes_no_sense(room: Room, path: str) -> Non
     problem = send(room.a, f"POST {path}", {"agent": "A"}).problem
     assert problem["status"] == 409
     assert "dialogd say" in problem["fix"]
+
+
+FREE = '## Setup\n\n```toml\norder = "free"\n```\n\n## Rules'
+
+
+def test_the_word_is_asked_for_where_the_order_is_free(room: Room) -> None:
+    """For an agent or, without a body, for the person; nobody's call dies, and the next turn is theirs."""
+    room.start("A")
+    room.file.write_text(room.opening("Tabs or spaces?", "A").replace("## Rules", FREE), encoding="utf-8")
+    typing = room.think()
+    assert send(room.a, "POST /word").json == {"status": "ok", "turn": 1, "turn_of": ["A"], "phase": "waiting"}
+    assert send(room.a, "POST /word", {"agent": "claude b"}).json["turn_of"] == ["A"]
+    assert room.text.index("[WORD: USER]") < room.text.index("[WORD: B]")
+    assert typing.is_alive
+    typing.end("Tabs.\n")
+    room.until(lambda: room.number == 2, "A's turn")
+    dialog = room.dialog()
+    assert dialog is not None
+    assert dialog.state.owing == ("USER",)
+
+
+def test_the_word_is_refused_where_nobody_can_ask_for_it(room: Room) -> None:
+    """Another order, an unknown agent, a field too many, the end: a problem that names the state."""
+    room.open()
+    problem = send(room.a, "POST /word", {"agent": "B"}).problem
+    assert problem["status"] == 409
+    assert "the dialog is dormant, and its order is alternate, not free" in problem["detail"]
+    assert send(room.a, "POST /word", {"agent": "A", "x": 1}).problem["status"] == 422
+    with room.file.open("a") as file:
+        file.write("\nEnough.\n\n[CONSENSUS_REACHED]\n")
+    assert "the dialog is collapsed" in send(room.a, "POST /word").problem["detail"]
+    room.file.write_text(room.opening("Or both?", "A").replace("## Rules", FREE), encoding="utf-8")
+    assert send(room.a, "POST /word", {"agent": "Z"}).problem["status"] == 400
+    assert send(room.a, "POST /word", {"agent": "A"}).problem["status"] == 409
 
 
 # -- the end -------------------------------------------------------------------------------------------------------

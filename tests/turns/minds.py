@@ -17,7 +17,7 @@ from dialogd.logfile import LogFile
 from dialogd.peers import Peers
 from dialogd.prices import FREE, Price
 from dialogd.prompt import Prompt
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 from tests.logfile.files import log_of
 
 Line = str | Usage | BackendError | float

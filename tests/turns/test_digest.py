@@ -14,7 +14,7 @@ from dialogd.backends import Usage
 from dialogd.errors import BackendError, DialogdError
 from dialogd.logfile import LogFile
 from dialogd.prompt import tokens_of
-from dialogd.protocol.model import Dialog
+from dialogd.protocol.state import Dialog
 from tests.logfile.files import log_of
 from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step
 from tests.turns.test_spending import SAID, account, dialog_in

@@ -13,7 +13,8 @@ from dialogd.backends import Usage
 from dialogd.errors import BackendError
 from dialogd.prices import FREE, Price
 from dialogd.protocol.decide import Wait, Write
-from dialogd.protocol.model import Dialog, Frame
+from dialogd.protocol.model import Frame
+from dialogd.protocol.state import Dialog
 from tests.logfile.files import OPENING, log_of
 from tests.turns.minds import DEAR, Mind, agent_with, step
 

@@ -1,0 +1,297 @@
+"""What an agent is told of a dialog's rules: who it is in it, which marks it may use, how it decides. Pure.
+
+It follows from the header alone, so it is the same in every turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dialogd.protocol.marks import MARKS
+from dialogd.protocol.model import Agent, Header
+from dialogd.protocol.roles import CRITIQUE, DECIDE, MODERATE, PERSONALITIES, POST, PROPOSE, VOTE, Role
+from dialogd.protocol.roster import judge, moderator, speakers, voters
+from dialogd.protocol.rules import FAILED_VOTES, Board, Rules
+
+_ALWAYS = ("PROPOSAL", "OBJECTION", "CONCEDE", "AGREE", "EVIDENCE", "QUESTION", "RE", "CONFIDENCE", "PASS")
+_TYPED = ("IDEA", "CRITIQUE", "SYNTHESIS")
+_LAST = ("DEADLOCK", "CRUX", "EXPERIMENT", "QUESTION_FOR_USER")
+
+# How a mark is written, and what it means to an agent, where the table's own words do not say enough.
+_FORMS = {
+    "VOTE": ("VOTE: P1 approve | your reason", "your vote on proposal P1: `approve`, `reject` or `abstain`"),
+    "DECIDE": ("DECIDE: P1 approve | your reason", "you decide on proposal P1: `approve` or `reject`"),
+    "ESCALATE": ("ESCALATE: why you cannot decide", "gives a decision that was asked of you to the person"),
+    "RESERVATION": ("RESERVATION: your strongest remaining objection", "stands beside your yes, which it leaves a yes"),
+    "RE": ("RE: 4, P2", "what this answers: turns and proposals"),
+    "CONFIDENCE": ("CONFIDENCE: 0.7", "how sure you are, 0 to 1"),
+    "TO": ("TO: ID", "hands the word to that agent; several get it in the order named"),
+}
+_REVIEW = (
+    ("FINDING: severity | category | file | line | issue | suggestion", "one finding; severity `blocking` blocks"),
+    ("RESOLVED: 2 | how", "your own finding 2 (they are numbered in the order of the dialog) blocks no longer"),
+    (
+        "SCORE: code quality 80 | test coverage 70 | security 90 | documentation 60 | acceptance criteria 80",
+        "your score, each part from 0 to 100",
+    ),
+)
+_MAY = {
+    POST: "bring in ideas and put together what was said",
+    CRITIQUE: "criticize and object",
+    PROPOSE: "make proposals",
+    VOTE: "vote",
+    MODERATE: "moderate: decide what the others cannot",
+    DECIDE: "decide on proposals",
+}
+_REASONS = (
+    "Agree only for a stated reason. That another agent says so is no evidence: a test you ran, a file you opened, a"
+    " source you quote is. Change your mind where they do, and say what changed it. An objection with its reason is"
+    " worth more than praise."
+)
+_TEXT = "write it under `## Consensus Summary`, then `[CONSENSUS_REACHED]`"
+_DEADLOCK = (
+    "A deadlock is a good result: where no agreement is in sight, write `[DEADLOCK]` with both positions, `[CRUX: …]`"
+    " for the one question on which they turn, and `[EXPERIMENT: …]` for the cheapest test that would settle it."
+)
+
+
+def is_needed(header: Header) -> bool:
+    """False for a plain pair, and for a dialog whose Setup only names a template."""
+    return not replace(header.rules, template="").is_plain
+
+
+def part_of(header: Header, agent: Agent) -> str:
+    """The section on the agent's own part; "" where there is nothing to say."""
+    if agent.id not in header.rules.roles:
+        return ""
+    own = header.rules.role(agent.id)
+    lines = [*_person(own), *([] if agent.id == judge(header) else _permissions(own, header, agent.id))]
+    return "# Your part\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
+
+
+def marks(header: Header, agent: Agent) -> str:
+    """The marks that this agent may use and this dialog needs, a line each."""
+    if agent.id == judge(header):
+        return _line("DECIDE: ID | your reason", "the position of that agent holds; `[DECIDE: none | …]`: none does")
+    rules, own = header.rules, header.rules.role(agent.id)
+    lines = [_taught(header, agent, name) for name in _names(header, agent) if own.may_use(name)]
+    if own.may_use("KIND"):
+        lines += [_line(form, meaning) for form, meaning in _REVIEW if _is_kind(rules, form)]
+        lines += [
+            _line(f"{kind}: …", meaning or "a contribution of this dialog's own") for kind, meaning in _own(rules)
+        ]
+    return "\n".join(lines)
+
+
+def example(header: Header, agent: Agent) -> str:
+    """A mark that this agent may use."""
+    if agent.id == judge(header):
+        return "[DECIDE: ID | your reason]"
+    may = header.rules.role(agent.id).may_use("PROPOSAL")
+    return "[PROPOSAL: keep sessions in Postgres]" if may else "[EVIDENCE: a lookup takes 4 ms, see bench.py]"
+
+
+def rules_of(header: Header, agent: Agent) -> tuple[str, ...]:
+    """The sections on how this dialog decides and works, in order."""
+    rules = header.rules
+    if agent.id == judge(header):
+        return ("# How this dialog decides\n\n" + _JUDGE, *_lists(rules))
+    decides = [_decides(header, agent), *_conditions(header), _REASONS, _DEADLOCK]
+    title = "# How this dialog decides"
+    return ("\n\n".join([title, *decides]), *_phases(rules), *_lists(rules), *_limits(rules.board))
+
+
+_JUDGE = (
+    "You judge: you took no part. You are shown the positions of those who did, and say whose holds, or that none"
+    " does. Judge by the arguments and the evidence alone: a test that was run, a file that was opened, a source that"
+    " is quoted. Order, length, tone and names are no reasons, and neither is how many say so."
+)
+
+
+def _person(own: Role) -> list[str]:
+    """How it is asked to think."""
+    manner = PERSONALITIES.get(own.personality.casefold(), "")
+    return [
+        *([f"Your field: {own.specialization}"] if own.specialization else []),
+        *([f"Your manner: {own.personality}{manner and f', who {manner}'}"] if own.personality else []),
+        *(f"Your task: {task}" for task in own.responsibilities),
+    ]
+
+
+def _permissions(own: Role, header: Header, agent: str) -> list[str]:
+    words = {**_MAY, VOTE: "sign"} if header.rules.verdict == "mutual" else _MAY
+    may = [what for name, what in words.items() if own.may(name) and _matters(header, agent, name)]
+    lines = [f"You may {_and(may)}. Marks that are not among yours below do not count."] if may else []
+    if not own.reads_all:
+        lines.append("You are shown the question, your own turns, the person's and what was decided; not the others'.")
+    if own.weight != 1.0 and header.rules.verdict == "vote" and own.may(VOTE):
+        lines.append(f"Your vote weighs {own.weight:g}.")
+    return lines
+
+
+def _matters(header: Header, agent: str, permission: str) -> bool:
+    """True when this dialog's rules leave an agent something to do with a permission that it has."""
+    if permission in (MODERATE, DECIDE):
+        return agent in _deciders(header)
+    return permission != VOTE or header.rules.verdict in ("mutual", "vote")
+
+
+def _names(header: Header, agent: Agent) -> Iterable[str]:
+    """The marks of the table that the rules ask for, in the order in which they are taught."""
+    rules, votes = header.rules, agent.id in voters(header)
+    yield from (name for name in _ALWAYS if name != "RE" or rules.board is None or rules.board.allow_references)
+    if rules.board is not None or agent.id in rules.roles:
+        yield from _TYPED
+    if (rules.verdict == "mutual" and votes) or (rules.verdict != "judge" and rules.role(agent.id).may(PROPOSE)):
+        yield "CONSENSUS_REACHED"
+    if rules.verdict == "vote" and votes:
+        yield "VOTE"
+    if agent.id in _deciders(header):
+        yield "DECIDE"
+    if agent.id == moderator(header):
+        yield "ESCALATE"
+    if _needs_reservation(rules) and votes:
+        yield "RESERVATION"
+    if rules.order == "free":
+        yield "TO"
+    yield from _LAST
+
+
+def _taught(header: Header, agent: Agent, name: str) -> str:
+    if name == "OBJECTION" and header.rules.verdict != "mutual":
+        return _line(name, "a reason against")
+    if name == "CONSENSUS_REACHED" and header.rules.verdict != "mutual":
+        return _line(name, "puts the text under your `## Consensus Summary` as a proposal")
+    if name == "AGREE" and (header.rules.verdict != "mutual" or agent.id not in voters(header)):
+        return _line("AGREE: P1", "accepts a proposal; it decides nothing")
+    form, meaning = _FORMS.get(name, (name, MARKS[name].meaning))
+    return _line(form, meaning)
+
+
+def _line(form: str, meaning: str) -> str:
+    return f"- `[{form}]`: {meaning}"
+
+
+def _is_kind(rules: Rules, form: str) -> bool:
+    """True for a line of reviews that this dialog's reader knows."""
+    return rules.review and form.partition(":")[0] in rules.kinds
+
+
+def _own(rules: Rules) -> list[tuple[str, str]]:
+    reviewed = {form.partition(":")[0] for form, _ in _REVIEW if _is_kind(rules, form)}
+    return [(kind, meaning) for kind, meaning in rules.kinds.items() if kind not in reviewed]
+
+
+def _decides(header: Header, agent: Agent) -> str:
+    may_propose = header.rules.role(agent.id).may_use("PROPOSAL")
+    long = f" A text too long for one line is a proposal too: {_TEXT}." if may_propose else ""
+    match header.rules.verdict:
+        case "vote":
+            return _vote(header) + long
+        case "moderator":
+            who = _and(_deciders(header), "or") or "the person"
+            return (
+                f"The decision is that of {who}, by `[DECIDE: P1 approve | reason]`, when enough was said. The others"
+                f" propose, criticize and say where they stand and why; that nobody objects decides nothing.{long}"
+            )
+        case "judge":
+            return (
+                f"The decision is that of {header.rules.judge or 'the person'}, who takes no part and judges at the"
+                " end: by arguments and evidence, asked in both orders of the positions. Your last turn is what is"
+                " judged, so let it hold your position and your best reasons."
+            )
+        case _:
+            signers = voters(header)
+            who = "The others sign" if len(signers) == len(header.agents) else f"{_and(signers) or 'Nobody'} sign"
+            text = _TEXT if may_propose else "one that stands under a `## Consensus Summary`"
+            return (
+                f"Agreement counts only over one exact text: {text}. {who} that text with `[AGREE: P4]` (its number)"
+                " and their reason."
+            )
+
+
+def _vote(header: Header) -> str:
+    rules, everybody = header.rules, voters(header)
+    above = moderator(header) or "the person"
+    return (
+        f"Each proposal is put to the vote. {_and(everybody) or 'Nobody'} may vote, once they have seen it. It is"
+        f" approved when at least two approve, when approvals weigh {_share(rules.threshold)} of approvals and"
+        f" rejections or more, and when {_share(rules.quorum)} of all votes' weight or more was cast. Who abstains"
+        " counts as having voted; who does not vote is absent, and never a yes."
+        f" After {FAILED_VOTES} failed votes {above} decides."
+    )
+
+
+def _conditions(header: Header) -> list[str]:
+    """What comes on top of the rule by which it decides."""
+    rules, lines = header.rules, []
+    deciders = _deciders(header)
+    if deciders and rules.verdict in ("mutual", "judge"):
+        lines.append(
+            f"{_and(deciders)} may decide on a single proposal with `[DECIDE: …]`: the first time counts, and it ends"
+            " nothing."
+        )
+    if _needs_reservation(rules):
+        what = "signature" if rules.verdict == "mutual" else "approval"
+        lines.append(f"Each {what} needs a line `[RESERVATION: …]` that names the strongest objection left.")
+    return [
+        *lines,
+        *(text for is_on, text in zip((rules.red_team, rules.review, rules.sealed), _SWITCHES, strict=True) if is_on),
+    ]
+
+
+_SWITCHES = (
+    "Agreement in the very first exchange counts only after one turn has argued against it.",
+    "Nothing is approved while a finding blocks; only who raised it may say that it is resolved.",
+    "The first answers are sealed: nobody sees another's before all have given theirs.",
+)
+
+
+def _needs_reservation(rules: Rules) -> bool:
+    return rules.objections and rules.verdict in ("mutual", "vote")
+
+
+def _deciders(header: Header) -> list[str]:
+    """Who may decide alone: by its role; where proposals are voted on, the moderator, once votes failed."""
+    if header.rules.verdict == "vote":
+        return [who for who in (moderator(header),) if who]
+    return [who for who in speakers(header) if header.rules.role(who).may(DECIDE, MODERATE)]
+
+
+def _phases(rules: Rules) -> Iterable[str]:
+    lines = []
+    for number, phase in enumerate(rules.phases, 1):
+        long = "1 round" if phase.rounds == 1 else f"{phase.rounds} rounds"
+        lines.append(f"{number}. {phase.name}, {long}" + (f": {phase.description}" if phase.description else ""))
+    if lines:
+        yield "# The phases of the work\n\n" + "\n".join(lines)
+
+
+def _lists(rules: Rules) -> Iterable[str]:
+    for title, texts in (("What counts as success", rules.success), ("When something goes wrong", rules.errors)):
+        if texts:
+            yield f"# {title}\n\n" + "\n".join(f"- {text}" for text in texts)
+
+
+def _limits(board: Board | None) -> Iterable[str]:
+    if board is None:
+        return
+    lines = [
+        f"At most {board.max_contributions_per_round} contributions of one agent in a round, and"
+        f" {board.blackboard_capacity} in all; a contribution is a typed mark, or a turn without any.",
+        f"It does not end by agreement before there are {board.minimum_contributions} contributions.",
+    ]
+    if board.require_confidence:
+        lines.append("Every contribution says how sure you are: a line `[CONFIDENCE: 0.7]`.")
+    if not board.allow_references:
+        lines.append("Each contribution stands for itself: no references to others.")
+    yield "# Limits\n\n" + "\n".join(f"- {line}" for line in lines)
+
+
+def _share(part: float) -> str:
+    return "two thirds" if abs(part - 2 / 3) < 1e-9 else f"{part * 100:.3g}%"
+
+
+def _and(names: Sequence[str], word: str = "and") -> str:
+    return ", ".join(names[:-1]) + f" {word} {names[-1]}" if len(names) > 1 else "".join(names)

@@ -1,0 +1,162 @@
+"""How a dialog stands by its own rules: rows for people, facts for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from dialogd.protocol import decide, lifecycle
+from dialogd.protocol.model import USER
+from dialogd.protocol.roster import voters
+from dialogd.protocol.state import Decision, Dialog, Poll
+from dialogd.protocol.units import in_words
+
+LATEST = 3  # decisions that are shown; all of them are among the facts
+
+
+def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
+    """The weak signals, in one row; none before two agents have spoken."""
+    found = lifecycle.assessed(dialog)
+    if found is None:
+        return ()
+    counts = (_many(int(found[f"{name}s"]), name) for name in ("agreement", "disagreement"))
+    numbers = f"convergence {found['convergence']:.2f}, confidence {found['confidence']:.2f}"
+    return (("signals", f"{found['advice']}: {', '.join(counts)}, {numbers} (weak: words only)"),)
+
+
+def allowance(dialog: Dialog) -> str:
+    """The state's name and what it allows: `streaming: post, read, vote, stop`."""
+    where = lifecycle.phase(dialog)
+    return f"{where}: {', '.join(lifecycle.ALLOWED[where])}"
+
+
+def rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
+    """What there is to say of a dialog with rules of its own; nothing of a plain one but its limits. `at` is now."""
+    state = dialog.state
+    if not dialog.header.rules.is_plain:
+        yield "rules", _rules(dialog)
+        yield "round", _round(dialog)
+        yield from _decisions(dialog)
+    sealed, waiting = _seals(dialog)
+    if sealed:
+        yield "sealed", ", ".join(sealed) + (f"; waiting for {', '.join(waiting)}" if waiting else "")
+    if state.queue:
+        yield "in line", f"for the word: {', '.join(map(_you, state.queue))}"
+    if (left := _time_left(dialog, at)) is not None:
+        yield "time", f"{in_words(round(left))} left of {in_words(state.limits.max_time or 0.0)}"
+
+
+def _decisions(dialog: Dialog) -> Iterator[tuple[str, str]]:
+    """What is voted on, what was decided last, who is to decide, what is in the way."""
+    state, is_over = dialog.state, dialog.state.outcome is not None
+    for poll in () if is_over else state.polls:
+        yield "vote", _vote(dialog, poll)
+    for decision in state.decisions[-LATEST:]:
+        yield "decided", _decided(decision)
+    if state.escalated and not is_over:
+        yield "decides", _you(state.escalated) + (f": {state.escalation}" if state.escalation else "")
+    if state.blocking:
+        yield "blocks", f"an approval: finding {', '.join(map(str, state.blocking))}"
+
+
+def facts(dialog: Dialog, at: str) -> dict[str, Any]:
+    """The same for programs: `time_left` in seconds, null without a limit."""
+    state, rules = dialog.state, dialog.header.rules
+    sealed, waiting = _seals(dialog)
+    return {
+        "template": rules.template,
+        "order": rules.order,
+        "verdict": rules.verdict,
+        "phase": _phase(dialog),
+        "rounds": state.rounds,
+        "max_rounds": state.limits.max_rounds,
+        "polls": [_poll(dialog, poll) for poll in state.polls],
+        "decisions": [_decision(decision) for decision in state.decisions],
+        "escalated": state.escalated,
+        "escalation": state.escalation,
+        "sealed": list(sealed),
+        "unsealed": list(waiting),
+        "queue": list(state.queue),
+        "blocking": list(state.blocking),
+        "closing": state.closing,
+        "time_left": _time_left(dialog, at),
+    }
+
+
+def _time_left(dialog: Dialog, at: str) -> float | None:
+    """Seconds until the time limit of a dialog that goes on; None without a limit, or without a beginning."""
+    left = None if dialog.state.outcome else decide.time_left(dialog, at)
+    return None if left is None else max(left, 0.0)
+
+
+def _rules(dialog: Dialog) -> str:
+    rules = dialog.header.rules
+    verdict = {
+        "mutual": "all sign the same text",
+        "vote": f"by vote (threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%})",
+        "moderator": "the moderator decides",
+        "judge": f"{rules.judge or 'nobody'} judges",
+    }[rules.verdict]
+    return f"{rules.template + ': ' if rules.template else ''}order {rules.order}; verdict {rules.verdict}, {verdict}"
+
+
+def _round(dialog: Dialog) -> str:
+    """`2 of 5; phase 1 of 3, DISCOVERY: what there is`."""
+    state = dialog.state
+    most = state.limits.max_rounds
+    number = state.rounds + (state.outcome is None)
+    text = f"{number if most is None else min(number, most)}" + (f" of {most}" if most is not None else "")
+    phase = _phase(dialog)
+    if phase is None:
+        return text
+    about = f": {phase['description']}" if phase["description"] else ""
+    return f"{text}; phase {phase['number']} of {phase['of']}, {phase['name']}{about}"
+
+
+def _phase(dialog: Dialog) -> dict[str, Any] | None:
+    rules = dialog.header.rules
+    index = rules.phase(dialog.state.rounds)
+    if index < 0:
+        return None
+    phase = rules.phases[index]
+    return {"number": index + 1, "of": len(rules.phases), "name": phase.name, "description": phase.description}
+
+
+def _missing(dialog: Dialog, poll: Poll) -> list[str]:
+    cast = {ballot.agent for ballot in poll.ballots}
+    return [who for who in voters(dialog.header) if who not in cast]
+
+
+def _vote(dialog: Dialog, poll: Poll) -> str:
+    votes = ", ".join(f"{ballot.agent} {ballot.choice}" for ballot in poll.ballots) or "nobody yet"
+    missing = _missing(dialog, poll)
+    return f"{poll.ref}: {votes}" + (f"; not yet: {', '.join(missing)}" if missing else "")
+
+
+def _poll(dialog: Dialog, poll: Poll) -> dict[str, Any]:
+    votes = [{"agent": b.agent, "choice": b.choice, "reason": b.reason, "turn": b.turn} for b in poll.ballots]
+    return {"ref": poll.ref, "turn": poll.turn, "votes": votes, "missing": _missing(dialog, poll)}
+
+
+def _decided(decision: Decision) -> str:
+    reason = f"; {decision.reason}" if decision.reason else ""
+    return f"{decision.ref} {decision.outcome} ({decision.method}): {decision.evidence}{reason}"
+
+
+def _decision(decision: Decision) -> dict[str, str]:
+    names = ("ref", "outcome", "method", "evidence", "reason", "entry")
+    return {name: getattr(decision, name) for name in names}
+
+
+def _seals(dialog: Dialog) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Whose answers of the open round are sealed, and for whose seal it waits."""
+    sealed = tuple(dict.fromkeys(seal.agent for seal in dialog.state.seals))
+    return sealed, tuple(who for who in dialog.state.owing if who not in sealed) if sealed else ()
+
+
+def _you(agent: str) -> str:
+    return "you" if agent == USER else agent
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

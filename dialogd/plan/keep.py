@@ -1,0 +1,85 @@
+"""Puts a plan where the person finds it: two files, written in one step each, never over something else."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dialogd.disk import why, write_once
+from dialogd.errors import StorageError
+from dialogd.plan.facts import as_json
+from dialogd.plan.make import draw_up, ended_at, has_spoken
+from dialogd.plan.page import markdown
+from dialogd.plan.value import Plan
+from dialogd.protocol.state import Dialog
+
+MOST = 1_000  # plans with the same time
+
+
+def keep(dialog: Dialog, file: Path, cwd: Path, now: datetime) -> tuple[Path, Path] | None:
+    """Leave the plan of a dialog, once per end: the same end gives the same names, and a plan that is there stays.
+
+    `file` is the dialog's, `cwd` the folder whose `docs/` is looked for, `now` the time where the file names none.
+    Gives the paths of the Markdown and the JSON; None when no agent has spoken. Raises `StorageError`.
+    """
+    if not has_spoken(dialog):
+        return None
+    file = file.parent.resolve() / file.name
+    return write(draw_up(dialog, str(file)), place(file, cwd), now)
+
+
+def place(file: Path, cwd: Path) -> Path:
+    """Where plans go: to `docs/` of the working folder if it has one, else beside the dialog file."""
+    docs = cwd / "docs"
+    return docs if docs.is_dir() else file.parent
+
+
+def write(plan: Plan, folder: Path, now: datetime) -> tuple[Path, Path]:
+    """Write a plan into a folder; gives the paths of the Markdown and the JSON. Raises `StorageError`."""
+    page = markdown(plan).encode("utf-8", "replace")
+    facts = (json.dumps(as_json(plan), ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        pair = _free(folder, _stem(plan, now), page, facts)
+        write_once(page, pair[0])
+        write_once(facts, pair[1])
+    except OSError as error:
+        raise StorageError(
+            f"the plan cannot be written to {folder}: {why(error)}", fix="name another folder: dialogd plan --out DIR"
+        ) from error
+    return pair
+
+
+def _free(folder: Path, stem: str, page: bytes, facts: bytes) -> tuple[Path, Path]:
+    """The first pair of names under which nothing else stands."""
+    for number in range(1, MOST):
+        name = stem if number == 1 else f"{stem}_{number}"
+        pair = folder / f"{name}.md", folder / f"{name}.json"
+        if _is_vacant(pair[0], page) and _is_vacant(pair[1], facts):
+            return pair
+    raise StorageError(
+        f"{folder} holds {MOST} plans of the same time", fix="name another folder: dialogd plan --out DIR"
+    )
+
+
+def _is_vacant(path: Path, data: bytes) -> bool:
+    """True where nothing stands, or this very text; never through a symlink."""
+    if path.is_symlink():
+        return False
+    return not path.exists() or (path.is_file() and path.read_bytes() == data)
+
+
+def _stem(plan: Plan, now: datetime) -> str:
+    return f"collaboration_plan_{_moment(ended_at(plan.dialog), now):%Y%m%dT%H%M%SZ}"
+
+
+def _moment(at: str, now: datetime) -> datetime:
+    """The time of an entry, in UTC; `now` where it says none."""
+    if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d)", at):
+        return now.astimezone(UTC)
+    try:
+        return datetime.fromisoformat(at.replace("Z", "+00:00")).astimezone(UTC)
+    except ValueError:
+        return now.astimezone(UTC)

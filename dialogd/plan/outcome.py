@@ -1,0 +1,84 @@
+"""How a dialog ended, or stands, in one sentence for somebody who has not read it. Pure."""
+
+from __future__ import annotations
+
+from dialogd.plan.value import Agreed, Decided
+from dialogd.protocol.model import USER
+from dialogd.protocol.state import Dialog, Outcome
+
+METHODS = {
+    "mutual": "everybody signed the same text",
+    "vote": "by vote",
+    "moderator": "by the moderator",
+    "decide": "by an agent that may decide",
+    "judge": "by the judge",
+    "person": "by the person's word",
+    "by hand": "written by hand, without everybody's signature",
+}
+_LIMITS = {
+    "MAX_TURNS_REACHED": "the limit of turns or rounds",
+    "MAX_TIME_REACHED": "the time limit",
+    "BUDGET_REACHED": "the budget",
+    "MAX_SIZE_REACHED": "the size limit",
+}
+
+
+def headline(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, ...]) -> str:
+    """The outcome and why."""
+    outcome = dialog.state.outcome
+    if outcome is None:
+        return f"not ended: {_waiting(dialog)}"
+    last = next((d for d in reversed(decisions) if str(d.turn) == outcome.entry), None)
+    reason = outcome.reason.strip()
+    if outcome.name == "CONSENSUS_REACHED":
+        return _consensus(agreed, outcome)
+    if outcome.name == "DECIDED":
+        return f"decided {_how(last)}" if last is not None else f"decided: {reason}".removesuffix(": ")
+    if outcome.name == "DEADLOCK":
+        called = f"called by {' and '.join(dialog.state.deadlock)}" if dialog.state.deadlock else ""
+        why = _how(last) if last is not None else reason or called
+        return f"deadlock, nothing was agreed: {why}".removesuffix(": ")
+    if outcome.name in _LIMITS:
+        decided = "without an agreement" if agreed is None else "after a decision"
+        return f"ended {decided} by {reason or _LIMITS[outcome.name]}"
+    return _stopped(outcome, reason)
+
+
+def method(name: str) -> str:
+    """How something was decided, in words."""
+    return METHODS.get(name, f"by {name}" if name else "")
+
+
+def _how(decision: Decided) -> str:
+    what = f"{decision.ref} was {decision.outcome}, {decision.evidence}"
+    if not decision.ref:
+        chosen = decision.outcome == "approved"
+        what = f"the position of {decision.evidence}" if chosen else f"{decision.outcome}, {decision.evidence}"
+    return f"{method(decision.method)}: {what}"
+
+
+def _consensus(agreed: Agreed | None, outcome: Outcome) -> str:
+    if agreed is None or agreed.method != "mutual":
+        by = "the person" if outcome.by == USER else outcome.by
+        return f"consensus, as {by} wrote it; not everybody signed the text"
+    who = [f"{signer.agent} in turn {signer.turn}" for signer in agreed.signers]
+    return f"consensus: {METHODS['mutual']}, {agreed.ref or 'as it stands'} ({', '.join(who)})"
+
+
+def _stopped(outcome: Outcome, reason: str) -> str:
+    if outcome.failed:
+        return f"broken off by an {reason}"
+    by = "the person" if outcome.by == USER else "a daemon"
+    return f"stopped by {by} before an agreement" + (f": {reason}" if reason else "")
+
+
+def _waiting(dialog: Dialog) -> str:
+    state = dialog.state
+    number = state.number + 1
+    agents = tuple(who for who in state.owing if who != USER)
+    paused = "it is paused, and " if state.paused else ""
+    if state.question:
+        return f"{paused}{state.asker or 'an agent'} waits for the person's answer"
+    if agents:
+        return f"{paused}turn {number} is owed by {' and '.join(agents)}"
+    return f"{paused}it is the person's turn" if USER in state.owing else f"{paused}nobody's turn is named"

@@ -1,0 +1,223 @@
+"""What of a reply may count: each mark against the role of its agent, the state and the limits of its dialog.
+
+In a plain dialog everything that an agent may write counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dialogd.protocol import ballots, lifecycle
+from dialogd.protocol.consent import refers_to
+from dialogd.protocol.hashing import digest
+from dialogd.protocol.marks import Reply, same_text
+from dialogd.protocol.model import Mark
+from dialogd.protocol.roles import MODERATE, PROPOSE, VOTE
+from dialogd.protocol.roster import judge, voters
+from dialogd.protocol.rounds import CONTRIBUTIONS, is_sealed_round
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A mark that does not count, and why, in words for its agent and for readers."""
+
+    mark: Mark
+    why: str
+
+    @property
+    def said(self) -> str:
+        """The mark as it was meant, in a few words."""
+        words = f"{self.mark.name} {self.mark.ref}".strip()
+        return one_line(f"{words} {self.mark.value}".strip(), 60).replace(" | ", " / ")
+
+    def as_mark(self) -> Mark:
+        """What the daemon writes about it."""
+        return Mark("REFUSED", f"{self.said} | {self.why}")
+
+
+def admitted(dialog: Dialog, me: str, reply: Reply) -> tuple[Reply, tuple[Refusal, ...]]:
+    """The reply with the marks that count, in the form that the file has, and those that do not."""
+    refused: list[Refusal] = []
+    kept: list[Mark] = []
+    is_plain, room = dialog.header.rules.is_plain, _room(dialog, me)
+    full = room
+    for mark in reply.marks:
+        why = _condition(dialog, mark) or ("" if is_plain else _why_not(dialog, me, mark, reply))
+        if not why and mark.name in CONTRIBUTIONS:
+            why, room = (_full(dialog, me, full), room) if room <= 0 else ("", room - 1)
+        if why:
+            refused.append(Refusal(mark, why))
+        elif mark.name == "VOTE" and not is_plain:
+            kept += [choice.mark("VOTE") for choice in _votes(dialog, [mark]).values()]
+        else:
+            kept.append(mark)
+    return replace(reply, marks=tuple(kept)), tuple(refused)
+
+
+def claims_consensus(reply: Reply) -> bool:
+    """True when the reply says that everybody agrees, and nothing against it."""
+    return reply.has("CONSENSUS_REACHED") and not (reply.has("OBJECTION") or reply.has("DEADLOCK"))
+
+
+def is_signature(dialog: Dialog, mark: Mark, reply: Reply) -> bool:
+    """True when this mark would sign the text on the table."""
+    standing = dialog.state.standing
+    if standing is None:
+        return False
+    if mark.name == "AGREE":
+        return refers_to(mark, standing.proposal.ref)
+    same = not reply.summary or digest(same_text(reply.summary)) == standing.proposal.sha
+    return mark.name == "CONSENSUS_REACHED" and same
+
+
+def _why_not(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+    """Why a mark of this agent does not count; "" when it does."""
+    header = dialog.header
+    role, rules = header.rules.role(me), header.rules
+    called = f" ({role.name})" if role.name else ""
+    if me == judge(header):
+        return "" if mark.name in ("DECIDE", "CONFIDENCE", "RE", "EVIDENCE") else f"{me} judges, and does nothing else"
+    if not role.may_use(mark.name):
+        return f"{me} may not use {mark.name}{called}"
+    if _is_sealed(dialog, me):  # what counts must not depend on what others of the round have written by then
+        return (
+            "first answers are sealed: nothing can be answered yet" if mark.name in ("VOTE", "AGREE", "DECIDE") else ""
+        )
+    if why := lifecycle.marks_refused(dialog, me, mark.name):
+        return why
+    if mark.name == "RE" and rules.board is not None and not rules.board.allow_references:
+        return "this dialog allows no references"
+    if mark.name == "TO" and rules.order != "free" and not role.may(MODERATE):
+        return f"the order is {rules.order}: nobody hands the word on"
+    checks = {"VOTE": _vote, "DECIDE": _decide, "CONSENSUS_REACHED": _consensus, "AGREE": _agree}
+    check = checks.get(mark.name)
+    return check(dialog, me, mark, reply) if check else ""
+
+
+def _condition(dialog: Dialog, mark: Mark) -> str:
+    """Why an AGREE to the text on the table is no signature: it has an if or a but."""
+    standing = dialog.state.standing
+    if mark.name != "AGREE" or standing is None or not refers_to(mark, standing.proposal.ref):
+        return ""
+    ref = standing.proposal.ref
+    if ref in ballots.agreed(mark):
+        return ""
+    return f"a signature has no condition: write [AGREE: {ref} | reason], or [OBJECTION: …]"
+
+
+def _votes(dialog: Dialog, marks: Sequence[Mark]) -> Mapping[str, ballots.Choice]:
+    """The clear votes among these marks, by proposal; one without a number is for the only one that is open."""
+    open_ = dialog.state.polls
+    return ballots.cast(marks, only=open_[0].ref if len(open_) == 1 else "")[0]
+
+
+def _consensus(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+    if len(reply.body) > dialog.state.limits.max_message:
+        return "an agreed text is never cut, and this one is too long"
+    role = dialog.header.rules.role(me)
+    if is_signature(dialog, mark, reply):
+        return _agree(dialog, me, mark, reply)
+    return "" if role.may(PROPOSE) else f"{me} may not put a text on the table ({role.name or 'no PROPOSE'})"
+
+
+def _agree(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+    rules = dialog.header.rules
+    if not is_signature(dialog, mark, reply) or rules.verdict != "mutual":
+        return ""
+    if not rules.role(me).may(VOTE):
+        return f"{me} may not sign ({rules.role(me).name or 'no VOTE'})"
+    return _without_reservation(dialog, reply)
+
+
+def _without_reservation(dialog: Dialog, reply: Reply) -> str:
+    lacking = dialog.header.rules.objections and not any(m.value for m in reply.marks if m.name == "RESERVATION")
+    return "its strongest remaining objection is not named: [RESERVATION: …]" if lacking else ""
+
+
+def _vote(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+    if dialog.header.rules.verdict != "vote":
+        return "nothing is voted on in this dialog"
+    all_, meant = _votes(dialog, reply.marks), _votes(dialog, [mark])
+    if not meant or len(meant) < len(ballots.votes(mark)) or any(ref not in all_ for ref in meant):
+        return "unclear: write [VOTE: P1 approve | reason], approve, reject or abstain, once, and nothing against it"
+    open_ = [poll.ref for poll in dialog.state.polls]
+    closed = [ref for ref in meant if ref not in open_]
+    if closed:
+        return f"{', '.join(closed)} is not open for votes; open: {', '.join(open_) or 'none'}"
+    if any(choice.choice == "approve" for choice in meant.values()):
+        return _without_reservation(dialog, reply)
+    return ""
+
+
+def _decide(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+    choice, state = ballots.decision(mark), dialog.state
+    if choice is None:
+        return "unclear: write [DECIDE: P1 approve | reason] or reject"
+    if all(proposal.ref != choice.ref for proposal in state.proposals):
+        return f"there is no {choice.ref}"
+    known = next((d for d in state.decisions if d.ref == choice.ref and d.outcome == "approved"), None)
+    if known is not None:
+        return f"{choice.ref} was decided in {known.entry}"
+    if dialog.header.rules.verdict == "vote" and state.escalated != me:
+        return f"{choice.ref} is the voters' to decide, until their votes fail"
+    return ""
+
+
+def _room(dialog: Dialog, me: str) -> int:
+    """How many contributions this agent may still make now."""
+    board, state = dialog.header.rules.board, dialog.state
+    if board is None:
+        return 1_000_000
+    if _is_sealed(dialog, me):
+        return board.max_contributions_per_round
+    own = board.max_contributions_per_round - state.in_round.get(me, 0)
+    return min(own, board.blackboard_capacity - state.contributed)
+
+
+def _is_sealed(dialog: Dialog, me: str) -> bool:
+    debt = dialog.state.debt(me)
+    return debt is not None and is_sealed_round(dialog, debt)
+
+
+def _full(dialog: Dialog, me: str, room: int) -> str:
+    board = dialog.header.rules.board
+    if board is None:
+        return ""
+    if dialog.state.contributed + max(room, 0) >= board.blackboard_capacity:
+        return f"the blackboard is full: {board.blackboard_capacity} contributions"
+    return f"{me} has made {board.max_contributions_per_round} contributions in this round, the most there may be"
+
+
+def missing(dialog: Dialog, me: str, reply: Reply) -> Iterator[str]:
+    """What this dialog's rules need of the reply, and it lacks: questions for its agent."""
+    rules, state = dialog.header.rules, dialog.state
+    if me == judge(dialog.header):
+        if not any(ballots.pick(m, [a.id for a in dialog.header.agents]) for m in reply.marks if m.name == "DECIDE"):
+            yield "Judge: write [DECIDE: A | reason] with the id of the agent whose position holds, or [DECIDE: none]."
+        return
+    board = rules.board
+    contributes = any(mark.name in CONTRIBUTIONS for mark in reply.marks)
+    is_sure = any(ballots.confidence(mark) is not None for mark in reply.marks if mark.name == "CONFIDENCE")
+    if board is not None and board.require_confidence and contributes and not is_sure:
+        yield "Say how sure you are: [CONFIDENCE: 0.8], from 0 to 1."
+    if reply.has("DEADLOCK") and not (reply.has("CRUX") and reply.has("EXPERIMENT")):
+        yield "A deadlock names what it turns on, [CRUX: …], and the cheapest test to settle it, [EXPERIMENT: …]."
+    if state.escalated == me and not reply.has("DECIDE") and not reply.has("ESCALATE"):
+        yield "It is yours to decide: [DECIDE: P1 approve | reason] or reject; or [ESCALATE: why you cannot]."
+    yield from _lost(dialog, me, reply)
+
+
+def _lost(dialog: Dialog, me: str, reply: Reply) -> Iterator[str]:
+    """Lines that look like marks which were needed, and could not be read."""
+    names = ["VOTE", "DECIDE", "AGREE", "CONSENSUS_REACHED"]
+    role = dialog.header.rules.role(me)
+    useful = [name for name in names if role.may_use(name)]
+    for line in ballots.suspects(reply.body, useful, reply.marks):
+        yield f"This could not be read: {one_line(line, 100)!r}. A mark stands alone on its line: [NAME: value]."
+    voting = me in voters(dialog.header) and dialog.state.polls
+    agreed = [m for m in reply.marks if m.name == "AGREE" for poll in dialog.state.polls if refers_to(m, poll.ref)]
+    if voting and agreed and not reply.has("VOTE"):
+        yield "Proposals are voted on here; an [AGREE] is no vote: [VOTE: P1 approve | reason]."

@@ -1,0 +1,184 @@
+"""The board: what was contributed, proposed and decided in a dialog, as views over its entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from dialogd.protocol import ballots
+from dialogd.protocol.certificate import certify
+from dialogd.protocol.fold import fold
+from dialogd.protocol.ledger import AGAINST, FOR, latest, positions
+from dialogd.protocol.model import USER, Condition, Entry, Mark
+from dialogd.protocol.rounds import CONTRIBUTIONS
+from dialogd.protocol.seal import own_words
+from dialogd.protocol.state import Ballot, Decision, Dialog, State
+
+TEXT = "TEXT"  # the kind of a turn without typed contributions
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """One contribution of an agent. `kind` is a mark's name, the dialog's own kind, or `TEXT` for a plain turn.
+
+    `refs` are the turns and proposals it refers to (`3`, `P1`), `confidence` 0 to 1 or None, `round` counts from 1,
+    `ref` is the number of a proposal.
+    """
+
+    turn: int
+    agent: str
+    kind: str
+    text: str
+    refs: tuple[str, ...]
+    confidence: float | None
+    round: int
+    ref: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposed:
+    """One proposal: who made it, in which entry and round, who is for and against it now, its votes and its decision.
+
+    `refs` are the turns and proposals it refers to; `decision` is approved, rejected, undecided, or "" while open.
+    """
+
+    ref: str
+    agent: str
+    entry: str
+    text: str
+    round: int
+    refs: tuple[str, ...] = ()
+    supporters: tuple[str, ...] = ()
+    opponents: tuple[str, ...] = ()
+    votes: tuple[Ballot, ...] = ()
+    decision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """One decision: what was decided about `ref`, by which method, on which evidence and why, in which entry."""
+
+    ref: str
+    outcome: str
+    method: str
+    evidence: str
+    reason: str
+    entry: str
+    round: int
+
+
+def rounds_of(dialog: Dialog) -> Mapping[str, int]:
+    """The round that each entry belongs to, from 1, by entry id; a reopened dialog counts anew."""
+    return _walked(dialog)[0]
+
+
+def _walked(dialog: Dialog) -> tuple[Mapping[str, int], Mapping[str, tuple[Ballot, ...]]]:
+    """Each entry's round, and the votes that counted by proposal: of its poll as it was decided, or as it stands."""
+    rounds: dict[str, int] = {}
+    votes: dict[str, tuple[Ballot, ...]] = {}
+    after = State(limits=dialog.header.limits)
+    for entry in dialog.entries:
+        before, after = after, fold(dialog.header, after, entry)
+        opens = entry.by == USER and entry.is_turn
+        rounds[entry.id] = (after if opens else before).rounds + 1
+        counting = after
+        if entry.mark("DECISION"):
+            others = tuple(mark for mark in entry.marks if mark.name != "DECISION")
+            counting = fold(dialog.header, before, replace(entry, marks=others, turn=(USER,)))
+        votes |= {poll.ref: poll.ballots for poll in counting.polls}
+    return MappingProxyType(rounds), MappingProxyType(votes)
+
+
+def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
+    """What the agents contributed, in order; a turn that only passes contributes nothing."""
+    rounds = rounds_of(dialog)
+    numbers = _numbers(dialog)
+    return tuple(
+        one
+        for entry in dialog.turns
+        if entry.by != USER and entry.condition is not Condition.UNFINISHED
+        for one in _of(entry, rounds[entry.id], numbers.get(entry.id, ()))
+    )
+
+
+def _numbers(dialog: Dialog) -> dict[str, tuple[str, ...]]:
+    """The numbers that each entry's PROPOSAL marks got, in order."""
+    found: dict[str, tuple[str, ...]] = {}
+    for proposal in dialog.state.proposals:
+        if not proposal.sha:
+            found[proposal.entry] = (*found.get(proposal.entry, ()), proposal.ref)
+    return found
+
+
+def _of(entry: Entry, number: int, refs: tuple[str, ...]) -> Iterator[Contribution]:
+    about = _about(entry)
+    sure = next((c for m in entry.all("CONFIDENCE") if (c := ballots.confidence(m)) is not None), None)
+    body = own_words(entry.body)
+    plain = Contribution(entry.number, entry.by, TEXT, body, about, sure, number)
+    typed = [mark for mark in entry.marks if mark.name in CONTRIBUTIONS]
+    free = iter(refs)
+    for mark in typed:
+        kind, text = _kind(mark)
+        yield replace(plain, kind=kind, text=text, ref=next(free, mark.ref) if kind == "PROPOSAL" else "")
+    if not typed and body.strip() and not entry.mark("PASS"):
+        yield plain
+
+
+def _about(entry: Entry) -> tuple[str, ...]:
+    """The turns and proposals that the entry refers to."""
+    named = [ballots.references(mark) for mark in entry.all("RE")]
+    turns = [str(turn) for turns, _ in named for turn in turns]
+    return tuple(dict.fromkeys([*turns, *(ref for _, refs in named for ref in refs)]))
+
+
+def _kind(mark: Mark) -> tuple[str, str]:
+    """A contribution's kind and text; this dialog's own kinds stand in the first field."""
+    if mark.name != "KIND":
+        return mark.name, mark.value
+    kind, _, text = mark.value.partition("|")
+    return kind.strip().upper(), text.strip()
+
+
+def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
+    """Every numbered proposal and consensus text, with who is for and against it as they stand now."""
+    rounds, votes = _walked(dialog)
+    entries = {entry.id: entry for entry in dialog.entries}
+    outcomes = {decision.ref: decision.outcome for decision in _decisions(dialog, rounds)}
+    sides: dict[tuple[str, str], tuple[str, ...]] = {}
+    for (who, ref), held in latest(positions(dialog)).items():
+        sides[ref, held.stance] = (*sides.get((ref, held.stance), ()), who)
+    return tuple(
+        Proposed(
+            ref=p.ref,
+            agent=p.by,
+            entry=p.entry,
+            text=p.text,
+            round=rounds[p.entry],
+            refs=_about(entries[p.entry]),
+            supporters=sides.get((p.ref, FOR), ()),
+            opponents=sides.get((p.ref, AGAINST), ()),
+            votes=votes.get(p.ref, ()),
+            decision=outcomes.get(p.ref, ""),
+        )
+        for p in dialog.state.proposals
+    )
+
+
+def decisions(dialog: Dialog) -> tuple[Decided, ...]:
+    """Every decision in order; an agreement that no DECISION mark tells of (written by hand, by a person) included."""
+    return tuple(_decisions(dialog, rounds_of(dialog)))
+
+
+def _decisions(dialog: Dialog, rounds: Mapping[str, int]) -> Iterator[Decided]:
+    yield from (_decided(decision, rounds) for decision in dialog.state.decisions)
+    c = certify(dialog)
+    if c is not None and all(d.entry != c.decided_in for d in dialog.state.decisions):
+        signers = ", ".join(f"{s.agent} in turn {s.turn}" if s.turn else s.agent for s in c.signers)
+        evidence = f"{'by' if c.method == 'person' else 'signed by'} {signers}"
+        yield _decided(Decision(c.ref, "approved", c.method, evidence, "", c.decided_in), rounds)
+
+
+def _decided(decision: Decision, rounds: Mapping[str, int]) -> Decided:
+    d = decision
+    return Decided(d.ref, d.outcome, d.method, d.evidence, d.reason, d.entry, rounds.get(d.entry, 0))

@@ -1,0 +1,104 @@
+"""Proposals, the text on the table, who signed it, and calls for a deadlock: what each agent turn changes in them.
+
+Daemon-written turns carry numbered, canonical marks; turns written by hand carry whatever the person typed,
+so the same rules number and sign for them here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from dialogd.protocol.hashing import digest
+from dialogd.protocol.marks import prose, same_text, summary_of
+from dialogd.protocol.model import Entry, Header, Mark
+from dialogd.protocol.roster import voters
+from dialogd.protocol.state import Proposal, Standing, State
+
+
+def positions(header: Header, state: State, entry: Entry) -> State:
+    """Proposals, signatures, objections and calls for a deadlock of one agent turn."""
+    state = proposed(state, entry)
+    if entry.mark("OBJECTION"):
+        state = state.but(standing=None)
+    called = entry.mark("DEADLOCK") is not None
+    against = called or entry.mark("OBJECTION") is not None
+    text = entry.mark("CONSENSUS_PROPOSED")
+    if text is not None:
+        state = _propose(header, state, entry, text.ref, text.value)
+    elif entry.frame is None and entry.mark("CONSENSUS_REACHED") and entry.turn is not None and not against:
+        state = _asked_by_hand(header, state, entry)
+    if not against and entry.by in voters(header):
+        state = _sign(state, entry)
+    deadlock = (*_others(state.deadlock, entry.by), entry.by) if called else ()
+    return state if deadlock == state.deadlock else state.but(deadlock=deadlock)
+
+
+def proposed(state: State, entry: Entry) -> State:
+    """The state with the entry's numbered proposals."""
+    if entry.mark("PROPOSAL") is None:
+        return state
+    return state.but(proposals=(*state.proposals, *_proposals(state, entry)))
+
+
+def _proposals(state: State, entry: Entry) -> Iterator[Proposal]:
+    """The entry's proposals; those typed by hand get the next free numbers."""
+    free = int(next_ref(state)[1:])
+    for mark in entry.all("PROPOSAL"):
+        ref = mark.ref or f"P{free}"
+        free = max(free, int(ref[1:]) + 1)
+        yield Proposal(ref, entry.by, mark.value, entry.id)
+
+
+def _asked_by_hand(header: Header, state: State, entry: Entry) -> State:
+    summary = summary_of(prose(entry.body))
+    if summary and (state.standing is None or digest(same_text(summary)) != state.standing.proposal.sha):
+        return _propose(header, state, entry, next_ref(state), digest(same_text(summary)))
+    if state.standing is not None and not state.standing.signed_by(entry.by) and entry.by in voters(header):
+        signers = (*state.standing.signers, (entry.by, entry.number))
+        return state.but(standing=replace(state.standing, signers=signers))
+    return state
+
+
+def _propose(header: Header, state: State, entry: Entry, ref: str, sha: str) -> State:
+    body = entry.body if entry.frame is not None else prose(entry.body)
+    proposal = Proposal(ref, entry.by, summary_of(body) or body, entry.id, sha)
+    replaced = state.standing.replaced + 1 if state.standing else 0
+    signers = ((entry.by, entry.number),) if entry.by in voters(header) else ()
+    standing = Standing(proposal, signers, replaced)
+    return state.but(proposals=(*state.proposals, proposal), standing=standing)
+
+
+def _sign(state: State, entry: Entry) -> State:
+    standing = state.standing
+    if standing is None or standing.signed_by(entry.by):
+        return state
+    if any(refers_to(mark, standing.proposal.ref) for mark in entry.all("AGREE")):
+        return state.but(standing=replace(standing, signers=(*standing.signers, (entry.by, entry.number))))
+    return state
+
+
+# The numbers that a value begins with. One that is named later, as in "P2, simpler than P4", is not meant; and a yes
+# with a condition is not one.
+_REFS = re.compile(
+    r"[*_` ]*(?:(?:with|to|proposal|text) )*((?:P?\d{1,6}(?:(?: ?[,&+] ?| and )(?=P?\d))?)+)(?!\w)"
+    r"(?![*_`]*[ ,;:—–-]*(?:but|except|if|minus|not|once|only|partly|partially|provided|unless|without)\b)",
+    re.I,
+)
+
+
+def refers_to(mark: Mark, ref: str) -> bool:
+    """True when an AGREE, VOTE … mark names the proposal `ref`: `[AGREE: P4]`, `[AGREE: P1, P4 | because …]`."""
+    match = _REFS.match(mark.value)
+    return mark.ref == ref or (match is not None and ref in re.findall(r"P\d+", match[1].upper()))
+
+
+def _others(signers: tuple[str, ...], agent: str) -> tuple[str, ...]:
+    return tuple(s for s in signers if s != agent)
+
+
+def next_ref(state: State) -> str:
+    """The number that the next proposal gets: P1, P2 …"""
+    highest = max((int(p.ref[1:]) for p in state.proposals if p.ref[1:].isdigit()), default=0)
+    return f"P{highest + 1}"

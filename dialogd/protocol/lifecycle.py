@@ -1,0 +1,153 @@
+"""Where a dialog stands, in one of four words, and what is allowed there. Folded from the file, like everything.
+
+dormant ─ an agent speaks → streaming ⇄ converging ─ the end → collapsed
+                                ↑                                  │
+                                └──── a new turn of the person ────┘
+
+Who brings in something new where a decision is due is refused with the state's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Literal
+
+from dialogd.errors import Refused
+from dialogd.protocol.convergence import assess
+from dialogd.protocol.model import USER
+from dialogd.protocol.roster import judge
+from dialogd.protocol.state import Dialog
+
+Phase = Literal["dormant", "streaming", "converging", "collapsed"]
+
+# What a dialog allows, in the words of those who know such systems; what the person can do beside it.
+ALLOWED: Mapping[Phase, tuple[str, ...]] = MappingProxyType(
+    {
+        "dormant": ("start", "configure", "add agent"),
+        "streaming": ("post", "read", "vote", "stop"),
+        "converging": ("vote", "moderate", "decide"),
+        "collapsed": ("harvest", "reset"),
+    }
+)
+
+_CLOSING = frozenset(
+    {
+        "SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONFIDENCE", "RE", "CRUX", "EXPERIMENT", "DECIDE",
+        "CONCEDE", "QUESTION_FOR_USER", "DEADLOCK", "CONSENSUS_REACHED", "PASS",
+    }
+)  # fmt: skip
+_ESCALATED = frozenset(
+    {"DECIDE", "VOTE", "RE", "SYNTHESIS", "CONFIDENCE", "EVIDENCE", "ESCALATE", "QUESTION_FOR_USER", "PASS"}
+)
+_JUDGING = frozenset({"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "CRUX", "EXPERIMENT", "QUESTION_FOR_USER", "PASS"})
+
+_IN_WORDS = {"word": "ask for the word"}
+_OPEN_AGAIN = 'open it again with a turn of yours: dialogd say "…"'
+
+
+def phase(dialog: Dialog) -> Phase:
+    """Where the dialog stands: dormant, streaming, converging or collapsed."""
+    if dialog.state.outcome is not None:
+        return "collapsed"
+    if not dialog.state.spoken:
+        return "dormant"
+    return "converging" if _why_converging(dialog) else "streaming"
+
+
+def _why_converging(dialog: Dialog) -> str:
+    """What the dialog is deciding on, in words; "" while it goes to and fro."""
+    state = dialog.state
+    if state.closing:
+        return f"one last round sums up, because of {state.closing}"
+    if state.escalated:
+        who = "the person" if state.escalated == USER else state.escalated
+        return f"{who} is to decide" + (f": {state.escalation}" if state.escalation else "")
+    if judge(dialog.header) and judge(dialog.header) in state.owing:
+        return f"{judge(dialog.header)} judges"
+    if state.red_team:
+        return f"the next turn argues against {state.red_team}"
+    if state.standing is not None:
+        signers = ", ".join(who for who, _ in state.standing.signers) or "nobody yet"
+        return f"the text {state.standing.proposal.ref} is to be signed; signed by {signers}"
+    return ""
+
+
+def in_words(dialog: Dialog) -> str:
+    """The state's name and why: `collapsed: it ended with STOPPED`."""
+    where, outcome = phase(dialog), dialog.state.outcome
+    if outcome is not None:
+        return f"{where}: it ended with {outcome.name}"
+    if where == "dormant":
+        return f"{where}: no agent has spoken yet"
+    return f"{where}: {_why_converging(dialog) or 'the agents take their turns'}"
+
+
+def commands(dialog: Dialog) -> tuple[str, ...]:
+    """The person's own commands that make sense now."""
+    state = dialog.state
+    if state.outcome is not None:
+        return ("say",)
+    word = ("word",) if dialog.header.rules.order == "free" else ()
+    return ("say", "resume" if state.paused else "pause", "retry", "skip", "stop", *word)
+
+
+def allowed(dialog: Dialog) -> tuple[str, ...]:
+    """What is allowed now: the words of the state, then the person's commands."""
+    return tuple(dict.fromkeys((*ALLOWED[phase(dialog)], *commands(dialog))))
+
+
+def refuse(dialog: Dialog, operation: str) -> None:
+    """Do nothing where the dialog allows that operation. Raises `Refused`, which names the state, where it does not."""
+    if operation in allowed(dialog):
+        return
+    cannot = f"cannot {_IN_WORDS.get(operation, operation)}"
+    if dialog.state.outcome is not None:
+        raise Refused(f"{cannot}: the dialog is {in_words(dialog)}", fix=_OPEN_AGAIN)
+    if operation == "word":
+        order = dialog.header.rules.order
+        raise Refused(
+            f"{cannot}: the dialog is {phase(dialog)}, and its order is {order}, not free",
+            fix='speak now: dialogd say "…"; or begin a dialog with `order = "free"` in its Setup',
+        )
+    raise Refused(
+        f"{cannot}: the dialog is {in_words(dialog)}", fix=f"what it allows now: {', '.join(allowed(dialog))}"
+    )
+
+
+def marks_refused(dialog: Dialog, me: str, mark_name: str) -> str:
+    """Why agent `me` may not use marks of that name as the dialog stands, with the state's name; "" where it may.
+
+    A plain dialog refuses nothing, and a text that is to be signed alone refuses nothing either.
+    """
+    if dialog.header.rules.is_plain:
+        return ""
+    taken = _taken(dialog, me)
+    if taken is None or mark_name in taken:
+        return ""
+    return f"the dialog is {in_words(dialog)}; it takes {', '.join(sorted(taken))}"
+
+
+def _taken(dialog: Dialog, me: str) -> frozenset[str] | None:
+    """The marks that this agent may use; None: all."""
+    state = dialog.state
+    if state.escalated and state.escalated == me:
+        return _ESCALATED
+    if me == judge(dialog.header) and me in state.owing:
+        return _JUDGING
+    return _CLOSING if state.closing else None
+
+
+def assessed(dialog: Dialog) -> dict[str, str | int | float] | None:
+    """The weak signals of `convergence.assess` as facts, once two agents have spoken; None before."""
+    if len(dialog.state.spoke_at) < 2:
+        return None
+    found = assess(dialog)
+    return {
+        "advice": found.advice,
+        "reason": found.reason,
+        "agreements": found.agreements,
+        "disagreements": found.disagreements,
+        "convergence": round(found.convergence, 3),
+        "confidence": round(found.confidence, 3),
+    }

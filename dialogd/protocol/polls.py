@@ -1,0 +1,163 @@
+"""Votes, decisions, escalation, the judge's answers: what each entry changes in them, and how a vote is counted.
+
+    weight cast >= quorum * weight of all voters                        else the vote failed
+    approve / (approve + reject) >= threshold, by two agents at least   approved, else rejected
+
+Who abstains counts for the quorum alone; who is absent counts for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from dialogd.protocol import ballots
+from dialogd.protocol.model import USER, Entry, Header
+from dialogd.protocol.roster import judge, moderator, voters, weight
+from dialogd.protocol.state import Ballot, Decision, Poll, Proposal, State
+
+_ROUNDING = 1e-9  # three thirds are a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How a poll stands: who said what, by name; `weights` in the same order; `total` is that of all voters."""
+
+    approve: tuple[str, ...]
+    reject: tuple[str, ...]
+    abstain: tuple[str, ...]
+    absent: tuple[str, ...]
+    is_quorate: bool
+    is_approved: bool
+
+    @property
+    def evidence(self) -> str:
+        """The count in words: `2 for (A, B), 1 against (C), absent: D`."""
+        words = [f"{len(names)} {what} ({', '.join(names)})" for what, names in self._cast if names]
+        words += [f"absent: {', '.join(self.absent)}"] if self.absent else []
+        return ", ".join(words) or "nobody voted"
+
+    @property
+    def _cast(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return ("for", self.approve), ("against", self.reject), ("abstained", self.abstain)
+
+
+def tally(header: Header, poll: Poll) -> Tally:
+    """Count a poll as it stands."""
+    names = {choice: _who(poll.ballots, choice) for choice in ("approve", "reject", "abstain")}
+    cast = {ballot.agent for ballot in poll.ballots}
+    everybody = voters(header)
+    yes, no = weight(header, names["approve"]), weight(header, names["reject"])
+    is_quorate = weight(header, cast) >= header.rules.quorum * weight(header, everybody) - _ROUNDING
+    enough = yes + no > 0 and yes >= header.rules.threshold * (yes + no) - _ROUNDING
+    return Tally(
+        approve=names["approve"],
+        reject=names["reject"],
+        abstain=names["abstain"],
+        absent=tuple(who for who in everybody if who not in cast),
+        is_quorate=is_quorate,
+        is_approved=is_quorate and enough and len(names["approve"]) >= 2,  # nobody decides alone
+    )
+
+
+def is_closed(header: Header, poll: Poll) -> bool:
+    """True when everybody has voted or had the chance to, or when the missing votes cannot change the outcome."""
+    missing = [who for who in voters(header) if all(ballot.agent != who for ballot in poll.ballots)]
+    if all(who in poll.heard for who in missing):
+        return True
+    cases = (poll, _if(poll, missing, "approve"), _if(poll, missing, "reject"))
+    return bool(poll.ballots) and len({tally(header, case).is_approved for case in cases}) == 1
+
+
+def _if(poll: Poll, missing: Iterable[str], choice: str) -> Poll:
+    return replace(poll, ballots=(*poll.ballots, *(Ballot(who, choice, "", 0) for who in missing)))
+
+
+def _who(cast: Iterable[Ballot], choice: str) -> tuple[str, ...]:
+    return tuple(ballot.agent for ballot in cast if ballot.choice == choice)
+
+
+def opened(header: Header, state: State, new: Iterable[Proposal], number: int) -> State:
+    """The state with a poll for each new proposal, where proposals are voted on."""
+    if header.rules.verdict != "vote":
+        return state
+    return state.but(polls=(*state.polls, *(Poll(proposal.ref, number) for proposal in new)))
+
+
+def voted(header: Header, state: State, entry: Entry) -> State:
+    """The state with an agent turn's votes, and with who has had the chance to vote."""
+    if entry.by not in voters(header) or not state.polls:
+        return state
+    cast, _ = ballots.cast(entry.marks)
+    seen = int(entry.frame.re.split(".")[0] or 0) if entry.frame is not None else entry.number
+    return state.but(polls=tuple(_with(poll, cast, entry, seen) for poll in state.polls))
+
+
+def _with(poll: Poll, cast: Mapping[str, ballots.Choice], entry: Entry, seen: int) -> Poll:
+    if seen < poll.turn:  # it was asked before the proposal stood in the file
+        return poll
+    choice = cast.get(poll.ref)
+    kept = tuple(ballot for ballot in poll.ballots if ballot.agent != entry.by)
+    if choice is not None:
+        kept = (*kept, Ballot(entry.by, choice.choice, choice.reason, entry.number))
+    elif len(kept) != len(poll.ballots):
+        kept = poll.ballots  # a vote stands until its agent votes anew
+    return replace(poll, ballots=kept, heard=poll.heard | {entry.by})
+
+
+def decided(header: Header, state: State, entry: Entry) -> State:
+    """The state with the entry's decisions: the first on a proposal counts, and closes its poll.
+
+    Votes that fail in the same entry are one failed vote.
+    """
+    failed_before = state.failed_votes
+    for mark in entry.all("DECISION"):
+        outcome, method, evidence, reason = (*mark.fields, "", "", "", "")[:4]
+        if mark.ref and any(d.ref == mark.ref and d.outcome == "approved" for d in state.decisions):
+            continue
+        failed = method == "vote" and outcome != "approved"
+        state = state.but(
+            decisions=(*state.decisions, Decision(mark.ref, outcome, method, evidence, reason, entry.id)),
+            polls=tuple(poll for poll in state.polls if poll.ref != mark.ref),
+            failed_votes=failed_before + 1 if failed else 0,
+        )
+        if state.standing is not None and state.standing.proposal.ref == mark.ref and entry.turn is not None:
+            state = state.but(standing=None)
+    return state
+
+
+def escalated(header: Header, state: State, entry: Entry) -> State:
+    """The state with who has to decide what the others could not: the moderator, then the person."""
+    if state.escalated == entry.by:
+        state = state.but(escalated="", escalation="")
+    mark = entry.mark("ESCALATE")
+    if mark is None:
+        return state
+    above = moderator(header)
+    who = above if above and above != entry.by and above not in state.failed else USER
+    return state.but(escalated=who, escalation=mark.value, failed_votes=0)
+
+
+def judged(header: Header, state: State, entry: Entry) -> State:
+    """The state with the judge's answer: whose position, or `none`; "" where it says nothing clear."""
+    if entry.by != judge(header):
+        return state
+    mark = entry.mark("DECIDE")
+    answer = ballots.pick(mark, [agent.id for agent in header.agents if agent.id != entry.by]) if mark else None
+    return state.but(judged=(*state.judged, answer or ("", "")))
+
+
+def reviewed(state: State, entry: Entry) -> State:
+    """The state with the findings of a review: those that block, until the agent that raised them is content."""
+    for mark in entry.all("KIND"):
+        kind, *fields = mark.fields
+        if kind == "FINDING":
+            number = state.findings + 1
+            blocks = fields[:1] and fields[0].casefold() in ("blocking", "blocker", "critical")
+            more = ((number, entry.by),) if blocks else ()
+            state = state.but(findings=number, blocking=(*state.blocking, *more))
+        elif kind == "RESOLVED" and fields:
+            digits = "".join(c for c in fields[0] if c.isdecimal())
+            kept = tuple(open_ for open_ in state.blocking if (str(open_[0]), open_[1]) != (digits, entry.by))
+            state = state.but(blocking=kept)
+    return state

@@ -1,0 +1,113 @@
+"""What a review comes to: its findings, which of them are resolved, and the score. Read from the marks, pure.
+
+[KIND: FINDING | severity | category | file | line | issue | suggestion]     numbered 1, 2 … in file order
+[KIND: RESOLVED | 2 | how]                                                   by the agent that raised it
+[KIND: SCORE | code quality 80 | test coverage 70 | …]                       each part 0 to 100
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from dialogd.protocol.model import Condition, Entry, Mark
+from dialogd.protocol.state import Dialog
+
+BLOCKING = frozenset({"blocking", "blocker", "critical"})
+PARTS = ("code quality", "test coverage", "security", "documentation", "acceptance criteria")
+_PART = re.compile(r"(.+?)[ :=]+([0-9]{1,3})(?:\.[0-9]+)?(?: ?(?:/ ?100|%))?")
+_NUMBER = re.compile(r"\D*([0-9]{1,6})\b.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One finding; `resolved` says how in the raiser's words, "" while it is open; `resolved_in` is that turn."""
+
+    number: int
+    by: str
+    turn: int
+    severity: str = ""
+    category: str = ""
+    file: str = ""
+    line: str = ""
+    issue: str = ""
+    suggestion: str = ""
+    resolved: str = ""
+    resolved_in: int = 0
+
+    @property
+    def blocks(self) -> bool:
+        """True while it stands in the way of an approval."""
+        return self.severity.casefold() in BLOCKING and not self.resolved_in
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The five parts, 0 to 100, each the mean of what the reviewers said last; `total` is None where one is missing."""
+
+    parts: Mapping[str, float]
+    total: float | None
+
+
+def findings(dialog: Dialog) -> tuple[Finding, ...]:
+    """Every finding in file order, numbered from 1."""
+    found: list[Finding] = []
+    for entry, kind, fields in _contributions(dialog):
+        if kind == "FINDING":
+            found.append(Finding(len(found) + 1, entry.by, entry.number, *_six(fields)))
+        elif kind == "RESOLVED" and fields and (match := _NUMBER.fullmatch(fields[0])):
+            how = " | ".join(fields[1:]) or "resolved"
+            found = [
+                replace(f, resolved=how, resolved_in=entry.number)
+                if (str(f.number), f.by) == (match[1].lstrip("0"), entry.by)
+                else f
+                for f in found
+            ]
+    return tuple(found)
+
+
+def score(dialog: Dialog) -> Score | None:
+    """The score of the review: the mean of the five parts; None where nobody gave one."""
+    last: dict[str, dict[str, float]] = {}
+    for entry, kind, fields in _contributions(dialog):
+        if kind == "SCORE" and (parts := _parts(fields)):
+            last[entry.by] = parts
+    if not last:
+        return None
+    parts = {
+        name: fmean(values) for name in PARTS if (values := [said[name] for said in last.values() if name in said])
+    }
+    return Score(parts, fmean(parts.values()) if len(parts) == len(PARTS) else None)
+
+
+def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]]]:
+    """Entry, kind and fields of each of this dialog's own kinds of contribution."""
+    for entry in dialog.entries:
+        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED) or not entry.is_turn:
+            continue
+        for mark in entry.all("KIND"):
+            kind, *fields = _split(mark)
+            yield entry, kind.upper(), tuple(fields)
+
+
+def _split(mark: Mark) -> tuple[str, ...]:
+    """The fields, also where one is empty and its blank was trimmed."""
+    return tuple(part.strip() for part in mark.value.split("|"))
+
+
+def _six(fields: tuple[str, ...]) -> tuple[str, str, str, str, str, str]:
+    """The six fields of a finding; what is missing is "", what is too much belongs to the suggestion."""
+    severity, category, file, line, issue, *rest = (*fields, "", "", "", "", "")
+    return severity, category, file, line, issue, " | ".join(part for part in rest if part)
+
+
+def _parts(fields: tuple[str, ...]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for field in fields:
+        match = _PART.fullmatch(field)
+        name = " ".join(re.sub(r"[^a-z]+", " ", match[1].casefold()).split()) if match else ""
+        if match and name in PARTS:
+            found[name] = float(min(int(match[2]), 100))
+    return found

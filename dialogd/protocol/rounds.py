@@ -1,0 +1,109 @@
+"""Rounds, contributions, and who wants the word: what each entry adds to them.
+
+A round is complete when everybody who can speak has spoken in it, or was passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from dialogd.protocol import ballots
+from dialogd.protocol.model import USER, Entry, Header, Mark
+from dialogd.protocol.roster import speakers
+from dialogd.protocol.rules import REFERENCES
+from dialogd.protocol.state import Debt, Dialog, State
+
+CONTRIBUTIONS = frozenset({"PROPOSAL", "IDEA", "CRITIQUE", "QUESTION", "EVIDENCE", "SYNTHESIS", "KIND"})
+RAISED = -1  # among the turns that cite one: it was made a proposal
+
+
+def contributions(marks: Iterable[Mark]) -> int:
+    """How many contributions a turn holds: its typed ones, else itself, unless it only passes."""
+    names = [mark.name for mark in marks]
+    typed = sum(name in CONTRIBUTIONS for name in names)
+    return typed or int("PASS" not in names)
+
+
+def spoken(header: Header, state: State, entry: Entry) -> State:
+    """The state after a turn of an agent."""
+    who, made = entry.by, contributions(entry.marks)
+    state = state.but(
+        turns_of=_plus(state.turns_of, who, 1),
+        spoke_at=MappingProxyType({**state.spoke_at, who: entry.number}),
+        contributed=state.contributed + made,
+        in_round=_plus(state.in_round, who, made),
+        passed=state.passed | {who} if entry.mark("PASS") and not made else state.passed - {who},
+        cited=_cited(state, entry) if made and header.rules.board is not None else state.cited,
+        queue=_others(state.queue, who),
+        is_tested=state.is_tested or bool(state.red_team),
+        red_team="",
+    )
+    return over(header, _queued(header, state, entry), who)
+
+
+def over(header: Header, state: State, who: str) -> State:
+    """The state once `who` has had its chance in this round: by a turn, or by being passed over."""
+    spoke = state.spoke | {who}
+    able = frozenset(speakers(header)) - state.failed
+    if not able or not able <= spoke:
+        return state.but(spoke=spoke, is_quiet=False)
+    return state.but(
+        rounds=state.rounds + 1,
+        is_quiet=able <= state.passed,
+        spoke=frozenset(),
+        passed=frozenset(),
+        in_round=MappingProxyType({}),
+    )
+
+
+def asked(header: Header, state: State, entry: Entry) -> State:
+    """Who asks for the word in a note waits for it behind the others who did."""
+    ids = [USER, *speakers(header)]
+    for mark in entry.all("WORD"):
+        names = ballots.to(mark, ids) or ((entry.by,) if entry.by in ids else ())
+        state = state.but(queue=(*state.queue, *(who for who in names if who not in state.queue)))
+    return state
+
+
+def raised(state: State, entry: Entry) -> State:
+    """The state once the turns that a daemon's note refers to were made a proposal: they are not made one again."""
+    turns = {turn for mark in entry.all("RE") for turn in ballots.references(mark)[0]}
+    return state.but(cited=MappingProxyType({**state.cited, **dict.fromkeys(turns, frozenset({RAISED}))}))
+
+
+def to_raise(state: State) -> tuple[int, ...]:
+    """The turn that enough contributions refer to, and those that do; empty while there is none."""
+    for turn, by in sorted(state.cited.items()):
+        if RAISED not in by and len(by) >= REFERENCES:
+            return (turn, *sorted(by))
+    return ()
+
+
+def _queued(header: Header, state: State, entry: Entry) -> State:
+    """Whom the word is handed to comes first, several in their order."""
+    ids = [USER, *speakers(header)]
+    named = tuple(dict.fromkeys(who for mark in entry.all("TO") for who in ballots.to(mark, ids) if who != entry.by))
+    return state.but(queue=(*named, *_others(state.queue, *named))) if named else state
+
+
+def _cited(state: State, entry: Entry) -> Mapping[int, frozenset[int]]:
+    turns = {turn for mark in entry.all("RE") for turn in ballots.references(mark)[0] if 1 < turn < entry.number}
+    if not turns:
+        return state.cited
+    more = {turn: state.cited.get(turn, frozenset()) | {entry.number} for turn in turns}
+    return MappingProxyType({**state.cited, **more})
+
+
+def _plus(counts: Mapping[str, int], who: str, more: int) -> Mapping[str, int]:
+    return MappingProxyType({**counts, who: counts.get(who, 0) + more})
+
+
+def _others(queue: tuple[str, ...], *gone: str) -> tuple[str, ...]:
+    return tuple(who for who in queue if who not in gone)
+
+
+def is_sealed_round(dialog: Dialog, debt: Debt) -> bool:
+    """True when the answer to this debt is to be sealed: the first one, where the header says so and several owe it."""
+    first = next((entry.id for entry in dialog.entries if entry.is_turn), "")
+    return dialog.header.rules.sealed and debt.re == first and (len(dialog.state.owing) > 1 or debt.is_ready)

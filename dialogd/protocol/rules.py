@@ -1,0 +1,298 @@
+"""The rules that a dialog's `## Setup` asks for, beyond those of a plain pair; read tolerantly.
+
+A value that makes no sense means the default, and a warning. Without a Setup nothing here changes a dialog.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from dialogd.protocol import units
+from dialogd.protocol.roles import PERMISSIONS, STANDARD, USUAL, Role
+
+T = TypeVar("T")
+
+ORDERS = ("alternate", "round-robin", "priority", "free", "parallel")
+VERDICTS = ("mutual", "vote", "moderator", "judge")
+PARALLEL_ROUNDS = 5
+CONVERGENCE_THRESHOLD = 0.6
+FAILED_VOTES = 3  # after which the moderator decides, else the person
+REFERENCES = 3  # contributions that refer to the same one make it a proposal
+REVIEW: Mapping[str, str] = MappingProxyType(
+    {
+        "FINDING": "severity | category | file | line | issue | suggestion",
+        "RESOLVED": "the finding's number | how",
+        "SCORE": "code quality N | test coverage N | security N | documentation N | acceptance criteria N (0 to 100)",
+    }
+)
+KIND = re.compile(r"[A-Z][A-Z_]{1,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """Limits of a dialog that is held as on a blackboard: contributions are counted, and an end needs some.
+
+    `contribution_timeout` is in seconds per turn; None leaves the header's `Timeout`.
+    """
+
+    allow_references: bool = True
+    require_confidence: bool = False
+    max_contributions_per_round: int = 10
+    round_limit: int = 10
+    blackboard_capacity: int = 100
+    minimum_contributions: int = 3
+    terminate_on_consensus: bool = True
+    terminate_on_rounds: bool = True
+    contribution_timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One phase of the work: `rounds` long; the last one lasts until the end."""
+
+    name: str
+    description: str = ""
+    rounds: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a dialog comes to its decision. The defaults are those of a plain pair.
+
+    `threshold` and `quorum` are parts of the votes' weight, `roles` those of agents by id, `judge` an agent's id,
+    `kinds` this dialog's own kinds of contribution with their meaning. `board` is None where nothing is counted.
+    """
+
+    template: str = ""
+    order: str = "alternate"
+    verdict: str = "mutual"
+    sealed: bool = False
+    red_team: bool = False
+    objections: bool = False
+    review: bool = False
+    judge: str = ""
+    threshold: float = 2 / 3
+    quorum: float = 2 / 3
+    convergence_threshold: float = CONVERGENCE_THRESHOLD
+    guidelines: str = ""
+    board: Board | None = None
+    roles: Mapping[str, Role] = field(default_factory=lambda: MappingProxyType({}))
+    phases: tuple[Phase, ...] = ()
+    kinds: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    success: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
+
+    def role(self, agent: str) -> Role:
+        """The role of that agent; one without a role may take part, and neither moderate nor decide."""
+        return self.roles.get(agent, _NO_ROLE)
+
+    def phase(self, rounds: int) -> int:
+        """The index of the phase that begins after so many complete rounds; -1 where there are no phases."""
+        for index, phase in enumerate(self.phases):
+            rounds -= phase.rounds
+            if rounds < 0:
+                return index
+        return len(self.phases) - 1
+
+    @property
+    def is_plain(self) -> bool:
+        """True for a dialog that asks for nothing beyond what a plain pair does."""
+        return self == _PLAIN
+
+
+_NO_ROLE = Role()
+_PLAIN = Rules()
+
+
+class _Reader:
+    """Takes values out of a Setup, and notes those that make no sense."""
+
+    def __init__(self, warnings: list[str]) -> None:
+        self.warnings = warnings
+
+    def take(self, table: Mapping[str, Any], key: str, read: Callable[[Any], T], default: T, where: str = "") -> T:
+        if key not in table:
+            return default
+        try:
+            return read(table[key])
+        except (ValueError, TypeError) as error:
+            self.warnings.append(f"header: Setup: {where}{key}: {error}; using the default")
+            return default
+
+    def table(self, setup: Mapping[str, Any], key: str) -> Mapping[str, Any] | None:
+        """A table of the Setup; None without one."""
+        value = setup.get(key)
+        if value is None or isinstance(value, Mapping):
+            return value
+        self.warnings.append(f"header: Setup: {key} is no table; ignoring it")
+        return None
+
+
+def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[str]) -> Rules:
+    """The rules of a Setup for these agents' ids; never fails, `warnings` gets what was not understood."""
+    if not setup:
+        return _PLAIN
+    reader = _Reader(warnings)
+    ids = {agent.casefold(): agent for agent in agents}
+    board = reader.table(setup, "board")
+    is_review = reader.take(setup, "review", _flag, default=False)
+    return Rules(
+        template=reader.take(setup, "template", _text, ""),
+        order=reader.take(setup, "order", _one_of(ORDERS), "alternate"),
+        verdict=reader.take(setup, "verdict", _one_of(VERDICTS), "mutual"),
+        sealed=reader.take(setup, "sealed", _flag, default=False),
+        red_team=reader.take(setup, "red_team", _flag, default=False),
+        objections=reader.take(setup, "objections", _flag, default=False),
+        review=is_review,
+        judge=reader.take(setup, "judge", _one_of(ids), ""),
+        threshold=reader.take(setup, "threshold", _part, 2 / 3),
+        quorum=reader.take(setup, "quorum", _part, 2 / 3),
+        convergence_threshold=reader.take(setup, "convergence_threshold", _part, CONVERGENCE_THRESHOLD),
+        guidelines=reader.take(setup, "guidelines", _text, ""),
+        board=None if board is None else _board(reader, board),
+        roles=MappingProxyType(_roles(reader, setup, ids)),
+        phases=reader.take(setup, "phases", _phases, ()),
+        kinds=MappingProxyType({**(REVIEW if is_review else {}), **_kinds(reader, setup)}),
+        success=reader.take(setup, "success", _texts, ()),
+        errors=reader.take(setup, "errors", _texts, ()),
+    )
+
+
+def _board(reader: _Reader, table: Mapping[str, Any]) -> Board:
+    usual = Board()
+    values: dict[str, Any] = {}
+    for key in Board.__dataclass_fields__:
+        default = getattr(usual, key)
+        read = _flag if isinstance(default, bool) else _count if isinstance(default, int) else _seconds
+        values[key] = reader.take(table, key, read, default, "board.")
+    return Board(**values)
+
+
+def _roles(reader: _Reader, setup: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Role]:
+    roles: dict[str, Role] = {}
+    for name, table in (reader.table(setup, "roles") or {}).items():
+        agent = ids.get(name.casefold())
+        if agent is None:
+            reader.warnings.append(f"header: Setup: roles.{name} is no agent of this dialog; ignoring it")
+        elif isinstance(table, str):
+            roles[agent] = _role(reader, {"role": table}, f"roles.{name}.")
+        elif isinstance(table, Mapping):
+            roles[agent] = _role(reader, table, f"roles.{name}.")
+        else:
+            reader.warnings.append(f"header: Setup: roles.{name} is neither a role's name nor a table; ignoring it")
+    return roles
+
+
+def _role(reader: _Reader, table: Mapping[str, Any], where: str) -> Role:
+    name = reader.take(table, "role", _text, "", where)
+    return Role(
+        name=name,
+        permissions=reader.take(table, "permissions", _permissions, STANDARD.get(name.casefold(), USUAL), where),
+        weight=reader.take(table, "weight", _weight, 1.0, where),
+        priority=reader.take(table, "priority", _integer, 0, where),
+        specialization=reader.take(table, "specialization", _text, "", where),
+        personality=reader.take(table, "personality", _text, "", where),
+        responsibilities=reader.take(table, "responsibilities", _texts, (), where),
+    )
+
+
+def _kinds(reader: _Reader, setup: Mapping[str, Any]) -> dict[str, str]:
+    kinds: dict[str, str] = {}
+    for name, meaning in (reader.table(setup, "messages") or {}).items():
+        if KIND.fullmatch(name) and isinstance(meaning, str):
+            kinds[name] = " ".join(meaning.split())
+        else:
+            reader.warnings.append(f"header: Setup: messages.{name} is no NAME with a meaning; ignoring it")
+    return kinds
+
+
+def _one_of(known: Sequence[str] | Mapping[str, str]) -> Callable[[Any], str]:
+    def read(value: Any) -> str:
+        text = _text(value).casefold()
+        if text not in known:
+            names = known.values() if isinstance(known, Mapping) else known
+            raise ValueError(f"{value!r} is none of {', '.join(names)}")
+        return known[text] if isinstance(known, Mapping) else text
+
+    return read
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return " ".join(value.split())
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r} is no list of texts")
+    return tuple(map(_text, value))
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{value!r} is no whole number")
+    return value
+
+
+def _count(value: Any) -> int:
+    number = _integer(value)
+    if not 0 <= number <= 1_000_000:
+        raise ValueError(f"{value!r} is not from 0 to 1,000,000")
+    return number
+
+
+def _seconds(value: Any) -> float | None:
+    return units.seconds(str(value) if not isinstance(value, int) else f"{value} seconds")
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r} is no number")
+    return float(value)
+
+
+def _part(value: Any) -> float:
+    number = _number(value)
+    if not 0 < number <= 1:
+        raise ValueError(f"{value!r} is not above 0 and up to 1")
+    return number
+
+
+def _weight(value: Any) -> float:
+    number = _number(value)
+    if not 0 < number <= 1000:
+        raise ValueError(f"{value!r} is not above 0 and up to 1000")
+    return number
+
+
+def _permissions(value: Any) -> frozenset[str]:
+    names = frozenset(text.upper() for text in _texts(value))
+    strange = sorted(names - set(PERMISSIONS))
+    if strange:
+        raise ValueError(f"{', '.join(strange)} is none of {', '.join(PERMISSIONS)}")
+    return names
+
+
+def _phases(value: Any) -> tuple[Phase, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+        raise TypeError("phases are tables with a name: [[phases]]")
+    phases = []
+    for item in value:
+        if not item.get("name"):
+            raise ValueError("a phase has no name")
+        rounds = _integer(item.get("rounds", 1))
+        if rounds < 1:
+            raise ValueError(f"the phase {item['name']!r} has {rounds} rounds")
+        phases.append(Phase(_text(item["name"]), _text(item.get("description", "")), rounds))
+    return tuple(phases)

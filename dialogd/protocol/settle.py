@@ -1,0 +1,161 @@
+"""What is decided once an agent's turn stands: by signatures, votes, the moderator, or the judge.
+
+Every decision is written as a mark: `[DECISION P1: outcome | method | evidence | reason]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from dialogd.protocol import ballots
+from dialogd.protocol.consent import refers_to
+from dialogd.protocol.model import ANY, USER, Header, Mark
+from dialogd.protocol.onward import limit_reached
+from dialogd.protocol.polls import Tally, is_closed, tally
+from dialogd.protocol.roster import judge, voters
+from dialogd.protocol.rules import FAILED_VOTES
+from dialogd.protocol.state import Dialog, Poll, State
+
+_ENDS = {"mutual": ("mutual",), "vote": ("vote", "moderator"), "moderator": ("moderator",), "judge": ("judge",)}
+
+
+def settled(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> list[Mark]:
+    """The marks that the daemon adds because of what `marks` of `me` come to; `after` is the state with them."""
+    header, debt = dialog.header, dialog.state.debt(me)
+    if header.rules.sealed and debt is not None and debt.is_ready:
+        return []  # first answers decide nothing: they were given without the others'
+    if me == judge(header):
+        return list(_judged(dialog.state, after, me))
+    found = list(_deciders(dialog, me, after, marks))
+    match header.rules.verdict:
+        case "mutual":
+            found += _signed(dialog, me, after, marks)
+        case "vote":
+            found += counted(dialog, me, after)
+    return found
+
+
+def end_of(header: Header, found: Sequence[Mark]) -> tuple[str, str]:
+    """The outcome that these decisions end the dialog with, by its rule, and why; "" twice when they do not."""
+    rules = header.rules
+    for mark in found:
+        outcome, method, evidence = (*mark.fields, "", "", "")[:3]
+        if mark.name != "DECISION" or method not in _ENDS[rules.verdict]:
+            continue
+        if outcome == "undecided":
+            return "DEADLOCK", f"undecided: {evidence}"
+        if outcome == "approved" and (rules.board is None or rules.board.terminate_on_consensus):
+            if method == "mutual":
+                return "CONSENSUS_REACHED", f"consensus on {mark.ref}, {evidence}"
+            return "DECIDED", f"{mark.ref or evidence.split(';')[0]} {outcome} by {method}: {evidence}"
+    return "", ""
+
+
+def _signed(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Iterator[Mark]:
+    """The text on the table, once everybody who may sign has signed it."""
+    standing, names = after.standing, {mark.name for mark in marks}
+    able = set(voters(dialog.header))
+    if standing is None or len(able) < 2 or names & {"OBJECTION", "DEADLOCK", "CONSENSUS_PROPOSED"}:
+        return
+    signers, ref = dict(standing.signers), standing.proposal.ref
+    signs = any(refers_to(mark, ref) for mark in marks if mark.name == "AGREE")
+    if not able <= set(signers) or not (signs or not dialog.header.rules.is_plain):
+        return
+    held = _held(dialog, after, ref)
+    if held is not None:
+        yield from held if signs else ()
+        return
+    names_ = ", ".join(f"{who} in turn {turn}" for who, turn in signers.items() if who in able)
+    yield Mark("DECISION", f"approved | mutual | signed by {names_} | everybody signed this very text", ref)
+
+
+def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> tuple[Mark, ...] | None:
+    """What keeps an approval from counting yet; None when nothing does."""
+    rules, state = dialog.header.rules, dialog.state
+    if rules.review and after.blocking:
+        open_ = ", ".join(str(number) for number, _ in after.blocking)
+        return (Mark("REFUSED", f"approval of {ref} | findings that block are open: {open_}"),)
+    if rules.board is not None and after.contributed < rules.board.minimum_contributions:
+        why = f"an end needs {rules.board.minimum_contributions} contributions, there are {after.contributed}"
+        return (Mark("REFUSED", f"approval of {ref} | {why}"),)
+    first = 2 if rules.sealed else 1  # turns of each agent in the very first exchange
+    at_once = bool(after.turns_of) and max(after.turns_of.values()) <= first
+    if rules.red_team and not (after.is_tested or state.red_team or is_last) and at_once:
+        return (Mark("RED_TEAM", ref),)
+    return None
+
+
+def counted(dialog: Dialog, me: str, after: State) -> Iterator[Mark]:
+    """The votes that are over: at most one is won, and the third that fails goes to the moderator.
+
+    A round is heard to its end first: what the others of it say is on its way, and may be the dissent worth reading.
+    """
+    header = dialog.header
+    is_last = bool(limit_reached(dialog.state, after, me, header)[0])
+    if not is_last and any(debt.agent not in (me, USER, ANY) for debt in after.debts):
+        return
+    failed = False
+    for poll in after.polls:
+        if not (is_closed(header, poll) or (is_last and poll.ballots)):
+            continue
+        count = tally(header, poll)
+        if count.is_approved:
+            held = _held(dialog, after, poll.ref, is_last=is_last)
+            if held is not None:
+                yield from held if poll.ref not in {p.ref for p in dialog.state.polls if is_closed(header, p)} else ()
+                continue
+            why = f"at least {header.rules.threshold:.0%} for it"
+            yield _of_vote(header, poll.ref, "approved", count.evidence, why)
+            return
+        failed = True
+        yield _of_vote(header, poll.ref, "rejected", count.evidence, _why_rejected(header, poll, count))
+    if failed and after.failed_votes + 1 >= FAILED_VOTES and not is_last:
+        yield Mark("ESCALATE", f"{FAILED_VOTES} votes failed")
+
+
+def _why_rejected(header: Header, poll: Poll, count: Tally) -> str:
+    share = f"{header.rules.threshold:.0%}"
+    if any(who not in poll.heard for who in count.absent):
+        return f"the missing votes cannot bring it to {share} by two agents"
+    if not count.is_quorate:
+        return "fewer votes than the quorum"
+    return f"less than {share} for it" if len(count.approve) != 1 or count.reject else "one agent alone is for it"
+
+
+def _of_vote(header: Header, ref: str, outcome: str, evidence: str, reason: str) -> Mark:
+    return Mark("DECISION", f"{outcome} | vote | {evidence} | {reason}", ref)
+
+
+def _deciders(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Iterator[Mark]:
+    """What this agent decides by itself, as its role allows; the first decision on a proposal counts."""
+    rules, state = dialog.header.rules, dialog.state
+    may_end = rules.verdict == "moderator" or (rules.verdict == "vote" and state.escalated == me)
+    done: set[str] = set()
+    for mark in marks:
+        choice = ballots.decision(mark) if mark.name == "DECIDE" else None
+        if choice is None or choice.ref in done or not rules.role(me).may("DECIDE", "MODERATE"):
+            continue
+        done.add(choice.ref)
+        held = _held(dialog, after, choice.ref, is_last=True) if may_end and choice.choice == "approve" else None
+        if held is not None:
+            yield from held
+            continue
+        outcome = "approved" if choice.choice == "approve" else "rejected"
+        method = "moderator" if may_end else "decide"
+        evidence = f"by {me} in turn {state.number + 1}"
+        yield Mark("DECISION", f"{outcome} | {method} | {evidence} | {choice.reason or 'no reason given'}", choice.ref)
+
+
+def _judged(before: State, after: State, me: str) -> Iterator[Mark]:
+    """The judge's decision, once it has read the positions in both orders."""
+    if len(after.judged) < 2:
+        return
+    (first, _), (second, reason) = after.judged[-2:]
+    turns = f"read in both orders by {me} in turns {before.number} and {before.number + 1}"
+    if first == second and first not in ("", "none"):
+        turn = after.spoke_at.get(first, 0)
+        yield Mark("DECISION", f"approved | judge | {first} in turn {turn}; {turns} | {reason or 'no reason given'}")
+    else:
+        said = ", then ".join(answer or "nothing clear" for answer in (first, second))
+        why = "its answer flipped with the order" if first != second else "no position held"
+        yield Mark("DECISION", f"undecided | judge | {said}; {turns} | {why}")

@@ -1,0 +1,290 @@
+"""What a skill comes to in dialogd's own words: who takes part, and the rules of their dialog. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from string import Template as Filled
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from dialogd.protocol.roles import STANDARD, USUAL, Role
+from dialogd.protocol.rules import CONVERGENCE_THRESHOLD, KIND, ORDERS, REVIEW, VERDICTS, Phase, Rules
+from dialogd.protocol.text import one_line
+from dialogd.skill import Skill, values
+from dialogd.skill.front import Problem, Value, Written
+from dialogd.skill.sections import FIELDS, Member
+
+T = TypeVar("T")
+Read = Callable[[Value], Any]
+
+# Front matter: how each key is read, and how it is written.
+KEYS: Mapping[str, tuple[Read, str]] = MappingProxyType(
+    {
+        "name": (values.text, "name: council"),
+        "description": (values.text, "description: what it is for"),
+        "position": (values.text, "position: its place among other skills"),
+        "agents": (values.span, "agents: 3, agents: 2+ or agents: 2-4"),
+        "order": (values.one_of(ORDERS), f"order: {' | '.join(ORDERS)}"),
+        "verdict": (values.one_of(VERDICTS), f"verdict: {' | '.join(VERDICTS)}"),
+        "first": (values.names, "first: the names of who begins, or all"),
+        "judge": (values.text, "judge: the name of an agent"),
+        "max_turns": (values.count, "max_turns: 20"),
+        "max_rounds": (values.count, "max_rounds: 5"),
+        "max_time": (values.seconds, "max_time: 30 minutes"),
+        "timeout": (values.seconds, "timeout: 5 minutes"),
+        "words": (values.text, "words: 100 to 200 words"),
+        "labels": (values.one_of(("names", "ids")), "labels: names"),
+        "sealed": (values.flag, "sealed: true"),
+        "red_team": (values.flag, "red_team: true"),
+        "objections": (values.flag, "objections: true"),
+        "review": (values.flag, "review: true"),
+        "threshold": (values.part, "threshold: 3/4"),
+        "quorum": (values.part, "quorum: 1/2"),
+        "convergence_threshold": (values.part, "convergence_threshold: 0.6"),
+        "guidelines": (values.text, "guidelines: what the moderator goes by"),
+        "board": (values.board, "board: with indented lines such as `round_limit: 5`"),
+    }
+)
+
+NOT_A_NAME = frozenset({"user", "me", "human", "you", "person", "system", "daemon", "all", "any"})
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One agent of a cast: what it is called, what it is and may do, what plays it unless the person says so."""
+
+    name: str
+    role: Role = field(default_factory=Role)
+    backend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a template fixes. `least` to `most` agents take part (None: any number); durations in seconds.
+
+    `rules` names no agents: roles stand in `cast`, `judge` and `first` hold names of the cast. None: not fixed.
+    `problems` must be put right before it is used, `notes` say what is left out of account.
+    """
+
+    cast: tuple[Part, ...] = ()
+    least: int = 1
+    most: int | None = None
+    rules: Rules = field(default_factory=Rules)
+    judge: str = ""
+    first: tuple[str, ...] = ()
+    max_turns: int | None = None
+    max_rounds: int | None = None
+    max_time: float | None = None
+    timeout: float | None = None
+    more: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Problem, ...] = ()
+
+
+class _Reader:
+    """Takes values, and notes what is wrong with them."""
+
+    def __init__(self, skill: Skill) -> None:
+        self.front = skill.front
+        self.problems: list[Problem] = []
+        self.notes: list[Problem] = []
+
+    def problem(self, line: int, what: str, fix: str) -> None:
+        self.problems.append(Problem(line, what, fix))
+
+    def note(self, line: int, what: str) -> None:
+        self.notes.append(Problem(line, what, ""))
+
+    def take(self, key: str, default: T) -> T:
+        """The front matter's value of that key."""
+        read, example = KEYS[key]
+        return self.read(self.front.get(key), read, default, key, f"write it like `{example}`")
+
+    def read(self, written: Written | None, read: Read, default: T, name: str, fix: str) -> T:
+        if written is None or not written.value:
+            return default
+        try:
+            return read(written.value)  # type: ignore[no-any-return]
+        except ValueError as error:
+            self.problem(written.line, f"{name}: {error}", fix)
+            return default
+
+    def strangers(self, names: Mapping[str, Written], known: Sequence[str], where: str) -> None:
+        """Names that are nearly right are problems; those of other tools are left out of account."""
+        for name, written in names.items():
+            close = get_close_matches(name, known, n=1, cutoff=0.75)
+            if name in known:
+                continue
+            if close:
+                self.problem(written.line, f"unknown {where} {name!r}", f"did you mean `{close[0]}`?")
+            else:
+                self.note(written.line, f"{where} {name!r} means nothing here, and is left out of account")
+
+
+def terms_of(skill: Skill) -> Terms:
+    """What this skill fixes, with every problem of the file."""
+    reader = _Reader(skill)
+    reader.strangers(skill.front, [*KEYS], "key")
+    cast = tuple(_cast(reader, skill.agents))
+    least, most = _span(reader, len(cast))
+    rules = _rules(reader, skill)
+    _opening(reader, skill)
+    terms = Terms(
+        cast=cast,
+        least=least,
+        most=most,
+        rules=rules,
+        judge=_judge(reader, rules, cast),
+        first=_first(reader, cast),
+        max_turns=reader.take("max_turns", None),
+        max_rounds=reader.take("max_rounds", None),
+        max_time=reader.take("max_time", None),
+        timeout=reader.take("timeout", None),
+        more=_more(reader),
+    )
+    found = ((*skill.problems, *reader.problems), reader.notes)
+    problems, notes = (tuple(sorted(each, key=lambda problem: problem.line)) for each in found)
+    return replace(terms, problems=problems, notes=notes)
+
+
+def _rules(reader: _Reader, skill: Skill) -> Rules:
+    usual, is_review = Rules(), reader.take("review", default=False)
+    return Rules(
+        template=one_line(skill.name, 100),
+        order=reader.take("order", usual.order),
+        verdict=reader.take("verdict", usual.verdict),
+        sealed=reader.take("sealed", default=False),
+        red_team=reader.take("red_team", default=False),
+        objections=reader.take("objections", default=False),
+        review=is_review,
+        threshold=reader.take("threshold", usual.threshold),
+        quorum=reader.take("quorum", usual.quorum),
+        convergence_threshold=reader.take("convergence_threshold", CONVERGENCE_THRESHOLD),
+        guidelines=reader.take("guidelines", ""),
+        board=reader.take("board", None),
+        phases=tuple(_phases(skill)),
+        kinds=MappingProxyType({**(REVIEW if is_review else {}), **_kinds(reader, skill)}),
+        success=tuple(one_line(point, values.LONGEST) for point in skill.success),
+        errors=tuple(one_line(point, values.LONGEST) for point in skill.errors),
+    )
+
+
+def _phases(skill: Skill) -> Iterator[Phase]:
+    """The phases; a step without a short name is called by its number."""
+    for number, step in enumerate(skill.workflow, 1):
+        name, description = one_line(step.name, values.LONGEST), one_line(step.description, values.LONGEST)
+        if not name or len(name) > 40:
+            name, description = f"STEP {number}", f"{name} {description}".strip()
+        yield Phase(name, description, max(step.rounds, 1))
+
+
+def _kinds(reader: _Reader, skill: Skill) -> dict[str, str]:
+    kinds: dict[str, str] = {}
+    for message in skill.messages:
+        name = "_".join(message.name.upper().replace("-", " ").replace("_", " ").split())
+        if not KIND.fullmatch(name):
+            reader.note(message.line, f"{message.name!r} is no name of a message (letters and `_`), and is left out")
+        elif name in kinds:
+            reader.problem(message.line, f"the message {name} is there twice", "keep one of the two")
+        else:
+            kinds[name] = one_line(message.description, values.LONGEST)
+    return kinds
+
+
+def _cast(reader: _Reader, members: Sequence[Member]) -> Iterator[Part]:
+    seen: set[str] = set()
+    for member in members:
+        name = " ".join(member.name.partition("(")[0].translate({ord(c): None for c in ",;=@()[]`*"}).split())
+        if not name or len(name) > 60 or name.casefold() in NOT_A_NAME:
+            reader.problem(member.line, f"{member.name!r} is no name for an agent", "write `### Architect`")
+            continue
+        if name.casefold() in seen:
+            reader.problem(member.line, f"two agents are called {name}", "give each a name of its own")
+        seen.add(name.casefold())
+        yield Part(name, _role(reader, member), _backend(reader, member))
+
+
+def _role(reader: _Reader, member: Member) -> Role:
+    fields = member.fields
+    reader.strangers(fields, [*FIELDS, "description"], f"field of {member.name}")
+
+    def take(name: str, read: Read, default: T, fix: str) -> T:
+        return reader.read(fields.get(name), read, default, f"{name} of {member.name}", fix)
+
+    title = take("role", values.text, "", "**Role:** critic")
+    usual = STANDARD.get(title.casefold(), USUAL)
+    fix = f"name one of {', '.join(STANDARD)}; or permissions: READ_ALL, POST …"
+    standard, permissions = take("permissions", values.permissions, ("", usual), fix)
+    special = (take(name, values.text, "", "write a text") for name in ("specialization", "description"))
+    return Role(
+        name=title or standard,
+        permissions=permissions,
+        weight=take("weight", values.weight, 1.0, "**Weight:** 2"),
+        priority=take("priority", values.integer, 0, "**Priority:** 10"),
+        specialization=" ".join(words for words in special if words),
+        personality=take("personality", values.text, "", "**Personality:** devil's advocate"),
+        responsibilities=_points(fields.get("responsibilities")),
+    )
+
+
+def _points(written: Written | None) -> tuple[str, ...]:
+    value = written.value if written else ()
+    listed = (value,) if isinstance(value, str) else tuple(value)
+    return tuple(text for point in listed if (text := one_line(point, values.LONGEST)))
+
+
+def _backend(reader: _Reader, member: Member) -> str:
+    """What plays the agent; a template that came with somebody's files must not name a program to run."""
+    written = member.fields.get("backend")
+    backend = reader.read(written, values.text, "", f"backend of {member.name}", "**Backend:** claude").strip("`")
+    if written is not None and (backend.partition(":")[0] in ("command", "acp") or "@" in backend):
+        what = f"the backend of {member.name} names a program or a folder: templates must not"
+        reader.problem(written.line, what, f"say it yourself: --agent {member.name.split(' ')[0]}={backend}")
+    return backend
+
+
+def _span(reader: _Reader, listed: int) -> values.Span:
+    written = reader.front.get("agents")
+    least, most = reader.take("agents", (listed, listed) if listed else (1, None))
+    if written is not None and most is not None and most < listed:
+        reader.problem(
+            written.line, f"agents: {listed} are described below, and at most {most} take part", "correct it"
+        )
+    return least, most
+
+
+def _judge(reader: _Reader, rules: Rules, cast: Sequence[Part]) -> str:
+    wanted: str = reader.take("judge", "")
+    if rules.verdict != "judge":
+        return ""
+    name = next((part.name for part in cast if part.name.casefold() == (wanted or "judge").casefold()), "")
+    if not name:
+        line = reader.front["judge" if wanted else "verdict"].line
+        reader.problem(line, f"judge: no agent is called {wanted or 'Judge'}", "describe one below `## Agents`")
+    return name
+
+
+def _first(reader: _Reader, cast: Sequence[Part]) -> tuple[str, ...]:
+    known = {part.name.casefold(): part.name for part in cast}
+    named: tuple[str, ...] = reader.take("first", ())
+    strange = next((name for name in named if name.casefold() not in (*known, "all")), "")
+    if strange:
+        line = reader.front["first"].line
+        reader.problem(
+            line, f"first: no agent is called {strange}", f"name one of: {', '.join((*known.values(), 'all'))}"
+        )
+    return tuple(known.get(name.casefold(), name.casefold()) for name in named)
+
+
+def _more(reader: _Reader) -> Mapping[str, str]:
+    """What the Setup holds beside the rules."""
+    found = {key: reader.take(key, "") for key in ("labels", "words")}
+    return MappingProxyType({key: value for key, value in found.items() if value and value != "ids"})
+
+
+def _opening(reader: _Reader, skill: Skill) -> None:
+    if not Filled(skill.opening).is_valid() or set(Filled(skill.opening).get_identifiers()) - {"topic", "question"}:
+        what = "the opening holds a $name that is none"
+        reader.problem(skill.opening_line, what, "write $topic, $question, or $$ for a dollar")

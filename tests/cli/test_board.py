@@ -1,0 +1,115 @@
+"""`dialogd board` shows what was contributed, proposed and decided, as far as somebody wants to see it."""
+
+from __future__ import annotations
+
+import pytest
+
+from dialogd.testing.room import Room, opening
+from tests.cli.command import Commands, Done
+
+LONG = "a thought of very many words, " * 20
+SETUP = """## Setup
+
+```toml
+verdict = "vote"
+order = "round-robin"
+[messages]
+RESULTS = "what was found"
+```"""
+
+
+@pytest.fixture
+def held(dialogd: Commands) -> Commands:
+    """A vote between three agents, decided in the second round."""
+    room = Room(opening("A", "B", "C", more=SETUP))
+    for who, text in (
+        ("A", "[PROPOSAL: Postgres]\n[CONFIDENCE: 0.8]"),
+        ("B", f"[VOTE: P1 approve | simple]\n[IDEA: {LONG}]\n[RE: 2]"),
+        ("C", "[VOTE: P1 reject | slow]\n[RESULTS: 数据库 " + "数" * 200 + "]"),
+        ("A", "Mine, too.\n[VOTE: P1 approve]"),
+    ):
+        room.thinks(who)
+        room.answers(who, text)
+    dialogd.file.write_bytes(room.paper.data)
+    return dialogd
+
+
+def turns(done: Done) -> list[int]:
+    """The turns of the contributions shown."""
+    return [c["turn"] for c in done.json["contributions"]]
+
+
+def refs(done: Done) -> tuple[list[str], list[str]]:
+    """The proposals and decisions shown."""
+    return [p["ref"] for p in done.json["proposals"]], [d["ref"] for d in done.json["decisions"]]
+
+
+def test_three_tables_that_fit_a_page(held: Commands) -> None:
+    """Contributions, proposals, decisions, each counted; long and wide text is cut to 100 columns."""
+    done = held("board")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("contributions: 4\n  turn  round  by  type         to  sure  text\n")
+    assert "  2     1      A   PROPOSAL P1      0.8   Postgres\n" in done.out
+    assert "\nproposals: 1\n" in done.out
+    assert "approved  A, B  C        B approve, C reject, A approve\n      Postgres\n" in done.out
+    assert "\ndecisions: 1\n" in done.out
+    assert "2 for (B, A), 1 against (C)\n      at least 67% for it\n" in done.out
+    lines = done.out.split("\n")
+    assert max(len(line) + sum(line.count(char) for char in "数据库") for line in lines) in (99, 100)
+    assert sum(line.endswith("…") for line in lines) == 2
+
+
+def test_filters_combine(held: Commands) -> None:
+    """By agent, type, round and reference; what a filter does not concern is not shown."""
+    cases: list[tuple[list[str], list[int], list[str], list[str]]] = [
+        ([], [2, 3, 4, 5], ["P1"], ["P1"]),
+        (["--agent", "B"], [3], ["P1"], ["P1"]),
+        (["--agent", "Claude A"], [2, 5], ["P1"], ["P1"]),
+        (["--type", "idea"], [3], [], []),
+        (["--type", "RESULTS"], [4], [], []),
+        (["--type", "proposal"], [2], ["P1"], []),
+        (["--type", "decision"], [], [], ["P1"]),
+        (["--round", "1"], [2, 3, 4], ["P1"], []),
+        (["--round", "2"], [5], [], ["P1"]),
+        (["--ref", "p1"], [2], ["P1"], ["P1"]),
+        (["--ref", "2"], [2, 3], ["P1"], ["P1"]),
+        (["--ref", "turn 3"], [3], [], []),
+        (["--agent", "A", "--round", "1"], [2], ["P1"], []),
+        (["--agent", "A", "--type", "text", "--round", "1"], [], [], []),
+    ]
+    found = held.all([["board", "--json", *words] for words, *_ in cases])
+    for done, (words, at, put, made) in zip(found, cases, strict=True):
+        assert (turns(done), *refs(done)) == (at, put, made), words
+
+
+def test_facts_as_json(held: Commands) -> None:
+    """Whole texts, votes one by one."""
+    facts = held("board", "--json").json
+    assert list(facts) == ["file", "dialog", "contributions", "proposals", "decisions"]
+    assert facts["contributions"][1]["text"] == " ".join(LONG.split())
+    assert facts["contributions"][1]["refs"] == ["2"]
+    assert facts["proposals"][0]["votes"][0] == {"agent": "B", "choice": "approve", "reason": "simple", "turn": 3}
+    assert facts["decisions"][0]["method"] == "vote"
+
+
+def test_a_filter_that_means_nothing_is_refused(held: Commands) -> None:
+    """Exit code 2, with what there is; without a dialog exit code 3."""
+    found = held.all(
+        [
+            ["board", "--agent", "Z"],
+            ["board", "--type", "nonsense"],
+            ["board", "--ref", "x"],
+            ["board", "--file", "gone.md"],
+        ]
+    )
+    assert [done.code for done in found] == [2, 2, 2, 3]
+    for done, words in zip(found, ("A (Claude A)", "RESULTS", "like P1 or 3", "dialogd new"), strict=True):
+        assert words in done.err.partition("fix:")[2]
+
+
+def test_a_dialog_without_any_says_so(dialogd: Commands) -> None:
+    """One line; a filter that finds nothing says `none` per table."""
+    dialogd.begin("Tabs?")
+    bare, filtered = dialogd.all([["board"], ["board", "--round", "3"]])
+    assert bare.out == "this dialog has no contributions, no proposals and no decisions yet\n"
+    assert filtered.out == "contributions: none\n\nproposals: none\n\ndecisions: none\n"

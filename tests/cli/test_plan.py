@@ -1,0 +1,111 @@
+"""`dialogd plan`: from the command to the files, by real processes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from dialogd import person
+from tests.cli.command import Commands
+from tests.plans.scenes import BY_HAND
+
+NAME = re.compile(r"collaboration_plan_\d{8}T\d{6}Z(_\d+)?\.(md|json)")
+
+
+def by_hand(dialogd: Commands) -> Path:
+    """A dialog that somebody typed, with no daemon and no journal."""
+    dialogd.file.write_text(BY_HAND, encoding="utf-8")
+    return dialogd.file
+
+
+def test_a_plan_is_written_and_its_paths_are_printed(dialogd: Commands) -> None:
+    """Beside the dialog; both files, the page and the JSON, private like the dialog itself."""
+    by_hand(dialogd)
+    done = dialogd("plan")
+    assert (done.code, done.err) == (0, "")
+    page, facts = map(Path, done.out.split())
+    assert (page.parent, page.suffix, facts.suffix) == (dialogd.folder.resolve(), ".md", ".json")
+    assert NAME.fullmatch(page.name)
+    assert page.stem == facts.stem
+    assert "**Outcome:** consensus: everybody signed the same text, P2" in page.read_text(encoding="utf-8")
+    assert json.loads(facts.read_text(encoding="utf-8"))["agreed"]["ref"] == "P2"
+
+
+def test_a_plan_goes_where_it_is_told(dialogd: Commands) -> None:
+    """To docs/ of the working folder where there is one; to --out, which is made; to stdout."""
+    file = by_hand(dialogd)
+    (dialogd.folder / "docs").mkdir()
+    usual, told, page, facts = dialogd.all(
+        [
+            ["plan", "--json"],
+            ["plan", str(file), "--out", "a/b"],
+            ["plan", "--out", "-"],
+            ["plan", "--out", "-", "--json"],
+        ]
+    )
+    assert {Path(path).parent for path in usual.json.values()} == {dialogd.folder.resolve() / "docs"}
+    assert {Path(path).parent for path in told.out.split()} == {dialogd.folder / "a" / "b"}
+    assert len(list((dialogd.folder / "a" / "b").iterdir())) == 2
+    assert page.out.startswith("# Plan: Tabs or spaces")
+    assert facts.json["metrics"]["decisions_reached"] == 1
+
+
+def test_there_is_no_plan_where_nobody_spoke(dialogd: Commands) -> None:
+    """No dialog: exit code 3; no word of an agent: 1; an option that means nothing: 2. Nothing is written."""
+    missing = dialogd("plan", "nowhere.md")
+    dialogd.begin("Tabs?")
+    silent = dialogd("plan")
+    idle = dialogd("plan", "--backend", "rehearsal", str(by_hand(dialogd)))
+    assert (missing.code, silent.code, idle.code) == (3, 1, 2)
+    assert "no agent has spoken" in silent.err
+    assert not list(dialogd.folder.glob("collaboration_plan_*"))
+
+
+def test_a_model_writes_a_unified_plan_on_request(dialogd: Commands) -> None:
+    """One call of the agent that is named, else of the first; who pays is said; the page names the model."""
+    file = str(by_hand(dialogd))
+    first, named, strange, other = dialogd.all(
+        [
+            ["plan", "--out", "-", "--synthesize"],
+            ["plan", "--out", "-", "--synthesize", "b", file],
+            ["plan", "--synthesize", "Z", file],
+            ["plan", "--out", "-", "--synthesize", file, "--backend", "rehearsal:deadlock"],
+        ]
+    )
+    for done, agent in ((first, "A"), (named, "B"), (other, "A")):
+        assert done.code == 0, done.err
+        assert done.err.startswith(f"{agent}: rehearsal")
+        assert f"*Written by rehearsal as {agent}, from the dialog, after it" in done.out
+        assert "> *Rehearsal: no model was asked" in done.out
+    assert strange.code == 2
+    assert "no agent 'Z'" in strange.err
+
+
+def test_a_model_that_fails_leaves_no_half_plan(dialogd: Commands) -> None:
+    """The error is the backend's; no file is written."""
+    by_hand(dialogd)
+    done = dialogd("plan", "--synthesize", "--backend", "rehearsal:error")
+    assert done.code == 1
+    assert "fails on purpose" in done.err
+    assert not list(dialogd.folder.glob("collaboration_plan_*"))
+
+
+def test_the_agents_own_backend_writes_it_where_the_cast_is_known(dialogd: Commands) -> None:
+    """`run` keeps who played: the plan of its dialog asks that backend, whatever the settings say now."""
+    run = dialogd("run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0", "--file", "d.md")
+    assert run.code == 4, run.err
+    done = dialogd("plan", "d.md", "--synthesize", "--out", "-", DIALOGD_BACKEND="command", DIALOGD_COMMAND="false")
+    assert done.code == 0, done.err
+    assert done.err.startswith("A: rehearsal:deadlock")
+
+
+def test_a_plan_of_a_dialog_that_goes_on(dialogd: Commands) -> None:
+    """It says who is waited for; a later one, after another word, does not overwrite it."""
+    file = dialogd.folder / "dialog.md"
+    file.write_text(BY_HAND.split("\n## Turn 3")[0], encoding="utf-8")
+    done = dialogd("plan")
+    assert "not ended: turn 3 is owed by B" in Path(done.out.split()[0]).read_text(encoding="utf-8")
+    person.say(dialogd.log, "Hurry up.")
+    again = dialogd("plan")
+    assert set(again.out.split()).isdisjoint(done.out.split())

@@ -1,0 +1,85 @@
+"""The plan that an end leaves: by `run`, by daemons that `start` began, by `stop`; by real processes."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from dialogd.cli.client import notify
+from tests.cli.command import Commands, until
+
+PAGE = re.compile(r"^plan +(\S+collaboration_plan_\d{8}T\d{6}Z\.md)$", re.M)
+CAST = ("--agents", "rehearsal,rehearsal", "--pace", "0")
+
+
+def plans(folder: Path) -> list[str]:
+    """The endings of the names of the plans in that folder."""
+    return sorted(path.suffix for path in folder.glob("collaboration_plan_*"))
+
+
+def test_a_run_leaves_a_plan_and_prints_its_path(dialogd: Commands) -> None:
+    """Once, though its daemons would leave the same; in docs/ where the working folder has one."""
+    (dialogd.folder / "docs").mkdir()
+    run = dialogd("run", "Tabs?", *CAST, "--file", "d.md", DIALOGD_PLAN="1")
+    assert run.code == 0, run.err
+    (page,) = PAGE.findall(run.out)
+    assert Path(page).parent == dialogd.folder.resolve() / "docs"
+    assert (plans(Path(page).parent), plans(dialogd.folder)) == ([".json", ".md"], [])
+    assert json.loads(Path(page).with_suffix(".json").read_text())["outcome"]["name"] == "CONSENSUS_REACHED"
+    again = dialogd("plan", "d.md")
+    assert again.out.split()[0] == page
+
+
+def test_no_plan_is_left_where_none_is_wanted(dialogd: Commands) -> None:
+    """By flag, by variable, by file: neither `run` nor its daemons write one."""
+    assert dialogd("run", "Tabs?", *CAST, "--file", "a.md", "--no-plan", DIALOGD_PLAN="1").code == 0
+    assert dialogd("run", "Tabs?", *CAST, "--file", "b.md", DIALOGD_PLAN="0").code == 0
+    (dialogd.folder / "dialogd.toml").write_text("plan = false\n")
+    dialogd.environment.pop("DIALOGD_PLAN", None)
+    assert dialogd("run", "Tabs?", *CAST, "--file", "c.md").code == 0
+    assert plans(dialogd.folder) == []
+
+
+def test_the_daemon_that_ends_a_dialog_leaves_the_plan(dialogd: Commands) -> None:
+    """Started one by one, nobody else is there to do it: one plan, beside the dialog, and a line in the log."""
+    dialogd.begin("Tabs?")
+    dialogd.environment["DIALOGD_PLAN"] = "1"
+    for agent in "AB":
+        done = dialogd("start", agent, "--port", "0", "--detach", "--pace", "0")
+        assert done.code == 0, done.err
+    dialogd("say", "--note", "Go on.")
+    notify(dialogd.daemons())
+    until(lambda: dialogd.log.read().state.outcome is not None, "the end")
+    until(lambda: plans(dialogd.folder) == [".json", ".md"], "the plan")
+    logs = "".join(path.read_text() for path in dialogd.state.logs.glob("*.log"))
+    assert logs.count("plan: ") == 1
+
+
+def test_stop_leaves_a_plan_of_what_there_is(dialogd: Commands) -> None:
+    """With daemons and without; not where no agent has spoken, and not a second time."""
+    dialogd.environment["DIALOGD_PLAN"] = "1"
+    log = dialogd.begin("Tabs?")
+    assert dialogd("stop", "--file", str(dialogd.file)).code == 0
+    assert plans(dialogd.folder) == []
+    text = log.path.read_text().split("\n---\n\n## ")[0]
+    other = dialogd.folder / "other.md"
+    other.write_text(f"{text}\n## Turn 2 — Claude A\n\nTabs, since width is a matter of eyes.\n\nTURN: B\n")
+    done = dialogd("stop", "--file", "other.md")
+    assert done.code == 0, done.err
+    (page,) = PAGE.findall(done.out)
+    assert "**Outcome:** stopped by the person before an agreement: dialogd stop" in Path(page).read_text()
+    assert dialogd("stop", "--file", "other.md").code == 3
+    assert plans(dialogd.folder) == [".json", ".md"]
+
+
+def test_a_plan_that_cannot_be_written_changes_no_end(dialogd: Commands) -> None:
+    """The dialog has ended all the same; a remark says what stood in the way."""
+    if not Path("/proc/self").is_dir():
+        pytest.skip("needs a folder in which nobody may write, not even the superuser: /proc")
+    (dialogd.folder / "docs").symlink_to("/proc")
+    run = dialogd("run", "Tabs?", *CAST, "--file", "d.md", DIALOGD_PLAN="1")
+    assert (run.code, PAGE.findall(run.out)) == (0, [])
+    assert "note: no plan was left: the plan cannot be written to" in run.err

@@ -1,0 +1,227 @@
+"""`dialogd status` of dialogs with rules of their own, and of plain ones, which stay as short as they were."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dialogd.cli import procedure
+from dialogd.protocol.model import USER
+from dialogd.protocol.state import Ballot, Decision, Dialog, Outcome, Poll, Seal
+from dialogd.testing.room import Room, opening
+from tests.cli.command import Commands
+
+NOW = "2026-11-21T19:30:00Z"
+BEGAN = "Started: 2026-11-21 20:00:00 +01:00"
+COUNCIL = (
+    'template = "council"', 'order = "round-robin"', 'verdict = "vote"', "threshold = 0.75", "quorum = 0.5",
+    "[[phases]]", 'name = "DISCOVERY"', 'description = "what there is"',
+    "[[phases]]", 'name = "ANALYSIS"', "rounds = 2",
+)  # fmt: skip
+
+
+def room(*setup: str, keys: Sequence[str] = (), **scripts: Sequence[str]) -> Room:
+    """Three agents with a Setup of these lines; without any, a plain dialog."""
+    more = "\n".join(["## Setup\n\n```toml", *setup, "```"]) if setup else ""
+    return Room(opening("A", "B", "C", keys=keys, more=more), **scripts)
+
+
+def stood(*setup: str, keys: Sequence[str] = (), **state: object) -> Dialog:
+    """A dialog with these parts of its state."""
+    dialog = room(*setup, keys=keys).dialog
+    return replace(dialog, state=replace(dialog.state, **state))  # type: ignore[arg-type]
+
+
+def rows(dialog: Dialog, now: str = NOW) -> dict[str, str]:
+    """The rows by their labels."""
+    return dict(procedure.rows(dialog, now))
+
+
+def test_a_plain_dialog_has_no_rows_of_its_own() -> None:
+    """Nothing is added where nothing is asked for, also once its text is signed by all."""
+    text = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
+    stage = room(A=[text], B=["[AGREE: P1]"], C=["[AGREE: P1]"])
+    assert rows(stage.dialog) == {}
+    stage.run()
+    assert stage.dialog.state.decisions
+    assert rows(stage.dialog) == {}
+
+
+def test_status_of_a_council_shows_its_way_to_a_decision(dialogd: Commands) -> None:
+    """State and what it allows, rules, round and phase, who has voted and who has not; the same as JSON."""
+    stage = room(*COUNCIL, keys=["Max Rounds: 5"], A=["[PROPOSAL: Postgres]"], B=["[VOTE: P1 approve | it is there]"])
+    for me in "AB":
+        stage.step(me)
+    dialogd.file.write_text(stage.text, encoding="utf-8")
+    dialogd.file.chmod(0o600)
+    text, facts = dialogd.all([["status"], ["status", "--json"]])
+    assert (text.code, text.err, facts.err) == (0, "", "")
+    for row in (
+        "  state    waiting (streaming: post, read, vote, stop)",
+        "  rules    council: order round-robin; verdict vote, by vote (threshold 75%, quorum 50%)",
+        "  round    1 of 5; phase 1 of 2, DISCOVERY: what there is",
+        "  vote     P1: B approve; not yet: A, C",
+    ):
+        assert f"{row}\n" in text.out
+    assert re.search(r"^  signals  [A-Z]+: .*, confidence 0\.\d\d \(weak: words only\)$", text.out, re.MULTILINE)
+    assert (facts.json["lifecycle"], facts.json["allowed"][:4]) == ("streaming", ["post", "read", "vote", "stop"])
+    assert facts.json["convergence"]["advice"] in ("CONTINUE", "FINALIZE")
+    rules = facts.json["rules"]
+    assert (rules["template"], rules["order"], rules["verdict"]) == ("council", "round-robin", "vote")
+    assert rules["phase"] == {"number": 1, "of": 2, "name": "DISCOVERY", "description": "what there is"}
+    assert (rules["rounds"], rules["max_rounds"], rules["time_left"], rules["queue"]) == (0, 5, None, [])
+    (poll,) = rules["polls"]
+    assert (poll["ref"], poll["missing"]) == ("P1", ["A", "C"])
+    assert poll["votes"] == [{"agent": "B", "choice": "approve", "reason": "it is there", "turn": 3}]
+
+
+def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
+    """The state's word in its row, and one row of weak signals once both have spoken; nothing else is new."""
+    dialogd.begin("Tabs?")
+    before = dialogd("status").out
+    assert "  state    waiting (dormant: start, configure, add agent)\n" in before
+    assert "signals" not in before
+    with dialogd.file.open("a", encoding="utf-8") as file:
+        file.write("\n## Turn 2 — Claude A\n\nTabs, tabs everywhere.\n\nTURN: B\n")
+        file.write("\n## Turn 3 — Claude B\n\nI agree, tabs everywhere.\n\nTURN: A\n")
+    after = dialogd("status").out
+    (signals,) = [line for line in after.split("\n") if line.startswith("  signals")]
+    assert signals == "  signals  CONTINUE: 1 agreement, 0 disagreements, convergence 0.67, confidence 0.60" + (
+        " (weak: words only)"
+    )
+    labels = [[line[2:10].strip() for line in text.split("\n")[1:-1]] for text in (before, after)]
+    assert [label for label in labels[1] if label != "signals"] == labels[0]
+    facts = dialogd("status", "--json").json
+    assert facts["rules"]["template"] == ""
+    assert dialogd("stop").code == 0
+    assert "  state    ended (collapsed: harvest, reset)\n" in dialogd("status").out
+
+
+ROUNDS = [
+    ((), 0, "1", {}),
+    (("Max Rounds: 5",), 1, "2 of 5", {}),
+    (("Max Rounds: 2",), 2, "2 of 2", {}),
+]
+
+
+@pytest.mark.parametrize(("keys", "rounds", "shown", "state"), ROUNDS)
+def test_the_round_that_is_under_way(keys: Sequence[str], rounds: int, shown: str, state: dict[str, object]) -> None:
+    """The one after those that are complete; never beyond the limit."""
+    assert rows(stood('order = "round-robin"', keys=keys, rounds=rounds, **state))["round"] == shown
+
+
+def test_after_the_end_the_rounds_that_were_complete_are_counted() -> None:
+    """No round is under way any more."""
+    stage = room('order = "round-robin"', A=["x"], B=["x"], C=["x"])
+    for me in "ABC":
+        stage.step(me)
+    assert rows(stage.dialog)["round"] == "2"
+    stage.stop()
+    assert rows(stage.dialog)["round"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "name"), [(0, "1 of 2, DISCOVERY"), (1, "2 of 2, ANALYSIS"), (9, "2 of 2, ANALYSIS")]
+)
+def test_the_phase_follows_the_rounds(rounds: int, name: str) -> None:
+    """With its number and name; the last one lasts until the end."""
+    assert f"; phase {name}" in rows(stood(*COUNCIL, rounds=rounds))["round"]
+
+
+VERDICTS = {
+    "mutual": ((), "order free; verdict mutual, all sign the same text"),
+    "vote": (('verdict = "vote"',), "order free; verdict vote, by vote (threshold 67%, quorum 67%)"),
+    "moderator": (('verdict = "moderator"',), "order free; verdict moderator, the moderator decides"),
+    "judge": (('verdict = "judge"', 'judge = "C"'), "order free; verdict judge, C judges"),
+    "no-judge": (('verdict = "judge"',), "order free; verdict judge, nobody judges"),
+}
+
+
+@pytest.mark.parametrize(("setup", "shown"), VERDICTS.values(), ids=VERDICTS)
+def test_who_decides_is_said(setup: Sequence[str], shown: str) -> None:
+    """The verdict rule by its name and in words."""
+    assert rows(room('order = "free"', *setup).dialog)["rules"] == shown
+
+
+def test_votes_and_decisions_are_shown() -> None:
+    """A poll without a vote; of many decisions the last three, all of them as facts."""
+    made = tuple(Decision(f"P{n}", "approved", "vote", "2 for (A, B)", "cheap", str(n)) for n in range(1, 5))
+    dialog = stood(*COUNCIL, polls=(Poll("P5", 6, (Ballot("B", "reject", "no", 7),)), Poll("P6", 6)), decisions=made)
+    shown = list(procedure.rows(dialog, NOW))
+    assert [text for label, text in shown if label == "vote"] == [
+        "P5: B reject; not yet: A, C",
+        "P6: nobody yet; not yet: A, B, C",
+    ]
+    decided = [text for label, text in shown if label == "decided"]
+    assert decided == [f"P{n} approved (vote): 2 for (A, B); cheap" for n in (2, 3, 4)]
+    facts = procedure.facts(dialog, NOW)
+    assert [decision["ref"] for decision in facts["decisions"]] == ["P1", "P2", "P3", "P4"]
+    assert facts["decisions"][0] == {
+        "ref": "P1", "outcome": "approved", "method": "vote", "evidence": "2 for (A, B)", "reason": "cheap",
+        "entry": "1",
+    }  # fmt: skip
+
+
+def test_after_the_end_nobody_is_waited_for() -> None:
+    """Votes that stayed open and escalations are no longer shown; decisions are."""
+    made = Decision("P1", "approved", "vote", "2 for (A, B)", "cheap", "4")
+    dialog = stood(
+        *COUNCIL, polls=(Poll("P2", 2),), escalated="C", decisions=(made,), outcome=Outcome("DECIDED", "B", "4")
+    )
+    assert {"vote", "decides"} & set(rows(dialog)) == set()
+    assert rows(dialog)["decided"].startswith("P1 approved")
+
+
+def test_what_else_holds_a_dialog_is_shown() -> None:
+    """Who is to decide what the others could not, what blocks an approval, who is in line for the word."""
+    dialog = stood(*COUNCIL, escalated="C", escalation="three votes failed", blocking=(2, 3), queue=(USER, "B"))
+    shown = rows(dialog)
+    assert shown["decides"] == "C: three votes failed"
+    assert shown["blocks"] == "an approval: finding 2, 3"
+    assert shown["in line"] == "for the word: you, B"
+    assert rows(stood(*COUNCIL, escalated=USER))["decides"] == "you"
+    facts = procedure.facts(dialog, NOW)
+    assert (facts["escalated"], facts["escalation"], facts["blocking"]) == ("C", "three votes failed", [2, 3])
+    assert facts["queue"] == ["USER", "B"]
+
+
+def test_seals_of_an_open_round_and_whom_it_waits_for() -> None:
+    """Agents that owe an answer and have not sealed it; nothing where nobody has."""
+    dialog = Room(opening("A", "B", "C", turn="A, B, C", more='## Setup\n\n```toml\norder = "parallel"\n```')).dialog
+    assert "sealed" not in rows(dialog)
+    seals = (Seal("A", "x", "1.1", "1"), Seal("C", "y", "1.2", "1"))
+    some = replace(dialog, state=replace(dialog.state, seals=seals))
+    assert rows(some)["sealed"] == "A, C; waiting for B"
+    everybody = replace(some, state=replace(some.state, seals=(*seals, Seal("B", "z", "1.3", "1"))))
+    assert rows(everybody)["sealed"] == "A, C, B"
+    assert (procedure.facts(some, NOW)["sealed"], procedure.facts(some, NOW)["unsealed"]) == (["A", "C"], ["B"])
+    assert procedure.facts(dialog, NOW)["unsealed"] == []
+
+
+LEFT = {
+    "header": ((BEGAN, "Max Time: 50 minutes"), {}, 1200.0),
+    "file": ((BEGAN, "Max Time: 50 minutes"), {"began": "2026-11-21T19:20:00Z"}, 2400.0),
+    "over": ((BEGAN, "Max Time: 5 minutes"), {}, 0.0),
+    "no-limit": ((BEGAN,), {}, None),
+    "no-beginning": (("Max Time: 50 minutes",), {}, None),
+    "nonsense": (("Started: in spring", "Max Time: 50 minutes"), {}, None),
+}
+
+
+@pytest.mark.parametrize(("keys", "state", "left"), LEFT.values(), ids=LEFT)
+def test_the_time_that_is_left(keys: Sequence[str], state: dict[str, object], left: float | None) -> None:
+    """From when the dialog began, by its file or else its header; in a plain dialog too."""
+    assert procedure.facts(stood(keys=keys, **state), NOW)["time_left"] == left
+    assert ("time" in rows(stood(keys=keys, **state))) == (left is not None)
+
+
+def test_the_time_that_is_left_in_words() -> None:
+    """And none after the end."""
+    dialog = stood(keys=(BEGAN, "Max Time: 1 hour"))
+    assert rows(dialog)["time"] == "30 minutes left of 1 hour"
+    stage = room(keys=(BEGAN, "Max Time: 1 hour"))
+    stage.stop()
+    assert "time" not in rows(stage.dialog)

@@ -1,0 +1,53 @@
+"""Shipped templates through real daemons: the same dialogs as the goldens, to the same ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.model import Entry
+from dialogd.protocol.state import Dialog
+from tests.cli.command import Commands
+
+GOLDEN = Path(__file__).parents[1] / "protocol" / "golden" / "templates"
+TOPIC = "Where should user sessions live?"
+
+
+def held(dialogd: Commands, name: str, agents: str = "rehearsal") -> Dialog:
+    """The dialog of that template, held by daemons of their own to its end."""
+    words = ["run", TOPIC, "-t", name, "--agents", agents, "--pace", "0"]
+    with dialogd.background(*words) as process:
+        assert process.wait(60) == 0, dialogd.output
+    return parse(dialogd.file.read_bytes())
+
+
+def said(entry: Entry) -> tuple[str, str, list[str], tuple[str, ...] | None]:
+    """What an entry says, apart from time and place."""
+    body = entry.body.partition("---\n\n**Total turns:**")[0]
+    return entry.by, body.strip(), [str(mark) for mark in entry.marks], entry.turn
+
+
+@pytest.mark.parametrize("name", ["debate", "relay"])
+def test_a_dialog_in_turns_is_the_golden_one(dialogd: Commands, name: str) -> None:
+    """Entry by entry, what the daemons wrote is what was reviewed."""
+    golden = parse((GOLDEN / f"{name}.md").read_bytes())
+    dialog = held(dialogd, name)
+    assert [said(entry) for entry in dialog.entries[1:]] == [said(entry) for entry in golden.entries[1:]]
+    assert dialog.header.rules == golden.header.rules
+
+
+def test_a_council_in_rounds_comes_to_the_same_decision(dialogd: Commands) -> None:
+    """Who is faster differs from run to run; seals first, the same rounds, the same end."""
+    golden = parse((GOLDEN / "council.md").read_bytes())
+    dialog = held(dialogd, "council", "rehearsal,rehearsal,rehearsal")
+    first = [entry for entry in dialog.entries if entry.frame and entry.frame.re == "1"]
+    assert [bool(entry.mark("SEALED")) for entry in first] == [True] * 3 + [False] * 3
+    assert dialog.state.outcome is not None
+    assert golden.state.outcome is not None
+    assert dialog.state.outcome.name == golden.state.outcome.name == "DECIDED"
+    assert dialog.state.rounds == golden.state.rounds
+    assert sorted(body for _, body, *_ in map(said, dialog.turns)) == sorted(
+        body for _, body, *_ in map(said, golden.turns)
+    )

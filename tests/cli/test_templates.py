@@ -1,0 +1,226 @@
+"""`dialogd templates`, and how `new` and `run` go from a template to a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dialogd.protocol.grammar import parse
+from tests.cli.command import Commands, until
+
+ROWS = 17  # templates that come with dialogd
+
+TRIO = """---
+name: trio
+description: Three of them.
+agents: 3
+max_rounds: 4
+license: MIT
+---
+# Trio
+
+## Overview
+
+Three look at it.
+
+## Agents
+
+### Ann Lee
+**Personality:** curious
+**Responsibilities:**
+- ask
+**Backend:** rehearsal:deadlock
+
+### Bob
+**Permissions:** critic
+
+### Cy
+
+## Workflow
+
+1. **LOOK**: at it
+
+## Communication Protocol
+
+- **RESULTS**: what was found
+"""
+
+
+def put(dialogd: Commands, name: str, text: str) -> Path:
+    """A file in the folder of the command."""
+    file = dialogd.folder / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def test_the_list_says_what_each_template_is_and_where_it_lies(dialogd: Commands) -> None:
+    """Ours first; a broken or hidden one is listed with its problem, and breaks nothing else."""
+    put(dialogd, ".dialogd/templates/trio.md", TRIO)
+    put(dialogd, ".dialogd/templates/broken.md", "---\norder: x\n---\n")
+    put(dialogd, "skills/research/pair/SKILL.md", "# Not ours\n")
+    (dialogd.folder / ".dialogd/templates/binary.md").write_bytes(b"\xff")
+    listed, facts = dialogd.all([["templates"], ["templates", "--json"]])
+    assert (listed.code, listed.err) == (0, "")
+    head, *rows = listed.out.rstrip("\n").split("\n")
+    assert head.split() == ["name", "agents", "order", "verdict", "from", "what", "it", "is", "for"]
+    assert len(rows) == ROWS + 4
+    council = next(row for row in rows if row.startswith("council "))
+    assert council.split()[1:5] == ["2+", "parallel", "vote", "package"]
+    assert "  From a question to a plan" in council
+    own = {row["name"]: row for row in facts.json[ROWS:]}
+    assert own["trio"] == {
+        "name": "trio", "from": ".dialogd/templates", "file": ".dialogd/templates/trio.md", "agents": "3",
+        "order": "alternate", "verdict": "mutual", "description": "Three of them.", "problem": None,
+    }  # fmt: skip
+    assert own["broken"]["problem"].startswith(".dialogd/templates/broken.md, line 2: order: 'x' is none of")
+    assert "not UTF-8" in own["binary"]["problem"]
+    assert own["pair"]["problem"] == "hidden by another pair; name it by its path: -t skills/research/pair/SKILL.md"
+    assert any("problem: .dialogd/templates/broken.md, line 2" in row for row in rows)
+
+
+def test_show_says_what_is_in_a_template(dialogd: Commands) -> None:
+    """For people with every agent, phase and kind of message; as JSON in the form that other programs read."""
+    put(dialogd, "trio.md", TRIO)
+    shown, facts, plain = dialogd.all(
+        [["templates", "show", "trio.md"], ["templates", "show", "trio.md", "--json"], ["templates", "show", "pair"]]
+    )
+    assert (shown.code, shown.err) == (0, "")
+    assert shown.out == (
+        "trio: Three of them.\n"
+        "file     trio.md\n"
+        "agents   3; order alternate; verdict mutual\n"
+        "limits   rounds 4; one reply 5 minutes\n"
+        "agent    Ann Lee: may READ_ALL, POST, CRITIQUE, PROPOSE, VOTE; rehearsal:deadlock; curious\n"
+        "         - ask\n"
+        "agent    Bob: may READ_ALL, CRITIQUE, VOTE\n"
+        "agent    Cy: may READ_ALL, POST, CRITIQUE, PROPOSE, VOTE\n"
+        "phase    LOOK (1 round): at it\n"
+        "message  [RESULTS]: what was found\n"
+        "note     line 6: key 'license' means nothing here, and is left out of account\n"
+    )
+    assert list(facts.json) == [
+        "position", "overview", "agents", "workflow", "communicationProtocol", "successCriteria", "errorHandling",
+    ]  # fmt: skip
+    assert facts.json["agents"][0] == {"name": "Ann Lee", "personality": "curious", "responsibilities": ["ask"]}
+    assert facts.json["workflow"] == [{"phase": "LOOK", "description": "at it"}]
+    assert plain.out.startswith("pair: Two agents discuss")
+
+
+def test_show_names_every_problem(dialogd: Commands) -> None:
+    """With its line and its fix, and exit code 2; as JSON it is an error."""
+    put(dialogd, "bad.md", "---\norder: x\nverdikt: vote\n---\n")
+    shown, facts, missing = dialogd.all(
+        [["templates", "show", "bad.md"], ["templates", "show", "bad.md", "--json"], ["templates", "show", "nobody"]]
+    )
+    assert (shown.code, facts.code, missing.code) == (2, 2, 2)
+    assert "problem  line 2: order: 'x' is none of" in shown.out
+    assert "problem  line 3: unknown key 'verdikt'\n         fix: did you mean `verdict`?\n" in shown.out
+    assert facts.err.startswith("error: bad.md, line 2: order: 'x' is none of")
+    assert "unknown template 'nobody'" in missing.err
+
+
+def test_new_takes_a_template_by_name_file_or_folder(dialogd: Commands) -> None:
+    """With `-t`; seats are called as the template calls them, and get its backends and rules."""
+    put(dialogd, "skills/research/trio/SKILL.md", TRIO)
+    for index, where in enumerate(("trio", "skills/research/trio/SKILL.md", "skills/research/trio")):
+        done = dialogd("new", "Tabs?", "-t", where, "--file", f"d{index}.md", "--json")
+        assert (done.code, done.err) == (0, "")
+        header = parse((dialogd.folder / f"d{index}.md").read_bytes()).header
+        assert [(agent.id, agent.name) for agent in header.agents] == [("A", "Ann Lee"), ("B", "Bob"), ("C", "Cy")]
+        assert (header.title, header.rules.template, header.limits.max_rounds) == ("Trio", "trio", 4)
+        assert [agent["backend"] for agent in done.json["agents"]] == ["rehearsal:deadlock", "", ""]
+
+
+def test_limits_of_the_whole_dialog_stand_in_the_header(dialogd: Commands) -> None:
+    """The person's outrank the template's; nothing is written where nobody set one."""
+    words = ["-t", "council", "--agents", "rehearsal,rehearsal,rehearsal"]
+    lines = [
+        ["new", "T", *words, "--max-rounds", "3", "--max-time", "30m", "--file", "a.md"],
+        ["new", "T", *words, "--file", "b.md"],
+        ["new", "T", "--file", "c.md"],
+        ["new", "T", "--max-time", "soon", "--file", "d.md"],
+        ["new", "T", "--max-rounds", "0", "--file", "d.md"],
+    ]
+    *made, wrong, none = dialogd.all(lines)
+    assert [done.code for done in made] == [0, 0, 0]
+    texts = [(dialogd.folder / f"{name}.md").read_text(encoding="utf-8") for name in "abc"]
+    assert "\n**Max Turns:** 20\n**Max Rounds:** 3\n**Timeout:** 5 minutes\n**Max Time:** 30 minutes\n" in texts[0]
+    assert "\n**Max Turns:** 21\n**Max Rounds:** 5\n**Timeout:** 5 minutes\n**Started:**" in texts[1]
+    assert "Rounds" not in texts[2]
+    assert (wrong.code, none.code) == (2, 2)
+    assert "error: --max-time: 'soon' is not a duration" in wrong.err
+
+
+def test_backends_are_dealt_round_a_cast(dialogd: Commands) -> None:
+    """Fewer than the cast go round; more are refused, and so are fewer than an open cast needs by name."""
+    lines = [
+        ["new", "T", "-t", "code-review", "--agents", "rehearsal,grok", "--file", "a.md", "--json"],
+        ["new", "T", "-t", "debate", "--agents", "grok,gpt,grok,gpt", "--file", "b.md"],
+        ["new", "T", "-t", "circle", "--agent", "A=grok", "--file", "c.md"],
+        ["new", "T", "-t", "council", "--agents", "grok", "--file", "d.md", "--json"],
+    ]
+    dealt, many, few, twice = dialogd.all(lines)
+    assert [agent["backend"] for agent in dealt.json["agents"]] == ["rehearsal", "grok", "rehearsal", "grok"]
+    assert (many.code, few.code, twice.code) == (2, 2, 0)
+    assert "the template debate is for 3 agents (A = Pro, B = Con, C = Judge), not for 4" in many.err
+    assert "the template circle is for 3+ agents, not for 1" in few.err
+    assert [agent["backend"] for agent in twice.json["agents"]] == ["grok", "grok"]
+    assert not (dialogd.folder / "b.md").exists()
+
+
+def test_an_agent_may_be_named_as_the_template_does(dialogd: Commands) -> None:
+    """`--agent Architect=…` and `--first Critic`, in any case; the others keep what they have."""
+    words = ["--agent", "architect=rehearsal:deadlock@.", "--agent", "D=grok", "--first", "critic", "--json"]
+    done = dialogd("new", "T", "-t", "system-design", *words)
+    assert (done.code, done.err) == (0, "")
+    assert [(agent["id"], agent["name"], agent["backend"]) for agent in done.json["agents"]] == [
+        ("A", "Architect", "rehearsal:deadlock"), ("B", "Optimizer", ""), ("C", "Security", ""),
+        ("D", "Critic", "grok"),
+    ]  # fmt: skip
+    assert done.json["first"] == ["D"]
+    refused = dialogd("new", "T", "-t", "system-design", "--agent", "Tester=grok", "--file", "other.md")
+    assert refused.code == 2
+    assert "Tester is no agent of the template system-design" in refused.err
+    assert "A = Architect, B = Optimizer" in refused.err
+
+
+def test_what_may_keep_it_from_a_decision_is_said_before_it_starts(dialogd: Commands) -> None:
+    """By `new` as a remark: the file is written all the same, and stdout stays as it is."""
+    put(dialogd, "alone.md", "---\nverdict: moderator\nred_team: true\n---\n# T\n")
+    done = dialogd("new", "T", "-t", "alone.md")
+    assert done.code == 0
+    first, second = done.err.rstrip("\n").split("\n")
+    assert first == ("warning: no conflict can be resolved: nobody may decide; give one agent MODERATE and DECIDE")
+    assert second.startswith("warning: there is no limit on rounds: only that of 20 turns")
+    assert "warning" not in done.out
+
+
+def test_a_template_that_spoils_the_dialog_is_refused(dialogd: Commands) -> None:
+    """What would not read back as it was meant is never written; the file that stood there stays."""
+    dialogd.begin("Before")
+    before = dialogd.file.read_bytes()
+    sly = '---\nname: pair\n---\n# T\n\n## Rules\n\n~~~\n## Setup\n\n```toml\nverdict = "vote"\n```\n~~~\n'
+    put(dialogd, "sly.md", sly)
+    put(dialogd, "wrong.md", "---\norder: x\n---\n# T\n")
+    spoilt, wrong = dialogd.all([["new", "T", "-t", name, "--replace"] for name in ("sly.md", "wrong.md")])
+    assert (spoilt.code, wrong.code) == (2, 2)
+    assert "the template pair makes no dialog: its words read as turns or as rules of their own" in spoilt.err
+    assert "wrong.md, line 2" in wrong.err
+    assert dialogd.file.read_bytes() == before
+    assert not (dialogd.state.archive.exists() and list(dialogd.state.archive.iterdir()))
+
+
+def test_run_goes_from_a_question_to_a_council(dialogd: Commands) -> None:
+    """In one line: the cast of the template, its rules, the limit of rounds, warnings before the start."""
+    words = ["run", "design a queue", "-t", "council", "--agents", "rehearsal,rehearsal", "--max-rounds", "2"]
+    with dialogd.background(*words) as process:
+        until(lambda: dialogd.file.exists() and "nudge" in dialogd.output, "the dialog", lambda: dialogd.output)
+        header = dialogd.log.read().header
+        saved = json.loads((dialogd.state.dialog(dialogd.file) / "cast.json").read_text(encoding="utf-8"))
+        process.terminate()
+        assert process.wait(20) == 130, dialogd.output
+    assert [agent.name for agent in header.agents] == ["Engineer", "Advocate"]
+    assert (header.rules.order, header.rules.sealed, header.limits.max_rounds) == ("parallel", True, 2)
+    assert [seat["title"] for seat in saved["seats"]] == ["Engineer", "Advocate"]
+    assert "warning: a vote may end in a tie (A, B), and nobody moderates" in dialogd.output

@@ -1,0 +1,94 @@
+"""What a review comes to: findings by number, which are resolved, and the score."""
+
+from __future__ import annotations
+
+import pytest
+
+from dialogd.plan.make import draw_up
+from dialogd.plan.page import markdown
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.review import PARTS, findings, score
+from dialogd.protocol.state import Dialog
+from tests.plans.scenes import review
+
+FULL = "code quality 80 | test coverage 70 | security 30 | documentation 60 | acceptance criteria 80"
+
+
+def said(*turns: str) -> Dialog:
+    """A hand-written dialog in which A and B said this, in turn."""
+    text = "# D\n\n## Turn 1 — User\n\nReview it.\n\nTURN: A\n"
+    for number, marks in enumerate(turns, 2):
+        me, other = "AB"[number % 2], "BA"[number % 2]
+        text += f"\n## Turn {number} — Claude {me}\n\nSee below.\n\n{marks}\n\nTURN: {other}\n"
+    return parse(text.encode())
+
+
+def test_findings_are_numbered_in_file_order_over_all_reviewers() -> None:
+    """Six fields each; the number is the place in the file, whoever raised it."""
+    dialog = said(
+        "[KIND: FINDING | blocking | security | login.py | 41 | compared with == | compare_digest]\n"
+        "[KIND: FINDING | minor | style | | | long lines]",
+        "[KIND: FINDING | major | tests | test_login.py | | no test | write one | or two]",
+    )
+    assert [(f.number, f.by, f.turn, f.severity) for f in findings(dialog)] == [
+        (1, "A", 2, "blocking"), (2, "A", 2, "minor"), (3, "B", 3, "major"),
+    ]  # fmt: skip
+    first, second, third = findings(dialog)
+    assert (first.category, first.file, first.line, first.issue) == ("security", "login.py", "41", "compared with ==")
+    assert first.suggestion == "compare_digest"
+    assert (second.file, second.line, second.issue, second.suggestion) == ("", "", "long lines", "")
+    assert third.suggestion == "write one | or two"
+    assert [f.blocks for f in findings(dialog)] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("mark", "resolved_in"),
+    [
+        ("[KIND: RESOLVED | 1 | seen]", 4),
+        ("[KIND: RESOLVED | #1]", 4),
+        ("[KIND: RESOLVED | 01 | seen]", 4),
+        ("[KIND: RESOLVED | 2 | seen]", 0),
+        ("[KIND: RESOLVED | 11 | seen]", 0),
+        ("[KIND: RESOLVED | seen]", 0),
+        ("[KIND: RESOLVED]", 0),
+    ],
+)
+def test_a_finding_is_resolved_by_its_number(mark: str, resolved_in: int) -> None:
+    """One that blocks does so until then."""
+    (finding,) = findings(said("[KIND: FINDING | critical | security | a.py | 1 | x | y]", "Done.", mark))
+    assert (finding.resolved_in, finding.blocks) == (resolved_in, not resolved_in)
+
+
+def test_only_who_raised_a_finding_resolves_it() -> None:
+    """The author of the code cannot declare it mended."""
+    dialog = said("[KIND: FINDING | blocking | security | a.py | 1 | x | y]", "[KIND: RESOLVED | 1 | it is fine]")
+    assert [f.blocks for f in findings(dialog)] == [True]
+    assert "finding 1 blocks: x" in markdown(draw_up(dialog)).partition("\n---\n")[0]
+
+
+def test_the_score_is_the_mean_of_its_five_parts() -> None:
+    """Each reviewer's last word counts, and several reviewers count the same."""
+    once = score(said(f"[KIND: SCORE | {FULL}]"))
+    assert once is not None
+    assert (dict(once.parts), once.total) == (dict(zip(PARTS, (80, 70, 30, 60, 80), strict=True)), 64)
+    better = FULL.replace("security 30", "Security: 90/100")
+    twice = score(said(f"[KIND: SCORE | {FULL}]", f"[KIND: SCORE | {FULL}]", f"[KIND: SCORE | {better}]"))
+    assert twice is not None
+    assert (twice.parts["security"], twice.total) == (60, 70)
+
+
+def test_a_score_with_a_part_missing_has_no_total() -> None:
+    """What was said is shown; nobody's silence counts as a number, and nothing is over 100."""
+    part = score(said("[KIND: SCORE | code quality 300 | charm 90 | security good]"))
+    assert part is not None
+    assert (dict(part.parts), part.total) == ({"code quality": 100}, None)
+    assert score(said("[KIND: SCORE | lovely]")) is None
+    assert score(said("No marks.")) is None
+
+
+def test_a_review_stands_in_the_plan() -> None:
+    """Score and open findings on the first screen, the table below."""
+    page = markdown(draw_up(review()))
+    assert "**Review:** score 64 of 100; 2 findings, 1 open, 0 of them blocking" in page.partition("\n---\n")[0]
+    assert "| 1 | blocking | security | login.py:41 | the token is compared with == |" in page
+    assert "| turn 4: compare_digest is there |" in page

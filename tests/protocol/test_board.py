@@ -1,0 +1,156 @@
+"""The board: contributions, proposals and decisions as views over the entries, and the rounds they fall into."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dialogd.errors import BackendError
+from dialogd.protocol.board import TEXT, contributions, decisions, proposals, rounds_of
+from dialogd.protocol.grammar import parse
+from dialogd.testing.room import Room, opening
+
+GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.txt"))
+VOTE = 'verdict = "vote"\norder = "round-robin"'
+
+
+def room_of(setup: str = "", agents: str = "AB") -> Room:
+    """A room with that Setup."""
+    return Room(opening(*agents, more=f"## Setup\n\n```toml\n{setup}\n```" if setup else ""))
+
+
+def said(room: Room, *turns: tuple[str, str]) -> Room:
+    """The room once the agents have said this."""
+    for who, text in turns:
+        room.thinks(who)
+        room.answers(who, text)
+    return room
+
+
+def test_typed_contributions_are_listed_one_by_one() -> None:
+    """Type, text, what it refers to, how sure its agent is; proposals with the number they got."""
+    room = said(
+        room_of('[messages]\nRESULTS = "what was found"'),
+        ("A", "Some words.\n[IDEA: cache it]\n[PROPOSAL: Postgres]\n[CONFIDENCE: 80%]"),
+        ("B", "[RESULTS: 300 a second | measured]\n[RE: 2, P1]"),
+    )
+    assert [(c.turn, c.agent, c.kind, c.text, c.ref, c.refs, c.confidence) for c in contributions(room.dialog)] == [
+        (2, "A", "IDEA", "cache it", "", (), 0.8),
+        (2, "A", "PROPOSAL", "Postgres", "P1", (), 0.8),
+        (3, "B", "RESULTS", "300 a second | measured", "", ("2", "P1"), None),
+    ]
+
+
+def test_a_plain_turn_is_one_contribution_and_a_pass_is_none() -> None:
+    """Signatures and votes alone are no contributions; nor is what the daemon writes below the last turn."""
+    room = said(
+        room_of(), ("A", "Postgres."), ("B", "[PASS]"), ("A", "## Consensus Summary\n\nX.\n[CONSENSUS_REACHED]")
+    )
+    said(room, ("B", "Fine.\n[AGREE: P1]"))
+    assert "**Total turns:**" in room.text
+    assert [(c.turn, c.kind, c.text) for c in contributions(room.dialog)] == [
+        (2, TEXT, "Postgres."),
+        (4, TEXT, "## Consensus Summary\n\nX."),
+        (5, TEXT, "Fine."),
+    ]
+    silent = said(room_of(), ("A", "## Consensus Summary\n\nX.\n[CONSENSUS_REACHED]"), ("B", "[AGREE: P1]"))
+    assert [c.turn for c in contributions(silent.dialog)] == [2]
+
+
+def test_proposals_show_who_is_for_and_against_their_votes_and_their_decision() -> None:
+    """The vote that counted is the last; a proposal without a decision is open."""
+    room = said(
+        room_of(VOTE, "ABC"),
+        ("A", "[PROPOSAL: Postgres]"),
+        ("B", "[VOTE: P1 approve | simple]\n[PROPOSAL: Redis]"),
+        ("C", "[VOTE: P1 reject | slow]"),
+        ("A", "[VOTE: P1 approve]"),
+    )
+    first, second = proposals(room.dialog)
+    assert (first.ref, first.agent, first.text, first.entry, first.decision) == ("P1", "A", "Postgres", "2", "approved")
+    assert (set(first.supporters), first.opponents) == ({"A", "B"}, ("C",))
+    assert [(v.agent, v.choice, v.turn) for v in first.votes] == [
+        ("B", "approve", 3),
+        ("C", "reject", 4),
+        ("A", "approve", 5),
+    ]
+    assert (second.supporters, second.votes, second.decision) == (("B",), (), "")
+
+
+def test_an_open_vote_shows_what_was_cast_so_far() -> None:
+    """Before it is decided, and with a vote that was changed."""
+    room = said(room_of(VOTE, "ABC"), ("A", "[PROPOSAL: Postgres]\n[RE: 1]"), ("B", "[VOTE: P1 reject]"), ("C", "Hm."))
+    (one,) = proposals(room.dialog)
+    assert [(v.agent, v.choice) for v in one.votes] == [("B", "reject")]
+    assert (one.decision, one.refs) == ("", ("1",))
+
+
+def test_decisions_are_listed_with_method_evidence_and_reason() -> None:
+    """What was rejected too, in order, each in its round."""
+    setup = 'verdict = "moderator"\norder = "round-robin"\n[roles.B]\nrole = "moderator"'
+    room = said(
+        room_of(setup),
+        ("A", "[PROPOSAL: Redis]"),
+        ("B", "[DECIDE: P1 reject | no number]"),
+        ("A", "[PROPOSAL: Postgres]"),
+        ("B", "[DECIDE: P2 approve | good]"),
+    )
+    assert [(d.ref, d.outcome, d.method, d.evidence, d.reason, d.entry, d.round) for d in decisions(room.dialog)] == [
+        ("P1", "rejected", "moderator", "by B in turn 3", "no number", "3", 1),
+        ("P2", "approved", "moderator", "by B in turn 5", "good", "5", 2),
+    ]
+
+
+def test_an_agreement_written_by_hand_is_a_decision_too() -> None:
+    """No daemon wrote a mark about it."""
+    room = said(room_of(), ("A", "Postgres."))
+    room.types("\n## Consensus Summary\n\nPostgres, I say.\n\n[CONSENSUS_REACHED]\n")
+    (made,) = decisions(room.dialog)
+    assert (made.outcome, made.method, made.evidence, made.entry) == ("approved", "person", "by USER in turn 3", "3")
+
+
+def test_a_round_is_complete_when_everybody_who_speaks_has_spoken() -> None:
+    """Observers are not waited for; a note belongs to the round it falls into."""
+    room = said(room_of('order = "round-robin"\n[roles.C]\nrole = "observer"', "ABC"), ("A", "One."), ("B", "Two."))
+    room.say("Go on.", note=True)
+    said(room, ("A", "Three."))
+    assert dict(rounds_of(room.dialog)) == {"1": 1, "2": 1, "3": 1, "3.1": 2, "4": 2}
+
+
+def test_who_failed_or_was_skipped_is_not_waited_for() -> None:
+    """The round goes on without it."""
+    room = said(room_of('order = "round-robin"', "ABC"), ("A", "One."))
+    room.thinks("B")
+    room.answers("B", BackendError("no credit", fix="pay"))
+    said(room, ("C", "Three."), ("A", "Four."))
+    assert [c.round for c in contributions(room.dialog)] == [1, 1, 2]
+    room = said(room_of('order = "round-robin"', "ABC"), ("A", "One."), ("B", "Two."))
+    room.skip("C")
+    said(room, ("A", "Four."))
+    assert [c.round for c in contributions(room.dialog)] == [1, 1, 2]
+
+
+def test_a_reopened_dialog_counts_its_rounds_anew() -> None:
+    """From the person's turn on."""
+    room = said(room_of(), ("A", "One."), ("B", "Two."), ("A", "Three."))
+    assert rounds_of(room.dialog)["4"] == 2
+    room.stop()
+    room.say("Once more.", to="A")
+    said(room, ("A", "Four."))
+    assert (rounds_of(room.dialog)["5"], rounds_of(room.dialog)["6"]) == (1, 1)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_the_views_agree_with_the_state(path: Path) -> None:
+    """Every proposal and decision of the state is there, every entry has a round, and no round is skipped."""
+    dialog = parse(path.read_bytes().partition(b"====\n")[2])
+    assert [p.ref for p in proposals(dialog)] == [p.ref for p in dialog.state.proposals]
+    assert [d.entry for d in decisions(dialog)][: len(dialog.state.decisions)] == [
+        d.entry for d in dialog.state.decisions
+    ]
+    rounds = [rounds_of(dialog)[entry.id] for entry in dialog.entries]
+    assert all(after - before <= 1 for before, after in zip([1, *rounds], rounds, strict=False))
+    assert max(rounds, default=0) <= max(rounds_of(dialog).values(), default=0)
+    numbered = {p.ref for p in dialog.state.proposals if not p.sha and p.by != "SYSTEM"}
+    assert {c.ref for c in contributions(dialog)} - {""} == numbered

@@ -1,0 +1,218 @@
+"""Where a dialog stands, and what is allowed there: dormant, streaming, converging, collapsed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from dialogd.errors import Refused
+from dialogd.protocol import lifecycle
+from dialogd.protocol.marks import MARKS, Who
+from dialogd.protocol.model import USER
+from dialogd.protocol.state import Dialog, State
+from dialogd.testing.room import Room, opening
+
+AGENTS = ("A", "B", "C")
+MEANT = sorted(name for name, kind in MARKS.items() if Who.AGENT in kind.who)
+
+
+def room(*setup: str, keys: Sequence[str] = (), **scripts: Sequence[str]) -> Room:
+    """Three agents with a Setup of these lines; without any, a plain dialog."""
+    more = "\n".join(["## Setup\n\n```toml", *setup, "```"]) if setup else ""
+    return Room(opening(*AGENTS, keys=keys, more=more), **scripts)
+
+
+def stood(*setup: str, **state: object) -> Dialog:
+    """A dialog in which an agent has spoken, with these parts of its state."""
+    dialog = room(*setup).dialog
+    return replace(dialog, state=replace(dialog.state, **{"spoken": True, **state}))  # type: ignore[arg-type]
+
+
+def test_a_dialog_goes_through_its_states_and_back() -> None:
+    """No agent has spoken; they speak; a text is to be signed; it has ended; a person's turn opens it again."""
+    text = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
+    stage = room(A=["Postgres.", text], B=["Hm.", "Yes.\n\n[AGREE: P1]"], C=["Why?", "Yes.\n\n[AGREE: P1]"])
+    seen = [lifecycle.phase(stage.dialog)]
+    for me in (*AGENTS, *AGENTS):
+        stage.step(me)
+        seen.append(lifecycle.phase(stage.dialog))
+    assert seen == ["dormant", *["streaming"] * 3, *["converging"] * 2, "collapsed"]
+    stage.say("And Redis?")
+    assert lifecycle.phase(stage.dialog) == "streaming"
+
+
+def test_a_stopped_dialog_that_nobody_began_is_collapsed() -> None:
+    """The end counts before all."""
+    stage = room()
+    stage.stop()
+    assert lifecycle.phase(stage.dialog) == "collapsed"
+
+
+CONVERGING = {
+    "closing": ((), {"closing": "the time limit"}, "one last round sums up, because of the time limit"),
+    "escalated": ((), {"escalated": "C", "escalation": "three votes failed"}, "C is to decide: three votes failed"),
+    "to-the-person": ((), {"escalated": USER}, "the person is to decide"),
+    "red-team": ((), {"red_team": "P4"}, "the next turn argues against P4"),
+    "judge": (('verdict = "judge"', 'judge = "A"'), {}, "A judges"),
+}
+
+
+@pytest.mark.parametrize(("setup", "state", "why"), CONVERGING.values(), ids=CONVERGING)
+def test_what_makes_a_dialog_converge(setup: tuple[str, ...], state: dict[str, object], why: str) -> None:
+    """A last round, an escalation, a judge whose turn it is, a red team: each is said in words."""
+    dialog = stood(*setup, **state)
+    assert lifecycle.phase(dialog) == "converging"
+    assert lifecycle.in_words(dialog) == f"converging: {why}"
+
+
+def test_a_judge_that_owes_nothing_makes_nothing_converge() -> None:
+    """Nor does an agent that is named judge where nobody judges."""
+    waiting = stood('verdict = "judge"', 'judge = "B"')
+    unasked = stood('verdict = "vote"', 'judge = "A"')
+    assert [lifecycle.phase(dialog) for dialog in (waiting, unasked)] == ["streaming"] * 2
+
+
+def test_a_text_to_be_signed_names_who_signed_it() -> None:
+    """By id, in order; `nobody yet` where its author may not sign."""
+    stage = room(A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"])
+    stage.step("A")
+    assert lifecycle.in_words(stage.dialog) == "converging: the text P1 is to be signed; signed by A"
+    standing = stage.dialog.state.standing
+    assert standing is not None
+    nobody = stood(standing=replace(standing, signers=()))
+    assert lifecycle.in_words(nobody).endswith("signed by nobody yet")
+
+
+PERSONS = ("say", "pause", "retry", "skip", "stop")
+STATES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
+    "dormant": ({"spoken": False}, ("start", "configure", "add agent", *PERSONS)),
+    "streaming": ({}, ("post", "read", "vote", "stop", "say", "pause", "retry", "skip")),
+    "converging": ({"closing": "x"}, ("vote", "moderate", "decide", *PERSONS)),
+    "collapsed": ({"outcome": None}, ("harvest", "reset", "say")),
+}
+
+
+def in_state(name: str, *setup: str) -> Dialog:
+    """A dialog in that state."""
+    if name != "collapsed":
+        return stood(*setup, **STATES[name][0])
+    stage = room(*setup)
+    stage.stop()
+    return stage.dialog
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_what_a_state_does_not_allow_is_refused_by_its_name(name: str) -> None:
+    """Everything that some state allows, in each state; nothing is refused that is allowed."""
+    dialog = in_state(name)
+    assert lifecycle.phase(dialog) == name
+    assert lifecycle.allowed(dialog) == STATES[name][1]
+    for operation in {word for _, words in STATES.values() for word in words}:
+        if operation in lifecycle.allowed(dialog):
+            lifecycle.refuse(dialog, operation)
+            continue
+        with pytest.raises(Refused, match=f"cannot {operation}: the dialog is {name}: ") as refused:
+            lifecycle.refuse(dialog, operation)
+        assert refused.value.fix
+
+
+def test_a_refusal_says_what_to_do_next() -> None:
+    """After the end a turn of the person; before it, what is allowed."""
+    with pytest.raises(Refused) as ended:
+        lifecycle.refuse(in_state("collapsed"), "retry")
+    assert (str(ended.value), ended.value.fix) == (
+        "cannot retry: the dialog is collapsed: it ended with STOPPED",
+        'open it again with a turn of yours: dialogd say "…"',
+    )
+    with pytest.raises(Refused) as early:
+        lifecycle.refuse(in_state("dormant"), "harvest")
+    assert str(early.value) == "cannot harvest: the dialog is dormant: no agent has spoken yet"
+    assert early.value.fix == "what it allows now: start, configure, add agent, say, pause, retry, skip, stop"
+
+
+def test_a_paused_dialog_allows_to_resume_it() -> None:
+    """In place of `pause`."""
+    stage = room()
+    stage.pause()
+    assert "resume" in lifecycle.allowed(stage.dialog)
+    assert "pause" not in lifecycle.allowed(stage.dialog)
+
+
+def test_the_word_is_asked_for_where_the_order_is_free() -> None:
+    """Elsewhere the refusal names state and order; after the end there is nothing to ask for."""
+    free = stood('order = "free"')
+    lifecycle.refuse(free, "word")
+    assert "word" in lifecycle.allowed(free)
+    with pytest.raises(Refused, match="the dialog is streaming, and its order is round-robin, not free") as refused:
+        lifecycle.refuse(stood('order = "round-robin"'), "word")
+    assert "dialogd say" in refused.value.fix
+    with pytest.raises(Refused, match="cannot ask for the word: the dialog is collapsed"):
+        lifecycle.refuse(in_state("collapsed", 'order = "free"'), "word")
+
+
+# -- marks that a state does not take --------------------------------------------------------------------------------
+
+SUMMING_UP = {
+    "SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONFIDENCE", "RE", "CRUX", "EXPERIMENT", "DECIDE",
+    "CONCEDE", "QUESTION_FOR_USER", "DEADLOCK", "CONSENSUS_REACHED", "PASS",
+}  # fmt: skip
+DECIDING = {"DECIDE", "VOTE", "RE", "SYNTHESIS", "CONFIDENCE", "EVIDENCE", "ESCALATE", "QUESTION_FOR_USER", "PASS"}
+JUDGING = {"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "CRUX", "EXPERIMENT", "QUESTION_FOR_USER", "PASS"}
+COUNCIL = 'order = "round-robin"'
+JUDGED = ('verdict = "judge"', 'judge = "A"')
+
+TAKEN: dict[str, tuple[Dialog, set[str]]] = {
+    "streaming": (stood(COUNCIL), set(MEANT)),
+    "dormant": (stood(COUNCIL, spoken=False), set(MEANT)),
+    "plain": (stood(closing="x", escalated="A"), set(MEANT)),
+    "escalated-to-another": (stood(COUNCIL, escalated="B"), set(MEANT)),
+    "escalated-to-the-person": (stood(COUNCIL, escalated=USER), set(MEANT)),
+    "red-team": (stood(COUNCIL, red_team="P4"), set(MEANT)),
+    "closing": (stood(COUNCIL, closing="x"), SUMMING_UP),
+    "escalated-to-me": (stood(COUNCIL, escalated="A"), DECIDING),
+    "escalated-while-closing": (stood(COUNCIL, closing="x", escalated="A"), DECIDING),
+    "judging": (stood(*JUDGED), JUDGING),
+    "judging-while-closing": (stood(*JUDGED, closing="x"), JUDGING),
+    "judge-not-asked": (stood(*JUDGED, debts=()), set(MEANT)),
+}
+
+
+@pytest.mark.parametrize(("dialog", "taken"), TAKEN.values(), ids=TAKEN)
+def test_which_marks_of_an_agent_a_state_takes(dialog: Dialog, taken: set[str]) -> None:
+    """Who decides, sums up or judges brings in nothing new; a plain dialog takes everything, in every state."""
+    assert {name for name in MEANT if not lifecycle.marks_refused(dialog, "A", name)} == taken
+
+
+def test_a_text_to_be_signed_alone_refuses_no_mark() -> None:
+    """Whoever doubts it may still object, propose and ask."""
+    stage = room(COUNCIL, A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"])
+    stage.step("A")
+    assert lifecycle.phase(stage.dialog) == "converging"
+    assert [name for name in MEANT if lifecycle.marks_refused(stage.dialog, "B", name)] == []
+
+
+def test_a_refused_mark_says_which_state_and_what_it_takes() -> None:
+    """So that the agent can do it right when it is asked once more."""
+    why = lifecycle.marks_refused(stood(COUNCIL, closing="the time limit"), "A", "PROPOSAL")
+    assert why.startswith("the dialog is converging: one last round sums up, because of the time limit; it takes AGREE")
+
+
+def test_weak_signals_are_facts_once_two_agents_have_spoken() -> None:
+    """None before; then advice, counts and numbers that fit into JSON."""
+    stage = room(A=["I propose Postgres for sessions."], B=["I agree, Postgres for sessions."])
+    stage.step("A")
+    assert lifecycle.assessed(stage.dialog) is None
+    stage.step("B")
+    found = lifecycle.assessed(stage.dialog)
+    assert found is not None
+    assert list(found) == ["advice", "reason", "agreements", "disagreements", "convergence", "confidence"]
+    assert (found["advice"], found["agreements"], found["disagreements"]) == ("CONTINUE", 1, 0)
+    assert 0 < float(found["convergence"]) <= 1
+
+
+def test_an_empty_state_is_dormant() -> None:
+    """What a file that is all header folds to."""
+    dialog = replace(room().dialog, state=State())
+    assert lifecycle.in_words(dialog) == "dormant: no agent has spoken yet"

@@ -1,0 +1,107 @@
+"""Every shipped template as a whole dialog, by rehearsed agents through the real core: files that people can read.
+
+`UPDATE_GOLDENS=1 pytest tests/protocol/test_template_goldens.py` writes them anew: read the difference.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from dialogd.backends import Options, Request, load_backend
+from dialogd.cli.cast import read_cast
+from dialogd.cli.create import Wanted, draw_up, usual_ports
+from dialogd.opening import compose
+from dialogd.prompt import render
+from dialogd.protocol.decide import Reply, Write
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.model import USER
+from dialogd.templates import names, template
+from dialogd.testing.room import Room
+
+GOLDEN = Path(__file__).with_name("golden") / "templates"
+UPDATE = bool(os.environ.get("UPDATE_GOLDENS"))
+STARTED = datetime(2026, 11, 21, 19, 0, 0, tzinfo=UTC)
+ENDS = {
+    "mutual": {"CONSENSUS_REACHED", "MAX_TURNS_REACHED"},
+    "vote": {"DECIDED", "MAX_TURNS_REACHED"},
+    "moderator": {"DECIDED"},
+    "judge": {"DECIDED"},
+}
+
+
+def begun(name: str) -> Room:
+    """A room with a new dialog from that template, as `dialogd new` writes it."""
+    wanted = Wanted("Where should user sessions live?", template=name)
+    seats = read_cast(",".join(["rehearsal"] * template(name).seats), None, template(name))
+    opening = draw_up(wanted, seats, usual_ports(seats))
+    return Room(compose(replace(opening, dialog="3f9a1c", started=STARTED)))
+
+
+async def _said(request: Request) -> str:
+    backend = load_backend("rehearsal", Options())
+    return "".join([piece async for piece in backend.reply(request) if isinstance(piece, str)])
+
+
+def rehearse(room: Room, me: str) -> str:
+    """What a rehearsed agent says to the dialog as it stands."""
+    dialog = room.dialog
+    agent = dialog.header.agent(me)
+    assert agent is not None
+    request = Request(dialog, agent, dialog.state.number + 1, Path("dialog.md"), lambda: render(dialog, agent))
+    return asyncio.run(_said(request))
+
+
+def play(room: Room, most: int = 80) -> None:
+    """Let everybody speak until the dialog ends or waits for the person."""
+    for _ in range(most):
+        before = room.paper.data
+        for agent in room.dialog.header.agents:
+            action = room.look(agent.id)
+            if isinstance(action, Reply) and agent.id not in room.sealed:
+                room.scripts[agent.id] = [rehearse(room, agent.id)]
+            if isinstance(action, Reply | Write):
+                room.step(agent.id)
+            room.advance(1)
+        if room.paper.data == before:
+            return
+    raise AssertionError("still going on")
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_template_holds_a_dialog_to_its_end(name: str) -> None:
+    """Rehearsed agents come to the end that the template's rule knows, with nothing refused, in the reviewed words."""
+    room = begun(name)
+    play(room)
+    state, rules = room.dialog.state, room.dialog.header.rules
+    path = GOLDEN / f"{name}.md"
+    if UPDATE:
+        path.write_text(room.text, encoding="utf-8")
+        return
+    assert room.text == path.read_text(encoding="utf-8")
+    assert parse(room.paper.data) == room.dialog
+    assert room.dialog.header.warnings == ()
+    assert room.questions == []
+    assert state.outcome is not None, state.owing
+    assert state.outcome.name in ENDS[rules.verdict]
+
+
+def test_every_golden_is_that_of_a_template() -> None:
+    """No file is left over from a template that is gone."""
+    assert sorted(path.stem for path in GOLDEN.glob("*.md")) == list(names())
+
+
+def test_an_observer_and_a_judge_get_no_turn_before_the_end() -> None:
+    """In every template, who takes no part has said nothing until the last word is theirs."""
+    for name in names():
+        room = begun(name)
+        play(room)
+        rules = room.dialog.header.rules
+        spoke = [entry.by for entry in room.dialog.turns if entry.by != USER]
+        assert all(rules.role(who).speaks for who in spoke)
+        assert rules.judge not in spoke[:-2] if rules.judge else True

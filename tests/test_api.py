@@ -1,0 +1,268 @@
+"""dialogd from Python: a file opened, whole dialogs run by real daemons, and nothing left of them but the file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import FrozenInstanceError, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+import dialogd
+from dialogd.errors import BadInput, DialogdError, NotADialog, NotRunning, Refused
+from dialogd.protocol.state import Dialog
+from tests.cli.command import Commands
+
+PAIR = ("rehearsal", "rehearsal")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A folder for one dialog, its file, and what runs there."""
+
+    file: Path
+
+    @property
+    def dialog(self) -> Dialog:
+        """The dialog as it stands."""
+        return dialogd.open(self.file)
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """The daemons of this file among the processes of this machine, zombies too."""
+        found = []
+        for process in psutil.process_iter(["cmdline", "ppid"]):
+            words = process.info["cmdline"] or []
+            if str(self.file) in words or (process.info["ppid"] == os.getpid() and not words):
+                found.append(process)
+        return found
+
+
+@pytest.fixture
+def stage(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    """An empty folder to play in; processes that a failed test left there are ended."""
+    monkeypatch.setenv("DIALOGD_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    stage = Stage(tmp_path / "dialog.md")
+    yield stage
+    for process in stage.processes:
+        process.kill()
+
+
+# -- a file ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_open_file_is_the_dialog_folded(stage: Stage) -> None:
+    """Header, entries and state; by a path or its text."""
+    Commands(stage.file.parent).begin("Tabs?")
+    for file in (stage.file, str(stage.file)):
+        dialog = dialogd.open(file)
+        assert (dialog.header.topic, len(dialog.entries), dialog.state.owing) == ("Tabs?", 1, ("A",))
+
+
+def test_what_is_no_dialog_is_an_error_of_the_tree(stage: Stage) -> None:
+    """No file, and a file that is none: each says what to do next."""
+    with pytest.raises(NotRunning, match="there is no dialog at") as missing:
+        dialogd.open(stage.file)
+    assert missing.value.fix
+    stage.file.write_text("To be done:\n- milk\n", encoding="utf-8")
+    stage.file.chmod(0o600)
+    with pytest.raises(NotADialog) as other:
+        dialogd.open(stage.file)
+    assert other.value.fix
+
+
+def test_the_person_speaks_from_python(stage: Stage) -> None:
+    """A turn or a remark; where nothing stands nothing is begun."""
+    with pytest.raises(NotRunning):
+        dialogd.say(stage.file, "Spaces.")
+    assert not stage.file.exists()
+    Commands(stage.file.parent).begin("Tabs?")
+    assert dialogd.say(stage.file, "Spaces.", to="B").state.owing == ("B",)
+    assert dialogd.say(stage.file, "By the way.", note=True).state.number == 2
+
+
+def test_importing_is_light_and_names_are_known(repository: Path) -> None:
+    """`import dialogd` loads nothing of it; what there is not is an AttributeError."""
+    program = (
+        "import sys, dialogd; print(*sorted({'asyncio', 'dialogd.api', 'typer'} & set(sys.modules)));"
+        "print(dialogd.Event.__name__, hasattr(dialogd, 'nonsense'))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], cwd=repository, text=True) == "\nEvent False\n"
+
+
+# -- a whole dialog --------------------------------------------------------------------------------------------------
+
+
+async def test_a_dialog_is_told_from_its_beginning_to_consensus(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`begun` first, every turn once, lines as they are written, how it stands, `ended` last; no process is left."""
+    monkeypatch.setenv("DIALOGD_PLAN", "1")
+    events = [event async for event in dialogd.run("Tabs?", agents=PAIR, file=stage.file, pace=0)]
+    state = stage.dialog.state
+    assert state.outcome is not None
+    begun, ended = events[0], events[-1]
+    assert (begun.kind, begun.data["file"], begun.data["dialog"]) == ("begun", str(stage.file), stage.dialog.id)
+    assert [(a["id"], a["backend"]) for a in begun.data["agents"]] == [("A", "rehearsal"), ("B", "rehearsal")]
+    assert [e.data["number"] for e in events if e.kind == "turn"] == list(range(1, state.number + 1))
+    assert [e.data["text"] for e in events if e.kind == "turn"] == [entry.body for entry in stage.dialog.turns]
+    assert {e.data["by"] for e in events if e.kind == "text"} == {"A", "B"}
+    assert "[CONSENSUS_REACHED]" in [e.data["line"] for e in events if e.kind == "text"]
+    stood = [e for e in events if e.kind == "state"][-1].data
+    assert (stood["phase"], stood["lifecycle"], stood["turn_of"]) == ("ended", "collapsed", [])
+    assert stood["convergence"]["agreements"] > 0
+    assert (ended.kind, ended.data["outcome"], ended.data["turn"]) == ("ended", "CONSENSUS_REACHED", state.number)
+    assert ended.data["reason"] == state.outcome.reason
+    plan, facts = Path(ended.data["plan"]), Path(ended.data["plan_json"])
+    assert plan.read_text(encoding="utf-8").startswith("# ")
+    assert json.loads(facts.read_bytes())
+    assert plan.parent == stage.file.parent
+    assert timedelta() <= datetime.now(UTC) - begun.at < timedelta(minutes=1)
+    assert begun.at <= ended.at
+    with pytest.raises(FrozenInstanceError):
+        ended.kind = "begun"  # type: ignore[misc]
+    assert stage.processes == []
+
+
+async def closed(stage: Stage, heard: Callable[[], None]) -> None:
+    """The body of the loop breaks off, inside `aclosing`."""
+    async with aclosing(dialogd.run("Tabs?", agents=SLOW, file=stage.file, pace=0)) as events:
+        async for event in events:
+            if event.kind == "state" and event.data["phase"] == "thinking":
+                heard()
+                break
+
+
+async def failed(stage: Stage, heard: Callable[[], None]) -> None:
+    """The body of the loop raises."""
+
+    async def listen() -> None:
+        async with aclosing(dialogd.run("Tabs?", agents=SLOW, file=stage.file, pace=0)) as events:
+            async for event in events:
+                if event.kind == "state" and event.data["phase"] == "thinking":
+                    heard()
+                    raise KeyError("mine")
+
+    with pytest.raises(KeyError):
+        await listen()
+
+
+async def cancelled(stage: Stage, heard: Callable[[], None]) -> None:
+    """The task is cancelled, and once more while it ends."""
+    thinking = asyncio.Event()
+
+    async def listen() -> None:
+        async for event in dialogd.run("Tabs?", agents=SLOW, file=stage.file, pace=0):
+            if event.kind == "state" and event.data["phase"] == "thinking":
+                heard()
+                thinking.set()
+
+    task = asyncio.create_task(listen())
+    await thinking.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+SLOW = ("A=rehearsal:slow=60", "rehearsal")
+EARLY = {"closed": closed, "failed": failed, "cancelled": cancelled}
+
+
+@pytest.mark.parametrize("how", EARLY.values(), ids=EARLY)
+async def test_who_leaves_in_the_middle_leaves_no_process(
+    stage: Stage, how: Callable[[Stage, Callable[[], None]], Awaitable[None]]
+) -> None:
+    """`[STOPPED]` in the file and every daemon gone when the iterator is closed, also in the middle of a call."""
+    alive: list[int] = []
+    await how(stage, lambda: alive.extend(process.pid for process in stage.processes))
+    assert len(alive) == 2
+    assert stage.processes == []
+    assert not any(psutil.pid_exists(pid) for pid in alive)
+    outcome = stage.dialog.state.outcome
+    assert outcome is not None
+    assert (outcome.name, outcome.reason) == ("STOPPED", "the program that ran it closed it")
+
+
+def test_a_program_that_breaks_off_and_ends_leaves_no_process(stage: Stage, repository: Path) -> None:
+    """A bare `break`, and the program is over at once: all the same."""
+    program = (
+        "import asyncio, dialogd\n"
+        "async def main():\n"
+        f"    async for event in dialogd.run('Tabs?', agents={SLOW!r}, file={str(stage.file)!r}, pace=0):\n"
+        "        if event.kind == 'turn':\n"
+        "            break\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=repository, capture_output=True, text=True, timeout=40, check=False
+    )
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert stage.processes == []
+    outcome = stage.dialog.state.outcome
+    assert outcome is not None
+    assert outcome.name == "STOPPED"
+
+
+@pytest.mark.slow
+async def test_the_program_answers_when_it_is_asked(stage: Stage) -> None:
+    """`needs_person` says what is asked; `dialogd.say` goes on to the end."""
+    asked = ""
+    async for event in dialogd.run("Tabs?", agents=("rehearsal:ask", "rehearsal"), file=stage.file, pace=0):
+        if event.kind == "state" and event.data["needs_person"] and not asked:
+            asked = event.data["needs_person"]
+            dialogd.say(stage.file, "Soft ones.")
+    assert asked.startswith("A asks you: ")
+    assert event.kind == "ended"
+    assert [turn.body for turn in stage.dialog.turns if turn.by == "USER"][1:] == ["Soft ones."]
+
+
+@pytest.mark.slow
+async def test_a_daemon_that_dies_is_started_again_and_told(stage: Stage) -> None:
+    """A `warning` with its last words; its second end ends the run with an error, and nothing is left."""
+    killed = []
+
+    async def listen() -> None:
+        async for event in dialogd.run("Tabs?", agents=SLOW, file=stage.file, pace=0):
+            thinks = event.kind == "state" and event.data["phase"] == "thinking"
+            if event.kind == "warning" or (thinks and not killed):
+                killed.append(event.kind)
+                next(process for process in stage.processes if "A" in process.cmdline()).kill()
+
+    with pytest.raises(DialogdError, match="ended unexpectedly"):
+        await listen()
+    assert killed == ["state", "warning"]
+    assert stage.processes == []
+    outcome = stage.dialog.state.outcome
+    assert outcome is not None
+    assert outcome.reason == "error: a daemon could not be started, or ended twice"
+
+
+async def test_what_cannot_begin_is_refused_before_anything_is_written(stage: Stage) -> None:
+    """The errors of `dialogd run`, at the first step of the iterator; a dialog that goes on is not written over."""
+    wrong: list[tuple[dict[str, object], str]] = [
+        ({"agents": ()}, "0 agents are named"),
+        ({"agents": ["rehearsal:nonsense"]}, "unknown rehearsal"),
+        ({"agents": "nonsense"}, "unknown backend"),
+        ({"agents": PAIR, "budget": "a lot"}, "--budget"),
+        ({"agents": ["A=rehearsal", "a=rehearsal"]}, "given to two agents"),
+    ]
+    for options, why in wrong:
+        with pytest.raises(BadInput, match=why):
+            await anext(dialogd.run("Tabs?", file=stage.file, **options))  # type: ignore[arg-type]
+    assert not stage.file.exists()
+    Commands(stage.file.parent).begin("Spaces?")
+    with pytest.raises(Refused, match="has not ended"):
+        await anext(dialogd.run("Tabs?", agents=PAIR, file=stage.file))
+    assert stage.dialog.header.topic == "Spaces?"

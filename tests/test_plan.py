@@ -1,0 +1,642 @@
+"""The plan of a dialog: what was decided, by whom, against whose word; what is open.
+
+After a change that is meant, `UPDATE_GOLDENS=1 pytest tests/test_plan.py` writes `plans/*.md`: read the difference.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from dialogd.errors import NotADialog, StorageError
+from dialogd.plan.facts import as_json
+from dialogd.plan.keep import keep, place, write
+from dialogd.plan.make import draw_up, has_spoken
+from dialogd.plan.page import markdown
+from dialogd.plan.quoting import inline, quoted
+from dialogd.plan.reading import STEPS, beginning, labelled
+from dialogd.plan.value import Plan
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.state import Dialog
+from dialogd.testing.room import Room, opening
+from tests.plans.scenes import BY_HAND, POSTGRES, SCENES, consensus, deadlock, played, setup, unfinished, vote
+from tests.protocol.texts import texts
+
+PLANS = Path(__file__).with_name("plans")
+NOW = datetime(2026, 11, 22, 8, 30, tzinfo=UTC)
+LATER = datetime(2026, 11, 23, 8, 30, tzinfo=UTC)
+
+
+def plan(*lines: str, of: str = "AB", more: str = "") -> Plan:
+    """The plan of a dialog in which these lines were said, each by whoever's turn it was."""
+    room = Room(opening(*of, more=more, question="Where to?"))
+    for line in lines:
+        me = next(who for who in room.dialog.state.owing if who != "USER")
+        room.advance(5)
+        room.thinks(me)
+        room.answers(me, line)
+    return draw_up(room.dialog, "dialog.md")
+
+
+def section(page: str, title: str) -> str:
+    """What stands under that heading of the page."""
+    _, _, rest = page.partition(f"\n## {title}\n")
+    return rest.split("\n## ")[0].strip()
+
+
+# -- the page ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_plan_is_the_page_that_was_reviewed(name: str) -> None:
+    """Each scripted dialog gives the very page in `plans/`."""
+    page = markdown(draw_up(SCENES[name](), "dialog.md"))
+    path = PLANS / f"{name}.md"
+    if os.environ.get("UPDATE_GOLDENS"):
+        path.write_text(page, encoding="utf-8")
+    assert page == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_the_first_screen_says_what_a_person_must_know(name: str) -> None:
+    """Outcome, what was decided (or where they stand), what is open, next steps: above the record, in one screen."""
+    first, _, record = markdown(draw_up(SCENES[name](), "dialog.md")).partition("\n---\n")
+    assert first.split("\n")[0].startswith("# Plan: ")
+    assert first.split("\n")[2].startswith("**Outcome:** ")
+    titles = [line[3:] for line in first.split("\n") if line.startswith("## ")]
+    assert titles[0] in ("What was decided", "Where they stand")
+    assert titles[-2:] == ["Still open", "Next steps"]
+    assert len(first.split("\n")) <= 50
+    for title in ("Was the debate worth it?", "Metrics", "How to verify", "The whole conversation"):
+        assert f"\n## {title}\n" in record
+    assert "\n\n\n" not in first + record.split("## The whole conversation")[0]
+
+
+def test_the_whole_conversation_stands_in_it() -> None:
+    """Every entry with who and when, its text and its marks; in the JSON too."""
+    dialog = consensus()
+    page, facts = markdown(draw_up(dialog)), as_json(draw_up(dialog))
+    for entry in dialog.turns[1:]:
+        assert entry.frame is not None
+        assert f"### Turn {entry.number}, {entry.by} ({entry.name}), {entry.frame.at}\n" in page
+        assert entry.body.split("\n---\n")[0].strip() in page
+        assert all(str(mark) in page for mark in entry.marks)
+    assert [entry["text"] for entry in facts["conversation"]] == [entry.body for entry in dialog.entries]
+
+
+# -- agents' text is data ---------------------------------------------------------------------------------------------
+
+HOSTILE = (
+    "# Mine",
+    "  ## Mine  ##",
+    "Mine\n===",
+    "Mine\n---",
+    "- # Mine",
+    "> ## Mine",
+    "1. > - ### Mine",
+    "```\n# code",
+    "- x\n  ```\n# Mine",
+    "    ```\n# Mine",
+    "```\na\n  ```\n# Mine",
+    "``` a`b\n# Mine",
+    "```\n``` x\n```\n# Mine",
+    "```\n```\n  ```\n# Mine\n```\n# Mine",
+    "~~~~~~text\n~~~\n## Mine",
+    "<h1>Mine</h1>",
+    "<!-- gone",
+    "<script>\n\nalert(1)",
+    "a <b>tag</b>, </details>",
+    "![x](http://example.org/a.png)",
+    "[A]: http://example.org/defined\n\n[A]",
+    "| a | b |\n| --- | --- |",
+    "\\\n# Mine",
+    "---\n## Metrics",
+    "\u2028# Mine",
+)
+
+
+def tokens(page: str) -> Iterator[Token]:
+    """All tokens of the page as CommonMark with tables reads it, those inside paragraphs too."""
+    for token in MarkdownIt("commonmark").enable("table").parse(page):
+        yield token
+        yield from token.children or ()
+
+
+def headings(page: str) -> list[str]:
+    """The text of every heading, wherever it stands."""
+    found = list(tokens(page))
+    return [found[index + 1].content for index, token in enumerate(found) if token.type == "heading_open"]
+
+
+def check_harmless(page: str) -> None:
+    """No tag and no image came from an agent, no link that is defined elsewhere, no heading."""
+    for token in tokens(page):
+        assert token.type not in ("html_block", "html_inline", "image"), token.content
+        assert token.attrs.get("href") != "http://example.org/defined"
+    assert not any("Mine" in heading for heading in headings(page))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_of_an_agent_becomes_a_part_of_the_page(text: str) -> None:
+    """In the agreed text, in a turn, in marks and names: headings, tags, images, tables and fences stay text."""
+    flat = " ".join(text.split())
+    page, plain = markdown(quarrel(text, flat)), markdown(quarrel("text", "text"))
+    check_harmless(page)
+    assert headings(page) == headings(plain)
+
+
+def quarrel(text: str, flat: str) -> Plan:
+    """A plan in which the text stands wherever an agent's text may; `flat` is its one-line form for marks."""
+    words = "This is what I say about it, at some length, and then some more."
+    return plan(
+        f"[PROPOSAL: {flat}]\n\n{words}\n\n{text}",
+        f"[RE: 2, P1]\n[OBJECTION: {flat}]\n[QUESTION: {flat}]\n[RESERVATION: {flat}]\n\n{text}",
+        f"[CONSENSUS_REACHED]\n\n{words}\n\n## Consensus Summary\n\nYes.\n\n{text}",
+        f"[AGREE: P2]\n\n{words}\n\n{text}",
+    )
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.sampled_from([*HOSTILE, "", "text", "- item", "  more", "```", "~~~", "    code", "\t# Mine"]), max_size=7
+    )
+)
+def test_a_quotation_stays_one(lines: list[str]) -> None:
+    """Whatever is mixed: one block quote, no heading, no tag in it; and what stands after it is outside."""
+    page = f"{quoted(chr(10).join(lines) or 'x')}\n\nafter"
+    check_harmless(page)
+    assert [t.content for t in tokens(page) if t.type == "inline" and t.level == 1] == ["after"]
+
+
+def test_code_in_a_quotation_stays_as_it_was() -> None:
+    """Comments and tags between fences are neither headings nor tags, and no backslash is put before them."""
+    assert quoted("```sh\n# a comment\n<b>\n```\n# Title") == "> ```sh\n> # a comment\n> <b>\n> ```\n> **Title**"
+    assert inline("a\n<b> | ![c](d)") == r"a \<b> | \![c](d)"
+
+
+# -- what was decided, and what not -----------------------------------------------------------------------------------
+
+
+def test_an_unfinished_dialog_says_who_is_waited_for() -> None:
+    """Nothing is decided; the question to the person stands first among what is open."""
+    drawn = draw_up(unfinished())
+    assert drawn.headline == "not ended: B waits for the person's answer"
+    assert (drawn.agreed, drawn.outcome) == (None, "")
+    assert [said.kind for said in drawn.questions] == ["QUESTION_FOR_USER", "QUESTION", "PROPOSAL"]
+    assert plan(POSTGRES).headline == "not ended: turn 3 is owed by B"
+
+
+def test_a_text_on_the_table_is_shown_as_what_it_is() -> None:
+    """Signed by one of two: no agreement, and the page says whose signature there is."""
+    drawn = plan("Let us write it down.\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]")
+    assert drawn.agreed is None
+    page = markdown(drawn)
+    assert "On the table, and not agreed: the text P1, signed by A alone:\n\n> Tabs." in page
+    assert "the text P1" in section(page, "Still open")
+
+
+def test_a_dialog_that_was_opened_again_has_an_earlier_agreement() -> None:
+    """The old text is shown, and that it is open again; what was settled then counts as settled no more."""
+    room = Room(opening("A", "B"), A=["ok\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]"], B=["[AGREE: P1]"])
+    room.run()
+    room.say("And in Makefiles?")
+    drawn = draw_up(room.dialog)
+    assert drawn.agreed is not None
+    assert drawn.agreed.is_earlier
+    assert drawn.headline.startswith("not ended")
+    assert "**The dialog was opened again after that.**" in markdown(drawn)
+
+
+def test_a_judges_choice_is_the_position_it_chose() -> None:
+    """The text is that agent's turn; the comparison knows whose it was."""
+    more = setup('verdict = "judge"\njudge = "C"')
+    room = Room(
+        opening("A", "B", "C", keys=["Max Rounds: 1"], more=more),
+        A=["Tabs, everywhere, and for good reason.\n\n[PROPOSAL: tabs]"],
+        B=["Spaces.\n\n[PROPOSAL: spaces]"],
+        C=["[DECIDE: A | it names a reason]", "[DECIDE: A | it names a reason]"],
+    )
+    room.run()
+    drawn = draw_up(room.dialog)
+    assert drawn.headline.startswith("decided by the judge: the position of A in turn 2")
+    assert drawn.agreed is not None
+    assert drawn.agreed.text.startswith("Tabs, everywhere")
+    (comparison,) = drawn.worth.comparisons
+    assert (comparison.verdict, comparison.same) == ("a tie between P1 and P2: nothing decided", False)
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        ("[STOPPED: enough]", "stopped by the person before an agreement: enough"),
+        ("[STOPPED: error: every agent failed]", "broken off by an error: every agent failed"),
+        ("[MAX_TURNS_REACHED]", "ended without an agreement by the limit of turns or rounds"),
+        ("[MAX_TIME_REACHED]", "ended without an agreement by the time limit"),
+        ("[BUDGET_REACHED: the budget of $2.00]", "ended without an agreement by the budget of $2.00"),
+        ("[DEADLOCK]", "deadlock, nothing was agreed"),
+        ("[CONSENSUS_REACHED]", "consensus, as the person wrote it; not everybody signed the text"),
+    ],
+)
+def test_every_end_is_told_in_words(ending: str, words: str) -> None:
+    """Also one that the person typed."""
+    before = "# D\n\n## Turn 1 — User\n\nWhat?\n\nTURN: A\n\n## Turn 2 — A\n\nYes.\n\nTURN: USER\n"
+    text = f"{before}\n## Turn 3 — User\n\n{ending}\n"
+    assert draw_up(parse(text.encode())).headline == words
+
+
+def test_a_deadlock_is_a_result() -> None:
+    """Each position, the crux once under both names, and the cheapest experiment as the next step."""
+    drawn = draw_up(deadlock())
+    assert [(said.kind, said.by) for said in drawn.positions] == [
+        ("PROPOSAL", "A"),
+        ("PROPOSAL", "B"),
+        ("OBJECTION", "B"),
+    ]
+    assert [(said.by, said.turn) for said in drawn.crux] == [("A, B", 4)]
+    assert [step.text for step in drawn.steps] == ["log the session reads of one real page for an hour"]
+    page = markdown(drawn)
+    assert "(A, B, turn 4)" in section(page, "The crux")
+    assert "What was decided" not in page.partition("\n---\n")[0]
+
+
+def test_positions_of_a_deadlock_without_marks_are_read_from_the_text() -> None:
+    """Crux and experiment under their names in the last turns, the position in the agent's own words."""
+    stays = "I stay with tabs, because width is a matter of eyes and not of taste."
+    text = f"{stays}\n\n**Crux:** who reads diffs\n\n## Experiment\n\nAsk ten people.\n\n[DEADLOCK]"
+    drawn = plan("Tabs for everybody, since width is a matter of eyes.", "Spaces.", text, "No.\n\n[DEADLOCK]")
+    assert [said.text for said in drawn.crux] == ["who reads diffs"]
+    assert [said.text for said in drawn.experiments] == ["Ask ten people."]
+    assert "> I stay with tabs" in section(markdown(drawn), "Where they stand")
+
+
+# -- dissent, disagreements, changes ----------------------------------------------------------------------------------
+
+
+def test_who_was_outvoted_is_named_with_the_reason() -> None:
+    """A vote against what was approved is dissent, on the first screen."""
+    drawn = draw_up(vote())
+    assert [(said.by, said.text) for said in drawn.dissent] == [("B", "P1: a second reader on the only database")]
+    assert drawn.metrics.consensus_rate == pytest.approx(2 / 3)
+
+
+def test_a_reservation_is_dissent_and_a_signature_all_the_same() -> None:
+    """The text is agreed, and each signer's reservation stands beside it."""
+    drawn = draw_up(consensus())
+    assert drawn.metrics.consensus_rate == 1
+    assert [(said.kind, said.by) for said in drawn.dissent] == [("RESERVATION", "A"), ("RESERVATION", "B")]
+
+
+def test_coming_round_without_a_reason_is_said() -> None:
+    """Against in one turn, for it in the next, with neither evidence nor an argument: seen on the first screen."""
+    drawn = plan(
+        "[PROPOSAL: tabs]",
+        "[OBJECTION: ugly]\n[RE: P1]",
+        "So what.",
+        "[AGREE: P1]",
+        "ok\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]",
+        "[AGREE: P2]",
+    )
+    assert [(c.agent, c.ref, c.before, c.now, c.is_unexplained) for c in drawn.changes] == [
+        ("B", "P1", "against", "for", True)
+    ]
+    assert "**B came round to P1** in turn 5 without naming a reason" in section(markdown(drawn), "Dissent")
+    named = plan(
+        "[PROPOSAL: tabs]", "[OBJECTION: ugly]\n[RE: P1]", "So what.", "[AGREE: P1]\n[EVIDENCE: ten people asked]"
+    )
+    assert [(c.is_unexplained, "ten people" in c.cause) for c in named.changes] == [(False, True)]
+
+
+@pytest.mark.parametrize(
+    ("after", "how"),
+    [
+        (["[CONCEDE: P1 is worse than I thought]"], "conceded by A in turn 4: P1 is worse than I thought"),
+        (["[CONCEDE: true]\n[RE: 3]"], "conceded by A in turn 4: true"),
+        (["[CONCEDE: something else]\n[RE: 2]"], ""),
+        (["[CONCEDE: P7 was a mistake]"], ""),
+        (["Hm.", "[CONCEDE: I was wrong]"], "conceded by B in turn 5: I was wrong"),
+        (["I hear you, and I do not agree."], ""),
+        (["ok\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]", "[AGREE: P2]"], "B signed P2 in turn 5"),
+    ],
+)
+def test_what_became_of_an_objection_is_said(after: list[str], how: str) -> None:
+    """Conceded by whoever raised it or proposed the thing; signed over; or open."""
+    drawn = plan("[PROPOSAL: tabs]", "[OBJECTION: ugly]\n[RE: 2]", *after)
+    (conflict,) = drawn.conflicts
+    assert (conflict.about, conflict.how) == (("P1",), how)
+    assert drawn.metrics.conflicts_resolved == bool(how)
+
+
+def test_a_concession_answers_only_what_was_said_before_it() -> None:
+    """What somebody objects to afterwards is open."""
+    drawn = plan("[PROPOSAL: tabs]", "Hm.", "[CONCEDE: P1 is not perfect]", "[OBJECTION: ugly]\n[RE: 2, P1]")
+    assert [conflict.how for conflict in drawn.conflicts] == [""]
+
+
+# -- what is open, what comes next ------------------------------------------------------------------------------------
+
+
+def test_a_question_is_open_until_another_agent_answers_its_turn() -> None:
+    """The asker's own reference to it answers nothing, nor does one to another turn."""
+    assert [q.text for q in plan("[QUESTION: why?]", "[RE: 1]\nHm.", "[RE: 2]\nSo.").questions] == ["why?"]
+    assert plan("[QUESTION: why?]", "Because.\n\n[RE: 2]").questions == ()
+
+
+def test_a_proposal_is_open_until_it_is_decided_or_given_up() -> None:
+    """What its author conceded is open no more; after an agreement of all nothing before it is."""
+    assert [q.text for q in plan("[PROPOSAL: tabs]").questions] == ["P1: tabs"]
+    assert plan("[PROPOSAL: tabs]", "No.", "[CONCEDE: P1 it is not worth it]").questions == ()
+    assert draw_up(consensus()).questions == ()
+    assert [q.text for q in draw_up(vote()).questions] == ["P2: keep sessions in files"]
+
+
+def test_what_is_not_found_is_not_denied() -> None:
+    """Without anything open the page says where it looked, not that nothing is open."""
+    assert section(markdown(draw_up(consensus())), "Still open").startswith("Nothing was found in the agents' marks")
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("x\n\n## Next steps\n\n- one\n- two\n\nEnd.", ("one", "two")),
+        ("### Next Steps:\n1. one\n   and more\n\n2) two", ("one and more", "two")),
+        ("**Next steps**\n\n* [ ] one\n* [x] two\n\n**Then**\n\n* three", ("one", "two")),
+        ("**Action items:** write it down", ("write it down",)),
+        ("Next step: write it down", ("write it down",)),
+        ("- Next step: one\n- other", ("one",)),
+        ("Next steps:\n\nWrite it down,\nall of it.\n\nEnd.", ("Write it down, all of it.",)),
+        ("TODO:\n- one", ("one",)),
+        ("## Next steps\n\n## Other\n\n- one", ()),
+        ("```\n## Next steps\n- one\n```", ()),
+        ("The next steps are hard.\n\n- one", ()),
+        ("## Next steps that we have not agreed on so far\n\n- one", ()),
+        ("## Next stepsons\n\n- one", ()),
+        ("Actions speak louder than words.", ()),
+        ("", ()),
+    ],
+)
+def test_next_steps_are_read_from_under_their_name(text: str, steps: tuple[str, ...]) -> None:
+    """A heading, a bold line or a name with a colon; a list, a line or a paragraph; nothing else."""
+    assert labelled(text, STEPS) == steps
+
+
+def test_next_steps_come_from_the_agreed_text_before_any_turn() -> None:
+    """Else from the last turn that names some; each says where it was read."""
+    assert {step.where for step in draw_up(consensus()).steps} == {"the agreed text"}
+    drawn = plan("Next steps:\n- old", "Next steps:\n- ask ten people", "Yes.")
+    assert [(step.text, step.where) for step in drawn.steps] == [("ask ten people", "turn 3, by B")]
+
+
+# -- views ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_view_is_the_last_turn_of_substance() -> None:
+    """Not the yes that follows it, and without the text that everybody signed."""
+    long = "I say this at such a length that nobody can take it for a mere yes."
+    drawn = plan(
+        long, "No.", f"{long} Twice.\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]", "Fine.\n\n[AGREE: P1]"
+    )
+    assert [(view.agent, view.turn, view.text) for view in drawn.views] == [
+        ("A", 4, f"{long} Twice."),
+        ("B", 5, "Fine."),
+    ]
+
+
+def test_a_view_is_cut_at_the_end_of_a_sentence() -> None:
+    """About 120 words; a sentence that fits no more is left out, one that never ends is cut with a sign."""
+    text = "One two three four. " * 40
+    head, is_cut = beginning(text)
+    assert (len(head.split()), head[-1], is_cut) == (120, ".", True)
+    assert (
+        beginning("Seven words stand in this one here. Then more of them.", 8)[0]
+        == "Seven words stand in this one here."
+    )
+    assert beginning("word " * 200)[0].endswith("word …")
+    assert beginning("short", 8) == ("short", False)
+
+
+# -- was it worth it --------------------------------------------------------------------------------------------------
+
+
+def test_a_plain_vote_of_the_first_answers_is_compared() -> None:
+    """Two of three were for what was decided; what those answers cost stands against the whole."""
+    (comparison,) = draw_up(vote()).worth.comparisons
+    assert comparison.verdict == "P1, with 2 of 3 voices"
+    assert comparison.same
+    assert [(said.by, said.text) for said in comparison.choices] == [("A", "P1"), ("B", "P2"), ("C", "P1")]
+    whole = draw_up(vote()).worth.whole
+    assert (comparison.first.turns, whole.turns) == (3, 4)
+    assert (comparison.first.usd, whole.usd) == (pytest.approx(0.009), pytest.approx(0.014))
+    assert (comparison.first.tokens, whole.tokens) == (8_100, 12_400)
+    assert (comparison.first.seconds, whole.seconds) == (16.5, 23.0)
+
+
+def test_the_debate_that_turned_the_first_answers_says_so() -> None:
+    """Two of three were for P1 at first, and P2 was decided."""
+    more = setup('verdict = "vote"\norder = "round-robin"\nquorum = 1.0')
+    change = "[VOTE: P2 approve | true]\n[VOTE: P1 reject | ugly]"
+    spaces = "[PROPOSAL: spaces]\n[VOTE: P1 reject | ugly]"
+    drawn = plan(
+        "[PROPOSAL: tabs]", "[AGREE: P1]", spaces, change, change, "[VOTE: P2 approve | mine]", of="ABC", more=more
+    )
+    assert drawn.outcome == "DECIDED"
+    comparison = drawn.worth.comparisons[0]
+    assert (comparison.verdict, comparison.outcome, comparison.same) == ("P1, with 2 of 3 voices", "P2, by vote", False)
+
+
+def test_how_independent_the_first_answers_were_is_said() -> None:
+    """One after the other: only the first was given without knowing another."""
+    assert "only A's" in draw_up(vote()).worth.comparisons[0].basis
+
+
+def test_sealed_first_answers_are_named_so() -> None:
+    """Each was given without the others'; equal proposals are one choice, and decided with the one that was."""
+    more = setup('order = "parallel"\nverdict = "vote"\nsealed = true')
+    yes = "[VOTE: P1 approve | so be it]"
+    room = Room(
+        opening(*"ABC", turn="A, B, C", more=more),
+        A=["[PROPOSAL: Postgres]", yes],
+        B=["[PROPOSAL: Redis]", yes],
+        C=["[PROPOSAL: postgres]", yes],
+    )
+    drawn = draw_up(played(room))
+    (comparison,) = drawn.worth.comparisons
+    assert (comparison.basis, comparison.verdict) == ("the sealed first answers", "P1, with 2 of 3 voices")
+    assert comparison.same
+    assert [said.text for said in drawn.questions] == ["P2: Redis"]
+
+
+def test_equal_texts_are_one_choice() -> None:
+    """Two agents that propose the same words are two voices for it."""
+    drawn = plan(
+        "[PROPOSAL: Use tabs.]",
+        "[PROPOSAL: use tabs]",
+        "ok\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]",
+        "[AGREE: P3]",
+    )
+    (comparison,) = drawn.worth.comparisons
+    assert (comparison.verdict, comparison.same) == ("P1, with 2 of 2 voices", None)
+    assert "a text that no first answer held" in comparison.remark
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (["[PROPOSAL: tabs]", "[AGREE: P1]"], "has not ended"),
+        (
+            ["I am not sure about it.", "Me neither.", "No.\n\n[DEADLOCK]", "No.\n\n[DEADLOCK]"],
+            "A (turn 2) and B (turn 3) names no choice",
+        ),
+    ],
+)
+def test_where_it_cannot_be_said_the_reason_is_given(lines: list[str], why: str) -> None:
+    """In one line; never a guess."""
+    drawn = plan(*lines)
+    assert drawn.worth.comparisons == ()
+    assert why in drawn.worth.why
+    assert section(markdown(drawn), "Was the debate worth it?") == f"It cannot be said: {drawn.worth.why}."
+
+
+# -- figures, JSON ----------------------------------------------------------------------------------------------------
+
+
+def test_the_metrics_have_their_names_and_are_right() -> None:
+    """Counted by hand for the dialog of `plans/consensus.md`."""
+    metrics = as_json(draw_up(consensus()))["metrics"]
+    assert metrics.pop("latency") == {"total": 23.0, "mean": 5.75, "longest": 6.5}
+    assert metrics.pop("per_agent")["A"] == {"tokens": {"in": 4_800, "out": 600}, "cost": {"usd": 0.006, "exact": True}}
+    assert metrics.pop("average_confidence") == pytest.approx((0.7 + 0.6 + 0.9) / 3)
+    contributed = metrics.pop("contributions_per_agent")
+    assert contributed == {"A": 3, "B": 2}
+    assert metrics == {
+        "contributions_total": 5,
+        "rounds_completed": 2,
+        "proposals_made": 2,
+        "decisions_reached": 1,
+        "conflicts_resolved": 1,
+        "consensus_rate": 1.0,
+        "tokens": {"in": 11_200, "out": 1_200},
+        "cost": {"usd": 0.014, "exact": True},
+    }
+
+
+def test_what_nobody_knows_is_null() -> None:
+    """No frame, no confidence, nothing decided: null and never 0."""
+    metrics = as_json(plan("Tabs, since width is a matter of eyes.", "Spaces."))["metrics"]
+    assert metrics["average_confidence"] is metrics["consensus_rate"] is None
+    assert metrics["cost"]["usd"] is metrics["tokens"]["in"] is metrics["latency"]["total"] is None
+    assert (metrics["decisions_reached"], metrics["conflicts_resolved"], metrics["proposals_made"]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_the_json_says_all_that_the_page_says(name: str) -> None:
+    """It is plain JSON, and has each part of a plan by name."""
+    facts = json.loads(json.dumps(as_json(draw_up(SCENES[name](), "dialog.md"))))
+    assert {
+        "task", "dialog", "rounds", "outcome", "agreed", "decisions", "views", "key_agreements", "key_disagreements",
+        "dissent", "position_changes", "open_questions", "next_steps", "worth", "metrics", "conversation", "signals",
+    } <= set(facts)  # fmt: skip
+    assert 0 <= facts["signals"]["confidence"] <= 1
+
+
+# -- any dialog -------------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(st.lists(texts, min_size=1, max_size=4))
+def test_every_dialog_has_a_plan(said: list[str]) -> None:
+    """Whatever agents or people write, hand-written and framed: a page and JSON, without an error."""
+    turns = "".join(
+        f"\n## Turn {n} — Claude {'AB'[n % 2]}\n\n{text}\n\nTURN: {'BA'[n % 2]}\n" for n, text in enumerate(said, 2)
+    )
+    data = f"# D\n\n## Turn 1 — User\n\nWhat?\n\nTURN: A\n{turns}".encode("utf-8", "replace")
+    try:
+        by_hand = parse(data)
+    except NotADialog:
+        return
+    room = Room(opening("A", "B"))
+    for text in said:
+        me = next((who for who in room.dialog.state.owing if who in ("A", "B")), None)
+        if me is not None:
+            room.thinks(me)
+            room.answers(me, text)
+    for dialog in (by_hand, room.dialog):
+        drawn = draw_up(dialog, "dialog.md")
+        check_harmless(markdown(drawn))
+        json.dumps(as_json(drawn))
+
+
+# -- kept as files ----------------------------------------------------------------------------------------------------
+
+
+def kept(dialog: Dialog, folder: Path, now: datetime = NOW) -> list[str]:
+    """The names of the files that `keep` leaves beside a dialog in that folder."""
+    pair = keep(dialog, folder / "dialog.md", folder, now)
+    return [path.name for path in pair or ()]
+
+
+def test_an_end_leaves_one_plan_by_its_time(tmp_path: Path) -> None:
+    """The ending entry's time names the files; asked again, later, the same files are left as they are."""
+    names = ["collaboration_plan_20261121T190120Z.md", "collaboration_plan_20261121T190120Z.json"]
+    assert kept(consensus(), tmp_path) == names
+    before = [(tmp_path / name).stat().st_mtime_ns for name in names]
+    assert kept(consensus(), tmp_path, LATER) == names
+    assert [(tmp_path / name).stat().st_mtime_ns for name in names] == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+    assert json.loads((tmp_path / names[1]).read_text())["file"] == str(tmp_path / "dialog.md")
+
+
+def test_a_dialog_without_an_end_is_named_by_the_callers_time(tmp_path: Path) -> None:
+    """Also one whose end was written by hand, without a time."""
+    assert kept(unfinished(), tmp_path)[0] == "collaboration_plan_20261122T083000Z.md"
+    assert kept(parse(BY_HAND.encode()), tmp_path, LATER)[0] == "collaboration_plan_20261123T083000Z.md"
+
+
+def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
+    """A name that is taken by something else, or a symlink, gets a number behind it; for both files together."""
+    taken = tmp_path / "collaboration_plan_20261121T190120Z.json"
+    taken.write_text("mine")
+    assert kept(consensus(), tmp_path)[0] == "collaboration_plan_20261121T190120Z_2.md"
+    assert taken.read_text() == "mine"
+    elsewhere = tmp_path / "elsewhere.txt"
+    (tmp_path / "collaboration_plan_20261121T190120Z_3.md").symlink_to(elsewhere)
+    page, _ = write(draw_up(deadlock()), tmp_path, NOW)
+    assert page.name == "collaboration_plan_20261121T190120Z_4.md"
+    assert not elsewhere.exists()
+
+
+def test_a_plan_goes_to_docs_where_there_is_one(tmp_path: Path) -> None:
+    """Of the working folder; else it stands beside the dialog, wherever the work is done."""
+    (tmp_path / "work").mkdir()
+    file = tmp_path / "talks" / "dialog.md"
+    assert place(file, tmp_path / "work") == file.parent
+    (tmp_path / "work" / "docs").write_text("a file is no folder")
+    assert place(file, tmp_path / "work") == file.parent
+    (tmp_path / "docs").mkdir()
+    assert place(file, tmp_path) == tmp_path / "docs"
+
+
+def test_a_dialog_in_which_nobody_spoke_leaves_no_plan(tmp_path: Path) -> None:
+    """Stopped before the first answer: there is nothing to plan from."""
+    room = Room(opening("A", "B"))
+    room.stop()
+    assert not has_spoken(room.dialog)
+    assert kept(room.dialog, tmp_path) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
+    """The error names the folder and the way out."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StorageError, match="cannot be written") as raised:
+        write(draw_up(consensus()), tmp_path / "file", NOW)
+    assert "--out" in raised.value.fix

@@ -1,0 +1,384 @@
+"""SKILL.md files: read tolerantly, what is wrong named with line and fix, and what they come to in rules."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dialogd.protocol.roles import STANDARD, USUAL
+from dialogd.protocol.rules import Board, Phase
+from dialogd.skill import read
+from dialogd.skill.front import front_matter
+from dialogd.skill.terms import KEYS, Terms, terms_of
+
+PLAIN = """# Dyad Research
+
+**Position**: two of seven
+
+## Overview
+
+Two agents look at one question.
+
+It ends in one text.
+
+## Agents
+
+### Agent 1: Alpha (lead)
+
+Knows the field.
+
+**Personality:** curious, fast
+**Responsibilities:**
+- find sources
+- name what
+  is missing
+
+### Beta
+- **Personality**: sceptical
+- **Responsibilities**: check every source
+- **Tools**: a web search
+
+## Workflow
+
+1. **DISCOVERY** (2 rounds): both look, alone.
+   - each for itself
+2. **ANALYSIS**: what was found
+3. EXCHANGE: `RESULTS` go to the other
+4. **COMPARISON** - where they differ
+5. **SYNTHESIS**
+
+## Communication Protocol
+
+- **READY_TO_SHARE**: done looking
+- `RESULTS`: what was found
+- ACKNOWLEDGE - seen
+- **DISCREPANCY** — two things that cannot both be true
+* **CONSENSUS**: agreed
+- **ESCALATE:** to the person
+- **INSTRUCTION**: do this next
+- **QUERY**: asks
+- **RESPONSE**: answers
+
+Messages are short.
+
+## Success Criteria
+
+- [ ] both **agree**
+- every source
+  was opened
+
+## Error Handling
+
+1. **Timeout**: go on alone
+2. No source: say so
+
+## Examples
+
+```
+## Agents
+
+### Nobody
+```
+"""
+
+
+def terms(text: str, name: str = "mine") -> Terms:
+    """What a text comes to."""
+    return terms_of(read(text, name))
+
+
+def test_a_plain_skill_without_front_matter_reads_as_other_programs_expect() -> None:
+    """Its sections, in the words and the form that other programs read."""
+    assert read(PLAIN, "dyad").as_json() == {
+        "position": "two of seven",
+        "overview": "Two agents look at one question.\n\nIt ends in one text.",
+        "agents": [
+            {
+                "name": "Alpha (lead)",
+                "personality": "curious, fast",
+                "responsibilities": ["find sources", "name what is missing"],
+            },
+            {"name": "Beta", "personality": "sceptical", "responsibilities": ["check every source"]},
+        ],
+        "workflow": [
+            {"phase": "DISCOVERY", "description": "both look, alone. each for itself"},
+            {"phase": "ANALYSIS", "description": "what was found"},
+            {"phase": "EXCHANGE", "description": "`RESULTS` go to the other"},
+            {"phase": "COMPARISON", "description": "where they differ"},
+            {"phase": "SYNTHESIS", "description": ""},
+        ],
+        "communicationProtocol": [
+            {"type": "READY_TO_SHARE", "description": "done looking"},
+            {"type": "RESULTS", "description": "what was found"},
+            {"type": "ACKNOWLEDGE", "description": "seen"},
+            {"type": "DISCREPANCY", "description": "two things that cannot both be true"},
+            {"type": "CONSENSUS", "description": "agreed"},
+            {"type": "ESCALATE", "description": "to the person"},
+            {"type": "INSTRUCTION", "description": "do this next"},
+            {"type": "QUERY", "description": "asks"},
+            {"type": "RESPONSE", "description": "answers"},
+        ],
+        "successCriteria": ["both agree", "every source was opened"],
+        "errorHandling": ["Timeout: go on alone", "No source: say so"],
+    }
+
+
+def test_a_plain_skill_comes_to_rules() -> None:
+    """Phases with their rounds, kinds of message, a fixed cast; what it does not say is the default."""
+    found = terms(PLAIN)
+    assert found.problems == ()
+    assert [note.what for note in found.notes] == [
+        "field of Beta 'tools' means nothing here, and is left out of account"
+    ]
+    assert ([part.name for part in found.cast], found.least, found.most) == (["Alpha", "Beta"], 2, 2)
+    assert found.cast[0].role.specialization == "Knows the field."
+    assert found.cast[0].role.permissions == USUAL
+    rules = found.rules
+    assert rules.phases[:2] == (
+        Phase("DISCOVERY", "both look, alone. each for itself", 2),
+        Phase("ANALYSIS", "what was found"),
+    )
+    assert [*rules.kinds][:2] == ["READY_TO_SHARE", "RESULTS"]
+    assert len(rules.kinds) == 9
+    assert (rules.order, rules.verdict, rules.template) == ("alternate", "mutual", "mine")
+
+
+FULL = """---
+name: trio # the name
+description: >
+  Three agents,
+  one text.
+position: "three: of seven"
+agents: 2-4
+order: Round Robin
+verdict: judge
+judge: cy
+first: [Ann, Bob Ross]
+max_turns: 1,000
+max-rounds: 5
+max_time: 1h 30m
+timeout: 90 seconds
+sealed: yes
+red_team: true
+objections: on
+review: false
+threshold: 3/4
+quorum: 50%
+convergence_threshold: 0.7
+guidelines: |
+  Be kind.
+  Be brief.
+words: 50 words
+labels: names
+board:
+  max_contributions_per_round: 3
+  require_confidence: true
+  contribution_timeout: 2 minutes
+license: MIT
+metadata: {author: somebody}
+---
+# Trio
+
+## Agents
+
+### Ann
+**Permissions:** critic
+**Backend:** claude:opus
+**Weight:** 2.5
+**Priority:** -3
+
+### Bob Ross
+**Role:** synthesizer
+**Specialization:** colours
+
+### Cy
+**Permissions:**
+- READ_ALL
+- decide
+
+## Opening
+
+Talk about $topic. It costs $$5.
+"""
+
+
+def test_every_key_of_the_front_matter_is_read() -> None:
+    """In the ways people write them; keys of other tools are noted and left out of account."""
+    found = terms(FULL)
+    assert found.problems == ()
+    assert [(note.line, note.what) for note in found.notes] == [
+        (32, "key 'license' means nothing here, and is left out of account"),
+        (33, "key 'metadata' means nothing here, and is left out of account"),
+    ]
+    rules = found.rules
+    assert (rules.template, rules.order, rules.verdict, found.judge) == ("trio", "round-robin", "judge", "Cy")
+    assert (found.least, found.most, found.first) == (2, 4, ("Ann", "Bob Ross"))
+    assert (found.max_turns, found.max_rounds, found.max_time, found.timeout) == (1000, 5, 5400.0, 90.0)
+    assert (rules.sealed, rules.red_team, rules.objections, rules.review) == (True, True, True, False)
+    assert (rules.threshold, rules.quorum, rules.convergence_threshold) == (0.75, 0.5, 0.7)
+    assert (rules.guidelines, dict(found.more)) == ("Be kind. Be brief.", {"labels": "names", "words": "50 words"})
+    assert rules.board == Board(max_contributions_per_round=3, require_confidence=True, contribution_timeout=120.0)
+    ann, bob, cy = found.cast
+    assert (ann.role.name, ann.role.permissions, ann.backend) == ("critic", STANDARD["critic"], "claude:opus")
+    assert (ann.role.weight, ann.role.priority) == (2.5, -3)
+    assert (bob.name, bob.role.permissions, bob.role.specialization) == (
+        "Bob Ross", STANDARD["synthesizer"], "colours",
+    )  # fmt: skip
+    assert (cy.role.name, cy.role.permissions) == ("", {"READ_ALL", "DECIDE"})
+    skill = read(FULL, "x")
+    assert (skill.name, skill.position, skill.opening) == (
+        "trio", "three: of seven", "Talk about $topic. It costs $$5.",
+    )  # fmt: skip
+
+
+def test_no_key_is_forgotten() -> None:
+    """Each key that is known stands in the example above."""
+    written = {key.replace("-", "_") for key in front_matter(FULL.split("\n")).values}
+    assert set(KEYS) <= written
+
+
+WRONG = {
+    "unknown key 'verdikt'": ("---\nname: x\nverdikt: vote\n---\n", 3, "did you mean `verdict`?"),
+    "unknown key 'rounds'": ("---\nrounds: 5\n---\n", 2, "did you mean `max_rounds`?"),
+    "order: 'alternat' is none of": ("---\norder: alternat\n---\n", 2, "alternate | round-robin"),
+    "verdict: 'votes' is none of mutual, vote, moderator, judge; did you mean vote?": (
+        "---\nverdict: votes\n---\n", 2, "verdict: mutual |",
+    ),
+    "max_rounds: '0' is not between": ("---\nmax_rounds: 0\n---\n", 2, "max_rounds: 5"),
+    "max_time: 'soon' is not a duration": ("---\nmax_time: soon\n---\n", 2, "30 minutes"),
+    "sealed: 'perhaps' is neither": ("---\nsealed: perhaps\n---\n", 2, "sealed: true"),
+    "threshold: '3/2' is not above 0": ("---\nthreshold: 3/2\n---\n", 2, "3/4"),
+    "quorum: '1/0' divides": ("---\nquorum: 1/0\n---\n", 2, "1/2"),
+    "quorum: 'all' is no part": ("---\nquorum: all\n---\n", 2, "1/2"),
+    "agents: 'some' is no number of agents": ("---\nagents: some\n---\n", 2, "2+"),
+    "agents: '4-2' is no number": ("---\nagents: 4-2\n---\n", 2, "2+"),
+    "agents: '27' is no number": ("---\nagents: 27\n---\n", 2, "2+"),
+    "board: 'round_limits' is no limit of a board; did you mean round_limit?": (
+        "---\nboard:\n  round_limits: 5\n---\n", 2, "round_limit: 5",
+    ),
+    "board: round_limit: 'x' is no whole number": ("---\nboard: [round_limit: x]\n---\n", 2, "round_limit: 5"),
+    "judge: no agent is called Judge": ("---\nverdict: judge\n---\n", 2, "## Agents"),
+    "judge: no agent is called Zed": ("---\nverdict: judge\njudge: Zed\n---\n## Agents\n### Judge\n", 3, "## Agents"),
+    "first: no agent is called Zed": ("---\nfirst: Zed\n---\n## Agents\n### Ann\n", 2, "Ann, all"),
+    "agents: 2 are described": ("---\nagents: 1\n---\n## Agents\n### Ann\n### Bob\n", 2, "correct"),
+    "front matter without an end": ("---\nname: x\n", 1, "`---`"),
+    "'just words' is no `key: value`": ("---\njust words\n---\n", 2, "one key per line"),
+    "name is there twice": ("---\nname: x\nname: y\n---\n", 3, "one of the two"),
+    "words: a table": ("---\nwords: {a: b}\n---\n", 2, "words: 100"),
+    "unknown section 'workflows'": ("# x\n\n## Workflows\n", 3, "did you mean `## Workflow`?"),
+    "`## Agents` is there twice": ("## Agents\n### A1\n## Agents\n", 3, "one of the two"),
+    "unknown field of Ann 'responsibilites'": ("## Agents\n### Ann\n**Responsibilites:** x\n", 3, "`responsibilities`"),
+    "permissions of Ann: VOTES is no permission; did you mean VOTE?": (
+        "## Agents\n### Ann\n**Permissions:** READ_ALL, votes\n", 3, "analyst, critic",
+    ),
+    "permissions of Ann: CRITICS is no permission; did you mean": (
+        "## Agents\n### Ann\n**Permissions:** critics\n", 3, "analyst, critic",
+    ),
+    "weight of Ann: '0' is no weight": ("## Agents\n### Ann\n**Weight:** 0\n", 3, "**Weight:** 2"),
+    "priority of Ann: 'high' is no whole number": ("## Agents\n### Ann\n**Priority:** high\n", 3, "10"),
+    "two agents are called ann": ("## Agents\n### Ann\n### ann\n", 3, "name of its own"),
+    "'User' is no name for an agent": ("## Agents\n### User\n", 2, "### Architect"),
+    "backend of Ann names a program": ("## Agents\n### Ann\n**Backend:** command:rm -rf x\n", 3, "--agent Ann="),
+    "backend of Bob names a program": ("## Agents\n### Bob\n**Backend:** claude-code@/etc\n", 3, "--agent Bob="),
+    "the message RESULTS is there twice": ("## Communication Protocol\n- **RESULTS**: a\n- `results`: b\n", 3, "one"),
+    "the opening holds a $name": ("## Opening\n\nTalk about $topick\n", 1, "$topic, $question"),
+    "a line of 5,001 characters": ("# x\n" + 5_001 * "x", 2, "5,000"),
+    "something like a key": ("# x\n\nsk-ant-" + "a1" * 20 + "\n", 3, ".env"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_named_with_its_line_and_a_fix(what: str) -> None:
+    """One mistake, one problem, at the line where it stands."""
+    text, line, fix = WRONG[what]
+    (problem,) = terms(text).problems
+    assert what in problem.what
+    assert (problem.line, fix in problem.fix) == (line, True), problem
+
+
+def test_all_problems_of_a_file_come_in_the_order_of_its_lines() -> None:
+    """So that they can be put right from top to bottom."""
+    found = terms("---\norder: x\nverdict: y\n---\n## Agents\n### Ann\n**Weight:** no\n## Agent\n").problems
+    assert [problem.line for problem in found] == [2, 3, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("line", "value"),
+    [
+        ("k: plain words", "plain words"),
+        ("k: a: b", "a: b"),
+        ("k: with # comment", "with"),
+        ("k: c# is no comment", "c# is no comment"),
+        ('k: "a # b" # comment', "a # b"),
+        (r'k: "line\nbreak \"x\""', 'line\nbreak "x"'),
+        (r'k: "\q"', r"\q"),
+        ("k: 'it''s'", "it's"),
+        ('k: [a, "b, c", d]', ("a", "b, c", "d")),
+        ("k: []", ()),
+        ("k:\n  - a\n  - 'b: c'", ("a", "b: c")),
+        ("k:\n- a\n- b # two", ("a", "b")),
+        ("k: >-\n  one\n  two\n\n", "one two"),
+        ("k: |\n  one\n  two", "one\ntwo"),
+        ("k: one\n  two", "one two"),
+        ("k:\n  a: 1\n  # no\n  B-c: 'x'", {"a": "1", "b_c": "x"}),
+        ('k: {a: 1, "b": "x, y"}', {"a": "1", "b": "x, y"}),
+        ("k:", ""),
+        ("# comment\nk: x\n# another", "x"),
+    ],
+)
+def test_front_matter_is_read_as_yaml_reads_it(line: str, value: object) -> None:
+    """The part of YAML that heads of SKILL.md files are written in."""
+    front = front_matter(["---", *line.split("\n"), "---", "rest"])
+    assert (front.problems, list(front.values)) == ((), ["k"])
+    assert front.values["k"].value == value
+
+
+def test_what_follows_the_front_matter_keeps_its_lines() -> None:
+    """Line numbers are those of the file, with front matter and without; a byte order mark is no text."""
+    assert [a.line for a in read("\ufeff---\nname: x\n---\n\n## Agents\n### Ann\n", "x").agents] == [6]
+    assert [a.line for a in read("## Agents\r\n### Ann\r\n", "x").agents] == [2]
+
+
+def test_steps_and_messages_are_found_in_other_forms_too() -> None:
+    """Phases as headings, prose without a name, a table of messages; what is no message is left out."""
+    text = (
+        "## Workflow\n\n### Phase 1: GATHER (3 rounds)\nAll of it.\n\n### 2. JUDGE\n\n"
+        "## Communication Protocol\n\n| Type | Meaning |\n|---|---|\n| `ASK` | a question |\n| TELL | an answer |\n\n"
+        "- **Format 2**: JSON\n- prose that names nothing\n"
+    )
+    found = terms(text)
+    assert found.rules.phases == (Phase("GATHER", "All of it.", 3), Phase("JUDGE"))
+    assert dict(found.rules.kinds) == {"ASK": "a question", "TELL": "an answer"}
+    assert (found.problems, [note.line for note in found.notes]) == ((), [15])
+    long = terms("## Workflow\n1. Read the question with great care and patience, twice\n2. Answer: now\n").rules.phases
+    assert long == (
+        Phase("STEP 1", "Read the question with great care and patience, twice"),
+        Phase("Answer", "now"),
+    )
+
+
+def test_a_review_has_its_kinds_of_contribution() -> None:
+    """Whether the template names them or not; its own words for them count."""
+    kinds = terms(
+        "---\nreview: true\n---\n## Communication Protocol\n- **SCORE**: 0 to 100\n- **ASK**: a\n"
+    ).rules.kinds
+    assert [*kinds] == ["FINDING", "RESOLVED", "SCORE", "ASK"]
+    assert kinds["SCORE"] == "0 to 100"
+
+
+def test_without_a_position_the_title_is_the_position_and_the_name_comes_last() -> None:
+    """Front matter first, then a line, the title, the name."""
+    assert read("---\nposition: a\n---\n# T\n\n## Overview\nPosition: b\n", "x").position == "a"
+    assert read("# T\n\n## Overview\n- **Position**: b\nmore\n", "x").position == "b"
+    assert read("# T\n", "x").position == "T"
+    assert read("words\n", "x").position == "x"
+    assert read("# T\n\nIntro.\n", "x").overview == "Intro."
+
+
+@given(st.text(st.sampled_from("#-*:|>`_[]() \n\tabAB1{}'\"$,") | st.characters(), max_size=200))
+def test_no_text_makes_reading_fail(text: str) -> None:
+    """Whatever a file holds, it is read; what cannot be understood is a problem, not an error."""
+    for whole in (text, f"---\n{text}", f"---\n{text}\n---\n## Agents\n### Ann\n{text}\n## Workflow\n{text}\n"):
+        found = terms(whole)
+        assert all(problem.line >= 0 and problem.what for problem in found.problems)
