@@ -133,7 +133,7 @@ class Place:
         """The path, from the working directory where it lies below."""
         try:
             return str(self.path.resolve().relative_to(Path.cwd()))
-        except ValueError:
+        except (ValueError, OSError, RuntimeError):  # a loop of links
             return str(self.path)
 
 

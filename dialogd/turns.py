@@ -177,6 +177,8 @@ class Turns:
         return dialog
 
     def _drawn_up(self, dialog: Dialog, debt: Debt, reply: Text, received: Received) -> Addition:
+        mine = dialog.state.debt(self.me)
+        is_sealed = mine is not None and (mine.is_ready or is_sealed_round(dialog, mine))
         written = compose.agent_turn(
             dialog,
             self.participant(dialog),
@@ -185,7 +187,7 @@ class Turns:
             attributes=(
                 ("at", wall()),
                 ("ms", str(received.ms)),
-                ("nonce", received.nonce),
+                ("nonce", received.nonce if is_sealed else ""),
                 *self.asking.spent(from_record(received.usage)).attributes(),
             ),
             duration=duration(dialog),

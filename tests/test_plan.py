@@ -196,6 +196,13 @@ def test_an_unfinished_dialog_says_who_is_waited_for() -> None:
     assert plan(POSTGRES).headline == "not ended: turn 3 is owed by B"
 
 
+def test_a_question_for_the_person_is_what_comes_next() -> None:
+    """Nothing else can go on before it is answered."""
+    page = markdown(plan("[PROPOSAL: tabs]", "[QUESTION_FOR_USER: for whom?]"))
+    assert section(page, "Next steps").startswith("None were named. The dialog waits for your answer: `dialogd say`.\n")
+    assert "**B asks the person:** for whom? (turn 3)" in section(page, "Still open")
+
+
 def test_a_text_on_the_table_is_shown_as_what_it_is() -> None:
     """Signed by one of two: no agreement, and the page says whose signature there is."""
     drawn = plan("Let us write it down.\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]")
@@ -233,6 +240,22 @@ def test_a_judges_choice_is_the_position_it_chose() -> None:
     assert drawn.agreed.text.startswith("Tabs, everywhere")
     (comparison,) = drawn.worth.comparisons
     assert (comparison.verdict, comparison.same) == ("a tie between P1 and P2: nothing decided", False)
+
+
+def test_a_judge_settles_the_proposals_of_both_sides() -> None:
+    """The winner's stands with the decision, the other's is dissent; neither is still open."""
+    room = Room(
+        opening("A", "B", "C", keys=["Max Rounds: 1"], more=setup('verdict = "judge"\njudge = "C"')),
+        A=["For good reason.\n\n[PROPOSAL: tabs]"],
+        B=["Spaces.\n\n[PROPOSAL: spaces]"],
+        C=["[DECIDE: A | it names a reason]", "[DECIDE: A | it names a reason]"],
+    )
+    room.run()
+    page = markdown(draw_up(room.dialog))
+    assert "The position of A, as turn 2 states it: decided by the judge." in section(page, "What was decided")
+    assert "What A had proposed, in turn 2: tabs" in section(page, "What was decided")
+    assert section(page, "Dissent") == "- **B held another position:** P2: spaces (turn 3)"
+    assert section(page, "Still open").startswith("Nothing was found")
 
 
 @pytest.mark.parametrize(
@@ -309,7 +332,7 @@ def test_coming_round_without_a_reason_is_said() -> None:
     assert [(c.agent, c.ref, c.before, c.now, c.is_unexplained) for c in drawn.changes] == [
         ("B", "P1", "against", "for", True)
     ]
-    assert "**B came round to P1** in turn 5 without naming a reason" in section(markdown(drawn), "Dissent")
+    assert "**B came round to P1** in turn 5, naming neither evidence nor a turn" in section(markdown(drawn), "Dissent")
     named = plan(
         "[PROPOSAL: tabs]", "[OBJECTION: ugly]\n[RE: P1]", "So what.", "[AGREE: P1]\n[EVIDENCE: ten people asked]"
     )

@@ -13,14 +13,14 @@ from typer.core import TyperCommand
 
 from dialogd.cli import options
 from dialogd.cli.cast import Seat, read_cast, saved_cast
-from dialogd.cli.terminal import as_json, plain, remark, show
+from dialogd.cli.terminal import as_json, line, plain, remark, show
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.plan.facts import as_json as facts_of
 from dialogd.plan.keep import keep, place, write
 from dialogd.plan.make import draw_up, has_spoken
 from dialogd.plan.page import markdown
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.model import Agent
+from dialogd.protocol.model import USER, Agent
 from dialogd.protocol.state import Dialog
 from dialogd.settings import Settings
 from dialogd.state import StateDir
@@ -71,9 +71,7 @@ def plan(
     settings = options.settings_for(path if path is not None else file)
     dialog = options.dialog_at(options.log_of(settings))
     if not has_spoken(dialog):
-        raise Refused(
-            f"no agent has spoken in {settings.file}", fix="a plan needs a word of theirs: dialogd status says why"
-        )
+        raise _silent(settings, dialog)
     where = settings.file.parent.resolve() / settings.file.name
     drawn = draw_up(dialog, str(where))
     if synthesize is not None:
@@ -86,6 +84,23 @@ def plan(
     folder = Path.cwd() / Path(out).expanduser() if out else place(where, Path.cwd())
     page, facts = write(drawn, folder, datetime.now(UTC))
     show(as_json({"markdown": str(page), "json": str(facts)}) if json else plain(f"{page}\n{facts}"))
+
+
+def _silent(settings: Settings, dialog: Dialog) -> Refused:
+    """Why there is no plan: nobody spoke, or only some whose names the header does not know."""
+    names = dict.fromkeys(line(entry.name) for entry in dialog.entries[1:] if entry.is_turn and entry.by == USER)
+    person = {line(dialog.entries[0].name), "User", ""} if dialog.entries else set()
+    strangers = [name for name in names if name not in person]
+    if not strangers:
+        return Refused(
+            f"no agent has spoken in {settings.file}", fix="a plan needs a word of theirs: dialogd status says why"
+        )
+    agents = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
+    seats = ", ".join(f"{chr(ord('A') + number)} = {name}" for number, name in enumerate(strangers[:26]))
+    return Refused(
+        f"no agent has spoken in {settings.file}: its turns are by {', '.join(strangers)}, its agents are {agents}",
+        fix=f"where they are agents, say so in its header: **Agents:** {seats}",
+    )
 
 
 def leave(settings: Settings, dialog: Dialog) -> Path | None:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated
 
 import typer
@@ -31,6 +32,7 @@ from dialogd.cli.troupe import Interrupt, Troupe, interruptible
 from dialogd.config import dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.opening import Opening, warnings
+from dialogd.protocol.certificate import certify
 from dialogd.protocol.units import budget_line
 from dialogd.settings import DEFAULT_FILE, Settings
 from dialogd.state import StateDir
@@ -38,6 +40,7 @@ from dialogd.state import StateDir
 Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
 Continue = Annotated[bool, typer.Option("--continue", help="Start the cast of a dialog again that has not ended.")]
 INTERRUPTED = 130
+TEXT_LENGTH = 300  # characters of the decided text in the last lines; the file and the plan have all of it
 
 
 def run(  # noqa: PLR0913 - every option of the command is an argument
@@ -140,7 +143,8 @@ def _project(seat: Seat, settings: Settings) -> Path | None:
 def _introduce(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings) -> None:
     """Say of each agent what it is, who pays for it and who sees the text; warn about twins."""
     for seat in seats:
-        remark(plain(f"{seat.id}: {auto.introduce(choices[seat.id], _project(seat, settings))}"))
+        who = f"{seat.id} ({seat.title})" if seat.title else seat.id
+        remark(plain(f"{who}: {auto.introduce(choices[seat.id], _project(seat, settings))}"))
     for group in auto.twins(choices):
         remark(plain(f"warning: {auto.warning_of(group, choices[group[0]].family)}"))
 
@@ -278,7 +282,11 @@ def _close(show: Live, interrupt: Interrupt) -> int:
         show.tell(news)
     outcome, turns = dialog.state.outcome, dialog.state.number
     how = ended(outcome) if outcome else "not ended"
-    show.say(f"{how} (turn {turns} was the last)\nfile   {show.settings.file}")
+    show.say(f"{how} (turn {turns} was the last)")
+    if outcome is not None and outcome.name == "DECIDED" and (decided := certify(dialog)) is not None:
+        text = f"{decided.ref}: {decided.text}".removeprefix(": ")
+        show.say(f"text   {shorten(text, TEXT_LENGTH, placeholder=' …')}")
+    show.say(f"file   {show.settings.file}")
     if (page := leave(show.settings, dialog)) is not None:
         show.say(f"plan   {page}")
     return INTERRUPTED if interrupt.is_set() else exit_code(outcome)

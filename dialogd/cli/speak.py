@@ -108,7 +108,8 @@ def _next(dialog: Dialog, running: set[str]) -> str:
     agents = [who for who in state.owing if who != USER]
     if not agents:
         return 'the next turn is yours: dialogd say "…"'
-    owing = f"{' and '.join(agents)} {'owes' if len(agents) == 1 else 'owe'} the next turn"
+    names = " and ".join(filter(None, (", ".join(agents[:-1]), agents[-1])))
+    owing = f"{names} {'owes' if len(agents) == 1 else 'owe'} the next turn"
     if state.paused:
         return f"{owing} once you resume"
     asleep = [who for who in agents if who not in running and who != "ANY"]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Annotated
 
 import typer
@@ -15,6 +18,8 @@ from dialogd.protocol.units import in_words
 from dialogd.templates import Place, Template, find, load, places
 
 templates = typer.Typer(rich_markup_mode=None, invoke_without_command=True, help="List what a dialog can start from.")
+
+INDENT = " " * 4
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list, a file, or a folder with a SKILL.md.")]
 
@@ -39,9 +44,17 @@ def list_all(context: typer.Context, json: options.JsonOption = False) -> None:
         "what it is for",
         *(f"problem: {row['problem']}" if row["problem"] else row["description"] for row in rows),
     ]
+    columns = get_terminal_size().columns if sys.stdout.isatty() else 0  # 0: a line for each, for other programs
     for cells, about in zip(table, abouts, strict=True):
         padded = (f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True))
-        show(f"{'  '.join(padded)}  {line(str(about))}".rstrip())
+        show(_fitted(f"{'  '.join(padded)}  ", line(str(about)), columns))
+
+
+def _fitted(cells: str, about: str, columns: int) -> str:
+    """A row of the list; where it is wider than the terminal, what it is for stands below."""
+    if not columns or len(cells + about) <= columns:
+        return f"{cells}{about}".rstrip()
+    return f"{cells.rstrip()}\n{fill(about, max(columns, 40), initial_indent=INDENT, subsequent_indent=INDENT)}"
 
 
 @templates.command("show")

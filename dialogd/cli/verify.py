@@ -102,7 +102,8 @@ def verify(
         facts = _facts(settings.file, findings, dropped, aside, sound=sound)
         show(as_json({**facts, **_agreed(agreement)}))
     else:
-        rows = (*_lines(findings, dropped, aside, log.journals.folder), *_words(agreement), _count(findings, dropped))
+        last = _count(findings, dropped) + _verdict(agreement)
+        rows = (*_lines(findings, dropped, aside, log.journals.folder), *_words(agreement), last)
         show(plain("\n".join(rows)))
     raise typer.Exit(0 if sound else 1)
 
@@ -171,6 +172,11 @@ def _count(findings: tuple[Finding, ...], dropped: tuple[str, ...]) -> str:
     entries = "1 entry" if len(findings) == 1 else f"{len(findings)} entries"
     problems = "1 problem" if bad == 1 else f"{bad or 'no'} problems"
     return f"{entries}, {problems}, {len(dropped) or 'none'} missing"
+
+
+def _verdict(agreement: Agreement) -> str:
+    """What the count of entries alone would hide."""
+    return "" if agreement.is_sound else "; what was agreed, sealed or kept was changed since: see above"
 
 
 def _words(agreement: Agreement) -> Iterator[str]:

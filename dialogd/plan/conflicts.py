@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from dialogd.plan.outcome import method
 from dialogd.plan.reading import turns_of
 from dialogd.plan.value import Agreed, Conflict, Decided, Said
 from dialogd.protocol import ballots
@@ -71,7 +72,7 @@ def _is_meant(entry: Entry, mark: Mark, said: Said, about: Sequence[str]) -> boo
 def _decided(said: Said, about: Sequence[str], decisions: Sequence[Decided]) -> str:
     for decision in decisions:
         if decision.ref in about and decision.turn >= said.turn and decision.outcome in ("approved", "rejected"):
-            return f"{decision.ref} was {decision.outcome} by {decision.method} in turn {decision.turn}"
+            return f"{decision.ref} was {decision.outcome} in turn {decision.turn}, {method(decision.method)}"
     return ""
 
 
@@ -94,6 +95,8 @@ def dissent(
             found.append(Said("RESERVATION", signer.agent, signer.turn, signer.reservation))
     for ref in approved:
         found += _against(dialog, ref, decisions, positions)
+    if agreed is not None and not agreed.ref:
+        found += _other_sides(dialog, agreed)
     if approved:
         found += (said for said in _reservations(dialog) if all(said.by != known.by for known in found))
     return tuple(found)
@@ -108,6 +111,13 @@ def _against(dialog: Dialog, ref: str, decisions: Sequence[Decided], positions: 
             mark = entry.mark("OBJECTION") if entry is not None else None
             reason = votes[agent].reason if agent in votes else mark.value if mark else ""
             yield Said("AGAINST", agent, position.turn, f"{ref}: {reason}" if reason else ref)
+
+
+def _other_sides(dialog: Dialog, chosen: Agreed) -> Iterator[Said]:
+    """What the agents proposed last whose position the judge did not choose."""
+    last = {p.by: p for p in dialog.state.proposals if p.by != chosen.by and not p.sha}
+    for p in last.values():
+        yield Said("OTHER_SIDE", p.by, _turn(p.entry), f"{p.ref}: {p.text}")
 
 
 def _reservations(dialog: Dialog) -> Iterator[Said]:

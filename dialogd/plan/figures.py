@@ -44,9 +44,15 @@ def metrics(
         consensus_rate=_consensus_rate(dialog, agreed, decisions, positions),
         average_confidence=fmean(confidences) if confidences else None,
         spent=_account(total(dialog.state.spent)),
-        spent_per_agent={who: _account(spent) for who, spent in dialog.state.spent.items()},
+        spent_per_agent={who: _account(dialog.state.spent[who]) for who in _in_order(dialog)},
         latency=_latency(dialog),
     )
+
+
+def _in_order(dialog: Dialog) -> tuple[str, ...]:
+    """Who spent something: agents as the header lists them, then others."""
+    names = dict.fromkeys((*(agent.id for agent in dialog.header.agents), *dialog.state.spent))
+    return tuple(name for name in names if name in dialog.state.spent)
 
 
 def _consensus_rate(

@@ -55,7 +55,7 @@ def _unanswered(dialog: Dialog) -> Iterator[Said]:
 def _undecided(
     dialog: Dialog, agreed: Agreed | None, decisions: Sequence[Decided], positions: Sequence[Position]
 ) -> Iterator[Said]:
-    """Proposals that nothing was decided about. A text that everybody signed settles those before it."""
+    """Proposals that nothing was decided about. What everybody signed, or a judge chose, settles them all."""
     done = {d.ref for d in decisions if d.outcome in ("approved", "rejected")}
     done |= {
         mark.ref or mark.value.split(" ")[0]
@@ -65,7 +65,7 @@ def _undecided(
     }
     stances = latest(positions)
     texts = {same_text(p.text).casefold() for p in dialog.state.proposals if p.ref in done and p.text.strip()}
-    if agreed is not None and agreed.method in ("mutual", "person", "by hand"):
+    if agreed is not None and (agreed.method in ("mutual", "person", "by hand") or not agreed.ref):
         return
     for proposal in dialog.state.proposals:
         position = stances.get((proposal.by, proposal.ref))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dialogd.plan.reading import listed
 from dialogd.plan.value import Agreed, Decided
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog, Outcome
@@ -35,7 +36,7 @@ def headline(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, ..
     if outcome.name == "DECIDED":
         return f"decided {_how(last)}" if last is not None else f"decided: {reason}".removesuffix(": ")
     if outcome.name == "DEADLOCK":
-        called = f"called by {' and '.join(dialog.state.deadlock)}" if dialog.state.deadlock else ""
+        called = f"called by {listed(dialog.state.deadlock)}" if dialog.state.deadlock else ""
         why = _how(last) if last is not None else reason or called
         return f"deadlock, nothing was agreed: {why}".removesuffix(": ")
     if outcome.name in _LIMITS:
@@ -80,5 +81,5 @@ def _waiting(dialog: Dialog) -> str:
     if state.question:
         return f"{paused}{state.asker or 'an agent'} waits for the person's answer"
     if agents:
-        return f"{paused}turn {number} is owed by {' and '.join(agents)}"
+        return f"{paused}turn {number} is owed by {listed(agents)}"
     return f"{paused}it is the person's turn" if USER in state.owing else f"{paused}nobody's turn is named"

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from dialogd.plan.outcome import method
 from dialogd.plan.quoting import inline, quoted
-from dialogd.plan.reading import without_marks
+from dialogd.plan.reading import listed, without_marks
 from dialogd.plan.record import record
 from dialogd.plan.value import Agreed, Decided, Plan, Said
 
+UNEXPLAINED = "naming neither evidence nor a turn that it answers"
 MOST = 12  # items of a list on the first screen; the record holds all
 
 
@@ -47,7 +48,7 @@ def _review(plan: Plan) -> str:
 
 
 def _date(at: str) -> str:
-    return inline(at.replace("T", " ").replace("Z", " UTC"), 40)
+    return inline(at.replace("T", " ").replace("Z", " UTC").replace("+00:00", "UTC"), 40)
 
 
 def _decided(plan: Plan) -> Iterator[str]:
@@ -58,6 +59,7 @@ def _decided(plan: Plan) -> Iterator[str]:
         how = method(plan.agreed.method)
         how = f"decided {how}" if how.startswith("by ") else how or "decided"
         yield f"{_ref(plan.agreed)}: {how}. {_signers(plan.agreed)}".rstrip()
+        yield from _proposed_by_the_chosen(plan, plan.agreed)
         if plan.agreed.is_earlier:
             yield "**The dialog was opened again after that.** What it comes to now is open."
     elif others:
@@ -69,13 +71,20 @@ def _decided(plan: Plan) -> Iterator[str]:
         yield "\n".join(_decision(d) for d in others)
     if plan.on_the_table is not None:
         text = plan.on_the_table
-        who = " and ".join(s.agent for s in text.signers) or "nobody"
+        who = listed([s.agent for s in text.signers]) or "nobody"
         yield f"On the table, and not agreed: the text {text.ref}, signed by {who} alone:"
         yield quoted(without_marks(text.text))
 
 
 def _ref(agreed: Agreed) -> str:
-    return agreed.ref or "The position"
+    return agreed.ref or f"The position of {agreed.by}, as turn {agreed.stands_in} states it"
+
+
+def _proposed_by_the_chosen(plan: Plan, chosen: Agreed) -> Iterator[str]:
+    """What an agent whose position was chosen had proposed: its last turn alone may not name it."""
+    own = [said for said in plan.positions if said.by == chosen.by and said.kind == "PROPOSAL"]
+    if not chosen.ref and own:
+        yield "\n".join(f"What {said.by} had proposed, in turn {said.turn}: {inline(said.text)}" for said in own)
 
 
 def _signers(agreed: Agreed) -> str:
@@ -126,13 +135,14 @@ def _dissent(plan: Plan) -> Iterator[str]:
     yield "## Dissent"
     quick = [c for c in plan.changes if c.is_unexplained and c.now == "for"]
     lines = [_said(said) for said in plan.dissent]
-    lines += [f"- **{c.agent} came round to {c.ref}** in turn {c.turn} without naming a reason" for c in quick]
+    lines += [f"- **{c.agent} came round to {c.ref}** in turn {c.turn}, {UNEXPLAINED}" for c in quick]
     yield "\n".join(lines) or "None in the marks: no reservation, and nobody stands against it."
 
 
 _KINDS = {
     "RESERVATION": "has a reservation",
     "AGAINST": "is against",
+    "OTHER_SIDE": "held another position",
     "OBJECTION": "objects",
     "CRITIQUE": "criticises",
     "QUESTION": "asked, and nobody answered",
@@ -156,15 +166,22 @@ def _list(said: Sequence[Said]) -> str:
 def _open(plan: Plan) -> Iterator[str]:
     yield "## Still open"
     shown, above = plan.questions, ""
+    left = [str(f.number) for f in plan.findings if not f.resolved_in and not f.blocks]
+    left_open = f"- **Not resolved, and blocking nothing:** {_findings(left)}" if left else ""
     if plan.outcome == "DEADLOCK":
         shown = tuple(said for said in shown if said.kind not in ("CRUX", "PROPOSAL"))
         above = "What stands above. "
-    if shown:
-        yield f"{above}{_list(shown)}" if not above else f"{above.strip()} Besides:\n\n{_list(shown)}"
+    rows = "\n".join(filter(None, (_list(shown), left_open)))
+    if rows:
+        yield f"{above.strip()} Besides:\n\n{rows}" if above else rows
     else:
         what = "nothing else" if above else "nothing"
         sentence = f"{what} was found in the agents' marks; what they left unmarked is not seen."
         yield f"{above}{sentence[0].upper()}{sentence[1:]}"
+
+
+def _findings(numbers: Sequence[str]) -> str:
+    return f"finding{'' if len(numbers) == 1 else 's'} {listed(numbers)}, listed below"
 
 
 def _next(plan: Plan) -> Iterator[str]:
@@ -182,6 +199,8 @@ def _continue(plan: Plan) -> str:
     """What the person can do about a dialog without an agreement."""
     if plan.outcome in ("CONSENSUS_REACHED", "DECIDED"):
         return ""
+    if not plan.outcome and plan.dialog.state.question:
+        return "The dialog waits for your answer: `dialogd say`."
     if not plan.outcome:
         return "The dialog can go on: `dialogd run --continue`, or a word of yours with `dialogd say`."
     return "A turn of yours opens the dialog again: `dialogd say`."

@@ -9,6 +9,8 @@ from dialogd.protocol.text import clean, one_line
 
 # A fence at the very beginning of a line is one to every reader of Markdown. What one behind blanks or a list's sign
 # opens and closes depends on what stands around it: a text with such a fence is taken to have none.
+# What turns the direction of writing, and what cannot be seen.
+_UNSEEN = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _DOUBTFUL = re.compile(r"[ \t>*+\d.)-]+(?:`{3,}|~{3,})")
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)")
 # What would open a tag, a comment or an image, or define a link for the whole page.
@@ -22,7 +24,12 @@ _HEADING = re.compile(r"^((?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*)(#{1,6}(?:[ \t
 
 def quoted(text: str) -> str:
     """A text as a block quote. Outside of fenced code, headings become bold and tags and images lose their effect."""
-    return "\n".join(f"> {line}".rstrip() for line in _safe_lines(clean(text).strip("\n").split("\n")))
+    return "\n".join(f"> {line}".rstrip() for line in _safe_lines(_seen(text).strip("\n").split("\n")))
+
+
+def _seen(text: str) -> str:
+    """A text without characters that steer a terminal, or change how the others are read."""
+    return _UNSEEN.sub("\ufffd", clean(text))
 
 
 def _safe_lines(lines: Sequence[str]) -> Iterator[str]:
@@ -48,12 +55,12 @@ def _harmless(line: str) -> str:
 
 def inline(text: str, limit: int = 500) -> str:
     """A text on one line, without tags and images, fit for a sentence, a list or a heading."""
-    return _INLINE.sub(BACKSLASHED, one_line(text, limit))
+    return _INLINE.sub(BACKSLASHED, one_line(_seen(text), limit))
 
 
 def fenced(text: str) -> str:
     """A text between fences of tildes that nothing in it can close."""
-    text = clean(text)
+    text = _seen(text)
     longest = max((len(run) for run in re.findall(r"~{3,}", text)), default=2)
     fence = "~" * (longest + 1)
     return f"{fence}text\n{text}\n{fence}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
 from dialogd.protocol.marks import SUMMARY, outside_fences, tolerant
@@ -31,6 +31,11 @@ def turns_of(dialog: Dialog, agent: str = "") -> Iterator[Entry]:
             continue
         if agent in ("", entry.by):
             yield entry
+
+
+def listed(names: Sequence[str]) -> str:
+    """`A`, `A and B`, `A, B and C`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def own_words(entry: Entry) -> str:

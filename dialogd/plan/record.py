@@ -12,6 +12,7 @@ from dialogd.plan.value import Account, Comparison, Cost, Plan
 from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.units import dollars, in_words
 
+_UNEXPLAINED = "**neither evidence nor a turn named**"
 _STANDS = {"RESERVATION": "reservation", "OBJECTION": "objection", "CONCEDE": "concession"}
 
 
@@ -90,7 +91,7 @@ def _changes(plan: Plan) -> Iterator[str]:
         return
     yield "## Changes of position"
     rows = [
-        (str(c.turn), c.agent, c.ref, f"{c.before} → {c.now}", "**no reason named**" if c.is_unexplained else c.cause)
+        (str(c.turn), c.agent, c.ref, f"{c.before} → {c.now}", _UNEXPLAINED if c.is_unexplained else c.cause)
         for c in plan.changes
     ]
     yield "\n".join(table(("turn", "agent", "on", "change", "because of"), rows))
@@ -150,9 +151,10 @@ def _figures(plan: Plan) -> Iterator[str]:
         ("latency", _latency(plan)),
     ]
     yield "\n".join(table(("metric", "value"), rows))
+    agreements = f"{s.agreements} phrase{'' if s.agreements == 1 else 's'} of agreement"
     yield (
         f"Signals, weak ones (“use X” and “do not use X” look alike to them): confidence {s.confidence:.2f},"
-        f" convergence {s.convergence:.2f}, {s.agreements} phrases of agreement and {s.disagreements} of disagreement;"
+        f" convergence {s.convergence:.2f}, {agreements} and {s.disagreements} of disagreement;"
         f" {s.advice}: {inline(s.reason)}."
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dialogd.plan.conflicts import aims, made
 from dialogd.plan.open_ends import by_ref, turn_of
 from dialogd.plan.outcome import method
-from dialogd.plan.reading import turns_of
+from dialogd.plan.reading import listed, turns_of
 from dialogd.plan.value import Agreed, Comparison, Cost, Decided, Said, Worth
 from dialogd.protocol import ballots
 from dialogd.protocol.model import Entry, Mark
@@ -21,6 +21,7 @@ from dialogd.protocol.spent import Spent, account
 from dialogd.protocol.state import Dialog
 
 UNCHANGED = "nobody changed a vote afterwards"
+_REVIEW = frozenset({"FINDING", "RESOLVED", "SCORE"})
 _MS = re.compile(r"[0-9]{1,12}")
 
 
@@ -42,12 +43,8 @@ def worth(dialog: Dialog, agreed: Agreed | None, decisions: Sequence[Decided]) -
         found.append(by_votes)
     if found:
         return Worth(tuple(found), whole)
-    turns = _and([f"{who} (turn {first[who].number})" for who in silent])
+    turns = listed([f"{who} (turn {first[who].number})" for who in silent])
     return Worth((), whole, f"the first answer of {turns} names no choice by a mark")
-
-
-def _and(names: Sequence[str]) -> str:
-    return " and ".join(names)
 
 
 def _first_turns(dialog: Dialog) -> Mapping[str, Entry]:
@@ -73,9 +70,14 @@ def _choice(dialog: Dialog, entry: Entry) -> Choice | None:
         if mark.name == "OBJECTION" and (refs := aims(made(dialog), entry, mark)):
             key, name = _of_proposal(dialog, refs[0])
             return f"against {key}", f"against {name}"
-        if mark.name == "KIND" and len(mark.fields) > 1:
+        if mark.name == "KIND" and len(mark.fields) > 1 and not _is_of_review(dialog, mark):
             return _of_text(" | ".join(mark.fields[1:]))
     return None
+
+
+def _is_of_review(dialog: Dialog, mark: Mark) -> bool:
+    """True for a finding or a score: what a reviewer saw is no choice."""
+    return dialog.header.rules.review and mark.fields[0].upper() in _REVIEW
 
 
 def _of_vote(dialog: Dialog, mark: Mark) -> Choice | None:
@@ -115,7 +117,7 @@ def _by_choices(
     top, voices = counts.most_common(1)[0]
     tied = [key for key, number in counts.items() if number == voices]
     verdict = "" if len(tied) > 1 else top
-    said = f"a tie between {_and([names[key] for key in tied])}: nothing decided"
+    said = f"a tie between {listed([names[key] for key in tied])}: nothing decided"
     final, ref = _final(dialog, agreed, decisions)
     same: bool | None = final == verdict
     remark = ""
@@ -137,7 +139,7 @@ def _basis(dialog: Dialog, first: Mapping[str, Entry]) -> str:
     seals = {e.by: mark for e in dialog.entries if not e.is_turn and (mark := e.mark("SEALED"))}
     if set(first) <= set(seals):
         able = [who for who, mark in seals.items() if len(mark.fields) > 1]  # the seat's tools could have read the file
-        return f"the sealed first answers{f' ({_and(able)} could read files)' if able else ''}"
+        return f"the sealed first answers{f' ({listed(able)} could read files)' if able else ''}"
     answered = {entry.frame.re if entry.frame else "" for entry in first.values()}
     if len(answered) == 1 and answered != {""}:
         return "the first answers, given without knowing the others'"
@@ -189,7 +191,7 @@ def _by_votes(dialog: Dialog, decisions: Sequence[Decided]) -> Comparison | None
         outcome=f"{decision.outcome}: {decision.evidence}",
         same=verdict == decision.outcome,
         first=cost(entry for entry in dialog.entries if turn_of(entry.id) <= until),
-        remark=f"{_and(changed)} changed the vote" if changed else UNCHANGED,
+        remark=f"{listed(changed)} changed the vote" if changed else UNCHANGED,
     )
 
 

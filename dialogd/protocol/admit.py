@@ -5,7 +5,7 @@ In a plain dialog everything that an agent may write counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol import ballots, lifecycle
@@ -14,10 +14,12 @@ from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, same_text
 from dialogd.protocol.model import Mark
 from dialogd.protocol.roles import MODERATE, PROPOSE, VOTE
-from dialogd.protocol.roster import judge, voters
+from dialogd.protocol.roster import judge
 from dialogd.protocol.rounds import CONTRIBUTIONS, is_sealed_round
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
+
+MOST_REFUSALS = 20  # marks that are named one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,34 @@ class Refusal:
     def said(self) -> str:
         """The mark as it was meant, in a few words."""
         words = f"{self.mark.name} {self.mark.ref}".strip()
-        return one_line(f"{words} {self.mark.value}".strip(), 60).replace(" | ", " / ")
+        return one_line(f"{words} {self.mark.value}".strip(), 60).replace("|", "/")
+
+    @property
+    def is_shortened(self) -> bool:
+        """True when `said` is not all of it."""
+        return self.said.endswith("…")
 
     def as_mark(self) -> Mark:
         """What the daemon writes about it."""
         return Mark("REFUSED", f"{self.said} | {self.why}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """One reply, and what its votes and decisions come to together: read once, however many there are."""
+
+    reply: Reply
+    votes: Mapping[str, ballots.Choice]
+    decisions: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def of(cls, dialog: Dialog, reply: Reply) -> _Said:
+        decisions: dict[str, frozenset[str]] = {}
+        for mark in reply.marks:
+            choice = ballots.decision(mark) if mark.name == "DECIDE" else None
+            if choice is not None:
+                decisions[choice.ref] = decisions.get(choice.ref, frozenset()) | {choice.choice}
+        return cls(reply, _votes(dialog, reply.marks), decisions)
 
 
 def admitted(dialog: Dialog, me: str, reply: Reply) -> tuple[Reply, tuple[Refusal, ...]]:
@@ -43,9 +68,11 @@ def admitted(dialog: Dialog, me: str, reply: Reply) -> tuple[Reply, tuple[Refusa
     refused: list[Refusal] = []
     kept: list[Mark] = []
     is_plain, room = dialog.header.rules.is_plain, _room(dialog, me)
-    full = room
+    full, said, length = room, _Said.of(dialog, reply), 0
     for mark in reply.marks:
-        why = _condition(dialog, mark) or ("" if is_plain else _why_not(dialog, me, mark, reply))
+        length += len(str(mark))
+        why = _too_long(dialog, length) or _condition(dialog, mark)
+        why = why or ("" if is_plain else _why_not(dialog, me, mark, said))
         if not why and mark.name in CONTRIBUTIONS:
             why, room = (_full(dialog, me, full), room) if room <= 0 else ("", room - 1)
         if why:
@@ -55,6 +82,24 @@ def admitted(dialog: Dialog, me: str, reply: Reply) -> tuple[Reply, tuple[Refusa
         else:
             kept.append(mark)
     return replace(reply, marks=tuple(kept)), tuple(refused)
+
+
+def shown(refused: Sequence[Refusal]) -> tuple[Mark, ...]:
+    """The marks that say what did not count; of very many the first, and how many more."""
+    marks = tuple(refusal.as_mark() for refusal in refused[:MOST_REFUSALS])
+    more = len(refused) - len(marks)
+    return (*marks, Mark("REFUSED", f"{more} more marks | {refused[-1].why}")) if more else marks
+
+
+def left_in_words(refused: Sequence[Refusal]) -> str:
+    """What did not count and is too long to be named whole: it stays text, so that nothing is lost."""
+    return "\n".join(str(r.mark) for index, r in enumerate(refused) if index >= MOST_REFUSALS or r.is_shortened)
+
+
+def _too_long(dialog: Dialog, length: int) -> str:
+    """Why a mark does not count that comes when the marks before it, and it, are longer than a message may be."""
+    most = dialog.state.limits.max_message
+    return f"the marks of a turn have at most {most:,} characters together" if length > most else ""
 
 
 def claims_consensus(reply: Reply) -> bool:
@@ -73,7 +118,7 @@ def is_signature(dialog: Dialog, mark: Mark, reply: Reply) -> bool:
     return mark.name == "CONSENSUS_REACHED" and same
 
 
-def _why_not(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+def _why_not(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
     """Why a mark of this agent does not count; "" when it does."""
     header = dialog.header
     role, rules = header.rules.role(me), header.rules
@@ -83,9 +128,7 @@ def _why_not(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
     if not role.may_use(mark.name):
         return f"{me} may not use {mark.name}{called}"
     if _is_sealed(dialog, me):  # what counts must not depend on what others of the round have written by then
-        return (
-            "first answers are sealed: nothing can be answered yet" if mark.name in ("VOTE", "AGREE", "DECIDE") else ""
-        )
+        return _sealed(dialog, me, mark, said)
     if why := lifecycle.marks_refused(dialog, me, mark.name):
         return why
     if mark.name == "RE" and rules.board is not None and not rules.board.allow_references:
@@ -94,7 +137,13 @@ def _why_not(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
         return f"the order is {rules.order}: nobody hands the word on"
     checks = {"VOTE": _vote, "DECIDE": _decide, "CONSENSUS_REACHED": _consensus, "AGREE": _agree}
     check = checks.get(mark.name)
-    return check(dialog, me, mark, reply) if check else ""
+    return check(dialog, me, mark, said) if check else ""
+
+
+def _sealed(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
+    if mark.name in ("VOTE", "AGREE", "DECIDE"):
+        return "first answers are sealed: nothing can be answered yet"
+    return _text(dialog, me, said) if mark.name == "CONSENSUS_REACHED" else ""
 
 
 def _condition(dialog: Dialog, mark: Mark) -> str:
@@ -114,22 +163,31 @@ def _votes(dialog: Dialog, marks: Sequence[Mark]) -> Mapping[str, ballots.Choice
     return ballots.cast(marks, only=open_[0].ref if len(open_) == 1 else "")[0]
 
 
-def _consensus(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
-    if len(reply.body) > dialog.state.limits.max_message:
-        return "an agreed text is never cut, and this one is too long"
-    role = dialog.header.rules.role(me)
-    if is_signature(dialog, mark, reply):
-        return _agree(dialog, me, mark, reply)
-    return "" if role.may(PROPOSE) else f"{me} may not put a text on the table ({role.name or 'no PROPOSE'})"
+def _consensus(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
+    if is_signature(dialog, mark, said.reply):
+        return _agree(dialog, me, mark, said)
+    return _text(dialog, me, said)
 
 
-def _agree(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+def _text(dialog: Dialog, me: str, said: _Said) -> str:
+    """Why this reply puts no text on the table; who does so under `mutual` signs it by that."""
     rules = dialog.header.rules
-    if not is_signature(dialog, mark, reply) or rules.verdict != "mutual":
+    role = rules.role(me)
+    if len(said.reply.body) > dialog.state.limits.max_message:
+        return "an agreed text is never cut, and this one is too long"
+    if not role.may(PROPOSE):
+        return f"{me} may not put a text on the table ({role.name or 'no PROPOSE'})"
+    signs = rules.verdict == "mutual" and role.may(VOTE) and claims_consensus(said.reply)
+    return _without_reservation(dialog, said.reply) if signs else ""
+
+
+def _agree(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
+    rules = dialog.header.rules
+    if not is_signature(dialog, mark, said.reply) or rules.verdict != "mutual":
         return ""
     if not rules.role(me).may(VOTE):
         return f"{me} may not sign ({rules.role(me).name or 'no VOTE'})"
-    return _without_reservation(dialog, reply)
+    return _without_reservation(dialog, said.reply)
 
 
 def _without_reservation(dialog: Dialog, reply: Reply) -> str:
@@ -137,28 +195,28 @@ def _without_reservation(dialog: Dialog, reply: Reply) -> str:
     return "its strongest remaining objection is not named: [RESERVATION: …]" if lacking else ""
 
 
-def _vote(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+def _vote(dialog: Dialog, _: str, mark: Mark, said: _Said) -> str:
     if dialog.header.rules.verdict != "vote":
         return "nothing is voted on in this dialog"
-    all_, meant = _votes(dialog, reply.marks), _votes(dialog, [mark])
-    if not meant or len(meant) < len(ballots.votes(mark)) or any(ref not in all_ for ref in meant):
+    meant = _votes(dialog, [mark])
+    if not meant or len(meant) < len(ballots.votes(mark)) or any(ref not in said.votes for ref in meant):
         return "unclear: write [VOTE: P1 approve | reason], approve, reject or abstain, once, and nothing against it"
     open_ = [poll.ref for poll in dialog.state.polls]
     closed = [ref for ref in meant if ref not in open_]
     if closed:
         return f"{', '.join(closed)} is not open for votes; open: {', '.join(open_) or 'none'}"
     if any(choice.choice == "approve" for choice in meant.values()):
-        return _without_reservation(dialog, reply)
+        return _without_reservation(dialog, said.reply)
     return ""
 
 
-def _decide(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+def _decide(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
     choice, state = ballots.decision(mark), dialog.state
-    if choice is None:
+    if choice is None or len(said.decisions.get(choice.ref, ())) > 1:
         return "unclear: write [DECIDE: P1 approve | reason] or reject"
     if all(proposal.ref != choice.ref for proposal in state.proposals):
         return f"there is no {choice.ref}"
-    known = next((d for d in state.decisions if d.ref == choice.ref and d.outcome == "approved"), None)
+    known = next((d for d in state.decisions if d.ref == choice.ref and d.is_final), None)
     if known is not None:
         return f"{choice.ref} was decided in {known.entry}"
     if dialog.header.rules.verdict == "vote" and state.escalated != me:
@@ -189,35 +247,3 @@ def _full(dialog: Dialog, me: str, room: int) -> str:
     if dialog.state.contributed + max(room, 0) >= board.blackboard_capacity:
         return f"the blackboard is full: {board.blackboard_capacity} contributions"
     return f"{me} has made {board.max_contributions_per_round} contributions in this round, the most there may be"
-
-
-def missing(dialog: Dialog, me: str, reply: Reply) -> Iterator[str]:
-    """What this dialog's rules need of the reply, and it lacks: questions for its agent."""
-    rules, state = dialog.header.rules, dialog.state
-    if me == judge(dialog.header):
-        if not any(ballots.pick(m, [a.id for a in dialog.header.agents]) for m in reply.marks if m.name == "DECIDE"):
-            yield "Judge: write [DECIDE: A | reason] with the id of the agent whose position holds, or [DECIDE: none]."
-        return
-    board = rules.board
-    contributes = any(mark.name in CONTRIBUTIONS for mark in reply.marks)
-    is_sure = any(ballots.confidence(mark) is not None for mark in reply.marks if mark.name == "CONFIDENCE")
-    if board is not None and board.require_confidence and contributes and not is_sure:
-        yield "Say how sure you are: [CONFIDENCE: 0.8], from 0 to 1."
-    if reply.has("DEADLOCK") and not (reply.has("CRUX") and reply.has("EXPERIMENT")):
-        yield "A deadlock names what it turns on, [CRUX: …], and the cheapest test to settle it, [EXPERIMENT: …]."
-    if state.escalated == me and not reply.has("DECIDE") and not reply.has("ESCALATE"):
-        yield "It is yours to decide: [DECIDE: P1 approve | reason] or reject; or [ESCALATE: why you cannot]."
-    yield from _lost(dialog, me, reply)
-
-
-def _lost(dialog: Dialog, me: str, reply: Reply) -> Iterator[str]:
-    """Lines that look like marks which were needed, and could not be read."""
-    names = ["VOTE", "DECIDE", "AGREE", "CONSENSUS_REACHED"]
-    role = dialog.header.rules.role(me)
-    useful = [name for name in names if role.may_use(name)]
-    for line in ballots.suspects(reply.body, useful, reply.marks):
-        yield f"This could not be read: {one_line(line, 100)!r}. A mark stands alone on its line: [NAME: value]."
-    voting = me in voters(dialog.header) and dialog.state.polls
-    agreed = [m for m in reply.marks if m.name == "AGREE" for poll in dialog.state.polls if refers_to(m, poll.ref)]
-    if voting and agreed and not reply.has("VOTE"):
-        yield "Proposals are voted on here; an [AGREE] is no vote: [VOTE: P1 approve | reason]."

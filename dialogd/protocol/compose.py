@@ -5,9 +5,11 @@ The order is part of the format: clean, redact, lift marks, rule, cut; `grammar.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from dialogd.protocol.admit import admitted, left_in_words
 from dialogd.protocol.consent import next_ref
 from dialogd.protocol.fold import fold
 from dialogd.protocol.hashing import digest
@@ -60,8 +62,11 @@ def agent_turn(
     lines. `folder` is the name of the attachments' folder, as linked from the file.
     """
     ruling = rule(dialog, agent.id, reply)
-    body, attachment, overflow = cut(reply.body, dialog.state.limits.max_message, folder)
-    if dialog.size + len(body.encode("utf-8", "replace")) >= dialog.state.limits.max_size and ruling.turn is not None:
+    # What did not count goes before the body: a summary reaches to the body's end.
+    words = (left_in_words(admitted(dialog, agent.id, reply)[1]), reply.body)
+    body, attachment, overflow = cut("\n\n".join(filter(None, words)), dialog.state.limits.max_message, folder)
+    size = sum(len(part.encode("utf-8", "replace")) for part in (body, *map(str, ruling.marks)))
+    if dialog.size + size >= dialog.state.limits.max_size and ruling.turn is not None:
         why = f"the limit of {dialog.state.limits.max_size:,} bytes"
         ruling = Ruling(ruling.marks, None, "MAX_SIZE_REACHED", why)
     number = dialog.state.number + 1
@@ -116,7 +121,8 @@ def stall_note(dialog: Dialog, agent: str, at: str) -> Draft:
     """The note that says an agent gave no answer in time; among more than two the turn goes on."""
     seal = dialog.state.seal(agent)
     mark = Mark("STALLED", f"{agent} | its seal in {seal.entry} is void: the text did not come" if seal else agent)
-    if len(dialog.header.agents) <= 2 and dialog.header.rules.order != "parallel" and seal is None:
+    is_round = dialog.header.rules.order == "parallel" or bool(dialog.state.seals)
+    if len(dialog.header.agents) <= 2 and not is_round:
         return Draft(SYSTEM, "System", marks=(mark,), attributes=(("at", at),))
     return _note(passed_on(dialog, agent, mark), (mark,), (("at", at),))
 
@@ -124,24 +130,33 @@ def stall_note(dialog: Dialog, agent: str, at: str) -> Draft:
 def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Step:
     """How it goes on when a note with `mark` passes over `agent`: the rest of the round, else what comes next.
 
-    Between two agents the person is next, but in rounds: there one's failure does not stop the other.
+    Between two agents the person is next, but in rounds: there one's failure does not stop the other. So is the person
+    when nobody gave an answer since the last turn.
     """
     header, state = dialog.header, dialog.state
     rest = tuple(who for who in state.owing if who != agent)
     if rest:
         return Step(turn=rest)
-    is_pair = len(header.agents) <= 2 and header.rules.order != "parallel" and mark.name != "SKIP"
+    is_pair = len(header.agents) <= 2 and header.rules.order != "parallel" and not state.closing
     if is_pair or agent == judge(header):
         return Step(turn=(USER,))
-    by = USER if mark.name == "SKIP" else SYSTEM
-    note = Entry("", 0, by, "", "", (mark,), (), Condition.SOUND, "", 0, 0, 0, frame=Frame(by, "", 0, "", ""))
+    note = Entry("", 0, SYSTEM, "", "", (mark,), (), Condition.SOUND, "", 0, 0, 0, frame=Frame(SYSTEM, "", 0, "", ""))
     after = fold(header, state, note)
     found = tuple(counted(dialog, agent, after)) if header.rules.verdict == "vote" else ()
     outcome, why = end_of(header, found)
     if outcome:
         return Step(found, outcome=outcome, why=why)
     step = onward(header, state, after, agent)
+    if mark.name == "STALLED" and step.turn is not None and _is_silent(dialog, agent):
+        step = replace(step, turn=(USER,))
     return replace(step, marks=(*found, *step.marks))
+
+
+def _is_silent(dialog: Dialog, agent: str) -> bool:
+    """True when `agent` is the last of those that get turns to give none since the last turn."""
+    since = itertools.takewhile(lambda entry: not entry.is_turn, reversed(dialog.entries))
+    silent = {mark.fields[0] for entry in since if entry.by == SYSTEM for mark in entry.all("STALLED")}
+    return set(speakers(dialog.header)) <= silent | dialog.state.failed | {agent}
 
 
 def _note(step: Step, marks: tuple[Mark, ...], attributes: tuple[tuple[str, str], ...]) -> Draft:

@@ -10,6 +10,7 @@ from dialogd.protocol.compose import closing_note, raising_note, stall_note
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Mark
 from dialogd.protocol.money import Estimate, reached
 from dialogd.protocol.render import Draft
+from dialogd.protocol.roster import speakers
 from dialogd.protocol.rounds import to_raise
 from dialogd.protocol.state import Debt, Dialog, Outcome
 from dialogd.protocol.units import in_words, seconds_between
@@ -146,8 +147,9 @@ def time_left(dialog: Dialog, at: str) -> float | None:
     state = dialog.state
     if state.limits.max_time is None:
         return None
-    first = next((e.frame.at for e in dialog.entries if e.frame and e.frame.at), "")
-    for began in (state.began, dialog.header.started, first):
+    here = (e for e in dialog.entries if e.number > state.base) if state.base else dialog.entries
+    first = next((e.frame.at for e in here if e.frame and e.frame.at), "")
+    for began in (state.began, "" if state.base else dialog.header.started, first):
         passed = seconds_between(began, at)
         if passed is not None:
             return state.limits.max_time - passed
@@ -175,7 +177,7 @@ def _raised(dialog: Dialog, clock: Clock) -> Action | None:
 
 def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
     mine = dialog.state.debt(me)
-    if mine is not None:
+    if mine is not None and (mine.agent == me or me in (speakers(dialog.header) or (me,))):
         if (sealed := _sealed(dialog, me, clock)) is not None:
             return sealed
         if (stop := _budget(dialog, me, clock)) is not None:

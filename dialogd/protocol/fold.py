@@ -15,6 +15,7 @@ from dialogd.protocol.marks import is_outcome
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark
 from dialogd.protocol.money import accounted
 from dialogd.protocol.order import following
+from dialogd.protocol.reviewing import reviewed
 from dialogd.protocol.state import Debt, Outcome, Seal, State
 
 
@@ -50,7 +51,10 @@ def _person(header: Header, state: State, entry: Entry) -> State:
         if state.outcome is not None and ending(entry) is None:
             state = _reopened(state, entry)
     elif entry.turn is not None:
-        state = state.but(debts=_without(state, USER), question="", asker="")
+        if state.escalated == USER and USER in state.owing:
+            state = state.but(escalated="", escalation="")
+        queue = tuple(who for who in state.queue if who != USER) if USER in state.owing else state.queue
+        state = state.but(debts=_without(state, USER), question="", asker="", queue=queue)
     return _last_word(state, entry)
 
 
@@ -66,6 +70,7 @@ def _spoken_to(state: State, entry: Entry) -> State:
         spoke=frozenset(),
         passed=frozenset(),
         is_quiet=False,
+        queue=tuple(who for who in state.queue if who != USER),
         polls=tuple(replace(poll, ballots=(), heard=frozenset(), turn=entry.number) for poll in state.polls),
         escalated="",
         escalation="",
@@ -105,6 +110,7 @@ def _controls(header: Header, state: State, entry: Entry) -> State:
         elif mark.name == "LIMIT":
             state = state.but(limits=limit(state.limits, mark.value)[0])
         elif mark.name == "SKIP" and header.agent(who):
+            state = _passed_over(state, who)
             state = rounds.over(header, state.but(debts=_without(state, who, USER), last_agent=who), who)
             if entry.turn is None and not state.debts:
                 state = _open(state, entry, following(header, state, who))
@@ -112,6 +118,11 @@ def _controls(header: Header, state: State, entry: Entry) -> State:
             state = state.but(debts=_without(state, who, USER), failed=state.failed - {who})
             state = _open(state, entry, (who,))
     return state
+
+
+def _passed_over(state: State, who: str) -> State:
+    """What waits for `who` alone no longer does: to judge, or to decide what the others could not."""
+    return state.but(escalated="", escalation="", judged=()) if who == state.escalated else state.but(judged=())
 
 
 def _agent(header: Header, state: State, entry: Entry) -> State:
@@ -137,7 +148,7 @@ def _ways(header: Header, state: State, entry: Entry) -> State:
     state = polls.opened(header, state, state.proposals[before:], entry.number)
     for part in (polls.voted, polls.judged, polls.decided, polls.escalated):
         state = part(header, state, entry)
-    state = polls.reviewed(state, entry)
+    state = reviewed(state, entry)
     asks = entry.mark("RED_TEAM")
     return state.but(red_team=asks.value) if asks is not None else state
 
@@ -150,7 +161,8 @@ def _system(header: Header, state: State, entry: Entry) -> State:
             state = rounds.over(header, state.but(escalated=_unless(state.escalated, who)), who)
         elif mark.name == "STALLED" and header.agent(who):
             if entry.turn is not None:
-                state = rounds.over(header, state.but(debts=_without(state, who), last_agent=who), who)
+                state = state.but(debts=_without(state, who), last_agent=who)
+                state = rounds.over(header, state.but(escalated=_unless(state.escalated, who)), who)
             else:
                 debts = tuple(replace(d, stalled=True) if d.agent == who else d for d in state.debts)
                 state = state.but(debts=debts)

@@ -26,7 +26,7 @@ def limit_reached(before: State, after: State, me: str, header: Header) -> tuple
     limits = after.limits
     if after.counted >= limits.max_turns:
         return "MAX_TURNS_REACHED", f"the limit of {limits.max_turns} turns"
-    is_last_resort = me in (before.escalated, judge(header))
+    is_last_resort = me in (before.escalated, judge(header)) and not _rest(after, me)
     if after.rounds == before.rounds and not is_last_resort:
         return "", ""
     if after.closing:
@@ -43,7 +43,7 @@ def onward(header: Header, before: State, after: State, me: str, *, is_decided: 
     `is_decided` says that the entry holds a decision.
     """
     outcome, why = limit_reached(before, after, me, header)
-    rest = tuple(d.agent for d in after.debts if d.agent not in (me, ANY))
+    rest = _rest(after, me)
     if outcome and not rest and not _is_hard(after):
         last = _last_resort(header, before, after, outcome, why)
         if last is not None:
@@ -54,6 +54,11 @@ def onward(header: Header, before: State, after: State, me: str, *, is_decided: 
     if rest:
         return Step(marks, rest)
     return _next(header, after, me, marks)
+
+
+def _rest(after: State, me: str) -> tuple[str, ...]:
+    """Who else still owes a turn."""
+    return tuple(d.agent for d in after.debts if d.agent not in (me, ANY))
 
 
 def _is_hard(after: State) -> bool:
@@ -69,13 +74,15 @@ def _last_resort(header: Header, before: State, after: State, outcome: str, why:
     above = moderator(header) if header.rules.verdict == "moderator" else ""
     if above and not before.escalated and above not in after.failed and not _has_decided(after):
         return Step((Mark("ESCALATE", why),), (above,))
-    if board is not None and not board.terminate_on_rounds and not after.closing and outcome == "MAX_TURNS_REACHED":
+    if board is not None and not board.terminate_on_rounds and outcome == "MAX_TURNS_REACHED":
         return Step((Mark("QUESTION_FOR_USER", f"{why} is reached: how is it to go on?"),), (USER,))
     return None
 
 
 def _has_decided(after: State) -> bool:
-    return any(decision.outcome == "approved" for decision in after.decisions)
+    """True when something was approved since the dialog was last opened."""
+    found = (decision.entry for decision in after.decisions if decision.outcome == "approved")
+    return any(int(entry.partition(".")[0] or 0) > after.base for entry in found)
 
 
 def _phase(header: Header, before: State, after: State) -> Iterator[Mark]:
@@ -102,9 +109,7 @@ def _next(header: Header, after: State, me: str, marks: tuple[Mark, ...]) -> Ste
         return Step((*marks, Mark("QUESTION_FOR_USER", after.escalation or "please decide")), (USER,))
     if after.escalated:
         return Step(marks, (after.escalated,))
-    if me == judge(header):
-        return Step(marks, (me,))
-    if after.is_quiet and not header.rules.is_plain and not after.closing:
+    if after.is_quiet and not header.rules.is_plain:
         question = Mark("QUESTION_FOR_USER", "everybody passed: close the dialog, or say what is missing")
         return Step((*marks, question), (USER,))
     return Step(marks, following(header, after, me))

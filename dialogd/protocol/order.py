@@ -13,15 +13,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dialogd.protocol.model import USER, Header
-from dialogd.protocol.roster import speakers
+from dialogd.protocol.roster import judge, speakers
 from dialogd.protocol.state import State
 
 
 def following(header: Header, state: State, after: str) -> tuple[str, ...]:
     """Whom the order names after a turn of `after`; agents whose last entry is an error are passed over.
 
-    An unknown `after` means that the order begins. Gives USER when no agent is left to ask.
+    An unknown `after` means that the order begins. Whom something was escalated to comes first, and a judge that has
+    read the positions in one order reads them in the other. Gives USER when no agent is left to ask.
     """
+    if state.escalated not in ("", USER, after, *state.failed):
+        return (state.escalated,)
+    if after and after == judge(header) and len(state.judged) == 1:
+        return (after,)
     all_ = speakers(header)
     able = [who for who in all_ if who not in state.failed]
     if not able:
@@ -54,16 +59,17 @@ def _cycle(state: State, ids: Sequence[str], after: str) -> str:
 def _heaviest(header: Header, state: State, ids: Sequence[str], after: str) -> str:
     able = [who for who in ids if who != after and who not in state.failed]
 
-    def pending(who: str) -> float:
-        return header.rules.role(who).weight * (state.number - state.spoke_at.get(who, 0))
+    def pending(who: str) -> tuple[float, bool]:
+        waited = state.number - state.chance_at.get(who, 0)
+        return header.rules.role(who).weight * waited, who not in state.spoke
 
     return max(able, key=pending, default=USER)
 
 
 def _free(state: State, ids: Sequence[str], after: str) -> str:
     able = [who for who in ids if who != after and who not in state.failed]
-    wanted = next((who for who in state.queue if who in able or who == USER), None)
-    return wanted or min(able, key=lambda who: state.spoke_at.get(who, 0), default=USER)
+    wanted = next((who for who in state.queue if who in able or (who == USER and USER not in state.owing)), None)
+    return wanted or min(able, key=lambda who: (state.chance_at.get(who, 0), who in state.spoke), default=USER)
 
 
 def next_agent(header: Header, state: State, after: str) -> str:
@@ -81,5 +87,5 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
         return owing
     if header.rules.order != "parallel" and state.asker and header.agent(state.asker):
         return (state.asker,)
-    named = following(header, replace(state, failed=frozenset(), queue=()), state.last_agent)
+    named = following(header, replace(state, failed=frozenset(), queue=(), escalated="", judged=()), state.last_agent)
     return named if USER not in named else (speakers(header) or (header.agents[0].id,))[:1]

@@ -8,15 +8,15 @@ Who abstains counts for the quorum alone; who is absent counts for nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol import ballots
-from dialogd.protocol.model import USER, Entry, Header
+from dialogd.protocol.model import USER, Entry, Header, Mark
 from dialogd.protocol.roster import judge, moderator, voters, weight
 from dialogd.protocol.state import Ballot, Decision, Poll, Proposal, State
 
-_ROUNDING = 1e-9  # three thirds are a whole
+_ROUNDING = 1 - 1e-9  # three thirds are a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ def tally(header: Header, poll: Poll) -> Tally:
     cast = {ballot.agent for ballot in poll.ballots}
     everybody = voters(header)
     yes, no = weight(header, names["approve"]), weight(header, names["reject"])
-    is_quorate = weight(header, cast) >= header.rules.quorum * weight(header, everybody) - _ROUNDING
-    enough = yes + no > 0 and yes >= header.rules.threshold * (yes + no) - _ROUNDING
+    is_quorate = weight(header, cast) >= header.rules.quorum * weight(header, everybody) * _ROUNDING
+    enough = yes + no > 0 and yes >= header.rules.threshold * (yes + no) * _ROUNDING
     return Tally(
         approve=names["approve"],
         reject=names["reject"],
@@ -60,10 +60,13 @@ def tally(header: Header, poll: Poll) -> Tally:
     )
 
 
-def is_closed(header: Header, poll: Poll) -> bool:
-    """True when everybody has voted or had the chance to, or when the missing votes cannot change the outcome."""
+def is_closed(header: Header, poll: Poll, failed: Collection[str] = ()) -> bool:
+    """True when everybody has voted or had the chance to, or when the missing votes cannot change the outcome.
+
+    Agents that `failed` are passed over here as everywhere: nobody waits for their votes, which stay absent.
+    """
     missing = [who for who in voters(header) if all(ballot.agent != who for ballot in poll.ballots)]
-    if all(who in poll.heard for who in missing):
+    if all(who in poll.heard or who in failed for who in missing) and (poll.heard or poll.ballots):
         return True
     cases = (poll, _if(poll, missing, "approve"), _if(poll, missing, "reject"))
     return bool(poll.ballots) and len({tally(header, case).is_approved for case in cases}) == 1
@@ -113,7 +116,7 @@ def decided(header: Header, state: State, entry: Entry) -> State:
     failed_before = state.failed_votes
     for mark in entry.all("DECISION"):
         outcome, method, evidence, reason = (*mark.fields, "", "", "", "")[:4]
-        if mark.ref and any(d.ref == mark.ref and d.outcome == "approved" for d in state.decisions):
+        if mark.ref and any(d.ref == mark.ref and d.is_final for d in state.decisions):
             continue
         failed = method == "vote" and outcome != "approved"
         state = state.but(
@@ -121,43 +124,50 @@ def decided(header: Header, state: State, entry: Entry) -> State:
             polls=tuple(poll for poll in state.polls if poll.ref != mark.ref),
             failed_votes=failed_before + 1 if failed else 0,
         )
-        if state.standing is not None and state.standing.proposal.ref == mark.ref and entry.turn is not None:
+        is_settled = entry.turn is not None and method != "decide"
+        if is_settled and state.standing is not None and state.standing.proposal.ref == mark.ref:
             state = state.but(standing=None)
     return state
 
 
 def escalated(header: Header, state: State, entry: Entry) -> State:
     """The state with who has to decide what the others could not: the moderator, then the person."""
-    if state.escalated == entry.by:
+    if header.rules.is_plain:
+        return state
+    if state.escalated == entry.by and _asked(entry) >= state.escalated_at:
         state = state.but(escalated="", escalation="")
     mark = entry.mark("ESCALATE")
     if mark is None:
         return state
     above = moderator(header)
-    who = above if above and above != entry.by and above not in state.failed else USER
-    return state.but(escalated=who, escalation=mark.value, failed_votes=0)
+    can = above != entry.by or above in (entry.turn or ())  # its own turn may be the one that reached the limit
+    who = above if above and can and above not in state.failed else USER
+    return state.but(escalated=who, escalation=mark.value, escalated_at=state.number, failed_votes=0)
+
+
+def positioned(header: Header, state: State) -> tuple[str, ...]:
+    """The agents whose position a judge can choose: those that have spoken."""
+    return tuple(agent.id for agent in header.agents if agent.id in state.spoke_at and agent.id != judge(header))
+
+
+def _asked(entry: Entry) -> int:
+    """The turn after which this one was asked for."""
+    return int(entry.frame.re.split(".")[0] or 0) if entry.frame is not None else entry.number
 
 
 def judged(header: Header, state: State, entry: Entry) -> State:
-    """The state with the judge's answer: whose position, or `none`; "" where it says nothing clear."""
+    """The state with the judge's answer: whose position, or `none`; "" where it says nothing clear.
+
+    What others say after it makes it old: both answers are about the same positions.
+    """
     if entry.by != judge(header):
-        return state
-    mark = entry.mark("DECIDE")
-    answer = ballots.pick(mark, [agent.id for agent in header.agents if agent.id != entry.by]) if mark else None
+        return state.but(judged=()) if state.judged else state
+    answer = picked(entry.all("DECIDE"), positioned(header, state))
     return state.but(judged=(*state.judged, answer or ("", "")))
 
 
-def reviewed(state: State, entry: Entry) -> State:
-    """The state with the findings of a review: those that block, until the agent that raised them is content."""
-    for mark in entry.all("KIND"):
-        kind, *fields = mark.fields
-        if kind == "FINDING":
-            number = state.findings + 1
-            blocks = fields[:1] and fields[0].casefold() in ("blocking", "blocker", "critical")
-            more = ((number, entry.by),) if blocks else ()
-            state = state.but(findings=number, blocking=(*state.blocking, *more))
-        elif kind == "RESOLVED" and fields:
-            digits = "".join(c for c in fields[0] if c.isdecimal())
-            kept = tuple(open_ for open_ in state.blocking if (str(open_[0]), open_[1]) != (digits, entry.by))
-            state = state.but(blocking=kept)
-    return state
+def picked(marks: Iterable[Mark], ids: Sequence[str]) -> tuple[str, str] | None:
+    """Whose position the DECIDE marks of one reply pick, and why; None where none does, or they differ."""
+    answers = [ballots.pick(mark, ids) for mark in marks if mark.name == "DECIDE"]
+    first = answers[0] if answers else None
+    return first if first and all(answer and answer[0] == first[0] for answer in answers) else None

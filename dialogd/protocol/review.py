@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from dialogd.protocol.model import Condition, Entry, Mark
+from dialogd.protocol.model import Condition, Entry
+from dialogd.protocol.reviewing import BLOCKING, kind_fields, severity
 from dialogd.protocol.state import Dialog
 
-BLOCKING = frozenset({"blocking", "blocker", "critical"})
 PARTS = ("code quality", "test coverage", "security", "documentation", "acceptance criteria")
 _PART = re.compile(r"(.+?)[ :=]+([0-9]{1,3})(?:\.[0-9]+)?(?: ?(?:/ ?100|%))?")
 _NUMBER = re.compile(r"\D*([0-9]{1,6})\b.*")
@@ -40,7 +40,7 @@ class Finding:
     @property
     def blocks(self) -> bool:
         """True while it stands in the way of an approval."""
-        return self.severity.casefold() in BLOCKING and not self.resolved_in
+        return severity(self.severity) in BLOCKING and not self.resolved_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +88,8 @@ def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]
         if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED) or not entry.is_turn:
             continue
         for mark in entry.all("KIND"):
-            kind, *fields = _split(mark)
+            kind, *fields = kind_fields(mark)
             yield entry, kind.upper(), tuple(fields)
-
-
-def _split(mark: Mark) -> tuple[str, ...]:
-    """The fields, also where one is empty and its blank was trimmed."""
-    return tuple(part.strip() for part in mark.value.split("|"))
 
 
 def _six(fields: tuple[str, ...]) -> tuple[str, str, str, str, str, str]:

@@ -36,8 +36,8 @@ def spoken(header: Header, state: State, entry: Entry) -> State:
         passed=state.passed | {who} if entry.mark("PASS") and not made else state.passed - {who},
         cited=_cited(state, entry) if made and header.rules.board is not None else state.cited,
         queue=_others(state.queue, who),
-        is_tested=state.is_tested or bool(state.red_team),
-        red_team="",
+        is_tested=state.is_tested or bool(state.red_team and made),
+        red_team="" if made else state.red_team,
     )
     return over(header, _queued(header, state, entry), who)
 
@@ -45,6 +45,7 @@ def spoken(header: Header, state: State, entry: Entry) -> State:
 def over(header: Header, state: State, who: str) -> State:
     """The state once `who` has had its chance in this round: by a turn, or by being passed over."""
     spoke = state.spoke | {who}
+    state = state.but(chance_at=MappingProxyType({**state.chance_at, who: state.number}))
     able = frozenset(speakers(header)) - state.failed
     if not able or not able <= spoke:
         return state.but(spoke=spoke, is_quiet=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from reprlib import repr as shown
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -119,7 +120,7 @@ class _Reader:
             return default
         try:
             return read(table[key])
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, OverflowError) as error:
             self.warnings.append(f"header: Setup: {where}{key}: {error}; using the default")
             return default
 
@@ -215,7 +216,7 @@ def _one_of(known: Sequence[str] | Mapping[str, str]) -> Callable[[Any], str]:
         text = _text(value).casefold()
         if text not in known:
             names = known.values() if isinstance(known, Mapping) else known
-            raise ValueError(f"{value!r} is none of {', '.join(names)}")
+            raise ValueError(f"{shown(value)} is none of {', '.join(names)}")
         return known[text] if isinstance(known, Mapping) else text
 
     return read
@@ -223,32 +224,32 @@ def _one_of(known: Sequence[str] | Mapping[str, str]) -> Callable[[Any], str]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{shown(value)} is no text")
     return " ".join(value.split())
 
 
 def _texts(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list of texts")
+        raise TypeError(f"{shown(value)} is no list of texts")
     return tuple(map(_text, value))
 
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise TypeError(f"{value!r} is neither true nor false")
+        raise TypeError(f"{shown(value)} is neither true nor false")
     return value
 
 
 def _integer(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{shown(value)} is no whole number")
     return value
 
 
 def _count(value: Any) -> int:
     number = _integer(value)
     if not 0 <= number <= 1_000_000:
-        raise ValueError(f"{value!r} is not from 0 to 1,000,000")
+        raise ValueError(f"{shown(value)} is not from 0 to 1,000,000")
     return number
 
 
@@ -258,21 +259,21 @@ def _seconds(value: Any) -> float | None:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r} is no number")
+        raise TypeError(f"{shown(value)} is no number")
     return float(value)
 
 
 def _part(value: Any) -> float:
     number = _number(value)
     if not 0 < number <= 1:
-        raise ValueError(f"{value!r} is not above 0 and up to 1")
+        raise ValueError(f"{shown(value)} is not above 0 and up to 1")
     return number
 
 
 def _weight(value: Any) -> float:
     number = _number(value)
     if not 0 < number <= 1000:
-        raise ValueError(f"{value!r} is not above 0 and up to 1000")
+        raise ValueError(f"{shown(value)} is not above 0 and up to 1000")
     return number
 
 
@@ -293,6 +294,6 @@ def _phases(value: Any) -> tuple[Phase, ...]:
             raise ValueError("a phase has no name")
         rounds = _integer(item.get("rounds", 1))
         if rounds < 1:
-            raise ValueError(f"the phase {item['name']!r} has {rounds} rounds")
+            raise ValueError(f"the phase {shown(item['name'])} has {rounds} rounds")
         phases.append(Phase(_text(item["name"]), _text(item.get("description", "")), rounds))
     return tuple(phases)

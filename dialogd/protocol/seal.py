@@ -33,7 +33,7 @@ def sealed_text(body: str, marks: Iterable[Mark]) -> str:
         for mark in marks
         if mark.name not in _LEFT_OUT and Who.AGENT in MARKS[mark.name].who
     ]
-    return "\n\n".join(part for part in (own_words(body), "\n".join(lines)) if part)
+    return "\n\n".join(part for part in (body.strip("\n"), "\n".join(lines)) if part)
 
 
 def seal(nonce: str, text: str) -> str:

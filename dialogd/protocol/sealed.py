@@ -64,7 +64,9 @@ def _checked(
     agent, re = _debt(note)
     answer = next((turn for index, turn in turns if index > at and _debt(turn) == (agent, re)), None)
     status, why = ("replaced", "it was sealed once more") if not is_last else _status(dialog, note, sha, answer)
-    earlier = [turn for index, turn in turns if index < at and turn.frame and turn.frame.re == re]
+    asked = next((e for e in dialog.entries if e.id == re), None)
+    since = asked.start if asked is not None else 0
+    earlier = [turn for index, turn in turns if index < at and turn.start > since]
     if status == "fits":
         why = _order(note, answer, earlier)
     return SealedAnswer(

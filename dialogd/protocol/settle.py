@@ -96,13 +96,17 @@ def counted(dialog: Dialog, me: str, after: State) -> Iterator[Mark]:
         return
     failed = False
     for poll in after.polls:
-        if not (is_closed(header, poll) or (is_last and poll.ballots)):
+        if not (is_closed(header, poll, after.failed) or (is_last and poll.ballots)):
             continue
         count = tally(header, poll)
         if count.is_approved:
             held = _held(dialog, after, poll.ref, is_last=is_last)
             if held is not None:
-                yield from held if poll.ref not in {p.ref for p in dialog.state.polls if is_closed(header, p)} else ()
+                yield from (
+                    held
+                    if poll.ref not in {p.ref for p in dialog.state.polls if is_closed(header, p, dialog.state.failed)}
+                    else ()
+                )
                 continue
             why = f"at least {header.rules.threshold:.0%} for it"
             yield _of_vote(header, poll.ref, "approved", count.evidence, why)
@@ -136,7 +140,8 @@ def _deciders(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> I
         if choice is None or choice.ref in done or not rules.role(me).may("DECIDE", "MODERATE"):
             continue
         done.add(choice.ref)
-        held = _held(dialog, after, choice.ref, is_last=True) if may_end and choice.choice == "approve" else None
+        counts = may_end or (rules.review and after.blocking)
+        held = _held(dialog, after, choice.ref, is_last=True) if counts and choice.choice == "approve" else None
         if held is not None:
             yield from held
             continue

@@ -81,6 +81,11 @@ class Decision:
     reason: str
     entry: str
 
+    @property
+    def is_final(self) -> bool:
+        """True when nobody decides it again: it was approved, or an agent that may has rejected it."""
+        return self.outcome == "approved" or self.method in ("moderator", "decide")
+
 
 @dataclass(frozen=True, slots=True)
 class Seal:
@@ -146,6 +151,7 @@ class State:
     is_quiet: bool = False  # the last complete round was one of passes
     turns_of: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # each agent's since reopening
     spoke_at: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # each agent's last turn
+    chance_at: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # turn or passed over: after it
     queue: tuple[str, ...] = ()  # who was given, or asked for, the word, where the order is free
     # Ways to a decision.
     contributed: int = 0  # typed contributions since the last reopening
@@ -156,6 +162,7 @@ class State:
     failed_votes: int = 0  # since the last decision that was not a failed vote
     escalated: str = ""  # who is to decide what the others could not: an agent, or USER
     escalation: str = ""  # why
+    escalated_at: int = 0  # the turn in which it was
     red_team: str = ""  # the proposal that the next turn is to argue against
     is_tested: bool = False  # a red-team turn was taken
     seals: tuple[Seal, ...] = ()  # of open debts
@@ -172,6 +179,12 @@ class State:
         for name, value in changes.items():
             values[_PLACES[name]] = value
         return State(*values)
+
+    def is_asked_to_decide(self, agent: str) -> bool:
+        """True when `agent` is to decide what the others could not, and was asked for its turn since."""
+        debt = self.debt(agent)
+        asked = int(debt.re.split(".")[0] or 0) if debt else 0
+        return self.escalated == agent and asked >= self.escalated_at
 
     def seal(self, agent: str) -> Seal | None:
         """The seal of that agent's answer to an open debt, or None."""

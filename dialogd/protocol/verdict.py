@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.protocol.admit import admitted, claims_consensus, missing
+from dialogd.protocol.admit import MOST_REFUSALS, admitted, claims_consensus, shown
 from dialogd.protocol.consent import next_ref, refers_to
 from dialogd.protocol.fold import fold
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, same_text
+from dialogd.protocol.missing import missing
 from dialogd.protocol.model import USER, Condition, Entry, Frame, Mark
 from dialogd.protocol.onward import onward
 from dialogd.protocol.roster import judge, voters
@@ -51,7 +52,7 @@ def unclear(dialog: Dialog, me: str, reply: Reply) -> str:
             f"An agreed text is never cut, and yours has over {limit} characters. Send the reply again, shorter."
         )
     _, refused = admitted(dialog, me, reply)
-    again = [f"[{refusal.said}] does not count: {refusal.why}." for refusal in refused]
+    again = [f"[{refusal.said}] does not count: {refusal.why}." for refusal in refused[:MOST_REFUSALS]]
     again += missing(dialog, me, reply) if not dialog.header.rules.is_plain else ()
     questions += [*again, "Send the whole reply again, with this put right."] if again else []
     return " ".join(questions)
@@ -61,7 +62,7 @@ def rule(dialog: Dialog, me: str, reply: Reply) -> Ruling:
     """What `reply` by `me` comes to in `dialog` as it stands now. Pure; called again if the dialog has moved on."""
     header, before = dialog.header, dialog.state
     reply, refused = admitted(dialog, me, reply)
-    marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *(refusal.as_mark() for refusal in refused)]
+    marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *shown(refused)]
     after = _after(dialog, me, reply, marks)
     found = settled(dialog, me, after, marks)
     if found:
@@ -70,14 +71,14 @@ def rule(dialog: Dialog, me: str, reply: Reply) -> Ruling:
     outcome, why = end_of(header, found)
     if outcome:
         return Ruling(tuple(marks), None, outcome, why)
-    if reply.has("DEADLOCK") and _all_call_it(dialog, {*before.deadlock, me}):
-        if judge(header) and judge(header) not in before.failed:
+    if reply.has("DEADLOCK") and not _is_first(dialog, me) and _all_call_it(dialog, {*before.deadlock, me}):
+        if judge(header) and judge(header) not in before.failed and after.counted < after.limits.max_turns:
             return Ruling(tuple(marks), (judge(header),))
         without = tuple(mark for mark in marks if mark.name != "DEADLOCK")
         return Ruling(without, None, "DEADLOCK", f"deadlock, called by {', '.join((*before.deadlock, me))}")
     if me != USER and _waits_for_person(dialog, reply):
         after = replace(after, question=after.question or "asked")
-    step = onward(header, before, after, me, is_decided=any(mark.name == "DECISION" for mark in found))
+    step = onward(header, before, after, me, is_decided=_decides(found))
     return Ruling((*marks, *step.marks), step.turn, step.outcome, step.why)
 
 
@@ -134,6 +135,17 @@ def _consensus(dialog: Dialog, me: str, reply: Reply) -> list[Mark]:
         return []
     proposals = sum(mark.name == "PROPOSAL" for mark in reply.marks)
     return [Mark("CONSENSUS_PROPOSED", digest(text), f"P{int(next_ref(state)[1:]) + proposals}")]
+
+
+def _decides(found: Sequence[Mark]) -> bool:
+    """True when one of these is a decision of the agent itself, not a count of votes."""
+    return any(mark.name == "DECISION" and mark.fields[1:2] in (("moderator",), ("decide",)) for mark in found)
+
+
+def _is_first(dialog: Dialog, me: str) -> bool:
+    """True when `me` gives a first answer that it had sealed: those decide nothing."""
+    debt = dialog.state.debt(me)
+    return dialog.header.rules.sealed and debt is not None and debt.is_ready
 
 
 def _all_call_it(dialog: Dialog, who: set[str]) -> bool:

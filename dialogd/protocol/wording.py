@@ -68,7 +68,8 @@ _AT_START = re.compile(
     re.I,
 )
 _ANYWHERE = re.compile(
-    r"\b(?:but (?:only|if|not|first|with|without|please|must|needs?)|only (?:if|when|after|once|with|under)"
+    r"\bexcept(?:ing)?\b|\ball but\b|\bI (?:do not|don['’]t|cannot|can['’]t) (?:agree|accept|approve|sign)\b"
+    r"|\b(?:but (?:only|if|not|first|with|without|please|must|needs?)|only (?:if|when|after|once|with|under)"
     r"|provided (?:that|we|it|they|the|you|this)|providing that|(?:on|under) (?:the )?condition\b|on one condition"
     r"|condition(?:al|ed|ally) (?:on|upon)|(?:as|so) long as|subject to|contingent|unless"
     r"|with the (?:proviso|caveat|condition|exception)|if and only if|assuming (?:that|we|it|the))"

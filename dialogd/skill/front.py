@@ -23,7 +23,8 @@ _BLOCK = re.compile(r"[>|][-+]?[0-9]?")
 _COMMENT = re.compile(r"(?:^|[ \t])#.*$")
 _QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*')[ \t]*(?:#.*)?""")
 _PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,]*)\s*(?:,|$)""")
-_PAIR = re.compile(r"""\s*["']?([^,:"']+)["']?:\s*("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,]*)\s*(?:,|$)""")
+_PIECE = re.compile(r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,"'])+""")  # between commas outside quotes
+_PAIR = re.compile(r"""["']?([^,:"']+)["']?:(.*)""", re.S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,8 @@ def scalar(text: str) -> str:
 
 def _inline(text: str) -> Value:
     inside = _COMMENT.sub("", text).strip().removeprefix("{").removesuffix("}")
-    return _table(f"{match[1]}: {match[2]}" for match in _PAIR.finditer(inside)) or text
+    parts = (_PAIR.fullmatch(piece[0].strip()) for piece in _PIECE.finditer(inside))
+    return _table(f"{match[1].strip()}: {match[2].strip()}" for match in parts if match) or text
 
 
 def _list(text: str) -> tuple[str, ...]:

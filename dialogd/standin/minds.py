@@ -14,6 +14,7 @@ _ME = re.compile(r"^You are ([A-Za-z][\w-]*)\b[^\n]*\bdialog\b", re.M)
 _NOW = re.compile(r"^# (?:Your turn|One question back)$", re.M)
 _NUMBER = re.compile(r"^This is turn (\d+)\b", re.M)
 _WAITS = re.compile(r"^The text (P\d+) waits for your signature", re.M)
+_POLL = re.compile(r"^The proposal (P\d+) waits for your vote", re.M)
 _TOPIC = re.compile(r"^\*\*Topic:\*\*[ \t]*(.+)$", re.M)
 _ENTRY = re.compile(r"^## (Turn \d+|Note), by ([^\n]+)\n\n(~{3,})text\n(.*?)\n\3$", re.M | re.S)
 _YOU = " (you)"
@@ -30,12 +31,13 @@ _POINTS = (
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a mind finds in a request: who it is, the turn, the text that waits for it, and who wrote what."""
+    """What a mind finds in a request: who it is, the turn, what waits for its signature or vote, and who wrote what."""
 
     me: str
     turn: int
     topic: str
     waits: str
+    polls: tuple[str, ...]
     turns: tuple[tuple[str, str], ...]  # (by, text), oldest first; the agent itself by its id, the person as `USER`
 
     def last_with(self, mark: str) -> int:
@@ -58,6 +60,7 @@ def look(seen: Seen) -> Scene | None:
         int(number[1]) if number else len(turns) + 1,
         topic[1].strip() if topic else "the question",
         waits[1] if waits else "",
+        tuple(_POLL.findall(asked)),
         turns,
     )
 
@@ -73,12 +76,14 @@ def _turns(role: str, said: str, me: str) -> Iterator[tuple[str, str]]:
 
 
 def consensus(seen: Seen) -> Say:
-    """Propose, object once, write a text to sign, sign; whichever the dialog needs next."""
+    """Propose, object once, write a text to sign, sign, vote; whichever the dialog needs next."""
     scene = look(seen)
     if scene is None:
         return Say("Noted.")
     if scene.waits:
         return Say(_signature(scene))
+    if scene.polls:
+        return Say(_votes(scene))
     lead, objection, text = (scene.last_with(mark) for mark in ("PROPOSAL", "OBJECTION", "CONSENSUS_PROPOSED"))
     if lead < 0 and text < 0:
         return Say(_proposal(scene))
@@ -106,6 +111,12 @@ def _by(label: str, me: str) -> str:
     if label.startswith(_PERSON):
         return "USER"
     return me if label.endswith(_YOU) else label.split(" ", maxsplit=1)[0]
+
+
+def _votes(scene: Scene) -> str:
+    first, *others = scene.polls
+    lines = [f"[VOTE: {first} approve | it can be undone]", *(f"[VOTE: {ref} abstain]" for ref in others)]
+    return "I have read them as if I had to run them.\n\n" + "\n".join(lines) + "\n[RESERVATION: nobody has tried it]"
 
 
 def _proposal(scene: Scene) -> str:

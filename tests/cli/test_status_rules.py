@@ -61,7 +61,7 @@ def test_status_of_a_council_shows_its_way_to_a_decision(dialogd: Commands) -> N
     assert (text.code, text.err, facts.err) == (0, "", "")
     for row in (
         "  state    waiting (streaming: post, read, vote, stop)",
-        "  rules    council: order round-robin; verdict vote, by vote (threshold 75%, quorum 50%)",
+        "  rules    council: order round-robin; verdict vote, threshold 75%, quorum 50%",
         "  round    1 of 5; phase 1 of 2, DISCOVERY: what there is",
         "  vote     P1: B approve; not yet: A, C",
     ):
@@ -133,7 +133,7 @@ def test_the_phase_follows_the_rounds(rounds: int, name: str) -> None:
 
 VERDICTS = {
     "mutual": ((), "order free; verdict mutual, all sign the same text"),
-    "vote": (('verdict = "vote"',), "order free; verdict vote, by vote (threshold 67%, quorum 67%)"),
+    "vote": (('verdict = "vote"',), "order free; verdict vote, threshold 67%, quorum 67%"),
     "moderator": (('verdict = "moderator"',), "order free; verdict moderator, the moderator decides"),
     "judge": (('verdict = "judge"', 'judge = "C"'), "order free; verdict judge, C judges"),
     "no-judge": (('verdict = "judge"',), "order free; verdict judge, nobody judges"),

@@ -51,3 +51,6 @@ def test_a_council_in_rounds_comes_to_the_same_decision(dialogd: Commands) -> No
     assert sorted(body for _, body, *_ in map(said, dialog.turns)) == sorted(
         body for _, body, *_ in map(said, golden.turns)
     )
+    approved = next(p.text for p in dialog.state.proposals if p.ref == "P1")
+    assert f"\ntext   P1: {approved}\nfile   " in dialogd.output  # what was decided, not only its number
+    assert "A (Engineer): rehearsal" in dialogd.output

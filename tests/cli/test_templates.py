@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 from dialogd.protocol.grammar import parse
@@ -52,6 +56,19 @@ def put(dialogd: Commands, name: str, text: str) -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file
+
+
+def test_the_list_fits_the_terminal_and_stays_a_line_each_elsewhere(dialogd: Commands) -> None:
+    """What is too wide stands below, indented; a pipe gets one line for each template."""
+    ours, theirs = pty.openpty()
+    words, environment = [sys.executable, "-m", "dialogd", "templates"], {**dialogd.environment, "COLUMNS": "100"}
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        subprocess.run(words, env=environment, cwd=dialogd.folder, stdout=theirs, check=True, timeout=30)
+        rows = terminal.read(16000).decode().splitlines()
+    os.close(theirs)
+    assert max(map(len, rows)) <= 100
+    assert any(row.startswith("    Three positions on an architecture") for row in rows)
+    assert len(dialogd("templates").out.splitlines()) == ROWS + 1
 
 
 def test_the_list_says_what_each_template_is_and_where_it_lies(dialogd: Commands) -> None:

@@ -209,4 +209,5 @@ def test_a_text_that_was_not_sealed_is_found_in_a_sound_file(dialogd: Commands) 
     done = dialogd("verify")
     assert done.code == 1
     assert "sealed answer of A to turn 1: broken: the text in turn 2 does not fit its seal: sealed " in done.out
-    assert done.out.endswith("4 entries, no problems, none missing\n")
+    changed = "what was agreed, sealed or kept was changed since: see above"
+    assert done.out.endswith(f"4 entries, no problems, none missing; {changed}\n")

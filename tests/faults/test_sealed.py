@@ -123,3 +123,20 @@ def test_a_seat_whose_tools_could_read_files_says_so(cast: Cast) -> None:
     fields = {entry.by: entry.mark("SEALED") for entry in entries(pair) if entry.mark("SEALED")}
     assert {who: mark.fields[1:] for who, mark in fields.items() if mark} == {"A": ("could read files",), "B": ()}
     assert_opened(pair)
+
+
+def test_who_is_left_alone_in_the_round_answers_without_a_seal(cast: Cast, tmp_path: Path) -> None:
+    """A fails while B writes: there is nobody left to hide it from, and B's turn claims to open no seal."""
+    go = tmp_path / "go"
+    failing = shlex.join(["sh", "-c", "cat >/dev/null; exit 3"])
+    pair = cast(command={"A": failing, "B": waiting("answer-of-B", go)})
+    pair.start()
+    pair.begin("What now?", turn="A, B", setup=SETUP, max_rounds=1)
+    pair.notify()
+    pair.until(lambda: any(entry.mark("AGENT_ERROR") for entry in entries(pair)), "A's error")
+    go.touch()
+    pair.until(lambda: pair.outcome, "the end")
+    turn = next(entry for entry in entries(pair) if entry.is_turn)
+    assert turn.by == "B"
+    assert turn.frame is not None
+    assert turn.frame.nonce == ""

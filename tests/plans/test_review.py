@@ -9,6 +9,7 @@ from dialogd.plan.page import markdown
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.review import PARTS, findings, score
 from dialogd.protocol.state import Dialog
+from dialogd.testing.room import Room, opening
 from tests.plans.scenes import review
 
 FULL = "code quality 80 | test coverage 70 | security 30 | documentation 60 | acceptance criteria 80"
@@ -64,6 +65,28 @@ def test_only_who_raised_a_finding_resolves_it() -> None:
     dialog = said("[KIND: FINDING | blocking | security | a.py | 1 | x | y]", "[KIND: RESOLVED | 1 | it is fine]")
     assert [f.blocks for f in findings(dialog)] == [True]
     assert "finding 1 blocks: x" in markdown(draw_up(dialog)).partition("\n---\n")[0]
+
+
+def test_a_finding_that_blocks_nothing_is_still_open() -> None:
+    """By its number, on the first screen; one that was resolved is not."""
+    dialog = said(
+        "[KIND: FINDING | minor | style | a.py | 1 | x | y]\n[KIND: FINDING | note | style | a.py | 2 | x | y]", "Yes."
+    )
+    top = markdown(draw_up(dialog)).partition("\n---\n")[0]
+    assert "- **Not resolved, and blocking nothing:** findings 1 and 2, listed below" in top
+    mended = said("[KIND: FINDING | minor | style | a.py | 1 | x | y]", "Done.", "[KIND: RESOLVED | 1 | seen]")
+    assert "Not resolved" not in markdown(draw_up(mended))
+
+
+def test_a_finding_is_no_choice() -> None:
+    """Reviewers that saw the same are not said to have voted for it."""
+    more = '## Setup\n\n```toml\nreview = true\nverdict = "vote"\n[messages]\nFINDING = "a finding"\n```'
+    found = "[FINDING: minor | style | a.py | 1 | x | y]"
+    room = Room(opening("A", "B", keys=["Max Turns: 3"], more=more), A=[found], B=[found])
+    room.run()
+    worth = draw_up(room.dialog).worth
+    assert worth.comparisons == ()
+    assert worth.why == "the first answer of A (turn 2) and B (turn 3) names no choice by a mark"
 
 
 def test_the_score_is_the_mean_of_its_five_parts() -> None:

@@ -64,6 +64,28 @@ def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
     assert set(dialog.state.spent) == {"A", "B"}
 
 
+def test_two_models_hold_a_council(tmp_path: Path) -> None:
+    """Sealed first answers, then votes with reservations: asked as models are asked, they decide by the rule."""
+    setup = 'order = "parallel"\nverdict = "vote"\nsealed = true\nobjections = true'
+    with (
+        StandIn(consensus) as server,
+        Pair(tmp_path, backend={"A": "anthropic", "B": "grok"}, environment=services(server)) as pair,
+    ):
+        pair.start()
+        pair.begin(TOPIC, turn="A, B", setup=setup)
+        pair.notify()
+        pair.until(lambda: pair.outcome, "the end", seconds=40)
+        assert pair.outcome == "DECIDED"
+        dialog = pair.dialog()
+    assert dialog is not None
+    first = [entry for entry in dialog.entries if entry.frame and entry.frame.re == "1"]
+    assert [bool(entry.mark("SEALED")) for entry in first] == [True, True, False, False]
+    (decision,) = [d for d in dialog.state.decisions if d.outcome == "approved"]
+    assert (decision.ref, decision.method) == ("P1", "vote")
+    assert all(entry.mark("RESERVATION") for entry in dialog.turns if entry.mark("VOTE"))
+    assert len([call for call in server.calls if "messages" in call.path or "completions" in call.path]) == 4
+
+
 def test_three_of_three_houses_agree(tmp_path: Path) -> None:
     """Consensus among three needs all three."""
     backends = {"A": "anthropic", "B": "grok", "C": "rehearsal"}

@@ -1,0 +1,155 @@
+"""What counts and what does not, at the very edge of each rule."""
+
+from __future__ import annotations
+
+from dialogd.testing.room import Room, opening
+
+TEXT = "## Consensus Summary\nPostgres.\n[CONSENSUS_REACHED]"
+
+
+def room(ids: str, setup: str, *keys: str, turn: str = "") -> Room:
+    """A room of these agents (`AB`) with that Setup and header lines."""
+    return Room(opening(*ids, turn=turn, keys=keys, more=f"## Setup\n\n```toml\n{setup}\n```" if setup else ""))
+
+
+def speak(here: Room, *lines: tuple[str, str]) -> None:
+    """Let agents take their turns, one after another, with these words."""
+    for who, text in lines:
+        here.thinks(who)
+        assert here.answers(who, text) is not None, f"{who} comes too late"
+
+
+def ended(here: Room) -> str:
+    """The outcome's name; "" while it goes on."""
+    outcome = here.dialog.state.outcome
+    return outcome.name if outcome else ""
+
+
+def refused(here: Room) -> list[str]:
+    """What did not count, in the whole dialog."""
+    return [mark.value for entry in here.dialog.entries for mark in entry.all("REFUSED")]
+
+
+def test_votes_that_fail_in_one_turn_are_one_failed_vote() -> None:
+    """A council's three texts without a majority are one ballot."""
+    here = room("AB", 'verdict = "vote"')
+    speak(here, ("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"))
+    speak(here, ("B", "[VOTE: P1 reject | no]\n[VOTE: P2 reject | no]"))
+    assert len(here.dialog.state.decisions) == 2
+    assert here.dialog.state.failed_votes == 1
+
+
+def test_a_vote_stands_until_its_agent_votes_anew() -> None:
+    """Saying something else takes nothing back."""
+    here = room("ABC", 'verdict = "vote"\norder = "free"')
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]\n[TO: A]"), ("A", "[TO: B]"))
+    speak(here, ("B", "And it is there."))
+    assert [ballot.choice for ballot in here.dialog.state.polls[0].ballots] == ["approve"]
+
+
+def test_one_agent_alone_approves_nothing() -> None:
+    """Two that abstain bring the quorum, and no second yes."""
+    here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[VOTE: P1 abstain]"))
+    speak(here, ("A", "[VOTE: P1 abstain]"))
+    assert [found.outcome for found in here.dialog.state.decisions] == ["rejected"]
+
+
+def test_at_the_limit_votes_count_although_the_round_is_not_over() -> None:
+    """Nobody will be heard any more: what was cast is what there is."""
+    here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Max Turns: 6", turn="A, B, C")
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
+    speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
+    assert ended(here) == "DECIDED"
+
+
+def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once() -> None:
+    """The first exchange is the one in which they could read each other."""
+    here = room("AB", "sealed = true\nred_team = true", turn="A, B")
+    for who in "AB":
+        here.thinks(who)
+        here.answers(who, "Postgres.")
+    here.step("A")
+    here.step("B")
+    speak(here, ("A", TEXT), ("B", "[AGREE: P1 | yes]"))
+    assert here.dialog.state.red_team == "P1"
+    assert ended(here) == ""
+
+
+def test_as_many_contributions_as_an_end_needs_are_enough() -> None:
+    """Two where two are needed."""
+    here = room("AB", "[board]\nminimum_contributions = 2")
+    speak(here, ("A", TEXT), ("B", "Yes.\n[AGREE: P1 | yes]"))
+    assert ended(here) == "CONSENSUS_REACHED"
+
+
+def test_the_first_of_two_decisions_on_a_proposal_counts() -> None:
+    """Rejected by who may decide, it is not approved later; both in one reply decide nothing."""
+    here = room("ABS", '[roles.S]\nrole = "synthesizer"')
+    speak(here, ("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"), ("B", "Well."))
+    speak(here, ("S", "[DECIDE: P1 reject | no]\n[DECIDE: P2 approve | fine]\n[DECIDE: P2 reject | or not]"))
+    speak(here, ("A", "Well."), ("B", "Well."), ("S", "[DECIDE: P1 approve | after all]"))
+    decided = [(d.ref, d.outcome) for d in here.dialog.state.decisions]
+    assert decided == [("P1", "rejected")]
+
+
+def test_nothing_goes_beyond_the_limit_of_turns() -> None:
+    """Not even the judge, whose word comes last elsewhere."""
+    here = room("ABJ", 'verdict = "judge"\njudge = "J"', "Max Turns: 3", "Max Rounds: 1")
+    speak(here, ("A", "Postgres."), ("B", "Redis."))
+    assert ended(here) == "MAX_TURNS_REACHED"
+
+
+def test_a_plain_dialog_is_not_closed_by_passes() -> None:
+    """Everything new is off where the header does not ask for it."""
+    here = room("AB", "")
+    speak(here, ("A", "[PASS]"), ("B", "[PASS]"))
+    assert here.dialog.state.owing == ("A",)
+
+
+def test_one_that_passes_makes_no_round_of_passes() -> None:
+    """All of them have to."""
+    here = room("AB", 'order = "round-robin"')
+    speak(here, ("A", "[PASS]"), ("B", "Redis is one more thing to run."))
+    assert here.dialog.state.owing == ("A",)
+
+
+def test_a_deadlock_needs_both_its_crux_and_its_experiment() -> None:
+    """Where one is missing the agent is asked back."""
+    here = room("AB", 'order = "round-robin"')
+    speak(here, ("A", "[DEADLOCK]\n[CRUX: load]"), ("B", "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"))
+    assert [who for who, _ in here.questions] == ["A"]
+
+
+def test_a_moderator_may_hand_the_word_on_in_any_order() -> None:
+    """Others may not, where the order is not free."""
+    here = room("AM", 'order = "round-robin"\n[roles.M]\nrole = "moderator"')
+    speak(here, ("A", "[TO: M]"), ("M", "[TO: A]"))
+    assert [said.split(" ")[0] for said in refused(here)] == ["TO"]
+
+
+def test_what_was_escalated_to_one_is_not_decided_by_another() -> None:
+    """In a vote, only whom it was escalated to decides."""
+    here = room(
+        "ASM", 'verdict = "vote"\norder = "parallel"\n[roles.S]\nrole = "synthesizer"\n[roles.M]\nrole = "moderator"'
+    )
+    speak(here, ("A", "[PROPOSAL: Postgres]\n[ESCALATE: we cannot]"))
+    here.retry("S")
+    speak(here, ("S", "[DECIDE: P1 approve | mine]"))
+    assert not here.dialog.state.decisions
+    assert any("voters' to decide" in said for said in refused(here))
+
+
+def test_who_may_not_propose_may_sign() -> None:
+    """A claim of consensus over the text on the table is a signature, not a text."""
+    here = room("ABC", 'order = "round-robin"\n[roles.C]\nrole = "critic"')
+    speak(here, ("A", TEXT), ("B", "[AGREE: P1 | yes]"), ("C", "Yes.\n[CONSENSUS_REACHED]"))
+    assert ended(here) == "CONSENSUS_REACHED"
+
+
+def test_a_full_board_takes_nothing_more() -> None:
+    """What exceeds it is refused and shown."""
+    here = room("AB", "[board]\nblackboard_capacity = 1")
+    speak(here, ("A", "[IDEA: Postgres]"), ("B", "[IDEA: Redis]"))
+    assert len(refused(here)) == 1
+    assert "the blackboard is full" in refused(here)[0]

@@ -1,0 +1,277 @@
+"""No dialog gets stuck, goes in circles, or ends against its rule where several of its rules meet."""
+
+from __future__ import annotations
+
+from dialogd.errors import BackendError
+from dialogd.protocol.model import USER
+from dialogd.protocol.sealed import answers
+from dialogd.testing.room import Room, opening, waits
+
+DOWN = BackendError("overloaded", fix="look at its log")
+CALLS_IT = "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"
+MODERATED = '[roles.M]\nrole = "moderator"'
+OVERDUE = 300 + 60
+
+
+def room(ids: str, setup: str, *keys: str, turn: str = "") -> Room:
+    """A room of these agents (`AB`) with that Setup and header lines."""
+    return Room(opening(*ids, turn=turn, keys=keys, more=f"## Setup\n\n```toml\n{setup}\n```"))
+
+
+def speak(here: Room, *lines: tuple[str, str]) -> None:
+    """Let agents take their turns, one after another, with these words."""
+    for who, text in lines:
+        here.thinks(who)
+        assert here.answers(who, text) is not None, f"{who} comes too late"
+
+
+def owing(here: Room) -> tuple[str, ...]:
+    """Who owes a turn."""
+    return here.dialog.state.owing
+
+
+def ended(here: Room) -> str:
+    """The outcome's name; "" while it goes on."""
+    outcome = here.dialog.state.outcome
+    return outcome.name if outcome else ""
+
+
+def test_a_silent_moderator_leaves_what_was_escalated_to_the_person() -> None:
+    """It is called stalled once, not every few minutes for ever."""
+    here = room("ABM", MODERATED)
+    speak(here, ("A", "[ESCALATE: we cannot]"))
+    assert owing(here) == ("M",)
+    here.advance(OVERDUE)
+    here.step("A")
+    assert owing(here) == (USER,)
+
+
+def test_a_moderator_that_is_passed_over_is_not_asked_again() -> None:
+    """The person's skip drops what it was to decide."""
+    here = room("ABM", MODERATED)
+    speak(here, ("A", "[ESCALATE: we cannot]"))
+    here.skip("M")
+    speak(here, (owing(here)[0], "Well."))
+    assert owing(here) != ("M",)
+    assert here.dialog.state.escalated == ""
+
+
+def test_what_the_person_passes_on_without_deciding_is_not_asked_again() -> None:
+    """Passing the turn on is an answer too."""
+    here = room("AB", 'order = "round-robin"')
+    speak(here, ("A", "[ESCALATE: we cannot]"))
+    assert owing(here) == (USER,)
+    here.pass_on()
+    speak(here, ("B", "Well."))
+    assert owing(here) == ("A",)
+
+
+def test_in_step_mode_the_person_passes_the_turn_to_whom_it_was_escalated() -> None:
+    """Step mode puts the person between two turns; it changes nobody's place."""
+    here = room("ABM", f"step = true\n{MODERATED}")
+    speak(here, ("A", "[ESCALATE: we cannot]"))
+    here.pass_on()
+    assert owing(here) == ("M",)
+
+
+def test_in_step_mode_a_judge_is_asked_in_both_orders() -> None:
+    """Also after a deadlock, where no limit brings it back."""
+    here = room("ABJ", 'step = true\nverdict = "judge"\njudge = "J"')
+    speak(here, ("A", CALLS_IT))
+    here.pass_on()
+    speak(here, ("B", CALLS_IT), ("J", "[DECIDE: A | shown]"))
+    here.pass_on()
+    assert owing(here) == ("J",)
+    speak(here, ("J", "[DECIDE: A | shown]"))
+    assert ended(here) == "DECIDED"
+
+
+def test_a_judge_decides_once_where_the_dialog_goes_on_after_a_decision() -> None:
+    """It does not judge again and again until the limit of turns."""
+    here = room(
+        "ABJ", 'verdict = "judge"\njudge = "J"\n[board]\nminimum_contributions = 0\nterminate_on_consensus = false'
+    )
+    speak(here, ("A", CALLS_IT), ("B", CALLS_IT), ("J", "[DECIDE: A | shown]"), ("J", "[DECIDE: A | shown]"))
+    assert ended(here) == ""
+    assert owing(here) == ("A",)
+
+
+def test_the_time_limit_lets_a_judge_that_has_begun_judge_anew() -> None:
+    """The closing round is heard to its end; then it reads the positions that there are now, in both orders."""
+    here = room("ABJ", 'verdict = "judge"\njudge = "J"', "Max Time: 10 minutes")
+    speak(here, ("A", CALLS_IT), ("B", CALLS_IT))
+    here.thinks("J")
+    here.advance(600)
+    here.step("A")
+    here.answers("J", "[DECIDE: A | shown]")
+    assert owing(here) == ("A", "B")
+    speak(here, ("A", "In sum: Postgres."), ("B", "In sum: Redis."))
+    speak(here, ("J", "[DECIDE: B | shown]"), ("J", "[DECIDE: B | shown]"))
+    assert ended(here) == "DECIDED"
+
+
+def test_a_judge_cannot_choose_an_agent_that_said_nothing() -> None:
+    """It has no position: the judge is asked back, and then it is undecided."""
+    here = room("ABCJ", 'verdict = "judge"\njudge = "J"\norder = "parallel"', "Max Rounds: 1", turn="A, B, C")
+    speak(here, ("A", "Postgres."), ("B", "Redis."))
+    here.thinks("C")
+    here.answers("C", DOWN)
+    speak(here, ("J", "[DECIDE: C | shown]"), ("J", "[DECIDE: C | shown]"))
+    assert here.questions[0][0] == "J"
+    assert ended(here) == "DEADLOCK"
+
+
+def test_a_deadlock_at_the_limit_of_turns_ends_there() -> None:
+    """Nothing goes beyond the limit of turns: there is no judge any more, and everybody has called it."""
+    here = room("ABJ", 'verdict = "judge"\njudge = "J"', "Max Turns: 3")
+    speak(here, ("A", CALLS_IT), ("B", CALLS_IT))
+    assert ended(here) == "DEADLOCK"
+
+
+def test_the_person_is_asked_once_where_they_had_asked_for_the_word() -> None:
+    """Having spoken, they wait for the word no more."""
+    for goes_on in (lambda here: here.say("Think of cost."), lambda here: here.pass_on()):
+        here = room("ABC", 'order = "free"')
+        here.asks_for_the_word(USER)
+        speak(here, ("A", "Postgres."))
+        assert owing(here) == (USER,)
+        goes_on(here)
+        speak(here, (owing(here)[0], "Well."))
+        assert owing(here) != (USER,)
+
+
+def test_silent_agents_do_not_keep_the_word_from_the_others() -> None:
+    """Who was passed over has had its chance, where the order looks at who waits longest."""
+    for order in ("free", "priority"):
+        here = room("ABCD", f'order = "{order}"')
+        speak(here, ("A", "Postgres."))
+        for silent in ("B", "C"):
+            assert owing(here) == (silent,)
+            here.advance(OVERDUE)
+            here.step("A")
+        assert owing(here) == ("D",)
+        speak(here, ("D", "Redis."))
+        while owing(here)[0] in "BC":
+            here.advance(OVERDUE)
+            here.step("A")
+            assert here.dialog.state.notes < 5
+        assert owing(here)[0] == "A"
+
+
+def test_when_nobody_answers_the_person_is_asked() -> None:
+    """An observer's daemon does not call the others stalled in turn, for ever."""
+    here = room("ABO", '[roles.O]\nrole = "observer"')
+    for _ in range(2):
+        here.advance(OVERDUE)
+        here.step("O")
+    assert owing(here) == (USER,)
+
+
+def test_an_observer_does_not_answer_what_anybody_may_answer() -> None:
+    """`TURN: ANY` means those that get turns."""
+    here = room("AO", '[roles.O]\nrole = "observer"', turn="ANY")
+    assert waits(here.look("O")) != "Reply"
+    assert waits(here.look("A")) == "Reply"
+
+
+def test_a_sealed_pair_goes_on_without_the_one_that_gives_no_answer() -> None:
+    """What the other has sealed follows."""
+    here = room("AB", "sealed = true", turn="A, B")
+    here.thinks("A")
+    here.answers("A", "Postgres.")
+    here.advance(OVERDUE)
+    here.step("A")
+    here.step("A")
+    assert here.dialog.last is not None
+    assert here.dialog.last.body == "Postgres."
+    assert owing(here) == ("B",)
+
+
+def test_sealed_first_answers_call_no_deadlock() -> None:
+    """Nobody has read anybody yet: the texts are shown, and the dialog goes on."""
+    here = room("AB", "sealed = true\norder = 'parallel'", turn="A, B")
+    for who in ("A", "B"):
+        here.thinks(who)
+        here.answers(who, CALLS_IT)
+    here.step("A")
+    here.step("B")
+    assert here.dialog.state.number == 3
+    assert ended(here) == ""
+
+
+def test_a_seal_that_follows_an_open_answer_is_not_called_independent() -> None:
+    """Who was asked anew answers in the open; a seal made after it proves nothing."""
+    here = room("ABC", "sealed = true\norder = 'parallel'", turn="A, B, C")
+    here.retry("A")
+    speak(here, ("A", "Postgres."))
+    for who in ("B", "C"):
+        here.thinks(who)
+        here.answers(who, "Redis.")
+    here.step("B")
+    here.step("C")
+    assert [(answer.agent, answer.is_independent) for answer in answers(here.dialog)] == [("B", False), ("C", False)]
+
+
+def test_a_moderator_has_the_last_word_again_after_a_reopening() -> None:
+    """What was decided before the person opened the dialog again is not this round's decision."""
+    here = room("AM", f'verdict = "moderator"\norder = "round-robin"\n{MODERATED}', "Max Rounds: 1")
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("M", "[DECIDE: P1 approve | fine]"))
+    assert ended(here) == "DECIDED"
+    here.say("And where do the backups go?", to="A")
+    speak(here, ("A", "[PROPOSAL: another disk]"), ("M", "Let me think."))
+    assert owing(here) == ("M",)
+    assert here.dialog.state.escalated == "M"
+    speak(here, ("M", "I cannot tell."))
+    assert ended(here) == "MAX_TURNS_REACHED"
+
+
+def test_votes_do_not_wait_for_an_agent_that_failed() -> None:
+    """Absent is not a vote, and its failure is no reason to keep a vote open."""
+    here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]"))
+    here.thinks("C")
+    here.answers("C", DOWN)
+    speak(here, ("A", "[VOTE: P1 approve | mine]"))
+    assert [(found.outcome, "absent: C" in found.evidence) for found in here.dialog.state.decisions] == [
+        ("rejected", True)
+    ]
+
+
+def test_a_failure_does_not_keep_a_closing_round_open() -> None:
+    """Time is over: with two agents too, the dialog ends when the last one fails."""
+    here = room("AB", 'order = "round-robin"', "Max Time: 10 minutes")
+    speak(here, ("A", "Postgres."))
+    here.advance(600)
+    here.step("B")
+    speak(here, ("A", "In sum: Postgres."))
+    here.thinks("B")
+    here.answers("B", DOWN)
+    assert ended(here) == "MAX_TIME_REACHED"
+
+
+def test_a_turn_by_hand_after_the_end_begins_the_time_anew() -> None:
+    """It has no time of its own: the next entry's counts, not the day on which the dialog was started."""
+    here = room("AB", 'order = "round-robin"', "Max Time: 10 minutes", "Started: 2026-11-01 20:00:00 +01:00")
+    here.step("A")
+    speak(here, ("A", "Postgres."))
+    here.stop()
+    here.types("\n## Turn 3 — User\n\nAnd backups?\n\nTURN: A\n")
+    speak(here, ("A", "Another disk."))
+    assert waits(here.look("B")) == "Reply"
+
+
+def test_a_finding_that_blocks_keeps_every_approval_from_counting() -> None:
+    """Also one by an agent that may decide, where that ends nothing."""
+    here = room("ABS", 'review = true\n[roles.S]\nrole = "synthesizer"')
+    speak(here, ("A", "[PROPOSAL: merge it]"), ("B", "[FINDING: blocking | security | a.py | 1 | no check | add one]"))
+    speak(here, ("S", "[DECIDE: P1 approve | fine]"))
+    assert not here.dialog.state.decisions
+
+
+def test_votes_that_a_moderator_ends_are_not_its_decision() -> None:
+    """It was asked to decide; a vote of its own that ends another poll is no answer to that."""
+    here = room("ABM", 'verdict = "vote"\n[roles.M]\npermissions = ["READ_ALL", "VOTE", "MODERATE"]')
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]\n[ESCALATE: we cannot]"))
+    speak(here, ("M", "[VOTE: P1 reject | slow]"))
+    assert [found.outcome for found in here.dialog.state.decisions] == ["rejected"]
+    assert owing(here) == (USER,)
