@@ -67,8 +67,17 @@ def _budget(text: str) -> str:
 
 
 def pause(log: LogFile) -> Dialog:
-    """Let agents finish their turn and wait; survives restarts. Does nothing when paused already."""
-    return _write(log, lambda d: None if d.state.paused else _note(Mark("PAUSED")))
+    """Let agents finish their turn and wait; survives restarts. Does nothing when paused already.
+
+    Raises `Refused` after the end.
+    """
+
+    def make(dialog: Dialog) -> Draft | None:
+        if dialog.state.outcome is not None:
+            lifecycle.refuse(dialog, "pause")
+        return None if dialog.state.paused else _note(Mark("PAUSED"))
+
+    return _write(log, make)
 
 
 def resume(log: LogFile) -> Dialog:

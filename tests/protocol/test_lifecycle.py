@@ -140,6 +140,16 @@ def test_a_paused_dialog_allows_to_resume_it() -> None:
     assert "pause" not in lifecycle.allowed(stage.dialog)
 
 
+def test_nothing_is_paused_after_the_end() -> None:
+    """The refusal names the state; nothing is written."""
+    stage = room()
+    stage.stop()
+    before = stage.text
+    with pytest.raises(Refused, match="cannot pause: the dialog is collapsed: it ended with STOPPED"):
+        stage.pause()
+    assert stage.text == before
+
+
 def test_the_word_is_asked_for_where_the_order_is_free() -> None:
     """Elsewhere the refusal names state and order; after the end there is nothing to ask for."""
     free = stood('order = "free"')

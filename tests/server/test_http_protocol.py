@@ -159,7 +159,7 @@ class TestSlowClients:
 
             assert slowest_answer(site.port, times=20) < 2.0
             if time.monotonic() - started < 1.5:
-                assert len(site.server.server_state.connections) >= 256
+                assert len(site.server.server_state.connections) > 200
             until(lambda: len(site.server.server_state.connections) == 0)
             assert set(site.hits) == {"health"}
 
