@@ -54,7 +54,8 @@ class Agent:
         self._begun = self._done = 0  # looks are numbered: the last one that began, the last one that succeeded
         self._asked = 0  # the loop wants one that began after this one
         self.is_stopping = False
-        self.on_end: Callable[[Dialog], None] = lambda _: None  # told once an entry of this agent's has ended a dialog
+        self.on_written: Callable[[Dialog], None] = lambda _: None  # told of every entry that this daemon has written
+        self.on_end: Callable[[Dialog], None] = lambda _: None  # told once a dialog has ended, whoever ended it
         # One thread: the disk is used in order, and never blocks the event loop.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
 
@@ -143,9 +144,13 @@ class Agent:
                 self._know(dialog)
 
     def _know(self, dialog: Dialog) -> None:
+        ended = dialog.state.outcome
+        is_news = ended is not None and (self.dialog is None or self.dialog.state.outcome != ended)
         self.seen.observe(dialog, self.file.path)
         self._announce(dialog)
         self.dialog, self._done = dialog, self._begun
+        if is_news:
+            self.on_end(dialog)
 
     def _is_another(self, dialog: Dialog) -> bool:
         """Another question stands in the file before anybody has answered: an `id` alone may change by an edit."""
@@ -256,8 +261,7 @@ class Agent:
             return
         # What was just appended counts as seen, and no look that began before it may be taken for the next one.
         self._high, self._asked = max(self._high, dialog.state.number), self._begun
-        if dialog.state.outcome is not None:
-            self.on_end(dialog)
+        self.on_written(dialog)
         if peers := self.peers.of(dialog):
             self.hub.publish("telling", peers=sorted(peers))
             self.peers.tell(dialog)

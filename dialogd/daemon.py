@@ -126,8 +126,8 @@ class Daemon:
         self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close])
         self._loop: asyncio.Task[None] | None = None
         self._plans: list[asyncio.Future[None]] = []
-        if leaves_plan:
-            agent.on_end = lambda dialog: self._plans.append(asyncio.ensure_future(self._leave_plan(dialog)))
+        self.leaves_plan = leaves_plan
+        agent.on_written = self._written
 
     async def run(self) -> None:
         """Serve until a signal or a stop."""
@@ -152,6 +152,11 @@ class Daemon:
         await asyncio.gather(*self._plans)
         await agent.close()
         self._sum_up()
+
+    def _written(self, dialog: Dialog) -> None:
+        """This daemon has written an entry: what follows from it outside of the file."""
+        if dialog.state.outcome is not None and self.leaves_plan:
+            self._plans.append(asyncio.ensure_future(self._leave_plan(dialog)))
 
     async def _leave_plan(self, dialog: Dialog) -> None:
         """Write the plan of a dialog that this agent's entry ended, in the disk's thread."""

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dialogd.protocol.state import Dialog
 
@@ -71,18 +71,25 @@ class Peers:
         return frozenset(who for who, yes in zip(asked, answers, strict=True) if yes)
 
     async def _is_working(self, who: str, url: str, file: str) -> bool:
+        health = await self._health(who, url, file)
+        return health is not None and bool(health.get("working_on"))
+
+    async def healths(self, dialog: Dialog | None, file: str) -> dict[str, dict[str, Any] | None]:
+        """What every other daemon says of itself, by agent id; None for one that does not answer for this file."""
+        urls = self.of(dialog)
+        answers = await asyncio.gather(*(self._health(who, url, file) for who, url in urls.items()))
+        return dict(zip(urls, answers, strict=True))
+
+    async def _health(self, who: str, url: str, file: str) -> dict[str, Any] | None:
+        """The answer of `GET /health` of `who`'s daemon; None when there is none, or it is another's."""
         try:
             health = json.loads(await self._client.ask("GET", f"{url}/health"))
         except (OSError, ValueError):
             self.reachable[who] = False
-            return False
+            return None
         self.reachable[who] = True
-        return (
-            isinstance(health, dict)
-            and health.get("id") == who
-            and health.get("file") == file
-            and bool(health.get("working_on"))
-        )
+        is_its_own = isinstance(health, dict) and health.get("id") == who and health.get("file") == file
+        return health if is_its_own else None
 
     async def stop(self, dialog: Dialog | None, reason: str) -> None:
         """Ask every peer to stop too; they do not pass it on."""

@@ -53,10 +53,10 @@ def say(
         if turns is not None:
             used = 0 if dialog.state.outcome else dialog.state.counted
             marks = (Mark("LIMIT", f"max_turns {used + 1 + turns}"), *limits)
-        turn = _named(dialog, to) if to else reopened(dialog.header, dialog.state)
+        turn = named(dialog, to) if to else reopened(dialog.header, dialog.state)
         return Draft(USER, "User", dialog.state.number + 1, words, marks, turn)
 
-    return _write(log, make)
+    return write(log, make)
 
 
 def _budget(text: str) -> str:
@@ -75,14 +75,14 @@ def pause(log: LogFile) -> Dialog:
     def make(dialog: Dialog) -> Draft | None:
         if dialog.state.outcome is not None:
             lifecycle.refuse(dialog, "pause")
-        return None if dialog.state.paused else _note(Mark("PAUSED"))
+        return None if dialog.state.paused else note_of(Mark("PAUSED"))
 
-    return _write(log, make)
+    return write(log, make)
 
 
 def resume(log: LogFile) -> Dialog:
     """Let agents go on. Does nothing when not paused."""
-    return _write(log, lambda d: _note(Mark("RESUMED")) if d.state.paused else None)
+    return write(log, lambda d: note_of(Mark("RESUMED")) if d.state.paused else None)
 
 
 def pass_on(log: LogFile) -> Dialog:
@@ -91,9 +91,9 @@ def pass_on(log: LogFile) -> Dialog:
     def make(dialog: Dialog) -> Draft | None:
         if USER not in dialog.state.owing:
             return None
-        return _note(turn=following(dialog.header, dialog.state, dialog.state.last_agent))
+        return note_of(turn=following(dialog.header, dialog.state, dialog.state.last_agent))
 
-    return _write(log, make)
+    return write(log, make)
 
 
 def retry(log: LogFile, agent: str) -> Dialog:
@@ -101,11 +101,11 @@ def retry(log: LogFile, agent: str) -> Dialog:
 
     def make(dialog: Dialog) -> Draft:
         lifecycle.refuse(dialog, "retry")
-        (one,) = _named(dialog, agent)
+        (one,) = named(dialog, agent)
         rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
-        return _note(Mark("RETRY", one), turn=(one, *rest))
+        return note_of(Mark("RETRY", one), turn=(one, *rest))
 
-    return _write(log, make)
+    return write(log, make)
 
 
 def skip(log: LogFile, agent: str) -> Dialog:
@@ -113,7 +113,7 @@ def skip(log: LogFile, agent: str) -> Dialog:
 
     def make(dialog: Dialog) -> Draft:
         lifecycle.refuse(dialog, "skip")
-        (one,) = _named(dialog, agent)
+        (one,) = named(dialog, agent)
         if one not in dialog.state.owing and one not in dialog.state.failed:
             owing = ", ".join(dialog.state.owing) or "nobody"
             raise Refused(
@@ -121,9 +121,9 @@ def skip(log: LogFile, agent: str) -> Dialog:
                 fix=f"skip {owing}, or wait for {one}'s turn",
             )
         rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
-        return _note(Mark("SKIP", one), turn=rest or following(dialog.header, dialog.state, one))
+        return note_of(Mark("SKIP", one), turn=rest or following(dialog.header, dialog.state, one))
 
-    return _write(log, make)
+    return write(log, make)
 
 
 def word(log: LogFile, agent: str = "") -> Dialog:
@@ -135,7 +135,7 @@ def word(log: LogFile, agent: str = "") -> Dialog:
 
     def make(dialog: Dialog) -> Draft | None:
         lifecycle.refuse(dialog, "word")
-        one = USER if not agent or agent.upper() == USER else _named(dialog, agent)[0]
+        one = USER if not agent or agent.upper() == USER else named(dialog, agent)[0]
         if one in dialog.state.queue:
             return None
         if one in dialog.state.owing:
@@ -146,21 +146,24 @@ def word(log: LogFile, agent: str = "") -> Dialog:
         able = speakers(dialog.header)
         if one != USER and one not in able:
             raise Refused(f"{one} gets no turns in this dialog", fix=f"ask for one of: USER, {', '.join(able)}")
-        return _note(Mark("WORD", one))
+        return note_of(Mark("WORD", one))
 
-    return _write(log, make)
+    return write(log, make)
 
 
 def stop(log: LogFile, why: str = "") -> Dialog:
     """End the dialog with `[STOPPED]`. Does nothing when it has ended."""
-    return _write(log, lambda d: None if d.state.outcome else _note(Mark("STOPPED", one_line(redact(why)[0], 200))))
+    return write(log, lambda d: None if d.state.outcome else note_of(Mark("STOPPED", one_line(redact(why)[0], 200))))
 
 
-def _note(*marks: Mark, turn: tuple[str, ...] | None = None) -> Draft:
+def note_of(*marks: Mark, turn: tuple[str, ...] | None = None) -> Draft:
+    """A note of the person's, without words."""
     return Draft(USER, "User", marks=marks, turn=turn)
 
 
-def _write(log: LogFile, make: Callable[[Dialog], Draft | None]) -> Dialog:
+def write(log: LogFile, make: Callable[[Dialog], Draft | None]) -> Dialog:
+    """Append what `make` draws up from the dialog under the lock, stamped with the time; the dialog as it then is."""
+
     def addition(dialog: Dialog) -> Addition | None:
         draft = make(dialog)
         if draft is None:
@@ -173,7 +176,8 @@ def _write(log: LogFile, make: Callable[[Dialog], Draft | None]) -> Dialog:
     return log.append(addition, log.journals.of(PERSON)) or log.read()
 
 
-def _named(dialog: Dialog, name: str) -> tuple[str, ...]:
+def named(dialog: Dialog, name: str) -> tuple[str, ...]:
+    """The agents that `name` means. Raises `BadInput` where it means none."""
     ids, strangers = who(dialog.header, name)
     agents = tuple(i for i in ids if i != USER)
     if strangers or not agents:

@@ -41,7 +41,7 @@ _A, _D, _P = Who.AGENT, Who.DAEMON, Who.PERSON
 
 MARKS = MappingProxyType(
     {
-        "PROPOSAL": Kind(_A | _D, "something to decide; the daemon writes its number"),
+        "PROPOSAL": Kind(_A | _D | _P, "something to decide; the daemon writes its number"),
         "IDEA": Kind(_A, "a thought, not yet a proposal"),
         "CRITIQUE": Kind(_A, "what is weak in something said"),
         "QUESTION": Kind(_A, "asked of the other agents"),
@@ -69,6 +69,7 @@ MARKS = MappingProxyType(
         "CONSENSUS_REACHED": Kind(_A | _D | _P, "everyone agreed to the same text: the dialog ends"),
         "DEADLOCK": Kind(_A | _D | _P, "no agreement is in sight; ends the dialog when every agent says so"),
         "QUESTION_FOR_USER": Kind(_A, "the dialog waits for the person"),
+        "DEFAULT_TAKEN": Kind(_D, "the deadline of a question passed: its default counts as the answer"),
         "CRUX": Kind(_A, "the one question on which a disagreement turns"),
         "EXPERIMENT": Kind(_A, "the cheapest test that would settle it"),
         "MAX_TURNS_REACHED": Kind(_D, "the limit of turns or rounds ended the dialog"),
@@ -83,6 +84,11 @@ MARKS = MappingProxyType(
         "LIMIT": Kind(_P, "changes a limit: max_turns, max_rounds, max_time, timeout, max_message, max_size, budget"),
         "STRIKE": Kind(_P, "withdraws a turn"),
         "VETO": Kind(_P, "rules a proposal out"),
+        "INVITE": Kind(_P, "one more agent takes part from here on: `C = Name @ url`"),
+        "LEAVE": Kind(_P, "an agent takes part no longer"),
+        "STEP": Kind(_P, "on: the word comes back to the person after every turn; off: it does not"),
+        "APPROVED": Kind(_P, "the person takes the result"),
+        "REJECTED": Kind(_P, "the person does not take the result: the dialog goes on, and why"),
         "SKIP": Kind(_P, "passes over an agent that owes a turn"),
         "RETRY": Kind(_P, "asks an agent once more"),
         "TO": Kind(_A, "hands the word on, where the order allows it"),

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from dialogd.lock import Lock
 from dialogd.testing.pair import Daemon, until
 from tests.server.daemon_process import Room, listening, send
 from tests.server.serving import ask, assert_refused, connect, request
@@ -167,9 +168,11 @@ def test_a_damaged_entry_at_the_end_waits_for_somebody_to_look(room: Room) -> No
     room.open()
     room.think().end("Tabs are the better choice, for more than one reason.\n")
     room.until(lambda: room.number == 2, "A's turn")
-    os.truncate(room.file, len(room.file.read_bytes()) - 20)
-    with room.file.open("a") as file:
-        file.write("\n")
+    lock = Lock(room.file.with_name(f"{room.file.name}.lock"))
+    with lock.held():  # free once A has read back what it wrote: until then it would mend this itself
+        os.truncate(room.file, len(room.file.read_bytes()) - 20)
+        with room.file.open("a") as file:
+            file.write("\n")
     before = room.text
     answer = send(room.a, NOTIFY)
     assert (answer.status, answer.json["status"]) == (200, "damaged")
