@@ -12,7 +12,7 @@ CLIS =
 WORKERS := $(shell python3 -c 'import os; print(min(2 * (os.cpu_count() or 1), 8))' 2>/dev/null || echo 4)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-slow test-clis check static format lint types imports docs bench clean
+.PHONY: help setup demo run test test-slow test-clis test-page screenshots check static format lint types imports docs bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -30,17 +30,24 @@ run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents c
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
 
 test: .venv/.stamp ## the fast tests (two to three minutes)
-	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis)" --ignore=tests/docs $(ARGS)
+	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis or browser)" --ignore=tests/docs $(ARGS)
 
 test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root; what cannot run here says why
-	$(pytest) -m "($(slow)) and not clis" --ignore=tests/docs $(ARGS)
+	$(pytest) -m "($(slow)) and not clis and not browser" --ignore=tests/docs $(ARGS)
 
 test-clis: .venv/.stamp ## real coding agents from npm against a stand-in (CLIS="gemini opencode" for all four)
 	@sh scripts/install_clis.sh $(CLIS)
 	@bin="$(CURDIR)/.clis/node_modules/.bin" && \
 	PATH="$$bin:$$PATH" DIALOGD_CLIS_BIN="$$bin" $(pytest) -m clis --ignore=tests/docs $(ARGS)
 
-check: static test test-slow test-clis docs ## the whole law: everything above and below that can fail
+test-page: .venv/.stamp ## the page in a real browser (Chromium of your distribution); without one it says so
+	@sh scripts/install_axe.sh
+	$(pytest) -n 2 --dist worksteal -m browser --ignore=tests/docs $(ARGS)
+
+screenshots: .venv/.stamp ## the pictures of the documents, taken anew
+	$(python) scripts/screenshots.py
+
+check: static test test-slow test-clis test-page docs ## the whole law: everything above and below that can fail
 
 static: lint types imports ## lint, types and imports
 
@@ -65,5 +72,5 @@ bench: .venv/.stamp ## overhead per turn, beside the machine's own limit
 	$(python) scripts/bench_turns.py $(ARGS)
 
 clean: ## remove .venv and everything else that was made here
-	rm -rf .venv .clis dist build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .clis .axe dist build .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,97 @@
+"""A real browser before the page of a real daemon, and everything that it must never do."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Without these it looks for its maker's hosts at every start.
+SWITCHES = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update",
+    "--disable-background-networking", "--disable-sync",
+)  # fmt: skip
+AXE = Path(__file__).resolve().parents[2] / ".axe" / "node_modules" / "axe-core" / "axe.min.js"
+PATIENCE = 10_000  # milliseconds
+
+expect.set_options(timeout=PATIENCE)
+
+
+def program() -> str:
+    """The browser of this machine; "" without one."""
+    return next((found for name in PROGRAMS if (found := shutil.which(name))), "")
+
+
+@dataclass
+class Visitor:
+    """A person's browser at a page; `complaints` is what it found wrong, `strangers` where it wanted to go."""
+
+    context: BrowserContext
+    page: Page
+    complaints: list[str] = field(default_factory=list)
+    strangers: list[str] = field(default_factory=list)
+    expected: tuple[str, ...] = ()  # parts of complaints that a test brings about itself
+
+    def visit(self, url: str) -> Page:
+        """Open a daemon's page."""
+        self.page.goto(url, wait_until="domcontentloaded")
+        return self.page
+
+    def turn(self, number: int) -> Any:
+        """The turn of that number, as it stands on the page."""
+        return self.page.locator(f"#t{number}")
+
+    @property
+    def turns(self) -> list[int]:
+        """The numbers of all turns on the page, in its order."""
+        ids = self.page.eval_on_selector_all("[id^=t]", "all => all.map(one => one.id)")
+        return [int(name[1:]) for name in ids if name[1:].isdigit()]
+
+    def is_clean(self) -> None:
+        """No script error, no refused load, no request but to this machine's own daemons."""
+        found = [text for text in self.complaints if not any(part in text for part in self.expected)]
+        assert found == []
+        assert self.strangers == []
+
+
+def open_visitor(browser: Browser, **options: Any) -> Visitor:
+    """A fresh browser profile that watches over itself; `options` as Playwright's `new_context` takes them."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    visitor = Visitor(context, page)
+    context.route("**/*", _only_here(visitor))
+    context.on("page", lambda opened: _watch(visitor, opened))
+    _watch(visitor, page)
+    return visitor
+
+
+def _only_here(visitor: Visitor) -> Callable[..., None]:
+    def check(route: Any, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme in ("http", "https") and address.hostname not in ("127.0.0.1", "localhost"):
+            visitor.strangers.append(request.url)
+            route.abort()
+        else:
+            route.continue_()
+
+    return check
+
+
+def _watch(visitor: Visitor, page: Page) -> None:
+    def said(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            visitor.complaints.append(f"console: {message.text}")
+
+    def asked(dialog: Any) -> None:
+        visitor.complaints.append(f"a script ran: {dialog.message}")
+        dialog.dismiss()
+
+    page.on("console", said)
+    page.on("pageerror", lambda error: visitor.complaints.append(f"script error: {error}"))
+    page.on("dialog", asked)

@@ -1,0 +1,52 @@
+"""Browsers and rooms for the page's tests; without a browser they are skipped, with the reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.page.browser import SWITCHES, Visitor, open_visitor, program
+from tests.server.daemon_process import Room
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything here needs a browser."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """One browser for all tests of a worker."""
+    from playwright.sync_api import sync_playwright
+
+    path = program()
+    if not path:
+        pytest.skip("no Chromium on PATH: Debian, Ubuntu: apt install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(SWITCHES))
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visitor(browser: Browser) -> Iterator[Visitor]:
+    """A person before a browser; at the end nothing on the page has gone wrong."""
+    visitor = open_visitor(browser)
+    yield visitor
+    visitor.context.close()
+    visitor.is_clean()
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    """Two agents that think only what the test types."""
+    with Room(tmp_path) as room:
+        yield room
