@@ -1,0 +1,189 @@
+"""Takes the pictures of the documents anew: the page in light, dark and on a phone, and the terminal view.
+
+    python scripts/screenshots.py [--out docs/images]
+
+Two daemons hold a rehearsed dialog; Chromium shows the page, xterm on a screen of its own (Xvfb) the terminal view.
+Debian, Ubuntu: apt install chromium xvfb xterm imagemagick. What is missing is said, and its pictures are left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ROOT = Path(__file__).resolve().parents[1]
+DIALOGD = (sys.executable, "-m", "dialogd")
+TOPIC = "Where should user sessions live?"
+SWITCHES = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
+PATIENCE = 60.0  # seconds
+SCREEN = "980x620"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A dialog file, the environment in which its daemons run, and their ports."""
+
+    file: Path
+    environment: dict[str, str]
+    ports: tuple[int, int]
+
+    def run(self, *words: str) -> subprocess.Popen[bytes]:
+        """`dialogd WORDS` in the background."""
+        command = [*DIALOGD, *words, "--file", str(self.file)]
+        return subprocess.Popen(
+            command, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+
+    def post(self, path: str, body: str = "") -> None:
+        """One request to the first daemon."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.ports[0], timeout=5)
+        connection.request("POST", path, body or None)
+        connection.getresponse().read()
+        connection.close()
+
+    @property
+    def text(self) -> str:
+        """The file as it stands."""
+        return self.file.read_text(encoding="utf-8") if self.file.exists() else ""
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    """Wait for something; raises `TimeoutError`."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {PATIENCE:g} s for {what}")
+        time.sleep(0.05)
+
+
+def free_port() -> int:
+    """A port that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Stage]:
+    """Two daemons at a rehearsed dialog that nobody has started."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DIALOGD_", "CLAUDE_"))}
+    environment = {**kept, "DIALOGD_STATE_DIR": str(folder / "state"), "DIALOGD_PLAN": "0", "PYTHONPATH": str(ROOT)}
+    file, ports = folder / "claude-dialog.md", (free_port(), free_port())
+    stage = Stage(file, environment, ports)
+    names = zip("AB", ("Claude", "Grok"), ports, strict=True)
+    agents = ", ".join(f"{who} = {name} {who} @ http://localhost:{port}" for who, name, port in names)
+    file.write_text(
+        f"# Claude Autonomous Dialog\n\n**Topic:** {TOPIC}\n**Max Turns:** 20\n**Agents:** {agents}\n\n---\n\n"
+        "## Turn 1 — User\n\n**Question:**\nDiscuss and agree on where user sessions should live.\n\nTURN: A\n",
+        encoding="utf-8",
+    )
+    daemons = [stage.run("start", who, "--backend", "rehearsal:slow=4", "--pace", "0.5") for who in "AB"]
+    try:
+        yield stage
+    finally:
+        for daemon in daemons:
+            with suppress(ProcessLookupError):
+                os.kill(daemon.pid, signal.SIGTERM)
+            daemon.wait(10)
+
+
+def play(stage: Stage, turn: int) -> None:
+    """Let the dialog go on until this turn is being written."""
+
+    def is_up() -> bool:
+        with suppress(OSError):
+            for port in stage.ports:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return True
+        return False
+
+    until(is_up, "the daemons")
+    stage.post("/notify")
+    until(lambda: f"## Turn {turn - 1} " in stage.text, f"turn {turn - 1}")
+    time.sleep(1.5)  # some of the next turn is to be seen
+
+
+def page_pictures(stage: Stage, out: Path, browser: Browser, suffix: str = "") -> None:
+    """The page in light and dark, and on a phone."""
+    looks: dict[str, dict[str, Any]] = {
+        "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
+        "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
+        "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2},
+    }
+    for name, look in looks.items():
+        context = browser.new_context(**look)
+        page = context.new_page()
+        page.goto(f"http://localhost:{stage.ports[0]}/")
+        page.wait_for_timeout(1200)
+        page.screenshot(path=str(out / f"page-{name}{suffix}.png"))
+        context.close()
+        print(f"page-{name}{suffix}.png")
+
+
+def terminal_picture(stage: Stage, out: Path) -> None:
+    """The terminal view in a real terminal on a screen of its own."""
+    missing = [program for program in ("Xvfb", "xterm", "import") if shutil.which(program) is None]
+    if missing:
+        print(f"no picture of the terminal view: {', '.join(missing)} not installed", file=sys.stderr)
+        return
+    display = f":{90 + os.getpid() % 100}"
+    screen = subprocess.Popen(["Xvfb", display, "-screen", "0", f"{SCREEN}x24"], stderr=subprocess.DEVNULL)
+    environment = {**stage.environment, "DISPLAY": display, "TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    command = " ".join([*DIALOGD, "watch", "--file", str(stage.file)])
+    until(lambda: Path(f"/tmp/.X11-unix/X{display[1:]}").exists(), "the screen")
+    look = ["-fa", "DejaVu Sans Mono", "-fs", "11", "-bg", "#16181d", "-fg", "#e6e6e6", "-geometry", "108x34+0+0"]
+    terminal = subprocess.Popen(["xterm", *look, "-e", "/bin/sh", "-c", command], env=environment)
+    try:
+        time.sleep(3)  # until it has drawn
+        picture = str(out / "watch.png")
+        subprocess.run(["import", "-window", "root", "-trim", picture], env=environment, check=True, timeout=20)
+        print("watch.png")
+    finally:
+        for process in (terminal, screen):
+            process.terminate()
+            process.wait(10)
+
+
+def main() -> int:
+    """Take all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images", help="where the pictures go")
+    out = parser.parse_args().out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if chromium is None:
+        print("no Chromium on PATH: apt install chromium", file=sys.stderr)
+        return 1
+    from playwright.sync_api import sync_playwright
+
+    with tempfile.TemporaryDirectory() as folder, staged(Path(folder)) as stage, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES))
+        play(stage, 4)
+        page_pictures(stage, out, browser)
+        terminal_picture(stage, out)
+        until(lambda: "\n[CONSENSUS_REACHED]" in stage.text, "the end")
+        page_pictures(stage, out, browser, "-end")
+        browser.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
