@@ -49,7 +49,7 @@ class Agent:
         self.turns = Turns(me, file, backend, hub, options, self)
         self._settled = asyncio.Condition()
         self._high = self._announced = 0
-        self.reporter = Reporter(hub)
+        self.reporter = Reporter(hub, me)
         self._looking = asyncio.Lock()  # one look at a time: an older reading must not be taken for a cut
         self._begun = self._done = 0  # looks are numbered: the last one that began, the last one that succeeded
         self._asked = 0  # the loop wants one that began after this one
@@ -178,7 +178,7 @@ class Agent:
         for entry in dialog.entries[known:]:
             if entry.condition is Condition.UNFINISHED:
                 return
-            self.hub.publish_entry(entry)
+            self.reporter.entry(entry, dialog)
             known += 1
         self._announced = known
 

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from dialogd import prompt, window
 from dialogd.backends import Backend, Request
 from dialogd.bill import Bill, from_record
-from dialogd.call import Call, ask, is_affordable
+from dialogd.call import Call, Ears, ask, is_affordable
 from dialogd.errors import BackendError, DialogdError
 from dialogd.events import Hub
 from dialogd.forecast import forecast, usual_cap
@@ -23,8 +23,11 @@ from dialogd.protocol.decide import Clock
 from dialogd.protocol.model import Agent as Participant
 from dialogd.protocol.money import Estimate, allowance, reached
 from dialogd.protocol.redact import redact
+from dialogd.protocol.rounds import is_apart, is_open
 from dialogd.protocol.state import Debt, Dialog
+from dialogd.reporting import standing
 from dialogd.seen import wall
+from dialogd.tally import Tally
 
 T = TypeVar("T")
 
@@ -57,22 +60,13 @@ class Room(Protocol):
     """What taking a turn needs of the agent around it."""
 
     wakes: asyncio.Event
+    dialog: Dialog | None
 
     async def look(self, *, full: bool = False) -> Dialog | None: ...
     async def take(self, dialog: Dialog) -> None: ...
     def tell(self, dialog: Dialog | None) -> None: ...
     def is_typing(self, dialog: Dialog) -> bool: ...
     async def on_disk(self, work: Callable[[], T]) -> T: ...
-
-
-@dataclass(slots=True)
-class Tally:
-    """What this daemon has done since it started; `thinking` in seconds, `bill` of all its calls."""
-
-    turns: int = 0
-    thinking: float = 0.0
-    bill: Bill = field(default_factory=Bill)
-    secrets: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +99,8 @@ class Asking:
         if self.backend.costs:
             dialog = await self.room.look(full=True) or dialog
         self.call = call = Call()
-        self.hub.publish("state", state="thinking", turn=dialog.state.number + 1)
+        self.hub.publish("state", state="thinking", reason="", **standing(dialog, thinking=True))
+        self.hub.agent(self.me, "thinking", turn=dialog.state.number + 1, seconds=0.0)
         got: Received | None = None
         try:
             if self.options.digest:
@@ -146,7 +141,7 @@ class Asking:
         self.call = None
         self.tally.thinking += call.seconds
         self.tally.secrets += call.secrets
-        self.tally.bill = self.tally.bill.plus(call.bill)
+        self.tally.pay(call.bill)
         if not answered and call.bill.calls:
             with suppress(DialogdError):  # a full disk must not hide why the call ended
                 self.journal.record("spent", durable=False, usage=asdict(call.bill))
@@ -177,7 +172,7 @@ class Asking:
             return dialog
         if summed_up is None:
             return await self.room.look() or dialog
-        self.tally.bill = self.tally.bill.plus(call.bill)
+        self.tally.pay(call.bill)
         call.bill = Bill()
         self.room.tell(summed_up)
         return summed_up
@@ -256,15 +251,11 @@ class Asking:
         self, call: Call, request: Request, dialog: Dialog, debt: Debt, *, aloud: bool = True
     ) -> str | None:
         """The backend's answer, unless the debt is closed while it is written: then the call is ended, None."""
-
-        def on_line(line: str) -> None:
-            if aloud:
-                self.hub.publish("text", turn=request.turn, by=self.me, line=line)
-
+        ears = self._ears(request.turn, debt, dialog, aloud=aloud)
         limit = dialog.state.limits.timeout * (1.0 if aloud else 0.5)  # a digest leaves time for the turn
         wait, secrets = self.options.retry_wait, self.options.secrets
         task = asyncio.ensure_future(
-            ask(self.backend, request, call, deadline=limit, retry_wait=wait, on_line=on_line, secrets=secrets)
+            ask(self.backend, request, call, deadline=limit, retry_wait=wait, ears=ears, secrets=secrets)
         )
         try:
             while not task.done():
@@ -280,6 +271,19 @@ class Asking:
             with suppress(asyncio.CancelledError, BackendError):
                 await task
 
+    def _ears(self, turn: int, debt: Debt, dialog: Dialog, *, aloud: bool) -> Ears:
+        """Who hears of the turn while it is made; nobody what is said apart from others who owe one too."""
+        is_heard = aloud and not is_apart(dialog, debt)
+
+        def text(piece: str, is_first: bool) -> None:
+            if is_heard:
+                self.hub.text(self.me, turn, piece, reset=is_first)
+
+        def tool(name: str) -> None:
+            self.hub.agent(self.me, "executing" if name else "thinking", turn=turn, reason=name if is_heard else "")
+
+        return Ears(text, tool)
+
     async def _is_open(self, debt: Debt) -> bool:
         try:
             now = await self.room.look()
@@ -292,9 +296,3 @@ class Asking:
         found = dialog.header.agent(self.me) or Participant(self.me, "", "", is_named=False)
         named = found.name if found.is_named else f"{self.options.title} {self.me}"
         return replace(found, name=self.options.name or named, role=self.options.role or found.role)
-
-
-def is_open(dialog: Dialog, me: str, debt: Debt) -> bool:
-    """The fence: a reply may be appended only while the very debt that it answers is open."""
-    now = dialog.state.debt(me)
-    return dialog.state.outcome is None and now is not None and now.key == debt.key

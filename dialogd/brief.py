@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from dialogd.protocol.asked import how_to_ask
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import Agent, Header
+from dialogd.protocol.questions import NAME
 from dialogd.protocol.roles import CRITIQUE, DECIDE, MODERATE, PERSONALITIES, POST, PROPOSE, VOTE, Role
 from dialogd.protocol.roster import judge, moderator, speakers, voters
 from dialogd.protocol.rules import FAILED_VOTES, Board, Rules
@@ -165,7 +167,7 @@ def _taught(header: Header, agent: Agent, name: str) -> str:
         return _line(name, "puts the text under your `## Consensus Summary` as a proposal")
     if name == "AGREE" and (header.rules.verdict != "mutual" or agent.id not in voters(header)):
         return _line("AGREE: P1", "accepts a proposal; it decides nothing")
-    form, meaning = _FORMS.get(name, (name, MARKS[name].meaning))
+    form, meaning = how_to_ask(header) if name == NAME else _FORMS.get(name, (name, MARKS[name].meaning))
     return _line(form, meaning)
 
 

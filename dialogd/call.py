@@ -1,4 +1,4 @@
-"""One call of a backend: attempts, waits, deadline, and the text as whole redacted lines while it arrives."""
+"""One call of a backend: attempts, waits, deadline, and the text in safe pieces while it arrives."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from dialogd.backends import Backend, Request, Usage
+from dialogd.backends import Backend, Request, Tool, Usage
 from dialogd.bill import Bill, is_possible, of_call
 from dialogd.errors import BackendError
 from dialogd.parts import tokens_of
-from dialogd.protocol.redact import ends_secret, may_go_on, redact
-from dialogd.protocol.text import clean, one_line
+from dialogd.pieces import Pieces
+from dialogd.protocol.redact import redact
+from dialogd.protocol.text import one_line
 from dialogd.protocol.units import in_words
 
 log = logging.getLogger("dialogd")
 
 ATTEMPTS = 3
 LONGEST_WAIT = 10.0  # seconds between attempts, unless the service asks for more
+LONGEST_NAME = 80  # characters of a tool's name
 LARGEST = 4 * 1024 * 1024  # characters of a reply; more is a runaway
 
 
@@ -46,26 +48,15 @@ class Call:
         return time.monotonic() - self.began
 
 
-class _Lines:
-    """Hands on whole lines of a reply, without secrets; one that runs over several lines is held until its end."""
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """Who is told what happens in a call: `text(piece, is_first)` of an attempt, `tool(name)`, "" once it is over."""
 
-    def __init__(self, hand_on: Callable[[str], None], secrets: Sequence[str]) -> None:
-        self._hand_on = hand_on
-        self._secrets = secrets
-        self._held: list[str] = []
+    text: Callable[[str, bool], None] = lambda _text, _is_first: None
+    tool: Callable[[str], None] = lambda _name: None
 
-    def add(self, line: str) -> None:
-        """Take a line."""
-        self._held.append(clean(line))
-        if not may_go_on(self._held[0]) or ends_secret(line):
-            self.flush()
 
-    def flush(self) -> None:
-        """Hand on what is held."""
-        if self._held:
-            for line in redact("\n".join(self._held), self._secrets)[0].split("\n"):
-                self._hand_on(line)
-        self._held.clear()
+DEAF = Ears()
 
 
 async def ask(
@@ -75,7 +66,7 @@ async def ask(
     *,
     deadline: float,
     retry_wait: float,
-    on_line: Callable[[str], None],
+    ears: Ears = DEAF,
     secrets: Sequence[str] = (),
 ) -> str:
     """The backend's reply, without secrets. Up to three attempts within `deadline` seconds from the call's beginning.
@@ -87,7 +78,7 @@ async def ask(
         async with asyncio.timeout(max(0.0, deadline - call.seconds)):
             for last in (False,) * (ATTEMPTS - 1) + (True,):
                 try:
-                    return await _answered(backend, request, call, on_line, secrets)
+                    return await _answered(backend, request, call, ears, secrets)
                 except BackendError as error:
                     wait = error.retry_after or _wait(call.attempt, retry_wait)
                     in_vain = last or call.seconds + wait >= deadline
@@ -106,12 +97,10 @@ async def ask(
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _answered(
-    backend: Backend, request: Request, call: Call, on_line: Callable[[str], None], secrets: Sequence[str]
-) -> str:
+async def _answered(backend: Backend, request: Request, call: Call, ears: Ears, secrets: Sequence[str]) -> str:
     """What one attempt brings, without secrets. A backend's bug is an error that no attempt mends."""
     try:
-        text = await _attempt(backend, _left(request, call.bill), call, on_line, secrets)
+        text = await _attempt(backend, _left(request, call.bill), call, ears, secrets)
     except BackendError:
         raise
     except Exception as error:  # else the turn would be asked for, and paid, again and again
@@ -165,17 +154,18 @@ def _wait(attempt: int, shortest: float) -> float:
     return float(min(base, max(LONGEST_WAIT, shortest)))
 
 
-async def _attempt(
-    backend: Backend, request: Request, call: Call, on_line: Callable[[str], None], secrets: Sequence[str]
-) -> str:
-    size, line, usage = 0, "", Usage()
+async def _attempt(backend: Backend, request: Request, call: Call, ears: Ears, secrets: Sequence[str]) -> str:
+    size, usage = 0, Usage()
     call.parts = parts = []
-    lines = _Lines(on_line, secrets)
+    pieces = Pieces(ears.text, secrets)
     try:
         async with aclosing(backend.reply(request)) as chunks:
             async for chunk in chunks:
                 if isinstance(chunk, Usage):
                     usage = chunk if is_possible(chunk) else usage
+                    continue
+                if isinstance(chunk, Tool):
+                    ears.tool(redact(one_line(chunk.name, LONGEST_NAME), secrets)[0])
                     continue
                 parts.append(chunk)
                 size += len(chunk)
@@ -183,12 +173,9 @@ async def _attempt(
                     raise BackendError(
                         f"the reply passed {LARGEST:,} characters", fix="ask for a shorter one", partial=call.text
                     )
-                *whole, line = (line + chunk).split("\n")
-                for part in whole:
-                    lines.add(part)
+                pieces.add(chunk)
+        pieces.finish()
     finally:
+        pieces.abandon()
         call.bill = call.bill.plus(of_call(usage, backend.price))
-    if line:
-        lines.add(line)
-    lines.flush()
     return call.text

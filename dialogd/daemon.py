@@ -6,6 +6,8 @@ import asyncio
 import resource
 import signal
 import socket
+import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -13,14 +15,16 @@ from pathlib import Path
 
 from dialogd import logs, person
 from dialogd.agent import Agent
-from dialogd.archive import archive
+from dialogd.alerts import Alerts, chosen
 from dialogd.disk import shared_with_group
 from dialogd.errors import BadInput, DialogdError
 from dialogd.events import Hub
 from dialogd.journal import Journals
 from dialogd.logfile import LogFile
+from dialogd.memory import Memory
+from dialogd.memory import keep as keep_copy
 from dialogd.peers import Peers
-from dialogd.plan.keep import keep
+from dialogd.plan.keep import disown, keep
 from dialogd.player import player, prepare
 from dialogd.protocol.state import Dialog
 from dialogd.registry import Registry
@@ -32,6 +36,9 @@ from dialogd.state import StateDir
 from dialogd.watch import watch
 
 MANY_FILES = 4096
+INDEX_WAIT = 0.5  # seconds for which the index may be in use; whoever asks next takes in what is missing
+TELL_WAIT = 0.2  # seconds that the loop has to finish what it does beside a call
+HALT_WAIT = 0.3  # seconds that a stop leaves for the alerts of an end just before it
 
 
 def serve(settings: Settings, peers: Mapping[str, str]) -> int:
@@ -64,7 +71,8 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
                 logs.say(remark)
             await prepare(plays, present)
             agent = Agent(settings.id, log, plays.backend, Peers(settings.id, peers), hub, plays.options)
-            await Daemon(agent, listener, port, state, leaves_plan=settings.plan).run()
+            alerts = Alerts(agent, f"http://localhost:{port}/", chosen(settings), secrets)
+            await Daemon(agent, listener, port, state, alerts, leaves_plan=settings.plan).run()
 
         asyncio.run(run())
     return 0
@@ -116,18 +124,28 @@ class Daemon:
     """One agent, its HTTP server, its file watch."""
 
     def __init__(
-        self, agent: Agent, listener: socket.socket, port: int, state: StateDir, *, leaves_plan: bool = False
+        self,
+        agent: Agent,
+        listener: socket.socket,
+        port: int,
+        state: StateDir,
+        alerts: Alerts,
+        *,
+        leaves_plan: bool = False,
     ) -> None:
         self.agent = agent
+        self.alerts = alerts
         self.port = port
         self.state = state
         self._over = asyncio.Event()
-        app = create_app(agent, port, self.halt)
+        app = create_app(agent, port, self.halt, state)
         self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close])
         self._loop: asyncio.Task[None] | None = None
         self._plans: list[asyncio.Future[None]] = []
         self.leaves_plan = leaves_plan
+        self._disowned = ""
         agent.on_written = self._written
+        agent.on_end = self._ended
 
     async def run(self) -> None:
         """Serve until a signal or a stop."""
@@ -145,18 +163,38 @@ class Daemon:
         await asyncio.wait({serving, asyncio.ensure_future(self._over.wait())}, return_when=asyncio.FIRST_COMPLETED)
         stop_watching.set()
         await self._end_loop()
+        agent.hub.agent(agent.me, "stopped", reason="its daemon ends")
         self.server.leave()
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(serving, 2)
         watching.cancel()
         await asyncio.gather(*self._plans)
+        await self.alerts.close()
         await agent.close()
         self._sum_up()
 
     def _written(self, dialog: Dialog) -> None:
         """This daemon has written an entry: what follows from it outside of the file."""
+        self.alerts.written(dialog)
         if dialog.state.outcome is not None and self.leaves_plan:
             self._plans.append(asyncio.ensure_future(self._leave_plan(dialog)))
+        elif self.leaves_plan and dialog.state.rejected not in ("", self._disowned):
+            self._disowned = dialog.state.rejected
+            self._plans.append(asyncio.ensure_future(self._disown_plan(dialog)))
+
+    def _ended(self, dialog: Dialog) -> None:
+        """The dialog has ended, whoever ended it."""
+        self._plans.append(asyncio.ensure_future(self._remember(dialog)))
+
+    async def _remember(self, dialog: Dialog) -> None:
+        """Copy a dialog that has ended into the archive, in the disk's thread; take it into the index in another."""
+        try:
+            copy = await self.agent.on_disk(lambda: keep_copy(dialog, self.agent.file.path, self.state))
+        except (DialogdError, OSError) as error:
+            self.agent.hub.publish("warning", text=f"the dialog was not archived: {error}")
+        else:
+            memory = Memory(self.state.root, patience=INDEX_WAIT)
+            threading.Thread(target=memory.add, args=(copy,), name="memory", daemon=True).start()
 
     async def _leave_plan(self, dialog: Dialog) -> None:
         """Write the plan of a dialog that this agent's entry ended, in the disk's thread."""
@@ -168,6 +206,14 @@ class Daemon:
         else:
             if pair is not None:
                 logs.say(f"plan: {pair[0]}", plan=str(pair[0]))
+
+    async def _disown_plan(self, dialog: Dialog) -> None:
+        """Say in the plan of the result before that the person has rejected it."""
+        file = self.agent.file.path
+        try:
+            await self.agent.on_disk(lambda: disown(dialog, file, Path.cwd()))
+        except (DialogdError, OSError) as error:
+            self.agent.hub.publish("warning", text=f"the plan of the rejected result stays as it is: {error}")
 
     async def _supervised(self) -> None:
         """The loop, started again after a bug: one bad moment must not silence an agent."""
@@ -190,6 +236,9 @@ class Daemon:
     async def _end_loop(self) -> None:
         await self.agent.stop()
         if self._loop is not None:
+            deadline = time.monotonic() + TELL_WAIT
+            while self.agent.call is None and not self._loop.done() and time.monotonic() < deadline:
+                await asyncio.wait({self._loop}, timeout=0.02)  # what is in the file is told: peers, plan, alerts
             self._loop.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loop
@@ -197,12 +246,13 @@ class Daemon:
     async def halt(self, wanted: Halt) -> Stopped:
         """End the call, write `[STOPPED]`, archive, tell the peers once, then end this daemon."""
         agent = self.agent
+        self.alerts.patience = HALT_WAIT
         await self._end_loop()
         dialog: Dialog | None = None
         copy: Path | None = None
         try:
             dialog = await agent.on_disk(lambda: person.stop(agent.file, wanted.reason))
-            copy = await agent.on_disk(lambda: archive(dialog, agent.file.path, self.state.archive))
+            copy = await agent.on_disk(lambda: keep_copy(dialog, agent.file.path, self.state))
         except FileNotFoundError:
             pass  # no dialog yet: the daemon stops all the same
         finally:

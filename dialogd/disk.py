@@ -33,8 +33,12 @@ def flush_folder(path: Path) -> None:
 
 def write_once(data: bytes, target: Path) -> None:
     """Write a file in one step, durably, unless it is there: a crash or a full disk leaves it whole or absent."""
-    if target.exists():
-        return
+    if not target.exists():
+        write_over(data, target)
+
+
+def write_over(data: bytes, target: Path) -> None:
+    """Write a file in one step, durably, in place of the one that is there: a crash leaves one of the two, whole."""
     part = target.with_name(f".{target.name}.{os.getpid()}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:

@@ -8,6 +8,7 @@ DialogdError            1  500
 ├── Refused             1  409   the dialog's state does not allow it
 ├── AlreadyRunning      3  409   port or seat taken
 ├── NotRunning          3  503   no daemon where one was expected
+├── NotInstalled        1  501   what this needs is not installed on this machine
 └── BackendError        1  502   the backend gave no usable answer
 """
 
@@ -70,6 +71,12 @@ class NotRunning(DialogdError):
 
     exit_code = 3
     http_status = 503
+
+
+class NotInstalled(DialogdError):
+    """What this needs is not installed on this machine."""
+
+    http_status = 501
 
 
 class BackendError(DialogdError):

@@ -1,46 +1,68 @@
-"""What happens, as it happens: events for `/events`, the log and whoever else listens. Nothing is decided here."""
+"""What happens, as it happens: events for `/events`, the log and whoever else listens. Nothing is decided here.
+
+docs/events.md is normative for what they say. Three sorts: numbered ones, which a client that reconnects hears again;
+momentary ones without an id (`agent`, `text`), of which it hears how things stand; and those of other daemons, relayed
+to whoever asked for all, without an id too.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
 from secrets import token_hex
 from typing import Any
 
 from dialogd.errors import NotRunning
-from dialogd.protocol.model import Entry
 from dialogd.protocol.redact import redact
+from dialogd.writing import Standing, Writing
 
+VERSION = 1
 BACKLOG = 512  # events kept for clients that reconnect
 LAG = 256  # events a client may lag behind for as long as it likes; a burst may be longer
 LAG_SECONDS = 2.0  # after which a client that lags further behind is let go
-CLIENTS = 32
+CLIENTS = 100
+MERGED = 64 * 1024  # characters of text that wait for a slow client as one event
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Event:
-    """One event. `kind`: state, turn, note, text, ready, error, bye, reset … `id` is `<epoch>-<number>`."""
+    """One event; `id` is `<epoch>-<number>`, "" for a momentary one. `is_relayed`: another daemon has said it."""
 
     id: str
     kind: str
-    data: dict[str, Any]
+    data: Mapping[str, Any]
+    is_relayed: bool = False
+
+    @cached_property
+    def json(self) -> str:
+        """The data as JSON on one line; written once, however many listen."""
+        return json.dumps(self.data, ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
 class Listener:
     """One client: iterate over what it is told. It knows everything up to the event `since`."""
 
-    def __init__(self, since: str) -> None:
+    def __init__(self, since: str, *, hears_all: bool = False) -> None:
         self.since = since
+        self.hears_all = hears_all
         self._waiting: deque[tuple[float, Event]] = deque()
         self._news = asyncio.Event()
         self._is_over = False
 
     def tell(self, event: Event) -> None:
-        """Put an event into its queue."""
+        """Put an event into its queue; a piece of text joins the one before it that still waits."""
+        if event.is_relayed and not self.hears_all:
+            return
+        if self._waiting and (joined := _joined(self._waiting[-1][1], event)):
+            self._waiting[-1] = self._waiting[-1][0], joined
+            return
         self._waiting.append((time.monotonic(), event))
         self._news.set()
 
@@ -68,6 +90,17 @@ class Listener:
             await self._news.wait()
 
 
+def _joined(waiting: Event, event: Event) -> Event | None:
+    """Both pieces of a text as one event; None where they are no neighbours, or too long together."""
+    if not waiting.kind == event.kind == "text" or event.data["reset"]:
+        return None
+    old, new = waiting.data, event.data
+    if (old["by"], old["turn"]) != (new["by"], new["turn"]) or len(old["text"]) + len(new["text"]) > MERGED:
+        return None
+    data = {**new, "text": old["text"] + new["text"], "reset": old["reset"]}
+    return Event("", "text", data, event.is_relayed)
+
+
 class Hub:
     """Hands every event to every listener. Ids carry the daemon's epoch: old ones are not taken for new."""
 
@@ -85,20 +118,87 @@ class Hub:
         self._log = log
         self._lag_seconds = lag_seconds
         self._closed = False
+        self._standing: dict[str, Standing] = {}
+        self._writing: dict[str, Writing] = {}
+        self.on_audience: Callable[[], None] = lambda: None  # told when somebody comes or goes who hears all
 
     @property
     def clients(self) -> int:
         """How many listen now."""
         return len(self._listeners)
 
+    @property
+    def is_closed(self) -> bool:
+        """True once the daemon goes."""
+        return self._closed
+
+    @property
+    def hears_all(self) -> bool:
+        """True while somebody listens to all daemons of the dialog."""
+        return any(listener.hears_all for listener in self._listeners)
+
+    # -- telling --------------------------------------------------------------------------------------------------
+
     def publish(self, kind: str, **data: Any) -> None:
         """Tell everybody, without secrets; a client that lags too far behind is let go and may reconnect."""
         self._count += 1
-        data = {key: self._safe(value) for key, value in data.items()}
-        event = Event(self._last_id, kind, data)
-        if self._log is not None:
-            self._log(kind, data)
+        event = self._made(self._last_id, kind, data)
         self._recent.append(event)
+        self._tell(event)
+
+    def agent(
+        self,
+        who: str,
+        state: str,
+        *,
+        turn: int | None = None,
+        reason: str = "",
+        seconds: float | None = None,
+        is_relayed: bool = False,
+    ) -> None:
+        """Tell what an agent does now, when that is news. `seconds` is for how long, where that is known better."""
+        now = Standing.after(self._standing.get(who), state, turn, self._safe(reason), seconds, is_relayed=is_relayed)
+        if self._standing.get(who) == now:
+            return
+        self._standing[who] = now
+        if not now.is_at_it:
+            self._writing.pop(who, None)
+        self._tell(self._made("", "agent", now.data(who), is_relayed=is_relayed))
+
+    def state_of(self, who: str) -> Standing | None:
+        """What an agent was last said to do."""
+        return self._standing.get(who)
+
+    def text(self, who: str, turn: int, text: str, *, reset: bool, is_relayed: bool = False) -> None:
+        """Tell a piece of the turn that an agent writes; `reset` begins it anew."""
+        writing = self._writing.get(who)
+        if writing is None or reset or writing.turn != turn:
+            writing, reset = Writing(turn, is_relayed=is_relayed), True
+            self._writing[who] = writing
+        writing.add(text)
+        self._tell(self._made("", "text", writing.data(who, text, reset=reset), is_relayed=is_relayed))
+
+    def relay(self, kind: str, data: Mapping[str, Any]) -> None:
+        """Tell those who hear all what another daemon has said."""
+        self._tell(self._made("", kind, data, is_relayed=True))
+
+    def forget_relayed(self, who: str = "") -> None:
+        """Nobody listens to other daemons any more, or not to that of `who`: what is known of it will be outdated."""
+        for other in [name for name, at in self._standing.items() if at.is_relayed and who in ("", name)]:
+            del self._standing[other]
+            self._writing.pop(other, None)
+
+    def stamped(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """The data of an event with what every event has: the version, and when this was."""
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return {"v": VERSION, "at": at, **data}
+
+    def _made(self, id_: str, kind: str, data: Mapping[str, Any], *, is_relayed: bool = False) -> Event:
+        return Event(id_, kind, {**self.stamped({}), **{k: self._safe(v) for k, v in data.items()}}, is_relayed)
+
+    def _tell(self, event: Event) -> None:
+        if self._log is not None and not event.is_relayed:
+            self._log(event.kind, dict(event.data))
         for listener in list(self._listeners):
             listener.tell(event)
             if listener.lags(self._lag_seconds):
@@ -108,35 +208,42 @@ class Hub:
     def _safe(self, value: Any) -> Any:
         if isinstance(value, str):
             return redact(value, self._secrets)[0]
+        if isinstance(value, dict):
+            return {key: self._safe(item) for key, item in value.items()}
         return [self._safe(item) for item in value] if isinstance(value, list) else value
 
-    def publish_entry(self, entry: Entry) -> None:
-        """Tell everybody of a turn or note that came into the file."""
-        kind = "turn" if entry.is_turn else "note"
-        marks = [str(mark) for mark in entry.marks]
-        self.publish(kind, number=entry.number, id=entry.id, by=entry.by, name=entry.name, text=entry.body, marks=marks)
+    # -- listening ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def join(self, last_id: str = "") -> Iterator[Listener]:
+    def join(self, last_id: str = "", *, hears_all: bool = False) -> Iterator[Listener]:
         """A listener from now on, told all since `last_id` first, or `reset` when that is not known any more.
 
-        Raises `NotRunning` when too many listen.
+        Then it is told what each agent does and has written so far. Raises `NotRunning` when too many listen.
         """
         if len(self._listeners) >= CLIENTS:
             raise NotRunning(f"{CLIENTS} clients listen already", fix="close one of them")
         missed = self._since(last_id)
-        listener = Listener(self._last_id if missed is None else last_id)
+        listener = Listener(self._last_id if missed is None else last_id, hears_all=hears_all)
         if last_id and missed is None:
-            listener.tell(Event(self._last_id, "reset", {}))
-        for event in missed or ():
+            listener.tell(Event(self._last_id, "reset", self.stamped({})))
+        for event in (*(missed or ()), *self._as_it_stands()):
             listener.tell(event)
         if self._closed:
             self._say_bye(listener)
         self._listeners.add(listener)
+        self.on_audience()
         try:
             yield listener
         finally:
             self._listeners.discard(listener)
+            self.on_audience()
+
+    def _as_it_stands(self) -> Iterator[Event]:
+        for who, standing in self._standing.items():
+            yield self._made("", "agent", standing.data(who), is_relayed=standing.is_relayed)
+        for who, writing in self._writing.items():
+            data = writing.data(who, writing.text, reset=True)
+            yield self._made("", "text", data, is_relayed=writing.is_relayed)
 
     def _since(self, last_id: str) -> list[Event] | None:
         epoch, _, number = last_id.partition("-")
@@ -152,9 +259,10 @@ class Hub:
     async def close(self) -> None:
         """End every stream; used when the daemon goes."""
         self._closed = True
+        self.on_audience()
         for listener in list(self._listeners):
             self._say_bye(listener)
 
     def _say_bye(self, listener: Listener) -> None:
-        listener.tell(Event(self._last_id, "bye", {}))
+        listener.tell(Event(self._last_id, "bye", self.stamped({})))
         listener.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -24,6 +25,7 @@ class Lock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.waited = 0.0  # seconds for which it was waited for, all together
         self._problems: list[tuple[str, str]] = []
 
     @contextmanager
@@ -35,6 +37,7 @@ class Lock:
         from filelock import Timeout
 
         self._problems.clear()
+        began = time.monotonic()
         try:
             self._lock.acquire()
         except Timeout as error:
@@ -44,6 +47,8 @@ class Lock:
             ) from error
         except OSError as error:
             raise UnsafeFile(f"the lock {self.path} cannot be used: {why(error)}", fix=fix(error)) from error
+        finally:
+            self.waited += time.monotonic() - began
         try:
             if self._problems:
                 problem, remedy = self._problems[0]

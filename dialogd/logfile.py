@@ -59,7 +59,7 @@ class LogFile:
         self._full_read_at = 0.0
         self.full_reads = 0
         self._mutex = threading.RLock()
-        self._lock = Lock(path.with_name(path.name + ".lock"))
+        self.lock = Lock(path.with_name(path.name + ".lock"))
         self._looked_for_torn = False
         self.suspect = ""
 
@@ -276,7 +276,7 @@ class LogFile:
         """
         if self.suspect:
             raise StorageError(self.suspect, fix="check the disk, then restart this daemon")
-        return self._lock.held()
+        return self.lock.held()
 
     def create(self, data: bytes, *, replace: bool = False) -> None:
         """Write a new dialog file, durably; with `replace` an existing one gives way in one step.

@@ -98,7 +98,7 @@ def say_event(kind: str, data: dict[str, Any]) -> None:
 def _state(data: dict[str, Any]) -> str:
     state, reason = data.get("state"), data.get("reason", "")
     if state == "thinking":
-        return f"replying: turn {data.get('turn')}"
+        return f"replying: turn {data.get('turn', 0) + 1}"
     if state == "ended":
         return f"ended: {reason}"
     if state == "interrupted":

@@ -7,10 +7,14 @@ from collections.abc import Iterator, Sequence
 
 from dialogd import view
 from dialogd.parts import fenced
+from dialogd.protocol.asked import answered_by_default
+from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.model import USER, Agent, Entry
+from dialogd.protocol.result import rejected
 from dialogd.protocol.review import findings
 from dialogd.protocol.roster import judge, speakers, voters
 from dialogd.protocol.rounds import is_sealed_round
+from dialogd.protocol.ruled_out import vetoes
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Dialog, Proposal
 from dialogd.protocol.text import one_line
@@ -25,8 +29,9 @@ def now(dialog: Dialog, agent: Agent, drafts: Sequence[str]) -> str:
     if me == judge(dialog.header):
         return "\n\n".join([f"# Your turn\n\n{_turn(dialog)}", *_judging(dialog)])
     lines = ["# Your turn", f"{_turn(dialog)} {_task(dialog, me)}", *_where(dialog), *_refused(dialog, me)]
+    lines += [*_not_answered(dialog, me), *_rejected(dialog, me)]
     lines += [*_to_sign(dialog, me), *_to_vote(dialog, me), *_to_decide(dialog, me), *_to_attack(dialog, me)]
-    lines += [*_blocking(dialog, me), *_closing(dialog)]
+    lines += [*_ruled_out(dialog), *_blocking(dialog, me), *_closing(dialog)]
     lines += [f"Noticed: {signal.text}." for signal in signals(dialog) if _concerns(dialog, signal, me)]
     lines += [f"Written by you, not sent, because the dialog had moved on:\n\n{fenced(draft)}" for draft in drafts]
     return "\n\n".join(lines)
@@ -88,6 +93,29 @@ def _refused(dialog: Dialog, me: str) -> Iterator[str]:
         yield f"Of your last turn this did not count:\n\n{fenced(said)}"
 
 
+def _not_answered(dialog: Dialog, me: str) -> Iterator[str]:
+    """What the agent asked the person, where its default was taken."""
+    for question in answered_by_default(dialog, me):
+        said = fenced(question.default)
+        yield f"The person did not answer by {question.by}; your default was taken, and is not their word:\n\n{said}"
+
+
+def _rejected(dialog: Dialog, me: str) -> Iterator[str]:
+    """The result that the person did not take: its whole text in the agent's first turn after that."""
+    found = rejected(dialog)
+    if found is None:
+        return
+    yield (
+        f"The person rejected the earlier result ({found.outcome} in {where(found.ended_in)}), for the reason in turn"
+        f" {found.turn}: whatever was agreed before is not agreed. Say what changes, and why it meets the reason."
+    )
+    agreed = certify(dialog) if dialog.state.turns_of.get(me, 0) == 0 else None
+    if agreed is None or not agreed.text or not view.is_shown(dialog, agreed.stands_in, me):
+        return
+    if int(agreed.decided_in.partition(".")[0] or 0) <= dialog.state.base:
+        yield f"The rejected text, {agreed.title}:\n\n{fenced(agreed.text)}"
+
+
 def _to_sign(dialog: Dialog, me: str) -> Iterator[str]:
     """The text on the table, where this agent has still to sign it; quoted for who is not shown others' turns."""
     standing, header = dialog.state.standing, dialog.header
@@ -125,7 +153,7 @@ def _to_decide(dialog: Dialog, me: str) -> Iterator[str]:
     state, rules = dialog.state, dialog.header.rules
     if not state.escalated or state.escalated != me:
         return
-    asked = next((entry for entry in reversed(dialog.turns) if entry.by == USER), None)
+    asked = next((entry for entry in reversed(dialog.turns) if entry.by == USER and not entry.is_struck), None)
     yield "The others could not decide, so you do: `[DECIDE: P1 approve | your reason]`, or `reject`."
     if state.escalation:
         yield f"Why it comes to you:\n\n{fenced(state.escalation)}"
@@ -145,7 +173,7 @@ def _undecided(dialog: Dialog) -> list[Proposal]:
     """The last proposals since the dialog began anew that nobody approved."""
     approved = {decision.ref for decision in dialog.state.decisions if decision.outcome == "approved"}
     new = (p for p in dialog.state.proposals if int(p.entry.partition(".")[0]) > dialog.state.base)
-    return [p for p in new if p.ref not in approved][-SHOWN:]
+    return [p for p in new if p.ref not in approved and p.ref not in dialog.state.vetoed][-SHOWN:]
 
 
 def _to_attack(dialog: Dialog, me: str) -> Iterator[str]:
@@ -167,6 +195,13 @@ def _to_attack(dialog: Dialog, me: str) -> Iterator[str]:
 
 def _may_object(dialog: Dialog, me: str) -> bool:
     return dialog.header.rules.role(me).may_use("OBJECTION")
+
+
+def _ruled_out(dialog: Dialog) -> Iterator[str]:
+    """What the person vetoed: nobody has to try it again."""
+    rows = [f"{ref}{reason and f': {reason}'}" for ref, reason in vetoes(dialog).items()][-SHOWN:]
+    if rows:
+        yield "Ruled out by the person, so that it can't be agreed on any more:\n\n" + fenced("\n".join(rows))
 
 
 def _blocking(dialog: Dialog, me: str) -> Iterator[str]:
@@ -232,7 +267,8 @@ def _last_of(dialog: Dialog, who: str) -> Entry | None:
 
 def _turns_of(dialog: Dialog, who: str) -> Iterator[Entry]:
     """The agent's turns since the dialog began anew, latest first."""
-    return (e for e in reversed(dialog.turns) if e.by == who and e.number > dialog.state.base)
+    own = (e for e in reversed(dialog.turns) if e.by == who and not e.is_struck)
+    return (e for e in own if e.number > dialog.state.base)
 
 
 def _proposal(dialog: Dialog, ref: str) -> Proposal | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
 from dialogd.protocol.state import Dialog
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 WAITS = (0.0, 0.2, 1.0)  # seconds before each attempt to tell a peer
 ANSWER = 1.0  # seconds a peer has to answer
+START = 3.0  # seconds until an event stream begins
+QUIET = 40.0  # seconds of silence after which a stream is dead: a daemon says something every 15
 STOP_ANSWER = 0.5  # and to a stop, which is done in under a second whatever a peer does
 
 
@@ -38,18 +40,29 @@ class Peers:
     def tell(self, dialog: Dialog | None) -> None:
         """Tell peers, in the background, that the file is worth a look; a hint that may get lost."""
         for who, url in self.of(dialog).items():
-            self._spawn(self._notify(who, url, {"from": self.me}))
+            self.spawn(self._notify(who, url, {"from": self.me}))
 
     def start(self, dialog: Dialog) -> None:
         """Pass a person's notify on to those who owe a turn: it starts the dialog there too."""
         for who, url in self.of(dialog).items():
             if who in dialog.state.owing:
-                self._spawn(self._notify(who, url, {"from": self.me, "start": True}))
+                self.spawn(self._notify(who, url, {"from": self.me, "start": True}))
 
-    def _spawn(self, telling: Coroutine[None, None, None]) -> None:
+    def spawn(self, telling: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Do something in the background, at the latest until `close`."""
         task = asyncio.ensure_future(telling)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def listen(self, url: str) -> AsyncGenerator[bytes, None]:
+        """The bytes of that daemon's event stream as they come, its own events only.
+
+        Raises `OSError` when it does not answer with one, or has been silent for too long.
+        """
+        async with aclosing(self._client.stream(f"{url}/events")) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def _notify(self, who: str, url: str, message: Mapping[str, object]) -> None:
         for wait in WAITS:
@@ -106,8 +119,10 @@ class Peers:
 
     async def close(self) -> None:
         """Give up what is under way and close the connections."""
-        for task in list(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._client.close()
 
 
@@ -121,13 +136,36 @@ class _Client:
         """The body of the answer, whatever its status. Raises `OSError` when there is none within a second."""
         import httpx2
 
+        try:
+            return (await self._made().request(method, url, json=message)).content
+        except httpx2.HTTPError as error:
+            raise OSError(str(error)) from error
+
+    async def stream(self, url: str) -> AsyncGenerator[bytes, None]:
+        """The body of an event stream as it comes. Raises `OSError` when there is none, or it falls silent."""
+        import httpx2
+
+        http, headers = self._made(), {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        asked = http.build_request("GET", url, headers=headers, timeout=httpx2.Timeout(ANSWER, read=QUIET))
+        try:
+            async with asyncio.timeout(START):
+                answer = await http.send(asked, stream=True)
+            async with aclosing(answer):
+                kind, is_packed = answer.headers.get("content-type", ""), "content-encoding" in answer.headers
+                if answer.status_code != 200 or not kind.startswith("text/event-stream") or is_packed:
+                    raise OSError(f"status {answer.status_code}, {kind or 'no type'}")
+                async for chunk in answer.aiter_raw():
+                    yield chunk
+        except httpx2.HTTPError as error:
+            raise OSError(str(error)) from error
+
+    def _made(self) -> httpx2.AsyncClient:
+        import httpx2
+
         if self._http is None:
             # trust_env off: a proxy from the environment must never see loopback traffic.
             self._http = httpx2.AsyncClient(timeout=ANSWER, trust_env=False, verify=False)
-        try:
-            return (await self._http.request(method, url, json=message)).content
-        except httpx2.HTTPError as error:
-            raise OSError(str(error)) from error
+        return self._http
 
     async def close(self) -> None:
         """Close all connections."""

@@ -10,6 +10,7 @@ from dialogd.journal import PERSON
 from dialogd.logfile import Addition, LogFile
 from dialogd.protocol import lifecycle, units
 from dialogd.protocol.byhand import who
+from dialogd.protocol.compose import passed_by_hand
 from dialogd.protocol.model import USER, Mark
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.redact import redact
@@ -120,8 +121,10 @@ def skip(log: LogFile, agent: str) -> Dialog:
                 f"{one} owes no turn: the dialog is {lifecycle.phase(dialog)}, and the turn is with {owing}",
                 fix=f"skip {owing}, or wait for {one}'s turn",
             )
-        rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
-        return note_of(Mark("SKIP", one), turn=rest or following(dialog.header, dialog.state, one))
+        mark = Mark("SKIP", one)
+        step = passed_by_hand(dialog, one, mark)
+        end = (Mark(step.outcome, step.why),) if step.outcome else ()
+        return note_of(mark, *step.marks, *end, turn=step.turn)
 
     return write(log, make)
 
@@ -154,6 +157,36 @@ def word(log: LogFile, agent: str = "") -> Dialog:
 def stop(log: LogFile, why: str = "") -> Dialog:
     """End the dialog with `[STOPPED]`. Does nothing when it has ended."""
     return write(log, lambda d: None if d.state.outcome else note_of(Mark("STOPPED", one_line(redact(why)[0], 200))))
+
+
+def approve(log: LogFile) -> Dialog:
+    """Take the result, by a note. Does nothing when it is taken already. Raises `Refused` before the end."""
+
+    def make(dialog: Dialog) -> Draft | None:
+        if dialog.state.approved:
+            return None
+        lifecycle.refuse(dialog, "approve")
+        return note_of(Mark("APPROVED"))
+
+    return write(log, make)
+
+
+def reject(log: LogFile, reason: str, *, secrets: Sequence[str] = ()) -> Dialog:
+    """Do not take the result: a turn with the reason, which opens the dialog again; it passes to whom `say` would.
+
+    `secrets` are taken out. Raises `BadInput` without a reason, `Refused` before the end.
+    """
+    words = redact(clean(reason), secrets)[0].strip("\n")
+    mark = Mark("REJECTED", one_line(words).replace(" | ", " / "))
+
+    def make(dialog: Dialog) -> Draft:
+        lifecycle.refuse(dialog, "reject")
+        if not words.strip():
+            raise BadInput("a rejection needs a reason", fix='say what is wrong: dialogd reject "It forgets …"')
+        turn = reopened(dialog.header, dialog.state)
+        return Draft(USER, "User", dialog.state.number + 1, words, (mark,), turn)
+
+    return write(log, make)
 
 
 def note_of(*marks: Mark, turn: tuple[str, ...] | None = None) -> Draft:

@@ -9,10 +9,12 @@ from dataclasses import replace
 from dialogd import brief, view, window
 from dialogd.now import WORDS, now
 from dialogd.parts import Part, Prompt, fenced, tokens_of
+from dialogd.protocol.asked import how_to_ask
 from dialogd.protocol.marks import MARKS, Who
-from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry
+from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Header, Mark
 from dialogd.protocol.redact import redact
 from dialogd.protocol.roster import judge
+from dialogd.protocol.ruled_out import strikes
 from dialogd.protocol.state import Dialog
 
 __all__ = ["WORDS", "Part", "Prompt", "digest", "fenced", "render", "repair", "tokens_of"]
@@ -29,7 +31,6 @@ _TAUGHT = (
     "PASS",
     "CONSENSUS_REACHED",
     "DEADLOCK",
-    "QUESTION_FOR_USER",
 )
 
 
@@ -94,7 +95,7 @@ def repair(prompt: Prompt, agent: Agent, re_: str, reply: str, question: str) ->
 
 def _system(dialog: Dialog, agent: Agent) -> str:
     if not brief.is_needed(dialog.header):
-        return f"{_who(dialog, agent)}\n\n{_rules(agent)}"
+        return f"{_who(dialog, agent)}\n\n{_rules(dialog.header, agent)}"
     header = dialog.header
     how = _how(agent, brief.example(header, agent), brief.marks(header, agent))
     sections = [_who(dialog, agent), brief.part_of(header, agent), how, *brief.rules_of(header, agent), _DATA]
@@ -119,8 +120,9 @@ def _label(dialog: Dialog, agent_id: str) -> str:
     return f"{agent_id} ({found.name})"
 
 
-def _rules(agent: Agent) -> str:
-    taught = "\n".join(f"- `[{name}]`: {MARKS[name].meaning}" for name in _TAUGHT if Who.AGENT in MARKS[name].who)
+def _rules(header: Header, agent: Agent) -> str:
+    lines = [(name, MARKS[name].meaning) for name in _TAUGHT if Who.AGENT in MARKS[name].who]
+    taught = "\n".join(f"- `[{form}]`: {meaning}" for form, meaning in (*lines, how_to_ask(header)))
     agreement = (
         "Agreement counts only over one exact text: write it under `## Consensus Summary`, then `[CONSENSUS_REACHED]`."
         " The others sign that text with `[AGREE: P4]` (its number) and their reason. Agree only for a stated reason;"
@@ -170,15 +172,24 @@ def _safe(part: Part, secrets: Sequence[str]) -> Part:
     return replace(part, text=text, marks=redact(part.marks, secrets)[0]) if found else part
 
 
+def _nameless(dialog: Dialog, mark: Mark) -> Mark:
+    """The mark as models read it: of who is invited the id alone, where ids are the labels."""
+    if mark.name != "INVITE" or dialog.header.setup.get("labels") == "names":
+        return mark
+    return Mark("INVITE", mark.value.partition("=")[0].strip())
+
+
 def _entry(dialog: Dialog, entry: Entry, agent: Agent) -> Part:
     if view.only_decisions(dialog, entry, agent.id):
         after = entry.id.partition(".")[0]
         where = f"in turn {after}" if entry.is_turn else f"after turn {after}"
         return Part(entry.id, f"## Decided {where}\n\n{fenced(view.decisions(entry))}", SYSTEM)
+    if entry.is_struck:
+        return Part(entry.id, f"## Turn {entry.number}\n\n{fenced(strikes(dialog)[entry.number].in_words)}", SYSTEM)
     title = f"Turn {entry.number}" if entry.is_turn else "Note"
     who = "the person" if entry.by == USER else "the daemon" if entry.by == SYSTEM else entry.by
     who = f"{who} (you)" if entry.by == agent.id else who
-    marks = "\n".join(str(mark) for mark in entry.marks) if entry.frame else ""
+    marks = "\n".join(str(_nameless(dialog, mark)) for mark in entry.marks) if entry.frame else ""
     text = "\n\n".join(part for part in (entry.body, marks) if part)
     re_ = entry.frame.re if entry.frame else ""
     sound = entry.condition is Condition.SOUND

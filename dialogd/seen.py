@@ -92,6 +92,11 @@ def wall() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def here() -> str:
+    """Wall time with this machine's offset, by which people and agents tell the time of day."""
+    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")
+
+
 def duration(dialog: Dialog) -> str:
     """How long the dialog has taken so far, in words: since the header's `Started`, else since the first frame."""
     first = next((e.frame.at for e in dialog.entries if e.frame and e.frame.at), "")

@@ -13,6 +13,7 @@ from dialogd.protocol.units import budget, count, seconds
 
 FIRST_PORT = 3001
 DEFAULT_FILE = Path("/tmp/claude-dialog.md")
+HOOKS = ("on_question", "on_stalled", "on_error", "on_end", "on_event")  # commands or URLs that alerts go to
 
 
 def default_state_dir() -> Path:
@@ -65,6 +66,13 @@ class Settings:
     budget: str = ""
     digest: bool = False
     plan: bool = True
+    desktop: str = "auto"
+    bell: bool = True
+    on_question: str = ""
+    on_stalled: str = ""
+    on_error: str = ""
+    on_end: str = ""
+    on_event: str = ""
     log_format: str = "text"
     debug: bool = False
     retry_wait: float = 2.0
@@ -173,6 +181,32 @@ def _api(value: object, _folder: Path) -> str:
     return str(value)
 
 
+def _desktop(value: object, _folder: Path) -> str:
+    word = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else str(value).strip().lower()
+    if word not in ("auto", "on", "off"):
+        raise ValueError("must be `auto`, `on` or `off`")
+    return str(word)
+
+
+def _hook(value: object, folder: Path) -> str:
+    """A command line, or a URL with a host."""
+    import shlex
+    from urllib.parse import urlsplit
+
+    text = _line(value, folder)
+    try:
+        if text.lower().startswith(("http://", "https://")):
+            parts = urlsplit(text)
+            fits = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", text)
+        else:
+            fits = not text or bool(shlex.split(text)[0])
+    except (ValueError, IndexError):
+        fits = False
+    if not fits:
+        raise ValueError("must be a command such as `notify.sh --loud`, or a URL such as http://localhost:9000/hook")
+    return text
+
+
 def _log_format(value: object, _folder: Path) -> str:
     if value not in ("text", "json"):
         raise ValueError("must be `text` or `json`")
@@ -215,6 +249,13 @@ SETTINGS = (
     _setting("budget", _budget, "what this agent may spend in one dialog: `$1.50`, `200k tokens`"),
     _setting("digest", _switch, "sum up what no longer fits the model's window, in a note, at this agent's cost"),
     _setting("plan", _switch, "leave a plan, as Markdown and JSON, when a dialog ends"),
+    _setting("desktop", _desktop, "alerts on the desktop: `auto` where it can be done, `on`, `off`"),
+    _setting("bell", _switch, "alerts ring in the daemon's terminal"),
+    _setting("on_question", _hook, "a command (JSON on stdin) or URL (POST) for when an agent needs you"),
+    _setting("on_stalled", _hook, "the same for an agent that gives no answer in time"),
+    _setting("on_error", _hook, "the same for an agent that failed"),
+    _setting("on_end", _hook, "the same for the end of a dialog"),
+    _setting("on_event", _hook, "the same for every entry, once"),
     _setting("log_format", _log_format, "`text`, or `json`: one object per line"),
     _setting("debug", _switch, "say more in the log"),
     _setting("retry_wait", _wait, "seconds before a failed call is tried again; doubles each time"),

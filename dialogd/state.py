@@ -30,6 +30,11 @@ class StateDir:
         return self._made(self.root / "archive")
 
     @property
+    def memory(self) -> Path:
+        """The index over the archive, and what the person said of outcomes."""
+        return self._made(self.root / "memory")
+
+    @property
     def registry(self) -> Path:
         """One file per running daemon."""
         return self._made(self.root / "running")

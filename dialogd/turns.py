@@ -6,7 +6,7 @@ import secrets as random
 from dataclasses import replace
 from functools import lru_cache
 
-from dialogd.asking import Asking, Interrupted, Options, Room, Tally, is_open
+from dialogd.asking import Asking, Interrupted, Options, Room
 from dialogd.backends import Backend
 from dialogd.bill import Bill, from_record
 from dialogd.call import Call
@@ -19,10 +19,12 @@ from dialogd.protocol.decide import Action, Clock, Reply, Wait
 from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.model import Agent as Participant
 from dialogd.protocol.render import Draft
-from dialogd.protocol.rounds import is_sealed_round
+from dialogd.protocol.rounds import is_apart, is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
-from dialogd.seen import duration, wall
+from dialogd.reporting import standing
+from dialogd.seen import duration, here, wall
+from dialogd.tally import Tally
 
 STORAGE_WAIT = 5.0  # seconds before a refused write is tried again
 
@@ -85,7 +87,14 @@ class Turns:
                 return await self._fail(debt, error)
             if received is None:
                 return Wait("interrupted", "the turn passed while the reply was being written", 0.001)
-        return await self._deliver(dialog, debt, received)
+        action = await self._deliver(dialog, debt, received)
+        self._rests()
+        return action
+
+    def _rests(self) -> None:
+        """Whatever came of the turn: the agent is at it no more."""
+        if (doing := self.hub.state_of(self.me)) is not None and doing.is_at_it:
+            self.hub.agent(self.me, "idle")
 
     async def _kept(self) -> tuple[Received | None, tuple[str, ...]]:
         """A reply that was received and not written, and the drafts that its agent was not shown again."""
@@ -99,9 +108,12 @@ class Turns:
         """Call the backend; None when the debt was closed meanwhile, and the call was ended for it."""
         received = await self.asking.reply(dialog, debt, drafts)
         if isinstance(received, Interrupted):
+            self.hub.agent(self.me, "idle")
+            self.tally.ends["interrupted"] += 1
             if received.text.strip():
                 await self._keep_draft(Received(debt.key, received.text, {}, 0), "interrupted while it was written")
-            self.hub.publish("state", state="interrupted", by=self.me)
+            how = {"state": "interrupted", "reason": "the turn passed while the reply was being written"}
+            self.hub.publish("state", **how, by=self.me, **standing(self.room.dialog, thinking=False))
             return None
         if is_sealed_round(dialog, debt):
             received = replace(received, nonce=random.token_hex(16))
@@ -120,7 +132,7 @@ class Turns:
             typing = is_open(now, self.me, debt) and self.room.is_typing(now)
             if typing or not is_open(now, self.me, debt):
                 return None
-            addition = self._drawn_up(now, debt, self._readable(now, reply), received)
+            addition = self._drawn_up(now, debt, verdict.readable(now, self.me, reply), received)
             return self._sealed(now, debt, received, addition.draft) or addition
 
         try:
@@ -142,7 +154,7 @@ class Turns:
     async def _done(self, dialog: Dialog, received: Received, secrets: int) -> None:
         """The reply stands in the file: count it and tell everybody."""
         self._pending = None
-        self.tally.turns += 1
+        self.tally.wrote(received.ms / 1000)
         self.tally.secrets += secrets
         self.hub.publish(
             "appended",
@@ -192,20 +204,16 @@ class Turns:
             ),
             duration=duration(dialog),
             folder=self.file.attachments.name,
+            here=here(),
         )
         return Addition(written.draft, written.attachment, written.overflow)
-
-    def _readable(self, dialog: Dialog, reply: Text) -> Text:
-        """An agreed text that stayed too long is no agreed text: it is never cut."""
-        if dialog.header.rules.is_plain and verdict.unclear(dialog, self.me, reply) and reply.has("CONSENSUS_REACHED"):
-            return replace(reply, marks=tuple(m for m in reply.marks if m.name != "CONSENSUS_REACHED"))
-        return reply
 
     async def _landed(self, received: Received) -> Dialog | None:
         """The dialog, when the file has this reply as a turn already; else None, and the reply is kept as a draft."""
         dialog = await self.room.look()
         entry = received.landed(dialog, self.me) if dialog is not None else None
         if entry is None:
+            self.tally.ends["late"] += 1
             await self._keep_draft(received, "its turn had passed")
             return None
         self._pending = None
@@ -216,12 +224,18 @@ class Turns:
         self._is_clear = False
         await self.room.on_disk(lambda: self.journal.draft(received, why))
         self._pending = None
-        self.hub.publish("draft", by=self.me, why=why, text=_read(received.text, ())[0].body)
+        dialog = self.room.dialog
+        is_kept_back = dialog is not None and is_apart(dialog, Debt(*received.debt))
+        text = "" if is_kept_back else _read(received.text, ())[0].body
+        self.hub.publish("draft", by=self.me, why=why, text=text)
 
     async def _fail(self, debt: Debt, error: BackendError) -> Action:
         """Write down that this agent failed, if it is still asked."""
         if self._unwritten is None or self._unwritten[1] is not error:
-            self.hub.publish("error", type=error.kind, message=error.cause, fix=error.fix, recoverable=error.retryable)
+            self.tally.failed(error.kind)
+            what = {"type": error.kind, "message": error.cause, "fix": error.fix, "recoverable": error.retryable}
+            self.hub.publish("error", by=self.me, **what)
+            self.hub.agent(self.me, "failed", reason=error.cause)
         self._unwritten = debt, error  # kept while the disk refuses the note: the call is not made again for it
         if error.partial.strip():
             await self._keep_draft(Received(debt.key, error.partial, {}, 0), "cut short by an error")

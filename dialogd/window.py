@@ -9,6 +9,7 @@ from dialogd import view
 from dialogd.parts import Part, Prompt, fenced, tokens_of
 from dialogd.protocol.model import SYSTEM, Entry, Mark
 from dialogd.protocol.render import Draft
+from dialogd.protocol.ruled_out import strikes
 from dialogd.protocol.state import Dialog
 
 DIGEST_WORDS = 300
@@ -80,10 +81,13 @@ def digest_note(
 
 
 def _digests(dialog: Dialog, agent: str) -> Iterator[tuple[Entry, tuple[int, int]]]:
+    struck = {strike.turn: strike.entry.start for strike in strikes(dialog).values()}  # older digests still hold them
     for entry in dialog.entries:
         mark = entry.mark("DIGEST") if is_digest(entry) else None
         span = re.fullmatch(r"turns? (\d{1,9})(?: to (\d{1,9}))?", mark.fields[1]) if mark and mark.fields[1:] else None
-        if mark and span is not None and view.readable(dialog, agent, mark.fields[0]):
+        if mark is None or span is None or not view.readable(dialog, agent, mark.fields[0]):
+            continue
+        if not any(int(span[1]) <= n <= int(span[2] or span[1]) and at > entry.start for n, at in struck.items()):
             yield entry, (int(span[1]), int(span[2] or span[1]))
 
 

@@ -94,7 +94,7 @@ def staged(folder: Path) -> Iterator[Stage]:
         "## Turn 1 — User\n\n**Question:**\nDiscuss and agree on where user sessions should live.\n\nTURN: A\n",
         encoding="utf-8",
     )
-    daemons = [stage.run("start", who, "--backend", "rehearsal:slow=4", "--pace", "0.5") for who in "AB"]
+    daemons = [stage.run("start", who, "--backend", "rehearsal:slow=9", "--pace", "0.5") for who in "AB"]
     try:
         yield stage
     finally:
@@ -177,8 +177,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, staged(Path(folder)) as stage, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES))
         play(stage, 4)
-        page_pictures(stage, out, browser)
         terminal_picture(stage, out)
+        page_pictures(stage, out, browser)
         until(lambda: "\n[CONSENSUS_REACHED]" in stage.text, "the end")
         page_pictures(stage, out, browser, "-end")
         browser.close()

@@ -21,11 +21,15 @@ settings.load_profile("house")
 
 @pytest.fixture(scope="session", autouse=True)
 def no_personal_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Point the user's folders to an empty place; forget every `DIALOGD_` and `CLAUDE_` variable, and every key."""
+    """Point the user's folders to an empty place; forget `DIALOGD_` and `CLAUDE_` variables, keys, and the desktop."""
     with pytest.MonkeyPatch.context() as environment:
         own = {name for line in OWN.values() for name in line.names}
         for variable in os.environ:
-            if variable.startswith(("DIALOGD_", "CLAUDE_")) or variable in own or variable.endswith("_API_KEY"):
+            if (
+                variable.startswith(("DIALOGD_", "CLAUDE_"))
+                or variable in own
+                or variable.endswith(("_API_KEY", "_BUS_ADDRESS"))
+            ):
                 environment.delenv(variable)
         environment.setenv("DIALOGD_PLAN", "0")  # dialogs of tests leave no plans beside them
         for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):

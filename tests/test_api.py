@@ -116,7 +116,7 @@ async def test_a_dialog_is_told_from_its_beginning_to_consensus(stage: Stage, mo
     assert [e.data["number"] for e in events if e.kind == "turn"] == list(range(1, state.number + 1))
     assert [e.data["text"] for e in events if e.kind == "turn"] == [entry.body for entry in stage.dialog.turns]
     assert {e.data["by"] for e in events if e.kind == "text"} == {"A", "B"}
-    assert "[CONSENSUS_REACHED]" in [e.data["line"] for e in events if e.kind == "text"]
+    assert "[CONSENSUS_REACHED]" in "".join(e.data["text"] for e in events if e.kind == "text")
     stood = [e for e in events if e.kind == "state"][-1].data
     assert (stood["phase"], stood["lifecycle"], stood["turn_of"]) == ("ended", "collapsed", [])
     assert stood["convergence"]["agreements"] > 0

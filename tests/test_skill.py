@@ -171,6 +171,7 @@ guidelines: |
   Be brief.
 words: 50 words
 labels: names
+question_defaults: true
 board:
   max_contributions_per_round: 3
   require_confidence: true
@@ -208,8 +209,8 @@ def test_every_key_of_the_front_matter_is_read() -> None:
     found = terms(FULL)
     assert found.problems == ()
     assert [(note.line, note.what) for note in found.notes] == [
-        (32, "key 'license' means nothing here, and is left out of account"),
-        (33, "key 'metadata' means nothing here, and is left out of account"),
+        (33, "key 'license' means nothing here, and is left out of account"),
+        (34, "key 'metadata' means nothing here, and is left out of account"),
     ]
     rules = found.rules
     assert (rules.template, rules.order, rules.verdict, found.judge) == ("trio", "round-robin", "judge", "Cy")
@@ -217,7 +218,10 @@ def test_every_key_of_the_front_matter_is_read() -> None:
     assert (found.max_turns, found.max_rounds, found.max_time, found.timeout) == (1000, 5, 5400.0, 90.0)
     assert (rules.sealed, rules.red_team, rules.objections, rules.review) == (True, True, True, False)
     assert (rules.threshold, rules.quorum, rules.convergence_threshold) == (0.75, 0.5, 0.7)
-    assert (rules.guidelines, dict(found.more)) == ("Be kind. Be brief.", {"labels": "names", "words": "50 words"})
+    assert (rules.guidelines, dict(found.more)) == (
+        "Be kind. Be brief.",
+        {"labels": "names", "words": "50 words", "question_defaults": True},
+    )
     assert rules.board == Board(max_contributions_per_round=3, require_confidence=True, contribution_timeout=120.0)
     ann, bob, cy = found.cast
     assert (ann.role.name, ann.role.permissions, ann.backend) == ("critic", STANDARD["critic"], "claude:opus")

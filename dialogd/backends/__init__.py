@@ -114,6 +114,13 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool that begins to run, by its name; "" once it has ended and the agent goes on thinking."""
+
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """How a backend is set up; "" and 0 mean its default.
 
@@ -165,9 +172,10 @@ class Backend(Protocol):
     """Anything that can answer. It never sees the lock or the peers, and writes nothing to the dialog.
 
     `reply` yields text as it arrives (any chunks; their concatenation is the reply) and may yield `Usage`, as often as
-    it knows more: the last one counts, also when the call fails afterwards or is cancelled. It raises `BackendError`
-    and nothing else. Cancelling the task that iterates it ends the call and everything the call started before the
-    cancellation returns. Its module also has `probe(variables, variant) -> Found`.
+    it knows more: the last one counts, also when the call fails afterwards or is cancelled. It may yield `Tool` when an
+    agent begins to run one, and when that is over. It raises `BackendError` and nothing else. Cancelling the task that
+    iterates it ends the call and everything the call started before the cancellation returns. Its module also has
+    `probe(variables, variant) -> Found`.
 
     costs     True when a call costs money: the file is read in full before it
     price     dollars per million tokens; None when unknown
@@ -184,7 +192,7 @@ class Backend(Protocol):
     room: int
     secrets: tuple[str, ...]
 
-    def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]: ...
+    def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]: ...
 
     async def close(self) -> None: ...
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
-from dialogd.backends import Found, Options, Request, Usage
+from dialogd.backends import Found, Options, Request, Tool, Usage
 from dialogd.backends.acp_errors import ended, judge, refused, unreadable
 from dialogd.backends.acp_usage import account
 from dialogd.backends.acp_warm import Warm
@@ -62,7 +62,7 @@ class ACP:
         self._points: tuple[Checkpoint, ...] = ()
         self._turn = asyncio.Lock()
 
-    async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
+    async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Stream what the agent says. Raises `BackendError` for everything else than text and a regular end."""
         async with self._turn:
             said: list[str] = []
@@ -85,7 +85,7 @@ class ACP:
         """End the agent. May be called twice, and while a reply is under way."""
         await self._drop()
 
-    async def _answer(self, request: Request) -> AsyncGenerator[str | Usage, None]:
+    async def _answer(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """One reply, with every failure as a `BackendError`."""
         await asyncio.to_thread(importlib.import_module, "acp")  # takes a second, in which the daemon must answer
         from acp import RequestError
@@ -104,7 +104,7 @@ class ACP:
         except ValueError as error:  # pydantic's too
             raise unreadable(error) from error
 
-    async def _talk(self, warm: Warm, request: Request) -> AsyncGenerator[str | Usage, None]:
+    async def _talk(self, warm: Warm, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         if self._warm is None:
             self._warm = warm
             await warm.open()
@@ -118,7 +118,9 @@ class ACP:
         said: list[str] = []
         async with aclosing(warm.prompt(session, text)) as pieces:
             async for piece in pieces:
-                if isinstance(piece, str):
+                if isinstance(piece, Tool):
+                    yield piece
+                elif isinstance(piece, str):
                     said.append(piece)
                     yield piece
                 else:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dialogd.backends import Tool
 from dialogd.backends.acp_wire import Wire
 from dialogd.errors import BackendError
 
@@ -35,7 +36,8 @@ class Ears:
     """What dialogd offers an agent: it listens, and refuses. No files, no terminal, no questions."""
 
     def __init__(self) -> None:
-        self.heard: asyncio.Queue[str | None] = asyncio.Queue()
+        self.heard: asyncio.Queue[str | Tool | None] = asyncio.Queue()
+        self._is_at_tool = False
         self.session = ""
         self._is_apart = False
         self.size = 0
@@ -47,7 +49,8 @@ class Ears:
         self._paid = self._dollars or 0.0 if session == self.session else 0.0
         self._dollars = None
         self.session, self.heard = session, asyncio.Queue()
-        self._is_apart, self.size = False, 0
+        self._is_apart = self._is_at_tool = False
+        self.size = 0
 
     @property
     def spent(self) -> float | None:
@@ -62,10 +65,14 @@ class Ears:
         if kind == "agent_message_chunk":
             text = getattr(update.content, "text", "")
             if text:
+                if self._is_at_tool:
+                    self.heard.put_nowait(Tool())
+                self._is_at_tool = False
                 self.heard.put_nowait(f"\n\n{text}" if self._is_apart and self.size else text)
                 self._is_apart, self.size = False, self.size + len(text)
         elif kind == "tool_call":
-            self._is_apart = True
+            self._is_apart = self._is_at_tool = True
+            self.heard.put_nowait(Tool(update.title or "a tool"))
         elif update.cost is not None and update.cost.currency.upper() == "USD":
             self._dollars = update.cost.amount
 
@@ -125,7 +132,7 @@ class Warm:
             await self._choose_model(session, model)
         return session.session_id
 
-    async def prompt(self, session: str, text: str) -> AsyncGenerator[str | PromptResponse, None]:
+    async def prompt(self, session: str, text: str) -> AsyncGenerator[str | Tool | PromptResponse, None]:
         """What the agent says as it says it, last its response. Raises what the package raises."""
         from acp import text_block
 

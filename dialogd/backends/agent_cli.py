@@ -20,7 +20,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
-from dialogd.backends import Options, Request, Usage
+from dialogd.backends import Options, Request, Tool, Usage
 from dialogd.backends.canary import Verdict, prove
 from dialogd.backends.cli_reader import LostSession, Reader
 from dialogd.backends.cli_tool import CLITool, Turn
@@ -68,8 +68,8 @@ class AgentCLI(CLITool):
             self.model = self.model or verdict.model
             self.price = self._price()
 
-    async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
-        """Run the CLI once and yield what it used, then its reply. Raises `BackendError`."""
+    async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
+        """Run the CLI once and yield what it used and which tools ran, then its reply. Raises `BackendError`."""
         async with self._one:
             await self.prepare()
             prompt, me = request.prompt(), request.agent.id
@@ -90,8 +90,10 @@ class AgentCLI(CLITool):
             self._remember(prompt, request, reader, reply)
             yield reply
 
-    async def _run(self, prompt: Prompt, chosen: Plan, request: Request, reader: Reader) -> AsyncGenerator[Usage, None]:
-        """One run of the CLI, whose output `reader` takes. Yields what was used; raises `BackendError`."""
+    async def _run(
+        self, prompt: Prompt, chosen: Plan, request: Request, reader: Reader
+    ) -> AsyncGenerator[Usage | Tool, None]:
+        """One run of the CLI, whose output `reader` takes. Yields what was used and what ran; raises `BackendError`."""
         before = chosen.after.usage if chosen.after else None
         if chosen.after and not self.forks:
             self._sessions.drop(chosen.after.session)  # from here on it has heard what it may never answer

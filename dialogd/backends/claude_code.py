@@ -165,6 +165,9 @@ class _Events(Reader):
         elif kind[0] == "assistant":
             message = event.get("message") or {}
             self._calls[str(message.get("id"))] = _usage(self._model, message.get("usage") or {})
+            self.tools += _tools(message.get("content"))
+        elif kind[0] == "user":
+            self.tools.append("")
         elif kind[0] == "result":
             self._result(event)
 
@@ -201,6 +204,12 @@ def _folder(environment: Mapping[str, str]) -> Path:
     """Where Claude Code keeps its own things."""
     given = environment.get("CLAUDE_CONFIG_DIR")
     return Path(given) if given else Path(environment.get("HOME") or Path.home()) / ".claude"
+
+
+def _tools(content: object) -> list[str]:
+    """The names of the tools that a message calls."""
+    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+    return [str(part.get("name") or "a tool") for part in parts if part.get("type") == "tool_use"]
 
 
 def _usage(model: str, figures: Mapping[str, Any]) -> Usage:

@@ -38,7 +38,8 @@ class Words:
 class Reader:
     """Takes the events of one run. A subclass notes what they say; success needs a positive sign, `text` set.
 
-    `total` is what the CLI has counted in this session by now; `hopeless` ends the run at once.
+    `total` is what the CLI has counted in this session by now; `tools` are those that have begun to run since somebody
+    looked, "" once one has ended; `hopeless` ends the run at once.
     """
 
     def __init__(self, words: Words) -> None:
@@ -48,6 +49,7 @@ class Reader:
         self.total = Usage()
         self.failure: BackendError | None = None
         self.hopeless = False
+        self.tools: list[str] = []
         self.size = 0
         self._rest = b""
         self._refusals = 0

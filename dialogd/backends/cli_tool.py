@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from dialogd.backends import Options, Usage
+from dialogd.backends import Options, Tool, Usage
 from dialogd.backends.canary import Place
 from dialogd.backends.child import Child
 from dialogd.backends.cli_probe import NETWORK, VERSION_WAIT, version_in
@@ -135,14 +135,16 @@ class CLITool:
 
     # One run
 
-    async def run(self, turn: Turn, reader: Reader, before: Usage | None = None) -> AsyncGenerator[Usage, None]:
-        """Run the CLI for `turn`. Yields what was used so far; raises `BackendError` unless it has answered."""
+    async def run(self, turn: Turn, reader: Reader, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
+        """Run the CLI for `turn`. Yields what was used so far, and which tools run. Raises `BackendError`."""
         child = self._start(turn)
         used = guess = Usage(self.model, tokens_of(turn.text), 0, estimated=True)
         try:
             yield guess
             while not reader.hopeless and (chunk := await child.read()):
                 reader.feed(chunk)
+                while reader.tools:
+                    yield Tool(reader.tools.pop(0))
                 if (now := reader.spent(before)) != used and now.tokens_in is not None:
                     yield (used := now)
         finally:

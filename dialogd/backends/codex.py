@@ -24,6 +24,9 @@ _OFF = ("apps", "plugins", "remote_plugin", "hooks", "memories", "goals", "brows
         "image_generation", "daemon_auto_start", "shell_snapshot")  # fmt: skip
 
 
+_TOOLS = frozenset({"command_execution", "file_change", "mcp_tool_call", "web_search"})
+
+
 class Codex(AgentCLI):
     """Runs `codex exec`, and `codex exec fork` from the second turn on, so that every turn's thread stays good.
 
@@ -151,6 +154,10 @@ class _Events(Reader):
         kind, item = event.get("type"), event.get("item") or {}
         if kind == "thread.started":
             self.session = str(event.get("thread_id") or "")
+        elif kind == "item.started" and item.get("type") in _TOOLS:
+            self.tools.append(str(item.get("tool") or item.get("type")))
+        elif kind == "item.completed" and item.get("type") in _TOOLS:
+            self.tools.append("")
         elif kind == "item.completed" and item.get("type") == "agent_message":
             self._last = str(item.get("text") or "")
         elif kind == "turn.completed":

@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
-from dialogd.backends import Found, Options, Usage
+from dialogd.backends import Found, Options, Tool, Usage
 from dialogd.backends.agent_cli import AgentCLI, Turn
 from dialogd.backends.canary import Place
 from dialogd.backends.cli_probe import look
@@ -93,7 +93,7 @@ class Gemini(AgentCLI):
         """A reader of stream-json."""
         return Events(self.words(), self.home)
 
-    async def run(self, turn: Turn, reader: Reader, before: Usage | None = None) -> AsyncGenerator[Usage, None]:
+    async def run(self, turn: Turn, reader: Reader, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
         """Run it with its policy; the reader finds in the folder what stdout does not say."""
         (turn.folder / "policy.toml").write_text(POLICY, encoding="utf-8")
         if isinstance(reader, Events):

@@ -38,6 +38,9 @@ class Events(Reader):
             self._said.append(str(event.get("content") or ""))
         elif kind == "tool_use":
             self._said.clear()
+            self.tools.append(str(event.get("tool_name") or "a tool"))
+        elif kind == "tool_result":
+            self.tools.append("")
         elif kind == "error" and event.get("severity") == "error":
             self._trouble = str(event.get("message") or "")
         elif kind == "result":

@@ -12,13 +12,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-    from typer.main import get_command
-
-    from dialogd.cli.app import build
     from dialogd.errors import DialogdError
 
     try:
-        get_command(build())(prog_name="dialogd")
+        _carry_out()
     except DialogdError as error:
         if "--debug" in sys.argv[1:]:
             raise
@@ -28,8 +25,34 @@ def main() -> None:
     except OSError as error:
         if "--debug" in sys.argv[1:]:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        sys.exit(_explain(f"{where}{error.strerror or error}", "check the file; --debug shows where it happened", 1))
+        sys.exit(_from_the_system(error))
+
+
+def _carry_out() -> None:
+    """Read the command line and do what it says. Raises what the command raises."""
+    from typer.main import get_command
+
+    from dialogd.cli.app import build
+
+    try:
+        get_command(build())(prog_name="dialogd")
+    except SystemExit as end:  # typer makes one of a pipe that was closed
+        if isinstance(end.__context__, BrokenPipeError):
+            raise end.__context__ from None
+        raise
+
+
+def _from_the_system(error: OSError) -> int:
+    """Print what the system refused; nothing where the reader of stdout has gone, as `| head` does."""
+    if isinstance(error, BrokenPipeError):
+        import os
+
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)  # what is left in the buffer goes nowhere, too
+        os.close(nowhere)
+        return 0
+    where = f"{error.filename}: " if error.filename else ""
+    return _explain(f"{where}{error.strerror or error}", "check the file; --debug shows where it happened", 1)
 
 
 def _explain(message: str, fix: str, code: int) -> int:

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
+from typer.core import TyperCommand
 
 from dialogd import __version__
 from dialogd.cli import (
+    alerts,
     board,
     configure,
     cost,
+    digest,
     doctor,
+    export,
+    flow,
+    hand,
+    history,
     logs,
     new,
     plan,
+    recall,
+    replay,
+    result,
     run,
     speak,
     start,
@@ -60,6 +71,15 @@ def _top(version: Version = False, debug: Debug = False) -> None:
     """Options before the command; `--debug` is looked up where errors are translated."""
 
 
+NAMES: dict[Callable[..., None], str] = {hand.pass_on: "pass"}  # a word that no function of Python can be called by
+# Commands with an option whose value may be left out.
+CLASSES: dict[object, type[TyperCommand]] = {
+    plan.plan: plan.PlanCommand,
+    new.new: recall.RecallCommand,
+    run.run: recall.RecallCommand,
+}
+
+
 def build() -> typer.Typer:
     """The whole command line."""
     app = typer.Typer(
@@ -74,9 +94,15 @@ def build() -> typer.Typer:
     app.callback(help=HELP, epilog=EPILOG)(_top)
     for command in (
         new.new, start.start, run.run, status.status, watch.watch, speak.say, speak.pause, speak.resume, speak.retry,
-        speak.skip, speak.word, stop.stop, logs.logs, board.board, verify.verify, plan.plan, doctor.doctor, cost.cost,
+        speak.skip, speak.word, result.approve, result.reject, stop.stop, logs.logs, board.board, verify.verify,
+        plan.plan, doctor.doctor, cost.cost,
+        history.list, history.show, history.search, recall.recall, recall.outcome,
+        flow.flow, replay.replay, digest.digest, export.export,
+        hand.veto, hand.strike, hand.suggest, hand.ask, hand.limit, hand.invite, hand.leave, hand.step, hand.pass_on,
     ):  # fmt: skip
-        app.command(cls=plan.PlanCommand if command is plan.plan else None)(command)
+        app.command(NAMES.get(command), cls=CLASSES.get(command))(command)
     app.add_typer(configure.config, name="config")
+    app.add_typer(alerts.alerts, name="alerts")
     app.add_typer(templates.templates, name="templates")
+    app.add_typer(recall.memory, name="memory")
     return app

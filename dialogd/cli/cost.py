@@ -70,13 +70,13 @@ def cost(
 
 def _loose(log: LogFile, dialog: Dialog) -> dict[str, Bill]:
     """What agents have spent that no entry accounts for: calls that were interrupted or stopped, by their journals."""
-    bills = {a.id: [from_record(record) for record in log.journals.of(a.id).owed()] for a in dialog.header.agents}
+    bills = {a.id: [from_record(record) for record in log.journals.of(a.id).owed()] for a in dialog.everybody}
     return {who: reduce(Bill.plus, found) for who, found in bills.items() if found}
 
 
 def _accounts(dialog: Dialog) -> Iterator[Account]:
     """One for each agent of the header, and for whoever else has spoken with a frame."""
-    names = {agent.id: agent.name for agent in dialog.header.agents}
+    names = {agent.id: agent.name for agent in dialog.everybody}
     for who in (*names, *(other for other in dialog.state.spent if other not in names)):
         turns = sum(entry.by == who for entry in dialog.turns)
         yield Account(who, names.get(who, who), turns, dialog.state.spent.get(who, Spent()))

@@ -10,10 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from dialogd.archive import archive
 from dialogd.cli.cast import Seat, read_cast, seat_named
+from dialogd.cli.terminal import plain, remark
 from dialogd.errors import BadInput, NotADialog, Refused
 from dialogd.logfile import LogFile
+from dialogd.memory import keep
 from dialogd.opening import MOST_OF_A_FILE, Context, Opening, begins, compose, enough_turns
 from dialogd.protocol import units
 from dialogd.protocol.grammar import parse
@@ -24,6 +25,8 @@ from dialogd.settings import FIRST_PORT, Settings
 from dialogd.state import StateDir
 from dialogd.templates import template
 
+TOPIC = "*"  # what stands for `--recall` without a question: the topic's own
+MOST_OF_A_QUESTION = 500  # characters that are looked up
 MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a limit, and prompts carry them all
 
 
@@ -41,10 +44,12 @@ class Wanted:
     first: str | None = None
     context: Sequence[str] | None = None
     step: bool = False
+    allow_defaults: bool = False
     template: str = "pair"
     budget: str | None = None
     max_rounds: int | None = None
     max_time: str | None = None
+    recall: str | None = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Wanted:
@@ -80,6 +85,7 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int]) -> Open
         started=datetime.now().astimezone(),
         timeout=chosen.timeout if wanted.timeout is None else _seconds(wanted.timeout, "--timeout"),
         step=wanted.step,
+        allow_defaults=wanted.allow_defaults,
         context=_context(wanted.context or ()),
         budget=budget,
         tokens=tokens,
@@ -88,6 +94,20 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int]) -> Open
     )
     max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
     return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))
+
+
+def with_recalled(opening: Opening, wanted: Wanted, settings: Settings) -> Opening:
+    """The dialog with what earlier ones decided about its topic, or about the question given, where that is wanted."""
+    if wanted.recall is None:
+        return opening
+    from dialogd.memory import Memory
+    from dialogd.memory.recalled import block
+
+    question = wanted.recall if wanted.recall != TOPIC else f"{opening.topic} {opening.question[:MOST_OF_A_QUESTION]}"
+    found = Memory(settings.state_dir).recall(question)
+    ids = ", ".join(dict.fromkeys(decision.dialog for decision in found))
+    remark(plain(f"recalled: {ids}" if found else "note: nothing was recalled: no earlier dialog decided about that"))
+    return replace(opening, recalled=block(found))
 
 
 def _question(wanted: Wanted) -> str:
@@ -176,7 +196,7 @@ def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool 
             fix="end it with `dialogd stop`, archive and replace it with --replace, or use another file with --file",
         )
     data = _checked(opening)
-    copy = archive(old, log.path, StateDir(settings.state_dir).archive) if old is not None else None
+    copy = keep(old, log.path, StateDir(settings.state_dir)) if old is not None else None
     try:
         log.create(data, replace=there)
     except FileExistsError:

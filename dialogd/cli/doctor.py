@@ -55,8 +55,11 @@ def everything(settings: Settings) -> Iterator[Fact]:
     """All facts, in the order in which they are shown; looked up at the same time, in under two seconds as a rule."""
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(len(CHECKS) + 1) as pool:
-        checks = [pool.submit(list, check(settings)) for check in CHECKS]  # generators: they run in the pool
+    from dialogd.cli import alert_trial
+
+    checking = (*CHECKS, alert_trial.facts)
+    with ThreadPoolExecutor(len(checking) + 1) as pool:
+        checks = [pool.submit(list, check(settings)) for check in checking]  # generators: they run in the pool
         backends = pool.submit(list, _backends(settings))
         first, *rest = checks
         yield from first.result()

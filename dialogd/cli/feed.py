@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 
 from dialogd.errors import DialogdError
 from dialogd.logfile import LogFile
@@ -86,9 +88,39 @@ def _finished(entry: Entry, dialog: Dialog) -> bool:
 def as_written(entry: Entry) -> str:
     """The entry as it stands in the file, but for its frame."""
     heading = f"## Turn {entry.number} — {entry.name}" if entry.is_turn else f"## Note — {entry.name}"
-    parts = [heading]
+    return "\n\n".join([heading, *filter(None, [text_of(entry)])])
+
+
+def account(entry: Entry) -> str:
+    """When a daemon wrote the entry, how long it took, what it used and cost, and the model; "" for one by hand."""
+    frame = entry.frame
+    if frame is None:
+        return ""
+    tokens = f"{_count(frame.tokens_in)} in, {_count(frame.tokens_out)} out" if frame.tokens_in else ""
+    took = f"{int(frame.ms) / 1000:.1f} s" if frame.ms.isdigit() else ""
+    cost = f"{'about ' if frame.usd.startswith('~') else ''}${frame.usd.lstrip('~')}" if frame.usd else ""
+    return " · ".join(filter(None, (_local(frame.at), took, tokens, cost, frame.model)))
+
+
+def _count(text: str) -> str:
+    number = text.lstrip("~")
+    return f"{'about ' if text.startswith('~') else ''}{int(number):,}" if number.isdigit() else "?"
+
+
+def _local(at: str) -> str:
+    """The time of day here."""
+    with suppress(ValueError, OverflowError):
+        return datetime.fromisoformat(at).astimezone().strftime("%H:%M:%S")
+    return ""
+
+
+def text_of(entry: Entry) -> str:
+    """What stands below the entry's heading: body, marks, whose turn it is."""
+    parts: list[str] = []
     if entry.condition is Condition.DAMAGED:
         parts.append(f"(damaged: line {entry.line} of the file; it counts for nothing)")
+    if entry.is_struck:
+        parts.append("(withdrawn by the person: its marks count for nothing)")
     if entry.body:
         parts.append(escape(entry.body) if entry.frame else _by_hand(entry))
     if entry.frame and entry.marks:
@@ -120,4 +152,15 @@ def as_fact(entry: Entry) -> dict[str, object]:
         "at": frame.at if frame else "",
         "ms": int(frame.ms) if frame and frame.ms.isdigit() else None,
         "model": frame.model if frame else "",
+        "tokens_in": _number(frame.tokens_in if frame else "", int),
+        "tokens_out": _number(frame.tokens_out if frame else "", int),
+        "usd": _number(frame.usd if frame else "", float),
+        "struck": entry.is_struck,
     }
+
+
+def _number(text: str, kind: type[int] | type[float]) -> int | float | None:
+    """The number that a frame gives, estimated or not; None where it gives none."""
+    with suppress(ValueError):
+        return kind(text.lstrip("~"))
+    return None

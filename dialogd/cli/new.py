@@ -11,7 +11,7 @@ import typer
 from dialogd.cli import options
 from dialogd.cli.cast import Seat
 from dialogd.cli.client import daemons, notify
-from dialogd.cli.create import Wanted, create, draw_up, usual_ports
+from dialogd.cli.create import Wanted, create, draw_up, usual_ports, with_recalled
 from dialogd.cli.terminal import as_json, plain, remark, show
 from dialogd.opening import Opening, warnings
 from dialogd.protocol.units import budget_line
@@ -34,8 +34,10 @@ def new(  # noqa: PLR0913 - every option of the command is an argument
     first: options.First = None,
     context: options.ContextFiles = None,
     step: options.Step = False,
+    allow_defaults: options.AllowDefaults = False,
     template: options.TemplateName = "pair",
     budget: options.Budget = None,
+    recall: options.Recall = None,
     go: Go = False,
     file: options.FileOption = None,
     replace: options.Replace = False,
@@ -45,7 +47,7 @@ def new(  # noqa: PLR0913 - every option of the command is an argument
     settings = options.settings_for(file)
     wanted = Wanted.of(locals())
     seats = wanted.seats()
-    opening = draw_up(wanted, seats, _ports(settings, seats))
+    opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats)), wanted, settings)
     for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
         remark(plain(f"note: of {cut.path} only the beginning goes along"))
     for warning in warnings(opening):

@@ -51,6 +51,9 @@ ContextFiles = Annotated[
     typer.Option("--context", metavar="FILE", help="A file the agents are to know; repeat it for more."),
 ]
 Step = Annotated[bool, typer.Option("--step", help="After every agent turn the word is yours.")]
+AllowDefaults = Annotated[
+    bool, typer.Option("--allow-defaults", help="A question's default counts once its deadline has passed.")
+]
 TemplateName = Annotated[
     str,
     typer.Option(
@@ -60,6 +63,14 @@ TemplateName = Annotated[
 Budget = Annotated[
     str | None,
     typer.Option(metavar="AMOUNT", help="What all agents together may spend: $2.00, 200k tokens. Default: no limit."),
+]
+Recall = Annotated[
+    str | None,
+    typer.Option(
+        "--recall",
+        metavar="[QUESTION]",
+        help="Put what earlier dialogs decided before the agents, as data: about the topic, or about QUESTION.",
+    ),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Archive and replace a dialog that has not ended.")]
 Plan = Annotated[bool | None, typer.Option("--plan/--no-plan", help="Leave a plan when the dialog ends. Default: yes.")]

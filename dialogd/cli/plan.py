@@ -15,6 +15,7 @@ from dialogd.cli import options
 from dialogd.cli.cast import Seat, read_cast, saved_cast
 from dialogd.cli.terminal import as_json, line, plain, remark, show
 from dialogd.errors import BadInput, DialogdError, Refused
+from dialogd.plan import keep as keeping
 from dialogd.plan.facts import as_json as facts_of
 from dialogd.plan.keep import keep, place, write
 from dialogd.plan.make import draw_up, has_spoken
@@ -116,6 +117,17 @@ def leave(settings: Settings, dialog: Dialog) -> Path | None:
         remark(plain(f"note: no plan was left: {error}; {error.fix}"))
         return None
     return pair[0] if pair else None
+
+
+def disown(settings: Settings, dialog: Dialog) -> None:
+    """Say in the plan of a result that it was rejected; what keeps it from being written is a remark."""
+    try:
+        page = keeping.disown(dialog, settings.file, Path.cwd())
+    except DialogdError as error:
+        remark(plain(f"note: the plan of the rejected result stays as it is: {error}; {error.fix}"))
+        return
+    if page is not None:
+        remark(plain(f"note: the plan of that result says so now: {page}"))
 
 
 def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None) -> Synthesis:

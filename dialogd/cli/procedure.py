@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from dialogd.protocol import decide, lifecycle
+from dialogd.protocol.certificate import where
 from dialogd.protocol.model import USER
+from dialogd.protocol.result import rejected
 from dialogd.protocol.roster import voters
 from dialogd.protocol.state import Decision, Dialog, Poll
 from dialogd.protocol.units import in_words
@@ -44,6 +46,20 @@ def rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
         yield "in line", f"for the word: {', '.join(map(_you, state.queue))}"
     if (left := _time_left(dialog, at)) is not None:
         yield "time", f"{in_words(round(left))} left of {in_words(state.limits.max_time or 0.0)}"
+
+
+def result(dialog: Dialog) -> Iterator[tuple[str, str]]:
+    """What the person made of a result: that they took it, or rejected the one before this opening."""
+    note, before = dialog.entry(dialog.state.approved) if dialog.state.approved else None, rejected(dialog)
+    if note is not None:
+        yield "approved", f"by you{when(note.frame.at) if note.frame else ''}"
+    if before is not None:
+        yield "rejected", f"{before.outcome} in {where(before.ended_in)}, by you{when(before.at)}: {before.reason}"
+
+
+def when(at: str) -> str:
+    """A time behind a few words: ` on 2026-11-22 at 18:04 UTC`; "" for none."""
+    return f" on {at[:10]} at {at[11:16]} UTC" if at.endswith("Z") else ""
 
 
 def _decisions(dialog: Dialog) -> Iterator[tuple[str, str]]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import select
 import shlex
-import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,7 +20,8 @@ from dialogd.cli import options
 from dialogd.cli.cast import Cast, Seat, saved_cast, seated
 from dialogd.cli.client import daemons
 from dialogd.cli.cost import estimate_of
-from dialogd.cli.create import Wanted, create, draw_up, usual_ports
+from dialogd.cli.create import Wanted, create, draw_up, usual_ports, with_recalled
+from dialogd.cli.history import keep_ended
 from dialogd.cli.launch import free_ports, is_free
 from dialogd.cli.live import LOOK, Live
 from dialogd.cli.plan import leave
@@ -57,8 +56,10 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     first: options.First = None,
     context: options.ContextFiles = None,
     step: options.Step = False,
+    allow_defaults: options.AllowDefaults = False,
     template: options.TemplateName = "pair",
     budget: options.Budget = None,
+    recall: options.Recall = None,
     pace: options.Pace = None,
     file: options.FileOption = None,
     replace: options.Replace = False,
@@ -74,8 +75,6 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
         if go_on:
             settings = options.settings_for(file or topic, pace=pace, plan=plan)
             cast = _former_cast(settings, pace)
-            seats, choices = seated(cast.seats, settings, os.environ, dotenv(Path.cwd()))
-            _introduce(seats, choices, settings)
             raise typer.Exit(_perform(settings, cast, interrupt, is_new=False))
         if topic is None:
             raise BadInput("what is the dialog to be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
@@ -93,7 +92,7 @@ def new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) ->
     explicit = settings.origin("file") != "default"
     if explicit or not (all(map(is_free, ports)) and (replace or _is_vacant(settings))):
         ports = free_ports(len(seats))
-    opening = _with_budget(draw_up(wanted, seats, ports), seats, choices, settings)
+    opening = _with_budget(with_recalled(draw_up(wanted, seats, ports), wanted, settings), seats, choices, settings)
     if not explicit and ports != usual_ports(seats):
         own = Path(tempfile.gettempdir()) / f"claude-dialog-{opening.dialog}.md"
         remark(plain(f"note: {DEFAULT_FILE} or its ports are in use; this dialog has a file of its own"))
@@ -162,7 +161,7 @@ def _is_vacant(settings: Settings) -> bool:
 
 
 def _former_cast(settings: Settings, pace: str | None) -> Cast:
-    """The cast of a dialog that is to go on, at ports that are free. Raises `Refused`, `NotRunning`."""
+    """The cast of a dialog that is to go on, introduced, at ports that are free. Raises `Refused`, `NotRunning`."""
     dialog = options.dialog_at(options.log_of(settings))
     where = shlex.quote(str(settings.file))
     if dialog.state.outcome is not None:
@@ -179,6 +178,7 @@ def _former_cast(settings: Settings, pace: str | None) -> Cast:
     ports = [seat.port for seat in cast.seats]
     if not all(map(is_free, ports)):
         ports = free_ports(len(ports))
+    _introduce(*seated(cast.seats, settings, os.environ, dotenv(Path.cwd())), settings)
     return Cast(cast.dialog, cast.seats, pace or cast.pace).with_ports(ports)
 
 
@@ -192,7 +192,7 @@ def _busy(settings: Settings) -> None:
 def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool) -> int:
     """Start everybody, show the dialog to its end, end everybody; gives the exit code."""
     file = shlex.quote(str(settings.file))
-    show = Live(settings, hint="Ctrl-C stops the dialog", can_type=_can_type())
+    show = Live(settings, hint="Ctrl-C stops the dialog", is_run=True)
     troupe = Troupe(settings, cast)
     port = cast.seats[0].port
     for label, text in (
@@ -204,10 +204,11 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
     show.screen.write("")
     ending = "`dialogd run` was cut off"
     try:
-        troupe.start(interrupt)
-        if not interrupt.is_set():
-            troupe.notify()
-            _watch(show, troupe, interrupt)
+        with show:
+            troupe.start(interrupt)
+            if not interrupt.is_set():
+                troupe.notify()
+                _watch(show, troupe, interrupt)
         ending = "interrupted by the person" if interrupt.is_set() else ""
     except DialogdError:
         ending = "error: a daemon could not be started, or ended twice" if is_new else ""
@@ -232,44 +233,13 @@ def _watch(show: Live, troupe: Troupe, interrupt: Interrupt) -> None:
     """Show the dialog until it ends or the person interrupts."""
     show.look()
     while show.outcome is None and not interrupt.is_set():
-        if show.can_type:
-            _listen(show, troupe)
-        else:
-            interrupt.wait(LOOK)
+        show.listen(LOOK)
         show.look()
         if (dead := troupe.dead()) is not None:
             show.look()  # `dialogd stop` ends daemons too: then the file says so by now
             if show.outcome is None:
                 show.say(troupe.replace(dead))
         troupe.greet()
-
-
-def _can_type() -> bool:
-    """True when somebody at a terminal can answer right here."""
-    try:
-        return sys.stdin.isatty() and sys.stdout.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except OSError:
-        return False
-
-
-def _listen(show: Live, troupe: Troupe) -> None:
-    """Take a line that the person types: their turn when they are asked; in step mode Enter passes the word on."""
-    if not select.select([sys.stdin], [], [], LOOK)[0]:
-        return
-    words = sys.stdin.readline()
-    if not words:
-        show.can_type = False
-        return
-    needed = show.situation.needs_person() if show.situation else ""
-    stepping = show.feed.dialog is not None and show.feed.dialog.header.setup.get("step") is True
-    try:
-        if words.strip():
-            person.say(show.log, words, secrets=options.own_secrets())
-        elif needed and stepping:
-            person.pass_on(show.log)
-    except DialogdError as error:
-        show.say(f"{error}; {error.fix}")
-    troupe.notify()
 
 
 def _close(show: Live, interrupt: Interrupt) -> int:
@@ -287,6 +257,7 @@ def _close(show: Live, interrupt: Interrupt) -> int:
         text = f"{decided.ref}: {decided.text}".removeprefix(": ")
         show.say(f"text   {shorten(text, TEXT_LENGTH, placeholder=' …')}")
     show.say(f"file   {show.settings.file}")
+    keep_ended(show.settings, dialog)
     if (page := leave(show.settings, dialog)) is not None:
         show.say(f"plan   {page}")
     return INTERRUPTED if interrupt.is_set() else exit_code(outcome)

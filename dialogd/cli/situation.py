@@ -10,6 +10,8 @@ from typing import Any
 
 from dialogd.cli.client import health, in_parallel
 from dialogd.cli.terminal import line
+from dialogd.person import now
+from dialogd.protocol import asked
 from dialogd.protocol.decide import Clock, Wait, decide
 from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog, Outcome
@@ -81,13 +83,16 @@ class Situation:
         return action if isinstance(action, Wait) else None
 
     def _words(self, held: Wait) -> str:
-        return (self._failure() if held.status == "waiting_for_user" else "") or line(held.reason)
+        failure = self._failure() if held.status == "waiting_for_user" else ""
+        if failure and not self.dialog.state.questions:
+            return failure
+        return "; ".join(filter(None, (failure, line(held.reason))))
 
     def _failure(self) -> str:
         """Which agent's failure gave the turn to the person, and what they can do."""
         last = self.dialog.last
         mark = last.mark("AGENT_ERROR") if last else None
-        if mark is None or self.dialog.state.question:
+        if mark is None:
             return ""
         agent, cause, fix = (*mark.fields, "", "")[:3]
         return line(f"{agent} failed: {cause} ({fix}); `dialogd retry {agent}` asks it once more")
@@ -122,8 +127,9 @@ class Situation:
         if held is None or held.status not in ("waiting_for_user", "unknown_turn", "damaged", "no_turn_yet"):
             return ""
         if state.question:
-            return line(f"{state.asker} asks you: {state.question}" if state.asker else state.question)
-        if self.dialog.header.setup.get("step") is True and not self._failure():
+            words = asked.waiting(self.dialog, now())
+            return line(f"{state.asker} asks you: {words}" if len(state.askers) == 1 else words)
+        if self.dialog.state.step and not self._failure():
             return "step mode: it is your turn"
         return self._words(held)
 

@@ -39,28 +39,28 @@ def say(
 ) -> None:
     """Speak: your turn interrupts whoever is replying, and opens a dialog again that had ended."""
     words = sys.stdin.read() if text == "-" else text
-    settings, log, before = _open(file)
+    settings, log, before = opened(file)
     own = options.own_secrets()
     after = person.say(log, words, to=to or "", note=note, turns=turns, budget=budget or "", secrets=own)
     if note:
-        _done(settings, after, "noted")
+        done(settings, after, "noted")
     else:
         again = "; the dialog is open again" if before.state.outcome else ""
-        _done(settings, after, f"turn {after.state.number} is yours{again}")
+        done(settings, after, f"turn {after.state.number} is yours{again}")
 
 
 def pause(file: options.FileOption = None) -> None:
     """Let agents finish their turn, then wait; survives restarts."""
-    settings, log, before = _open(file)
+    settings, log, before = opened(file)
     after = person.pause(log)
-    _done(settings, after, "it was paused already" if before.state.paused else "paused")
+    done(settings, after, "it was paused already" if before.state.paused else "paused")
 
 
 def resume(file: options.FileOption = None) -> None:
     """Let agents go on after a pause."""
-    settings, log, before = _open(file)
+    settings, log, before = opened(file)
     after = person.resume(log)
-    _done(settings, after, "resumed" if before.state.paused else "it was not paused")
+    done(settings, after, "resumed" if before.state.paused else "it was not paused")
 
 
 def retry(agent: AgentId, file: options.FileOption = None) -> None:
@@ -75,26 +75,27 @@ def skip(agent: AgentId, file: options.FileOption = None) -> None:
 
 def word(agent: Speaker = USER, file: options.FileOption = None) -> None:
     """Ask for the word, for yourself or an agent, in a dialog whose order is free; who asks first speaks first."""
-    settings, log, before = _open(file)
+    settings, log, before = opened(file)
     after = person.word(log, agent)
     queue = after.state.queue
     what = "it was asked for already" if queue == before.state.queue else f"{queue[-1]} asks for the word"
     ahead = ", ".join("you" if who == USER else who for who in queue)
-    _done(settings, after, what.replace(f"{USER} asks", "you ask") + (f"; in line: {ahead}" if len(queue) > 1 else ""))
+    done(settings, after, what.replace(f"{USER} asks", "you ask") + (f"; in line: {ahead}" if len(queue) > 1 else ""))
 
 
 def _control(file: str | None, agent: str, act: Callable[[LogFile, str], Dialog], what: str) -> None:
-    settings, log, _ = _open(file)
-    _done(settings, act(log, agent), f"{agent} is {what}")
+    settings, log, _ = opened(file)
+    done(settings, act(log, agent), f"{agent} is {what}")
 
 
-def _open(file: str | None) -> tuple[Settings, LogFile, Dialog]:
+def opened(file: str | None) -> tuple[Settings, LogFile, Dialog]:
+    """The settings of a command, its dialog file, and the dialog. Raises `NotRunning` where there is none."""
     settings = options.settings_for(file)
     log = options.log_of(settings)
     return settings, log, options.dialog_at(log)
 
 
-def _done(settings: Settings, dialog: Dialog, what: str) -> None:
+def done(settings: Settings, dialog: Dialog, what: str) -> None:
     """Wake the daemons, and print one line: what happened and what comes next."""
     running = daemons(settings, settings.file)
     notify(running)

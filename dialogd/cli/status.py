@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from dialogd.cli import options, procedure
+from dialogd.cli import hand, options, procedure
 from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.situation import Situation
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.errors import NotRunning
 from dialogd.person import now
-from dialogd.protocol import lifecycle
+from dialogd.protocol import asked, lifecycle
 from dialogd.protocol.money import standing
 from dialogd.protocol.signals import signals
 from dialogd.registry import Running
@@ -82,6 +82,8 @@ def _facts(situation: Situation) -> dict[str, object]:
         "turns_counted": state.counted,
         "turn_of": list(situation.turn_of),
         "outcome": end,
+        "approved": bool(state.approved),
+        "questions": asked.facts(dialog),
         "waiting": list(situation.reasons()),
         "needs_person": situation.needs_person(),
         "agents": [{"id": a.id, "name": a.name, "url": a.url} for a in dialog.header.agents],
@@ -89,6 +91,7 @@ def _facts(situation: Situation) -> dict[str, object]:
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog)],
         "convergence": lifecycle.assessed(dialog),
         "rules": procedure.facts(dialog, now()),
+        **hand.facts(dialog),
         "warnings": list(dialog.header.warnings),
         "secrets_redacted": _secrets(situation),
     }
@@ -108,7 +111,10 @@ def _text(situation: Situation) -> str:
         ("turns", situation.turn_line() + ("" if dialog.state.outcome else f", next: {whose}")),
         ("state", f"{situation.phase} ({procedure.allowance(dialog)})"),
         *(("", reason) for reason in situation.reasons()),
+        *(("question", text) for text in asked.rows(dialog, now()) if dialog.state.outcome is None),
+        *procedure.result(dialog),
         *procedure.rows(dialog, now()),
+        *hand.rows(dialog),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         *([("secrets", f"{hidden} taken out of replies")] if (hidden := _secrets(situation)) else []),
         *([("budget", spent)] if (spent := standing(dialog.state)) else []),

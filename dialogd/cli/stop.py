@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from dialogd import person
-from dialogd.archive import archive
 from dialogd.cli import options
 from dialogd.cli.client import ask, daemons, in_parallel
 from dialogd.cli.plan import leave
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.errors import DialogdError, NotRunning
+from dialogd.memory import keep
 from dialogd.registry import Running
 from dialogd.settings import Settings
 from dialogd.state import StateDir
@@ -82,7 +82,7 @@ def _close(settings: Settings, file: Path, *, served: bool) -> bool:
         if before.state.outcome is not None and not served:
             return False
         dialog = person.stop(log, "dialogd stop")
-        copy = archive(dialog, file, StateDir(settings.state_dir).archive)
+        copy = keep(dialog, file, StateDir(settings.state_dir))
     except FileNotFoundError:
         return False
     except DialogdError as error:

@@ -6,14 +6,19 @@ import json
 import os
 import re
 import sys
-import unicodedata
-from shutil import get_terminal_size
 
-# C0 and C1 (but newline and tab), line separators, what turns the direction of writing, and half characters.
+# C0 and C1 (but newline and tab), line separators, what turns the direction of writing or hides text, half characters.
 _UNSAFE = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u2069\\ufeff\\ud800-\\udfff]"
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u180e\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
+    "\\ufff9-\\ufffb\\ud800-\\udfff\\U000e0000-\\U000e007f]"
 )
-_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+_STYLES = {
+    "bold": "1", "dim": "2", "cursor": "7", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35",
+    "cyan": "36", "bright green": "92", "bright blue": "94", "bright magenta": "95", "bright cyan": "96",
+}  # fmt: skip
+AGENT_COLOURS = ("cyan", "magenta", "green", "blue", "bright cyan", "bright magenta", "bright green", "bright blue")
+
+Span = tuple[str, tuple[str, ...]]  # text and its styles
 
 
 def plain(text: str) -> str:
@@ -29,7 +34,7 @@ def line(text: str) -> str:
 def as_json(value: object, *, indent: int | None = 2) -> str:
     """JSON that is readable, and safe to print: what could steer a terminal is written as an escape."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+    return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
 
 def show(text: str = "") -> None:
@@ -42,59 +47,80 @@ def remark(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def colour_of(agent: str) -> str:
+    """The colour of an agent's name: the same in every dialog, different for neighbouring letters."""
+    place = ord(agent.upper()) - ord("A") if len(agent) == 1 and agent.isascii() else sum(agent.encode())
+    return AGENT_COLOURS[place % len(AGENT_COLOURS)]
+
+
 class Screen:
     """Stdout as somebody sees it: finished text stays, the last line is replaced while it lives.
 
-    Without a terminal there is no live line, no bell and no colour.
+    The cursor waits, hidden, where the live line begins: so all of it can be taken away, also after the terminal has
+    become narrower and has broken it. Without a terminal there is no live line, no bell and no escape sequence.
     """
 
     def __init__(self) -> None:
         self.is_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self.has_colour = self.is_terminal and not os.environ.get("NO_COLOR")
-        self._live = ""
+        self.is_held = False  # in the background there is no live line
+        self._live: tuple[str, int | None] = ("", None)
+
+    @property
+    def columns(self) -> int:
+        """How wide the terminal is now, in cells."""
+        try:
+            return os.get_terminal_size(sys.stdout.fileno()).columns or 80
+        except (OSError, ValueError):
+            return 80
 
     def styled(self, text: str, *styles: str) -> str:
         """The text in that style, where colours are shown."""
-        if not self.has_colour:
+        if not self.has_colour or not styles or not text:
             return text
         return f"\x1b[{';'.join(_STYLES[style] for style in styles)}m{text}\x1b[0m"
 
-    def write(self, text: str) -> None:
-        """Print finished text above the live line. It must be `plain` already."""
+    def write(self, *spans: Span | str) -> None:
+        """Print finished text above the live line; whatever stands in it steers nothing."""
         live = self._live
         self.clear()
-        show(text)
-        self.live(live)
+        pairs = [(span, ()) if isinstance(span, str) else span for span in spans]
+        show("".join(self.styled(plain(text), *styles) for text, styles in pairs))
+        self.live(*live)
 
-    def live(self, text: str) -> None:
-        """Replace the live line, cut to the width of the terminal."""
-        if not self.is_terminal or text == self._live:
+    def live(self, text: str, cursor: int | None = None) -> None:
+        """Replace the live line. It must fit already; `cursor` is the index of the character that is marked."""
+        if not self.is_terminal or self.is_held or (text, cursor) == self._live:
             return
-        self._live = text
-        sys.stdout.write("\r\x1b[2K" + self.styled(_cut(text, get_terminal_size().columns - 1), "dim"))
+        if not text:
+            self.clear()
+            return
+        self._live = (text, cursor)
+        shown = plain(text)
+        if cursor is None:
+            shown = self.styled(shown, "dim")
+        else:
+            mark = f"\x1b[7m{shown[cursor : cursor + 1]}\x1b[0m"
+            shown = f"{shown[:cursor]}{mark}{shown[cursor + 1 :]}"
+        sys.stdout.write(f"\x1b[?25l\r\x1b[J{shown}\r")
         sys.stdout.flush()
 
+    def redraw(self) -> None:
+        """Draw the live line anew, after the terminal was somebody else's or changed its size."""
+        live, self._live = self._live, ("", None)
+        if self.is_terminal and not self.is_held:
+            sys.stdout.write("\r\x1b[J")
+            self.live(*live)
+
     def clear(self) -> None:
-        """Take the live line away."""
-        if self.is_terminal and self._live:
-            sys.stdout.write("\r\x1b[2K")
+        """Take the live line away, and show the cursor again."""
+        if self.is_terminal and self._live[0]:
+            sys.stdout.write("\r\x1b[J\x1b[?25h")
             sys.stdout.flush()
-        self._live = ""
+        self._live = ("", None)
 
     def bell(self) -> None:
         """Ring, where somebody may hear it."""
         if self.is_terminal:
             sys.stdout.write("\a")
             sys.stdout.flush()
-
-
-def _cut(text: str, width: int) -> str:
-    """The beginning of the text that fits into so many cells."""
-    if len(text) * 2 <= width:
-        return text
-    used = 0
-    for index, char in enumerate(text):
-        used += 2 if unicodedata.east_asian_width(char) in "WF" else 0 if unicodedata.combining(char) else 1
-        if used > width:
-            return text[: index - 1] + "…"
-    return text

@@ -31,6 +31,8 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "reason": outcome.reason if outcome else None,
             "in_words": plan.headline,
         },
+        "approved": asdict(plan.approved) if plan.approved else None,
+        "rejections": [asdict(item) for item in plan.rejections],
         "agents": _agents(plan),
         "agreed": asdict(plan.agreed) if plan.agreed else None,
         "on_the_table": asdict(plan.on_the_table) if plan.on_the_table else None,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dialogd.disk import why, write_once
+from dialogd.disk import why, write_once, write_over
 from dialogd.errors import StorageError
 from dialogd.plan.facts import as_json
 from dialogd.plan.make import draw_up, ended_at, has_spoken
 from dialogd.plan.page import markdown
 from dialogd.plan.value import Plan
+from dialogd.protocol.result import as_ended, rejected
 from dialogd.protocol.state import Dialog
 
 MOST = 1_000  # plans with the same time
@@ -30,6 +32,48 @@ def keep(dialog: Dialog, file: Path, cwd: Path, now: datetime) -> tuple[Path, Pa
     return write(draw_up(dialog, str(file)), place(file, cwd), now)
 
 
+def disown(dialog: Dialog, file: Path, cwd: Path) -> Path | None:
+    """Say in the plan of a result that the person has rejected since, at its top, that they did; its page, or None.
+
+    Only a plan that stands as it was left is written anew: what somebody has changed is theirs. Raises `StorageError`.
+    """
+    found = rejected(dialog)
+    if found is None:
+        return None
+    file = file.parent.resolve() / file.name
+    plan = draw_up(as_ended(dialog, found.ended_in), str(file))
+    folder, pairs = place(file, cwd), (_bytes(plan), _bytes(replace(plan, rejections=(*plan.rejections, found))))
+    if not ended_at(plan.dialog):
+        return None
+    stem = _stem(plan, datetime.now(UTC))
+    try:
+        paths = _pair(folder, stem, 1)
+        if tuple(_read(path) for path in paths) != pairs[0]:
+            return None
+        for path, data in zip(paths, pairs[1], strict=True):
+            write_over(data, path)
+    except OSError as error:
+        raise StorageError(
+            f"the plan in {folder} cannot be written: {why(error)}", fix="write a new one: dialogd plan --out DIR"
+        ) from error
+    return paths[0]
+
+
+def _bytes(plan: Plan) -> tuple[bytes, bytes]:
+    """The page and the JSON of a plan."""
+    page = markdown(plan).encode("utf-8", "replace")
+    return page, (json.dumps(as_json(plan), ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
+
+
+def _pair(folder: Path, stem: str, number: int) -> tuple[Path, Path]:
+    name = stem if number == 1 else f"{stem}_{number}"
+    return folder / f"{name}.md", folder / f"{name}.json"
+
+
+def _read(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+
+
 def place(file: Path, cwd: Path) -> Path:
     """Where plans go: to `docs/` of the working folder if it has one, else beside the dialog file."""
     docs = cwd / "docs"
@@ -38,8 +82,7 @@ def place(file: Path, cwd: Path) -> Path:
 
 def write(plan: Plan, folder: Path, now: datetime) -> tuple[Path, Path]:
     """Write a plan into a folder; gives the paths of the Markdown and the JSON. Raises `StorageError`."""
-    page = markdown(plan).encode("utf-8", "replace")
-    facts = (json.dumps(as_json(plan), ensure_ascii=False, indent=2) + "\n").encode("utf-8", "replace")
+    page, facts = _bytes(plan)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         pair = _free(folder, _stem(plan, now), page, facts)
@@ -55,8 +98,7 @@ def write(plan: Plan, folder: Path, now: datetime) -> tuple[Path, Path]:
 def _free(folder: Path, stem: str, page: bytes, facts: bytes) -> tuple[Path, Path]:
     """The first pair of names under which nothing else stands."""
     for number in range(1, MOST):
-        name = stem if number == 1 else f"{stem}_{number}"
-        pair = folder / f"{name}.md", folder / f"{name}.json"
+        pair = _pair(folder, stem, number)
         if _is_vacant(pair[0], page) and _is_vacant(pair[1], facts):
             return pair
     raise StorageError(

@@ -9,13 +9,14 @@ from dialogd.plan.conflicts import conflicts, dissent
 from dialogd.plan.figures import metrics
 from dialogd.plan.outcome import headline
 from dialogd.plan.reading import CRUX, before_summary, beginning, is_substantial, own_words, turns_of
-from dialogd.plan.value import Agreed, Change, Decided, Plan, Said, Signals, Signed, View, Vote
+from dialogd.plan.value import Agreed, Approval, Change, Decided, Plan, Said, Signals, Signed, View, Vote
 from dialogd.plan.worth import worth
 from dialogd.protocol import ballots, review
 from dialogd.protocol.certificate import Certificate, certify
 from dialogd.protocol.convergence import assess
 from dialogd.protocol.ledger import Position, latest, positions
 from dialogd.protocol.model import USER, Entry
+from dialogd.protocol.result import rejections
 from dialogd.protocol.state import Decision, Dialog
 
 STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
@@ -62,6 +63,8 @@ def draw_up(dialog: Dialog, file: str = "") -> Plan:
         signals=_signals(dialog),
         metrics=metrics(dialog, agreed, decisions, quarrels, stances),
         certificate=certificate.as_json() if certificate else None,
+        approved=_approval(dialog),
+        rejections=rejections(dialog),
     )
 
 
@@ -69,6 +72,11 @@ def ended_at(dialog: Dialog) -> str:
     """When the dialog ended, as its file says; "" while it goes on, or where its end was written by hand."""
     entry = dialog.entry(dialog.state.outcome.entry) if dialog.state.outcome else None
     return entry.frame.at if entry is not None and entry.frame is not None else ""
+
+
+def _approval(dialog: Dialog) -> Approval | None:
+    note = dialog.entry(dialog.state.approved) if dialog.state.approved else None
+    return Approval(note.id, note.frame.at if note.frame is not None else "") if note is not None else None
 
 
 def _question(dialog: Dialog) -> str:

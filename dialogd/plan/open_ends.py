@@ -35,10 +35,8 @@ def questions(
 
 
 def _for_the_person(dialog: Dialog) -> Iterator[Said]:
-    state = dialog.state
-    if state.question:
-        turn = state.spoke_at.get(state.asker, state.number)
-        yield Said("QUESTION_FOR_USER", state.asker, turn, state.question)
+    for question in dialog.state.questions:
+        yield Said("QUESTION_FOR_USER", question.asker or "a daemon", turn_of(question.entry), question.said)
 
 
 def _unanswered(dialog: Dialog) -> Iterator[Said]:

@@ -79,7 +79,8 @@ def _waiting(dialog: Dialog) -> str:
     agents = tuple(who for who in state.owing if who != USER)
     paused = "it is paused, and " if state.paused else ""
     if state.question:
-        return f"{paused}{state.asker or 'an agent'} waits for the person's answer"
+        who = listed(state.askers) or "the dialog"
+        return f"{paused}{who} {'wait' if len(state.askers) > 1 else 'waits'} for the person's answer"
     if agents:
         return f"{paused}turn {number} is owed by {listed(agents)}"
     return f"{paused}it is the person's turn" if USER in state.owing else f"{paused}nobody's turn is named"

@@ -9,6 +9,7 @@ from dialogd.plan.quoting import inline, quoted
 from dialogd.plan.reading import listed, without_marks
 from dialogd.plan.record import record
 from dialogd.plan.value import Agreed, Decided, Plan, Said
+from dialogd.protocol.certificate import where
 
 UNEXPLAINED = "naming neither evidence nor a turn that it answers"
 MOST = 12  # items of a list on the first screen; the record holds all
@@ -16,15 +17,20 @@ MOST = 12  # items of a list on the first screen; the record holds all
 
 def markdown(plan: Plan) -> str:
     """The whole page, ending in a newline."""
+    return "\n\n".join([first_screen(plan), *record(plan)]) + "\n"
+
+
+def first_screen(plan: Plan) -> str:
+    """What a person must know: the page without the record below it."""
     parts = [*_top(plan), *_decided(plan), *_positions(plan), *_dissent(plan), *_open(plan), *_next(plan)]
-    parts += [*_synthesis(plan), *record(plan)]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *_synthesis(plan)])
 
 
 def _top(plan: Plan) -> Iterator[str]:
     dialog = plan.dialog
     yield f"# Plan: {inline(plan.task, 120) or 'a dialog without a topic'}"
     yield f"**Outcome:** {inline(plan.headline)}"
+    yield from _judged(plan)
     if plan.findings or plan.score is not None:
         yield f"**Review:** {_review(plan)}"
     agents = ", ".join(f"{a.id} ({inline(a.name, 80)})" for a in dialog.header.agents)
@@ -38,6 +44,19 @@ def _top(plan: Plan) -> Iterator[str]:
         *([f"${plan.metrics.spent.usd:.4f}"] if plan.metrics.spent.usd else []),
     ]
     yield " · ".join(facts)
+
+
+def _judged(plan: Plan) -> Iterator[str]:
+    """What the person made of it, and of results before it."""
+    if plan.approved is not None:
+        yield f"**Approved by the person**{_on(plan.approved.at)}"
+    for r in plan.rejections:
+        what = f"{r.outcome} in {where(r.ended_in)}"
+        yield f"**Rejected by the person**{_on(r.at)}: {what}, for the reason in turn {r.turn}: {inline(r.reason)}"
+
+
+def _on(at: str) -> str:
+    return f" on {_date(at)}" if at else ""
 
 
 def _review(plan: Plan) -> str:
@@ -61,7 +80,8 @@ def _decided(plan: Plan) -> Iterator[str]:
         yield f"{_ref(plan.agreed)}: {how}. {_signers(plan.agreed)}".rstrip()
         yield from _proposed_by_the_chosen(plan, plan.agreed)
         if plan.agreed.is_earlier:
-            yield "**The dialog was opened again after that.** What it comes to now is open."
+            who = "The person rejected it." if plan.rejections else "The dialog was opened again after that."
+            yield f"**{who}** What it comes to now is open."
     elif others:
         yield "## What was decided"
     elif plan.outcome != "DEADLOCK":

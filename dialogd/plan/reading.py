@@ -27,7 +27,7 @@ _SENTENCE = re.compile(r"[.!?…][”’\"')\]*_]*(?=\s)")
 def turns_of(dialog: Dialog, agent: str = "") -> Iterator[Entry]:
     """The agents' turns that count, or those of one agent, in order."""
     for entry in dialog.turns:
-        if entry.condition is Condition.UNFINISHED or entry.by in (USER, SYSTEM):
+        if entry.condition is Condition.UNFINISHED or entry.by in (USER, SYSTEM) or entry.is_struck:
             continue
         if agent in ("", entry.by):
             yield entry

@@ -218,4 +218,5 @@ def _title(entry: Entry) -> str:
     at = f", {entry.frame.at}" if entry.frame is not None and entry.frame.at else ""
     kind = f"Turn {entry.number}" if entry.is_turn else "Note"
     odd = "" if entry.condition.value in ("sound", "by hand") else f" ({entry.condition.value})"
-    return f"{kind}, {who}{name}{at}{odd}"
+    struck = " (withdrawn by the person)" if entry.is_struck else ""
+    return f"{kind}, {who}{name}{at}{odd}{struck}"

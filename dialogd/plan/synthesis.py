@@ -45,6 +45,7 @@ def _part(entry: Entry) -> Part:
     marks = "\n".join(str(mark) for mark in entry.marks) if entry.frame is not None else ""
     title = f"Turn {entry.number}" if entry.is_turn else "Note"
     text = "\n\n".join(part for part in (entry.body, marks) if part)
+    text = "withdrawn by the person" if entry.is_struck else text
     return Part(entry.id, f"## {title}, by {who}\n\n{fenced(text)}", entry.by)
 
 
@@ -61,7 +62,6 @@ async def synthesize(
         call,
         deadline=dialog.state.limits.timeout,
         retry_wait=retry_wait,
-        on_line=lambda _line: None,
         secrets=secrets,
     )
     if not text.strip():

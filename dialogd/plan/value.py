@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from dialogd.protocol.result import Rejection
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.state import Dialog
 
@@ -222,6 +223,14 @@ class Synthesis:
     cost: str
 
 
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """That the person took the result: the note, and its time, "" where it was written by hand."""
+
+    entry: str
+    at: str
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a dialog comes to. `outcome` is its mark's name, "" while it goes on; `headline` says it in words."""
@@ -253,3 +262,5 @@ class Plan:
     metrics: Metrics
     certificate: Mapping[str, object] | None = None
     synthesis: Synthesis | None = field(default=None)
+    approved: Approval | None = None
+    rejections: tuple[Rejection, ...] = ()

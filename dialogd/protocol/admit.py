@@ -16,6 +16,7 @@ from dialogd.protocol.model import Mark
 from dialogd.protocol.roles import MODERATE, PROPOSE, VOTE
 from dialogd.protocol.roster import judge
 from dialogd.protocol.rounds import CONTRIBUTIONS, is_sealed_round
+from dialogd.protocol.ruled_out import why_vetoed
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 
@@ -71,7 +72,7 @@ def admitted(dialog: Dialog, me: str, reply: Reply) -> tuple[Reply, tuple[Refusa
     full, said, length = room, _Said.of(dialog, reply), 0
     for mark in reply.marks:
         length += len(str(mark))
-        why = _too_long(dialog, length) or _condition(dialog, mark)
+        why = _too_long(dialog, length) or why_vetoed(dialog, mark, reply) or _condition(dialog, mark)
         why = why or ("" if is_plain else _why_not(dialog, me, mark, said))
         if not why and mark.name in CONTRIBUTIONS:
             why, room = (_full(dialog, me, full), room) if room <= 0 else ("", room - 1)

@@ -11,9 +11,10 @@ from dialogd.protocol.certificate import certify
 from dialogd.protocol.fold import fold
 from dialogd.protocol.ledger import AGAINST, FOR, latest, positions
 from dialogd.protocol.model import USER, Condition, Entry, Mark
+from dialogd.protocol.refold import steps
 from dialogd.protocol.rounds import CONTRIBUTIONS
 from dialogd.protocol.seal import own_words
-from dialogd.protocol.state import Ballot, Decision, Dialog, State
+from dialogd.protocol.state import Ballot, Decision, Dialog
 
 TEXT = "TEXT"  # the kind of a turn without typed contributions
 
@@ -40,7 +41,7 @@ class Contribution:
 class Proposed:
     """One proposal: who made it, in which entry and round, who is for and against it now, its votes and its decision.
 
-    `refs` are the turns and proposals it refers to; `decision` is approved, rejected, undecided, or "" while open.
+    `refs` are the turns and proposals it refers to; `decision` is approved, rejected, undecided, vetoed, "" while open.
     """
 
     ref: str
@@ -77,15 +78,13 @@ def _walked(dialog: Dialog) -> tuple[Mapping[str, int], Mapping[str, tuple[Ballo
     """Each entry's round, and the votes that counted by proposal: of its poll as it was decided, or as it stands."""
     rounds: dict[str, int] = {}
     votes: dict[str, tuple[Ballot, ...]] = {}
-    after = State(limits=dialog.header.limits)
-    for entry in dialog.entries:
-        before, after = after, fold(dialog.header, after, entry)
+    for entry, header, before, after in steps(dialog):
         opens = entry.by == USER and entry.is_turn
         rounds[entry.id] = (after if opens else before).rounds + 1
         counting = after
         if entry.mark("DECISION"):
             others = tuple(mark for mark in entry.marks if mark.name != "DECISION")
-            counting = fold(dialog.header, before, replace(entry, marks=others, turn=(USER,)))
+            counting = fold(header, before, replace(entry, marks=others, turn=(USER,)))
         votes |= {poll.ref: poll.ballots for poll in counting.polls}
     return MappingProxyType(rounds), MappingProxyType(votes)
 
@@ -97,7 +96,7 @@ def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
     return tuple(
         one
         for entry in dialog.turns
-        if entry.by != USER and entry.condition is not Condition.UNFINISHED
+        if entry.by != USER and entry.condition is not Condition.UNFINISHED and not entry.is_struck
         for one in _of(entry, rounds[entry.id], numbers.get(entry.id, ()))
     )
 
@@ -144,7 +143,8 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
     """Every numbered proposal and consensus text, with who is for and against it as they stand now."""
     rounds, votes = _walked(dialog)
     entries = {entry.id: entry for entry in dialog.entries}
-    outcomes = {decision.ref: decision.outcome for decision in _decisions(dialog, rounds)}
+    decided = _decisions(dialog, rounds)
+    outcomes = {made.ref: "vetoed" if made.method == "veto" else made.outcome for made in decided}
     sides: dict[tuple[str, str], tuple[str, ...]] = {}
     for (who, ref), held in latest(positions(dialog)).items():
         sides[ref, held.stance] = (*sides.get((ref, held.stance), ()), who)

@@ -2,16 +2,17 @@
 
 heading  = "##" ( "Turn" N [ dash NAME ] / "User" / "Note" dash NAME )      any case
 turn     = "TURN:" names                                                    any case, bold, trailing dot
-complete = the last non-blank line, newline included, is a TURN line, an outcome mark or a control mark,
+complete = the last non-blank line, newline included, is a TURN line, an outcome mark, REJECTED or a control mark,
            or an outcome mark stands above it and no TURN line follows
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dialogd.protocol.hand import joined
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import is_outcome, outside_fences, tolerant
 from dialogd.protocol.model import ALL, ANY, USER, Condition, Entry, Header, Mark
@@ -26,7 +27,9 @@ HEADING = re.compile(
 RULE = re.compile(r"[ \t]*-{3,}[ \t]*")
 _TURN = re.compile(r"[ \t]*+(?:[*_`]{1,4}[ \t]*+)?turn[*_`]{0,3}[ \t]*:[*_` \t]*(\S.*)", re.I)
 _PERSON = frozenset({"user", "me", "human", "you", "person"})
-CONTROLS = frozenset({"PAUSED", "RESUMED", "LIMIT", "STRIKE", "VETO", "SKIP", "RETRY"})
+CONTROLS = frozenset(
+    {"PAUSED", "RESUMED", "LIMIT", "STRIKE", "VETO", "SKIP", "RETRY", "APPROVED", "INVITE", "LEAVE", "STEP"}
+)
 
 
 def who(header: Header, text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -69,11 +72,14 @@ class _Part:
     marks: tuple[tuple[int, Mark], ...]
 
 
-def hand_entries(header: Header, region: bytes, line: int, state: State, *, at_end: bool) -> Iterator[Entry]:
+def hand_entries(
+    header: Callable[[], Header], region: bytes, line: int, state: State, *, at_end: bool
+) -> Iterator[Entry]:
     """The entries of a stretch of hand-written bytes.
 
-    `line` is the 1-based line where it begins; offsets are relative to it. `at_end` says that the file ends
-    with it: then its last entry may be unfinished. Lines without structure before any heading are the person's.
+    `header` gives it as it counts by then, with whom an entry before has invited. `line` is the 1-based line where it
+    begins; offsets are relative to it. `at_end` says that the file ends with it: then its last entry may be unfinished.
+    Lines without structure before any heading are the person's.
     """
     raw, lines = region.split(b"\n"), lines_of(region)
     offsets = [0]
@@ -83,7 +89,7 @@ def hand_entries(header: Header, region: bytes, line: int, state: State, *, at_e
     number = state.number
     for index, part in enumerate(parts):
         open_end = at_end and index == len(parts) - 1
-        entry = _entry(header, lines, part, number, open_end=open_end)
+        entry = _entry(header(), lines, part, number, open_end=open_end)
         number = max(number, entry.number)
         end = min(offsets[part.last], len(region))
         yield replace(entry, start=offsets[part.first], end=end, line=line + part.first)
@@ -127,7 +133,8 @@ def _entry(header: Header, lines: Sequence[str], part: _Part, before: int, *, op
     last_mark = part.marks[-1] if part.marks else None
     controls = last_mark is not None and last_mark[0] == part.last - 1 and last_mark[1].name in CONTROLS
     ends = part.turn is None and any(is_outcome(mark) for mark in marks)
-    complete = newline and (part.turn is not None or ends or controls)
+    rejects = last_mark is not None and last_mark[0] == part.last - 1 and last_mark[1].name == "REJECTED"
+    complete = ends or (newline and (part.turn is not None or controls or rejects))
     is_turn = complete and not controls and not (heading and heading["note"] is not None)
     speaker, name = _speaker(header, heading)
     text = lines[part.first + (1 if heading else 0) : part.last if part.turn is None else part.turn]
@@ -157,6 +164,7 @@ def _targets(header: Header, lines: Sequence[str], part: _Part) -> tuple[tuple[s
     if part.turn is None:
         return None, ""
     match = _TURN.fullmatch(lines[part.turn])
+    header = joined(header, [mark for _, mark in part.marks])
     ids, strangers = who(header, match[1] if match else "")
     ids_known = ", ".join(agent.id for agent in header.agents)
     if ids:

@@ -7,12 +7,14 @@ write a frame.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from itertools import islice
 from typing import Any
 
 from dialogd.protocol.fold import ending, fold
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import read_reply, same_text, summary_of
 from dialogd.protocol.model import USER, Condition, Entry, Mark
+from dialogd.protocol.refold import beginning, steps
 from dialogd.protocol.roster import voters
 from dialogd.protocol.signers import Signer, position, recorded, signer
 from dialogd.protocol.state import Dialog, Proposal, State
@@ -67,7 +69,7 @@ def certify(dialog: Dialog) -> Certificate | None:
     """The certificate of the last approval in the file, or of the end by agreement; None while nothing was decided."""
     for index in range(len(dialog.entries) - 1, -1, -1):
         entry = dialog.entries[index]
-        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
+        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED) or entry.is_struck:
             continue
         mark = _approval(dialog, entry)
         end = ending(entry)
@@ -142,9 +144,9 @@ def _without_decision(dialog: Dialog, index: int) -> _Core | None:
 
 def _state_of(dialog: Dialog, count: int) -> State:
     """The state after so many entries."""
-    state = State(limits=dialog.header.limits)
-    for entry in dialog.entries[:count]:
-        state = fold(dialog.header, state, entry)
+    state = beginning(dialog.header_as_written, dialog.state.struck)
+    for _, _, _, after in islice(steps(dialog), count):
+        state = after
     return state
 
 

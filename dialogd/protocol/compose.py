@@ -12,10 +12,12 @@ from dataclasses import dataclass, replace
 from dialogd.protocol.admit import admitted, left_in_words
 from dialogd.protocol.consent import next_ref
 from dialogd.protocol.fold import fold
+from dialogd.protocol.hand import effective
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, read_reply
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Frame, Mark
 from dialogd.protocol.onward import Step, onward
+from dialogd.protocol.questions import written
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
 from dialogd.protocol.roster import judge, speakers
@@ -55,13 +57,16 @@ def agent_turn(
     attributes: tuple[tuple[str, str], ...],
     duration: str,
     folder: str,
+    here: str = "",
 ) -> Written:
     """The turn by which `agent` pays `debt` in the dialog as it stands.
 
     `attributes` go to the frame (`at`, `ms`, `model` …). `duration` is the dialog's age in words, for the closing
-    lines. `folder` is the name of the attachments' folder, as linked from the file.
+    lines. `folder` is the name of the attachments' folder, as linked from the file. `here` is wall time with the
+    offset of this machine, by which the deadlines of questions are read; default: `at`.
     """
     ruling = rule(dialog, agent.id, reply)
+    ruling = replace(ruling, marks=written(ruling.marks, here or dict(attributes).get("at", "")))
     # What did not count goes before the body: a summary reaches to the body's end.
     words = (left_in_words(admitted(dialog, agent.id, reply)[1]), reply.body)
     body, attachment, overflow = cut("\n\n".join(filter(None, words)), dialog.state.limits.max_message, folder)
@@ -70,12 +75,9 @@ def agent_turn(
         why = f"the limit of {dialog.state.limits.max_size:,} bytes"
         ruling = Ruling(ruling.marks, None, "MAX_SIZE_REACHED", why)
     number = dialog.state.number + 1
-    marks = ruling.marks
-    if ruling.outcome:
-        is_said = ruling.outcome in ("MAX_TURNS_REACHED", "MAX_TIME_REACHED") and not dialog.header.rules.is_plain
-        marks = (*marks, Mark(ruling.outcome, ruling.why if is_said else ""))
-        if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
-            body = "\n\n".join(part for part in (body, closing_lines(number, duration, ruling.why)) if part)
+    marks = (*ruling.marks, *_last_mark(dialog, ruling))
+    if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
+        body = "\n\n".join(part for part in (body, closing_lines(number, duration, ruling.why)) if part)
     draft = Draft(
         by=agent.id,
         name=agent.name,
@@ -86,6 +88,14 @@ def agent_turn(
         attributes=(("re", debt.re), *attributes),
     )
     return Written(draft, ruling.outcome, ruling.why, attachment, overflow)
+
+
+def _last_mark(dialog: Dialog, ruling: Ruling) -> tuple[Mark, ...]:
+    """The mark by which a turn ends the dialog, with the reason where no other line says it."""
+    if not ruling.outcome:
+        return ()
+    is_said = ruling.outcome in ("MAX_TURNS_REACHED", "MAX_TIME_REACHED") and not dialog.header.rules.is_plain
+    return (Mark(ruling.outcome, ruling.why if is_said else ""),)
 
 
 def closing_lines(turns: int, duration: str, outcome: str) -> str:
@@ -150,6 +160,28 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Step:
     if mark.name == "STALLED" and step.turn is not None and _is_silent(dialog, agent):
         step = replace(step, turn=(USER,))
     return replace(step, marks=(*found, *step.marks))
+
+
+def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Step:
+    """How it goes on when the person passes over `agent`, or lets it go: the rest of the round, else what comes next.
+
+    Step mode gives the person the word after turns alone. What a person's note cannot say (an escalation, a count of
+    votes) is left to the next turn.
+    """
+    header, state = dialog.header, dialog.state
+    note = Entry("", 0, USER, "", "", (mark,), (), Condition.SOUND, "", 0, 0, 0, frame=Frame(USER, "", 0, "", ""))
+    alone = fold(header, state, replace(note, turn=None))
+    if mark.name == "LEAVE" and alone.questions and alone.owing == (USER,):
+        return Step()  # a TURN line would answer the question; the person has the word without one
+    after = fold(header, state, note)
+    after = after.but(hand=replace(after.hand, step=False), failed=after.failed | {agent})
+    rest = tuple(who for who in after.owing if who not in (agent, USER))
+    if rest:
+        return Step(turn=rest)
+    if mark.name == "LEAVE":
+        header, agent = effective(header, after.hand), after.last_agent
+    step = onward(header, state.but(escalated="", escalation=""), after, agent)  # what it was to decide is dropped
+    return replace(step, marks=tuple(mark for mark in step.marks if mark.name == "PHASE"))
 
 
 def _is_silent(dialog: Dialog, agent: str) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import prose, same_text, summary_of
-from dialogd.protocol.model import Entry, Header, Mark
+from dialogd.protocol.model import USER, Entry, Header, Mark
 from dialogd.protocol.roster import voters
 from dialogd.protocol.state import Proposal, Standing, State
 
@@ -49,6 +49,18 @@ def _proposals(state: State, entry: Entry) -> Iterator[Proposal]:
         ref = mark.ref or f"P{free}"
         free = max(free, int(ref[1:]) + 1)
         yield Proposal(ref, entry.by, mark.value, entry.id)
+
+
+def reserved(state: State, entry: Entry) -> State:
+    """The state in which the numbers of a struck turn's proposals are taken: nobody's yes to them counts for others."""
+    names = [mark.name for mark in entry.withdrawn]
+    put = [mark for mark in entry.withdrawn if mark.name in ("PROPOSAL", "CONSENSUS_PROPOSED")]
+    by_hand = entry.frame is None and entry.by != USER and "CONSENSUS_REACHED" in names and entry.turn is not None
+    refs = [mark.ref for mark in put] + ([""] if by_hand and summary_of(prose(entry.body)) else [])
+    top = int(next_ref(state)[1:]) - 1
+    for ref in refs:
+        top = max(top, int(ref[1:])) if ref else top + 1
+    return state if not refs else state.but(hand=replace(state.hand, top=top))
 
 
 def _asked_by_hand(header: Header, state: State, entry: Entry) -> State:
@@ -101,4 +113,4 @@ def _others(signers: tuple[str, ...], agent: str) -> tuple[str, ...]:
 def next_ref(state: State) -> str:
     """The number that the next proposal gets: P1, P2 …"""
     highest = max((int(p.ref[1:]) for p in state.proposals if p.ref[1:].isdigit()), default=0)
-    return f"P{highest + 1}"
+    return f"P{max(highest, state.hand.top) + 1}"

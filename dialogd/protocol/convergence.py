@@ -90,7 +90,7 @@ def latest_replies(dialog: Dialog) -> tuple[Entry, ...]:
     for entry in islice(reversed(dialog.entries), 3 * max(WINDOW, len(who))):
         if (entry.by == USER and entry.is_turn) or len(found) == len(who):
             break
-        says = entry.is_turn and entry.condition is not Condition.DAMAGED
+        says = entry.is_turn and entry.condition is not Condition.DAMAGED and not entry.is_struck
         if says and entry.by in who and (entry.body.strip() or any(mark.name != "PASS" for mark in entry.marks)):
             found.setdefault(entry.by, entry)
     return tuple(found.values())[::-1]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from dialogd.protocol import asked
 from dialogd.protocol.compose import closing_note, raising_note, stall_note
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Mark
 from dialogd.protocol.money import Estimate, reached
@@ -117,14 +118,17 @@ def _hold(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     state, header = dialog.state, dialog.header
     if state.paused:
         return Wait("paused", "paused by the person; `dialogd resume` goes on")
+    if any(agent.id == me for agent in state.hand.left):
+        return Wait("left", f"{me} takes part no longer: the person let it leave; `dialogd invite {me}` has it back")
     if header.agent(me) is None:
         ids = ", ".join(agent.id for agent in header.agents)
         return Wait("unknown_agent", f"this dialog has no agent {me}; its agents are {ids}")
     if not (clock.nudged or clock.started or state.spoken):
         first = next((a for a in header.agents if a.id in state.owing), header.agents[0])
         return Wait("not_started", f"nobody has started it yet: curl -X POST {first.url}/notify")
-    if not clock.nudged and clock.lain > LAIN:
-        return Wait("lain", f"it lay still for {in_words(clock.lain)}; a notify goes on")
+    lain = min(clock.lain, asked.overdue(dialog, clock.at))
+    if not clock.nudged and lain > LAIN:
+        return Wait("lain", f"it lay still for {in_words(lain)}; a notify goes on")
     return None
 
 
@@ -242,8 +246,16 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
         late = [d.agent for d in state.debts if d.stalled]
         text = f"waiting for {', '.join(agents)}" + (f"; no answer in time from {', '.join(late)}" if late else "")
         return Wait("not_my_turn", text, soonest)
-    notice = dialog.last.notice if dialog.last else ""
-    why = state.question or notice or "it is the person's turn"
     if not state.debts:
         return Wait("unknown_turn", "no turn is open; `dialogd say` goes on")
-    return Wait("waiting_for_user", f"waiting for the person: {why}")
+    return _person(dialog, clock)
+
+
+def _person(dialog: Dialog, clock: Clock) -> Action:
+    """Everybody waits for the person; what they were asked runs into its default, where the header allows that."""
+    note = asked.due(dialog, clock.at)
+    if note is not None:
+        return Write(note, "the person did not answer in time; the default is taken")
+    notice = dialog.last.notice if dialog.last else ""
+    why = asked.waiting(dialog, clock.at) or notice or "it is the person's turn"
+    return Wait("waiting_for_user", f"waiting for the person: {why}", asked.next_look(dialog, clock.at))

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from dialogd.protocol import consent, polls, rounds, units
+from dialogd.protocol import asked, consent, hand, polls, rounds, units
 from dialogd.protocol.marks import is_outcome
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark
 from dialogd.protocol.money import accounted
-from dialogd.protocol.order import following
+from dialogd.protocol.order import following, reopened
 from dialogd.protocol.reviewing import reviewed
+from dialogd.protocol.roster import judge
 from dialogd.protocol.state import Debt, Outcome, Seal, State
 
 
@@ -24,8 +25,9 @@ def fold(header: Header, state: State, entry: Entry) -> State:
     if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
         state = state.but(notes=state.notes + 1)
         # What paused the dialog goes on doing so while the person types below it.
-        is_typing = entry.condition is Condition.UNFINISHED and state.outcome is None
-        return _controls(header, state, entry) if is_typing else state
+        if entry.condition is Condition.DAMAGED:
+            return state
+        return _controls(header, state, entry) if state.outcome is None else asked.approved(state, entry)
     number, notes = (entry.number, 0) if entry.is_turn else (state.number, state.notes + 1)
     state = accounted(header, state.but(number=number, notes=notes), entry)
     if entry.by == USER:
@@ -41,21 +43,24 @@ def ending(entry: Entry) -> Mark | None:
     """The outcome mark by which this entry ends the dialog: one that no TURN line follows."""
     if entry.turn is not None:
         return None
-    return next((m for m in entry.marks if is_outcome(m)), None)
+    return next((m for m in entry.written if is_outcome(m)), None)
 
 
 def _person(header: Header, state: State, entry: Entry) -> State:
-    state = _controls(header, state, entry)
+    state = before = asked.approved(_controls(header, state, entry), entry)
     if entry.is_turn:
         state = _spoken_to(state, entry)
         if state.outcome is not None and ending(entry) is None:
             state = _reopened(state, entry)
+        if entry.turn is None and any(m.name == "REJECTED" for m in entry.written) and ending(entry) is None:
+            state = _open(state, entry, reopened(header, before))  # typed alone, it passes the turn as a word does
+        state = consent.reserved(state, entry) if entry.is_struck else state
     elif entry.turn is not None:
         if state.escalated == USER and USER in state.owing:
             state = state.but(escalated="", escalation="")
         queue = tuple(who for who in state.queue if who != USER) if USER in state.owing else state.queue
-        state = state.but(debts=_without(state, USER), question="", asker="", queue=queue)
-    return _last_word(state, entry)
+        state = state.but(debts=_without(state, USER), questions=(), queue=queue)
+    return _last_word(_put(header, state, entry) if entry.mark("PROPOSAL") is not None else state, entry)
 
 
 def _spoken_to(state: State, entry: Entry) -> State:
@@ -64,8 +69,7 @@ def _spoken_to(state: State, entry: Entry) -> State:
         debts=(),
         standing=None,
         deadlock=(),
-        question="",
-        asker="",
+        questions=(),
         failed=frozenset(),
         spoke=frozenset(),
         passed=frozenset(),
@@ -84,7 +88,9 @@ def _reopened(state: State, entry: Entry) -> State:
     """A person's new turn after the end: everything that is limited counts anew."""
     return state.but(
         outcome=None,
-        base=entry.number - 1,
+        approved="",
+        rejected=entry.id if entry.mark("REJECTED") is not None else "",
+        base=state.number - entry.is_turn,
         rounds=0,
         turns_of=MappingProxyType({}),
         contributed=0,
@@ -103,9 +109,11 @@ def _at(entry: Entry) -> str:
 def _controls(header: Header, state: State, entry: Entry) -> State:
     """What only the person may say: pause, limits, skip, retry."""
     state = rounds.asked(header, state, entry) if entry.marks else state
-    for mark in entry.marks:
+    for mark in hand.controls(entry):
         who = mark.value.split(" ")[0]
-        if mark.name in ("PAUSED", "RESUMED"):
+        if mark.name in hand.MARKS:
+            header, state = _by_hand(header, state, entry, mark)
+        elif mark.name in ("PAUSED", "RESUMED"):
             state = state.but(paused=mark.name == "PAUSED")
         elif mark.name == "LIMIT":
             state = state.but(limits=limit(state.limits, mark.value)[0])
@@ -118,6 +126,16 @@ def _controls(header: Header, state: State, entry: Entry) -> State:
             state = state.but(debts=_without(state, who, USER), failed=state.failed - {who})
             state = _open(state, entry, (who,))
     return state
+
+
+def _by_hand(header: Header, state: State, entry: Entry, mark: Mark) -> tuple[Header, State]:
+    """Header and state after a mark of the person's hand; where nobody owes a turn any more, somebody does again."""
+    after, named = hand.done(header, state, entry, mark)
+    if state.outcome is not None and after.outcome is None:
+        after = _reopened(after, entry)
+    if entry.turn is None and not after.debts:
+        after = _open(after, entry, named)
+    return hand.effective(header, after.hand), after
 
 
 def _passed_over(state: State, who: str) -> State:
@@ -135,14 +153,13 @@ def _agent(header: Header, state: State, entry: Entry) -> State:
     )
     state = rounds.spoken(header, state, entry)
     state = _ways(header, state, entry)
-    asked = entry.mark("QUESTION_FOR_USER")
-    if asked is not None:
-        state = state.but(question=asked.value or "(see above)", asker=entry.by)
-    return _last_word(state, entry)
+    return _last_word(asked.put(state, entry, entry.by), entry)
 
 
 def _ways(header: Header, state: State, entry: Entry) -> State:
     """What an agent's turn changes in texts, votes, decisions and findings."""
+    if entry.is_struck:
+        return _withdrawn(header, state, entry)
     before = len(state.proposals)
     state = consent.positions(header, state, entry)
     state = polls.opened(header, state, state.proposals[before:], entry.number)
@@ -151,6 +168,15 @@ def _ways(header: Header, state: State, entry: Entry) -> State:
     state = reviewed(state, entry)
     asks = entry.mark("RED_TEAM")
     return state.but(red_team=asks.value) if asks is not None else state
+
+
+def _withdrawn(header: Header, state: State, entry: Entry) -> State:
+    """What a struck turn leaves behind: its agent was heard, and its numbers are taken."""
+    state = reviewed(consent.reserved(state, entry), entry)
+    state = polls.voted(header, state, entry)
+    if entry.by != judge(header):
+        state = polls.judged(header, state, entry)
+    return polls.escalated(header, state, entry)
 
 
 def _system(header: Header, state: State, entry: Entry) -> State:
@@ -174,7 +200,7 @@ def _system(header: Header, state: State, entry: Entry) -> State:
     if entry.mark("PROPOSAL") is not None:
         state = _raised(header, state, entry)
     state = polls.escalated(header, polls.decided(header, state, entry), entry)
-    return _last_word(state, entry)
+    return _last_word(asked.taken(asked.put(state, entry, ""), entry), entry)
 
 
 def _unless(escalated: str, failed: str) -> str:
@@ -184,10 +210,14 @@ def _unless(escalated: str, failed: str) -> str:
 
 def _raised(header: Header, state: State, entry: Entry) -> State:
     """A point that several contributions refer to, made a proposal by a daemon."""
+    return rounds.raised(_put(header, state, entry), entry)
+
+
+def _put(header: Header, state: State, entry: Entry) -> State:
+    """The state with proposals of the person or a daemon, put to the vote where this dialog votes."""
     before = len(state.proposals)
     state = consent.proposed(state, entry)
-    state = polls.opened(header, state, state.proposals[before:], state.number)
-    return rounds.raised(state, entry)
+    return polls.opened(header, state, state.proposals[before:], state.number)
 
 
 def _sealed(state: State, entry: Entry, sha: str) -> State:

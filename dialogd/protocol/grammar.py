@@ -17,14 +17,16 @@ import re
 from dataclasses import dataclass, replace
 
 from dialogd.errors import NotADialog
+from dialogd.protocol import hand
 from dialogd.protocol.byhand import RULE, hand_entries, lines_of, passes_turn
-from dialogd.protocol.fold import ending, fold
+from dialogd.protocol.fold import fold
+from dialogd.protocol.framed import content_of, frame_of, is_whole, trimmed
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.header import read_header
-from dialogd.protocol.marks import canonical, outside_fences
-from dialogd.protocol.model import Condition, Entry, Frame, Header, Mark
+from dialogd.protocol.marks import outside_fences
+from dialogd.protocol.model import Condition, Entry, Frame, Header
+from dialogd.protocol.refold import refolded
 from dialogd.protocol.state import Dialog, State
-from dialogd.protocol.text import unescape
 
 _SEPARATORS = re.compile(rb"(?:[ \t\r]*\n|-{3,}[ \t\r]*\n)*")
 _FRAMED = re.compile(
@@ -36,7 +38,6 @@ _ANY_HEADING = re.compile(
     rb"^(?:\xef\xbb\xbf)?##[ \t]+(?:Turn[ \t]+\d|Note[ \t]+(?:\xe2\x80[\x93\x94]|[:-])|User[ \t\r]*$)", re.M | re.I
 )
 _LAST_WORD = re.compile(rb"%b|^(?-i:TURN): [A-Za-z][A-Za-z0-9_, -]*\r?(?:\n|\Z)" % _ANY_HEADING.pattern, re.M | re.I)
-_TURN_LINE = re.compile(r"TURN: ([A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*)")
 
 
 def parse(data: bytes) -> Dialog:
@@ -46,7 +47,7 @@ def parse(data: bytes) -> Dialog:
     """
     start = _first_entry(data)
     header = read_header(data[:start].decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n"))
-    state = State(limits=header.limits)
+    state = State(limits=header.limits, hand=hand.first(header))
     return _read(Dialog(header, (), state, 0), data, start)
 
 
@@ -91,7 +92,7 @@ def _first_heading(data: bytes) -> int:
     Bodies of framed entries are opaque: a fence in one closes none that stands open in the header.
     """
     end = _next_framed(data, 0)
-    while (match := _FRAMED.match(data, end)) and _sound_end(data, match, _frame(match)) is None:
+    while (match := _FRAMED.match(data, end)) and _sound_end(data, match, frame_of(match)) is None:
         end = _next_framed(data, match.end())
     head = data[:end]
     if _ANY_HEADING.search(head) is None:
@@ -123,23 +124,28 @@ class _Cursor:
     entries: list[Entry]
     state: State
     settled: tuple[int, int, int, State]
+    header: Header  # as it counts here
+    written: Header  # as the file has it
 
 
 def _read(dialog: Dialog, data: bytes, start: int) -> Dialog:
     """Read entries from `data[start:]`, which begins where `dialog` is settled."""
     known = dialog.settled_entries
-    header, base = dialog.header, dialog.settled
+    written, base = dialog.header_as_written, dialog.settled
     line = dialog.settled_line + data.count(b"\n", 0, start)
     state = dialog.settled_state if known else dialog.state
     settled = (base, dialog.settled_line, known, dialog.settled_state)
-    cursor = _Cursor(start, line, base, known, [], state, settled)
+    cursor = _Cursor(start, line, base, known, [], state, settled, hand.effective(written, state.hand), written)
     before = dialog.entries[known - 1] if known else None
-    while _read_next(header, data, cursor, before):
+    while _read_next(data, cursor, before):
         before = cursor.entries[-1]
+    entries = (*(dialog.settled_before or dialog.entries)[:known], *cursor.entries)
+    if cursor.state.struck != state.struck:
+        return _without_struck(cursor, entries, data)
     at, at_line, count, at_state = cursor.settled
     return Dialog(
-        header=header,
-        entries=(*dialog.entries[:known], *cursor.entries),
+        header=cursor.header,
+        entries=entries,
         state=cursor.state,
         size=base + len(data),
         settled=at,
@@ -147,10 +153,34 @@ def _read(dialog: Dialog, data: bytes, start: int) -> Dialog:
         settled_entries=count,
         settled_state=at_state,
         tail=data[at - base :],
+        written=written,
     )
 
 
-def _read_next(header: Header, data: bytes, cursor: _Cursor, before: Entry | None) -> bool:
+def _without_struck(cursor: _Cursor, entries: tuple[Entry, ...], data: bytes) -> Dialog:
+    """The dialog of these entries once more, from its beginning, after the person struck turns of it.
+
+    What is settled knows of the strikes up to there alone: what stands behind it may still read differently.
+    """
+    at, line, count, at_state = cursor.settled
+    before, before_state = refolded(cursor.written, entries[:count], at_state.struck)
+    now, state = refolded(cursor.written, entries, cursor.state.struck)
+    return Dialog(
+        header=hand.effective(cursor.written, state.hand),
+        entries=now,
+        state=state,
+        size=cursor.base + len(data),
+        settled=at,
+        settled_line=line,
+        settled_entries=count,
+        settled_state=before_state,
+        tail=data[at - cursor.base :],
+        written=cursor.written,
+        settled_before=before if before != now[:count] else None,
+    )
+
+
+def _read_next(data: bytes, cursor: _Cursor, before: Entry | None) -> bool:
     """Read the next entry, or run of hand-written entries; False at the end of the file."""
     gap = _SEPARATORS.match(data, cursor.pos)
     after_gap = gap.end() if gap else cursor.pos
@@ -164,14 +194,14 @@ def _read_next(header: Header, data: bytes, cursor: _Cursor, before: Entry | Non
         end = entry.end - cursor.base
         cursor.line += data.count(b"\n", cursor.pos, end)
         cursor.pos = end
-        _take(header, cursor, entry)
+        _take(cursor, entry)
         if entry.condition is Condition.SOUND:
             cursor.settled = (entry.end, cursor.line, cursor.known + len(cursor.entries), cursor.state)
         return True
     end = _next_framed(data, cursor.pos)
     region, at_end = data[cursor.pos : end], end == len(data)
     count = len(cursor.entries)
-    for entry in hand_entries(header, region, cursor.line, cursor.state, at_end=at_end):
+    for entry in hand_entries(lambda: cursor.header, region, cursor.line, cursor.state, at_end=at_end):
         offset = cursor.base + cursor.pos
         state = cursor.state
         named = replace(
@@ -180,15 +210,18 @@ def _read_next(header: Header, data: bytes, cursor: _Cursor, before: Entry | Non
             start=entry.start + offset,
             end=entry.end + offset,
         )
-        _take(header, cursor, named)
+        _take(cursor, named)
     cursor.line += region.count(b"\n")
     cursor.pos = end
     return len(cursor.entries) > count or not at_end
 
 
-def _take(header: Header, cursor: _Cursor, entry: Entry) -> None:
+def _take(cursor: _Cursor, entry: Entry) -> None:
     cursor.entries.append(entry)
-    cursor.state = fold(header, cursor.state, entry)
+    before = cursor.state.hand
+    cursor.state = fold(cursor.header, cursor.state, entry)
+    if cursor.state.hand is not before:
+        cursor.header = hand.effective(cursor.written, cursor.state.hand)
 
 
 def _next_framed(data: bytes, pos: int) -> int:
@@ -203,13 +236,13 @@ def _next_framed(data: bytes, pos: int) -> int:
 
 
 def _framed(data: bytes, match: re.Match[bytes], cursor: _Cursor, before: Entry | None) -> Entry:
-    frame = _frame(match)
+    frame = frame_of(match)
     sound_end = _sound_end(data, match, frame)
     start, content, end = match.start(), match.end(), sound_end or len(data)
     if sound_end is None and (last := _LAST_WORD.search(data, content)):
         end = last.start() if last[0].startswith((b"#", b"\xef")) else last.end()
-    inside = data[content:end] if sound_end else _trimmed(data[content:end])
-    body, marks, turn = _content(inside.decode("utf-8", "replace"))
+    inside = data[content:end] if sound_end else trimmed(data[content:end])
+    body, marks, turn = content_of(inside.decode("utf-8", "replace"))
     number = max(int(match[1]), cursor.state.number + 1) if match[1] else 0
     state = cursor.state
     entry = Entry(
@@ -229,7 +262,7 @@ def _framed(data: bytes, match: re.Match[bytes], cursor: _Cursor, before: Entry 
         linked=frame.prev == (before.chain if before else ""),
     )
     ended = data[end - 1 : end] == b"\n"
-    if sound_end or (ended and _is_whole(entry, cut=len(inside) + 1 < frame.size)):
+    if sound_end or (ended and is_whole(entry, cut=len(inside) + 1 < frame.size)):
         return entry
     return replace(entry, condition=Condition.DAMAGED, id=f"{state.number}.{state.notes + 1}", number=0)
 
@@ -243,54 +276,3 @@ def _sound_end(data: bytes, match: re.Match[bytes], frame: Frame) -> int | None:
         return None
     seal = data[match.start() : match.start(5) - len(" sha=")]
     return end if digest(seal + data[content:end]) == frame.sha else None
-
-
-def _trimmed(inside: bytes) -> bytes:
-    """What stands in a changed entry, without the blank lines and rules that lead to the next one."""
-    lines = inside.split(b"\n")
-    while len(lines) > 1 and not lines[-1].strip(b"- \t\r"):
-        lines.pop()
-    return b"\n".join(lines)
-
-
-def _is_whole(entry: Entry, *, cut: bool) -> bool:
-    """True for an entry whose hash does not fit and that still has its last word: edited, not damaged."""
-    if not entry.is_turn:
-        return not cut
-    end = ending(entry)
-    # An agent's call for a deadlock stands above its TURN line: cut there, it would end the dialog alone.
-    return entry.turn is not None or (end is not None and not (cut and end.name == "DEADLOCK"))
-
-
-def _frame(match: re.Match[bytes]) -> Frame:
-    attributes = match[4].decode("utf-8", "replace")
-    known = dict(part.split("=", 1) for part in attributes.split(" ") if "=" in part)
-    named = {key: known.get(key, "") for key in ("re", "at", "ms", "calls", "model", "nonce", "usd")}
-    return Frame(
-        by=known["by"],
-        size=int(known["bytes"]),
-        sha=match[5].decode(),
-        prev=known["prev"],
-        tokens_in=known.get("in", ""),
-        tokens_out=known.get("out", ""),
-        **named,
-    )
-
-
-def _content(text: str) -> tuple[str, tuple[Mark, ...], tuple[str, ...] | None]:
-    """Split a frame's inside into body, trailer marks and TURN line."""
-    text = text.rstrip("\n")
-    head, _, last = text.rpartition("\n")
-    match = _TURN_LINE.fullmatch(last)
-    turn = tuple(match[1].split(", ")) if match else None
-    if match:
-        text = head.rstrip("\n")
-    marks: list[Mark] = []
-    while True:
-        head, _, last = text.rpartition("\n")
-        mark = canonical(last)
-        if mark is None:
-            break
-        marks.append(mark)
-        text = head
-    return unescape(text.strip("\n")), tuple(reversed(marks)), turn

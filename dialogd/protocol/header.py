@@ -46,6 +46,8 @@ def read_header(text: str) -> Header:
     keys = _keys(text)
     budget, tokens = _value(keys, "budget", units.budget, units.NO_BUDGET, warnings, "none")
     agents, setup = _agents(keys.get("agents", ""), warnings), _setup(text, warnings)
+    if not isinstance(setup.get("question_defaults", False), bool):
+        warnings.append("header: Setup: question_defaults is neither true nor false; no default will be taken")
     rules = read_rules(setup, [agent.id for agent in agents], warnings)
     timeout = rules.board.contribution_timeout if rules.board else None
     limits = Limits(
@@ -130,7 +132,7 @@ def _agents(text: str, warnings: list[str]) -> tuple[Agent, ...]:
     agents: list[Agent] = []
     ids: set[str] = set()
     for part in _AGENTS.findall(text):
-        agent, problem = _agent(part.strip(), len(agents))
+        agent, problem = read_agent(part.strip(), len(agents))
         if agent is None or agent.id.casefold() in ids:
             warnings.append(f"header: Agents: {problem or f'{part.strip()!r} repeats an id'}; leaving it out")
             continue
@@ -144,7 +146,8 @@ def _agents(text: str, warnings: list[str]) -> tuple[Agent, ...]:
     return tuple(agents)
 
 
-def _agent(part: str, seat: int) -> tuple[Agent | None, str]:
+def read_agent(part: str, seat: int) -> tuple[Agent | None, str]:
+    """The agent that `C = Claude C @ http://localhost:3003` means, or None, and what could not be understood."""
     match = _AGENT.fullmatch(part)
     if match is None or not AGENT_ID.fullmatch(match[1].strip()) or match[1].strip().upper() in RESERVED:
         return None, f"{part[:60]!r} is no agent (ID = Name @ http://localhost:PORT)"

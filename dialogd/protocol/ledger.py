@@ -48,10 +48,11 @@ def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
     held: dict[tuple[str, str], str] = {}
     found: list[Position] = []
     text = ""  # the number of the consensus text on the table
+    agents = {agent.id for agent in dialog.everybody}
     for entry in entries:
         if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
             continue
-        if dialog.header.agent(entry.by) is not None and entry.is_turn:
+        if entry.by in agents and entry.is_turn and not entry.is_struck:
             stances = _stances(entry, raised, text)
             found += _taken(entry, stances, held)
             held |= {(entry.by, ref): stance for ref, stance in stances.items()}

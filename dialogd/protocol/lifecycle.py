@@ -87,9 +87,20 @@ def commands(dialog: Dialog) -> tuple[str, ...]:
     """The person's own commands that make sense now."""
     state = dialog.state
     if state.outcome is not None:
-        return ("say",)
+        decide = (*(() if state.approved else ("approve",)), "reject")
+        return ("say", *decide, "suggest", "ask", "strike", "limit", "invite", *_leave(dialog))
     word = ("word",) if dialog.header.rules.order == "free" else ()
-    return ("say", "resume" if state.paused else "pause", "retry", "skip", "stop", *word)
+    own = ("pass",) if USER in state.owing else ()
+    veto = ("veto",) if any(proposal.ref not in state.vetoed for proposal in state.proposals) else ()
+    return (
+        *("say", "resume" if state.paused else "pause", "retry", "skip", "stop", *word, *own),
+        *("suggest", "ask", *veto, "strike", "limit", "invite", *_leave(dialog), "step"),
+    )
+
+
+def _leave(dialog: Dialog) -> tuple[str, ...]:
+    """Letting an agent go, where it is not the last."""
+    return ("leave",) if len(dialog.header.agents) > 1 else ()
 
 
 def allowed(dialog: Dialog) -> tuple[str, ...]:

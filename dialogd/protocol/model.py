@@ -157,6 +157,13 @@ class Entry:
     frame: Frame | None = None
     linked: bool = True  # its `prev` names the entry before it
     notice: str = ""  # what could not be understood in it, in words
+    is_struck: bool = False  # the person struck this turn: it has no marks any more,
+    withdrawn: tuple[Mark, ...] = ()  # and these are what it had
+
+    @property
+    def written(self) -> tuple[Mark, ...]:
+        """The marks that stand in the file, whether they count or not."""
+        return self.withdrawn if self.is_struck else self.marks
 
     @property
     def is_turn(self) -> bool:

@@ -34,15 +34,15 @@ class Estimate:
 
 def accounted(header: Header, state: State, entry: Entry) -> State:
     """The state with what the entry's frame says was spent; a hand-made entry costs nobody anything."""
-    payer = _payer(header, entry)
-    if payer is None or entry.frame is None:
+    who = payer(header, entry)
+    if who is None or entry.frame is None:
         return state
     frame = entry.frame
-    so_far = state.spent.get(payer, Spent()).plus(account(frame.tokens_in, frame.tokens_out, frame.usd))
-    return state.but(spent=MappingProxyType({**state.spent, payer: so_far}))
+    so_far = state.spent.get(who, Spent()).plus(account(frame.tokens_in, frame.tokens_out, frame.usd))
+    return state.but(spent=MappingProxyType({**state.spent, who: so_far}))
 
 
-def _payer(header: Header, entry: Entry) -> str | None:
+def payer(header: Header, entry: Entry) -> str | None:
     """Whose spending the entry gives account of; None when it gives none."""
     frame = entry.frame
     if frame is None or entry.by == USER:

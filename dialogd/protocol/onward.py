@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dialogd.protocol.model import ANY, USER, Header, Mark
 from dialogd.protocol.order import following
+from dialogd.protocol.questions import without_fields
 from dialogd.protocol.roster import judge, moderator
 from dialogd.protocol.state import State
 
@@ -97,16 +98,16 @@ def _passed_up(before: State, after: State, me: str, *, is_decided: bool) -> Ite
     """What the moderator was to decide, and did not, is the person's."""
     if before.escalated == me and not after.escalated and not is_decided:
         yield Mark("ESCALATE", f"{me} did not decide: {before.escalation}")
-        yield Mark("QUESTION_FOR_USER", f"{me} did not decide; please do: {before.escalation}")
+        yield Mark("QUESTION_FOR_USER", f"{me} did not decide; please do: {without_fields(before.escalation)}")
 
 
 def _next(header: Header, after: State, me: str, marks: tuple[Mark, ...]) -> Step:
     """Whose turn it is once nobody owes one."""
     asked = any(mark.name == "QUESTION_FOR_USER" for mark in marks)
-    if after.question or asked or header.setup.get("step") is True:
+    if after.question or asked or after.step:
         return Step(marks, (USER,))
     if after.escalated == USER:
-        return Step((*marks, Mark("QUESTION_FOR_USER", after.escalation or "please decide")), (USER,))
+        return Step((*marks, Mark("QUESTION_FOR_USER", without_fields(after.escalation) or "please decide")), (USER,))
     if after.escalated:
         return Step(marks, (after.escalated,))
     if after.is_quiet and not header.rules.is_plain:

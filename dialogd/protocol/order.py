@@ -85,7 +85,8 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
     owing = tuple(a for a in state.owing if a != USER)
     if owing:
         return owing
-    if header.rules.order != "parallel" and state.asker and header.agent(state.asker):
-        return (state.asker,)
+    askers = tuple(who for who in state.askers if header.agent(who))
+    if header.rules.order != "parallel" and askers:
+        return askers
     named = following(header, replace(state, failed=frozenset(), queue=(), escalated="", judged=()), state.last_agent)
     return named if USER not in named else (speakers(header) or (header.agents[0].id,))[:1]

@@ -8,6 +8,7 @@ Who abstains counts for the quorum alone; who is absent counts for nothing.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,7 @@ from dialogd.protocol.model import USER, Entry, Header, Mark
 from dialogd.protocol.roster import judge, moderator, voters, weight
 from dialogd.protocol.state import Ballot, Decision, Poll, Proposal, State
 
+_COUNTED = re.compile(r"\bin turns? (\d{1,9})(?: and (\d{1,9}))?")  # the turns that a decision says it counts
 _ROUNDING = 1 - 1e-9  # three thirds are a whole
 
 
@@ -118,6 +120,8 @@ def decided(header: Header, state: State, entry: Entry) -> State:
         outcome, method, evidence, reason = (*mark.fields, "", "", "", "")[:4]
         if mark.ref and any(d.ref == mark.ref and d.is_final for d in state.decisions):
             continue
+        if state.struck and rests_on_struck(state, mark.ref, evidence):
+            continue
         failed = method == "vote" and outcome != "approved"
         state = state.but(
             decisions=(*state.decisions, Decision(mark.ref, outcome, method, evidence, reason, entry.id)),
@@ -128,6 +132,15 @@ def decided(header: Header, state: State, entry: Entry) -> State:
         if is_settled and state.standing is not None and state.standing.proposal.ref == mark.ref:
             state = state.but(standing=None)
     return state
+
+
+def rests_on_struck(state: State, ref: str, evidence: str) -> bool:
+    """True when a decision on the proposal `ref` is nothing any more: its text is struck, or a turn it counts."""
+    if not state.struck:
+        return False
+    if ref and all(proposal.ref != ref for proposal in state.proposals):
+        return True
+    return any(int(number) in state.struck for pair in _COUNTED.findall(evidence) for number in pair if number)
 
 
 def escalated(header: Header, state: State, entry: Entry) -> State:

@@ -38,11 +38,24 @@ def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
     return text, found + shaped
 
 
-def may_go_on(line: str) -> bool:
-    """True when a secret begins in this line that may run over the following ones."""
-    return bool(re.search(r"-----BEGIN [A-Z ]*PRIVATE KEY-----", line)) and not ends_secret(line)
+_BEGINS = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----")
+_ENDS = re.compile(r"-----END [A-Z ]*PRIVATE KEY-----")
+_MAY_BEGIN = re.compile(r"-----BEGIN [A-Z ]*-{0,4}\Z")
 
 
-def ends_secret(line: str) -> bool:
-    """True for the last line of a secret that runs over several."""
-    return bool(re.search(r"-----END [A-Z ]*PRIVATE KEY-----", line))
+def key_begins(text: str) -> tuple[int, int] | None:
+    """Where the first line of the first private key begins and ends, for readers that see a text bit by bit."""
+    found = _BEGINS.search(text)
+    return found.span() if found else None
+
+
+def key_ends(text: str) -> int:
+    """Where the first private key's last line ends; 0 where none does."""
+    found = _ENDS.search(text)
+    return found.end() if found else 0
+
+
+def key_may_begin(text: str) -> int:
+    """How many characters at the end of the text may be the beginning of a private key's first line."""
+    found = _MAY_BEGIN.search(text)
+    return len(text) - found.start() if found else 0

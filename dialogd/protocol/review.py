@@ -54,9 +54,13 @@ class Score:
 def findings(dialog: Dialog) -> tuple[Finding, ...]:
     """Every finding in file order, numbered from 1."""
     found: list[Finding] = []
+    number = 0
     for entry, kind, fields in _contributions(dialog):
+        number += kind == "FINDING"
+        if entry.is_struck:
+            continue
         if kind == "FINDING":
-            found.append(Finding(len(found) + 1, entry.by, entry.number, *_six(fields)))
+            found.append(Finding(number, entry.by, entry.number, *_six(fields)))
         elif kind == "RESOLVED" and fields and (match := _NUMBER.fullmatch(fields[0])):
             how = " | ".join(fields[1:]) or "resolved"
             found = [
@@ -72,7 +76,7 @@ def score(dialog: Dialog) -> Score | None:
     """The score of the review: the mean of the five parts; None where nobody gave one."""
     last: dict[str, dict[str, float]] = {}
     for entry, kind, fields in _contributions(dialog):
-        if kind == "SCORE" and (parts := _parts(fields)):
+        if kind == "SCORE" and not entry.is_struck and (parts := _parts(fields)):
             last[entry.by] = parts
     if not last:
         return None
@@ -87,7 +91,7 @@ def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]
     for entry in dialog.entries:
         if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED) or not entry.is_turn:
             continue
-        for mark in entry.all("KIND"):
+        for mark in (mark for mark in entry.written if mark.name == "KIND"):
             kind, *fields = kind_fields(mark)
             yield entry, kind.upper(), tuple(fields)
 

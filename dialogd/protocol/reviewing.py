@@ -22,8 +22,15 @@ def severity(field: str) -> str:
     return _LABEL.sub("", field, count=1).strip(" \t*_`.!").casefold()
 
 
+def is_finding(mark: Mark) -> bool:
+    """True for a mark that is a numbered finding."""
+    return mark.name == "KIND" and kind_fields(mark)[0] == "FINDING"
+
+
 def reviewed(state: State, entry: Entry) -> State:
     """The state with the findings of a review: those that block, until the agent that raised them is content."""
+    if entry.is_struck:  # its findings are gone, their numbers are not given again
+        return state.but(findings=state.findings + sum(is_finding(mark) for mark in entry.withdrawn))
     for mark in entry.all("KIND"):
         kind, *fields = kind_fields(mark)
         if kind == "FINDING":

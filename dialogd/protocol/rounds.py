@@ -27,7 +27,7 @@ def contributions(marks: Iterable[Mark]) -> int:
 
 def spoken(header: Header, state: State, entry: Entry) -> State:
     """The state after a turn of an agent."""
-    who, made = entry.by, contributions(entry.marks)
+    who, made = entry.by, 0 if entry.is_struck else contributions(entry.marks)
     state = state.but(
         turns_of=_plus(state.turns_of, who, 1),
         spoke_at=MappingProxyType({**state.spoke_at, who: entry.number}),
@@ -76,7 +76,7 @@ def raised(state: State, entry: Entry) -> State:
 def to_raise(state: State) -> tuple[int, ...]:
     """The turn that enough contributions refer to, and those that do; empty while there is none."""
     for turn, by in sorted(state.cited.items()):
-        if RAISED not in by and len(by) >= REFERENCES:
+        if RAISED not in by and len(by) >= REFERENCES and turn not in state.struck:
             return (turn, *sorted(by))
     return ()
 
@@ -102,6 +102,23 @@ def _plus(counts: Mapping[str, int], who: str, more: int) -> Mapping[str, int]:
 
 def _others(queue: tuple[str, ...], *gone: str) -> tuple[str, ...]:
     return tuple(who for who in queue if who not in gone)
+
+
+def is_open(dialog: Dialog, me: str, debt: Debt) -> bool:
+    """The fence: a reply may be appended only while the very debt that it answers is open."""
+    now = dialog.state.debt(me)
+    return dialog.state.outcome is None and now is not None and now.key == debt.key
+
+
+def is_apart(dialog: Dialog, debt: Debt) -> bool:
+    """True when others owe a turn to the same word: nobody is to read an answer to it before it stands in the file.
+
+    Asking again (`[RETRY]`) opens a debt of its own, while those of the others are still open.
+    """
+    opened = next((entry for entry in reversed(dialog.entries) if entry.id == debt.re), None)
+    is_several = opened is not None and opened.turn is not None and len(opened.turn) > 1
+    is_open = any(other.key == debt.key for other in dialog.state.debts)
+    return is_several or is_sealed_round(dialog, debt) or (is_open and len(dialog.state.owing) > 1)
 
 
 def is_sealed_round(dialog: Dialog, debt: Debt) -> bool:

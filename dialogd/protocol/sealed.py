@@ -49,7 +49,7 @@ def answers(dialog: Dialog) -> tuple[SealedAnswer, ...]:
 
 
 def _is_agent(dialog: Dialog, entry: Entry) -> bool:
-    return dialog.header.agent(entry.by) is not None
+    return any(agent.id == entry.by for agent in dialog.everybody)
 
 
 def _debt(entry: Entry) -> tuple[str, str]:
@@ -91,7 +91,7 @@ def _status(dialog: Dialog, note: Entry, sha: str, answer: Entry | None) -> tupl
         return ("broken", "its text was cut or overwritten") if lost else ("void", "its text did not come")
     if answer.frame is None or not answer.frame.nonce:
         return "broken", f"turn {answer.number} answers, and opens no seal"
-    now = seal(answer.frame.nonce, sealed_text(answer.body, answer.marks))
+    now = seal(answer.frame.nonce, sealed_text(answer.body, answer.written))
     if now != sha:
         edited = ", which was edited since it was written," if answer.condition is not Condition.SOUND else ""
         words = f"the text in turn {answer.number}{edited} does not fit its seal"

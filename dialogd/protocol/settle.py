@@ -59,7 +59,8 @@ def _signed(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Ite
         return
     signers, ref = dict(standing.signers), standing.proposal.ref
     signs = any(refers_to(mark, ref) for mark in marks if mark.name == "AGREE")
-    if not able <= set(signers) or not (signs or not dialog.header.rules.is_plain):
+    is_plain = dialog.header.rules.is_plain and not after.hand.left  # who left may have been the last to sign
+    if not able <= set(signers) or not (signs or not is_plain):
         return
     held = _held(dialog, after, ref)
     if held is not None:

@@ -57,7 +57,7 @@ def _recent(dialog: Dialog) -> list[Entry]:
     for entry in islice(reversed(dialog.entries), WINDOW * 3):
         if entry.by == USER and entry.is_turn:
             break
-        if entry.is_turn and entry.condition is not Condition.DAMAGED:
+        if entry.is_turn and entry.condition is not Condition.DAMAGED and not entry.is_struck:
             turns.append(entry)
     return turns[:WINDOW][::-1]
 

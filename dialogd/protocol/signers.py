@@ -47,7 +47,7 @@ def position(evidence: str) -> tuple[str, int]:
 def _vote(entries: Sequence[Entry], who: str, ref: str) -> int:
     """The turn of the last vote of that agent, if it approves; else 0."""
     for entry in reversed(entries):
-        choice = ballots.cast(entry.marks)[0].get(ref) if _is_turn_of(entry, who) else None
+        choice = ballots.cast(entry.written)[0].get(ref) if _is_turn_of(entry, who) else None
         if choice is not None:
             return entry.number if choice.choice == "approve" else 0
     return 0
@@ -64,23 +64,25 @@ def turn_of(dialog: Dialog, who: str, number: int) -> Entry | None:
 
 def signer(dialog: Dialog, who: str, number: int, entry: Entry | None = None) -> Signer:
     """The signer with what its turn (or `entry`) says; time and objection are "" where that is gone."""
-    agent = dialog.header.agent(who)
+    agent = next((agent for agent in dialog.everybody if agent.id == who), None)
     entry = entry or turn_of(dialog, who, number)
     name = agent.name if agent else entry.name if entry else who
     if entry is None:
         return Signer(who, name, number)
     at = entry.frame.at if entry.frame else ""
-    return Signer(who, name, number, at, "; ".join(m.value for m in entry.all("RESERVATION") if m.value))
+    left = (mark.value for mark in entry.written if mark.name == "RESERVATION" and mark.value)
+    return Signer(who, name, number, at, "; ".join(left))
 
 
 def stands(entry: Entry, ref: str, method: str) -> bool:
     """True when that turn still says what counted: a signature, a vote, a decision, or the text itself."""
     if method == "vote":
         return True  # its turn was found by its vote
+    said = entry.written
     if method in ("moderator", "decide"):
-        made = [choice for mark in entry.all("DECIDE") if (choice := ballots.decision(mark))]
+        made = [choice for mark in said if mark.name == "DECIDE" and (choice := ballots.decision(mark))]
         return any((choice.ref, choice.choice) == (ref, "approve") for choice in made)
     if method == "judge":
-        return entry.mark("DECIDE") is not None
-    puts = any(mark.ref == ref for mark in entry.all("CONSENSUS_PROPOSED"))
-    return puts or entry.frame is None or any(refers_to(mark, ref) for mark in entry.all("AGREE"))
+        return any(mark.name == "DECIDE" for mark in said)
+    puts = any(mark.name == "CONSENSUS_PROPOSED" and mark.ref == ref for mark in said)
+    return puts or entry.frame is None or any(mark.name == "AGREE" and refers_to(mark, ref) for mark in said)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dialogd.protocol.certificate import Certificate, certify, until, where
+from dialogd.protocol.hand import refs_in, turns_in
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import same_text
 from dialogd.protocol.model import USER, Condition, Entry
@@ -31,7 +31,7 @@ def changes(dialog: Dialog) -> tuple[Change, ...]:
     """What the file itself shows to be changed since its last decision; nothing while there is none."""
     certificate = certify(dialog)
     if certificate is None:
-        return ()
+        return tuple(_withdrawn(dialog, None))
     covered = dialog.entries[: certificate.entries]
     text = tuple(_text(dialog, certificate))
     found = [*text, *_signers(dialog, certificate, skip=certificate.stands_in if text else "")]
@@ -100,21 +100,37 @@ def _signers(dialog: Dialog, certificate: Certificate, skip: str) -> Iterator[Ch
             yield Change(f"{words}, was edited after it was written")
 
 
-def _withdrawn(dialog: Dialog, certificate: Certificate) -> Iterator[Change]:
+def _withdrawn(dialog: Dialog, certificate: Certificate | None) -> Iterator[Change]:
     """What the person struck or ruled out: their right, and to be known."""
-    turns = {certificate.stands_in: "in which the agreed text stands"}
-    turns |= {str(s.turn): f"in which {s.agent} {_verb(certificate)} it" for s in certificate.signers if s.turn}
+    turns, refs = _agreements(dialog, certificate)
     for entry in dialog.entries:
         if entry.by != USER or entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
             continue
-        for mark in entry.all("STRIKE"):
-            struck = re.findall(r"\d{1,9}", mark.value.partition("|")[0])
-            yield from (Change(f"turn {n}, {turns[n]}, was struck by the person in {where(entry.id)}", is_harm=False)
-                        for n in struck if n in turns)  # fmt: skip
-        for mark in entry.all("VETO"):
-            refs = re.findall(r"P\d{1,6}", f"{mark.ref} {mark.value.partition('|')[0]}".upper())
-            if certificate.ref and certificate.ref in refs:
-                yield Change(f"{certificate.ref} was ruled out by the person in {where(entry.id)}", is_harm=False)
+        place = f"by the person in {where(entry.id)}"
+        for mark in entry.written:
+            if mark.name == "STRIKE":
+                struck = sorted(turns_in(mark, dialog.state.number) & turns.keys())
+                yield from (Change(f"turn {n}, {turns[n]}, was struck {place}", is_harm=False) for n in struck)
+            elif mark.name == "VETO":
+                ruled_out = [ref for ref in refs_in(mark) if ref in refs]
+                yield from (Change(f"{ref} was ruled out {place}", is_harm=False) for ref in ruled_out)
+
+
+def _agreements(dialog: Dialog, certificate: Certificate | None) -> tuple[dict[int, str], set[str]]:
+    """The turns that an agreement rests, or rested, on, in words; and the proposals that were agreed on."""
+    turns: dict[int, str] = {}
+    refs: set[str] = set()
+    if certificate is not None:
+        refs.add(certificate.ref)
+        turns |= {s.turn: f"in which {s.agent} {_verb(certificate)} it" for s in certificate.signers if s.turn}
+        if certificate.stands_in.isdigit():
+            turns[int(certificate.stands_in)] = "in which the agreed text stands"
+    for entry in dialog.entries if certificate is None else ():
+        made = [mark for mark in entry.written if mark.name == "DECISION" and mark.fields[0] == "approved"]
+        refs |= {mark.ref for mark in made}
+        if entry.is_struck and (made or any(m.name in ("CONSENSUS_REACHED", "DECIDED") for m in entry.written)):
+            turns[entry.number] = f"in which {(made[0].ref if made else '') or 'the text'} was agreed"
+    return turns, refs
 
 
 def compare(saved: Mapping[str, Any], dialog: Dialog) -> tuple[str, ...]:
@@ -128,7 +144,7 @@ def differences(saved: Mapping[str, Any], dialog: Dialog) -> tuple[Change, ...]:
     now = certify(until(dialog, count))
     return (
         *_same_dialog(saved, dialog),
-        *(_same_decision(saved, now) if now else [Change(f"nothing is decided there any more: {_was(saved)}")]),
+        *(_same_decision(saved, now) if now else _undone(saved, dialog)),
         *_same_entries(saved, dialog.entries[:count]),
         *_added(len(dialog.entries) - count),
     )
@@ -147,6 +163,13 @@ def _place(saved: Mapping[str, Any], dialog: Dialog) -> int:
 
 def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list | tuple) else []
+
+
+def _undone(saved: Mapping[str, Any], dialog: Dialog) -> Iterator[Change]:
+    """That what was decided is no longer, by the person's strike or veto or by a change of the file."""
+    words = f"nothing is decided there any more: {_was(saved)}"
+    by_person = [change.words for change in _withdrawn(dialog, None)]
+    yield Change("; ".join([words, *by_person]), is_harm=not by_person)
 
 
 def _was(saved: Mapping[str, Any]) -> str:

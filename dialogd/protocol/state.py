@@ -10,7 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from dialogd.protocol.hashing import digest
-from dialogd.protocol.model import ANY, Condition, Entry, Header, Limits
+from dialogd.protocol.model import ANY, Agent, Condition, Entry, Header, Limits
+from dialogd.protocol.questions import Asking, Question
 from dialogd.protocol.spent import Spent
 
 
@@ -126,7 +127,26 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class Hand:
+    """What the person's hand has changed: see `hand.py`.
+
+    `struck` are turns, `vetoed` proposals. `cast` is who takes part, None while that is whom the header names; `left`
+    who does no longer. `top` is the highest number that a proposal of a struck turn had: no other gets it.
+    """
+
+    struck: frozenset[int] = frozenset()
+    vetoed: tuple[str, ...] = ()
+    cast: tuple[Agent, ...] | None = None
+    left: tuple[Agent, ...] = ()
+    step: bool = False
+    top: int = 0
+
+
+NO_HAND = Hand()
+
+
+@dataclass(frozen=True, slots=True)
+class State(Asking):
     """What the entries so far come to; the fold of `fold.py`."""
 
     number: int = 0  # the last turn's
@@ -139,8 +159,7 @@ class State:
     proposals: tuple[Proposal, ...] = ()
     standing: Standing | None = None
     deadlock: tuple[str, ...] = ()  # who asked to call it a deadlock, since the last word against it
-    question: str = ""  # what an agent asked the person, until the person speaks
-    asker: str = ""
+    questions: tuple[Question, ...] = ()  # what the person was asked, until they speak
     failed: frozenset[str] = frozenset()  # agents whose last entry is an error
     last_agent: str = ""  # who of the agents spoke (or was passed over) last
     spoken: bool = False  # an agent has spoken since the last reopening, or ever
@@ -170,8 +189,11 @@ class State:
     judged: tuple[tuple[str, str], ...] = ()  # the judge's answers so far: position, reason
     blocking: tuple[tuple[int, str], ...] = ()  # findings that block an approval: number, who raised it
     findings: int = 0
+    approved: str = ""  # the note by which the person took the result
+    rejected: str = ""  # the turn in which they rejected the result before this opening
     began: str = ""  # when the dialog, or its last reopening, began, as it stands in the file
     spent: Mapping[str, Spent] = field(default_factory=lambda: MappingProxyType({}))  # by agent, since the beginning
+    hand: Hand = NO_HAND
 
     def but(self, **changes: Any) -> State:
         """This state with these changes: what `dataclasses.replace` does, in a third of the time."""
@@ -195,6 +217,21 @@ class State:
         return next((d for d in self.debts if d.agent in (agent, ANY)), None)
 
     @property
+    def struck(self) -> frozenset[int]:
+        """The numbers of the turns that the person struck."""
+        return self.hand.struck
+
+    @property
+    def vetoed(self) -> tuple[str, ...]:
+        """The proposals that the person ruled out."""
+        return self.hand.vetoed
+
+    @property
+    def step(self) -> bool:
+        """True while the word comes back to the person after every turn."""
+        return self.hand.step
+
+    @property
     def owing(self) -> tuple[str, ...]:
         """Who owes a turn, in order: agent ids, USER, ANY."""
         return tuple(d.agent for d in self.debts)
@@ -214,8 +251,9 @@ _VALUES = attrgetter(*_NAMES)
 class Dialog:
     """A dialog file as read: header, entries and the state they fold to.
 
-    `size` is the length of the bytes read. `settled` is the offset up to which nothing can change its
-    reading by what is appended later; the rest is kept in `tail`, so that reading on is linear.
+    `header` is as it counts now: with the agents that were invited, without those that left; `written` is the file's
+    own, None where nothing can differ. `size` is the length of the bytes read. `settled` is the offset up to which
+    nothing can change its reading by what is appended later; the rest is kept in `tail`, so that reading on is linear.
     """
 
     header: Header
@@ -227,6 +265,18 @@ class Dialog:
     settled_entries: int = 0
     settled_state: State = field(default_factory=State)
     tail: bytes = b""
+    written: Header | None = None
+    settled_before: tuple[Entry, ...] | None = None  # the settled entries, where a strike after them changed them
+
+    @property
+    def header_as_written(self) -> Header:
+        """The header as it stands in the file, whoever was invited or has left since."""
+        return self.written or self.header
+
+    @property
+    def everybody(self) -> tuple[Agent, ...]:
+        """The agents that take part, and those that did and have left."""
+        return (*self.header.agents, *self.state.hand.left)
 
     @cached_property
     def id(self) -> str:

@@ -18,7 +18,9 @@ from dialogd.protocol.marks import Reply, same_text
 from dialogd.protocol.missing import missing
 from dialogd.protocol.model import USER, Condition, Entry, Frame, Mark
 from dialogd.protocol.onward import onward
+from dialogd.protocol.questions import Question
 from dialogd.protocol.roster import judge, voters
+from dialogd.protocol.ruled_out import why_vetoed
 from dialogd.protocol.settle import end_of, settled
 from dialogd.protocol.state import Dialog, State
 
@@ -58,6 +60,18 @@ def unclear(dialog: Dialog, me: str, reply: Reply) -> str:
     return " ".join(questions)
 
 
+def readable(dialog: Dialog, me: str, reply: Reply) -> Reply:
+    """The reply of a plain dialog without a claim of agreement that stayed unclear, or too long: that is never cut.
+
+    One to what the person ruled out stays: it is refused by name.
+    """
+    if not (dialog.header.rules.is_plain and reply.has("CONSENSUS_REACHED") and unclear(dialog, me, reply)):
+        return reply
+    if any(why_vetoed(dialog, mark, reply) for mark in reply.marks):
+        return reply
+    return replace(reply, marks=tuple(mark for mark in reply.marks if mark.name != "CONSENSUS_REACHED"))
+
+
 def rule(dialog: Dialog, me: str, reply: Reply) -> Ruling:
     """What `reply` by `me` comes to in `dialog` as it stands now. Pure; called again if the dialog has moved on."""
     header, before = dialog.header, dialog.state
@@ -77,7 +91,7 @@ def rule(dialog: Dialog, me: str, reply: Reply) -> Ruling:
         without = tuple(mark for mark in marks if mark.name != "DEADLOCK")
         return Ruling(without, None, "DEADLOCK", f"deadlock, called by {', '.join((*before.deadlock, me))}")
     if me != USER and _waits_for_person(dialog, reply):
-        after = replace(after, question=after.question or "asked")
+        after = replace(after, questions=after.questions or (Question("asked"),))
     step = onward(header, before, after, me, is_decided=_decides(found))
     return Ruling((*marks, *step.marks), step.turn, step.outcome, step.why)
 

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import Depends, FastAPI, Header, Query, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.routing import APIRoute
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from dialogd import __version__, person
 from dialogd.agent import Agent
 from dialogd.errors import BadInput, DialogdError
-from dialogd.events import Listener
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
+from dialogd.server.hand import hand_routes
 from dialogd.server.metrics import render_metrics
-from dialogd.server.page import render_api, render_page
+from dialogd.server.page import render_api
+from dialogd.server.page_routes import page_routes
+from dialogd.server.panels import panel_routes
 from dialogd.server.problem import MEDIA_TYPE
+from dialogd.server.questions import question_routes
 from dialogd.server.refusals import handle_errors
-from dialogd.server.report import health, opening, phase
+from dialogd.server.report import health, phase
+from dialogd.server.streams import stream_routes
+from dialogd.state import StateDir
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
 
@@ -67,8 +71,8 @@ class _Api(FastAPI):
         return schema
 
 
-def create_app(agent: Agent, port: int, halt: Halt) -> FastAPI:
-    """The daemon's HTTP surface. `halt` stops the dialog and then the daemon."""
+def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
+    """The daemon's HTTP surface. `halt` stops the dialog and then the daemon; earlier dialogs lie in `state`."""
     app = _Api(
         title=f"dialogd {agent.me}",
         version=__version__,
@@ -83,7 +87,12 @@ def create_app(agent: Agent, port: int, halt: Halt) -> FastAPI:
     _person_routes(app, agent)
     _turn_routes(app, agent)
     _reading_routes(app, agent, port)
-    _text_routes(app, agent, port)
+    _text_routes(app, agent)
+    stream_routes(app, agent, port)
+    page_routes(app, agent, port)
+    panel_routes(app, agent, state)
+    question_routes(app, agent, _act)
+    hand_routes(app, agent, _act)
     return app
 
 
@@ -153,7 +162,7 @@ async def _nudged(agent: Agent, wanted: wire.Notify) -> Action:
     """Have the agent look; what comes of it, once a note that had to be written first is."""
     action = await agent.nudge(wanted.sender, start=wanted.start)
     for _ in range(_LOOKS):
-        if not isinstance(action, Write) or agent.is_stopping:
+        if not isinstance(action, Write) or agent.is_stopping or agent.call is not None:
             break
         await agent.settled()
         action = await agent.nudge(wanted.sender, start=wanted.start)
@@ -252,20 +261,8 @@ def _reading_routes(app: FastAPI, agent: Agent, port: int) -> None:
             raise FileNotFoundError(2, "no dialog", str(agent.file.path))
         return wire.DialogOut.of(dialog, since)
 
-    # A dependency, not a part of the stream: a refusal is an answer only before the stream begins.
-    async def listener(last_event_id: Annotated[str, Header(max_length=64)] = "") -> AsyncIterator[Listener]:
-        with agent.hub.join(last_event_id) as joined:
-            yield joined
 
-    @app.get("/events", response_class=EventSourceResponse)
-    async def events(joined: Listener = Depends(listener)) -> AsyncIterator[ServerSentEvent]:
-        """What happens, as it happens: `state` first, then turns, notes, text being written; `bye` at the end."""
-        yield ServerSentEvent(data=opening(agent, port), event="state", id=joined.since, retry=1000)
-        async for event in joined:
-            yield ServerSentEvent(data=event.data, event=event.kind, id=event.id)
-
-
-def _text_routes(app: FastAPI, agent: Agent, port: int) -> None:
+def _text_routes(app: FastAPI, agent: Agent) -> None:
     @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Prometheus metrics."""
@@ -275,10 +272,3 @@ def _text_routes(app: FastAPI, agent: Agent, port: int) -> None:
     async def docs() -> Response:
         """This description, as a page."""
         return Response(render_api(app.openapi()), media_type="text/html; charset=utf-8")
-
-    @app.get("/", response_class=HTMLResponse)
-    async def page() -> Response:
-        """The dialog as a plain page to read."""
-        with suppress(DialogdError, OSError):
-            await agent.look()
-        return Response(render_page(agent, port), media_type="text/html; charset=utf-8")

@@ -2,12 +2,13 @@
 
 A daemon needs no token, so a request must show that it comes from this machine's user and not from a page in
 the user's browser: exact Host (a page that rebinds its name to 127.0.0.1 still sends its own), Sec-Fetch-Site and
-Origin (other pages, other ports), and the uid of the calling socket (other users). GET and event streams too.
+Origin (other pages, other ports), and the uid of the calling socket (other users). GET and event streams too; the one
+exception is a window that comes to `/` from another daemon's page.
 """
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -48,11 +49,15 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not served, and what its sender can do."""
+    """Why a request is not served, and what its sender can do.
+
+    `resource_policy` is who may learn that it was refused; "" for nobody but this origin.
+    """
 
     status: int
     detail: str
     fix: str
+    resource_policy: str = ""
 
 
 class Guard:
@@ -92,7 +97,7 @@ def check(scope: Scope, port: int, limits: Limits) -> Refusal | None:
         _check_target(scope)
         or _check_header_size(scope, limits.header_bytes)
         or _check_host(headers, port)
-        or _check_site(headers)
+        or _check_site(scope)
         or _check_origin(headers)
         or _check_length(headers, limits.body_bytes)
     )
@@ -145,12 +150,42 @@ def _check_host(headers: Headers, port: int) -> Refusal | None:
     )
 
 
-def _check_site(headers: Headers) -> Refusal | None:
-    sites = _values(headers, b"sec-fetch-site")
+def _check_site(scope: Scope) -> Refusal | None:
+    sites = _values(scope["headers"], b"sec-fetch-site")
     # `same-site` is refused: a page on any other port of localhost is same-site.
-    if not sites or sites in ([b"same-origin"], [b"none"]):
+    if not sites or sites in ([b"same-origin"], [b"none"]) or _is_arrival(scope):
         return None
-    return _foreign_page("the browser says that another site sent this request (Sec-Fetch-Site)")
+    refusal = _foreign_page("the browser says that another site sent this request (Sec-Fetch-Site)")
+    # The page of a daemon that died asks so which of the others lives. A browser shows no page what the refusal says,
+    # only that somebody gave one; that this port is in use, any page of this machine finds out anyway.
+    return replace(refusal, resource_policy="same-site") if _is_probe(scope) else refusal
+
+
+def _is_arrival(scope: Scope) -> bool:
+    """True for a window that comes here, to `/` and nothing else, from a page of another port of this machine.
+
+    The page of a daemon that died sends its reader to another daemon in this way. Whoever else does gets nothing by it:
+    `/` only shows, other pages can neither frame its window nor reach into it (`frame-ancestors`, the opener policy),
+    and everything that its own scripts then ask for is same-origin.
+    """
+    return (
+        scope["method"] == "GET"
+        and (scope["raw_path"], scope.get("query_string", b"")) == (b"/", b"")
+        and (_fetched(scope) == ([b"same-site"], [b"navigate"], [b"document"]))
+    )
+
+
+def _is_probe(scope: Scope) -> bool:
+    """True for a request of a page of another port of this machine that can see no more than whether it is answered."""
+    return (scope["method"], scope["raw_path"]) == ("GET", b"/health") and (
+        _fetched(scope) == ([b"same-site"], [b"no-cors"], [b"empty"])
+    )
+
+
+def _fetched(scope: Scope) -> tuple[list[bytes], list[bytes], list[bytes]]:
+    """Where the browser says that a request comes from, how it was made, and for what."""
+    site, mode, dest = (_values(scope["headers"], b"sec-fetch-" + name) for name in (b"site", b"mode", b"dest"))
+    return site, mode, dest
 
 
 def _check_origin(headers: Headers) -> Refusal | None:
@@ -228,5 +263,7 @@ async def answer(refusal: Refusal, send: Send) -> None:
     """Send a refusal as problem JSON."""
     body = problem(refusal.status, refusal.detail, refusal.fix)
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+    if refusal.resource_policy:
+        headers.append((b"cross-origin-resource-policy", refusal.resource_policy.encode()))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

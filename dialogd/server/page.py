@@ -1,38 +1,49 @@
-"""The dialog as a plain page: text only, escaped, no script, nothing from outside."""
+"""The pages: the dialog's, which a script keeps up to date, and the one that describes the HTTP surface."""
 
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
-from dialogd.agent import Agent
-from dialogd.protocol.decide import Wait
+from dialogd.protocol.state import Dialog
+from dialogd.server.page_entries import LAST, PageEntry, window
+from dialogd.server.page_state import PageState
+from dialogd.server.templating import fill, safe
 
-LAST = 200  # entries on the page
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'{others}; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 
 
-def render_page(agent: Agent, port: int) -> str:
-    """A page to read: where the dialog stands, its last entries, and the commands that drive it."""
-    dialog = agent.dialog
-    if dialog is None:
-        return _page(
-            "no dialog yet", f"<p>There is no dialog at <code>{html.escape(str(agent.file.path))}</code> yet.</p>"
-        )
-    state = dialog.state
-    status = state.outcome.name if state.outcome else f"turn {state.number}, next: {', '.join(state.owing) or 'nobody'}"
-    reason = agent.action.reason if isinstance(agent.action, Wait) else ""
-    left_out = max(0, len(dialog.entries) - LAST)
-    parts = [f"<p><strong>{html.escape(status)}</strong> {html.escape(reason)}</p>"]
-    if left_out:
-        parts.append(f"<p>{left_out} earlier entries are in the file.</p>")
-    for entry in dialog.entries[left_out:]:
-        title = f"Turn {entry.number} — {entry.name}" if entry.is_turn else f"Note — {entry.name}"
-        marks = "\n".join(str(mark) for mark in entry.marks)
-        text = html.escape(f"{entry.body}\n\n{marks}".strip())
-        parts.append(f"<h2>{html.escape(title)}</h2>\n<pre>{text}</pre>")
-    commands = f"tail -f {agent.file.path}\ncurl -X POST localhost:{port}/pause\ndialogd say --file {agent.file.path} …"
-    parts.append(f"<h2>Step in</h2>\n<pre>{html.escape(commands)}</pre>")
-    return _page(dialog.header.topic or dialog.header.title, "\n".join(parts))
+def render_page(state: PageState, dialog: Dialog | None) -> str:
+    """The page as it begins: where the dialog stands and its last entries; it can be read without its scripts."""
+    shown = window(dialog, None, None, LAST)
+    entries = [(entry, safe(entry.html)) for entry in shown.entries]
+    return fill(
+        "page.html", state=state, entries=entries, total=shown.total, dialog=shown.dialog, last=_last(shown.entries)
+    )
+
+
+def _last(entries: Sequence[PageEntry]) -> int:
+    """The index of the last finished entry, -1 without one."""
+    return next((entry.index for entry in reversed(entries) if entry.condition != "unfinished"), -1)
+
+
+def page_policy(host: str, others: Sequence[str]) -> dict[str, str]:
+    """The headers of the page: scripts and styles of this daemon alone; it may ask who of the others is alive.
+
+    `host` is the request's own Host, `others` the addresses of the other daemons.
+    """
+    name = host.rpartition(":")[0]
+    ports = [url.rpartition(":")[2] for url in others]
+    known = "".join(f" http://{name}:{port}" for port in ports if port.isascii() and port.isdigit())
+    # The opener policy: a page that opened this one can neither watch nor steer its window.
+    return {
+        "content-security-policy": _POLICY.format(others=known),
+        "cross-origin-opener-policy": "same-origin",
+    }
 
 
 def render_api(schema: dict[str, Any]) -> str:

@@ -9,30 +9,18 @@ from dialogd import __version__
 from dialogd.agent import Agent
 from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Wait
-from dialogd.protocol.model import USER
-from dialogd.protocol.state import Dialog
+from dialogd.reporting import phase
 from dialogd.server import wire
 
-
-def phase(dialog: Dialog | None, *, thinking: bool) -> str:
-    """One word for where the dialog stands: no_dialog, thinking, waiting, paused, waiting_for_user, ended, error."""
-    if dialog is None:
-        return "no_dialog"
-    state = dialog.state
-    if state.outcome is not None:
-        return "error" if state.outcome.failed else "ended"
-    if state.paused:
-        return "paused"
-    if thinking:
-        return "thinking"
-    return "waiting_for_user" if state.owing and set(state.owing) <= {USER} else "waiting"
+__all__ = ["health", "opening", "phase"]
 
 
 def opening(agent: Agent, port: int) -> dict[str, Any]:
     """The data of the `state` event that a stream begins with: the word that later ones have too, and the health."""
     now = health(agent, port)
     word = "thinking" if now.working_on else now.waiting.status if now.waiting else now.phase
-    return {"state": word, **now.model_dump()}
+    reason = now.waiting.reason if now.waiting else ""
+    return agent.hub.stamped({"state": word, "reason": reason, **now.model_dump()})
 
 
 def health(agent: Agent, port: int) -> wire.Health:
@@ -42,7 +30,7 @@ def health(agent: Agent, port: int) -> wire.Health:
     me = dialog.header.agent(agent.me) if dialog else None
     number = state.number if state else 0
     working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1)) if call else None
-    weak = lifecycle.assessed(dialog) if dialog else None
+    weak, open_ = lifecycle.assessed(dialog) if dialog else None, wire.questions(dialog)
     outcome = agent.action.outcome if isinstance(agent.action, Stop) else (state.outcome if state else None)
     return wire.Health(
         id=agent.me,
@@ -61,6 +49,9 @@ def health(agent: Agent, port: int) -> wire.Health:
         working_on=working,
         waiting=_waiting(agent),
         outcome=outcome.name if outcome else None,
+        approved=bool(state and state.approved),
+        question=open_[0] if open_ else None,
+        questions=open_,
         backend=agent.backend.name,
         model=agent.backend.model,
         peers=_peers(agent),

@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dialogd.protocol import asked
 from dialogd.protocol.model import Entry
 from dialogd.protocol.state import Dialog
 
@@ -57,6 +58,33 @@ class Named(BaseModel):
     agent: str = Field(description="an id or a name", max_length=200)
 
 
+class Reject(BaseModel):
+    """Why the person does not take the result."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str = Field(description="what is wrong with it", max_length=1_000_000)
+
+
+class Question(BaseModel):
+    """What the person is asked; `by` is an ISO time with its offset, null without a deadline.
+
+    `takes_default` is true where the default will count as the answer once that time has passed.
+    """
+
+    text: str
+    asker: str
+    entry: str
+    by: str | None
+    default: str | None
+    takes_default: bool
+
+
+def questions(dialog: Dialog | None) -> list[Question]:
+    """What the person is asked in this dialog, first to last."""
+    return [Question.model_validate(each) for each in asked.facts(dialog)] if dialog is not None else []
+
+
 class Word(BaseModel):
     """Who asks for the word; all fields are optional."""
 
@@ -81,6 +109,24 @@ class Done(BaseModel):
     turn: int
     turn_of: list[str]
     phase: str
+
+
+class TurnedOut(BaseModel):
+    """How what an earlier dialog decided turned out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    outcome: Literal["worked", "failed"]
+    why: str = Field(description="in a sentence", min_length=1, max_length=2000)
+
+
+class Remembered(BaseModel):
+    """What is remembered of an earlier dialog's decision."""
+
+    status: Literal["ok"] = "ok"
+    dialog: str
+    outcome: str
+    why: str
 
 
 class Stopped(BaseModel):
@@ -151,6 +197,9 @@ class Health(BaseModel):
     working_on: Working | None
     waiting: Waiting | None
     outcome: str | None
+    approved: bool
+    question: Question | None
+    questions: list[Question]
     backend: str
     model: str
     peers: dict[str, Peer]
@@ -207,13 +256,16 @@ class DialogOut(BaseModel):
     turn: int
     turn_of: list[str]
     outcome: str | None
+    approved: bool
+    question: Question | None
+    questions: list[Question]
     limits: dict[str, Any]
     entries: list[EntryOut]
 
     @classmethod
     def of(cls, dialog: Dialog, since: int) -> DialogOut:
         """The dialog as it travels, entries from index `since` on."""
-        state = dialog.state
+        state, open_ = dialog.state, questions(dialog)
         limits = state.limits
         return cls(
             dialog=dialog.id,
@@ -222,6 +274,9 @@ class DialogOut(BaseModel):
             turn=state.number,
             turn_of=list(state.owing),
             outcome=state.outcome.name if state.outcome else None,
+            approved=bool(state.approved),
+            question=open_[0] if open_ else None,
+            questions=open_,
             limits={
                 "max_turns": limits.max_turns,
                 "timeout": limits.timeout,

@@ -35,6 +35,7 @@ KEYS: Mapping[str, tuple[Read, str]] = MappingProxyType(
         "max_time": (values.seconds, "max_time: 30 minutes"),
         "timeout": (values.seconds, "timeout: 5 minutes"),
         "words": (values.text, "words: 100 to 200 words"),
+        "question_defaults": (values.flag, "question_defaults: true"),
         "labels": (values.one_of(("names", "ids")), "labels: names"),
         "sealed": (values.flag, "sealed: true"),
         "red_team": (values.flag, "red_team: true"),
@@ -78,7 +79,7 @@ class Terms:
     max_rounds: int | None = None
     max_time: float | None = None
     timeout: float | None = None
-    more: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    more: Mapping[str, str | bool] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[Problem, ...] = ()
     notes: tuple[Problem, ...] = ()
 
@@ -278,9 +279,10 @@ def _first(reader: _Reader, cast: Sequence[Part]) -> tuple[str, ...]:
     return tuple(known.get(name.casefold(), name.casefold()) for name in named)
 
 
-def _more(reader: _Reader) -> Mapping[str, str]:
+def _more(reader: _Reader) -> Mapping[str, str | bool]:
     """What the Setup holds beside the rules."""
-    found = {key: reader.take(key, "") for key in ("labels", "words")}
+    found: dict[str, str | bool] = {key: reader.take(key, "") for key in ("labels", "words")}
+    found["question_defaults"] = reader.take("question_defaults", default=False)
     return MappingProxyType({key: value for key, value in found.items() if value and value != "ids"})
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 import pytest
 
-from dialogd.backends import Backend, Request, Usage
+from dialogd.backends import Backend, Request, Tool, Usage
 from dialogd.errors import BackendError
 from dialogd.prices import Price
 from dialogd.prompt import Part, Prompt
@@ -82,10 +82,10 @@ class BackendContract:
         await backend.close()
 
     async def test_it_yields_text_and_usage(self) -> None:
-        """A reply is some text that is not blank, in any chunks, and what it used, which never shrinks."""
+        """A reply is some text that is not blank, in any chunks, what it used, and which tools ran."""
         backend = self.make()
         pieces = [piece async for piece in backend.reply(self.request())]
-        assert all(isinstance(piece, str | Usage) for piece in pieces)
+        assert all(isinstance(piece, str | Usage | Tool) for piece in pieces)
         last = [piece for piece in pieces if isinstance(piece, Usage)][-1:]
         assert all((usage.tokens_in or 0) >= (usage.cached or 0) for usage in last)
         assert text_of(pieces).strip()

@@ -9,12 +9,10 @@ Bytes are read, decided on, replied to, rendered and appended by the real core; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from dialogd import person, prompt
-from dialogd.asking import is_open
 from dialogd.errors import BackendError
 from dialogd.logfile import Addition, LogFile, Make
 from dialogd.protocol import compose, verdict
@@ -22,7 +20,7 @@ from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.model import Agent, Entry
-from dialogd.protocol.rounds import is_sealed_round
+from dialogd.protocol.rounds import is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.units import in_words
@@ -199,11 +197,16 @@ class Room:
     def _turn(self, now: Dialog, me: str, debt: Debt, reply: Text, *, nonce: str = "") -> Addition | None:
         if not is_open(now, me, debt):
             return None
-        if now.header.rules.is_plain and verdict.unclear(now, me, reply):
-            reply = replace(reply, marks=tuple(m for m in reply.marks if m.name != "CONSENSUS_REACHED"))
-        duration = in_words(max(self.paper.now, 1.0))
+        reply, duration = verdict.readable(now, me, reply), in_words(max(self.paper.now, 1.0))
         written = compose.agent_turn(
-            now, self._agent(me), debt, reply, attributes=(("nonce", nonce),), duration=duration, folder="dialog.md.d"
+            now,
+            self._agent(me),
+            debt,
+            reply,
+            attributes=(("nonce", nonce),),
+            duration=duration,
+            folder="dialog.md.d",
+            here=self.paper.at,
         )
         if written.attachment:
             self.attachments[written.attachment] = written.overflow
@@ -261,9 +264,24 @@ class Room:
         person.stop(self.log, why)
         self._observe()
 
+    def approve(self) -> None:
+        """The person takes the result."""
+        person.approve(self.log)
+        self._observe()
+
+    def reject(self, reason: str) -> None:
+        """The person does not take the result."""
+        person.reject(self.log, reason)
+        self._observe()
+
     def asks_for_the_word(self, who: str) -> None:
         """The person asks for the word, for an agent or (`USER`) for themselves."""
         person.word(self.log, who)
+        self._observe()
+
+    def by_hand(self, act: Callable[..., Dialog], *words: str, **more: bool) -> None:
+        """The person does something of `dialogd.hand`: `room.by_hand(hand.veto, "P1", "too slow")`."""
+        act(self.log, *words, **more)
         self._observe()
 
     def pass_on(self) -> None:

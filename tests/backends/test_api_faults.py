@@ -170,7 +170,7 @@ async def desk() -> AsyncIterator[Desk]:
 
 async def called(backend: API, deadline: float = 20.0) -> str:
     """The reply as the daemon asks for it, attempts and all."""
-    return await ask(backend, request(), Call(), deadline=deadline, retry_wait=0.01, on_line=lambda line: None)
+    return await ask(backend, request(), Call(), deadline=deadline, retry_wait=0.01)
 
 
 @pytest.mark.parametrize(("form", "fault"), ROWS)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
 from dialogd import person
@@ -73,46 +70,44 @@ def test_a_finished_dialog_as_json_lines(dialogd: Commands) -> None:
     assert (facts[-1]["outcome"], facts[-2]["phase"]) == ("DEADLOCK", "ended")
 
 
-def test_a_terminal_shows_a_live_line_and_rings_for_the_person(dialogd: Commands) -> None:
-    """The file may come later; Ctrl-C leaves with 130 and the dialog untouched."""
-    screen, terminal = pty.openpty()
+def test_json_lines_carry_where_the_dialog_stands_and_what_is_asked(dialogd: Commands) -> None:
+    """A state with lifecycle and convergence, a question with who asks; and a turn with what it used."""
+    dialogd.begin("Tabs?")
+    agent_turn(dialogd.log, "Well.", Mark("QUESTION_FOR_USER", "soft or hard?"), turn=("USER",))
+    with dialogd.background("watch", "--json") as process:
+        until(lambda: dialogd.output.count("\n") >= 4, "four lines", lambda: dialogd.output)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    facts = {fact["event"]: fact for fact in map(json.loads, dialogd.output.split("\n")[:4])}
+    assert set(facts) == {"turn", "question", "state"}
+    assert facts["turn"]["ms"] == 12
+    assert (facts["turn"]["tokens_in"], facts["turn"]["usd"], facts["turn"]["struck"]) == (None, None, False)
+    question = {"event": "question", "question": "soft or hard?", "asker": "A", "by": "", "default": ""}
+    assert question.items() <= facts["question"].items()
+    assert "soft or hard?" in facts["question"]["text"]
+    assert facts["state"]["lifecycle"] == "streaming"
+    assert facts["state"]["convergence"] is None
+    assert (facts["state"]["phase"], facts["state"]["turn_of"]) == ("waiting_for_user", ["USER"])
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(dialogd: Commands) -> None:
+    """`dialogd watch | head -1`: no complaint, no traceback, and no waiting for the next turn."""
+    dialogd.begin("Tabs?")
     process = subprocess.Popen(
         dialogd.words(["watch"]),
         cwd=dialogd.folder,
         env=dialogd.environment,
-        stdin=terminal,
-        stdout=terminal,
-        stderr=terminal,
-        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
-    os.close(terminal)
-    os.set_blocking(screen, False)
-    seen = bytearray()
-
-    def shows(text: str) -> bool:
-        with suppress(BlockingIOError, OSError):
-            seen.extend(os.read(screen, 65536))
-        return text in seen.decode("utf-8", "replace")
-
-    try:
-        until(lambda: shows("\r\x1b[2K\x1b[2mwaiting for "), "the live line", lambda: repr(bytes(seen)))
-        dialogd.begin("Tabs?")
-        until(lambda: shows("waiting for A; its daemon does not run"), "the reason", lambda: repr(bytes(seen)))
-        before = dialogd.file.read_bytes()
-        agent_turn(dialogd.log, "Hm.\x1b[31m", Mark("QUESTION_FOR_USER", "soft or hard?"), turn=("USER",))
-        until(lambda: shows("\a"), "the bell", lambda: repr(bytes(seen)))
-        until(lambda: shows("your turn: A asks you: soft or hard?"), "the call", lambda: repr(bytes(seen)))
-        assert shows(f'dialogd say --file {dialogd.file} "…"')
-        assert shows("\x1b[1;36m## Turn 2 — Claude A\x1b[0m")
-        assert not shows("Hm.\x1b")
-        process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
-        assert dialogd.file.read_bytes().startswith(before)
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-        os.close(screen)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process, process.stdout, process.stderr:
+        assert process.stdout.readline().startswith(b"## Turn 1")
+        process.stdout.close()
+        assert process.wait(20) == 0
+        assert process.stderr.read() == b""
 
 
 def test_each_finished_entry_comes_once_whatever_happens_to_the_file(tmp_path: Path) -> None:
@@ -155,7 +150,7 @@ def test_each_finished_entry_comes_once_whatever_happens_to_the_file(tmp_path: P
 
 def test_nothing_that_steers_a_terminal_survives() -> None:
     """Every control character but newline and tab, and what turns the direction of writing."""
-    everything = "".join(map(chr, range(0x2100))) + "\ud800\ufeff"
+    everything = "".join(map(chr, range(0x2100))) + "\ud800\ufeff\ufff9\U000e0041"
     kept = plain(everything)
     assert not STEERING.search(kept)
     assert "\n" in kept

@@ -82,7 +82,7 @@ async def ask(backend: AgentCLI, asked: Prompt, re: str = "1", allowance: float 
     async for piece in backend.reply(request(asked, re, allowance)):
         if isinstance(piece, Usage):
             usage = piece
-        else:
+        elif isinstance(piece, str):
             text += piece
     return text, usage
 

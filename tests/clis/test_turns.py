@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from dialogd.backends import Tool
 from dialogd.backends.session import ADDED, GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.prompt import Part, repair
 from dialogd.protocol.model import Agent
 from dialogd.standin import Say, StandIn, Use, in_order
-from tests.clis.rig import KEY, SYSTEM, World, ask, counting, prompt, turn
+from tests.clis.rig import KEY, SYSTEM, World, ask, counting, prompt, request, turn
 
 MINE = turn(2, "A", "Reply of request 1.", re="1", marks="[PROPOSAL P1: Postgres]\n[CONFIDENCE: 0.8]")
 THEIRS = turn(3, "B", "I object.")
@@ -32,6 +33,20 @@ async def test_a_plain_answer(world: World) -> None:
     assert seen.last.rstrip().endswith("It is your turn now.")
     assert seen.key == KEY
     assert not world.files()
+
+
+async def test_a_tool_that_runs_is_named_until_it_has_ended(world: World) -> None:
+    """Its name, then that it is over, before the reply."""
+    (world.project / "x.txt").write_text("hello")
+    tools = {
+        "claude-code": ("Read", Use("Read", {"file_path": str(world.project / "x.txt")})),
+        "codex": ("command_execution", Use("exec_command", {"cmd": "cat x.txt"})),
+    }
+    name, use = tools[world.name]
+    with StandIn(in_order(use, Say("Done."))) as server:
+        replied = world.make(server.url).reply(request(prompt()))
+        pieces = [piece async for piece in replied if isinstance(piece, Tool | str)]
+    assert pieces == [Tool(name), Tool(), "Done."]
 
 
 async def test_a_second_turn_sends_only_what_is_new(world: World) -> None:

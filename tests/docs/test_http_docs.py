@@ -6,6 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,12 +19,14 @@ from dialogd.protocol.model import OUTCOMES
 from dialogd.server import wire
 from dialogd.server.app import _STATUS, create_app
 from dialogd.server.guard import Limits
+from dialogd.server.told import KINDS
+from dialogd.state import StateDir
 from tests.docs.manual import DOCS, REPOSITORY, blocks, codes, section, table
 
-PAGE = DOCS / "http.md"
+PAGE, EVENTS = DOCS / "http.md", DOCS / "events.md"
 TEXT = PAGE.read_text(encoding="utf-8")
-AGENT = cast("Any", SimpleNamespace(me="A", file=None, options=SimpleNamespace(secrets=())))
-SCHEMA: dict[str, Any] = create_app(AGENT, 3001, cast("Any", None)).openapi()
+AGENT = cast("Any", SimpleNamespace(me="A", file=None, hub=events.Hub(), options=SimpleNamespace(secrets=())))
+SCHEMA: dict[str, Any] = create_app(AGENT, 3001, cast("Any", None), StateDir(Path("state"))).openapi()
 ROUTES = {f"{method.upper()} {path}": about for path, way in SCHEMA["paths"].items() for method, about in way.items()}
 
 
@@ -40,20 +43,10 @@ def words(node: ast.AST | None) -> list[str]:
     return [n.value for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)] if node else []
 
 
-def told() -> dict[str, set[str]]:
-    """Each kind of event that the code tells, with the fields of its data."""
-    found: dict[str, set[str]] = {"turn": set(), "note": set(), "state": set()}
-    for call in calls("publish"):
-        fields = {keyword.arg for keyword in call.keywords if keyword.arg}
-        for kind in words(call.args[0]) or ["turn", "note"]:
-            found.setdefault(kind, set()).update(fields)
-    for call in calls("Event"):
-        for kind in words(call.args[1] if len(call.args) > 1 else None):
-            found.setdefault(kind, set())
-    return found
-
-
-KINDS = told()
+def told() -> set[str]:
+    """Each kind of event that the code tells."""
+    found = {kind for call in calls("publish") for kind in words(call.args[0])}
+    return found | {"turn", "note", "agent", "text", "reset", "bye"}  # the hub and the reporter have a way of their own
 
 
 def test_the_page_has_a_heading_for_every_route_and_no_other() -> None:
@@ -66,7 +59,7 @@ def test_every_field_of_a_route_is_named(route: str) -> None:
     """What goes into a body or a query stands in the route's section; so do the fields of what it answers."""
     about, page = ROUTES[route], section(PAGE, f"`{route}`")
     if route == "GET /events":
-        page = TEXT
+        page = EVENTS.read_text(encoding="utf-8")
     fields = {field["name"] for field in about.get("parameters", ()) if field["in"] == "query"}
     for content in (about.get("requestBody", {}), about["responses"].get("200", {})):
         model = str(content.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", ""))
@@ -109,29 +102,32 @@ INNER = {
 }  # an agent waits for these; a notify never says so
 
 
-def test_every_kind_of_event_has_its_heading() -> None:
-    """The headings under Events are the kinds that the code tells."""
-    headings = re.findall(r"^### `([a-z]+)`$", section(PAGE, "Events"), re.MULTILINE)
-    assert sorted(headings) == sorted(KINDS)
+def test_every_kind_of_event_has_its_heading_and_its_model() -> None:
+    """The headings under Kinds are the kinds that the code tells, and those of the schema."""
+    headings = re.findall(r"^### `([a-z]+)`$", section(EVENTS, "Kinds"), re.MULTILINE)
+    assert sorted(headings) == sorted(KINDS) == sorted(told())
+    assert set(codes(section(EVENTS, "What is promised"))) >= set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_event_is_shown_with_its_fields(kind: str) -> None:
-    """Its example is one of that kind, with fields that the code gives it; no field is left out."""
-    page = section(PAGE, f"`{kind}`")
-    examples = re.findall(r"^```\nevent: (\w+)\ndata: (\{.*\})\nid: [0-9a-f]{8}-\d+\n```$", page, re.MULTILINE)
-    assert examples
-    shown: set[str] = set()
-    for name, data in examples:
+    """Its example is one of that kind, as the schema has it; no field is left out. A momentary one has no id."""
+    page, model = section(EVENTS, f"`{kind}`"), KINDS[kind]
+    fields = {field.alias or name for name, field in model.model_fields.items()}
+    found = re.findall(r"^```\nevent: (\w+)\ndata: (\{.*\})\n(?:id: ([0-9a-f]{8}-\d+)\n)?```$", page, re.MULTILINE)
+    assert found
+    for name, data, id_ in found:
         assert name == kind
-        shown |= set(json.loads(data))
-    assert shown <= KINDS[kind]
-    assert KINDS[kind] <= shown | set(codes(page))
+        assert bool(id_) == (kind not in ("agent", "text"))
+        assert set(json.loads(data)) <= fields
+        model.model_validate(json.loads(data))
+    shown = {field for _, data, _ in found for field in json.loads(data)}
+    assert fields <= shown | set(codes(page))
 
 
 def test_every_kind_of_a_failure_is_named() -> None:
     """The words that an `error` event may carry as its type are those of `BackendError`."""
-    page = section(PAGE, "`error`")
+    page = section(EVENTS, "`error`")
     named = set(codes(page.partition("`type` is one of")[2].partition(": see")[0]))
     assert named == BackendError.KINDS
     (example,) = re.findall(r'"type": "(\w+)"', page)
@@ -159,7 +155,7 @@ def test_the_numbers_are_the_codes_own() -> None:
         f"{limits.body_bytes // 1024**2} MiB of body",
         f"Over {limits.connections} connections",
     ):
-        assert said in TEXT
+        assert said in TEXT + EVENTS.read_text(encoding="utf-8")
 
 
 def test_the_examples_are_json() -> None:

@@ -7,6 +7,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from dialogd.call import ATTEMPTS
 from dialogd.cli import app as command_line
 from dialogd.config import load
 from dialogd.errors import DialogdError
-from dialogd.events import CLIENTS
+from dialogd.events import CLIENTS, Hub
 from dialogd.logs import LOG_FILES, LOG_SIZE
 from dialogd.protocol import redact
 from dialogd.protocol.header import read_header
@@ -30,6 +31,7 @@ from dialogd.protocol.model import Limits as DialogLimits
 from dialogd.server.app import create_app
 from dialogd.server.guard import Limits
 from dialogd.settings import SETTINGS
+from dialogd.state import StateDir
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 
 COMMANDS, CONFIGURATION, PROTOCOL = DOCS / "commands.md", DOCS / "configuration.md", DOCS / "protocol.md"
@@ -154,11 +156,14 @@ def test_every_scenario_is_named() -> None:
 
 def test_every_route_has_its_place() -> None:
     """The page on HTTP names each path that a daemon answers."""
-    agent = cast("Any", SimpleNamespace(me="A", file=None, options=SimpleNamespace(secrets=())))
-    app = create_app(agent, 3001, cast("Any", None))
+    agent = cast("Any", SimpleNamespace(me="A", file=None, hub=Hub(), options=SimpleNamespace(secrets=())))
+    app = create_app(agent, 3001, cast("Any", None), StateDir(Path("state")))
     paths = {route.path for route in app.routes if hasattr(route, "path")}
     page = (DOCS / "http.md").read_text(encoding="utf-8")
     assert {"/notify", "/health", "/events", "/"} <= paths
+    parts = {path for path in paths if path.startswith("/page/") and Path(path).suffix}  # what `/` is made of
+    assert "/page/app.js" in parts
+    paths -= parts - {"/page/app.js"}
     assert [path for path in sorted(paths) if not re.search(rf"(?<![\w/]){re.escape(path)}(?![\w/])", page)] == []
 
 
@@ -217,7 +222,10 @@ def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
         "logs": "dialogd logs A --json",
         "verify": "dialogd verify --json",
         "cost": "dialogd cost --json",
+        "digest": "dialogd digest --json",
+        "export": "dialogd export --to md --json --force",
         "doctor": "dialogd doctor --json",
+        "memory status": "dialogd memory status --json",
     }
     for command, line in given.items():
         assert sorted(json.loads(sandbox.done(line))) == sorted(codes(rows[command])), command

@@ -53,6 +53,19 @@ class Visitor:
         ids = self.page.eval_on_selector_all("[id^=t]", "all => all.map(one => one.id)")
         return [int(name[1:]) for name in ids if name[1:].isdigit()]
 
+    def load_all(self) -> None:
+        """Read the history to its beginning, as scrolling up does."""
+        self.page.evaluate(
+            """async () => {
+                const log = document.getElementById("log"), earlier = document.getElementById("earlier");
+                while (!earlier.hidden) {
+                    const more = new Promise((done) => new MutationObserver(done).observe(log, {childList: true}));
+                    earlier.click();
+                    await more;
+                }
+            }"""
+        )
+
     def is_clean(self) -> None:
         """No script error, no refused load, no request but to this machine's own daemons."""
         found = [text for text in self.complaints if not any(part in text for part in self.expected)]

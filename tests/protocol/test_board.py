@@ -152,5 +152,5 @@ def test_the_views_agree_with_the_state(path: Path) -> None:
     rounds = [rounds_of(dialog)[entry.id] for entry in dialog.entries]
     assert all(after - before <= 1 for before, after in zip([1, *rounds], rounds, strict=False))
     assert max(rounds, default=0) <= max(rounds_of(dialog).values(), default=0)
-    numbered = {p.ref for p in dialog.state.proposals if not p.sha and p.by != "SYSTEM"}
+    numbered = {p.ref for p in dialog.state.proposals if not p.sha and p.by not in ("SYSTEM", "USER")}
     assert {c.ref for c in contributions(dialog)} - {""} == numbered

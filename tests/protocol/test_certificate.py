@@ -313,7 +313,7 @@ def test_what_the_person_withdraws_is_said_and_is_no_harm() -> None:
     """A struck turn, a proposal ruled out: their right, whoever had signed."""
     room = agreed()
     room.types("\n[STRIKE: turn 4 | a mistake]\n\n[VETO P1]\n")
-    assert "turn 4, in which A signed it, was struck by the person in note 4.1" in words(room.dialog)
+    assert "turn 4, in which P1 was agreed, was struck by the person in note 4.1" in words(room.dialog)
     assert "P1 was ruled out by the person in note 4.1" in words(room.dialog)
     assert not any(change.is_harm for change in changes(room.dialog))
     other = agreed()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dialogd import hand
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import Reply, Stop, Wait, Write
 from dialogd.protocol.grammar import parse
@@ -108,6 +109,12 @@ def acted(room: Room, what: str, text: str) -> None:
     """What the person does."""
     verb, _, target = what.partition(" ")
     acts = {
+        "vetoes": lambda: room.by_hand(hand.veto, target, text),
+        "strikes": lambda: room.by_hand(hand.strike, target, text),
+        "suggests": lambda: room.by_hand(hand.suggest, text, target),
+        "invites": lambda: room.by_hand(hand.invite, text or target),
+        "lets": lambda: room.by_hand(hand.leave, target.removesuffix(" leave"), text),
+        "steps": lambda: room.by_hand(hand.step, on=target == "on"),
         "says": lambda: room.say(text, to=target.removeprefix("to ")),
         "grants": lambda: room.say(text, turns=int(target)),
         "notes": lambda: room.say(text, note=True),
@@ -118,6 +125,8 @@ def acted(room: Room, what: str, text: str) -> None:
         "passes": room.pass_on,
         "skips": lambda: room.skip(target),
         "retries": lambda: room.retry(target),
+        "approves": room.approve,
+        "rejects": lambda: room.reject(text),
     }
     acts[verb]()
 

@@ -85,12 +85,13 @@ def test_a_text_to_be_signed_names_who_signed_it() -> None:
     assert lifecycle.in_words(nobody).endswith("signed by nobody yet")
 
 
-PERSONS = ("say", "pause", "retry", "skip", "stop")
+HAND = ("suggest", "ask", "strike", "limit", "invite", "leave")
+PERSONS = ("say", "pause", "retry", "skip", "stop", *HAND, "step")
 STATES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "dormant": ({"spoken": False}, ("start", "configure", "add agent", *PERSONS)),
-    "streaming": ({}, ("post", "read", "vote", "stop", "say", "pause", "retry", "skip")),
+    "streaming": ({}, ("post", "read", "vote", "stop", "say", "pause", "retry", "skip", *HAND, "step")),
     "converging": ({"closing": "x"}, ("vote", "moderate", "decide", *PERSONS)),
-    "collapsed": ({"outcome": None}, ("harvest", "reset", "say")),
+    "collapsed": ({"outcome": None}, ("harvest", "reset", "say", "approve", "reject", *HAND)),
 }
 
 
@@ -129,7 +130,7 @@ def test_a_refusal_says_what_to_do_next() -> None:
     with pytest.raises(Refused) as early:
         lifecycle.refuse(in_state("dormant"), "harvest")
     assert str(early.value) == "cannot harvest: the dialog is dormant: no agent has spoken yet"
-    assert early.value.fix == "what it allows now: start, configure, add agent, say, pause, retry, skip, stop"
+    assert early.value.fix == f"what it allows now: start, configure, add agent, {', '.join(PERSONS)}"
 
 
 def test_a_paused_dialog_allows_to_resume_it() -> None:

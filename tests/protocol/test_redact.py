@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dialogd.protocol.redact import ends_secret, may_go_on, redact
+from dialogd.protocol.redact import key_begins, key_ends, key_may_begin, redact
 from dialogd.testing.room import Room, opening
 
 # Put together here, so that no scanner takes this file for a leak.
@@ -111,10 +111,12 @@ def test_redacting_twice_changes_nothing(text: str) -> None:
 
 
 def test_a_secret_of_several_lines_is_known_by_its_first_and_its_last() -> None:
-    """For readers that see a text line by line."""
+    """For readers that see a text bit by bit: where it begins, where it may begin, where it ends."""
     begins, ends = "x -----BEGIN EC PRIVATE KEY-----", "-----END EC PRIVATE KEY----- y"
-    assert (may_go_on(begins), may_go_on(begins + ends), may_go_on("plain")) == (True, False, False)
-    assert (ends_secret(ends), ends_secret(begins)) == (True, False)
+    assert (key_begins(begins), key_begins("plain"), key_begins(ends)) == ((2, 32), None, None)
+    assert (key_ends(ends), key_ends(begins)) == (28, 0)
+    parts = ("x -----BEGIN ", "x -----BEGIN EC ", "-----BEGIN PRIVATE KEY----", "-----BEGIN EC\n", "plain ")
+    assert [key_may_begin(part) for part in parts] == [11, 14, 26, 0, 0]
 
 
 def test_no_secret_of_a_reply_or_of_the_person_is_in_the_file() -> None:

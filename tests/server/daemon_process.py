@@ -159,7 +159,11 @@ class Answer:
     @property
     def json(self) -> Any:
         """The body, which is said to be JSON."""
-        assert self.headers["content-type"] == "application/json", self
+        return self.json_of("application/json")
+
+    def json_of(self, kind: str) -> Any:
+        """The body, which is said to be this kind of JSON."""
+        assert self.headers["content-type"] == kind, self
         return json.loads(self.body)
 
     @property
@@ -203,9 +207,10 @@ class Event:
 class Stream:
     """A client of /events. `seen` is everything that it has read so far."""
 
-    def __init__(self, daemon: Daemon, last_id: str = "") -> None:
+    def __init__(self, daemon: Daemon, last_id: str = "", *, all_: bool = False) -> None:
         self._connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE)
-        self._connection.request("GET", "/events", headers={"Last-Event-ID": last_id} if last_id else {})
+        path = "/events?all=true" if all_ else "/events"
+        self._connection.request("GET", path, headers={"Last-Event-ID": last_id} if last_id else {})
         self._response = self._connection.getresponse()
         self.status = self._response.status
         self.seen: list[Event] = []
@@ -246,9 +251,9 @@ class Stream:
 
 
 @contextmanager
-def listening(daemon: Daemon, last_id: str = "") -> Iterator[Stream]:
+def listening(daemon: Daemon, last_id: str = "", *, all_: bool = False) -> Iterator[Stream]:
     """A client of /events that has read its first `state`."""
-    stream = Stream(daemon, last_id)
+    stream = Stream(daemon, last_id, all_=all_)
     try:
         assert stream.status == 200
         assert stream.until("state") is stream.seen[0]

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dialogd.events import BACKLOG, CLIENTS, LAG, Hub
 from dialogd.testing.pair import until
+from dialogd.writing import KEPT
 from tests.server.daemon_process import Event, Room, Stream, listening, send
 from tests.server.serving import request
 
 KEY = "sk-ant-api03-" + "Tr0ub4dor" * 6  # looks like a key, opens nothing
 SECRET_LINES = ["MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "BKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"]
+
+
+AT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 
 @pytest.fixture
@@ -27,8 +34,24 @@ def room(tmp_path: Path) -> Iterator[Room]:
 
 
 def numbers(events: list[Event]) -> list[int]:
-    """The numbers in the ids of events."""
-    return [int(event.id.partition("-")[2]) for event in events]
+    """The numbers in the ids of events; momentary ones have none."""
+    return [int(event.id.partition("-")[2]) for event in events if event.id]
+
+
+def facts(event: Event) -> dict[str, Any]:
+    """What an event says, without what every event has."""
+    assert event.data["v"] == 1
+    assert AT.fullmatch(event.data["at"])
+    return {name: value for name, value in event.data.items() if name not in ("v", "at")}
+
+
+def written(events: Stream) -> str:
+    """The turn being written, as a client puts it together."""
+    text = ""
+    for data in events.of("text"):
+        text = data["text"] if data["reset"] else text + data["text"]
+        assert len(text) == data["done_chars"]
+    return text
 
 
 def test_a_stream_begins_with_the_state_and_tells_a_turn_from_beginning_to_end(room: Room) -> None:
@@ -37,17 +60,26 @@ def test_a_stream_begins_with_the_state_and_tells_a_turn_from_beginning_to_end(r
     with listening(room.a) as events:
         health = room.a.health() or {}
         assert {"state": "not_started", "id": "A", "phase": "waiting", "turn": 1}.items() <= events.seen[0].data.items()
-        assert set(events.seen[0].data) == {"state", *health}
+        assert set(events.seen[0].data) == {"v", "at", "state", "reason", *health}
         typing = room.think()
-        assert events.until("notified").data == {"by": "somebody"}
-        assert events.until("state", state="thinking").data == {"state": "thinking", "turn": 2}
+        assert facts(events.until("notified")) == {"by": "somebody"}
+        state = facts(events.until("state", state="thinking"))
+        assert {name: state[name] for name in ("turn", "turn_of", "phase")} == {
+            "turn": 1,
+            "turn_of": ["A"],
+            "phase": "thinking",
+        }
+        doing = facts(events.until("agent"))
+        assert doing == {"agent": "A", "state": "thinking", "turn": 2, "seconds": 0.0, "reason": ""}
         typing.end("Tabs.\n\n[PROPOSAL: tabs]\n")
-        assert events.until("text").data == {"turn": 2, "by": "A", "line": "Tabs."}
-        appended = events.until("appended").data
+        text = facts(events.until("text"))
+        assert text == {"turn": 2, "by": "A", "text": text["text"], "done_chars": len(text["text"]), "reset": True}
+        appended = facts(events.until("appended"))
+        assert written(events) == "Tabs.\n\n[PROPOSAL: tabs]\n"
         assert appended == {"number": 2, "ms": appended["ms"], "usd": None, "by": "A"}
         assert 0 <= appended["ms"] < 10_000
-        assert events.until("telling").data == {"peers": ["B"]}
-        turn = events.until("turn").data
+        assert facts(events.until("telling")) == {"peers": ["B"]}
+        turn = facts(events.until("turn"))
         assert turn == {
             "number": 2,
             "id": "2",
@@ -55,33 +87,92 @@ def test_a_stream_begins_with_the_state_and_tells_a_turn_from_beginning_to_end(r
             "name": "Claude A",
             "text": "Tabs.",
             "marks": ["[PROPOSAL P1: tabs]"],
+            "turn": ["B"],
         }
-        state = events.until("state", state="not_my_turn").data
-        assert state == {"state": "not_my_turn", "reason": "waiting for B", "signals": [], "convergence": None}
+        mark = {"entry": "2", "turn": 2, "by": "A", "name": "PROPOSAL", "ref": "P1", "value": "tabs"}
+        assert facts(events.until("mark")) == mark
+        cost = facts(events.until("cost"))
+        assert {
+            "agent": "A",
+            "turn": 2,
+            "in": None,
+            "usd": None,
+            "exact": False,
+            "total_usd": None,
+        }.items() <= cost.items()
+        state = facts(events.until("state", state="not_my_turn"))
+        assert (state["reason"], state["turn"], state["turn_of"]) == ("waiting for B", 2, ["B"])
+        doing = facts(events.until("agent", state="idle"))
+        assert (doing["reason"], doing["turn"]) == ("waiting for B", None)
         send(room.a, "POST /say", {"text": "By the way.", "note": True})
         note = events.until("note").data
         assert (note["number"], note["by"], note["text"], note["marks"]) == (0, "USER", "By the way.", [])
-        epochs = {event.id.partition("-")[0] for event in events.seen}
+        epochs = {event.id.partition("-")[0] for event in events.seen if event.id}
         assert len(epochs) == 1
         assert numbers(events.seen) == list(range(numbers(events.seen)[0], numbers(events.seen)[-1] + 1))
 
 
-def test_text_arrives_while_it_is_written_and_in_whole_lines(room: Room) -> None:
-    """A line is told once its end is there, long before the turn ends; half a line is not."""
+def test_text_arrives_while_it_is_written_and_in_whole_words(room: Room) -> None:
+    """A word is told once its end is there, long before the turn ends; half a word is not."""
     room.open()
     with listening(room.a) as events:
         typing = room.think()
         typing.say("Tabs, becau")
+        assert events.until("text").data["text"] == "Tabs, "
         send(room.a, "POST /say", {"text": "Meanwhile.", "note": True})
         events.until("note", text="Meanwhile.")
-        assert events.of("text") == []
-        typing.say("se\nof")
-        assert events.until("text").data["line"] == "Tabs, because"
+        assert written(events) == "Tabs, "
+        typing.say("se of")
+        assert events.until("text").data["text"] == "because "
         assert typing.is_alive
         assert room.number == 1
         typing.end(" accessibility\n")
-        assert events.until("text").data["line"] == "of accessibility"
-        assert events.until("turn").data["text"] == "Tabs, because\nof accessibility"
+        assert events.until("turn", number=2).data["text"] == "Tabs, because of accessibility"
+        assert written(events) == "Tabs, because of accessibility\n"
+
+
+def test_who_comes_in_the_middle_of_a_turn_hears_what_is_written_of_it(room: Room) -> None:
+    """As one piece that begins anew; so does a client that reconnects. After the turn there is nothing of it."""
+    room.open()
+    with listening(room.a) as events:
+        typing = room.think()
+        for word in ("Tabs, ", "because ", "of "):
+            typing.say(word)
+            events.until("text", text=word)
+        last = next(event.id for event in reversed(events.seen) if event.id)
+        for last_id in ("", last):
+            with listening(room.a, last_id) as late:
+                assert late.until("agent").data["state"] == "thinking"
+                assert late.until("text").data["text"] == "Tabs, because of "
+                assert late.seen[-1].data["reset"]
+        typing.end("accessibility\n")
+        events.until("agent", state="idle")
+    with listening(room.a) as after:
+        assert after.until("agent").data["state"] == "idle"
+        send(room.a, "POST /notify", {"from": "B"})
+        after.until("notified")
+        assert after.of("text") == []
+
+
+@pytest.mark.parametrize("setup", ['order = "parallel"', "sealed = true"], ids=["parallel", "sealed"])
+def test_nothing_of_a_round_that_is_answered_apart_is_told_before_its_turn(tmp_path: Path, setup: str) -> None:
+    """No text, no draft, no tool's name, in no event, answer or log; who is at it is no secret."""
+    with Room(tmp_path) as room:
+        room.start("A")
+        room.begin("Tabs or spaces?", "A, B", setup=setup)
+        room.until(lambda: "no_dialog" not in str(room.a.health()), "A to read the dialog")
+        with listening(room.a) as events:
+            typing = room.think()
+            typing.say("HUSHHUSH tabs it is\nHUSHHUSH ")
+            assert events.until("agent", state="thinking").data["turn"] == 2
+            send(room.a, "POST /say", {"text": "Meanwhile.", "note": True})
+            events.until("note", text="Meanwhile.")
+            assert leaks(room, ["HUSHHUSH"], events) == []
+            send(room.a, "POST /say", {"text": "Stop that."})
+            assert events.until("draft").data["text"] == ""
+            events.until("state", state="interrupted")
+            assert events.of("text") == []
+            assert leaks(room, ["HUSHHUSH"], events) == []
 
 
 def test_a_reply_of_a_thousand_lines_at_once_drops_nobody(room: Room) -> None:
@@ -92,7 +183,7 @@ def test_a_reply_of_a_thousand_lines_at_once_drops_nobody(room: Room) -> None:
         room.think().end("\n".join(lines) + "\n")
         for events in (one, two):
             events.until("turn", number=2)
-            assert [data["line"] for data in events.of("text")] == lines
+            assert written(events) == "\n".join(lines) + "\n"
 
 
 def leaks(room: Room, words: list[str], events: Stream) -> list[str]:
@@ -113,8 +204,8 @@ def test_a_secret_that_a_backend_prints_is_nowhere(room: Room) -> None:
         typing = room.think()
         typing.say(f"The key is {KEY[:20]}")
         typing.end(f"{KEY[20:]}, keep it.\n")
-        assert events.until("text").data["line"] == "The key is [redacted: anthropic key], keep it."
         events.until("turn")
+        assert written(events) == "The key is [redacted: anthropic key], keep it.\n"
         assert leaks(room, [KEY, KEY[20:]], events) == []
     assert "[redacted: anthropic key]" in room.text
 
@@ -128,7 +219,7 @@ def test_a_secret_of_several_lines_is_nowhere(room: Room) -> None:
         typing.end(f"{SECRET_LINES[1]}\n-----END PRIVATE KEY-----\nThat is all.\n")
         events.until("turn")
         assert leaks(room, SECRET_LINES, events) == []
-        assert [data["line"] for data in events.of("text")] == ["My key:", "[redacted: private key]", "That is all."]
+        assert written(events) == "My key:\n[redacted: private key]\nThat is all.\n"
 
 
 def test_a_secret_in_an_interrupted_reply_is_nowhere(room: Room) -> None:
@@ -217,7 +308,6 @@ def test_a_client_that_reconnects_hears_what_it_missed(room: Room) -> None:
     with listening(room.a, last.id) as again:
         assert again.seen[0].id == last.id
         again.until("turn", number=2)
-        assert [data["line"] for data in again.of("text")] == ["One.", "Two.", "Three."]
         first = numbers([last])[0]
         assert numbers(again.seen[1:]) == list(range(first + 1, first + len(again.seen)))
         assert again.of("reset") == []
@@ -275,7 +365,8 @@ def test_an_id_from_too_long_ago_resets(room: Room) -> None:
     with listening(room.a) as events:
         typing = room.think()
         last = events.until("state", state="thinking")
-        typing.say("\n" * BACKLOG * 2)
+        for _ in range(BACKLOG):
+            send(room.a, "POST /notify", {"from": "B"})
         typing.end("Tabs.\n")
         events.until("turn")
     with listening(room.a, last.id) as again:
@@ -290,12 +381,12 @@ async def test_a_listener_that_lags_is_dropped_where_it_stands() -> None:
     with hub.join() as lagging, hub.join() as reading:
         told = aiter(reading)
         for number in range(LAG + 1):
-            hub.publish("text", line=str(number))
-            assert (await anext(told)).data == {"line": str(number)}
+            hub.publish("notified", by=str(number))
+            assert (await anext(told)).data["by"] == str(number)
         assert hub.clients == 1
         assert [event async for event in lagging] == []
         with hub.join(lagging.since) as again:
-            assert (await anext(aiter(again))).data == {"line": "0"}
+            assert (await anext(aiter(again))).data["by"] == "0"
 
 
 async def test_a_burst_drops_no_listener() -> None:
@@ -303,11 +394,58 @@ async def test_a_burst_drops_no_listener() -> None:
     hub = Hub()
     with hub.join() as listener:
         for number in range(10 * LAG):
-            hub.publish("text", line=str(number))
+            hub.publish("notified", by=str(number))
         await hub.close()
         heard = [event async for event in listener]
-    assert [event.data["line"] for event in heard[:-1]] == [str(number) for number in range(10 * LAG)]
+    assert [event.data["by"] for event in heard[:-1]] == [str(number) for number in range(10 * LAG)]
     assert heard[-1].kind == "bye"
+
+
+async def test_text_pushes_no_turn_out_and_waits_as_one_piece() -> None:
+    """2,000 pieces are no place in the backlog, and for a client that does not read they are one event."""
+    hub = Hub()
+    with hub.join() as slow:
+        hub.publish("turn", number=2)
+        for number in range(2000):
+            hub.text("A", 3, f"word{number} ", reset=number == 0)
+        with hub.join(slow.since) as again:
+            turn, text = await anext(aiter(again)), await anext(aiter(again))
+        await hub.close()
+        heard = [event async for event in slow]
+    whole = "".join(f"word{number} " for number in range(2000))
+    assert (turn.kind, text.data["text"], text.data["reset"], text.data["done_chars"]) == (
+        "turn",
+        whole,
+        True,
+        len(whole),
+    )
+    assert [event.kind for event in heard] == ["turn", "text", "bye"]
+    assert heard[1].data["text"] == whole
+
+
+async def test_an_endless_turn_is_kept_in_part() -> None:
+    """What is kept for late comers is bounded; `done_chars` says how much there was."""
+    hub = Hub()
+    piece = "x" * 1023 + " "
+    for number in range(2048):
+        hub.text("A", 2, piece, reset=number == 0)
+    with hub.join() as late:
+        text = (await anext(aiter(late))).data
+    assert text["done_chars"] == 2048 * 1024
+    assert len(text["text"]) <= KEPT
+
+
+async def test_an_entry_for_a_hundred_listeners_is_cheap() -> None:
+    """It is written as JSON once, and handing it on takes milliseconds."""
+    hub = Hub()
+    with ExitStack() as stack:
+        listeners = [stack.enter_context(hub.join()) for _ in range(CLIENTS)]
+        began = time.process_time()
+        for number in range(20):
+            hub.publish("turn", number=number, text="x " * 5_000)
+        assert time.process_time() - began < 0.5
+        events = {id(await anext(aiter(listener))) for listener in listeners}
+    assert len(events) == 1
 
 
 async def test_a_listener_that_comes_while_the_hub_closes_is_told_bye() -> None:
@@ -330,7 +468,7 @@ def test_a_client_that_does_not_read_is_let_go_and_hurts_nobody(room: Room) -> N
         for _ in range(5):  # the system alone keeps some megabytes for a client that does not read
             send(room.a, "POST /say", {"text": "x" * 900_000, "note": True})
             fast.until("note")
-        until(lambda: poke(room, fast) == 1, "the slow client to be let go", seconds=15)
+        until(lambda: poke(room, fast) == 1, "the slow client to be let go", seconds=45)
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2**20)
         slow.settimeout(5)
         told = b"".join(iter(lambda: slow.recv(2**20), b""))
@@ -346,10 +484,10 @@ def test_a_client_that_does_not_read_is_let_go_and_hurts_nobody(room: Room) -> N
         assert following.kind == "reset" or numbers([following]) == [ids[-1] + 1]
 
 
-def clients(room: Room) -> int:
-    """How many listen at A's daemon."""
-    metrics = send(room.a, "GET /metrics").body.decode()
-    return int(float(metrics.partition('dialogd_event_clients{agent="A"} ')[2].split()[0]))
+def clients(room: Room, who: str = "A") -> int:
+    """How many listen at a daemon."""
+    metrics = send(room[who], "GET /metrics").body.decode()
+    return int(float(metrics.partition(f'dialogd_event_clients{{agent="{who}"}} ')[2].split()[0]))
 
 
 def poke(room: Room, fast: Stream) -> int:
@@ -364,7 +502,10 @@ def test_more_clients_than_there_is_room_for_are_refused(room: Room) -> None:
     """The next one gets a problem with a fix, and may come once another has gone."""
     room.start("A")
     with ExitStack() as stack:
-        streams = [stack.enter_context(listening(room.a)) for _ in range(CLIENTS)]
+        streams = [stack.enter_context(socket.create_connection(("127.0.0.1", room.a.port))) for _ in range(CLIENTS)]
+        for stream in streams:
+            stream.sendall(request(room.a.port, "GET /events"))
+        until(lambda: clients(room) == CLIENTS, "all of them to listen")
         answer = send(room.a, "GET /events")
         assert answer.problem["status"] == 503
         assert "close one" in answer.problem["fix"]
@@ -372,15 +513,18 @@ def test_more_clients_than_there_is_room_for_are_refused(room: Room) -> None:
         until(lambda: clients(room) == CLIENTS - 1, "the place to be free")
         with listening(room.a):
             assert send(room.a, "GET /events").status == 503
+        send(room.a, "POST /notify", {"from": "B"})
         for stream in streams[1:]:
-            send(room.a, "POST /notify")
-            stream.until("notified")
+            stream.settimeout(5)
+            told = b""
+            while b"event: notified" not in told:
+                told += stream.recv(65536)
 
 
 def test_clients_that_leave_are_forgotten(room: Room) -> None:
     """Hanging up in any way frees the place."""
     room.start("A")
-    for _ in range(3 * CLIENTS):
+    for _ in range(CLIENTS + 8):
         Stream(room.a).close()
     until(lambda: clients(room) == 0, "all places to be free")
     assert "Traceback" not in room.a.said

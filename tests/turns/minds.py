@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dialogd.agent import Agent
 from dialogd.asking import Options
-from dialogd.backends import Request, Usage
+from dialogd.backends import Request, Tool, Usage
 from dialogd.errors import BackendError
 from dialogd.events import Hub
 from dialogd.logfile import LogFile
@@ -20,7 +20,7 @@ from dialogd.prompt import Prompt
 from dialogd.protocol.state import Dialog
 from tests.logfile.files import log_of
 
-Line = str | Usage | BackendError | float
+Line = str | Usage | Tool | BackendError | float
 
 DEAR = Price(10.0, 20.0)  # dollars per million tokens
 
@@ -41,7 +41,7 @@ class Mind:
         self.asked: list[Prompt] = []
         self.requests: list[Request] = []
 
-    async def reply(self, request: Request) -> AsyncIterator[str | Usage]:
+    async def reply(self, request: Request) -> AsyncIterator[str | Usage | Tool]:
         """The lines of the next call; nothing once there are no more."""
         self.asked.append(request.prompt())
         self.requests.append(request)

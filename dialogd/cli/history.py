@@ -1,0 +1,243 @@
+"""`dialogd list`, `show` and `search`: earlier dialogs, one of them, and what was said in all of them."""
+
+from __future__ import annotations
+
+import builtins
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dialogd.cli import options
+from dialogd.cli.terminal import Screen, as_json, line, plain, remark
+from dialogd.cli.terminal import show as put
+from dialogd.errors import BadInput, DialogdError
+from dialogd.protocol import units
+
+if TYPE_CHECKING:
+    from dialogd.memory import Decision, Hit, Memory, Row
+    from dialogd.protocol.model import Entry
+    from dialogd.protocol.state import Dialog
+    from dialogd.settings import Settings
+
+Limit = Annotated[int, typer.Option(min=1, metavar="N", help="How many at most. Default: 20.")]
+Everything = Annotated[bool, typer.Option("--all", help="List all of them.")]
+Which = Annotated[str, typer.Argument(metavar="ID", help="Its id, the beginning of one, or the path of a file.")]
+Words = Annotated[builtins.list[str], typer.Argument(metavar="WORDS", help="What to look for; all of the words.")]
+By = Annotated[str, typer.Option("--agent", metavar="ID", help="Only what this agent wrote; USER for you.")]
+Since = Annotated[str, typer.Option(metavar="TIME", help="Not older than this: 2h, 7d, 2026-11-01.")]
+
+_AGO = re.compile(r"(\d{1,5})\s*(d|days?|w|weeks?)", re.I)
+TOPIC = 60  # characters of a topic in the list
+
+
+def memory() -> Memory:
+    """The memory of this user's state directory."""
+    from dialogd.memory import Memory
+
+    return Memory(options.settings_for().state_dir)
+
+
+def keep_ended(settings: Settings, dialog: Dialog) -> None:
+    """Archive a dialog that has ended; what keeps it from that is a remark, for it has ended all the same."""
+    from dialogd.memory import keep
+    from dialogd.state import StateDir
+
+    if dialog.state.outcome is not None:
+        try:
+            keep(dialog, settings.file, StateDir(settings.state_dir))
+        except (DialogdError, OSError) as error:
+            remark(plain(f"note: the dialog was not archived: {error}"))
+
+
+def show(which: Which, json: options.JsonOption = False) -> None:
+    """Show an earlier dialog: how it ended, what it decided, how that turned out, and everything that was said."""
+    from dialogd.memory.index import read_dialog
+
+    known = memory()
+    is_path = "/" in which or (which.endswith(".md") and Path(which).exists())
+    row = None if is_path else known.dialog(which)
+    path = Path(which).expanduser() if row is None else Path(row.archive)
+    try:
+        dialog = read_dialog(path)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror or error}", fix="dialogd list names them") from error
+    row, decisions = (row, known.decisions(row.id)) if row else _unlisted(known, path, dialog)
+    verdicts = known.verdicts(row.id) if row.archive else ()
+    if json:
+        facts = {
+            **row.as_json(),
+            "decisions": [decision.as_json() for decision in decisions],
+            "outcomes": [{"outcome": v.outcome, "why": v.why, "at": v.at} for v in verdicts],
+            "entries": [_entry(entry) for entry in dialog.entries],
+        }
+        put(as_json(facts))
+        return
+    put(plain("\n".join(_page(row, decisions, dialog))))
+
+
+def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[Row, Sequence[Decision]]:
+    """A dialog that is named by its file: as the archive has it, else as it stands there."""
+    from dialogd.memory.live import decisions_of, row_of
+
+    try:
+        row = known.dialog(path.name) if path.name.endswith(".md") else known.dialog(dialog.id)
+        if Path(row.archive).samefile(path):
+            return row, known.decisions(row.id)
+    except (DialogdError, OSError):
+        pass
+    return row_of(dialog, path), [*decisions_of(dialog)]
+
+
+def search(
+    words: Words, agent: By = "", since: Since = "", limit: Limit = 20, json: options.JsonOption = False
+) -> None:
+    """Search what was said in earlier dialogs. Exit code 1 when nothing is found."""
+    known, moment = memory(), _moment(since)
+    known.dialogs(0, files=[options.settings_for().file])
+    hits = known.search(" ".join(words), agent=agent, since=moment, limit=limit)
+    if json:
+        put(as_json([hit.as_json() for hit in hits]))
+    elif not hits:
+        remark("nothing found")
+    else:
+        screen = Screen()
+        for hit in hits:
+            put(_hit(hit, screen))
+    if not hits:
+        raise typer.Exit(1)
+
+
+def _moment(since: str) -> str:
+    """`2h`, `7d` or a date as an ISO time in UTC; "" for none. Raises `BadInput`."""
+    if not since.strip():
+        return ""
+    try:
+        if (days := _AGO.fullmatch(since.strip())) is not None:
+            ago = timedelta(days=int(days[1]) * (7 if days[2][0] in "wW" else 1))
+            at = datetime.now(UTC) - ago
+        elif re.match(r"\d{4}-\d\d-\d\d", since.strip()):
+            at = datetime.fromisoformat(since.strip().replace("Z", "+00:00")).astimezone(UTC)
+        else:
+            at = datetime.now(UTC) - timedelta(seconds=units.seconds(since))
+    except (ValueError, OverflowError):
+        raise BadInput(f"--since {since!r} is no time", fix="write it like 2h, 7d or 2026-11-01") from None
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _hit(hit: Hit, screen: Screen) -> str:
+    """Two lines: where it stands, and the place with the words marked."""
+    who = f" {hit.agent}" if hit.agent else ""
+    where = f"turn {hit.entry}" if hit.turn and "." not in hit.entry else f"note {hit.entry}" if hit.turn else "topic"
+    head = f"{hit.dialog}  {where}{who}  {hit.at[:10]}  {line(hit.topic)}"
+    text, end = "", 0
+    for start, stop in hit.spans:
+        word = line(hit.snippet[start:stop])
+        marked = screen.styled(word, "bold") if screen.has_colour else f"*{word}*"
+        text += plain(hit.snippet[end:start]) + marked
+        end = stop
+    return f"{plain(head)}\n    {text}{plain(hit.snippet[end:])}"
+
+
+def _page(row: Row, decisions: Sequence[Decision], dialog: Dialog) -> Iterator[str]:
+    """The dialog for somebody at a terminal: what it came to, then everything that was said."""
+    yield f"{line(row.topic)}  ({row.id})"
+    yield line(row.headline)
+    yield f"{when(row)} · {', '.join(row.agents)} · {row.turns} turns · {cost(row)}"
+    for name, value in (("file", row.file), ("archive", row.archive)):
+        if value:
+            yield f"{name:8} {value}"
+    if row.verdict is not None:
+        yield f"later    it {row.verdict.outcome}: {line(row.verdict.why)}"
+    for decision in decisions:
+        yield ""
+        yield from told(decision)
+    for entry in dialog.entries:
+        yield ""
+        yield from _said(entry)
+
+
+def _said(entry: Entry) -> Iterator[str]:
+    name = line(entry.name) or entry.by
+    title = f"Turn {entry.number}, {name}" if entry.is_turn else f"Note {entry.id}, {name}"
+    at = f", {entry.frame.at}" if entry.frame is not None else ""
+    yield f"── {title}{at} ──"
+    if entry.body.strip():
+        yield entry.body.strip("\n")
+    if entry.frame is not None:
+        yield from (str(mark) for mark in entry.marks)
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "number": entry.number,
+        "by": entry.by,
+        "name": entry.name,
+        "at": (entry.frame.at if entry.frame else "") or None,
+        "text": entry.body,
+        "marks": [str(mark) for mark in entry.marks],
+        "turn": [*entry.turn] if entry.turn is not None else None,
+        "condition": entry.condition.value,
+    }
+
+
+def told(decision: Decision) -> Iterator[str]:
+    """A decision for somebody at a terminal: how it was made and what became of it, its text, why."""
+    from dialogd.memory.recalled import about
+
+    where, *rest = map(line, about(decision))
+    yield where
+    for part in rest:
+        yield f"  {part}"
+    yield from (f"    {text}" for text in decision.text.strip().split("\n")[:SHOWN])
+    if decision.text.count("\n") >= SHOWN:
+        yield "    …"
+    why = "; ".join(part for part in (decision.evidence, decision.reason) if part)
+    if why:
+        yield f"  because: {line(why)}"
+
+
+SHOWN = 12  # lines of a decision's text
+
+
+def when(row: Row) -> str:
+    """When a dialog ended, or that it goes on, in local time."""
+    if row.state != "ended":
+        return row.state
+    try:
+        return f"{datetime.fromisoformat(row.ended.replace('Z', '+00:00')).astimezone():%Y-%m-%d %H:%M}"
+    except ValueError:
+        return "undated"
+
+
+def cost(row: Row) -> str:
+    """What a dialog cost, as far as anybody knows."""
+    if row.usd is None:
+        return "cost unknown"
+    return f"{'' if row.is_exact else 'about '}{units.dollars(row.usd)}"
+
+
+def list(
+    every: Everything = False,
+    limit: Limit = 20,
+    file: options.FileOption = None,
+    json: options.JsonOption = False,
+) -> None:
+    """List dialogs, newest first: those that go on, and those that ended, with what they cost and how they turned out.
+
+    A dialog that ended while no daemon looked is archived when this command sees it, at its --file.
+    """
+    rows = memory().dialogs(None if every else limit, files=[options.settings_for(file).file])
+    if json:
+        put(as_json([row.as_json() for row in rows]))
+    elif not rows:
+        remark("no dialog yet; begin one: dialogd run TOPIC")
+    for row in () if json else rows:
+        end = row.outcome or row.state
+        turned = f"  {row.verdict.outcome}" if row.verdict else "  approved" if row.approved else ""
+        facts = f"{when(row):16}  {row.id:12}  {end:18}  {row.turns:3} turns  {cost(row):12}"
+        put(plain(f"{facts}  {line(row.topic)[:TOPIC]}{turned}"))

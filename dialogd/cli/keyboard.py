@@ -1,0 +1,207 @@
+"""The terminal's keyboard: single keys instead of lines, and the terminal as it was on every way out."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import re
+import select
+import signal
+import sys
+import termios
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType, TracebackType
+from typing import Any
+
+ESCAPE_WAIT = 0.05  # seconds after which a lone Esc is the key, and not the beginning of another one
+PASTE_CAP = 200_000  # characters
+
+_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[ -~]|[^\[O\x1b])")
+_PASTED = re.compile(r"\x1b\[200~(.*?)\x1b\[201~", re.DOTALL)
+_CODES = {
+    "[A": "up", "[B": "down", "[C": "right", "[D": "left", "OC": "right", "OD": "left", "[H": "home", "[F": "end",
+    "OH": "home", "OF": "end", "[1~": "home", "[7~": "home", "[4~": "end", "[8~": "end", "[3~": "delete",
+}  # fmt: skip
+_CONTROLS = {
+    "\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x01": "home", "\x05": "end",
+    "\x02": "left", "\x06": "right", "\x0b": "kill", "\x15": "clear", "\x17": "word", "\x04": "eof", "\x0c": "redraw",
+}  # fmt: skip
+
+
+class Decoder:
+    """Bytes to keys: a character, a name such as `enter` or `left`, or `paste:` and what was pasted. Pure."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._rest = ""
+
+    def feed(self, data: bytes) -> list[str]:
+        """The keys that are complete with these bytes."""
+        self._rest += self._decode(data)
+        keys: list[str] = []
+        while self._rest:
+            if self._rest.startswith("\x1b"):
+                key = self._sequence()
+                if key is None:
+                    break
+            else:
+                char, self._rest = self._rest[0], self._rest[1:]
+                key = _CONTROLS.get(char, char if char.isprintable() or char == "\u200d" else "")
+            keys += [key] if key else []
+        return keys
+
+    def _sequence(self) -> str | None:
+        """The key of the sequence at the beginning, "" for one without a meaning here; None while it is incomplete."""
+        if self._rest.startswith("\x1b[200~"):
+            pasted = _PASTED.match(self._rest)
+            if pasted is None:
+                self._rest = self._rest[:PASTE_CAP]
+                return None
+            self._rest = self._rest[pasted.end() :]
+            return f"paste:{pasted[1]}"
+        if self._rest.startswith("\x1b\x1b"):
+            self._rest = self._rest[1:]
+            return "esc"
+        match = _SEQUENCE.match(self._rest)
+        if match is None:
+            return None
+        self._rest = self._rest[match.end() :]
+        return _CODES.get(match[0][1:], "")
+
+    @property
+    def is_waiting(self) -> bool:
+        """True in the middle of a sequence, or of what is pasted."""
+        return self._rest.startswith("\x1b")
+
+    def flush(self) -> list[str]:
+        """What is left when nothing follows: a lone Esc is the key; half a sequence is nothing."""
+        rest = self._rest
+        if not rest.startswith("\x1b") or rest.startswith("\x1b[200~"):
+            return []
+        self._rest = ""
+        return ["esc"] if rest == "\x1b" else []
+
+
+class Keyboard:
+    """Keys while the block lasts, where stdin and stdout are one's own terminal; else `read` only waits.
+
+    Ctrl-Z suspends and `fg` goes on; in the background no key is read. `hide` takes away what is not to stay on the
+    screen while somebody else has it. `lines` reads whole lines where single keys cannot be had (`TERM=dumb`).
+    """
+
+    def __init__(self, hide: Callable[[], None], *, wanted: bool = True, lines: bool = False) -> None:
+        self._hide = hide
+        dumb = os.environ.get("TERM") == "dumb"
+        self.can_type = wanted and _both_terminals() and (lines or not dumb)
+        self._has_keys = self.can_type and not dumb
+        self.resized = False
+        self._saved: list[Any] | None = None
+        self._decoder = Decoder()
+        self._handlers: dict[int, Any] = {}
+        self._suspends = False
+
+    def __enter__(self) -> Keyboard:
+        if sys.stdout.isatty():
+            self._handle(signal.SIGWINCH, self._on_resize)
+            for number in (signal.SIGTERM, signal.SIGHUP):
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    self._handle(number, _leave)
+            if self._has_keys:
+                self._handle(signal.SIGTSTP, self._on_suspend)
+        self._take()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._give_back()
+        for number, before in self._handlers.items():
+            signal.signal(number, before)
+
+    def _handle(self, number: int, handler: Callable[[int, FrameType | None], None]) -> None:
+        self._handlers[number] = signal.signal(number, handler)
+
+    def _on_resize(self, _signal: int, _frame: FrameType | None) -> None:
+        self.resized = True
+
+    def _on_suspend(self, _signal: int, _frame: FrameType | None) -> None:
+        self._suspends = True
+
+    @property
+    def in_front(self) -> bool:
+        """False while this process is in the background of its terminal."""
+        return not self.can_type or _is_in_front()
+
+    def read(self, seconds: float) -> list[str]:
+        """The keys that were pressed, waiting for some up to so many seconds."""
+        if self._suspends:
+            self._suspend()
+        if not self.can_type or not _is_in_front():
+            time.sleep(seconds)
+            return []
+        self._take()
+        if not select.select([0], [], [], seconds)[0]:
+            return []
+        data = self._bytes()
+        if not self._has_keys:
+            return [f"line:{data.decode('utf-8', 'replace')}"] if data else []
+        keys = self._decoder.feed(data)
+        while self.can_type and self._decoder.is_waiting and select.select([0], [], [], ESCAPE_WAIT)[0]:
+            keys += self._decoder.feed(self._bytes())
+        return [*keys, *self._decoder.flush()]
+
+    def _bytes(self) -> bytes:
+        try:
+            data = os.read(0, 65_536)
+        except OSError:
+            data = b""
+        if not data:
+            self.can_type = False  # the terminal is gone
+        return data
+
+    def _suspend(self) -> None:
+        """Stop as Ctrl-Z does, with the terminal as it was; goes on here after `fg`."""
+        self._suspends = False
+        self._hide()
+        self._give_back()
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTSTP)
+        signal.signal(signal.SIGTSTP, self._on_suspend)
+        self.resized = True
+
+    def _take(self) -> None:
+        """Single keys, without echo; Ctrl-C and Ctrl-Z stay signals. What is pasted comes as one."""
+        if self._saved is not None or not self._has_keys or not _is_in_front():
+            return
+        with suppress(termios.error):
+            self._saved = termios.tcgetattr(0)
+            now = termios.tcgetattr(0)
+            now[3] &= ~(termios.ICANON | termios.ECHO)
+            now[6][termios.VMIN], now[6][termios.VTIME] = 1, 0
+            termios.tcsetattr(0, termios.TCSADRAIN, now)
+            os.write(1, b"\x1b[?2004h")
+
+    def _give_back(self) -> None:
+        if self._saved is None:
+            return
+        with suppress(termios.error, OSError):
+            os.write(1, b"\x1b[?2004l")
+            termios.tcsetattr(0, termios.TCSADRAIN, self._saved)
+        self._saved = None
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+def _both_terminals() -> bool:
+    with suppress(ValueError, OSError):
+        return sys.stdin.isatty() and sys.stdout.isatty()
+    return False
+
+
+def _is_in_front() -> bool:
+    """True when keys are for this process."""
+    with suppress(OSError):
+        return os.tcgetpgrp(0) == os.getpgrp()
+    return False

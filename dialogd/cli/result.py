@@ -1,0 +1,33 @@
+"""The person takes the result of a dialog, or rejects it: then it goes on."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from dialogd import person
+from dialogd.cli import options, plan
+from dialogd.cli.speak import done, opened
+from dialogd.cli.terminal import plain, show
+
+Reason = Annotated[str, typer.Argument(metavar="REASON", help="What is wrong with it; `-` reads standard input.")]
+
+
+def approve(file: options.FileOption = None) -> None:
+    """Take the result of a dialog that has ended."""
+    _, log, before = opened(file)
+    after = person.approve(log)
+    what = "it was approved already" if before.state.approved else "approved"
+    outcome = after.state.outcome
+    show(plain(f"{what}: the result of {outcome.name}, in {outcome.entry}" if outcome else what))
+
+
+def reject(reason: Reason, file: options.FileOption = None) -> None:
+    """Do not take the result: your turn, with the reason, opens the dialog again."""
+    settings, log, _ = opened(file)
+    words = sys.stdin.read() if reason == "-" else reason
+    after = person.reject(log, words, secrets=options.own_secrets())
+    plan.disown(settings, after)
+    done(settings, after, f"turn {after.state.number} is yours; the result is rejected, the dialog is open again")

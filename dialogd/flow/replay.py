@@ -1,0 +1,106 @@
+"""A dialog entry by entry: what stood in the file then, what it came to, and what everybody had to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from dialogd.protocol.decide import Action, Clock, Reply, Stop, Wait, Write, decide
+from dialogd.protocol.grammar import parse, read_on
+from dialogd.protocol.lifecycle import in_words
+from dialogd.protocol.model import Entry
+from dialogd.protocol.money import in_dollars, in_tokens, total
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import one_line
+
+WIDTH = 160  # characters of a fact
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One entry, and the dialog as it stood when the file ended with it."""
+
+    entry: Entry
+    dialog: Dialog
+
+
+def steps(data: bytes) -> Iterator[Step]:
+    """Read a file as it grew: the last step is the dialog that the whole file is. Linear. Raises `NotADialog`."""
+    whole = parse(data)
+    ends = [entry.end for entry in whole.entries]
+    ends[-1:] = [len(data)] if ends else []
+    dialog, done = None, 0
+    for entry, end in zip(whole.entries, ends, strict=True):
+        dialog = parse(data[:end]) if dialog is None else read_on(dialog, data[done:end])
+        done = end
+        yield Step(entry, dialog)
+
+
+def facts(dialog: Dialog) -> dict[str, str]:
+    """What a dialog has come to, by name; what is empty or off is left out."""
+    state = dialog.state
+    found = {
+        "phase": in_words(dialog),
+        "owing": ", ".join(state.owing),
+        "paused": "yes" if state.paused else "",
+        "step mode": "on" if state.step else "",
+        "question": f"{state.asker or 'dialogd'} asks: {state.question}" if state.question else "",
+        "last round": state.closing,
+        "red team": state.red_team,
+        "failed": ", ".join(sorted(state.failed)),
+        "calls it a deadlock": ", ".join(state.deadlock),
+        "struck": ", ".join(f"turn {number}" for number in sorted(state.struck)),
+        "agents": ", ".join(agent.id for agent in dialog.header.agents),
+        "rounds": str(state.rounds),
+        "spent": _spent(dialog),
+        "approved": f"in {state.approved}" if state.approved else "",
+        **{f"limit {name}": str(value) for name, value in asdict(state.limits).items() if value is not None},
+        **_texts(dialog),
+    }
+    return {name: one_line(value, WIDTH) for name, value in found.items() if value}
+
+
+def _spent(dialog: Dialog) -> str:
+    spent = total(dialog.state.spent)
+    return f"{in_dollars(spent)}, {in_tokens(spent)}" if spent.micros or spent.tokens else ""
+
+
+def _texts(dialog: Dialog) -> Mapping[str, str]:
+    """Proposals, the text on the table, votes and decisions."""
+    state = dialog.state
+    found = {f"proposal {p.ref}": f"{p.by}: {p.text}" for p in state.proposals}
+    for ref in state.vetoed:
+        found[f"proposal {ref}"] = "vetoed"
+    if state.standing is not None:
+        signers = ", ".join(f"{who} (turn {turn})" for who, turn in state.standing.signers)
+        found["text to sign"] = f"{state.standing.proposal.ref}, signed by {signers or 'nobody'}"
+    for poll in state.polls:
+        found[f"vote {poll.ref}"] = ", ".join(f"{b.agent} {b.choice}" for b in poll.ballots) or "nobody yet"
+    for made in state.decisions:
+        found[f"decision {made.ref or made.entry}"] = f"{made.outcome} ({made.method}) {made.evidence}"
+    return found
+
+
+def decisions(dialog: Dialog) -> dict[str, dict[str, str]]:
+    """What `decide` says for each agent: `action`, `status` and `reason`; nothing ages, and everybody was told."""
+    at = next((e.frame.at for e in reversed(dialog.entries) if e.frame and e.frame.at), "")
+    return {a.id: _said(decide(dialog, a.id, Clock(at=at, rest=1e9))) for a in dialog.header.agents}
+
+
+def _said(action: Action) -> dict[str, str]:
+    match action:
+        case Reply(debt):
+            return {"action": "reply", "status": "", "reason": f"it owes the turn that {debt.re} asked for"}
+        case Write(_, reason):
+            return {"action": "write", "status": "", "reason": reason}
+        case Wait(status, reason):
+            return {"action": "wait", "status": status, "reason": reason}
+        case Stop(outcome):
+            return {"action": "stop", "status": outcome.name, "reason": outcome.reason}
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Facts that are new, other or gone: what they were and what they are; "" for nothing."""
+    names = dict.fromkeys([*now, *before])
+    pairs = {name: (before.get(name, ""), now.get(name, "")) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -1,0 +1,10 @@
+"""What earlier dialogs decided: an index over the archive, search, recall, and how decisions turned out.
+
+The archive's files and `outcomes.jsonl` are the truth; the index can always be made again from them.
+"""
+
+from dialogd.memory.keeping import keep
+from dialogd.memory.memory import Memory
+from dialogd.memory.values import Decision, Hit, Row, Verdict
+
+__all__ = ["Decision", "Hit", "Memory", "Row", "Verdict", "keep"]

@@ -1,0 +1,61 @@
+"""Putting a dialog into the archive, with a line that says where it stood."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dialogd.archive import archive
+from dialogd.protocol.state import Dialog
+from dialogd.state import StateDir
+
+ORIGINS = "origins.jsonl"
+OUTCOMES = "outcomes.jsonl"
+MOST = 32 * 1024 * 1024  # bytes of such a file that are read
+
+
+def keep(dialog: Dialog, file: Path, state: StateDir) -> Path:
+    """Copy an ended dialog into the archive, once per content; gives the copy's path. Raises `OSError`."""
+    copy = archive(dialog, file, state.archive)
+    if origins(state.memory / ORIGINS).get(copy.name) != str(file):
+        append(state.memory / ORIGINS, {"copy": copy.name, "file": str(file)})
+    return copy
+
+
+def origins(path: Path) -> dict[str, str]:
+    """Where each copy's dialog stood, by the copy's name; the last word counts."""
+    return {str(line.get("copy")): str(line.get("file", "")) for line in lines(path)}
+
+
+def append(path: Path, record: dict[str, Any]) -> None:
+    """Write one line, in one step, with the time. Raises `OSError`."""
+    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    data = json.dumps({"at": at, **record}, ensure_ascii=True).encode() + b"\n"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        size = os.fstat(fd).st_size
+        torn = size > 0 and os.pread(fd, 1, size - 1) != b"\n"  # what a crash left must not spoil this line
+        os.write(fd, b"\n" + data if torn else data)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of such a file, oldest first; none without a file. A line that is none is passed over."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MOST)
+    except OSError:
+        return
+    for line in data.split(b"\n"):
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            yield record

@@ -1,0 +1,226 @@
+"""The memory of one state directory: what every surface asks. Safe to be used from any thread.
+
+Every call looks at the archive first, and takes in what is new there. An index that is missing, damaged, locked or
+cannot be written is made again or gone around: the answer is the same, only later.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from dialogd.errors import BadInput, DialogdError, StorageError
+from dialogd.memory import index, keeping, live, outcomes, rows, store
+from dialogd.memory.recall import decisions_of, recall
+from dialogd.memory.search import search
+from dialogd.memory.values import FAILED, WORKED, Decision, Hit, Row, Verdict
+from dialogd.state import StateDir
+
+if TYPE_CHECKING:
+    from dialogd.memory.semantic import Meaning
+
+T = TypeVar("T")
+
+log = logging.getLogger("dialogd")
+PATIENCE = 2.0  # seconds for which another process's lock is waited for
+EMBEDDING = 3.0  # seconds that a question may spend on decisions that came since the last one
+
+
+class Memory:
+    """Dialogs, decisions and their outcomes under one state directory."""
+
+    def __init__(self, state_dir: Path, *, patience: float = PATIENCE, fts: bool = True) -> None:
+        self.state = StateDir(state_dir)
+        self.patience = patience
+        self.fts = fts
+
+    # -- questions ------------------------------------------------------------------------------------------------
+
+    def dialogs(self, limit: int | None = 20, offset: int = 0, files: Iterable[Path] = ()) -> list[Row]:
+        """The dialogs, those that go on first, then newest first; `limit` None gives all of them.
+
+        Looks at the dialogs of running daemons, and at `files`: one that has ended is archived, others are listed.
+        """
+        going = live.look(self.state, files)
+        known = self._ask(rows.listed)
+        current = {row.id: row for row in going}
+        found = [*going, *(row for row in known if row.id not in current)]
+        return self._complete(*(found if limit is None else found[: offset + limit])[offset:])
+
+    def dialog(self, wanted: str) -> Row:
+        """The archived dialog that an id, or the beginning of one, or of its copy's name, means. Raises `BadInput`."""
+        return self._complete(self._ask(lambda c: rows.found(c, wanted)))[0]
+
+    def dialog_path(self, wanted: str) -> Path:
+        """Where the archived copy of that dialog lies. Raises `BadInput`."""
+        return Path(self.dialog(wanted).archive)
+
+    def decisions(self, wanted: str) -> list[Decision]:
+        """What that dialog decided, in order. Raises `BadInput`."""
+        row = self.dialog(wanted)
+        return self._told(self._ask(lambda c: decisions_of(c, row.id)))
+
+    def search(self, words: str, *, agent: str = "", since: str = "", limit: int = 20, offset: int = 0) -> list[Hit]:
+        """The entries that hold all the words, best first; where none does, those that hold some of them.
+
+        `agent` is who wrote them, `since` an ISO time in UTC.
+        """
+        return list(self._ask(lambda c: search(c, words, agent=agent, since=since, limit=limit, offset=offset)))
+
+    def recall(self, question: str, limit: int = 3) -> list[Decision]:
+        """The past decisions that answer a question, best first; empty where nothing does."""
+        meaning = self.meaning()
+        return self._told(self._ask(lambda c: recall(c, question, limit, _near(c, meaning, question))))
+
+    def verdicts(self, wanted: str) -> tuple[Verdict, ...]:
+        """Every word on how that dialog's decision turned out, oldest first. Raises `BadInput`."""
+        return outcomes.history(self._outcomes).get(self.dialog(wanted).id, ())
+
+    # -- what is written ------------------------------------------------------------------------------------------
+
+    def outcome(self, wanted: str, outcome: str, why: str) -> Row:
+        """Remember that what a dialog decided worked or failed, and why. Raises `BadInput`, `StorageError`."""
+        if outcome not in (WORKED, FAILED):
+            raise BadInput(f"{outcome!r} is no outcome", fix=f"say {WORKED} or {FAILED}")
+        if not why.strip():
+            raise BadInput("it is not said why", fix=f'say it in a sentence: dialogd outcome ID {outcome} "why"')
+        row = self.dialog(wanted)
+        try:
+            outcomes.record(self._outcomes, row.id, outcome, " ".join(why.split()))
+        except OSError as error:
+            raise StorageError(
+                f"the outcome cannot be kept in {self._outcomes}: {error.strerror}", fix="check the disk and its rights"
+            ) from error
+        return self._complete(row)[0]
+
+    def add(self, path: Path) -> None:
+        """Take one copy of the archive into the index, and embed it where that is enabled; never raises.
+
+        What keeps it from that is a warning: the copy is taken in by whoever asks next.
+        """
+        try:
+            with closing(self._open()) as connection:
+                index.sync(connection, self.state.archive, only={path.name})
+                if (meaning := self.meaning()) is not None:
+                    meaning.embed(connection, EMBEDDING)
+        except (DialogdError, OSError, sqlite3.Error) as error:
+            log.warning("the index was left as it is: %s", error)
+
+    def rebuild(self) -> int:
+        """Make the index again from the files; gives how many copies there are. Vectors stay. Raises `StorageError`."""
+        for _ in range(2):
+            which = store.seen(self.state.memory)
+            try:
+                with closing(self._open()) as connection:
+                    index.clear(connection)
+                    return index.sync(connection, self.state.archive)
+            except sqlite3.Error as error:
+                problem = str(error)
+                if not store.is_spoilt(error):
+                    break
+                store.discard(self.state.memory, which)
+        raise StorageError(
+            f"the index in {self.state.memory} cannot be made: {problem}",
+            fix="check the disk and its rights; nothing is lost, the archive is as it was",
+        )
+
+    def embed(self, seconds: float) -> tuple[int, int]:
+        """Embed decisions that are not yet, for so long; gives how many are, of how many. Without a model none."""
+        meaning = self.meaning()
+        if meaning is None:
+            return 0, 0
+        return self._ask(lambda c: meaning.embed(c, seconds))
+
+    def status(self) -> dict[str, object]:
+        """Where things lie, how many there are, and what ranking there is."""
+        meaning = self.meaning()
+        counts = self._ask(lambda c: rows.counts(c, meaning.sha if meaning else ""))
+        where = {"archive": str(self.state.archive), "index": str(self.state.memory / store.NAME)}
+        return {**where, **counts, "semantic": meaning is not None}
+
+    def meaning(self) -> Meaning | None:
+        """What compares by meaning, where that is enabled and can be used; else None."""
+        from dialogd.memory.semantic import meaning
+
+        return meaning(self.state.memory)
+
+    # -- inside ---------------------------------------------------------------------------------------------------
+
+    def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` on an index that is up to date, whatever has become of the one on the disk."""
+        folder, archive = self.state.memory, self.state.archive
+        for _ in range(2):
+            which = store.seen(folder)
+            try:
+                with closing(self._open()) as connection:
+                    return self._fresh(connection, archive, work)
+            except (sqlite3.Error, OSError) as error:
+                log.warning("the index in %s cannot be used: %s", folder, error)
+                if isinstance(error, OSError) or not store.is_spoilt(error):
+                    break
+                if which:
+                    store.discard(folder, which)
+        with closing(store.in_memory(fts=self.fts)) as connection:
+            index.sync(connection, archive)
+            return work(connection)
+
+    def _fresh(self, connection: sqlite3.Connection, archive: Path, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` after taking in what is new; in a copy, where the index itself cannot be written now."""
+        try:
+            index.sync(connection, archive)
+        except sqlite3.OperationalError as error:
+            if store.is_spoilt(error):
+                raise
+            log.warning("the index is gone around for now: %s", error)
+            with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+                connection.backup(copy)
+                index.sync(copy, archive)
+                return work(copy)
+        return work(connection)
+
+    def _open(self) -> sqlite3.Connection:
+        return store.connect(self.state.memory, self.patience, fts=self.fts)
+
+    @property
+    def _outcomes(self) -> Path:
+        return self.state.memory / keeping.OUTCOMES
+
+    def _complete(self, *found: Row) -> list[Row]:
+        """The rows with what stands outside of the index: where the dialogs stood, and how they turned out."""
+        history = outcomes.history(self._outcomes)
+        origins = keeping.origins(self.state.memory / keeping.ORIGINS)
+        archive = self.state.archive
+        return [
+            replace(
+                row,
+                file=row.file or origins.get(row.archive, ""),
+                archive=str(archive / row.archive) if row.archive else "",
+                verdict=history.get(row.id, (None,))[-1],
+            )
+            for row in found
+        ]
+
+    def _told(self, decisions: Iterable[Decision]) -> list[Decision]:
+        """The decisions with how they turned out."""
+        history = outcomes.history(self._outcomes)
+        last = {dialog: verdicts[-1] for dialog, verdicts in history.items()}
+        archive = self.state.archive
+        return [replace(d, verdict=last.get(d.dialog), archive=str(archive / d.archive)) for d in decisions]
+
+
+def _near(connection: sqlite3.Connection, meaning: Meaning | None, question: str) -> dict[int, float] | None:
+    """How close each decision is to the question by meaning; None where that is not enabled, or cannot be said."""
+    if meaning is None:
+        return None
+    try:
+        with suppress(sqlite3.OperationalError):  # another process writes: what has a vector already is compared
+            meaning.embed(connection, EMBEDDING)
+        return meaning.near(connection, question)
+    except StorageError as error:
+        log.warning("decisions are ranked by words alone: %s", error)
+        return None

@@ -1,0 +1,116 @@
+"""The nouns of the memory: frozen values. Times are ISO in UTC, "" where nobody knows; turns are numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+WORKED, FAILED = "worked", "failed"
+DISCUSSED = "discussed"  # the status of what nobody decided, but somebody said
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How what was decided turned out, as the person says: worked or failed, and why."""
+
+    outcome: str
+    why: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A dialog in a list.
+
+    `id` names it in every command. `state` is ended, running (daemons work on it) or open. `outcome` is the name of
+    the mark that ended it, "" while it goes on; `headline` says in words how it stands. `usd` and `tokens` are None
+    where nobody knows. `file` is where the dialog stood, `archive` the copy; "" where there is none.
+    """
+
+    id: str
+    topic: str
+    started: str
+    ended: str
+    state: str
+    outcome: str
+    reason: str
+    headline: str
+    agents: tuple[str, ...]
+    turns: int
+    usd: float | None
+    is_exact: bool
+    tokens: int | None
+    approved: bool
+    file: str
+    archive: str
+    verdict: Verdict | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields by name."""
+        return _facts(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """An entry that holds the words. `entry` is its id (`7`, or `7.2` for a note), `turn` its number, 0 for the topic.
+
+    `spans` are the places of the words in `snippet`, from and up to.
+    """
+
+    dialog: str
+    topic: str
+    entry: str
+    turn: int
+    agent: str
+    at: str
+    snippet: str
+    spans: tuple[tuple[int, int], ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields by name."""
+        return _facts(asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Who stands behind a decision, in which turn (0 where the file does not say), with which objection left."""
+
+    agent: str
+    turn: int
+    reservation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A past decision.
+
+    `status` is approved, rejected, undecided (a deadlock: `text` is the crux and the positions), or discussed: nobody
+    decided anything, `text` is from a turn. `method` is mutual, vote, moderator, decide, judge, person, by hand or
+    deadlock. `superseded` says in words that the dialog went on after it. `score` is from 0 to 1.
+    """
+
+    dialog: str
+    topic: str
+    ref: str
+    status: str
+    text: str
+    method: str
+    behind: tuple[Behind, ...]
+    evidence: str
+    reason: str
+    turns: tuple[int, ...]
+    at: str
+    superseded: str = ""
+    approved: bool = False
+    verdict: Verdict | None = None
+    score: float = 0.0
+    archive: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The fields by name."""
+        return _facts(asdict(self))
+
+
+def _facts(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

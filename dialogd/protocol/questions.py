@@ -1,0 +1,290 @@
+"""Questions to the person: their words, until when an answer is waited for, and what counts without one. Pure.
+
+reply  = field *( "|" field )                      in any order; one that is neither of the two below is the text
+by     = ( "by" / "until" / "before" / "deadline" ) [":" / "="] time  /  ( "in" / "within" ) [":"] duration
+time   = [ "today" / "tomorrow" ] clock [zone] / date [ ("T" / SP) clock [zone] ]
+clock  = HH ":" MM [":" SS] / HH [":" MM] ("am" / "pm") / "noon" / "midnight"
+file   = [ text " | " ] "by " ISO time with its offset [" (asked: " what was asked ")"] " | " "default: " text
+
+The file holds ISO times alone: a time of day means another moment tomorrow, and another one elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta, timezone
+
+from dialogd.protocol import units
+from dialogd.protocol.model import Mark
+from dialogd.protocol.text import one_line
+
+NAME = "QUESTION_FOR_USER"
+LEAST = 900.0  # seconds that the person has at least
+NO_TEXT = "(see above)"  # in place of a question's text that stands in the body of its turn
+
+_SPLIT = re.compile(
+    r"\s+\|\s+|^\|\s+|\s*\|\s*(?=(?:by|until|before|deadline|in|within|default)\b\s*[\w:=*])|\s+\|$", re.I
+)
+_BY = re.compile(r"(by|until|before|deadline)\b\s*[:=]?\s*(\S.*)", re.I)
+_IN = re.compile(r"(?:(?:by|deadline)\s*[:=]?\s*)?(?:in|within)\b\s*:?\s*(?:the next\s+)?(\S.*)", re.I)
+_DEFAULT = re.compile(r"default(?: answer)?\s*[:=]\s*(\S.*)", re.I)
+_ASKED = re.compile(r"\s*\(asked: ([^()]*)\)$")
+_ISO = re.compile(r"([2-8]\d{3}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)\s?([Zz]|[+-]\d\d:?\d\d)")
+_TIME = re.compile(
+    r"(?:(today|tomorrow|[2-8]\d{3}-\d\d-\d\d)(?:,?\s+(?:at\s+)?|[Tt](?=\d))?)?"
+    r"(?:(\d\d?)(?::(\d\d)(?::(\d\d))?)?\s?([ap]\.?m\.?)?|(noon|midnight))?"
+    r"(?:\s?(utc|gmt|[Zz]|[+-]\d\d:?\d\d))?(?:\s+(today|tomorrow))?\.?",
+    re.I,
+)
+_FORM = "write by 18:00, by 2026-11-22 18:00 or in 2 hours"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to the person. `by` is an ISO time with its offset, "" without a deadline; `default` "" without one.
+
+    `asker` is the agent, "" where a daemon asks; `entry` the id of the entry that asks.
+    """
+
+    text: str
+    by: str = ""
+    default: str = ""
+    asker: str = ""
+    entry: str = ""
+
+    @property
+    def said(self) -> str:
+        """Its text, or where it is to be found."""
+        return self.text or NO_TEXT
+
+
+class Asking:
+    """What can be said of open questions by whoever holds them."""
+
+    __slots__ = ()
+    questions: tuple[Question, ...]
+
+    @property
+    def question(self) -> str:
+        """What the person is asked, in words; "" while nothing is."""
+        return " / ".join(question.said for question in self.questions)
+
+    @property
+    def question_by(self) -> str:
+        """The first deadline of an open question, as an ISO time; "" without one."""
+        return next((question.by for question in self.questions if question.by), "")
+
+    @property
+    def question_default(self) -> str:
+        """The first default of an open question; "" without one."""
+        return next((question.default for question in self.questions if question.default), "")
+
+    @property
+    def askers(self) -> tuple[str, ...]:
+        """The agents that asked the person, in order."""
+        return tuple(dict.fromkeys(question.asker for question in self.questions if question.asker))
+
+    @property
+    def asker(self) -> str:
+        """The agent that asked the person, the last one of several; "" where none did."""
+        return self.askers[-1] if self.askers else ""
+
+
+def parse(mark: Mark) -> Question:
+    """The question of a mark as it stands in the file; what is no ISO time with an offset is no deadline."""
+    fields = mark.value.split(" | ") if mark.value else []
+    texts, by, default = [], "", ""
+    for field in fields:
+        found = _BY.fullmatch(field)
+        moment = iso(_ASKED.sub("", found[2])) if found and found[1].lower() == "by" else ""
+        answer = _DEFAULT.fullmatch(field) if len(fields) > 1 else None
+        if moment and not by:
+            by = moment
+        elif answer and not default:
+            default = answer[1]
+        else:
+            texts.append(field)
+    return Question(" | ".join(texts), by, default)
+
+
+def iso(text: str) -> str:
+    """A date and time with its offset, in the form that the file has; "" for anything else."""
+    match = _ISO.fullmatch(text.strip())
+    if match is None:
+        return ""
+    try:
+        return _written(datetime.fromisoformat(f"{match[1]}T{match[2]}{match[3].upper().replace('Z', '+00:00')}"))
+    except ValueError:
+        return ""
+
+
+def written(marks: Sequence[Mark], here: str) -> tuple[Mark, ...]:
+    """The marks of a turn as its daemon writes them: deadlines as ISO times, at least 15 minutes ahead of `here`.
+
+    `here` is wall time with the machine's offset. What was not understood of a question follows, as REFUSED.
+    """
+    found: list[Mark] = []
+    remarks: list[Mark] = []
+    for mark in marks:
+        one, refused = _canonical(mark, here) if mark.name == NAME else (mark, ())
+        found.append(one)
+        remarks += [Mark("REFUSED", f"{NAME} {one_line(said, 60).replace('|', '/')} | {why}") for said, why in refused]
+    return (*found, *remarks)
+
+
+def without_fields(text: str) -> str:
+    """A text for a question of a daemon's own: nothing in it sets a deadline or a default."""
+    return re.sub(r"\s*\|\s*", " / ", text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """What the fields of a question come to; `refused` are those that do not count, each with the reason."""
+
+    texts: tuple[str, ...]
+    moment: datetime | None = None
+    words: str = ""
+    default: str = ""
+    refused: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, value: str, here: str) -> _Read:
+        fields = [field for part in _SPLIT.split(value) if (field := part.strip()).strip("| ")]
+        texts: list[str] = []
+        moments: dict[str, datetime] = {}
+        defaults: dict[str, str] = {}
+        refused: list[tuple[str, str]] = []
+        for field in fields:
+            moment, words = _moment(field, here)
+            answer = _DEFAULT.fullmatch(field) if len(fields) > 1 else None
+            if moment is not None:
+                moments[words] = moment
+            elif answer:
+                defaults[answer[1].strip()] = field
+            else:
+                texts.append(field)
+                refused += [(field, f"no deadline: {_FORM}")] if words else []
+        if len(set(moments.values())) > 1:
+            refused.append((" / ".join(moments), "several deadlines: none of them counts"))
+            moments = {}
+        if len(defaults) > 1:
+            refused.append((" / ".join(defaults.values()), "several defaults: none of them counts"))
+            defaults = {}
+        words, moment = next(iter(moments.items()), ("", None))
+        return cls(tuple(texts), moment, words, next(iter(defaults), ""), tuple(refused))
+
+
+def _canonical(mark: Mark, here: str) -> tuple[Mark, tuple[tuple[str, str], ...]]:
+    """The mark as it is written, and what did not count of it, with the reason."""
+    read = _Read.of(mark.value, here)
+    if not (read.moment or read.default or read.refused):
+        return _safe(mark.value, [], Question(mark.value)), read.refused
+    text, by = " | ".join(read.texts), _deadline(read, here)
+    parts = [*([by] if by else []), *([f"default: {read.default}"] if read.default else [])]
+    moment = iso(_ASKED.sub("", by.removeprefix("by ")))
+    return _safe(text, parts, Question(text, moment, read.default)), read.refused
+
+
+def _safe(text: str, parts: Sequence[str], meant: Question) -> Mark:
+    """The mark of these parts; where it would not be read as it is meant, its text is quoted."""
+    mark = Mark(NAME, " | ".join(part for part in (text, *parts) if part))
+    if parse(mark) == meant:
+        return mark
+    return Mark(NAME, " | ".join((f"“{without_fields(text) or NO_TEXT}”", *parts)))
+
+
+def _deadline(read: _Read, here: str) -> str:
+    """The field of the deadline, moved where it leaves the person too little time; "" without one."""
+    now = moment_of(here)
+    if read.moment is None or now is None:
+        return ""
+    least = _whole_minute(now + timedelta(seconds=LEAST))
+    return f"by {_written(read.moment)}" if read.moment >= least else f"by {_written(least)} (asked: {read.words})"
+
+
+def _moment(field: str, here: str) -> tuple[datetime | None, str]:
+    """The moment that a field names and its words; None with words for an attempt, "" for a field that is none."""
+    now = moment_of(here)
+    if now is None:
+        return None, ""
+    within = _IN.fullmatch(field)
+    if within is not None:
+        return _after(within[1], now), field if within[1][0].isdigit() else ""
+    match = _BY.fullmatch(field)
+    if match is None:
+        return None, ""
+    words = _ASKED.sub("", match[2].strip())
+    try:
+        moment = _named(words, now)
+    except (ValueError, OverflowError):
+        moment = None
+    is_attempt = match[1].lower() in ("by", "deadline")
+    return moment, _ASKED.sub("", field) if moment is not None or is_attempt else ""
+
+
+def _after(duration: str, now: datetime) -> datetime | None:
+    """The moment so long after `now`; None where it is no duration, or longer than a week."""
+    try:
+        seconds = units.seconds(_ASKED.sub("", duration).rstrip(". ").removesuffix(" from now"))
+        return _whole_minute(now + timedelta(seconds=seconds))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _named(words: str, now: datetime) -> datetime | None:
+    """The moment that these words name; a time of day that has passed means tomorrow. Raises `ValueError`."""
+    if exact := iso(words):
+        return datetime.fromisoformat(exact.replace("Z", "+00:00"))
+    match = _TIME.fullmatch(words)
+    if match is None or not any((match[1], match[2], match[6])):
+        return None
+    day, hour, minute, second, half, name, zone, after = match.groups()
+    is_bare = hour is not None and minute is None and half is None
+    if is_bare or (day and after):  # `by 18` is no time
+        return None
+    here = now.astimezone(_offset(zone)) if zone else now
+    word = (day or after or "").lower()
+    date = datetime.fromisoformat(word).date() if word[:1].isdigit() else here.date()
+    moment = datetime.combine(date, _clock(hour, minute, second, half, name), here.tzinfo)
+    is_midnight = (name or "").lower() == "midnight"
+    if word == "tomorrow" or (word == "today" and is_midnight):
+        return moment + timedelta(days=1)
+    return moment + timedelta(days=1) if not word and moment <= now else moment
+
+
+def _clock(hour: str | None, minute: str | None, second: str | None, half: str | None, name: str | None) -> time:
+    """The time of day; the last minute where only a date is given. Raises `ValueError`."""
+    if name:
+        return time(12 if name.lower() == "noon" else 0)
+    if hour is None:
+        return time(23, 59)
+    number = int(hour)
+    if half:
+        if not 1 <= number <= 12:
+            raise ValueError(f"{hour} {half} is no time")
+        number = number % 12 + (12 if half[0] in "pP" else 0)
+    return time(number, int(minute or 0), int(second or 0))
+
+
+def _offset(zone: str) -> timezone:
+    if zone.upper() in ("UTC", "GMT", "Z"):
+        return UTC
+    sign = -1 if zone[0] == "-" else 1
+    return timezone(sign * timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:])))
+
+
+def moment_of(text: str) -> datetime | None:
+    """Wall time as it is given, or stands in the file; None for none."""
+    exact = iso(text)
+    return datetime.fromisoformat(exact.replace("Z", "+00:00")) if exact else None
+
+
+def _whole_minute(moment: datetime) -> datetime:
+    """The moment, up to the next whole minute."""
+    return moment if not moment.second else moment + timedelta(seconds=60 - moment.second)
+
+
+def _written(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,169 @@
+"""The routes of the person's hand: each writes one entry of theirs and tells everybody. No rule lives here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from fastapi import FastAPI
+from pydantic import BaseModel, ConfigDict, Field
+
+from dialogd import hand, person
+from dialogd.agent import Agent
+from dialogd.protocol.state import Dialog
+from dialogd.server import wire
+
+
+class Veto(BaseModel):
+    """The proposal to rule out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    proposal: str = Field(description="its number: P2", max_length=200)
+    reason: str = Field("", max_length=10_000)
+
+
+class Strike(BaseModel):
+    """The turns to withdraw."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    turn: int | str = Field(description="a turn's number, or several: 7, 9")
+    reason: str = Field("", max_length=10_000)
+
+
+class Suggest(BaseModel):
+    """A proposal of the person's own."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    text: str = Field(description="what is proposed", max_length=hand.LONGEST)
+    instead: str = Field("", description="the proposal in whose place it is meant: P1", max_length=200)
+
+
+class Ask(BaseModel):
+    """A question to one agent."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent: str = Field(description="an id or a name", max_length=200)
+    text: str = Field(max_length=1_000_000)
+
+
+class Limit(BaseModel):
+    """A limit and its new value."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(description="its name, such as max_turns", max_length=50)
+    value: int | float | str = Field(description="as in the header: 40, 10 minutes, $4")
+
+
+class Invited(BaseModel):
+    """One more agent, in parts; without name and address it gets the usual ones."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: str = Field(max_length=64)
+    name: str = Field("", max_length=200)
+    url: str = Field("", description="where its daemon listens, on the loopback", max_length=200)
+
+
+class Invite(BaseModel):
+    """Who is to take part."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent: str | Invited = Field(description="an id, C = Name, C = Name @ http://localhost:3003, or its parts")
+
+
+class Leave(BaseModel):
+    """Who is to leave."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    agent: str = Field(description="an id or a name", max_length=200)
+    reason: str = Field("", max_length=10_000)
+
+
+class Step(BaseModel):
+    """Whether the word comes back to the person after every turn."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    on: bool
+
+
+class Act(Protocol):
+    """How a command of the person is carried out and told; with `starts` it sets the dialog going."""
+
+    def __call__(self, agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> Awaitable[wire.Done]: ...
+
+
+def hand_routes(app: FastAPI, agent: Agent, act: Act) -> None:
+    """Veto, strike, suggest, ask, limit, invite, leave, step, pass."""
+    _on_what_was_said(app, agent, act)
+    _on_who_takes_part(app, agent, act)
+    log = agent.file
+
+    @app.post("/limit")
+    async def limit(wanted: Limit) -> wire.Done:
+        """Change a limit: turns, rounds, time, sizes, budget."""
+        return await act(agent, lambda: hand.limit(log, wanted.name, str(wanted.value)), starts=False)
+
+    @app.post("/step")
+    async def step(wanted: Step) -> wire.Done:
+        """Step mode: the word comes back to the person after every turn, or does so no longer."""
+        return await act(agent, lambda: hand.step(log, on=wanted.on), starts=False)
+
+    @app.post("/pass")
+    async def pass_on() -> wire.Done:
+        """Pass the person's turn on without a word: step mode's Enter."""
+        return await act(agent, lambda: person.pass_on(log))
+
+
+def _on_what_was_said(app: FastAPI, agent: Agent, act: Act) -> None:
+    log, secrets = agent.file, agent.options.secrets
+
+    @app.post("/veto")
+    async def veto(wanted: Veto) -> wire.Done:
+        """Rule a proposal out."""
+        return await act(agent, lambda: hand.veto(log, wanted.proposal, wanted.reason, secrets=secrets), starts=False)
+
+    @app.post("/strike")
+    async def strike(wanted: Strike) -> wire.Done:
+        """Withdraw turns: their marks stop counting. Of what the end rests on, it opens the dialog again."""
+        turns = str(wanted.turn)
+        return await act(agent, lambda: hand.strike(log, turns, wanted.reason, secrets=secrets), starts=False)
+
+    @app.post("/suggest")
+    async def suggest(wanted: Suggest) -> wire.Done:
+        """Put a proposal of the person's own: a turn, which interrupts."""
+        return await act(agent, lambda: hand.suggest(log, wanted.text, wanted.instead, secrets=secrets))
+
+    @app.post("/ask")
+    async def ask(wanted: Ask) -> wire.Done:
+        """Ask one agent: a turn that passes to it alone."""
+        return await act(agent, lambda: hand.ask(log, wanted.agent, wanted.text, secrets=secrets))
+
+
+def _on_who_takes_part(app: FastAPI, agent: Agent, act: Act) -> None:
+    log, secrets = agent.file, agent.options.secrets
+
+    @app.post("/invite")
+    async def invite(wanted: Invite) -> wire.Done:
+        """Have one more agent take part; its daemon is started on the command line."""
+        return await act(agent, lambda: hand.invite(log, _named(wanted.agent)), starts=False)
+
+    @app.post("/leave")
+    async def leave(wanted: Leave) -> wire.Done:
+        """Let an agent take part no longer."""
+        return await act(agent, lambda: hand.leave(log, wanted.agent, wanted.reason, secrets=secrets), starts=False)
+
+
+def _named(wanted: str | Invited) -> str:
+    """The agent as an INVITE mark names it."""
+    if isinstance(wanted, str):
+        return wanted
+    named = f"{wanted.id} = {wanted.name}" if wanted.name.strip() else wanted.id
+    return f"{named} @ {wanted.url}" if wanted.url.strip() else named

@@ -1,0 +1,226 @@
+"""Where a dialog stands, for the page: one answer with all that its head shows, in figures and in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from dialogd import __version__
+from dialogd.agent import Agent
+from dialogd.person import now
+from dialogd.protocol import lifecycle, money
+from dialogd.protocol.certificate import certify
+from dialogd.protocol.decide import time_left
+from dialogd.protocol.model import USER
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.units import dollars, in_words
+from dialogd.server import wire
+from dialogd.server.page_agents import Healths, PageAgent, cost, page_agents
+from dialogd.server.page_entries import Cast, cast, changed
+from dialogd.server.report import health, phase
+
+OUTCOMES = {
+    "CONSENSUS_REACHED": "Everyone agreed to the same text.",
+    "DEADLOCK": "No agreement is in sight.",
+    "DECIDED": "The rule of this dialog has decided.",
+    "MAX_TURNS_REACHED": "The limit of turns was reached.",
+    "MAX_TIME_REACHED": "The time was over.",
+    "BUDGET_REACHED": "The budget was reached.",
+    "MAX_SIZE_REACHED": "The file is as large as it may get.",
+    "STOPPED": "The dialog was stopped.",
+}
+
+
+class Left(BaseModel):
+    """What is left of a limit: figures for programs, `words` for people, `part` from 1 (all) down to 0."""
+
+    name: str
+    limit: float
+    left: float
+    part: float
+    words: str
+
+
+class Asked(wire.Question):
+    """What the person is asked, and what who asks is called."""
+
+    name: str
+
+
+class Ended(BaseModel):
+    """How the dialog ended, in words too, and who stands behind it."""
+
+    name: str
+    words: str
+    reason: str
+    by: str
+    entry: str
+    failed: bool
+    signers: list[str]
+
+
+class PageState(BaseModel):
+    """All that the head of the page shows."""
+
+    version: str
+    me: str
+    port: int
+    file: str
+    dialog: str
+    topic: str
+    words: str
+    problem: str
+    agents: list[PageAgent]
+    turn: int
+    turn_of: list[str]
+    total: int
+    phase: str
+    lifecycle: str | None
+    lifecycle_words: str
+    allowed: list[str]
+    limits: dict[str, Any]
+    left: list[Left]
+    usd: float | None
+    cost: str
+    tokens: int
+    question: Asked | None
+    questions: list[Asked]
+    outcome: Ended | None
+    approved: str
+    step: bool
+    paused: bool
+    signals: list[wire.Noticed]
+    warnings: list[str]
+    changed_from: int
+    changed: dict[str, str]
+
+
+def page_state(agent: Agent, port: int, healths: Healths, problem: str = "") -> PageState:
+    """The state of the dialog as last read. `problem` says why it could not be read just now."""
+    own, dialog = health(agent, port), agent.dialog
+    empty = _nothing(agent, port, problem)
+    if dialog is None:
+        return PageState(**empty)
+    state, players = dialog.state, cast(dialog)
+    agents = page_agents(agent, dialog, players, {**healths, agent.me: own.model_dump()})
+    spent = money.total(state.spent)
+    changed_from, versions = changed(dialog)
+    asked = [Asked(**one.model_dump(), name=players.name(one.asker)) for one in own.questions]
+    known: dict[str, Any] = {
+        "dialog": dialog.id,
+        "topic": dialog.header.topic or dialog.header.title,
+        "words": _words(dialog, players, agents),
+        "agents": agents,
+        "turn": state.number,
+        "turn_of": list(state.owing),
+        "total": len(dialog.entries),
+        "phase": phase(dialog, thinking=any(a.state == "thinking" for a in agents)),
+        "lifecycle": own.lifecycle,
+        "lifecycle_words": lifecycle.in_words(dialog),
+        "allowed": own.allowed,
+        "limits": wire.DialogOut.of(dialog, len(dialog.entries)).limits,
+        "left": _left(dialog),
+        "usd": spent.usd if spent.entries > spent.unknown else None,
+        "cost": cost(state, *state.spent),
+        "tokens": spent.tokens,
+        "question": asked[0] if asked else None,
+        "questions": asked,
+        "outcome": _outcome(dialog),
+        "approved": state.approved,
+        "step": state.step,
+        "paused": state.paused,
+        "signals": own.signals,
+        "warnings": own.warnings,
+        "changed_from": changed_from,
+        "changed": versions,
+    }
+    return PageState(**{**empty, **known})
+
+
+def _nothing(agent: Agent, port: int, problem: str) -> dict[str, Any]:
+    """The state while there is no dialog."""
+    file = str(agent.file.path)
+    words = f"There is no dialog at {file} yet."
+    lists: dict[str, Any] = {
+        name: [] for name in ("agents", "turn_of", "allowed", "left", "signals", "warnings", "questions")
+    }
+    nones = dict.fromkeys(("lifecycle", "usd", "question", "outcome"))
+    texts = dict.fromkeys(("dialog", "topic", "lifecycle_words", "cost", "approved"), "")
+    rest = {
+        "turn": 0,
+        "total": 0,
+        "tokens": 0,
+        "limits": {},
+        "changed_from": 0,
+        "changed": {},
+        "step": False,
+        "paused": False,
+    }
+    own = {"version": __version__, "me": agent.me, "port": port, "file": file, "problem": problem}
+    return {**own, "phase": "no_dialog", "words": problem or words, **lists, **nones, **texts, **rest}
+
+
+def _words(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
+    """Where the dialog stands, in one sentence."""
+    state = dialog.state
+    if state.outcome is not None:
+        return OUTCOMES.get(state.outcome.name, state.outcome.name)
+    busy = [agent.name for agent in agents if agent.state == "thinking"]
+    thinking = f"{' and '.join(busy)} {'is' if len(busy) == 1 else 'are'} thinking." if busy else ""
+    if state.paused:
+        return f"Paused by you. {thinking or 'Nobody goes on until you resume.'}"
+    if state.question:
+        return f"{players.name(state.asker)} asks you a question."
+    if thinking:
+        return thinking
+    owing = [players.name(who) for who in state.owing if who != USER]
+    if owing:
+        return f"Waiting for {', '.join(owing)}."
+    return "It is your turn." if state.owing else "Nobody owes a turn; say something to go on."
+
+
+def _outcome(dialog: Dialog) -> Ended | None:
+    ended = dialog.state.outcome
+    if ended is None:
+        return None
+    certificate = certify(dialog) if ended.name in ("CONSENSUS_REACHED", "DECIDED") else None
+    signers = certificate.signers if certificate else ()
+    return Ended(
+        name=ended.name,
+        words=OUTCOMES.get(ended.name, ended.name),
+        reason=ended.reason,
+        by=ended.by,
+        entry=ended.entry,
+        failed=ended.failed,
+        signers=[f"{one.name} in turn {one.turn}" if one.turn else one.name for one in signers],
+    )
+
+
+def _left(dialog: Dialog) -> list[Left]:
+    """What is left of each limit that there is."""
+    state, limits = dialog.state, dialog.state.limits
+    spent = money.total(state.spent)
+    time_over = time_left(dialog, now())
+    rows: list[tuple[str, float | None, float, str]] = [
+        ("turns", limits.max_turns, limits.max_turns - state.counted, "{left:,.0f} of {limit:,.0f} turns left"),
+        (
+            "rounds",
+            limits.max_rounds,
+            (limits.max_rounds or 0) - state.rounds,
+            "{left:,.0f} of {limit:,.0f} rounds left",
+        ),
+        ("time", limits.max_time if time_over is not None else None, time_over or 0.0, "{time} left"),
+        ("budget", limits.budget, (limits.budget or 0.0) - spent.usd, "{money} of {all} left"),
+        ("tokens", limits.tokens, (limits.tokens or 0) - spent.tokens, "{left:,.0f} of {limit:,.0f} tokens left"),
+        ("size", limits.max_size, limits.max_size - dialog.size, "{kb:,.0f} of {all_kb:,.0f} kB left"),
+    ]
+    found = []
+    for name, limit, rest, words in rows:
+        if limit is None:
+            continue
+        left = max(0.0, float(rest))
+        shown = {"left": left, "limit": limit, "time": in_words(round(left)), "money": dollars(left)}
+        text = words.format(**shown, all=dollars(limit), kb=left / 1000, all_kb=limit / 1000)
+        found.append(Left(name=name, limit=limit, left=left, part=min(1.0, left / limit), words=text))
+    return found

@@ -1,0 +1,86 @@
+// What every part of the page uses: elements, requests, sentences for screen readers. Text is put in as text.
+
+export const $ = (selector, root = document) => root.querySelector(selector);
+export const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+export function make(tag, { text = "", ...attributes } = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== false && value != null) element.setAttribute(name, value === true ? "" : String(value));
+  }
+  if (text) element.textContent = text;
+  element.append(...children);
+  return element;
+}
+
+// Sets a text only where it differs: what does not change is not laid out, or announced, again.
+export function put(element, text) {
+  const words = text == null ? "" : String(text);
+  if (element.textContent !== words) element.textContent = words;
+}
+
+export const show = (element, yes) => element.toggleAttribute("hidden", !yes);
+
+// An answer of the daemon: its JSON. Throws where there is none in time, or where it is no answer of ours.
+export async function ask(path, { body, seconds = 8 } = {}) {
+  const posts = body !== undefined;
+  const response = await fetch(path, {
+    method: posts ? "POST" : "GET",
+    headers: posts ? { "Content-Type": "application/json" } : {},
+    body: posts && body !== null ? JSON.stringify(body) : undefined,
+    signal: AbortSignal.timeout(seconds * 1000),
+    cache: "no-store",
+  });
+  const facts = await response.json();
+  return { ok: response.ok, status: response.status, facts };
+}
+
+export async function read(path, seconds) {
+  const answer = await ask(path, { seconds });
+  if (!answer.ok) throw new Error(answer.facts.detail || `status ${answer.status}`);
+  return answer.facts;
+}
+
+// What a refusal says and what to do about it, in one line.
+export const refusal = (facts) => [facts.detail, facts.fix].filter(Boolean).join(". To go on: ") || "It was refused.";
+
+// Say it to screen readers, once.
+export function say(text) {
+  const place = $("#said");
+  place.textContent = place.textContent === text ? `${text}\u00a0` : text;
+}
+
+export function clock(seconds) {
+  const whole = Math.max(0, Math.floor(seconds));
+  const two = (number) => String(number).padStart(2, "0");
+  const hours = Math.floor(whole / 3600);
+  const rest = `${two(Math.floor((whole % 3600) / 60))}:${two(whole % 60)}`;
+  return hours ? `${hours}:${rest}` : rest;
+}
+
+export function timeOfDay(date) {
+  return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+}
+
+// Calls `work` soon, once for any number of calls in between.
+export function soon(work, milliseconds) {
+  let timer = 0;
+  return () => {
+    if (timer) return;
+    timer = setTimeout(() => {
+      timer = 0;
+      work();
+    }, milliseconds);
+  };
+}
+
+export function stored(area, key, value) {
+  try {
+    if (value === undefined) return area.getItem(key) ?? "";
+    if (value) area.setItem(key, value);
+    else area.removeItem(key);
+  } catch {
+    // A browser that keeps nothing: the page works all the same.
+  }
+  return "";
+}

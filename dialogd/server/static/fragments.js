@@ -1,0 +1,94 @@
+// Pieces of HTML that the daemon makes and sanitises: fetched, put in without losing the reader's place, brought to life.
+import { $, all, make, refusal } from "./dom.js";
+
+const shown = new WeakMap();
+
+// The piece behind that path. Throws an error whose message says why there is none and what to do.
+export async function fetchPiece(path, seconds = 20) {
+  const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(seconds * 1000) });
+  const text = await response.text();
+  if (response.ok && response.headers.get("content-type")?.startsWith("text/html")) return text;
+  throw new Error(reason(text, response.status));
+}
+
+// What a refusal says; where it is none of ours, its status.
+export function reason(text, status) {
+  try {
+    return refusal(JSON.parse(text));
+  } catch {
+    return `The daemon answered with status ${status}.`;
+  }
+}
+
+// Puts the piece into the box. What was open stays open, what was scrolled stays there, and so do focus and typed words.
+// Gives whether anything changed.
+export function place(box, html) {
+  if (shown.get(box) === html) return false;
+  const kept = shown.has(box) ? placeOf(box) : null;
+  const holder = document.createElement("template");
+  holder.innerHTML = html;
+  liven(holder.content);
+  box.replaceChildren(holder.content);
+  shown.set(box, html);
+  if (kept) putBack(box, kept);
+  return true;
+}
+
+export function empty(box) {
+  box.replaceChildren();
+  shown.delete(box);
+}
+
+function placeOf(box) {
+  const active = box.contains(document.activeElement) ? document.activeElement : null;
+  const fields = all("input[id]", box).map((field) => [field.id, field.value, field.defaultValue]);
+  return {
+    open: new Map(all("details[id]", box).map((one) => [one.id, one.open])),
+    scrolled: all("[id]", box).filter((one) => one.scrollLeft || one.scrollTop).map((one) => [one.id, one.scrollLeft, one.scrollTop]),
+    typed: fields.filter(([, value, first]) => value !== first),
+    focus: active ? { name: nameOf(active), at: named(box, nameOf(active)).indexOf(active) } : null,
+  };
+}
+
+function putBack(box, { open, scrolled, typed, focus }) {
+  for (const one of all("details[id]", box)) if (open.has(one.id)) one.open = open.get(one.id);
+  for (const [id, value] of typed) {
+    const field = inside(box, id);
+    if (field) field.value = value;
+  }
+  for (const [id, left, top] of scrolled) inside(box, id)?.scrollTo(left, top);
+  if (focus) (named(box, focus.name)[focus.at] ?? named(box, focus.name)[0] ?? heading(box))?.focus({ preventScroll: true });
+}
+
+const inside = (box, id) => $(`#${CSS.escape(id)}`, box);
+const nameOf = (one) => [one.localName, one.id, one.getAttribute("href"), one.getAttribute("name"), one.id ? "" : one.textContent.slice(0, 80)].join("|");
+const named = (box, name) => all("a, button, input, select, summary, [tabindex]", box).filter((one) => nameOf(one) === name);
+
+// What takes the focus where the element that had it is gone.
+export function heading(box) {
+  const title = $("h2", box);
+  title?.setAttribute("tabindex", "-1");
+  return title;
+}
+
+// What needs the reader's own clock and clipboard.
+function liven(root) {
+  for (const time of all("time", root)) {
+    const at = new Date(time.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    time.title = time.textContent;
+    time.textContent = at.toLocaleString([], { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+  }
+  for (const code of all(".code", root)) {
+    code.append(make("button", { type: "button", class: "copy", "data-do": "copy", text: "Copy", "aria-label": "Copy this code" }));
+  }
+}
+
+// Where a form or a link leads that fetches a piece: its path with what was chosen and typed.
+export function pathOf(form, submitter) {
+  const chosen = new URLSearchParams();
+  for (const [name, value] of new FormData(form)) if (value !== "") chosen.set(name, value);
+  const path = submitter?.getAttribute("formaction") || form.dataset.get;
+  const query = chosen.toString();
+  return query ? `${path}?${query}` : path;
+}

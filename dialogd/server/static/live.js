@@ -1,0 +1,218 @@
+// What happens, as it happens: the event stream; and what to do when the daemon of this page is gone.
+import { $, make, read, soon, timeOfDay } from "./dom.js";
+import { addAsTold, catchUp, goTo, placeNow, refreshChanged, write } from "./entries.js";
+import { fillIn, unsent } from "./controls.js";
+import { notice, now, render, renderAgent, renderStopped } from "./head.js";
+
+const LOOK = 5000; // between two looks at the state, in case an event got lost
+const GRACE = 1500; // for a daemon that is started again, before the page goes on with another
+const SLOW = 10000; // for one that is there and does not answer: it may only be busy
+const WAITS = [0, 300, 400, 500, 700, 1000, 2000, 4000, 5000];
+const HIDDEN = 30000; // until a page that nobody sees lets go of its stream: browsers allow six in all
+
+let stream = null;
+let lostAt = 0;
+let tries = 0;
+let trying = 0;
+let hiddenTimer = 0;
+let end = null; // the note that stopped the dialog, as the stream told it
+
+// -- the state ---------------------------------------------------------------------------------------------------
+
+let looking = null;
+let lookAgain = false;
+
+export async function look() {
+  lookAgain = true;
+  looking ??= (async () => {
+    try {
+      while (lookAgain) {
+        lookAgain = false;
+        const facts = await read("/page/state", 8);
+        render(facts);
+        await refreshChanged(facts);
+      }
+    } finally {
+      looking = null;
+    }
+  })();
+  return looking;
+}
+
+const lookSoon = soon(() => look().catch(lost), 120);
+export const changed = lookSoon;
+
+// -- the stream --------------------------------------------------------------------------------------------------
+
+function listen() {
+  stream?.close();
+  stream = new EventSource("/events?all=true");
+  const on = (kind, work) => stream.addEventListener(kind, (event) => work(parsed(event.data)));
+  stream.addEventListener("open", () => {
+    tries = 0;
+    catchUp().catch(lost);
+    lookSoon();
+  });
+  stream.addEventListener("error", lost);
+  for (const kind of ["turn", "note", "reset", "dropped"]) {
+    on(kind, (facts) => {
+      end = facts.marks?.some((mark) => mark.startsWith("[STOPPED")) ? facts : null;
+      catchUp().catch(lost);
+      lookSoon();
+    });
+  }
+  on("text", write);
+  on("agent", (facts) => {
+    renderAgent(facts);
+    lookSoon();
+  });
+  for (const kind of ["state", "mark", "cost", "ready", "error", "appended"]) on(kind, lookSoon);
+  on("warning", (facts) => notice(facts.text));
+  on("draft", (facts) => notice(`A reply of ${facts.by} is not in the dialog (${facts.why}). It is kept as a draft, and ${facts.by} is shown it next time.`));
+  on("bye", lost);
+}
+
+function parsed(data) {
+  try {
+    return JSON.parse(data) ?? {};
+  } catch {
+    return {};
+  }
+}
+
+function rest() {
+  stream?.close();
+  stream = null;
+}
+
+// -- when it is gone ---------------------------------------------------------------------------------------------
+
+const nameOf = (who) => now()?.agents.find((agent) => agent.id === who)?.name ?? who;
+const hasStopped = () => now()?.outcome?.name === "STOPPED";
+
+// The stream has ended, or an answer did not come: see whether the daemon lives, and go on with it, or with another.
+function lost() {
+  rest();
+  if (trying) return;
+  trying = setTimeout(tryAgain, WAITS[Math.min(tries, WAITS.length - 1)]);
+}
+
+async function tryAgain() {
+  try {
+    render(await read("/page/state", 3));
+    await catchUp();
+    found();
+  } catch (error) {
+    tries += 1;
+    lostAt ||= Date.now();
+    if (end) {
+      addAsTold(end);
+      renderStopped(end.marks.join(" ").match(/^\[STOPPED: (.*)\]$/)?.[1] ?? "");
+    }
+    tellOfLoss();
+    const other = Date.now() - lostAt > (error.name === "TimeoutError" ? SLOW : GRACE) && !hasStopped() ? await another() : null;
+    if (other) goOnWith(other);
+    trying = 0;
+    lost();
+  }
+}
+
+function found() {
+  if (lostAt) banner(`${nameOf(document.body.dataset.me)}'s daemon answers again. Nothing was lost.`, "good", 8000);
+  lostAt = 0;
+  trying = 0;
+  tries += 1; // until a stream opens: a daemon that answers and refuses the stream is not asked without a pause
+  if (!stream && document.visibilityState !== "hidden") listen();
+}
+
+function tellOfLoss() {
+  const since = timeOfDay(new Date(lostAt));
+  const me = nameOf(document.body.dataset.me);
+  const others = otherDaemons().map((agent) => agent.name);
+  if (hasStopped()) {
+    banner(`The dialog was stopped and its daemons have ended. All of it stands in ${document.body.dataset.file}; this page goes on by itself when ${me}'s daemon is started again.`, "calm");
+    return;
+  }
+  const plan = others.length ? ` If it stays away, this page goes on with the daemon of ${others.join(" or ")}.` : "";
+  banner(`${me}'s daemon (${location.host}) has not answered since ${since}. Nothing is lost: the file is the truth. The page tries it again.${plan}`, "bad");
+}
+
+// The agents with daemons of their own: those that answered when they were last asked, or else all.
+function otherDaemons() {
+  const others = (now()?.agents ?? []).filter((agent) => agent.url && !agent.own);
+  const alive = others.filter((agent) => agent.alive !== false);
+  return alive.length ? alive : others;
+}
+
+// The address of a daemon of this dialog that answers. The browser shows nothing of the answer, only that there is one.
+async function another() {
+  const urls = otherDaemons().map((agent) => here(agent.url));
+  const asked = urls.filter(Boolean).map(async (url) => {
+    await fetch(`${url}/health`, { mode: "no-cors", cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(1500) });
+    return url;
+  });
+  return Promise.any(asked).catch(() => null);
+}
+
+// Under the name by which this page was called: for the browser, `localhost` and `127.0.0.1` are two sites.
+function here(url) {
+  const port = url.match(/^http:\/\/[a-z0-9.[\]:]+?:(\d{1,5})$/i)?.[1];
+  return port ? `http://${location.hostname}:${port}` : "";
+}
+
+function goOnWith(url) {
+  const words = unsent().slice(0, 50000);
+  const carried = { from: document.body.dataset.me, at: lostAt, text: words.toWellFormed?.() ?? words, place: placeNow() };
+  location.replace(`${url}/#on=${encodeURIComponent(JSON.stringify(carried))}`);
+}
+
+// What a page of another daemon handed over. Anybody may have written it: it is text for a field, and places to look.
+export function takeOver() {
+  const match = location.hash.match(/^#on=(.{1,600000})$/s);
+  if (!match) return;
+  history.replaceState(null, "", "/");
+  let carried = {};
+  try {
+    carried = JSON.parse(decodeURIComponent(match[1])) ?? {};
+  } catch {
+    return;
+  }
+  const who = /^[A-Za-z][\w-]{0,63}$/.test(carried.from) ? carried.from : "";
+  const at = Number.isFinite(carried.at) ? ` since ${timeOfDay(new Date(carried.at))}` : "";
+  if (typeof carried.text === "string") fillIn(carried.text.slice(0, 50000));
+  if (typeof carried.place === "string" && carried.place) goTo(carried.place).catch(() => {});
+  if (who) banner(`The daemon of ${nameOf(who)} has not answered${at}. This page has gone on here, with the daemon of ${nameOf(document.body.dataset.me)}. To start the other one again: dialogd start ${who}`, "calm");
+}
+
+let bannerTimer = 0;
+
+function banner(text, tone, milliseconds = 0) {
+  clearTimeout(bannerTimer);
+  const place = $("#banner");
+  place.dataset.tone = tone;
+  if (place.firstChild?.textContent !== text) place.replaceChildren(make("p", { text }), dismissal());
+  if (milliseconds) bannerTimer = setTimeout(() => place.replaceChildren(), milliseconds);
+}
+
+function dismissal() {
+  const button = make("button", { type: "button", class: "quiet", text: "Dismiss" });
+  button.addEventListener("click", () => $("#banner").replaceChildren());
+  return button;
+}
+
+// -- beginning, hiding, leaving ----------------------------------------------------------------------------------
+
+export function begin() {
+  listen();
+  look()
+    .then(takeOver)
+    .catch(lost);
+  setInterval(() => !lostAt && !trying && look().catch(lost), LOOK);
+  addEventListener("pagehide", rest);
+  addEventListener("pageshow", (event) => event.persisted && listen());
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(hiddenTimer);
+    if (document.visibilityState === "hidden") hiddenTimer = setTimeout(rest, HIDDEN);
+    else if (!stream && !lostAt) listen();
+  });
+}

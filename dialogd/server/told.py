@@ -1,0 +1,197 @@
+"""The events of the stream as models, one per kind: the schema that `GET /events/schema` answers with.
+
+docs/events.md says what they mean. Fields are added within a version, never taken away or given another meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dialogd.server.wire import Assessed, Noticed
+from dialogd.writing import State as Doing
+
+
+class Told(BaseModel):
+    """What every event has."""
+
+    model_config = ConfigDict(extra="allow")
+
+    v: Literal[1] = Field(description="version of the stream")
+    at: str = Field(description="when it was told: ISO 8601, UTC, milliseconds", examples=["2026-11-22T08:15:30.123Z"])
+
+
+class State(Told):
+    """Where the agent and the dialog stand; the first one of a stream has all of `GET /health` too."""
+
+    state: str = Field(description="thinking, interrupted, ended, or why it waits")
+    reason: str = Field(description="the same in words")
+    turn: int = Field(description="the dialog's last turn")
+    turn_of: list[str] = Field(description="who owes a turn")
+    phase: str = Field(description="one word for the dialog")
+    lifecycle: str | None = Field(description="dormant, streaming, converging, collapsed")
+    outcome: str | None = Field(description="how it ended, null before")
+    signals: list[Noticed] = Field(description="what can be noticed")
+    convergence: Assessed | None = Field(description="what words alone suggest")
+    by: str = Field(default="", description="with `interrupted`: whose call it was")
+
+
+class Agent(Told):
+    """What an agent does now."""
+
+    agent: str = Field(description="its id")
+    state: Doing
+    turn: int | None = Field(description="the turn that it works on")
+    seconds: float = Field(ge=0, description="for how long: at this turn, else in this state")
+    reason: str = Field(description="what it waits for, which tool runs, why it failed")
+
+
+class Text(Told):
+    """A piece of the turn that an agent writes."""
+
+    turn: int = Field(ge=1, description="the number that the turn will have")
+    by: str
+    text: str
+    done_chars: int = Field(ge=0, description="characters of this attempt so far, this piece included")
+    reset: bool = Field(description="forget the pieces before this one")
+
+
+class _Entry(Told):
+    id: str
+    by: str
+    name: str
+    text: str
+    marks: list[str]
+    turn: list[str] | None = Field(description="who is named by its `TURN:` line")
+
+
+class Turn(_Entry):
+    """A turn stands in the file."""
+
+    number: int = Field(ge=1)
+
+
+class Note(_Entry):
+    """A note stands in the file."""
+
+    number: Literal[0]
+
+
+class Mark(Told):
+    """A mark of the entry that was told just before."""
+
+    entry: str = Field(description="the entry's id")
+    turn: int = Field(ge=0, description="the turn that it stands in, or that its note follows")
+    by: str
+    name: str
+    ref: str = Field(description="`P1`, or empty")
+    value: str
+
+
+class Cost(Told):
+    """What an entry's frame says its agent has spent since its last one; null is unknown, and never 0."""
+
+    model_config = ConfigDict(extra="allow", serialize_by_alias=True)
+
+    agent: str
+    turn: int = Field(ge=0)
+    tokens_in: int | None = Field(alias="in")
+    tokens_out: int | None = Field(alias="out")
+    usd: float | None
+    exact: bool = Field(description="false where a part is estimated or unknown")
+    total_usd: float | None = Field(description="of all agents by now, as far as it is known")
+    total_tokens: int | None
+    ms: int | None = Field(description="how long its call took")
+
+
+class Appended(Told):
+    """This daemon has appended its agent's turn."""
+
+    number: int
+    ms: int
+    usd: float | None
+    by: str
+
+
+class Draft(Told):
+    """A reply, or a part of one, that is not in the file."""
+
+    by: str
+    why: str
+    text: str = Field(description="empty for an answer that others were to give apart from it")
+
+
+class Error(Told):
+    """The backend failed for good."""
+
+    by: str
+    type: str
+    message: str
+    fix: str
+    recoverable: bool
+
+
+class Warned(Told):
+    """Something odd."""
+
+    text: str
+
+
+class Dropped(Told):
+    """Turns that were committed are gone from the file."""
+
+    first: int
+    last: int
+    kept: str
+
+
+class Notified(Told):
+    """Somebody has notified this daemon."""
+
+    by: str
+
+
+class Telling(Told):
+    """This daemon notifies its peers."""
+
+    peers: list[str]
+
+
+class Ready(Told):
+    """The daemon has started."""
+
+    id: str
+    port: int
+    file: str
+    backend: str
+
+
+class Reset(Told):
+    """What was missed is not known any more."""
+
+
+class Bye(Told):
+    """The daemon ends."""
+
+
+KINDS: dict[str, type[Told]] = {
+    "state": State, "agent": Agent, "text": Text, "turn": Turn, "note": Note, "mark": Mark, "cost": Cost,
+    "appended": Appended, "draft": Draft, "error": Error, "warning": Warned, "dropped": Dropped, "notified": Notified,
+    "telling": Telling, "ready": Ready, "reset": Reset, "bye": Bye,
+}  # fmt: skip
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema (2020-12): each kind of event by its name under `$defs`."""
+    found: dict[str, Any] = {}
+    for kind, model in KINDS.items():
+        made = model.model_json_schema(ref_template="#/$defs/{model}")
+        found |= made.pop("$defs", {})
+        found[kind] = made
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Events of a dialogd daemon, version 1",
+        "description": "The data of each kind of event. Ignore kinds and fields that you do not know.",
+        "$defs": found,
+    }

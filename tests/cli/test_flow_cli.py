@@ -1,0 +1,123 @@
+"""`dialogd flow` and `dialogd replay`: who said what to whom, and what a dialog came to after each entry."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from dialogd.logfile import LogFile
+from dialogd.person import stop
+from dialogd.testing.room import Room, opening
+from tests.cli.command import Commands, until
+
+
+@pytest.fixture
+def held(dialogd: Commands) -> Commands:
+    """A proposal, a question that stays open, an objection with signs that steer a terminal."""
+    room = Room(opening("A", "B", more='## Setup\n\n```toml\norder = "free"\n```'))
+    for who, text in (
+        ("A", "[PROPOSAL: keep sessions in Postgres]\n[CONFIDENCE: 0.8]"),
+        ("B", "[QUESTION: how many reads?]\n[TO: A]\n[RE: P1]"),
+    ):
+        room.thinks(who)
+        room.advance(60)
+        room.answers(who, text)
+    dialogd.file.write_bytes(room.paper.data)
+    return dialogd
+
+
+def test_one_line_for_each_message_and_what_is_open(held: Commands) -> None:
+    """Local time, from → to, kind, reference, summary; questions without an answer at the end."""
+    done = held("flow")
+    assert (done.code, done.err) == (0, "")
+    first, second = (datetime(2026, 11, 21, 19, minute, tzinfo=UTC).astimezone() for minute in (1, 2))
+    assert done.out == (
+        "--:--:--    User → A       TEXT      Where should user sessions live?\n"
+        f"{first:%H:%M:%S}       A → B       PROPOSAL  P1 keep sessions in Postgres\n"
+        f"{second:%H:%M:%S}       B → A       QUESTION  P1 how many reads?  (open)\n"
+        "\nopen: 1\n  turn 3, B → A: how many reads?\n"
+    )
+
+
+def test_filters_and_facts(held: Commands) -> None:
+    """By agent, kind and turn, together too; as JSON one array of messages; a picture in Mermaid."""
+    lines = [["--agent", "Claude B"], ["--agent", "user"], ["--kind", "proposal"], ["--since", "2"], ["--since", "1"]]
+    found = held.all([["flow", "--json", *words] for words in lines] + [["flow", "--mermaid"]])
+    kinds = [[m["message_type"] for m in done.json] for done in found[:-1]]
+    assert kinds == [["PROPOSAL", "QUESTION"], ["TEXT"], ["PROPOSAL"], ["QUESTION"], ["PROPOSAL", "QUESTION"]]
+    question = found[3].json[0]
+    assert set(question) == {
+        "message_id", "message_type", "from_agent", "to_agent", "timestamp", "correlation_id", "requires_response",
+        "payload",
+    }  # fmt: skip
+    assert (question["requires_response"], question["payload"]["is_open"]) == (True, True)
+    assert question["correlation_id"].endswith(":2.1")
+    assert found[-1].out.startswith("sequenceDiagram\n    participant p1 as User\n")
+
+
+def test_what_means_nothing_is_refused(held: Commands) -> None:
+    """Exit code 2, with what there is; 3 without a dialog."""
+    lines = [["--agent", "Z"], ["--kind", "nonsense"], ["--since", "soon"], ["--mermaid", "--json"], ["gone.md"]]
+    found = held.all([["flow", *words] for words in lines])
+    assert [done.code for done in found] == [2, 2, 2, 2, 3]
+    for done, words in zip(found, ("A (Claude A)", "PROPOSAL", "2h", "--json", "dialogd new"), strict=True):
+        assert words in done.err.partition("fix:")[2]
+
+
+def test_text_cannot_steer_the_terminal(dialogd: Commands) -> None:
+    """Escape sequences and what turns the direction of writing are shown as what they are: nothing."""
+    dialogd.file.write_text(opening("A", "B", question="a\x1b]0;evil\x07b \u202e c \x9b31m"), encoding="utf-8")
+    for done in dialogd.all([["flow"], ["flow", "--mermaid"], ["replay"], ["digest"], ["flow", "--json"]]):
+        assert done.code == 0
+        assert not set(done.out) & set("\x1b\x07\x9b\u202e")
+
+
+def test_follow_shows_what_comes_until_the_end(held: Commands) -> None:
+    """What there is at once, each message once, then new ones; it leaves when the dialog ends."""
+    with held.background("flow", "--follow", "--json") as process:
+        until(lambda: held.output.count("\n") >= 3, "three messages", lambda: held.output)
+        stop(LogFile(held.file, held.log.journals), "enough")
+        until(lambda: process.poll() is not None, "the end", lambda: held.output)
+    lines = [json.loads(line) for line in held.output.split("\n") if line]
+    assert [m["message_type"] for m in lines] == ["TEXT", "PROPOSAL", "QUESTION", "STOPPED"]
+    assert process.returncode == 0
+
+
+def test_the_script_does_the_same(held: Commands, repository: Path) -> None:
+    """`scripts/view_message_flow.py` passes its arguments on."""
+    script = [sys.executable, str(repository / "scripts" / "view_message_flow.py"), "--kind", "PROPOSAL"]
+    environment = {**os.environ, **held.environment}
+    done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout) == (0, held("flow", "--kind", "PROPOSAL").out)
+
+
+def test_replay_shows_what_changed_and_what_everybody_had_to_do(held: Commands) -> None:
+    """Entry by entry; with --turn everything that held; as JSON all of it."""
+    whole, turn, facts, gone = held.all(
+        [["replay"], ["replay", "--turn", "2"], ["replay", "--json"], ["replay", "x.md"]]
+    )
+    assert "    owing: A → B\n    rounds: " not in whole.out
+    parts = whole.out.split(" (A)\n")
+    assert "    proposal P1: A: keep sessions in Postgres\n" in parts[1]
+    assert "  → B replies: it owes the turn that 2 asked for\n" in parts[1]
+    assert "proposal P1" not in whole.out.partition("(B)")[2]
+    assert "    limit max_turns: 20\n" in turn.out
+    assert [step["entry"] for step in facts.json] == ["1", "2", "3"]
+    assert facts.json[1]["changed"]["owing"] == ["A", "B"]
+    assert facts.json[2]["decisions"]["A"]["action"] == "reply"
+    assert gone.code == 3
+    assert held("replay", "--turn", "9").code == 2
+
+
+def test_replay_waits_for_enter_where_it_is_asked_to(held: Commands) -> None:
+    """After each entry; `q`, or the end of the input, ends it."""
+    assert held("replay", "--step", given="\nq\n\n").out.count("(") < held(
+        "replay", "--step", given="\n\n\n"
+    ).out.count("(")
+    assert "turn 2" not in held("replay", "--step", given="").out

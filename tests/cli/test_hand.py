@@ -1,0 +1,85 @@
+"""The person's hand on the command line, with daemons running or none."""
+
+from __future__ import annotations
+
+from dialogd.protocol.grammar import parse
+from tests.cli.command import Commands, until
+
+
+def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
+    """Each command is one line of answer, says what comes next, and stands in the file; said twice, it says so."""
+    dialogd.begin("Tabs?")
+    then = "A owes the next turn (not running: dialogd start A)"
+    steps = [
+        (["suggest", "use SQLite"], f"turn 2 is yours, and proposes P1; {then}"),
+        (["suggest", "-", "--instead-of", "P1"], f"turn 3 is yours, and proposes P2; {then}"),
+        (["veto", "P1", "too slow"], f"P1 ruled out; {then}"),
+        (["veto", "p1"], f"P1 was ruled out already; {then}"),
+        (["strike", "3", "a mistake"], f"turn 3 withdrawn; {then}"),
+        (["strike", "3"], f"withdrawn already; {then}"),
+        (["limit", "max_turns", "40"], f"max_turns is 40 from here on; {then}"),
+        (["ask", "B", "Why?"], "turn 4 is yours; B owes the next turn (not running: dialogd start B)"),
+        (["leave", "claude b", "no need"], 'B takes part no longer; the next turn is yours: dialogd say "…"'),
+        (["leave", "B"], 'B had left already; the next turn is yours: dialogd say "…"'),
+        (["step", "on"], 'step mode is on; the next turn is yours: dialogd say "…"'),
+        (["pass"], f"passed on; {then}"),
+        (["pass"], f"it was not your turn; {then}"),
+        (["step", "off"], f"step mode is off; {then}"),
+    ]
+    for words, answer in steps:
+        done = dialogd(*words, given="use\nRedis\n")
+        assert (done.code, done.out, done.err) == (0, f"{answer}\n", "")
+    invited = dialogd("invite", "C=rehearsal")
+    assert (invited.code, invited.out) == (0, f"C takes part; {then}\n")
+    assert "terminal of its own: dialogd start C --backend rehearsal --file " in invited.err
+    status = dialogd("status", "--json").json
+    assert (status["struck"], status["vetoed"], status["left"], status["step"]) == ([3], ["P1"], ["B"], False)
+    assert [agent["id"] for agent in status["agents"]] == ["A", "C"]
+    shown = dialogd("status").out
+    for words in ("turn 3 was withdrawn by the person: a mistake", "vetoed   P1: too slow", "left     B"):
+        assert words in shown
+    assert "vetoed" in dialogd("board").out
+    state = parse(dialogd.file.read_bytes()).state
+    assert (state.struck, state.vetoed, state.limits.max_turns) == ({3}, ("P1",), 40)
+
+
+def test_what_the_hand_may_not_do_is_refused(dialogd: Commands) -> None:
+    """With a fix, and nothing written; a veto of what was agreed points to a rejection."""
+    dialogd.begin("Tabs?")
+    before = dialogd.file.read_bytes()
+    lines: dict[str, int] = {
+        "veto P1": 2, "strike 9": 2, "strike x": 2, "limit turns 4": 2, "limit max_turns many": 2, "invite USER": 2,
+        "invite C=nobody": 2, "invite C --port 3001": 2, "leave Z": 2, "leave all": 2, "ask all why": 2,
+        "step maybe": 2,
+    }  # fmt: skip
+    wrong = dialogd.all([line.split() for line in lines])
+    assert {line: done.code for line, done in zip(lines, wrong, strict=True)} == lines
+    for done in wrong[:-1]:
+        assert "\n  fix: " in done.err, done.err
+    assert dialogd.file.read_bytes() == before
+    dialogd("suggest", "use SQLite")
+    dialogd("stop")
+    late = dialogd("veto", "P1")
+    assert (late.code, "dialogd reject" in late.err) == (1, True)
+    assert dialogd("step", "on").code == 1
+
+
+def test_an_invited_agent_starts_without_more_flags_and_speaks_in_its_turn(dialogd: Commands) -> None:
+    """`dialogd start C` finds its port in the file; one that left is no agent of the dialog to start."""
+    dialogd.begin("Tabs?")
+    assert dialogd("invite", "C", "--name", "Carla").code == 0
+    assert dialogd("leave", "B").code == 0
+    gone = dialogd("start", "B")
+    assert (gone.code, "no agent 'B'" in gone.err) == (2, True)
+    try:
+        for agent in "AC":
+            started = dialogd("start", agent, "--detach", "--pace", "0")
+            assert started.code == 0, started.err
+        assert dialogd("say", "Begin.", "--to", "A").code == 0
+        until(lambda: b"Carla" in dialogd.file.read_bytes().partition(b"Begin.")[2], "C to speak")
+        dialog = parse(dialogd.file.read_bytes())
+        assert {entry.by for entry in dialog.turns} <= {"USER", "A", "C"}
+        assert all(entry.name in ("User", "Claude A", "Carla", "Rehearsal A") for entry in dialog.turns)
+    finally:
+        dialogd("stop")
+        dialogd.end_daemons()

@@ -1,0 +1,128 @@
+"""`dialogd list`, `show` and `search`: earlier dialogs, by real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dialogd.state import StateDir
+from tests.cli.command import Commands
+from tests.memory.shelf import RETRIES, SESSIONS, STOPPED, Shelf, past
+from tests.plans.scenes import BY_HAND
+
+
+def filled(dialogd: Commands) -> Shelf:
+    """The archive of these commands, with three dialogs."""
+    shelf = Shelf(dialogd.folder)
+    assert shelf.state == dialogd.state == StateDir(dialogd.folder / "state")
+    for number, dialog in enumerate((SESSIONS, RETRIES, STOPPED)):
+        shelf.put(dialog, f"{number}.md")
+    return shelf
+
+
+def test_list_shows_what_goes_on_and_what_ended(dialogd: Commands) -> None:
+    """Open dialogs first, each once, newest first, with how they turned out; as lines and as JSON."""
+    assert dialogd("list").err == "no dialog yet; begin one: dialogd run TOPIC\n"
+    filled(dialogd)
+    dialogd.begin("Going on")
+    done, facts, first = dialogd.all([["list"], ["list", "--json"], ["list", "--limit", "1"]])
+    rows = facts.json
+    assert {row["topic"] for row in rows[1:]} == {"Logo colour", RETRIES.topic, SESSIONS.topic}
+    assert {row["topic"]: row["state"] for row in rows}["Going on"] == "open"
+    assert rows[0]["file"] == str(dialogd.file)
+    lines = done.out.rstrip("\n").split("\n")
+    assert len(lines) == len(rows) == 4
+    assert lines[0].startswith("open")
+    assert "CONSENSUS_REACHED" in done.out
+    assert "$0.01" in done.out
+    assert first.out == f"{lines[0]}\n"
+
+
+def test_a_dialog_that_ended_by_hand_is_archived_when_it_is_seen(dialogd: Commands) -> None:
+    """No daemon ran; `list` finds the end in the file, keeps a copy, and never another one of the same."""
+    dialogd.file.write_text(BY_HAND, encoding="utf-8")
+    for _ in range(2):
+        (row,) = dialogd("list", "--json").json
+        assert (row["state"], row["outcome"], row["file"]) == ("ended", "CONSENSUS_REACHED", str(dialogd.file))
+        assert Path(row["archive"]).read_bytes() == BY_HAND.encode()
+    assert len(list(dialogd.state.archive.iterdir())) == 1
+
+
+def test_a_file_of_somebody_elses_making_is_left_alone(dialogd: Commands) -> None:
+    """A symlink and a world-writable file are neither listed nor copied."""
+    real = dialogd.folder / "real.md"
+    real.write_text(BY_HAND, encoding="utf-8")
+    real.chmod(0o666)
+    dialogd.file.symlink_to(real)
+    for file in (dialogd.file, real):
+        done = dialogd("list", "--file", str(file))
+        assert (done.code, done.out) == (0, "")
+    assert list(dialogd.state.archive.iterdir()) == []
+
+
+def test_show_tells_one_dialog(dialogd: Commands) -> None:
+    """By id, its beginning, or a path, archived or not: what it came to, then everything that was said."""
+    shelf = filled(dialogd)
+    row = shelf.memory.dialog(SESSIONS.id)
+    other = dialogd.folder / "other.md"
+    other.write_bytes(past(9, "Elsewhere", "It is elsewhere.").file())
+    other.chmod(0o600)
+    words = [["show", SESSIONS.id], ["show", row.archive], ["show", "d00001", "--json"], ["show", str(other), "--json"]]
+    by_id, by_path, facts, elsewhere = dialogd.all(words)
+    assert by_id.out == by_path.out
+    assert by_id.out.startswith(f"{SESSIONS.topic}  ({SESSIONS.id})\nconsensus: everybody signed the same text")
+    assert "── Turn 2, Claude A" in by_id.out
+    assert [decision["text"] for decision in facts.json["decisions"]] == [SESSIONS.decision]
+    assert [entry["number"] for entry in facts.json["entries"]] == [1, 2, 3, 4]
+    assert (elsewhere.json["topic"], elsewhere.json["archive"]) == ("Elsewhere", "")
+    assert elsewhere.json["decisions"][0]["text"] == "It is elsewhere."
+    for wanted in ("d0", "nothing", "missing.md", "/nowhere/at.md"):
+        done = dialogd("show", wanted)
+        assert (done.code, done.out) == (2, "")
+        assert "fix: " in done.err
+
+
+def test_search_finds_words_and_says_when_there_are_none(dialogd: Commands) -> None:
+    """Marked in the text, as spans in JSON; by agent and time; exit code 1 for nothing."""
+    filled(dialogd)
+    lines = [
+        ["search", "turquoise", "RIVAL"],
+        ["search", "turquoise", "--json", "--agent", "B", "--since", "2026-01-01"],
+        ["search", "turquoise", "--since", "2026-03-03"],
+        ["search", 'a-b" AND *'],
+        ["search", "x", "--since", "yesterday"],
+    ]
+    plain, facts, late, syntax, wrong = dialogd.all(lines)
+    assert plain.out.startswith(f"{STOPPED.id}  turn 3 B  2026-03-02  Logo colour\n")
+    assert "*rival*" in plain.out
+    assert "*turquoise*" in plain.out
+    (hit,) = facts.json
+    assert [hit["snippet"][a:b] for a, b in hit["spans"]] == ["turquoise"]
+    assert (late.code, late.out, late.err) == (1, "", "nothing found\n")
+    assert "Traceback" not in syntax.err
+    assert (wrong.code, "is no time" in wrong.err) == (2, True)
+
+
+def test_hostile_text_does_not_reach_the_terminal(dialogd: Commands) -> None:
+    """Escape sequences from topics, bodies and outcomes come out as signs, in JSON as escapes."""
+    evil = "\u202e\u2066evil"
+    shelf = Shelf(dialogd.folder)
+    shelf.put(past(8, f"Topic {evil}", f"Harmless {evil} text.", f"Said {evil}"))
+    shelf.memory.outcome("d00008", "worked", f"why {evil}")
+    words = (["list"], ["show", "d00008"], ["search", "harmless"], ["recall", "harmless text"])
+    for done in dialogd.all([*words, *([*line, "--json"] for line in words)]):
+        assert done.code == 0
+        assert "\u202e" not in done.out
+        assert "\u2066" not in done.out
+    assert json.loads(dialogd("list", "--json").out)[0]["topic"] == f"Topic {evil}"
+
+
+def test_a_dialog_that_daemons_ended_is_archived(dialogd: Commands) -> None:
+    """`run` to its end: one copy, in the list, recalled, with where it stood."""
+    done = dialogd("run", "Where do sessions live?", "--agents", "rehearsal,rehearsal", "--pace", "0")
+    assert done.code == 0, done.err
+    (row,) = dialogd("list", "--json").json
+    assert row["outcome"] == "CONSENSUS_REACHED"
+    assert Path(row["file"]).read_bytes() == Path(row["archive"]).read_bytes()
+    assert [d["dialog"] for d in dialogd("recall", "sessions", "--json").json] == [row["id"]]
+    assert [*dialogd.state.archive.iterdir()] == [Path(row["archive"])]

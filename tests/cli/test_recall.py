@@ -1,0 +1,86 @@
+"""`dialogd recall`, `outcome`, `memory` and `--recall`, by real processes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from dialogd.protocol.grammar import parse
+from tests.cli.command import Commands
+from tests.cli.test_history import filled
+from tests.memory.shelf import RETRIES, SESSIONS
+from tests.memory.test_semantic import model, sha
+
+__all__ = ["model"]  # the fixture
+
+
+def test_recall_answers_with_the_decision_and_how_it_turned_out(dialogd: Commands) -> None:
+    """Where, who, how, the text, later; exit code 1 and an honest word for nothing."""
+    filled(dialogd)
+    told = dialogd("outcome", "d00001", "Failed", "40,000 rows a day", "--json")
+    assert told.json["verdict"]["outcome"] == "failed"
+    found, facts, nothing = dialogd.all(
+        [
+            ["recall", "what did we decide about user sessions?"],
+            ["recall", "sessions", "--json"],
+            ["recall", "football"],
+        ]
+    )
+    assert found.out.startswith(f"2026-03-02, dialog {SESSIONS.id} “{SESSIONS.topic}”, P1, turns 3, 4\n")
+    for words in (
+        "approved, everybody signed the same text (B in turn 3, A in turn 4)",
+        "later: it failed, “40,000 rows a day”",
+        f"    {SESSIONS.decision}\n",
+    ):
+        assert words in found.out
+    assert facts.json[0]["behind"] == [
+        {"agent": "B", "turn": 3, "reservation": ""},
+        {"agent": "A", "turn": 4, "reservation": ""},
+    ]
+    assert (nothing.code, nothing.out) == (1, "")
+    assert nothing.err == "nothing found: no earlier dialog decided anything about that\n"
+    assert "failed" in dialogd("list").out
+    for words in (["d00001", "maybe", "x"], ["d00001", "worked", " "], ["zzz", "worked", "x"]):
+        assert dialogd("outcome", *words).code == 2
+
+
+def test_new_puts_what_was_recalled_before_the_agents(dialogd: Commands) -> None:
+    """As a quote in the first turn: by topic, or by a question beside one; or it is said that there is nothing."""
+    filled(dialogd)
+    lines = [
+        ["new", "User sessions, once more", "--recall", "--file", "a.md"],
+        ["new", "Something else", "--recall", "retry policy of payments", "--file", "b.md"],
+        ["new", "--recall", "User sessions", "--file", "c.md"],
+        ["new", "--recall=retry policy", "User sessions", "--file", "d.md"],
+        ["new", "Football", "--recall", "--file", "e.md"],
+    ]
+    wanted = [SESSIONS, RETRIES, SESSIONS, RETRIES, None]
+    for line, done, past in zip(lines, dialogd.all(lines), wanted, strict=True):
+        assert done.code == 0, done.err
+        dialog = parse((dialogd.folder / line[-1]).read_bytes())
+        (entry,) = dialog.entries
+        assert (entry.marks, dialog.state.owing) == ((), ("A",))
+        if past is None:
+            assert "nothing was recalled" in done.err
+            assert "Recalled" not in entry.body
+        else:
+            assert f"recalled: {past.id}" in done.err
+            assert f"> > {past.decision}" in entry.body
+
+
+def test_memory_tells_and_rebuilds_and_learns_to_compare(dialogd: Commands, model: Path) -> None:
+    """Status before and after; a model by path, checked by its hash; no network is asked for anything."""
+    shelf = filled(dialogd)
+    before = dialogd("memory", "status", "--json").json
+    assert (before["copies"], before["dialogs"], before["decisions"], before["semantic"]) == (3, 3, 2, False)
+    shelf.index.write_bytes(b"nonsense")
+    assert dialogd("memory", "rebuild").out == "3 copies read\n"
+    assert "by meaning: off" in dialogd("memory", "status").out
+    refused = dialogd("memory", "enable-semantic", "--from", str(model))
+    assert (refused.code, "these are other weights" in refused.err) == (2, True)
+    enabled = dialogd("memory", "enable-semantic", "--from", str(model), "--sha256", sha(model))
+    assert enabled.code == 0, enabled.err
+    assert "2 of 2 texts can be compared by meaning" in enabled.out
+    assert json.loads(dialogd("memory", "status", "--json").out)["vectors"] == 2
+    missing = dialogd("memory", "enable-semantic", "--from", "nowhere")
+    assert (missing.code, "does not exist" in missing.err) == (2, True)

@@ -1,0 +1,251 @@
+"""Every export, read by another program and compared with the dialog: nothing lost, nothing executed."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jsonschema_rs
+import pytest
+from markdown_it import MarkdownIt
+
+from dialogd.errors import BadInput
+from dialogd.export import FORMATS, attachments_of, export, formats
+from dialogd.export.content import draw_up
+from dialogd.export.fonts import in_words, missing
+from dialogd.export.pdf import by_typst
+from dialogd.export.shown import tokens_of
+from dialogd.protocol.state import Dialog
+from dialogd.server.wire import DialogOut
+from dialogd.testing.room import Room, opening
+from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
+
+GOLDEN = Path(__file__).with_name("golden")
+SCHEMA = Path(formats.__file__).with_name("schema.json")
+
+
+class Page(HTMLParser):
+    """A page as a browser's parser reads it: texts by the id they stand below, tags, and every attribute."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.place, self.texts = "", {"": ""}
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.hrefs: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.tags.append(tag)
+        self.attributes += given.items()
+        if "id" in given:
+            self.place = given["id"]
+            self.texts[self.place] = ""
+        if tag == "a":
+            self.hrefs.append(f" {given.get('href', '')} {given.get('title', '')}")
+        if tag == "code":
+            self.texts[self.place] += given.get("class", "").removeprefix("language-")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "a":
+            self.texts[self.place] += self.hrefs.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.texts[self.place] += data
+
+
+@pytest.fixture(scope="module")
+def dialog() -> Dialog:
+    """Agents that do their worst."""
+    return hostile()
+
+
+def test_markdown_has_the_headings_of_the_document_and_every_text(dialog: Dialog) -> None:
+    """A parser finds exactly the document's own headings; below each stands its turn, letter by letter."""
+    made = export(dialog, "md").decode()
+    lines, tokens = made.split("\n"), MarkdownIt("commonmark").parse(made)
+    heads = [(t.map[0], tokens[i + 1].content) for i, t in enumerate(tokens) if t.type == "heading_open" and t.map]
+    own = [(at, head) for at, head in heads if lines[at].startswith("#")]
+    assert own == heads
+    titles = [part.title for part in draw_up(dialog, {}).parts]
+    assert [head for _, head in own if head.startswith("Turn")] == titles
+    ends = [at for at, _ in own[1:]] + [len(lines)]
+    told = {head: "\n".join(lines[at:end]) for (at, head), end in zip(own, ends, strict=True)}
+    for entry, title in zip(dialog.entries, titles, strict=True):
+        said = "\n".join([entry.body, *map(str, entry.marks)])
+        assert lost(letters(said), letters(told[title])) == "", title
+
+
+def test_markdown_holds_no_tag_and_no_link_that_runs(dialog: Dialog) -> None:
+    """With raw HTML allowed, as the laxest renderers do, nothing but text comes out; no definition of a link either."""
+    known: dict[str, object] = {}
+    lax = MarkdownIt("commonmark", {"html": True})
+    lax.validateLink = lambda url: True  # type: ignore[method-assign]
+    tokens = lax.parse(export(dialog, "md").decode(), known)
+    every = [child for token in tokens for child in (token, *(token.children or ()))]
+    assert {t.type for t in every} & {"html_block", "html_inline", "image"} == set()
+    links = [str(t.attrs["href"]) for t in every if t.type == "link_open"]
+    assert links
+    assert all(link.startswith("https://") for link in links)
+    assert known.get("references", {}) == {}
+
+
+def test_html_has_every_text_and_nothing_that_runs_or_loads(dialog: Dialog) -> None:
+    """An HTML parser finds each turn's letters in its article; no script, no handler, no style, no address to load."""
+    page = Page(export(dialog, "html").decode())
+    assert not {"script", "iframe", "object", "embed", "img", "link", "form", "base", "video"} & set(page.tags)
+    names = {name for name, _ in page.attributes}
+    assert not {name for name in names if name.startswith("on")} | names & {"style", "src", "srcset", "action", "ping"}
+    links = [value for name, value in page.attributes if name == "href"]
+    assert all(link.startswith(("#", "https://")) for link in links)
+    assert {f"#{anchor}" for anchor in page.texts if anchor} >= {link for link in links if link.startswith("#")}
+    for entry in dialog.entries:
+        said = "\n".join([entry.body, *map(str, entry.marks)])
+        assert lost(letters(said), letters(page.texts[f"t{entry.number}"])) == "", entry.id
+
+
+def test_json_is_what_its_schema_says_and_what_a_daemon_answers(dialog: Dialog) -> None:
+    """It validates, also of an ended dialog; entries are those of `GET /dialog`, exactly."""
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
+    for one in (dialog, peaceful().dialog):
+        facts = json.loads(export(one, "json", attachments={"a.md": "text"}))
+        jsonschema_rs.validate(schema, facts)
+        served = DialogOut.of(one, 0).model_dump()
+        for mine, theirs in zip(facts["entries"], served["entries"], strict=True):
+            same = ("id", "number", "by", "name", "text", "turn", "condition")
+            assert {key: mine[key] for key in same} == {key: theirs[key] for key in same}
+            assert [mark["line"] for mark in mine["marks"]] == theirs["marks"]
+        assert (facts["dialog"], facts["topic"]) == (served["dialog"], served["topic"])
+        assert facts["state"]["turn_of"] == served["turn_of"]
+    with pytest.raises(jsonschema_rs.ValidationError):
+        jsonschema_rs.validate(schema, {**facts, "entries": [{"id": "1"}]})
+
+
+def printed(made: bytes, folder: Path) -> str:
+    """The text of a PDF, as a reader's program finds it."""
+    if shutil.which("pdftotext") is None:
+        pytest.skip("pdftotext (poppler) is not installed")
+    file = folder / "made.pdf"
+    file.write_bytes(made)
+    done = subprocess.run(["pdftotext", "-raw", str(file), "-"], capture_output=True, timeout=50, check=True)
+    return done.stdout.decode().replace("\u200b", "").replace("\f", "\n")
+
+
+def test_pdf_has_every_word_of_every_turn_in_order(dialog: Dialog, tmp_path: Path) -> None:
+    """A PDF reader finds them below the turn's heading; nothing was evaluated, no file was read."""
+    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
+    text = printed(export(dialog, "pdf"), tmp_path)
+    assert "root:" not in text
+    *_, body = text.partition("by hand")
+    for entry in dialog.entries:
+        said = "\n".join([entry.body, *map(str, entry.marks)])
+        assert lost(letters(said), letters(body)) == "", entry.id
+    heads = re.findall(r"^Turn (\d+) — ", body, re.M)
+    assert [number for number in heads if number != "99"] == [str(entry.number) for entry in dialog.entries[1:]]
+    assert re.search(r"^1 / \d+$", text, re.M)
+
+
+def test_characters_without_a_font_are_named(tmp_path: Path) -> None:
+    """Where no font has a character the first page says which; with a font that has it, nothing is said."""
+    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
+    lone = "\U0001e922"  # ADLAM SMALL LETTER ALIF: hardly a machine has a font for it
+    assert missing(f"plain Ελλ {lone}\u0301", []) == lone
+    assert in_words(lone * 2) == "2 of ADLAM (U+1E922 …)"
+    room = Room(opening("A", "B"), A=[f"Some {lone}"])
+    room.step("A")
+    assert "ADLAM (U+1E922)" in printed(by_typst(draw_up(room.dialog, {})), tmp_path)
+
+
+HIDING: Mapping[str, bool] = {
+    "plain *text* with `code` and [a](https://b.example)": False,
+    "1. one\n2. two &amp; three": False,
+    "| a | b |\n|---|---|\n| 1 | 2 |": False,
+    HOSTILE["table"]: True,
+    HOSTILE["quotes"]: True,
+    HOSTILE["lists"]: True,
+    '[x]: https://a.example "nobody sees this"': True,
+    "x" * 200_001: True,
+}
+
+
+def test_text_that_markdown_would_hide_is_found() -> None:
+    """Definitions of links, cells beyond the last column, what is nested too deeply: shown as it stands."""
+    assert {text: tokens_of(text) is None for text in HIDING} == HIDING
+
+
+def test_attachments_stand_in_the_document_and_links_lead_there(tmp_path: Path) -> None:
+    """A turn that was cut: its whole text is in every format, and no link leads out of the document."""
+    room = Room(opening("A", "B", keys=["Max Message: 200"]), A=["Long. " * 100 + "THE VERY END"])
+    room.step("A")
+    (name,) = room.attachments
+    folder = tmp_path / "dialog.md.d"
+    folder.mkdir()
+    (folder / name).write_text(room.attachments[name], encoding="utf-8")
+    (folder / "planted.md").symlink_to("/etc/passwd")
+    found = attachments_of(tmp_path / "dialog.md")
+    assert found == room.attachments
+    for to in ("md", "html", "json"):
+        made = export(room.dialog, to, attachments=found).decode()
+        assert "THE VERY END" in made
+        assert to == "json" or (f"attachment-{name[:-3]}" in made and f".d/{name}" not in made)
+
+
+@pytest.mark.parametrize("to", ["md", "html"])
+def test_a_dialog_gives_the_golden_document(to: str) -> None:
+    """Byte by byte; `python -m tests.export.golden` writes them anew."""
+    assert export(peaceful().dialog, to).decode() == (GOLDEN / f"dialog.{to}").read_text(encoding="utf-8")
+
+
+ALONE = """
+import sys
+sys.modules["typst"] = None  # as where it is not installed
+from dialogd.errors import NotInstalled
+from dialogd.export import export
+from tests.export.dialogs import peaceful
+try:
+    export(peaceful().dialog, "pdf")
+except NotInstalled as error:
+    print(error, error.fix, error.http_status)
+"""
+
+
+def test_a_machine_that_makes_no_pdf_says_what_to_do(repository: Path) -> None:
+    """Without Typst and without a browser: install the one, or print the HTML."""
+    environment = {"PATH": "", "PYTHONPATH": str(repository)}
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=50, check=True
+    )
+    assert "neither Typst nor Chromium" in done.stdout
+    assert "dialogd[pdf]" in done.stdout
+    assert done.stdout.endswith(" 501\n")
+
+
+def test_another_format_is_refused() -> None:
+    """With the names of those that there are."""
+    with pytest.raises(BadInput) as refused:
+        export(peaceful().dialog, "docx")
+    assert all(name in refused.value.fix for name in FORMATS)
+
+
+def test_withdrawn_turns_and_vetoed_proposals_say_so() -> None:
+    """What the person struck is shown, as withdrawn, with the marks it had; a vetoed proposal is called vetoed."""
+    room = Room(opening("A", "B"), A=["One.\n\n[PROPOSAL: first]", "Two.\n\n[PROPOSAL: second]"], B=["No."])
+    for who in "ABA":
+        room.step(who)
+    room.types("\n## Note — User\n\n[VETO: P2]\n")
+    room.types("\n## Note — User\n\n[STRIKE: 2]\n")
+    made = export(room.dialog, "md").decode()
+    assert "**withdrawn by the person: its marks do not count**" in made
+    assert "[PROPOSAL P1: first]" in made
+    assert "vetoed" in made.partition("## The dialog")[0]
+    facts = json.loads(export(room.dialog, "json"))
+    assert [entry["id"] for entry in facts["entries"] if entry["struck"]] == ["2"]
+    assert facts["state"]["vetoed"] == ["P2"]
+    assert {m["payload"]["reference"] for m in facts["messages"] if m["payload"]["is_withdrawn"]} >= {"P1", "P2"}

@@ -1,0 +1,75 @@
+"""The HTML and the PDF of a browser: opened in a real Chromium."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dialogd.errors import DialogdError
+from dialogd.export import export
+from dialogd.export.content import draw_up
+from dialogd.export.pdf import BROWSERS, by_browser
+from tests.export.dialogs import hostile, letters, lost
+from tests.export.test_export import printed
+
+pytestmark = pytest.mark.slow
+QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> str:
+    """The Chromium of this machine."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip("no Chromium is installed")
+    return found
+
+
+def test_the_page_runs_nothing_asks_for_nothing_and_shows_everything(browser: str, tmp_path: Path) -> None:
+    """Agents that do their worst: no dialog, no request, no report of the policy, no error; all turns to be read."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    dialog = hostile()
+    file = tmp_path / "page.html"
+    file.write_bytes(export(dialog, "html"))
+    events: list[str] = []
+    with sync_api.sync_playwright() as play:
+        chromium = play.chromium.launch(executable_path=browser, args=QUIET)
+        page = chromium.new_page()
+        page.on("dialog", lambda one: (events.append("dialog"), one.dismiss()))
+        page.on("request", lambda one: None if one.url == file.as_uri() else events.append(one.url))
+        page.on("console", lambda one: events.append(one.text))
+        page.on("pageerror", lambda one: events.append(str(one)))
+        page.goto(file.as_uri())
+        assert page.locator("article").count() == len(dialog.entries)
+        assert page.locator("script, img, iframe, [onerror]").count() == 0
+        size = page.locator("header h1").evaluate("e => getComputedStyle(e).lineHeight")
+        assert size != "normal", "its own style is not refused by its own policy"
+        page.set_viewport_size({"width": 390, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        for link in page.locator("nav a").all():
+            assert page.locator(f"[id='{(link.get_attribute('href') or '')[1:]}']").count() == 1
+        chromium.close()
+    assert events == []
+
+
+def test_a_browser_prints_every_word(browser: str, tmp_path: Path) -> None:
+    """Where Typst is not installed a browser makes the PDF, out of the page: all is there, and it reads no file."""
+    dialog = hostile()
+    text = printed(by_browser(draw_up(dialog, {}), browser), tmp_path)
+    *_, body = text.partition("by hand")
+    for entry in dialog.entries:
+        said = "\n".join([entry.body, *map(str, entry.marks)])
+        said = said.replace("python title", "").replace("md\n", "\n").replace('"named"', "")  # attributes on paper
+        assert lost(letters(said), letters(body)) == "", entry.id
+
+
+def test_a_browser_that_hangs_is_killed(tmp_path: Path) -> None:
+    """After the time it is given; the error says what to do instead."""
+    hanging = tmp_path / "chromium"
+    hanging.write_text("#!/bin/sh\nsleep 60 & wait\n", encoding="utf-8")
+    hanging.chmod(0o700)
+    with pytest.raises(DialogdError) as refused:
+        by_browser(draw_up(hostile(), {}), str(hanging), patience=0.2)
+    assert "dialogd[pdf]" in refused.value.fix

@@ -1,0 +1,191 @@
+"""The index: whatever becomes of it, the archive's files say the same."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dialogd.errors import StorageError
+from dialogd.memory import Memory
+from dialogd.testing.room import Room, opening
+from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
+
+ALL = (SESSIONS, RETRIES, LICENSE, STOPPED)
+
+
+def stages() -> list[bytes]:
+    """A dialog that ended three times: in consensus, by a stop after it was opened again, in another consensus."""
+    again = "## Consensus Summary\n\nSessions live in Redis.\n\n[CONSENSUS_REACHED]"
+    first = "## Consensus Summary\n\nSessions live in files.\n\n[CONSENSUS_REACHED]"
+    room = Room(opening("A", "B", keys=["Topic: sessions"]), A=[first, again], B=["[AGREE: P1]", "[AGREE: P2]"])
+    found = []
+    room.run()
+    found.append(room.paper.data)
+    room.say("Files are slow. Again, please.", to="A")
+    room.stop("lunch")
+    found.append(room.paper.data)
+    room.say("Go on.", to="A")
+    room.run()
+    return [*found, room.paper.data]
+
+
+STAGES = stages()
+MANY = (*(dialog.file() for dialog in ALL), *STAGES, b"no dialog at all\n")
+
+
+@settings(max_examples=12)
+@given(st.lists(st.sampled_from(range(len(MANY))), min_size=1, max_size=9), st.data())
+def test_an_index_that_grew_is_the_one_that_is_made_anew(order: list[int], data: st.DataObject) -> None:
+    """Copies may come in any order, one by one or several at once, twice, and go again."""
+    with tempfile.TemporaryDirectory() as folder:
+        shelf = Shelf(Path(folder))
+        for number in order:
+            target = shelf.state.archive / f"copy-{number}.md"
+            if not target.exists():
+                target.write_bytes(MANY[number])
+                os.utime(target, (1_700_000_000, 1_700_000_000 + number))
+                target.chmod(0o600)
+            if data.draw(st.booleans()):
+                shelf.memory.add(target)
+            if data.draw(st.integers(0, 4)) == 0:
+                target.unlink()
+                assert shelf.memory.search("nothing") == []
+        shelf.memory.dialogs(None)
+        grown = shelf.dump()
+        shelf.memory.rebuild()
+        assert shelf.dump() == grown
+        dialogs = {row.id for row in shelf.memory.dialogs(None)}
+        assert len(dialogs) == len(shelf.memory.dialogs(None))
+
+
+def garbage(index: Path) -> None:
+    index.write_bytes(b"this was a database once\n" * 400)
+
+
+def cut(index: Path) -> None:
+    os.truncate(index, index.stat().st_size // 2)
+
+
+def torn_words(index: Path) -> None:
+    with sqlite3.connect(index) as connection:
+        connection.execute("DELETE FROM entry_fts_data WHERE id > 10")
+        connection.execute("DELETE FROM decision_fts_data WHERE id > 10")
+    connection.close()
+
+
+def older(index: Path) -> None:
+    with sqlite3.connect(index) as connection:
+        connection.execute("PRAGMA user_version = 0")
+        connection.execute("DROP TABLE decision")
+    connection.close()
+
+
+def foreign(index: Path) -> None:
+    with sqlite3.connect(index) as connection:
+        connection.execute("DROP TABLE entry")
+    connection.close()
+
+
+def gone(index: Path) -> None:
+    index.unlink()
+
+
+def a_folder(index: Path) -> None:
+    index.unlink()
+    index.mkdir()
+
+
+def empty(index: Path) -> None:
+    index.write_bytes(b"")
+
+
+@pytest.mark.parametrize("spoil", [garbage, cut, torn_words, older, foreign, gone, a_folder, empty])
+def test_a_spoilt_index_is_made_again_or_gone_around(shelf: Shelf, spoil: Callable[[Path], None]) -> None:
+    """Damage costs time and nothing else: the answers are the same, and what comes afterwards is found, too."""
+    for dialog in ALL:
+        shelf.put(dialog)
+    memory = shelf.memory
+    before = memory.dialogs(None), memory.recall("user sessions"), memory.search("rival")
+    assert all(before)
+    for end in ("-wal", "-shm"):
+        shelf.index.with_name(shelf.index.name + end).unlink(missing_ok=True)
+    spoil(shelf.index)
+    assert (memory.dialogs(None), memory.recall("user sessions"), memory.search("rival")) == before
+    memory.add(shelf.put(past(9, "Coffee or tea", "Tea, and a kettle for each floor.")))
+    assert memory.recall("kettle")[0].dialog == "d00009"
+    if spoil is a_folder:
+        with pytest.raises(StorageError, match="cannot be made"):
+            memory.rebuild()
+    else:
+        assert memory.rebuild() == 5
+
+
+def test_a_locked_index_is_gone_around(shelf: Shelf) -> None:
+    """While somebody else writes, what is new is found all the same, and adding to it is put off, not an error."""
+    shelf.put(SESSIONS)
+    hasty = Memory(shelf.state.root, patience=0.05)
+    assert hasty.recall("sessions")
+    other = sqlite3.connect(shelf.index, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    copy = shelf.put(RETRIES)
+    hasty.add(copy)
+    assert hasty.recall("retry policy")[0].dialog == RETRIES.id
+    other.execute("ROLLBACK")
+    assert other.execute("SELECT count(*) FROM dialog").fetchone()[0] == 1
+    hasty.add(copy)
+    assert other.execute("SELECT count(*) FROM dialog").fetchone()[0] == 2
+    other.close()
+
+
+def test_two_processes_that_index_at_once_lose_nothing(shelf: Shelf) -> None:
+    """Both begin without an index, over the same archive: afterwards it is whole."""
+    for number in range(30):
+        shelf.put(past(number, f"Matter {number}", f"Matter {number} is decided."), f"{number}.md")
+    program = "import sys; from pathlib import Path; from dialogd.memory import Memory; m = Memory(Path(sys.argv[1]));"
+    program += " print(len(m.dialogs(None)), len(m.recall('matter 7')))"
+    words = [sys.executable, "-c", program, str(shelf.state.root)]
+    running = [subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    ends = [process.communicate(timeout=50) for process in running]
+    assert [(out, err) for out, err in ends] == [("30 1\n", "")] * 2
+    grown = shelf.dump()
+    shelf.memory.rebuild()
+    assert shelf.dump() == grown
+    assert len(grown["dialog"]) == 30
+
+
+def test_everything_is_private(shelf: Shelf) -> None:
+    """Without any umask: the index, what lies beside it while it is open, and outcomes are nobody else's."""
+    before = os.umask(0)
+    try:
+        shelf.put(SESSIONS)
+        shelf.memory.outcome(SESSIONS.id, "worked", "it did")
+        with sqlite3.connect(shelf.index) as connection:
+            connection.execute("SELECT * FROM dialog").fetchall()
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in shelf.state.memory.iterdir()}
+        connection.close()
+    finally:
+        os.umask(before)
+    assert {"index.sqlite", "index.sqlite-wal", "outcomes.jsonl", "origins.jsonl"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+
+
+def test_without_fts5_words_are_found_all_the_same(shelf: Shelf) -> None:
+    """LIKE instead: no ranking by frequency, but the right decision, and nothing in the words is syntax."""
+    for dialog in ALL:
+        shelf.put(dialog)
+    plain = Memory(shelf.state.root, fts=False)
+    assert plain.status()["fts5"] is False
+    assert plain.recall("where do user sessions live?")[0].dialog == SESSIONS.id
+    hit = plain.search("turquoise rival")[0]
+    assert (hit.dialog, [hit.snippet[a:b] for a, b in hit.spans]) == (STOPPED.id, ["rival", "turquoise"])
+    assert plain.search("100%_") == plain.search("\\") == []

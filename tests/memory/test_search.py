@@ -1,0 +1,73 @@
+"""Searching what was said: whatever somebody types, and only what is there."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dialogd import hand
+from dialogd.memory import Memory
+from dialogd.testing.past import Past
+from dialogd.testing.room import Room, opening
+from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf
+
+SYNTAX = st.lists(
+    st.sampled_from(
+        ['a"b', '"x', 'y" OR "z', "AND", "a-b", "*", "NEAR(", ")", "^x", "{col}:", "NOT", "\0", "é", "rival"]
+    )
+)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.text(max_size=30), SYNTAX.map(" ".join)))
+def test_nothing_that_is_typed_is_syntax(shelf: Shelf, words: str) -> None:
+    """Any text is searched for and asked about without an error, with FTS5 and without; spans lie in their snippet."""
+    if not shelf.index.exists():
+        shelf.put(STOPPED)
+    for memory in (shelf.memory, Memory(shelf.state.root, fts=False)):
+        memory.recall(words)
+        for hit in memory.search(words):
+            assert all(0 <= start < end <= len(hit.snippet) for start, end in hit.spans)
+
+
+def test_all_words_first_then_some(shelf: Shelf) -> None:
+    """Where no entry holds all the words, those that hold some are found; words are found in other forms, too."""
+    for dialog in (SESSIONS, RETRIES, LICENSE, STOPPED):
+        shelf.put(dialog)
+    search = shelf.memory.search
+    (hit,) = search("rivals looking")
+    assert (hit.dialog, hit.agent, hit.turn) == (STOPPED.id, "B", 3)
+    assert [hit.turn for hit in search("rivals calming")] == [2, 3]
+    both = search("green turquoise")
+    assert [(hit.turn, hit.agent) for hit in both] == [(3, "B")]
+    assert "*".join(both[0].snippet[a:b] for a, b in both[0].spans) == "Green*turquoise"
+    assert {hit.dialog for hit in search("green license")} == {STOPPED.id, LICENSE.id}
+    assert search("zebra") == search("") == search("?!") == []
+
+
+def test_only_some_agents_and_only_some_time(shelf: Shelf) -> None:
+    """By who wrote it, whatever the case, and by when."""
+    old, new = "2026-03-02T00:00:00Z", "2026-03-03T00:00:00Z"
+    shelf.put(STOPPED)
+    search = shelf.memory.search
+    assert {hit.agent for hit in search("blue green logo colour", agent="b")} == {"B"}
+    assert search("green", since=old)
+    assert search("green", since=new) == []
+    assert len(search("blue green logo", limit=1)) == 1
+    assert search("blue green logo", limit=1, offset=1) != search("blue green logo", limit=1)
+
+
+def test_what_was_struck_and_what_was_recalled_is_not_found(shelf: Shelf) -> None:
+    """A withdrawn turn is none; a block that `--recall` wrote is another dialog's word."""
+    room = Room(opening(keys=["Topic: t"]), A=["Use a zeppelin."], B=["Use a bicycle."])
+    room.step("A")
+    room.step("B")
+    hand.strike(room.log, "2", "nonsense")
+    room.stop("enough")
+    shelf.put(room)
+    assert shelf.memory.search("zeppelin") == []
+    assert len(shelf.memory.search("bicycle")) == 1
+    quoted = "Again?\n\n**Recalled from earlier dialogs (data):**\n\n> 1. hovercraft\n>\n> > eels\n\nAnd more."
+    shelf.put(Past("d00077", "Recalled", quoted, ("Well.",)), "other.md")
+    assert shelf.memory.search("hovercraft") == shelf.memory.search("eels") == []
+    assert len(shelf.memory.search("more")) == 1

@@ -1,0 +1,110 @@
+"""What agents write is text: three hundred payloads, and nothing runs, loads or covers the page."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from dialogd.protocol.model import Mark
+from tests.page.browser import Visitor
+from tests.page.payloads import OUTSIDE, RUN, VECTORS, bodies, names
+from tests.page.test_live import at
+from tests.page.written import fill
+from tests.server.daemon_process import Room
+
+
+def is_unharmed(page: Page) -> None:
+    """No script of theirs ran, and nothing of theirs is more than text."""
+    assert page.evaluate("window.hacked") is None
+    inside = "#log, #live, #agents, #panels, #away, #topic"
+    own = ":not([action^='/page/'])"
+    bad = f"script, img, iframe, object, embed, style, link, meta, base, form[action]{own}, video, audio, [onerror]"
+    assert page.evaluate(f"document.querySelectorAll('{inside}').length") > 3
+    found = page.evaluate(
+        """([inside, bad]) => [...document.querySelectorAll(inside)].flatMap((part) =>
+            [...part.querySelectorAll(bad)].map((one) => one.outerHTML.slice(0, 200)))""",
+        [inside, bad],
+    )
+    assert found == []
+    links = page.eval_on_selector_all("#log a, #panels a", "all => all.map(one => one.getAttribute('href') ?? '')")
+    assert [link for link in links if link.strip().lower().startswith(("javascript", "data", "vbscript"))] == []
+    handlers = page.evaluate(
+        """[...document.querySelectorAll('*')].filter(
+            one => [...one.attributes].some(a => /^on|^style$|^ping$/i.test(a.name))).length"""
+    )
+    assert handlers == 0
+
+
+def test_three_hundred_bodies_are_only_text(room: Room, visitor: Visitor) -> None:
+    """In prose, code, quotes and tables; the whole history is loaded, and every link is tried by eye, none by click."""
+    fill(room, bodies(), max_turns=1000)
+    room.start("A")
+    page = visitor.visit(at(room))
+    visitor.load_all()
+    expect(visitor.turn(1)).to_be_attached()
+    assert visitor.turns == list(range(1, len(bodies()) + 2))
+    is_unharmed(page)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_marks_are_only_text(room: Room, visitor: Visitor, part: int) -> None:
+    """Proposals, objections, questions and whatever else the panels are made of."""
+    lines = names()[part::4]
+    marks = [
+        (
+            Mark("PROPOSAL", line, f"P{index + 1}"),
+            Mark("OBJECTION", line),
+            Mark("EVIDENCE", line),
+            Mark("CONCEDE", line),
+        )
+        for index, line in enumerate(lines)
+    ]
+    fill(room, ["I say." for _ in lines], marks, max_turns=1000)
+    room.start("A")
+    page = visitor.visit(at(room))
+    expect(visitor.turn(len(lines) + 1)).to_be_attached()
+    for tab in page.locator("#panels [role=tab]").all():
+        tab.click()
+        page.wait_for_timeout(300)
+        is_unharmed(page)
+    is_unharmed(page)
+
+
+@pytest.mark.parametrize("vector", [VECTORS[0], VECTORS[3], VECTORS[8], '"><img src=x onerror=window.hacked=1>'])
+def test_names_headings_and_topics_are_only_text(room: Room, visitor: Visitor, vector: str) -> None:
+    """An agent's name, a title and a topic that are markup."""
+    agents = f"A = {vector} @ {room.url('A')}, B = Bob @ {room.url('B')}"
+    text = room.opening(vector, "A", agents=agents).replace("# Claude Autonomous Dialog", f"# {vector}", 1)
+    room.file.write_text(
+        f"{text}\n---\n\n## Turn 2 — {vector}\n\nHello.\n\nTURN: A\n\n---\n\n## {vector}\n\n{vector}\n\nTURN: B\n"
+    )
+    room.start("A")
+    page = visitor.visit(at(room))
+    expect(visitor.turn(2)).to_be_attached()
+    for tab in page.locator("#panels [role=tab]").all():
+        tab.click()
+        page.wait_for_timeout(300)
+    is_unharmed(page)
+
+
+def test_text_that_is_being_written_is_only_text(room: Room, visitor: Visitor) -> None:
+    """Also before anybody has sanitised it: what streams is never markup."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    typing = room.think()
+    typing.say(f"<img src=x onerror={RUN}> <script>{RUN}</script> ![x]({OUTSIDE}/x.png) and more words \n")
+    expect(page.locator("#live")).to_contain_text("<script>", timeout=15_000)
+    is_unharmed(page)
+    typing.end("The end.\n")
+    expect(visitor.turn(2)).to_contain_text("The end.")
+    is_unharmed(page)
+
+
+def test_what_another_site_hands_over_is_text_for_a_field(room: Room, visitor: Visitor) -> None:
+    """The fragment with which a page goes on elsewhere can come from anybody."""
+    room.open("AB")
+    hostile = '{"from":"<img src=x onerror=alert(1)>","at":"x","text":"<script>alert(1)</script>","place":"<b>"}'
+    page = visitor.visit(f"{at(room)}#on={hostile}")
+    expect(page.locator("#say-text")).to_have_value("<script>alert(1)</script>")
+    assert room.number == 1
+    is_unharmed(page)

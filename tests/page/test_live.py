@@ -1,0 +1,209 @@
+"""A dialog that a person watches and steps into, in a real browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from dialogd.testing.pair import Pair
+from tests.page.browser import Visitor
+from tests.server.daemon_process import Room, fork
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    """Two rehearsing agents that take their time: each turn streams for a second."""
+    with Pair(tmp_path, backend="rehearsal:slow=1", launch=fork) as pair:
+        yield pair
+
+
+def at(pair: Pair, agent: str = "A") -> str:
+    """The address of one daemon's page."""
+    return f"http://localhost:{pair[agent].port}/"
+
+
+def say(page: Page, text: str) -> None:
+    """Type and send, as people do."""
+    page.locator("#say-text").fill(text)
+    page.locator("#say-text").press("Control+Enter")
+
+
+def test_a_whole_dialog_is_watched_to_its_end(pair: Pair, visitor: Visitor) -> None:
+    """Every turn once and in order, each seen while it was written, by either daemon; then the outcome."""
+    pair.start()
+    pair.begin("Tabs or spaces?")
+    page = visitor.visit(at(pair))
+    page.evaluate(
+        """() => {
+            window.seen = new Set();
+            new MutationObserver(() => document.querySelectorAll("#live [data-by]").forEach((one) => {
+                if (one.querySelector(".body").textContent.trim()) window.seen.add(one.dataset.by);
+            })).observe(document.getElementById("live"), {subtree: true, childList: true, characterData: true});
+        }"""
+    )
+    pair.notify()
+    expect(page.locator("#outcome")).to_be_visible(timeout=40_000)
+    pair.until(lambda: pair.outcome == "CONSENSUS_REACHED", "consensus")
+    last = pair.number
+    expect(visitor.turn(last)).to_be_visible()
+    assert visitor.turns == list(range(1, last + 1))
+    assert page.evaluate("[...window.seen].sort()") == ["A", "B"]
+    expect(page.locator("#live .entry")).to_have_count(0)
+    expect(page.locator("#outcome-signers")).to_contain_text("A")
+    for number in range(2, last + 1):
+        expect(visitor.turn(number).locator(".figures")).not_to_be_empty()
+
+
+def test_what_is_being_written_by_another_daemon_is_shown(room: Room, visitor: Visitor) -> None:
+    """The page of A shows B's words as they come, then B's turn in their place."""
+    room.open("AB", turn="B")
+    page = visitor.visit(at(room, "A"))
+    typing = room.think("B")
+    typing.say("The first words of B ")
+    expect(page.locator("#live")).to_contain_text("The first words of B", timeout=15_000)
+    typing.end("and the last ones.\n")
+    expect(visitor.turn(2)).to_contain_text("The first words of B and the last ones.")
+    expect(page.locator("#live .entry")).to_have_count(0)
+
+
+def test_saying_something_interrupts_the_call_under_way(room: Room, visitor: Visitor) -> None:
+    """The call ends, the person's words stand in the dialog, and the agent is asked anew."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    typing = room.think()
+    typing.say("I was about to say ")
+    expect(page.locator("#live")).to_contain_text("I was about to say", timeout=15_000)
+    say(page, "Consider **Redis** too.")
+    expect(visitor.turn(2)).to_contain_text("Consider Redis too.")
+    expect(page.locator("#say-text")).to_have_value("")
+    room.until(lambda: not typing.is_alive, "the end of the call")
+    room.minds["A"].call(2).end("Redis it is.\n")
+    expect(visitor.turn(3)).to_contain_text("Redis it is.")
+    assert visitor.turns == [1, 2, 3]
+
+
+def test_an_at_sign_names_who_replies(room: Room, visitor: Visitor) -> None:
+    """`@B` at the beginning passes the turn to B."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    say(page, "@B What do you say?")
+    room.minds["B"].call(1).end("Spaces.\n")
+    expect(visitor.turn(3)).to_contain_text("Spaces.")
+    expect(visitor.turn(2)).to_contain_text("What do you say?")
+
+
+def test_a_refused_text_is_not_lost(room: Room, visitor: Visitor) -> None:
+    """The reason and the fix stand beside it; a reload keeps what was typed."""
+    visitor.expected = ("400",)
+    room.open("AB")
+    page = visitor.visit(at(room))
+    say(page, "@Nobody Are you there?")
+    expect(page.locator("#say-result")).to_contain_text("Nobody")
+    expect(page.locator("#say-text")).to_have_value("@Nobody Are you there?")
+    page.reload()
+    expect(page.locator("#say-text")).to_have_value("@Nobody Are you there?")
+    assert room.number == 1
+
+
+def test_pause_and_resume(room: Room, visitor: Visitor) -> None:
+    """Paused, nobody replies; the same button goes on."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    page.locator("#pause").click()
+    expect(page.locator("#phase-words")).to_contain_text("aused")
+    assert room.dialog().state.paused
+    page.locator("#pause").click()
+    room.until(lambda: not room.dialog().state.paused, "going on")
+    room.think().end("Tabs.\n")
+    expect(visitor.turn(2)).to_contain_text("Tabs.")
+
+
+def test_retry_and_skip(room: Room, visitor: Visitor) -> None:
+    """A is passed over; B, whose turn it is then, is asked once more while it thinks."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    first = room.think("A")
+    page.locator('[data-agent="A"] [data-do="skip"]').click()
+    second = room.minds["B"].call(1)
+    room.until(lambda: not first.is_alive, "the end of A's call")
+    page.locator('[data-agent="B"] [data-do="retry"]').click()
+    room.until(lambda: not second.is_alive, "the end of B's first call")
+    room.minds["B"].call(2).end("Spaces.\n")
+    expect(visitor.turn(2)).to_contain_text("Spaces.")
+
+
+def test_stop_asks_first_and_ends_everything(room: Room, visitor: Visitor) -> None:
+    """Keep going changes nothing; Stop it ends the call, the dialog and the daemons, and the page says so."""
+    visitor.expected = (
+        "ERR_CONNECTION_REFUSED",
+        "ERR_EMPTY_RESPONSE",
+        "ERR_CONNECTION_RESET",
+        "ERR_INCOMPLETE_CHUNKED",
+    )
+    room.open("AB")
+    page = visitor.visit(at(room))
+    room.think()
+    page.locator("#stop").click()
+    page.get_by_role("button", name="Keep going").click()
+    assert not room.outcome
+    page.locator("#stop").click()
+    page.locator("#stop-reason").fill("lunch")
+    page.get_by_role("button", name="Stop it").click()
+    room.until(lambda: room.outcome == "STOPPED", "the end")
+    assert "[STOPPED: lunch]" in room.text
+    expect(page.locator("#banner")).to_contain_text("stopped")
+    room.until(lambda: not room.a.running and not room.b.running, "both daemons to end")
+
+
+def test_a_daemon_that_is_killed_and_started_again_loses_nothing(room: Room, visitor: Visitor) -> None:
+    """While it is away the page says so; then it shows what came meanwhile, each turn once."""
+    visitor.expected = ("ERR_",)
+    room.start("A")
+    room.begin("Tabs or spaces?")
+    page = visitor.visit(at(room))
+    room.think().end("Tabs.\n")
+    expect(visitor.turn(2)).to_be_visible()
+    room.a.kill()
+    expect(page.locator("#banner")).to_contain_text("has not answered")
+    with room.file.open("a") as file:
+        file.write("\n---\n\n## Turn 3 — Claude B\n\nSpaces.\n\nTURN: A\n")
+    room.a.start()
+    room.a.until_ready()
+    expect(visitor.turn(3)).to_contain_text("Spaces.", timeout=20_000)
+    room.minds["A"].call(2).end("Spaces, then.\n")
+    expect(visitor.turn(4)).to_contain_text("Spaces, then.")
+    assert visitor.turns == [1, 2, 3, 4]
+    expect(page.locator("#banner")).to_contain_text("answers again")
+
+
+def test_when_its_daemon_dies_the_page_goes_on_with_another(room: Room, visitor: Visitor) -> None:
+    """It says who died, takes the unsent text along, and shows every turn once."""
+    visitor.expected = ("ERR_", "403")  # the probe learns that somebody is there, and no more
+    room.open("AB")
+    page = visitor.visit(at(room, "A"))
+    room.think().end("Tabs.\n")
+    thinking = room.minds["B"].call(1)
+    expect(visitor.turn(2)).to_be_visible()
+    page.locator("#say-text").fill("Half a thought")
+    room.a.kill()
+    page.wait_for_url(at(room, "B"), timeout=20_000)
+    expect(page.locator("#banner")).to_contain_text("Claude A")
+    expect(page.locator("#say-text")).to_have_value("Half a thought")
+    thinking.end("Spaces.\n")
+    expect(visitor.turn(3)).to_contain_text("Spaces.")
+    assert visitor.turns == [1, 2, 3]
+
+
+def test_another_dialog_in_the_file_takes_the_place_of_the_first(room: Room, visitor: Visitor) -> None:
+    """The page begins anew; nothing of the old one is left."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    room.think().end("Tabs.\n")
+    expect(visitor.turn(2)).to_be_visible()
+    room.begin("Vim or Emacs?")
+    expect(visitor.turn(1)).to_contain_text("Vim or Emacs?", timeout=15_000)
+    expect(visitor.turn(2)).to_have_count(0)
+    expect(page.locator("#topic")).to_have_text("Vim or Emacs?")

@@ -1,0 +1,121 @@
+"""The person's seat: questions, the result, and what else they may do to a dialog, on the page."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.page.browser import Visitor
+from tests.page.test_live import at
+from tests.server.daemon_process import Room
+
+AGREED = "## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]\n"
+
+
+def to_consensus(room: Room) -> None:
+    """A proposes, B signs."""
+    room.think("A").end(AGREED)
+    room.minds["B"].call(len(room.minds["B"].pids) + 1).end("I agree: it is one key.\n\n[CONSENSUS_REACHED]\n")
+    room.until(lambda: room.outcome == "CONSENSUS_REACHED", "consensus")
+
+
+def test_a_question_is_answered(room: Room, visitor: Visitor) -> None:
+    """It stands at the top of the page with its terms; the answer goes back to who asked."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    room.think().end("How many users are there?\n\n[QUESTION_FOR_USER: How many users? | in 2 hours | default: ten]\n")
+    expect(page.locator("#question")).to_be_visible()
+    expect(page.locator("#question-text")).to_contain_text("How many users?")
+    expect(page.locator("#question-terms")).to_contain_text("ten")
+    page.locator("#answer-text").fill("About a million.")
+    page.locator("#answer-form").get_by_role("button", name="Answer").click()
+    expect(visitor.turn(3)).to_contain_text("About a million.")
+    expect(page.locator("#question")).to_be_hidden()
+    room.minds["A"].call(2).end("Then Redis.\n")
+    expect(visitor.turn(4)).to_contain_text("Then Redis.")
+
+
+def test_a_question_runs_into_its_default(room: Room, visitor: Visitor) -> None:
+    """Where the header allows it, the default is taken at the deadline, and written down as exactly that."""
+    room.start("AB")
+    asked = "[QUESTION_FOR_USER: How many users? | by 2026-01-01T12:00:00Z | default: ten]"
+    text = room.opening("Tabs or spaces?", "A", setup="question_defaults = true")
+    room.file.write_text(f"{text}\n---\n\n## Turn 2 — Claude A\n\nIt depends.\n\n{asked}\n\nTURN: USER\n")
+    page = visitor.visit(at(room))
+    room.notify()
+    taken = page.locator('[data-mark="DEFAULT_TAKEN"]')
+    expect(taken).to_contain_text("ten", timeout=15_000)
+    expect(taken).to_have_count(1)
+    room.minds["A"].call(1).end("Ten, then.\n")
+    expect(visitor.turn(3)).to_contain_text("Ten, then.")
+
+
+def test_the_result_is_approved(room: Room, visitor: Visitor) -> None:
+    """A note says so, and the page too."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    to_consensus(room)
+    expect(page.locator("#outcome")).to_be_visible()
+    page.get_by_role("button", name="Approve").click()
+    expect(page.locator("#outcome-taken")).to_be_visible()
+    assert "[APPROVED]" in room.text
+
+
+def test_a_rejected_result_makes_the_dialog_go_on(room: Room, visitor: Visitor) -> None:
+    """The person's reason is a turn, somebody replies to it, and the outcome is gone from the page."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    to_consensus(room)
+    expect(page.locator("#outcome")).to_be_visible()
+    calls = {who: len(mind.pids) for who, mind in room.minds.items()}
+    page.locator("#reject-reason").fill("Nobody looked at the linter.")
+    page.locator("#reject-form").get_by_role("button", name="Reject").click()
+    expect(visitor.turn(4)).to_contain_text("Nobody looked at the linter.")
+    expect(page.locator("#outcome")).to_be_hidden()
+    room.until(lambda: any(len(mind.pids) > calls[who] for who, mind in room.minds.items()), "an agent to be asked")
+    who = next(who for who, mind in room.minds.items() if len(mind.pids) > calls[who])
+    room.minds[who].call(calls[who] + 1).end("The linter wants spaces.\n")
+    expect(visitor.turn(5)).to_contain_text("The linter wants spaces.")
+
+
+def open_more(page: Page) -> None:
+    """The further ways to step in."""
+    page.locator("#more-open").click()
+    expect(page.locator("#more")).to_be_visible()
+
+
+def test_a_turn_is_withdrawn(room: Room, visitor: Visitor) -> None:
+    """After a question back, its text is shown as withdrawn."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    room.think().end("Tabs are faster by half.\n")
+    visitor.turn(2).get_by_role("button", name="Withdraw turn 2").click()
+    page.locator("#strike-dialog").get_by_role("button", name="Withdraw it").click()
+    expect(visitor.turn(2)).to_contain_text("Withdrawn by you")
+    assert "[STRIKE: 2" in room.text
+
+
+@pytest.mark.parametrize(
+    ("form", "fields", "written"),
+    [
+        ("/veto", {"proposal": "P1", "reason": "too slow"}, "[VETO: P1 | too slow]"),
+        ("/suggest", {"text": "Use both.", "instead": "P1"}, "[PROPOSAL P2: Use both."),
+        ("/limit", {"value": "40"}, "[LIMIT: max_turns 40]"),
+        ("/invite", {"agent": "C=Claude C"}, "[INVITE: C = Claude C @ http://localhost:"),
+        ("/leave", {}, "[LEAVE: A]"),
+        ("/step", {}, "[STEP: on]"),
+    ],
+)
+def test_the_persons_hand(room: Room, visitor: Visitor, form: str, fields: dict[str, str], written: str) -> None:
+    """Each of the forms writes its mark, and says what came of it."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    room.think().end("I have an idea.\n\n[PROPOSAL: use tabs]\n")
+    expect(visitor.turn(2)).to_be_visible()
+    open_more(page)
+    box = page.locator(f'#more form[data-post="{form}"]')
+    for name, value in fields.items():
+        box.locator(f'[name="{name}"]').fill(value)
+    box.get_by_role("button").click()
+    room.until(lambda: written in room.text, written)
+    expect(box.locator(".result")).not_to_be_empty()

@@ -1,0 +1,631 @@
+"""The person's hand: what is struck, ruled out, who is invited and who leaves, read from any door and in any pieces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dialogd import hand, person
+from dialogd.errors import BadInput, DialogdError, Refused
+from dialogd.protocol import board, ledger, lifecycle, since
+from dialogd.protocol.decide import Clock, Reply, Stop, Wait, decide
+from dialogd.protocol.grammar import parse, read_on
+from dialogd.protocol.model import Mark
+from dialogd.protocol.refold import steps
+from dialogd.protocol.render import Draft, joint, render
+from dialogd.protocol.review import findings
+from dialogd.protocol.roster import speakers, voters
+from dialogd.protocol.sealed import answers
+from dialogd.protocol.state import Dialog, State
+from dialogd.testing.room import Room, opening
+
+TEXT = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
+
+
+def setup(toml: str) -> str:
+    """A `## Setup` section."""
+    return f"## Setup\n\n```toml\n{toml}\n```"
+
+
+def room_of(*agents: str, toml: str = "", keys: tuple[str, ...] = (), turn: str = "") -> Room:
+    """A room with these agents and rules."""
+    return Room(opening(*agents, turn=turn, keys=keys, more=setup(toml) if toml else ""))
+
+
+def does(room: Room, act: Callable[..., Dialog], *words: object, **more: bool) -> Dialog:
+    """One command of the person on the room's file."""
+    act(room.log, *words, **more)
+    return room.dialog
+
+
+def replies(room: Room, me: str, text: str) -> None:
+    """Agent `me` takes its turn."""
+    room.thinks(me)
+    assert room.answers(me, text) is not None
+
+
+def asked(room: Room, me: str) -> str:
+    """What agent `me` is asked now."""
+    return room.thinks(me)
+
+
+# -- a strike -------------------------------------------------------------------------------------------------------
+
+
+def test_a_struck_turn_counts_for_nothing_and_stays_a_turn() -> None:
+    """Its proposal, its vote and its place in the ledger go; number, order, cost and its text in the file stay."""
+    room = room_of("A", "B", toml='verdict = "vote"\n[board]\nminimum_contributions = 1')
+    replies(room, "A", "Mine.\n[PROPOSAL: Postgres]")
+    replies(room, "B", "Yes.\n[VOTE: P1 approve | fast]\n[PROPOSAL: Redis too]")
+    before = room.dialog
+    after = does(room, hand.strike, "3", "written in a hurry")
+    entry = after.entry("3")
+    assert entry is not None
+    assert (entry.is_struck, entry.marks, entry.body) == (True, (), "Yes.")
+    assert [str(mark) for mark in entry.withdrawn] == ["[VOTE: P1 approve | fast]", "[PROPOSAL P2: Redis too]"]
+    assert (after.state.struck, after.state.owing, after.state.number) == ({3}, before.state.owing, 3)
+    assert [p.ref for p in after.state.proposals] == ["P1"]
+    assert [(poll.ref, poll.ballots, poll.heard) for poll in after.state.polls] == [("P1", (), {"B"})]
+    assert after.state.contributed == before.state.contributed - 1
+    assert [(held.agent, held.ref) for held in ledger.positions(after)] == [("A", "P1")]
+    assert {one.turn for one in board.contributions(after)} == {2}
+    assert parse(room.paper.data) == after
+    replies(room, "A", "On.\n[PROPOSAL: SQLite]")
+    assert room.dialog.state.proposals[-1].ref == "P3", "a number is never given twice"
+
+
+def test_agents_see_that_a_turn_was_withdrawn_and_not_its_text() -> None:
+    """In the talk, the reason stands in the text's place; a digest that still holds it is dropped."""
+    room = room_of("A", "B")
+    replies(room, "A", "The secret plan is Redis.")
+    digest = Draft("SYSTEM", "System", body="A plans Redis.", marks=(Mark("DIGEST", "B | turn 2 | free"),))
+    data = room.paper.data + joint(room.dialog) + render(digest, room.dialog.entries[-1].chain)
+    room = Room(data)
+    does(room, hand.strike, "2", "it was a joke")
+    prompt = asked(room, "B")
+    assert "turn 2 was withdrawn by the person: it was a joke" in prompt
+    assert "secret plan" not in prompt
+    assert "A plans Redis" not in prompt
+
+
+def agreed() -> Room:
+    """A dialog of two that ended in consensus: A's text in turn 2, signed by B in turn 3."""
+    room = room_of("A", "B")
+    replies(room, "A", f"Here.\n{TEXT}")
+    replies(room, "B", "Good.\n[AGREE: P1]")
+    outcome = room.dialog.state.outcome
+    assert outcome is not None
+    assert outcome.name == "CONSENSUS_REACHED"
+    return room
+
+
+@pytest.mark.parametrize(("turn", "table"), [("3", "P1"), ("2", "")])
+def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, table: str) -> None:
+    """The last signature, or the text itself: the word is the person's, limits count anew, nothing is agreed."""
+    room = agreed()
+    after = does(room, hand.strike, turn)
+    assert (after.state.outcome, after.state.owing, after.state.counted) == (None, ("USER",), 0)
+    assert (after.state.standing.proposal.ref if after.state.standing else "") == table
+    assert not any(decision.outcome == "approved" for decision in after.state.decisions)
+    assert f"turn {turn}" in " ".join(change.words for change in since.changes(after)) or turn == "2"
+    assert not any(change.is_harm for change in since.changes(after))
+    assert isinstance(decide(after, "A", room.clock()), Wait)
+    assert parse(room.paper.data) == after
+    room.say("Once more.")
+    assert room.dialog.state.owing == ("A",)
+
+
+def test_a_strike_of_another_turn_leaves_the_end_alone() -> None:
+    """What is agreed does not hang on every turn; the person's question can be withdrawn too."""
+    room = agreed()
+    after = does(room, hand.strike, "1", "badly put")
+    assert after.state.outcome is not None
+    assert after.entries[0].is_struck
+
+
+def test_several_turns_a_span_and_a_turn_of_the_person_are_struck_at_once() -> None:
+    """The person's proposal goes; what they set (a limit) stays."""
+    room = room_of("A", "B")
+    room.say("Ten more.", turns=10)
+    does(room, hand.suggest, "Use SQLite")
+    replies(room, "A", "[PROPOSAL: Postgres]\nor")
+    limits = room.dialog.state.limits
+    after = does(room, hand.strike, "2-3, 4")
+    assert after.state.struck == {2, 3, 4}
+    assert (after.state.proposals, after.state.limits) == ((), limits)
+    assert does(room, hand.strike, "3") is after, "once is enough"
+
+
+@pytest.mark.parametrize("turns", ["", "0", "9", "1-9", "P1", "1 and 2", "-", "99999999999", "²"])
+def test_a_strike_of_no_turn_is_refused(turns: str) -> None:
+    """With what there is to name, and nothing written."""
+    room = room_of("A", "B")
+    before = room.text
+    with pytest.raises(BadInput) as refused:
+        hand.strike(room.log, turns)
+    assert "dialogd strike 1" in refused.value.fix
+    assert room.text == before
+
+
+def test_a_struck_turn_of_a_sealed_round_still_fits_its_seal() -> None:
+    """The others' answers come as they would have; what was sealed is not called broken."""
+    room = room_of("A", "B", toml='order = "parallel"\nsealed = true\nverdict = "vote"', turn="A, B")
+    for me in "AB":
+        replies(room, me, f"I am {me}.\n[PROPOSAL: of {me}]")
+    room.step("A")
+    after = does(room, hand.strike, "2")
+    assert after.state.debt("B") is not None
+    room.step("B")
+    assert [answer.status for answer in answers(room.dialog)] == ["fits", "fits"]
+    assert [p.by for p in room.dialog.state.proposals] == ["B"]
+
+
+def test_findings_keep_their_numbers_when_one_is_struck() -> None:
+    """A blocking finding that is withdrawn blocks no longer, and `RESOLVED: 2` still means the second."""
+    room = room_of("A", "B", toml="review = true")
+    replies(room, "A", "[FINDING: blocking | security | a.py | 3 | a hole | close it]")
+    replies(room, "B", "[FINDING: blocking | security | b.py | 4 | another | close it]")
+    after = does(room, hand.strike, "2")
+    assert [(f.number, f.by) for f in findings(after)] == [(2, "B")]
+    assert after.state.blocking == ((2, "B"),)
+
+
+# -- a veto ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_ruled_out_cannot_be_voted_on_decided_or_signed() -> None:
+    """Its poll closes, a decision on it is undone, and the reply is asked back with the veto's reason, then refused."""
+    room = room_of("A", "B", "M", toml='verdict = "vote"\n[roles.M]\nrole = "moderator"')
+    replies(room, "A", "[PROPOSAL: Redis]\nfast")
+    after = does(room, hand.veto, "p1", "we have no Redis")
+    assert (after.state.vetoed, after.state.polls, after.state.owing) == (("P1",), (), ("B",))
+    assert [(d.ref, d.outcome, d.method) for d in after.state.decisions] == [("P1", "rejected", "veto")]
+    assert "P1: we have no Redis" in asked(room, "B")
+    assert room.answers("B", "[VOTE: P1 approve | fast]\nI do.") is not None
+    assert "P1 was ruled out by the person: we have no Redis" in room.questions[-1][1]
+    last = room.dialog.entries[-1]
+    assert [mark.name for mark in last.marks] == ["REFUSED"]
+    assert "ruled out by the person" in last.marks[0].value
+    assert board.proposals(room.dialog)[0].decision == "vetoed"
+    assert does(room, hand.veto, "P1", "again").entries[-1] is last
+
+
+def test_consensus_on_a_text_that_was_ruled_out_is_refused_by_name() -> None:
+    """Between two plain agents too: the same text under another number, and a signature, don't count."""
+    room = room_of("A", "B")
+    replies(room, "A", f"Here.\n{TEXT}")
+    after = does(room, hand.veto, "P1")
+    assert after.state.standing is None
+    replies(room, "B", "Fine.\n[AGREE: P1]")
+    assert [str(m) for m in room.dialog.entries[-1].marks] == ["[REFUSED: AGREE P1 | P1 was ruled out by the person]"]
+    replies(room, "A", f"But it is best.\n{TEXT}")
+    assert [m.name for m in room.dialog.entries[-1].marks] == ["REFUSED"]
+    assert (room.dialog.state.standing, room.dialog.state.owing) == (None, ("B",))
+    replies(room, "B", "## Consensus Summary\n\nIn memory.\n\n[CONSENSUS_REACHED]")
+    replies(room, "A", "[AGREE: P2]\nYes.")
+    assert room.dialog.state.outcome is not None
+
+
+def test_a_decision_that_stood_is_undone_by_a_veto() -> None:
+    """Approved by the way, ruled out afterwards: it is no approval any more, and cannot be decided again."""
+    room = room_of("A", "D", toml='[roles.D]\nrole = "synthesizer"\npermissions = ["POST", "DECIDE", "VOTE"]')
+    replies(room, "A", "[PROPOSAL: Redis]\nfast")
+    replies(room, "D", "[DECIDE: P1 approve | fine]\nyes")
+    assert room.dialog.state.decisions[-1].outcome == "approved"
+    after = does(room, hand.veto, "P1")
+    assert [d.outcome for d in after.state.decisions] == ["rejected"]
+    assert parse(room.paper.data) == after
+
+
+def test_a_veto_of_nothing_and_after_the_end_are_refused() -> None:
+    """The first names what there is, the second points to `dialogd reject`."""
+    room = agreed()
+    with pytest.raises(Refused) as refused:
+        hand.veto(room.log, "P1")
+    assert "dialogd reject" in refused.value.fix
+    with pytest.raises(BadInput) as unknown:
+        hand.veto(room.log, "P7")
+    assert unknown.value.fix == "name one of: P1"
+    before = room.dialog.state
+    room.types("\n[VETO: P1]\n")
+    assert (room.dialog.state.outcome, room.dialog.state.vetoed) == (before.outcome, ())
+
+
+# -- who takes part -------------------------------------------------------------------------------------------------
+
+
+def test_one_more_agent_comes_behind_the_others_and_has_to_sign() -> None:
+    """It owes nothing until its turn; a consensus needs its signature; peers find its daemon."""
+    room = room_of("A", "B")
+    replies(room, "A", f"Here.\n{TEXT}")
+    after = does(room, hand.invite, "C")
+    assert [a.id for a in after.header.agents] == ["A", "B", "C"]
+    assert [a.id for a in after.header_as_written.agents] == ["A", "B"]
+    assert (after.header.agents[-1].url, after.state.owing) == ("http://localhost:3003", ("B",))
+    replies(room, "B", "[AGREE: P1]\nyes")
+    assert (room.dialog.state.outcome, room.dialog.state.owing) == (None, ("C",))
+    assert "The others: A, B" in asked(room, "C")
+    assert room.answers("C", "[AGREE: P1]\nme too") is not None
+    assert room.dialog.state.outcome is not None
+    assert parse(room.paper.data) == room.dialog
+
+
+@pytest.mark.parametrize("order", ["alternate", "round-robin", "priority", "free"])
+def test_an_invited_agent_waits_for_its_turn_in_every_order(order: str) -> None:
+    """Whoever else is due speaks first, and it is not forgotten."""
+    room = room_of("A", "B", toml=f'order = "{order}"')
+    replies(room, "A", "One.")
+    does(room, hand.invite, "C = Guest (critic) @ http://127.0.0.1:4000")
+    seen = []
+    for _ in range(6):
+        (me,) = room.dialog.state.owing
+        seen.append(me)
+        replies(room, me, f"Turn of {me}.")
+    assert seen[0] == "B"
+    assert set(seen) == {"A", "B", "C"}
+
+
+@pytest.mark.parametrize(
+    ("agent", "why"),
+    [
+        ("A", ""),
+        ("a", "A takes part already"),
+        ("A = Somebody", "A takes part already"),
+        ("USER", "is no agent"),
+        ("1x", "is no agent"),
+        ("", "is no agent"),
+        ("C @ http://example.com:80", "is no loopback address"),
+        ("C @ http://localhost:0", "is no loopback address"),
+        ("C @ http://localhost:3002", "cannot listen on port 3002: B does"),
+    ],
+)
+def test_who_cannot_take_part_is_not_invited(agent: str, why: str) -> None:
+    """Bad ids, strangers' addresses, what another has; by hand such a mark does nothing."""
+    room = room_of("A", "B")
+    before = room.text
+    if why:
+        with pytest.raises(BadInput, match=why):
+            hand.invite(room.log, agent)
+    else:
+        hand.invite(room.log, agent)
+    assert room.text == before
+    room.types(f"\n[INVITE: {agent}]\n")
+    assert [a.id for a in room.dialog.header.agents] == ["A", "B"]
+
+
+def test_an_agent_that_leaves_owes_nothing_and_the_word_goes_on() -> None:
+    """Its daemon says why it is quiet; its signature counts no more; it can be had back."""
+    room = room_of("A", "B", "C")
+    replies(room, "A", f"Here.\n{TEXT}")
+    room.thinks("B")
+    after = does(room, hand.leave, "claude b", "no need")
+    assert (after.state.owing, speakers(after.header), voters(after.header)) == (("C",), ("A", "C"), ("A", "C"))
+    assert room.answers("B", "Too late.") is None
+    quiet = decide(after, "B", Clock())
+    assert isinstance(quiet, Wait)
+    assert (quiet.status, "takes part no longer" in quiet.reason) == ("left", True)
+    assert does(room, hand.leave, "B") is after
+    replies(room, "C", "[AGREE: P1]\nyes")
+    assert room.dialog.state.outcome is not None
+    again = does(room, hand.invite, "B")
+    assert [a.id for a in again.header.agents] == ["A", "C", "B"]
+    assert again.state.hand.left == ()
+    assert parse(room.paper.data) == again
+
+
+def test_when_everybody_who_is_left_has_signed_the_next_turn_ends_it() -> None:
+    """The one who had not signed leaves: the text waits for nobody, and the dialog does not go on for ever."""
+    room = room_of("A", "B", "C")
+    replies(room, "A", f"Here.\n{TEXT}")
+    replies(room, "B", "[AGREE: P1]\nyes")
+    does(room, hand.leave, "C")
+    (me,) = room.dialog.state.owing
+    replies(room, me, "Nothing more from me.")
+    outcome = room.dialog.state.outcome
+    assert outcome is not None
+    assert outcome.name == "CONSENSUS_REACHED"
+
+
+def test_votes_seals_findings_and_rounds_do_not_wait_for_who_left() -> None:
+    """A vote of one that left is none; a finding of its own blocks nobody for ever; a sealed round goes on."""
+    room = room_of("A", "B", "C", toml='verdict = "vote"\nreview = true')
+    replies(room, "A", "[PROPOSAL: Redis]\nfast")
+    replies(room, "B", "[VOTE: P1 approve | x]\n[FINDING: blocking | s | f | 1 | hole | close]\nhm")
+    after = does(room, hand.leave, "B")
+    assert (after.state.polls[0].ballots, after.state.blocking, after.state.owing) == ((), (), ("C",))
+    sealed = room_of("A", "B", "C", toml='order = "parallel"\nsealed = true\nverdict = "vote"', turn="A, B, C")
+    for me in "AB":
+        replies(sealed, me, f"I am {me}.")
+    after = does(sealed, hand.leave, "C")
+    assert all(debt.is_ready for debt in after.state.debts)
+    for me in "AB":
+        sealed.step(me)
+    assert sealed.dialog.state.number == 3
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_what_one_that_leaves_was_to_decide_is_the_persons(*, by_hand: bool) -> None:
+    """A moderator to whom something was escalated, a judge that was to judge: the person is asked."""
+    room = room_of("A", "M", "B", toml='verdict = "vote"\n[roles.M]\nrole = "moderator"')
+    replies(room, "A", "[ESCALATE: we are stuck]\nhelp")
+    assert room.dialog.state.owing == ("M",)
+    if by_hand:
+        room.types("\n[LEAVE: M]\n")
+    else:
+        does(room, hand.leave, "M")
+    state = room.dialog.state
+    assert (state.owing, state.escalated) == (("USER",), "USER")
+    assert "M, who was to decide, has left" in state.question
+    court = room_of(
+        "A", "B", "J", toml='verdict = "judge"\njudge = "J"\norder = "parallel"', keys=("Max Rounds: 1",), turn="A, B"
+    )
+    for me in "AB":
+        replies(court, me, f"I am {me}.")
+    assert court.dialog.state.owing == ("J",)
+    does(court, hand.leave, "J")
+    assert court.dialog.state.owing == ("USER",)
+    assert court.dialog.state.question
+
+
+def test_the_last_agent_cannot_leave_and_of_one_an_end_waits_for_the_person() -> None:
+    """Two become one; then the word is the person's, and nobody agrees alone."""
+    room = room_of("A", "B")
+    replies(room, "A", "One.")
+    after = does(room, hand.leave, "B")
+    assert after.state.owing == ("USER",)
+    with pytest.raises(Refused, match="last agent"):
+        hand.leave(room.log, "A")
+    room.types("\n[LEAVE: A]\n")
+    assert [a.id for a in room.dialog.header.agents] == ["A"]
+    room.say("And?")
+    replies(room, "A", TEXT)
+    assert (room.dialog.state.outcome, room.dialog.state.owing) == (None, ("USER",))
+
+
+# -- step mode, limits, suggestions, questions ----------------------------------------------------------------------
+
+
+def test_step_mode_begins_and_ends_in_the_middle() -> None:
+    """On: the next turn passes to the person; off: the word goes on by itself."""
+    room = room_of("A", "B")
+    does(room, hand.step, on=True)
+    replies(room, "A", "One.")
+    assert room.dialog.state.owing == ("USER",)
+    person.pass_on(room.log)
+    assert room.dialog.state.owing == ("B",)
+    replies(room, "B", "Two.")
+    after = does(room, hand.step, on=False)
+    assert (after.state.step, after.state.owing) == (False, ("A",))
+    assert does(room, hand.step, on=False) is after
+    header = room_of("A", "B", toml="step = true")
+    assert header.dialog.state.step
+    header.types("\n[STEP: off]\n")
+    replies(header, "A", "One.")
+    assert header.dialog.state.owing == ("B",)
+
+
+def test_a_limit_is_read_as_the_fold_reads_it() -> None:
+    """What it says is written and counts; nonsense is refused with the names there are."""
+    room = room_of("A", "B")
+    after = does(room, hand.limit, "Max-Turns", "40")
+    assert after.state.limits.max_turns == 40
+    assert does(room, hand.limit, "max_turns 40", "") is after
+    assert does(room, hand.limit, "budget", "$4").state.limits.budget == 4.0
+    for name, value in (("turns", "4"), ("max_turns", "many"), ("", ""), ("timeout", "-3")):
+        with pytest.raises(BadInput):
+            hand.limit(room.log, name, value)
+
+
+def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
+    """Numbered, voted on, quoted by AGREE; its turn says in whose place it stands."""
+    room = room_of("A", "B", toml='verdict = "vote"')
+    replies(room, "A", "[PROPOSAL: Redis]\nfast")
+    after = does(room, hand.suggest, "use SQLite | it is there\nalready", "P1")
+    made = after.state.proposals[-1]
+    assert (made.ref, made.by, made.text) == ("P2", "USER", "use SQLite | it is there already")
+    assert after.entries[-1].body == "Instead of P1:\n\nuse SQLite | it is there\nalready"
+    assert (after.state.owing, [poll.ref for poll in after.state.polls]) == (("B",), ["P1", "P2"])
+    replies(room, "B", "[VOTE: P2 approve | simple]\nyes")
+    replies(room, "A", "[VOTE: P2 approve | simple]\nyes")
+    outcome = room.dialog.state.outcome
+    assert outcome is not None
+    assert outcome.name == "DECIDED"
+    for text, instead in (("", ""), ("x", "P9"), ("x", "nothing")):
+        with pytest.raises(BadInput):
+            hand.suggest(room.log, text, instead)
+
+
+def test_one_agent_is_asked_alone_and_then_the_order_goes_on() -> None:
+    """A question to B; several names are refused."""
+    room = room_of("A", "B", "C")
+    assert does(room, hand.ask, "claude b", "Why?").state.owing == ("B",)
+    replies(room, "B", "Because.")
+    assert room.dialog.state.owing == ("C",)
+    for name in ("all", "A, B", "Z", "me"):
+        with pytest.raises(BadInput):
+            hand.ask(room.log, name, "Why?")
+
+
+def test_skipping_goes_on_as_the_dialog_would() -> None:
+    """The skip that completes the last round ends the dialog, as a turn does; in step mode the next one speaks."""
+    room = room_of("A", "B", toml='order = "round-robin"', keys=("Max Rounds: 1",))
+    replies(room, "A", "One.")
+    room.skip("B")
+    outcome = room.dialog.state.outcome
+    assert outcome is not None
+    assert outcome.name == "MAX_TURNS_REACHED"
+    stepping = room_of("A", "B", "C", toml="step = true")
+    stepping.skip("A")
+    assert stepping.dialog.state.owing == ("B",)
+
+
+# -- by every door, in any pieces -----------------------------------------------------------------------------------
+
+TYPED = {
+    "[STRIKE: 2 | r]": lambda room: hand.strike(room.log, "2", "r"),
+    "[VETO: P1 | r]": lambda room: hand.veto(room.log, "P1", "r"),
+    "[INVITE: C]": lambda room: hand.invite(room.log, "C"),
+    "[LEAVE: B | r]": lambda room: hand.leave(room.log, "B", "r"),
+    "[STEP: on]": lambda room: hand.step(room.log, on=True),
+    "[LIMIT: max_turns 40]": lambda room: hand.limit(room.log, "max_turns", "40"),
+}
+
+
+def essence(state: State) -> tuple[object, ...]:
+    """What a state comes to, whichever entry brought it there."""
+    decided = [(d.ref, d.outcome, d.method, d.reason) for d in state.decisions]
+    return state.hand, state.owing, state.limits, [p.ref for p in state.proposals], decided, state.outcome
+
+
+@pytest.mark.parametrize("typed", TYPED)
+def test_typed_by_hand_a_mark_means_what_the_command_means(typed: str) -> None:
+    """In an editor, in lower case and bold too."""
+    said, commanded, loose = (room_of("A", "B") for _ in range(3))
+    for room in (said, commanded, loose):
+        replies(room, "A", "[PROPOSAL: Redis]\nfast")
+    said.types(f"\n{typed}\n")
+    loose.types(f"\n**{typed.replace('STRIKE', 'strike').replace('LEAVE', 'Leave')}**\n")
+    TYPED[typed](commanded)
+    assert essence(said.dialog.state) == essence(commanded.dialog.state) == essence(loose.dialog.state)
+    assert not said.dialog.entries[-1].is_turn
+
+
+def test_a_turn_line_by_hand_names_whom_the_same_text_invites() -> None:
+    """An invitation counts for the TURN line below it, and for what is typed after it."""
+    room = room_of("A", "B")
+    room.types("\n## User\nLet C answer.\n\n[INVITE: C = Carla @ http://localhost:3009]\n\nTURN: Carla\n")
+    assert room.dialog.state.owing == ("C",)
+    room.types("\n## Turn 3 - Carla\nHere I am.\nTURN: B\n")
+    assert (room.dialog.entries[-1].by, room.dialog.state.owing) == ("C", ("B",))
+    assert parse(room.paper.data) == room.dialog
+
+
+def test_what_can_be_done_follows_the_dialog() -> None:
+    """`allowed` names what makes sense: a veto where there is a proposal, leaving where somebody stays."""
+    room = room_of("A")
+    assert {"suggest", "strike", "invite", "limit", "step"} <= set(lifecycle.commands(room.dialog))
+    assert not {"veto", "leave", "pass"} & set(lifecycle.commands(room.dialog))
+    replies(room, "A", "[PROPOSAL: x]\ny")
+    does(room, hand.invite, "B")
+    assert {"veto", "leave", "pass"} <= set(lifecycle.commands(room.dialog))
+    room.stop()
+    assert {"strike", "suggest", "invite"} <= set(lifecycle.commands(room.dialog))
+    with pytest.raises(Refused, match="collapsed"):
+        hand.step(room.log, on=True)
+
+
+MARKS = st.sampled_from(
+    [
+        "STRIKE: 2", "STRIKE: 3, 4", "STRIKE: 1-9 | all", "VETO: P1", "VETO: P2 | no", "INVITE: C", "LEAVE: A",
+        "INVITE: D = Dora @ http://localhost:3010", "LEAVE: B", "LEAVE: C", "STEP: on", "STEP: off", "SKIP: A",
+        "LIMIT: max_turns 9", "PROPOSAL: mine", "INVITE: C @ http://localhost:3001", "RETRY: B", "STRIKE: 5",
+    ]
+)  # fmt: skip
+SAID = st.sampled_from(
+    [
+        "Well.", TEXT, "[AGREE: P1]\nyes", "[PROPOSAL: x]\nwell", "[OBJECTION: no]\nno", "[DEADLOCK]\nstuck",
+        "[VOTE: P1 approve | x]\nyes", "[QUESTION_FOR_USER: what?]\nhm", "[DECIDE: P1 approve | x]\nyes", "[PASS]",
+    ]
+)  # fmt: skip
+SETUPS = st.sampled_from(
+    ["", 'verdict = "vote"', 'verdict = "judge"\njudge = "B"', 'order = "parallel"', "step = true"]
+)
+
+
+def act(draw: Callable[..., str], room: Room) -> None:
+    """Somebody does something: who owes a turn answers, or the person's hand, typed or commanded."""
+    owing = [who for who in room.dialog.state.owing if isinstance(room.look(who), Reply)]
+    kind = draw(st.sampled_from(["reply", "reply", "note", "types", "turn", "unfinished", "say"]))
+    if kind == "reply" and owing:
+        room.thinks(owing[0])
+        room.answers(owing[0], draw(SAID))
+    elif kind == "note":
+        name, _, value = draw(MARKS).partition(": ")
+        draft = person.note_of(Mark(name, value))
+        person.write(room.log, lambda _: draft)
+    elif kind == "types":
+        room.types(f"\n[{draw(MARKS)}]\n\n[{draw(MARKS)}]\n")
+    elif kind == "turn":
+        room.types(f"\n## User\nhello\n[{draw(MARKS)}]\nTURN: {draw(st.sampled_from('ABCD'))}\n")
+    elif kind == "unfinished":
+        room.types(f"\n[{draw(MARKS)}]\nhalf a li")
+    elif kind == "say":
+        room.say("On.")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), SETUPS)
+def test_with_the_persons_hand_in_it_reading_on_is_reading_the_whole(data: st.DataObject, toml: str) -> None:
+    """Read in any pieces, or folded step by step, it is one dialog; somebody can go on, or a reason is given."""
+    room = room_of("A", "B", toml=toml)
+    for _ in range(data.draw(st.integers(2, 8))):
+        act(data.draw, room)
+        check(room.dialog)
+    whole = room.paper.data
+    first = data.draw(st.integers(whole.index(b"## Turn 1") + 60, len(whole)))
+    dialog = parse(whole[:first])
+    for end in sorted({*data.draw(st.lists(st.integers(first, len(whole)), max_size=3)), len(whole)}):
+        dialog = read_on(dialog, whole[dialog.size : end])
+        assert dialog == parse(whole[:end])
+    assert dialog == room.dialog
+
+
+def check(dialog: Dialog) -> None:
+    """What holds in every dialog: the steps lead to its state, refs are single, nobody who left is waited for."""
+    state = dialog.state
+    last = list(steps(dialog))[-1]
+    assert last is not None
+    assert last[3] == state
+    refs = [p.ref for p in state.proposals]
+    assert len(refs) == len(set(refs))
+    assert dialog.header.agents
+    assert {entry.number for entry in dialog.entries if entry.is_struck} <= state.struck
+    gone = {agent.id for agent in state.hand.left}
+    assert not gone & {agent.id for agent in dialog.header.agents}
+    for agent in (*dialog.header.agents, *state.hand.left):
+        action = decide(dialog, agent.id, Clock(rest=99.0))
+        assert not (agent.id in gone and isinstance(action, Reply))
+        assert not isinstance(action, Wait) or action.reason
+        assert isinstance(action, Stop) == (state.outcome is not None)
+
+
+def test_a_hundred_strikes_are_read_once() -> None:
+    """Notes that strike a turn each cost no more than one reading anew: the file is read in moments."""
+    room = room_of("A", "B")
+    text = "".join(f"\n## User\nturn\nTURN: A\n\n[STRIKE: {number}]\n" for number in range(1, 301))
+    begun = time.process_time()
+    dialog = parse(room.paper.data + text.encode())
+    assert time.process_time() - begun < 2
+    assert len(dialog.state.struck) == 300
+
+
+def test_what_makes_no_sense_is_refused_in_words() -> None:
+    """Every refusal has a fix."""
+    room = room_of("A", "B")
+    for attempt in (
+        lambda: hand.veto(room.log, ""),
+        lambda: hand.leave(room.log, "Z"),
+        lambda: hand.leave(room.log, "all"),
+        lambda: hand.strike(room.log, "7"),
+    ):
+        with pytest.raises(DialogdError) as refused:
+            attempt()
+        assert refused.value.fix
+
+
+def test_a_strike_that_the_next_line_hides_again_never_was() -> None:
+    """Typed below a fence that is open, it counts; once the fence is closed it is text, and its turn is whole again."""
+    room = room_of("A", "B")
+    replies(room, "A", "[PROPOSAL: Redis]\nfast")
+    before = room.dialog
+    room.types("\n```\n[STRIKE: 2]\n")
+    assert room.dialog.entries[1].is_struck
+    room.types("```\n\nJust an example.\n\nTURN: B\n")
+    assert not room.dialog.entries[1].is_struck
+    assert [p.ref for p in room.dialog.state.proposals] == ["P1"]
+    assert room.dialog.entries[1] == before.entries[1]
+    assert parse(room.paper.data) == room.dialog

@@ -1,0 +1,460 @@
+"""Questions to the person: how they are read, what stands in the file, when a default counts, what is told to whom."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dialogd.errors import BackendError, Refused
+from dialogd.opening import Opening, compose
+from dialogd.protocol import asked, lifecycle, questions, result
+from dialogd.protocol.decide import Clock, Reply, Wait, Write, decide
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.header import read_header
+from dialogd.protocol.marks import canonical, read_reply
+from dialogd.protocol.model import SYSTEM, Agent, Mark
+from dialogd.protocol.questions import NAME, Question
+from dialogd.protocol.state import Dialog
+from dialogd.templates import template
+from dialogd.testing.paper import BEGINNING
+from dialogd.testing.room import Room, opening, waits
+
+HERE = "2026-11-22T14:00:20+01:00"
+ALLOWED = "## Setup\n\n```toml\nquestion_defaults = true\n```"
+ASKS = "It depends.\n\n[QUESTION_FOR_USER: Postgres or Redis? | in 20 minutes | default: keep Postgres]"
+
+
+def mark(value: str, here: str = HERE) -> tuple[str, ...]:
+    """What a daemon writes of a question with that value: its own value, then the remarks'."""
+    return tuple(m.value for m in questions.written((Mark(NAME, value),), here))
+
+
+def at(stage: Room, **later: float) -> str:
+    """Wall time in a room, some time from now."""
+    now = datetime.fromisoformat(stage.paper.at.replace("Z", "+00:00")) + timedelta(**later)
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# -- how a question is read -----------------------------------------------------------------------------------------
+
+TODAY, TOMORROW = "x | by 2026-11-22T{}+01:00", "x | by 2026-11-23T{}+01:00"
+UNDERSTOOD = {
+    "x | by 18:00": TODAY.format("18:00:00"),
+    "x | By: 18:00.": TODAY.format("18:00:00"),
+    "x | deadline = 18:00:30": TODAY.format("18:00:30"),
+    "x | until today at 18:00": TODAY.format("18:00:00"),
+    "x | before 6pm": TODAY.format("18:00:00"),
+    "x | by 6:05 P.M.": TODAY.format("18:05:00"),
+    "x | by 2026-11-22 18:00": TODAY.format("18:00:00"),
+    "x | by 2026-11-22T18:00:00+01:00": TODAY.format("18:00:00"),
+    "x | by 2026-11-22 18:00 +0100": TODAY.format("18:00:00"),
+    "x | by 17:00 UTC": "x | by 2026-11-22T17:00:00Z",
+    "x | by 2026-11-22T17:00Z": "x | by 2026-11-22T17:00:00Z",
+    "x | in 2 hours": TODAY.format("16:01:00"),
+    "x | within 1h 30m": TODAY.format("15:31:00"),
+    "x | by: in 30 minutes from now": TODAY.format("14:31:00"),
+    "x | by 9:00": TOMORROW.format("09:00:00"),
+    "x | by 12am": TOMORROW.format("00:00:00"),
+    "x | by noon": TOMORROW.format("12:00:00"),
+    "x | by tomorrow 09:00": TOMORROW.format("09:00:00"),
+    "x | by 09:00 tomorrow": TOMORROW.format("09:00:00"),
+    "x | by midnight": TOMORROW.format("00:00:00"),
+    "x | by today midnight": TOMORROW.format("00:00:00"),
+    "x | by 2026-11-23": TOMORROW.format("23:59:00"),
+    "by 18:00 | default: keep | x": "x | by 2026-11-22T18:00:00+01:00 | default: keep",
+    "x|by 18:00|default = keep": "x | by 2026-11-22T18:00:00+01:00 | default: keep",
+    "a|b or c | Default answer: b | by 18:00": "a|b or c | by 2026-11-22T18:00:00+01:00 | default: b",
+    "by 18:00": "by 2026-11-22T18:00:00+01:00",
+    "x | by 18:00 | until 18:00": TODAY.format("18:00:00"),
+    # at least 15 minutes, and what was asked
+    "x | by 14:05": TODAY.format("14:16:00") + " (asked: by 14:05)",
+    "x | in 5 minutes": TODAY.format("14:16:00") + " (asked: in 5 minutes)",
+    "x | by 14:16": TODAY.format("14:16:00"),
+    "x | by 14:15": TODAY.format("14:16:00") + " (asked: by 14:15)",
+    "x | by 2026-11-22T14:15:59+01:00 (asked: soon)": TODAY.format("14:16:00")
+    + " (asked: by 2026-11-22T14:15:59+01:00)",
+    "x | by today 9:00": TODAY.format("14:16:00") + " (asked: by today 9:00)",
+    "x | by 2020-01-01 10:00": TODAY.format("14:16:00") + " (asked: by 2020-01-01 10:00)",
+}
+
+
+@pytest.mark.parametrize(("said", "stands"), UNDERSTOOD.items(), ids=UNDERSTOOD)
+def test_a_deadline_is_read_as_people_write_it(said: str, stands: str) -> None:
+    """As an ISO time with the machine's offset, at least 15 minutes ahead; a time that has passed means tomorrow."""
+    assert mark(said) == (stands,)
+
+
+FORM = "no deadline: write by 18:00, by 2026-11-22 18:00 or in 2 hours"
+NOT_UNDERSTOOD = {
+    "x": ("x",),
+    "Postgres | Redis | or in memory?": ("Postgres | Redis | or in memory?",),
+    "default: yes or no?": ("default: yes or no?",),
+    "x | in Postgres or before Redis?": ("x | in Postgres or before Redis?",),
+    "x | by whom?": ("x | by whom?", f"{NAME} by whom? | {FORM}"),
+    "x | by 18": ("x | by 18", f"{NAME} by 18 | {FORM}"),
+    "x | by 25:00 | default: y": ("x | by 25:00 | default: y", f"{NAME} by 25:00 | {FORM}"),
+    "x | by 13pm": ("x | by 13pm", f"{NAME} by 13pm | {FORM}"),
+    "x | by 2026-02-30 10:00": ("x | by 2026-02-30 10:00", f"{NAME} by 2026-02-30 10:00 | {FORM}"),
+    "x | by 18:00 CET": ("x | by 18:00 CET", f"{NAME} by 18:00 CET | {FORM}"),
+    "x | in 10 days": ("x | in 10 days", f"{NAME} in 10 days | {FORM}"),
+    "x | by 18:00 | by 19:00": ("x", f"{NAME} by 18:00 / by 19:00 | several deadlines: none of them counts"),
+    "x | default: a | default: b": (
+        "x", f"{NAME} default: a / default: b | several defaults: none of them counts",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "stands"), NOT_UNDERSTOOD.items(), ids=NOT_UNDERSTOOD)
+def test_what_is_no_deadline_stays_text_and_is_remarked(said: str, stands: tuple[str, ...]) -> None:
+    """The question's words stay; an attempt that was not understood is told to its agent by REFUSED."""
+    assert mark(said) == stands
+    assert questions.parse(Mark(NAME, stands[0])).by == ""
+
+
+def test_without_a_time_nothing_is_a_deadline() -> None:
+    """A caller that does not know what time it is; what reads as a deadline is quoted, so that it is none."""
+    assert mark("x | by 18:00", "") == ("x | by 18:00",)
+    (value,) = mark("x | by 2026-11-22T18:00:00Z", "soon")
+    assert questions.parse(Mark(NAME, value)).by == ""
+
+
+CLOCKS = [f"{hour:02}:{minute:02}" for hour in range(25) for minute in (0, 15, 59, 60)]
+MOMENTS = st.one_of(
+    st.sampled_from([*CLOCKS, "6pm", "12 a.m.", "noon", "midnight", "today", "tomorrow 9:00", "9:00 tomorrow", "18"]),
+    st.datetimes().map(lambda time: time.isoformat(" ", "minutes")),
+    st.datetimes(timezones=st.timezones()).map(lambda time: time.isoformat()),
+    st.integers(0, 10**6).map(lambda number: f"{number} minutes"),
+    st.text("0123456789:-T+Zpm ", max_size=20),
+)
+FIELDS = st.one_of(
+    st.builds(
+        "{}{}{}".format,
+        st.sampled_from(["by ", "By: ", "until ", "before ", "deadline=", "in ", "within ", "by in "]),
+        MOMENTS,
+        st.sampled_from(["", " UTC", "+05:30", " (asked: by 9:00)", "."]),
+    ),
+    st.builds("{}{}".format, st.sampled_from(["default: ", "default = ", "Default:"]), st.text(max_size=12)),
+    st.text(max_size=20),
+    st.sampled_from(["", "|", "(asked: x)", "by 2026-11-22T18:00:00Z", "default: default: x", "“x”", "x]"]),
+)
+VALUES = st.lists(FIELDS, max_size=5).flatmap(
+    lambda fields: st.sampled_from([" | ", "|", " |", " / "]).map(lambda bar: " ".join(bar.join(fields).split()))
+)
+TIMES = st.datetimes(datetime(2001, 1, 1), datetime(2300, 1, 1)).map(lambda time: time.isoformat(timespec="seconds"))
+OFFSETS = st.sampled_from(["Z", "+00:00", "+01:00", "-08:00", "+05:45", "+14:00"])
+
+
+@given(VALUES, st.builds("{}{}".format, TIMES, OFFSETS))
+def test_no_question_breaks_the_reader_or_hurries_the_person(value: str, here: str) -> None:
+    """Whatever is written: a deadline is at least 15 minutes ahead, and what stands in the file reads back as it is."""
+    first, *remarks = questions.written((Mark(NAME, value),), here)
+    found = questions.parse(first)
+    assert found.by == questions.iso(found.by)
+    left = asked.left(found.by, here)
+    assert left is None or left >= questions.LEAST
+    assert {remark.name for remark in remarks} <= {"REFUSED"}
+    if "\n" not in value and "\r" not in value:
+        assert canonical(str(first)) == first
+    again, *_ = questions.written((first,), here)
+    assert replace(questions.parse(again), text="") == replace(found, text="")
+
+
+def test_a_question_goes_through_the_file_and_back() -> None:
+    """In the ways models write marks; one that is fenced is text."""
+    stage = Room(opening(more=ALLOWED), A=["Hm.\n\n- **[question for user: which? | by 23:30 | default: a|b]**."])
+    stage.step("A")
+    (question,) = stage.dialog.state.questions
+    assert question == Question("which?", "2026-11-21T23:30:00Z", "a|b", "A", "2")
+    assert stage.dialog.state.question == "which?"
+    assert (stage.dialog.state.question_by, stage.dialog.state.question_default) == (question.by, question.default)
+    assert not read_reply("```\n[QUESTION_FOR_USER: which? | by 23:30]\n```").marks
+
+
+# -- what becomes of it ---------------------------------------------------------------------------------------------
+
+
+def asking(more: str = ALLOWED, reply: str = ASKS, **scripts: list[str]) -> Room:
+    """A has asked, with a deadline 21 minutes ahead and a default."""
+    stage = Room(opening("A", "B", more=more), A=[reply, *scripts.pop("A", [])], **scripts)
+    stage.step("A")
+    return stage
+
+
+def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> None:
+    """Not a second before; one note by System; the asker owes the turn and is told; the others read it in the file."""
+    stage = asking()
+    wait = stage.look("B")
+    assert isinstance(wait, Wait)
+    assert wait.seconds == asked.left(stage.dialog.state.question_by, stage.paper.at)
+    stage.advance(wait.seconds - 1)
+    assert waits(stage.look("A")) == "waiting_for_user"
+    stage.advance(1)
+    seen = {me: stage.look(me) for me in "AB"}
+    assert all(isinstance(action, Write) for action in seen.values())
+    stage.step("B")
+    note = stage.dialog.last
+    assert note is not None
+    assert (note.by, note.is_turn, note.body) == (SYSTEM, False, "")
+    assert [str(m) for m in note.marks] == ["[DEFAULT_TAKEN: keep Postgres]"]
+    assert note.turn == ("A",)
+    assert stage.dialog.state.questions == ()
+    assert isinstance(stage.look("A"), Reply)  # the other daemon decides again: there is nothing to take any more
+    told = stage.thinks("A")
+    assert "The person did not answer by 2026-11-21T19:20:00Z; your default was taken, and is not their word" in told
+    stage.answers("A", "Postgres it is.")
+    assert "your default was taken" not in stage.thinks("B")
+
+
+HELD = {
+    "not allowed": ("", ASKS, lambda stage: None),
+    "no default": (ALLOWED, "[QUESTION_FOR_USER: which? | in 20 minutes]", lambda stage: None),
+    "no deadline": (ALLOWED, "[QUESTION_FOR_USER: which? | default: a]", lambda stage: None),
+    "paused": (ALLOWED, ASKS, Room.pause),
+    "step mode": (ALLOWED.replace("true", "true\nstep = true"), ASKS, lambda stage: None),
+    "another question": (ALLOWED, f"{ASKS}\n[QUESTION_FOR_USER: and why?]", lambda stage: None),
+    "typing": (ALLOWED, ASKS, lambda stage: stage.types("\nI would say")),
+    "switched off": (ALLOWED.replace("true", "false"), ASKS, lambda stage: None),
+    "nonsense": (ALLOWED.replace("true", '"yes"'), ASKS, lambda stage: None),
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_nothing_else_takes_a_default(name: str) -> None:
+    """The dialog goes on waiting, for however long; the person's answer goes on as ever."""
+    more, reply, meanwhile = HELD[name]
+    stage = asking(more, reply)
+    meanwhile(stage)
+    for _ in range(3):
+        stage.advance(5000)
+        assert {waits(stage.step(me)) for me in "AB"} <= {"waiting_for_user", "paused"}
+    assert all(entry.mark("DEFAULT_TAKEN") is None for entry in stage.dialog.entries)
+    stage.say("Redis.", to="A")
+    assert stage.dialog.state.owing == ("A",)
+    assert stage.dialog.state.questions == ()
+
+
+def test_the_reason_says_how_the_deadline_stands() -> None:
+    """In words that do not change with every minute, so that nobody is told of it twice."""
+    stage = asking("")
+    first = stage.look("A")
+    stage.advance(300)
+    assert isinstance(first, Wait)
+    assert isinstance(again := stage.look("A"), Wait)
+    assert again.reason == first.reason
+    assert "(by 19:20; default: keep Postgres (not taken: this dialog takes no defaults))" in first.reason
+    stage.advance(3000)
+    late = stage.look("A")
+    assert isinstance(late, Wait)
+    assert "(by 19:20, which has passed; default: keep Postgres (not taken" in late.reason
+    assert late.seconds is None
+    assert asked.rows(asking().dialog, "2026-11-21T18:15:00Z") == [
+        "A asks: Postgres or Redis?; by 19:20, in 1 hour 5 minutes; default: keep Postgres (taken then)"
+    ]
+    assert "by 2026-11-21 19:20, in 1 day" in asked.rows(stage.dialog, "2026-11-20T19:20:00Z")[0]
+
+
+def test_the_wall_clock_may_jump() -> None:
+    """What counts is the time that is given and the time in the file; a clock that goes back waits again."""
+    stage = asking()
+    due = Clock(at=at(stage, hours=1))
+    early = Clock(at=at(stage, days=-400))
+    assert isinstance(decide(stage.dialog, "A", due), Write)
+    assert waits(decide(stage.dialog, "A", early)) == "waiting_for_user"
+    assert waits(decide(stage.dialog, "A", Clock())) == "waiting_for_user"
+
+
+def test_after_a_restart_the_deadline_still_stands() -> None:
+    """A dialog that lies still until its deadline does so on purpose; an hour after it, it waits for a notify."""
+    stage = asking()
+    dialog = parse(stage.paper.data)
+    for minutes, expected in ((5, "waiting_for_user"), (20, "Write"), (79, "Write"), (81, "lain")):
+        clock = Clock(at=at(stage, minutes=minutes), nudged=False, lain=2e5)
+        assert waits(decide(dialog, "B", clock)) == expected
+    assert isinstance(decide(dialog, "B", Clock(at=at(stage, days=9), lain=2e5)), Write)
+    assert waits(decide(asking("").dialog, "B", Clock(at=at(stage, minutes=30), nudged=False, lain=2e5))) == "lain"
+
+
+def test_an_answer_at_the_same_moment_wins_or_comes_after() -> None:
+    """Who comes first under the lock: after the person's turn no default is written; a turn after the note counts."""
+    stage = asking()
+    stage.advance(5000)
+    assert isinstance(stage.look("A"), Write)
+    stage.say("Redis.")
+    assert waits(stage.look("B")) == "not_my_turn"
+    late = asking()
+    late.advance(5000)
+    late.step("B")
+    late.say("Redis, still.")
+    assert late.dialog.state.owing == ("A",)
+    assert "Redis, still." in late.thinks("A")
+
+
+def test_questions_of_a_round_are_answered_together() -> None:
+    """They wait for its last reply; who asked gets the turn, in order; a question of a daemon's is one too."""
+    stage = Room(
+        opening("A", "B", "C", turn="A, B, C"),
+        A=["[QUESTION_FOR_USER: how many?]\n[QUESTION_FOR_USER: and where?]"],
+        B=["Hm."],
+        C=["[QUESTION_FOR_USER: who?]"],
+    )
+    stage.step("A")
+    assert stage.dialog.state.owing == ("B", "C")
+    for me in "CB":
+        stage.step(me)
+    assert stage.dialog.state.question == "how many? / and where? / who?"
+    assert [fact["asker"] for fact in asked.facts(stage.dialog)] == ["A", "A", "C"]
+    stage.say("Ten, here, me.")
+    assert stage.dialog.state.owing == ("A", "C")
+
+
+def test_a_question_in_a_daemons_note_is_a_question() -> None:
+    """Where an agent that was passed over leaves nobody to decide; and no text of an agent's sets its deadline."""
+    setup = '## Setup\n\n```toml\nverdict = "moderator"\n\n[roles.M]\nrole = "moderator"\n```'
+    escalates = "[PROPOSAL: x]\n[ESCALATE: stuck | by 2026-11-21T19:00:01Z | default: approve P1]"
+    stage = Room(opening("A", "M", more=setup), A=[escalates], M=["I cannot say."])
+    stage.step("A")
+    stage.step("M")
+    (question,) = stage.dialog.state.questions
+    assert (question.by, question.default) == ("", "")
+    assert question.text == "M did not decide; please do: stuck / by 2026-11-21T19:00:01Z / default: approve P1"
+    more = '## Setup\n\n```toml\norder = "round-robin"\n```'
+    silent = Room(opening("A", "B", "C", more=more), A=["[PASS]"], B=["[PASS]"], C=[BackendError("down", fix="wait")])
+    for me in "ABC":
+        silent.step(me)
+    note = silent.dialog.last
+    assert note is not None
+    assert (note.by, note.turn) == (SYSTEM, ("USER",))
+    assert silent.dialog.state.question == "everybody passed: close the dialog, or say what is missing"
+    assert silent.dialog.state.askers == ()
+    wait = silent.look("A")
+    assert isinstance(wait, Wait)
+    assert wait.reason == f"waiting for the person: {silent.dialog.state.question}"
+
+
+def test_a_new_question_takes_the_place_of_its_askers_old_one() -> None:
+    """Asked once more, an agent does not ask twice."""
+    stage = asking(A=["[QUESTION_FOR_USER: or Mongo?]"])
+    stage.retry("A")
+    stage.step("A")
+    assert stage.dialog.state.question == "or Mongo?"
+
+
+# -- who allows it --------------------------------------------------------------------------------------------------
+
+
+def test_defaults_are_allowed_by_the_file_alone() -> None:
+    """`--allow-defaults` and templates write the key; a plain dialog with it stays plain; nonsense is warned of."""
+    pair = template("pair")
+    agents = (Agent("A", "Claude A", "http://localhost:3001"), Agent("B", "Claude B", "http://localhost:3002"))
+    begun = Opening("t", "q", agents, ("A",), pair, "x", BEGINNING)
+    assert not asked.allows_defaults(parse(compose(begun).encode()).header)
+    allowing = parse(compose(replace(begun, allow_defaults=True)).encode()).header
+    assert asked.allows_defaults(allowing)
+    assert allowing.rules == parse(compose(begun).encode()).header.rules
+    wrong = read_header('# D\n\n## Setup\n\n```toml\nquestion_defaults = "yes"\n```\n')
+    assert wrong.warnings == ("header: Setup: question_defaults is neither true nor false; no default will be taken",)
+
+
+@pytest.mark.parametrize(("more", "after"), [("", "it still waits"), (ALLOWED, "your default counts, if you gave one")])
+def test_agents_are_told_the_form_and_what_comes_of_it(more: str, after: str) -> None:
+    """One line, in plain dialogs and in those with rules; what did not count is told in the next turn."""
+    form = "`[QUESTION_FOR_USER: text | by 18:00 | default: what you do otherwise]`"
+    plain = Room(opening("A", "B", more=more), A=["x\n\n[QUESTION_FOR_USER: which? | by whom?]"])
+    ruled = Room(opening("A", "B", more=more or "## Setup\n\n```toml\nred_team = true\n```"))
+    for stage in (plain, ruled):
+        asked_of = stage.thinks("A")
+        line = next(line for line in asked_of.split("\n") if form in line)
+        assert line.endswith(f"after that time (15 minutes at least) {after}")
+    plain.answers("A", plain.scripts["A"].pop())
+    plain.say("Any.")
+    assert "Of your last turn this did not count" in plain.thinks("A")
+
+
+# -- the result -----------------------------------------------------------------------------------------------------
+
+AGREED = "Postgres.\n\n## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
+
+
+def agreed() -> Room:
+    """A dialog that ended by consensus in turn 3."""
+    stage = Room(opening("A", "B"), A=[AGREED], B=["Yes.\n\n[AGREE: P1]"])
+    stage.run()
+    assert stage.dialog.state.outcome is not None
+    return stage
+
+
+def test_a_result_is_approved_once_and_a_new_turn_forgets_it() -> None:
+    """By a note, after the end; `state.approved` names it; whoever rejects or speaks opens the dialog again."""
+    stage = agreed()
+    stage.approve()
+    before = stage.text
+    stage.approve()
+    assert stage.text == before
+    note = stage.dialog.last
+    assert note is not None
+    assert (note.id, stage.dialog.state.approved) == ("3.1", "3.1")
+    assert "approve" not in lifecycle.allowed(stage.dialog)
+    stage.types("\n[APPROVED]\n")
+    assert stage.dialog.state.approved == "3.1"
+    stage.say("And Redis?")
+    assert stage.dialog.state.approved == ""
+    assert stage.dialog.state.rejected == ""
+
+
+def told(dialog: Dialog, text: str = "") -> tuple[object, ...]:
+    """What is known of the rejection that opened the dialog."""
+    found = result.rejected(dialog)
+    assert found is not None
+    return found.turn, found.reason, found.ended_in, found.outcome, bool(found.at)
+
+
+def test_a_rejected_result_is_before_the_agents_as_rejected() -> None:
+    """The whole text and the reason, in each agent's first turn after it; after that one line."""
+    stage = agreed()
+    stage.reject("It forgets the migration.\n\nSee turn 2.")
+    assert stage.dialog.state.outcome is None
+    assert stage.dialog.state.standing is None
+    assert told(stage.dialog) == (4, "It forgets the migration. See turn 2.", "3", "CONSENSUS_REACHED", True)
+    for me, turn in (("A", "Then in two nights."), ("B", "Why two?")):
+        asked_of = stage.thinks(me)
+        assert (
+            "The person rejected the earlier result (CONSENSUS_REACHED in turn 3), for the reason in turn 4" in asked_of
+        )
+        assert "The rejected text, P1 in turn 2:\n\n~~~text\nSessions live in Postgres.\n~~~" in asked_of
+        assert "It forgets the migration." in asked_of
+        stage.answers(me, turn)
+    later = stage.thinks("A")
+    assert "The person rejected the earlier result" in later
+    assert "The rejected text" not in later
+
+
+def test_by_hand_a_result_is_taken_and_rejected_too() -> None:
+    """`[APPROVED]` alone, also with more below it; `[REJECTED: why]` alone goes on as a word of the person's does."""
+    stage = agreed()
+    stage.types("\n[approved]\n")
+    assert stage.dialog.state.approved == "3.1"
+    stage.types("\nWell done.\n")
+    assert stage.dialog.state.approved == "3.1"
+    stage.types("\n## Turn 4 - user\n\nOn second thoughts:\n\n**[Rejected: too slow]**\n")
+    assert stage.dialog.state.approved == ""
+    assert told(stage.dialog) == (4, "too slow", "3", "CONSENSUS_REACHED", False)
+    assert stage.dialog.state.owing == ("A",)
+
+
+def test_before_the_end_there_is_no_result() -> None:
+    """Refused with the state's name; by hand such marks do nothing of the kind."""
+    stage = Room(opening("A", "B"), A=["Hm."])
+    stage.step("A")
+    before = stage.text
+    for act in (stage.approve, lambda: stage.reject("no")):
+        with pytest.raises(Refused, match=r"cannot (approve|reject): the dialog is streaming"):
+            act()
+    assert stage.text == before
+    stage.types("\n[APPROVED]\n")
+    assert (stage.dialog.state.approved, stage.dialog.state.owing) == ("", ("B",))
+    stage.types("\n[REJECTED: no]\n\nTURN: B\n")
+    assert (stage.dialog.state.rejected, stage.dialog.state.owing) == ("", ("B",))

@@ -1,0 +1,72 @@
+"""The routes of the person's hand, on running daemons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dialogd.protocol.grammar import parse
+from dialogd.testing.pair import until
+from tests.server.daemon_process import Room, listening, send
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    """Two agents, A and B; nobody runs yet."""
+    with Room(tmp_path) as room:
+        yield room
+
+
+def test_every_route_of_the_hand_writes_one_entry_and_tells(room: Room) -> None:
+    """Each answers as /say does; what is wrong is refused with a fix and leaves the file alone."""
+    room.open("A")
+    done = [
+        ("suggest", {"text": "use SQLite"}, "[PROPOSAL P1: use SQLite]"),
+        ("suggest", {"text": "use Redis", "instead": "P1"}, "[PROPOSAL P2: use Redis]"),
+        ("veto", {"proposal": "P1", "reason": "too slow"}, "[VETO: P1 | too slow]"),
+        ("strike", {"turn": 2, "reason": "a mistake"}, "[STRIKE: 2 | a mistake]"),
+        ("limit", {"name": "max_turns", "value": 40}, "[LIMIT: max_turns 40]"),
+        ("step", {"on": True}, "[STEP: on]"),
+        ("ask", {"agent": "B", "text": "Why?"}, "TURN: B"),
+        ("invite", {"agent": "C=Carla"}, "[INVITE: C = Carla @ http://localhost:"),
+        ("invite", {"agent": {"id": "D", "url": "http://127.0.0.1:4444"}}, "[INVITE: D @ http://127.0.0.1:4444]"),
+        ("leave", {"agent": "B", "reason": "no need"}, "[LEAVE: B | no need]"),
+    ]
+    for path, body, said in done:
+        answer = send(room.a, f"POST /{path}", body)
+        assert (answer.status, answer.json["status"]) == (200, "ok"), answer.json
+        assert room.text.count(said) == 1
+    before = room.text
+    for path, body in (("veto", {"proposal": "P9"}), ("strike", {"turn": 99}), ("limit", {"name": "x", "value": 1}),
+                       ("invite", {"agent": "A @ http://example.com:80"}), ("leave", {"agent": "Z"}),
+                       ("suggest", {"text": " "}), ("ask", {"agent": "Z", "text": "x"})):  # fmt: skip
+        refused = send(room.a, f"POST /{path}", body)
+        assert (refused.status, bool(refused.problem["fix"])) == (400, True)
+    assert room.text == before
+    assert send(room.a, "POST /pass").status == 200
+
+
+def test_an_invited_agent_is_told_and_one_that_left_says_why_it_is_quiet(room: Room) -> None:
+    """The invitation reaches the new daemon by the file; the call of who leaves is ended and kept as a draft."""
+    room.open("AB")
+    with listening(room.a) as events:
+        call = room.think()
+        call.say("Half a thou")
+        events.until("text")
+        assert send(room.b, "POST /leave", {"agent": "A"}).json["turn_of"] == ["USER"]
+        until(lambda: not call.is_alive, "the call of A to end")
+    until(lambda: ((room.a.health() or {})["waiting"] or {}).get("status") == "left", "A to be quiet")
+    reason = (room.a.health() or {})["waiting"]["reason"]
+    assert reason == "A takes part no longer: the person let it leave; `dialogd invite A` has it back"
+    assert "Half a thou" not in room.text
+    send(room.b, "POST /say", {"text": "You alone."})
+    room.minds["B"].call(1).end("Alone, then.\n")
+    until(lambda: "Alone, then." in room.text, "B to go on")
+    here = f"http://localhost:{room.a.port}"
+    assert send(room.b, "POST /invite", {"agent": {"id": "A", "url": here}}).status == 200
+    assert [agent.id for agent in parse(room.file.read_bytes()).header.agents] == ["B", "A"]
+    send(room.b, "POST /ask", {"agent": "A", "text": "Back?"})
+    room.minds["A"].call(2).end("Back again.\n")
+    until(lambda: "Back again." in room.text, "A to speak again")

@@ -1,0 +1,303 @@
+"""The page's routes: what it is made of, which entries it gets, what its head is told, and what nobody else may."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dialogd.protocol.grammar import parse
+from dialogd.server.page import page_policy
+from dialogd.server.page_entries import as_shown, cast, changed, presentable, window
+from dialogd.testing.room import Room as Paper
+from dialogd.testing.room import opening
+from tests.server.daemon_process import Room, send
+from tests.server.serving import Site, ask, assert_refused, request
+
+PARTS = ("app.js", "app.css", "panels.js", "panels.css", "icon.svg")
+LINK = re.compile(r"""(?:src|href)\s*=\s*"([^"]*)\"""")
+HOSTILE = "<script src=https://example.org/x.js></script><img src=//example.org/x.png onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def room(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    """A's daemon, and B's that does not run, before a dialog with a turn of each kind."""
+    with Room(tmp_path_factory.mktemp("page")) as room:
+        room.start("A")
+        text = room.opening(f"Tabs {HOSTILE}?", "A")
+        room.file.write_text(f"{text}\n---\n\n## Turn 2 — Claude A\n\n{HOSTILE}\n\n[PROPOSAL: tabs]\n\nTURN: USER\n")
+        room.until(lambda: (room.a.health() or {})["turn"] == 2, "A to read the dialog")
+        yield room
+
+
+class Elements(HTMLParser):
+    """Every element of a page, with its attributes, and how the headings are nested."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        """The attributes of every element of that kind."""
+        return [attributes for name, attributes in self.found if name == tag]
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_loads_its_own_parts_and_runs_nothing_of_an_agents(room: Room) -> None:
+    """Two scripts and two style sheets, all of this daemon; no inline code, no handlers, no styles, no images."""
+    answer = send(room.a, "GET /")
+    page = answer.body.decode()
+    elements = Elements(page)
+    assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert [one["src"] for one in elements.all("script")] == ["/page/app.js", "/page/panels.js"]
+    assert not {"img", "style", "iframe", "object", "base"} & {tag for tag, _ in elements.found}
+    assert not [name for _, attributes in elements.found for name in attributes if name.startswith("on")]
+    assert not [attributes for _, attributes in elements.found if "style" in attributes]
+    assert {link for link in LINK.findall(page) if not link.startswith("#")} == {f"/page/{name}" for name in PARTS}
+    assert "&lt;script src=https://example.org/x.js&gt;" in page
+
+
+def test_the_page_can_be_read_without_its_scripts(room: Room) -> None:
+    """Topic, where it stands, agents and turns are in the text that the daemon sends."""
+    page = send(room.a, "GET /").body.decode()
+    for words in ("Claude A", "Claude B", "It is your turn.", "Turn 2", "You", "Proposal"):
+        assert words in page
+    assert '<span class="value">tabs</span>' in page
+    assert "[PROPOSAL: tabs]" not in page  # a mark of a hand-written turn is shown once, as a mark
+
+
+def test_every_part_of_the_page_is_served_and_nothing_beside_it(room: Room) -> None:
+    """Each with its type and the guard's headers; no path leads out of the folder, none lists it."""
+    for name in PARTS:
+        answer = send(room.a, f"GET /page/{name}")
+        kinds = {"js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+        assert answer.status == 200
+        assert answer.headers["content-type"].startswith(kinds[name.rpartition(".")[2]])
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert not re.search(rb"https?://(?!www\.w3\.org/)", answer.body)
+    for path in ("page.html", "", "..%2fpage.py", "../page.py", "%2e%2e/app.py", "static/app.js"):
+        assert send(room.a, f"GET /page/{path}").status == 404
+
+
+def test_the_page_may_ask_the_other_daemons_of_its_dialog_and_nobody_else(room: Room) -> None:
+    """The policy names this daemon, and the others under the name by which the page was called."""
+    policy = send(room.a, "GET /").headers["content-security-policy"]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert rules["script-src"] == rules["style-src"] == rules["form-action"] == "'self'"
+    assert rules["connect-src"] == f"'self' http://127.0.0.1:{room.b.port}"
+    assert rules["frame-ancestors"] == rules["base-uri"] == "'none'"
+    assert send(room.a, "GET /").headers["cross-origin-opener-policy"] == "same-origin"
+
+
+def test_an_address_that_is_none_gets_into_no_policy() -> None:
+    """What stands in a header as an address can be anything."""
+    hostile = ["http://127.0.0.1:1; script-src *", "http://127.0.0.1:*", "javascript:1 'unsafe-inline'", "http://x:²"]
+    assert page_policy("localhost:3001", hostile) == page_policy("localhost:3001", [])
+
+
+# -- entries ---------------------------------------------------------------------------------------------------------
+
+
+def test_entries_are_paged_in_both_directions(room: Room) -> None:
+    """The last ones, those before an index, those behind one; the anchor is the entry before the first."""
+    everything = send(room.a, "GET /page/entries").json
+    one, two = everything["entries"]
+    assert (everything["total"], everything["anchor"], one["index"], two["number"]) == (2, "", 0, 2)
+    assert send(room.a, "GET /page/entries?limit=1").json["entries"] == [two]
+    after = send(room.a, "GET /page/entries?after=0").json
+    assert (after["entries"], after["anchor"]) == ([two], one["chain"])
+    assert send(room.a, "GET /page/entries?after=-1&limit=1").json["entries"] == [one]
+    assert send(room.a, "GET /page/entries?before=1").json["entries"] == [one]
+    assert send(room.a, "GET /page/entries?after=7").json["entries"] == []
+    assert send(room.a, "GET /page/entries?before=99").json["entries"] == [one, two]
+    for wrong in ("after=-2", "before=-1", "limit=0", "limit=100000", "after=x"):
+        assert send(room.a, f"GET /page/entries?{wrong}").problem["status"] == 422
+
+
+def test_an_entry_says_all_that_is_shown_of_it() -> None:
+    """Who, when, marks, what it cost, whom it passes the turn to; the words without the marks."""
+    paper = Paper(opening("A", "B"), A=["I think **so**.\n\n[PROPOSAL: tabs]\n[CONFIDENCE: 0.8]"], B=["No."])
+    paper.run(2)
+    shown = as_shown(paper.dialog.entries[1], 1, cast(paper.dialog))
+    assert (shown.number, shown.by, shown.name, shown.turn) == (2, "A", "Claude A", ["B"])
+    assert [(mark.name, mark.ref, mark.value) for mark in shown.marks] == [
+        ("PROPOSAL", "P1", "tabs"),
+        ("CONFIDENCE", "", "0.8"),
+    ]
+    assert "I think <strong>so</strong>." in shown.html
+    assert 'id="t2"' in shown.html
+    assert "agent-0" in shown.html
+    assert "Claude B" in shown.html
+
+
+@pytest.mark.parametrize("agents", [8, 11])
+def test_every_agent_has_a_colour_of_its_own_and_keeps_it(agents: int) -> None:
+    """By its seat; of more than ten, the eleventh shares one and is told apart by its name."""
+    ids = [chr(ord("A") + seat) for seat in range(agents)]
+    players = cast(Paper(opening(*ids)).dialog)
+    tones = [players.tone(who) for who in ids]
+    assert tones == [f"agent-{seat % 10}" for seat in range(agents)]
+    left = opening(*ids) + "\n---\n\n## Note — User\n\n[LEAVE: A]\n\nTURN: B\n"
+    assert cast(parse(left.encode())).tone("B") == "agent-1"
+    assert (players.tone("USER"), players.tone("SYSTEM"), players.tone("Z")) == ("person", "system", "system")
+
+
+def test_what_is_odd_about_an_entry_is_said_and_noticed() -> None:
+    """An edited turn says so, and its version changes with it; a sound one has none."""
+    paper = Paper(opening("A", "B"), A=["I think so."], B=["No."])
+    paper.run(2)
+    edited = parse(paper.text.replace("I think so.", "I think not.").encode())
+    shown = as_shown(edited.entries[1], 1, cast(edited))
+    assert shown.condition == "edited"
+    assert "Edited after it was written" in shown.html
+    assert changed(edited)[1]["1"] == shown.version != ""
+    again = parse(paper.text.replace("I think so.", "I think nothing.").encode())
+    assert changed(again)[1]["1"] != shown.version
+    assert "1" not in changed(paper.dialog)[1]
+
+
+PRESENTED = {
+    "headings come in order": ("<h1>a</h1><h4>b</h4><h2>c</h2>", "<h4>a</h4><h5>b</h5><h5>c</h5>"),
+    "an empty heading goes": ("<h2></h2><p>x</p>", "<p>x</p>"),
+    "code is a box": ("<pre><code>x</code></pre>", '<div class="code"><pre tabindex="0"><code>x</code></pre></div>'),
+    "an empty link goes": ('<p><a href="x" rel="y"></a>z</p>', "<p>z</p>"),
+    "an empty head cell is a cell": ("<th></th>", "<td></td>"),
+    "links outside open elsewhere": ('<a href="https://x/">y</a>', '<a target="_blank" href="https://x/">y</a>'),
+    "links inside stay": ('<a href="#t3">y</a>', '<a href="#t3">y</a>'),
+}
+
+
+@pytest.mark.parametrize(("html", "presented"), PRESENTED.values(), ids=PRESENTED)
+def test_what_was_rendered_becomes_a_part_of_the_page(html: str, presented: str) -> None:
+    """In an order that can be heard, and in boxes that can be reached by keys."""
+    assert presentable(html) == presented
+
+
+def test_a_window_of_no_dialog_is_empty() -> None:
+    """A page can be opened before there is a dialog."""
+    assert window(None, None, None, 200).model_dump() == {"dialog": "", "total": 0, "anchor": "", "entries": []}
+
+
+# -- the state -------------------------------------------------------------------------------------------------------
+
+
+def agent(state: dict[str, Any], who: str) -> dict[str, Any]:
+    """One agent of the state."""
+    return next(one for one in state["agents"] if one["id"] == who)
+
+
+def test_the_state_has_everything_that_the_head_shows(room: Room) -> None:
+    """Who lives, whose turn it is, in words too, and what is left of each limit."""
+    state = send(room.a, "GET /page/state").json
+    assert (state["phase"], state["words"], state["turn_of"]) == ("waiting_for_user", "It is your turn.", ["USER"])
+    assert (agent(state, "A")["alive"], agent(state, "A")["own"], agent(state, "A")["seat"]) == (True, True, 0)
+    assert (agent(state, "B")["alive"], agent(state, "B")["state"]) == (False, "stopped")
+    assert "dialogd start B" in agent(state, "B")["reason"]
+    assert agent(state, "B")["url"] == f"http://127.0.0.1:{room.b.port}"
+    turns = next(left for left in state["left"] if left["name"] == "turns")
+    assert (turns["limit"], turns["left"], turns["words"]) == (20, 18, "18 of 20 turns left")
+    assert "say" in state["allowed"]
+
+
+def test_the_state_says_who_thinks_since_when(tmp_path: Path) -> None:
+    """Of this daemon and of the others; then the question, and how the dialog ended."""
+    with Room(tmp_path) as room:
+        room.open("AB")
+        call = room.think()
+        for daemon in (room.a, room.b):
+            room.until(lambda daemon=daemon: state_of(daemon)["phase"] == "thinking", "A to think")
+            state = state_of(daemon)
+            assert state["words"] == "Claude A is thinking."
+            assert agent(state, "A")["turn"] == 2
+            assert 0 <= agent(state, "A")["since"] < 60
+        call.end("I need to know.\n\n[QUESTION_FOR_USER: How many users?]\n")
+        room.until(lambda: state_of(room.a)["question"], "the question")
+        asked = state_of(room.a)["question"]
+        assert (asked["text"], asked["asker"], asked["name"]) == ("How many users?", "A", "Claude A")
+        send(room.a, "POST /say", {"text": "Never mind."})
+        room.minds["A"].call(2)
+        send(room.b, "POST /stop", {"hop": 1, "reason": "lunch"})
+        room.until(lambda: (state_of(room.a)["outcome"] or {}).get("name") == "STOPPED", "the end")
+        ended = state_of(room.a)["outcome"]
+        assert (ended["words"], ended["reason"]) == ("The dialog was stopped.", "lunch")
+
+
+def state_of(daemon: Any) -> dict[str, Any]:
+    """The state that a daemon's page gets."""
+    return dict(send(daemon, "GET /page/state").json)
+
+
+def test_without_a_dialog_the_page_says_where_one_would_be(tmp_path: Path) -> None:
+    """The page, its entries and its state answer all the same."""
+    with Room(tmp_path) as room:
+        room.start("A")
+        assert str(room.file) in send(room.a, "GET /").body.decode()
+        state = state_of(room.a)
+        assert (state["phase"], state["dialog"], state["agents"]) == ("no_dialog", "", [])
+        assert send(room.a, "GET /page/entries").json["total"] == 0
+        room.file.write_text("This is no dialog.\n")
+        assert "dialog" in state_of(room.a)["problem"]
+
+
+# -- the guard -------------------------------------------------------------------------------------------------------
+
+ARRIVAL = ("Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document")
+PROBE = ("Sec-Fetch-Site: same-site", "Sec-Fetch-Mode: no-cors", "Sec-Fetch-Dest: empty")
+
+
+def test_a_window_may_come_to_the_page_from_another_daemons_page(site: Site) -> None:
+    """That is how a page goes on when its daemon has died."""
+    assert ask(site.port, request(site.port, "GET /", *ARRIVAL)).status == 200
+    assert site.hits == ["page"]
+
+
+@pytest.mark.parametrize(
+    ("line", "headers"),
+    [
+        ("GET /health", ARRIVAL),
+        ("GET /?x=1", ARRIVAL),
+        ("GET //", ARRIVAL),
+        ("GET /%2e", ARRIVAL),
+        ("POST /notify", ARRIVAL),
+        ("POST /", ARRIVAL),
+        ("GET /events", ARRIVAL),
+        ("GET /", (*ARRIVAL, "Origin: http://localhost:1")),
+        ("GET /", (*ARRIVAL, "Sec-Fetch-Site: none")),
+        ("GET /", ("Sec-Fetch-Site: cross-site", *ARRIVAL[1:])),
+        ("GET /", (*ARRIVAL[:2], "Sec-Fetch-Dest: iframe")),
+        ("GET /", (*ARRIVAL[:2], "Sec-Fetch-Dest: embed")),
+        ("GET /", (ARRIVAL[0], "Sec-Fetch-Mode: cors", ARRIVAL[2])),
+        ("GET /", PROBE),
+        ("GET /", ARRIVAL[:1]),
+        ("GET /health", PROBE),
+    ],
+)
+def test_nothing_else_of_another_page_is_served(site: Site, line: str, headers: tuple[str, ...]) -> None:
+    """No other route, method, query or way to ask; and no frame."""
+    assert_refused(ask(site.port, request(site.port, line, *headers)), 403)
+    assert not site.hits
+
+
+def test_another_daemons_page_can_feel_that_somebody_answers(site: Site) -> None:
+    """The refusal of its probe is the one answer that a browser lets it notice; it sees nothing of it."""
+    felt = ask(site.port, request(site.port, "GET /health", *PROBE))
+    assert (felt.status, felt.headers["cross-origin-resource-policy"]) == (403, "same-site")
+    for line, headers in (
+        ("GET /dialog", PROBE),
+        ("POST /health", PROBE),
+        ("GET /health", ("Sec-Fetch-Site: cross-site", *PROBE[1:])),
+        ("GET /health", (*PROBE[:2], "Sec-Fetch-Dest: script")),
+    ):
+        other = ask(site.port, request(site.port, line, *headers))
+        assert (other.status, other.headers["cross-origin-resource-policy"]) == (403, "same-origin")

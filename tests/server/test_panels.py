@@ -1,0 +1,423 @@
+"""What stands beside the conversation: fragments say what the file says, and no text of anybody's becomes markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from dialogd.flow import flow
+from dialogd.protocol.grammar import parse
+from dialogd.testing.pair import Daemon
+from dialogd.testing.room import Room as Table
+from dialogd.testing.room import opening
+from tests.plans.scenes import AGREED, CLEANUP, FILES, FOR_POSTGRES, LAST, POSTGRES, SIGNED, setup
+from tests.server.daemon_process import Answer, Room, send
+
+TOPIC = "Where should user sessions live?"
+FRAGMENTS = ("/page/positions", "/page/flow", "/page/away", "/page/result", "/page/history", "/page/recall?q=sessions")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Room]:
+    """A daemon that is shown one dialog after another."""
+    with Room(tmp_path_factory.mktemp("panels"), "ABC") as room:
+        room.start("A")
+        yield room
+
+
+@pytest.fixture
+def room(shared: Room) -> Room:
+    """The daemon without a dialog, and without earlier ones."""
+    shared.file.unlink(missing_ok=True)
+    for copy in (shared.state_dir / "archive").glob("*.md"):
+        copy.unlink()
+    return shared
+
+
+class Piece(HTMLParser):
+    """A fragment as a browser reads it: elements with their attributes, the words, the cells of its tables."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.rows: list[list[str]] = []
+        self.words = ""
+        self.is_in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: Sequence[tuple[str, str | None]]) -> None:
+        """Keep the element; begin a row or a cell."""
+        self.elements.append((tag, {name: value or "" for name, value in attributes}))
+        self.is_in_cell |= tag in ("td", "th")
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        """Behind a cell words are no cell's any more."""
+        self.is_in_cell &= tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        """Keep the words, and put them into the last cell."""
+        self.words += data
+        if self.is_in_cell:
+            self.rows[-1][-1] = " ".join(f"{self.rows[-1][-1]} {data}".split())
+
+    def of(self, tag: str, **attributes: str) -> list[dict[str, str]]:
+        """The attributes of the elements of this kind that have these ones."""
+        return [own for kind, own in self.elements if kind == tag and attributes.items() <= own.items()]
+
+
+def piece(daemon: Daemon, path: str) -> Piece:
+    """One fragment."""
+    answer = send(daemon, f"GET {path}")
+    assert answer.status == 200, answer
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    return Piece(answer.body.decode())
+
+
+def links(page: Piece) -> list[str]:
+    """Where the fragment leads to other ones."""
+    return [own["href"] for own in page.of("a", **{"class": "get"})]
+
+
+def played(room: Room, table: Table) -> None:
+    """Write down what these agents come to, for the daemon to read."""
+    table.run()
+    room.file.write_bytes(table.paper.data)
+
+
+def agreed() -> Table:
+    """Two agents that come to sign one text; one of them gives in without a reason."""
+    keys, more = [f"Topic: {TOPIC}"], setup("objections = true")
+    header = opening("A", "B", keys=keys, more=more)
+    gives_in = SIGNED.replace("[RE: 4, P2]", "[AGREE: P1]")
+    return Table(header, A=[POSTGRES, AGREED], B=[CLEANUP, gives_in])
+
+
+def voted() -> Table:
+    """Three voters, two proposals; one is decided, one is not."""
+    more = setup('verdict = "vote"\norder = "round-robin"\nquorum = 1.0')
+    return Table(
+        opening("A", "B", "C", keys=[f"Topic: {TOPIC}"], more=more), A=[POSTGRES, LAST], B=[FILES], C=[FOR_POSTGRES]
+    )
+
+
+def archived(room: Room, name: str, data: bytes | None = None) -> None:
+    """Put a dialog into the archive, the one that is played by default."""
+    folder = room.state_dir / "archive"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / f"{name}.md").write_bytes(room.file.read_bytes() if data is None else data)
+
+
+# -- positions, proposals, votes -----------------------------------------------------------------------------------
+
+
+def test_the_table_says_what_each_agent_holds_and_flags_a_change_without_a_reason(room: Room) -> None:
+    """By proposal and agent: stance since when, signatures; each change with its reason, or that there is none."""
+    played(room, agreed())
+    rows = piece(room.a, "/page/positions").rows
+    assert rows[:3] == [
+        ["Proposal", "Claude A", "Claude B"],
+        ["P2 approved", "for since 4 signed in 4", "for since 5 signed in 5"],
+        ["P1 open", "conceded since 4", "for since 5 changed without a reason"],
+    ]
+    changes = rows[4:]
+    assert ["4", "Claude A", "P1", "for → conceded", "RE: 3, P1"] in changes
+    assert [
+        "5",
+        "Claude B",
+        "P1",
+        "against → for",
+        "none given: neither evidence nor a turn that it answers",
+    ] in changes
+    assert ["2", "Claude A", "P1", "for", "first position"] in changes
+
+
+def test_votes_stand_beside_their_proposals_with_their_reasons(room: Room) -> None:
+    """Who voted how, in which turn and why; what the vote came to."""
+    played(room, voted())
+    page = piece(room.a, "/page/positions")
+    (row,) = (row for row in page.rows if row[0] == "P1 approved")
+    assert row[2] == "against since 3 voted reject in 3 : a second reader on the only database"
+    assert row[3].startswith("for since 4 voted approve in 4 :")
+    assert "Approved in turn 5, by vote: 2 for (C, A), 1 against (B); at least 67% for it" in " ".join(
+        page.words.split()
+    )
+    assert "never a verdict" in page.words
+
+
+def test_a_text_that_another_replaced_and_one_that_was_vetoed_say_so(room: Room) -> None:
+    """The state of a proposal is one word: replaced, vetoed, open."""
+    first, second = (
+        f"## Consensus Summary\n\nSessions live in {where}.\n\n[CONSENSUS_REACHED]" for where in ("A", "B")
+    )
+    played(room, Table(opening("A", "B"), A=[f"{POSTGRES}\n\n{first}"], B=[second]))
+    text = room.file.read_text(encoding="utf-8") + "\n## Note — User\n\n[VETO: P1]\n\nTURN: A\n"
+    room.file.write_text(text, encoding="utf-8")
+    heads = [row[0] for row in piece(room.a, "/page/positions").rows]
+    assert heads[:4] == ["Proposal", "P3 open", "P2 replaced", "P1 vetoed"]
+
+
+def test_a_fragment_follows_the_file(room: Room) -> None:
+    """What is kept is kept for the dialog as it stood: an entry more, and the next one tells of it."""
+    played(room, Table(opening("A", "B", keys=["Max Turns: 3"]), A=[POSTGRES], B=[]))
+    before = piece(room.a, "/page/positions").rows
+    assert piece(room.a, "/page/positions").rows == before
+    with room.file.open("a", encoding="utf-8") as file:
+        file.write("\n## Turn 3 — Claude B\n\n[AGREE: P1]\n\nTURN: A\n")
+    assert [row[2] for row in piece(room.a, "/page/positions").rows if row[0] == "P1 open"] == ["for since 3"]
+
+
+# -- the flow ------------------------------------------------------------------------------------------------------
+
+
+def test_the_flow_shows_every_message_once_as_a_picture_and_as_a_table(room: Room) -> None:
+    """Page by page from the last ones back; links to the turns; the table says the same."""
+    lines = [f"[IDEA: number {number}]\n[CRITIQUE: of {number}]" for number in range(30)]
+    played(room, Table(opening("A", "B", keys=["Max Turns: 61"]), A=lines, B=lines))
+    messages = flow(parse(room.file.read_bytes()))
+    path, seen = "/page/flow", []
+    while path:
+        page = piece(room.a, path)
+        rows = [row for row in page.rows if row[0] != "Time"]
+        assert len([own for own in page.of("a") if own.get("class", "").startswith("message")]) == len(rows) <= 40
+        seen[:0] = [(row[1], row[3], row[6]) for row in rows]
+        older = [link for link in links(page) if int(link.rpartition("before=")[2]) == len(messages) - len(seen)]
+        path = older[0] if len(seen) < len(messages) else ""
+    assert seen == [(m.from_agent, m.message_type, str(m.payload["turn"])) for m in messages]
+    only = piece(room.a, "/page/flow?agent=B&kind=CRITIQUE").rows[1:]
+    assert {row[3] for row in only} == {"CRITIQUE"}
+    assert all("B" in (row[1], *row[2].split(", ")) for row in only)
+
+
+# -- while you were away -------------------------------------------------------------------------------------------
+
+
+def test_the_digest_tells_what_came_after_the_turn_that_was_seen_last(room: Room) -> None:
+    """Since turn 3: what was conceded, decided and proposed after it, and nothing from before."""
+    played(room, agreed())
+    page = piece(room.a, "/page/away?since=3&seen=3")
+    assert "While you were away" in page.words
+    assert "P1 needs a cleanup job" in page.words
+    assert "P2 approved" in page.words
+    assert "keep sessions in Postgres" not in page.words
+    assert page.of("option", value="3", selected="")
+    assert "keep sessions in Postgres" in piece(room.a, "/page/away").words
+
+
+def test_a_digest_since_nothing_that_makes_sense_is_a_problem_with_a_fix(room: Room) -> None:
+    """Neither a turn nor a time."""
+    played(room, agreed())
+    assert "neither a turn nor a time" in send(room.a, "GET /page/away?since=tea").problem["detail"]
+
+
+# -- the result ----------------------------------------------------------------------------------------------------
+
+
+def test_the_result_names_the_text_who_signed_it_and_what_is_left(room: Room) -> None:
+    """Outcome in words, the exact text as Markdown, signers with their reservations, the plan, how to check it."""
+    played(room, agreed())
+    page = piece(room.a, "/page/result")
+    words = " ".join(page.words.split())
+    assert "Consensus: everybody signed the same text, P2 (A in turn 4, B in turn 5)" in words
+    assert "A signed in turn 4, with a reservation: thirty days is a guess" in words
+    assert "Write the migration for the table sessions." in words
+    assert f"dialogd verify {room.file}" in words
+    assert [own["href"] for own in page.of("a", **{"class": "download"})] == [
+        f"/export/{to}" for to in ("md", "html", "pdf", "json")
+    ]
+
+
+def test_before_the_end_the_result_says_that_it_is_none(room: Room) -> None:
+    """A dialog that goes on, and one in which nobody has spoken."""
+    played(room, Table(opening("A", "B"), A=[POSTGRES], B=[]))
+    assert "Not ended: turn 3 is owed by B" in piece(room.a, "/page/result").words
+    room.file.write_text(opening("A", "B"), encoding="utf-8")
+    assert "No agent has spoken yet" in piece(room.a, "/page/result").words
+
+
+# -- earlier dialogs -----------------------------------------------------------------------------------------------
+
+
+def test_an_earlier_dialog_is_listed_found_recalled_read_and_judged(room: Room) -> None:
+    """From the archive alone: the list, the words, the decision, every entry, and how it turned out."""
+    played(room, agreed())
+    archived(room, "one")
+    number = parse(room.file.read_bytes()).id
+    room.file.unlink()
+    assert f"/page/history/{number}" in links(piece(room.a, "/page/history"))
+    found = piece(room.a, "/page/history?q=expired")
+    assert found.of("mark")
+    assert f"/page/history/{number}?entry=3" in links(found)
+    judged = {"outcome": "worked", "why": "no <b>calls</b> at night"}
+    said = send(room.a, f"POST /page/history/{number}/outcome", judged)
+    assert said.json == {"status": "ok", "dialog": number, **judged}
+    recalled = piece(room.a, f"/page/recall?{urlencode({'q': 'where do sessions live?'})}").words
+    assert "Sessions live in Postgres" in recalled
+    assert "no <b>calls</b> at night" in recalled
+    one = piece(room.a, f"/page/history/{number}?entry=3")
+    assert [own["id"] for own in one.of("article")] == [f"past-{turn}" for turn in range(1, 6)]
+    assert one.of("div", **{"data-at": "past-3"})
+    assert "no <b>calls</b> at night" in one.words
+    assert not [own for own in one.of("button") if own.get("value") not in ("worked", "failed")]  # to be read only
+
+
+def test_a_long_earlier_dialog_is_read_in_parts(room: Room) -> None:
+    """Each part leads to the next; together they are the whole."""
+    lines = [f"Thought {number}." for number in range(60)]
+    table = Table(opening("A", "B", keys=["Max Turns: 121", "Dialog: long-1"]), A=lines, B=lines)
+    table.run()
+    archived(room, "long", table.paper.data)
+    path, seen = "/page/history/long-1", []
+    while path:
+        page = piece(room.a, path)
+        seen += [own["id"] for own in page.of("article")]
+        later = [link for link in links(page) if link.endswith(f"start={len(seen)}")]
+        path = later[0] if later else ""
+    assert seen == [f"past-{entry.id}" for entry in table.dialog.entries]
+
+
+def test_dialogs_that_run_are_listed_with_links_to_their_pages(room: Room) -> None:
+    """By the registry of this user's daemons; the page's own dialog is named as that."""
+    played(room, Table(opening("A", "B", keys=["Topic: This one"]), A=[POSTGRES], B=[]))
+    assert "This is the dialog of this page." in piece(room.a, "/page/history").words
+    folder = room.folder / "other"
+    folder.mkdir()
+    with Room(folder, "A", environment={"DIALOGD_STATE_DIR": str(room.state_dir)}) as other:
+        other.start("A")
+        other.begin("Another one?", "A")
+        pages = [own["href"] for own in piece(room.a, "/page/history").of("a", target="_blank")]
+        assert f"http://127.0.0.1:{other.a.port}/" in pages
+
+
+TOO_LITTLE = {
+    "neither": {"outcome": "maybe", "why": "x"},
+    "no-reason": {"outcome": "worked", "why": ""},
+    "more": {"outcome": "worked", "why": "x", "by": "me"},
+}
+
+
+@pytest.mark.parametrize("body", TOO_LITTLE.values(), ids=TOO_LITTLE)
+def test_an_outcome_that_says_too_little_is_refused(room: Room, body: dict[str, Any]) -> None:
+    """Worked or failed, with a reason, and nothing else."""
+    assert send(room.a, "POST /page/history/x/outcome", body).problem["status"] == 422
+
+
+def test_an_earlier_dialog_that_there_is_not_is_a_problem_with_a_fix(room: Room) -> None:
+    """To read, to judge and to take along."""
+    asked = {"outcome": "worked", "why": "it held"}
+    for line, body in (
+        ("GET /page/history/nope", None),
+        ("POST /page/history/nope/outcome", asked),
+        ("GET /export/md?earlier=nope", None),
+    ):
+        assert "nope" in send(room.a, line, body).problem["detail"]
+
+
+# -- downloads -----------------------------------------------------------------------------------------------------
+
+KINDS = {"md": "text/markdown; charset=utf-8", "html": "text/html; charset=utf-8", "json": "application/json"}
+
+
+def name_of(answer: Answer) -> str:
+    """The file name under which an answer is to be saved."""
+    disposition = answer.headers["content-disposition"]
+    assert disposition.startswith('attachment; filename="')
+    return disposition.removeprefix('attachment; filename="').removesuffix('"')
+
+
+@pytest.mark.parametrize("to", KINDS)
+def test_a_dialog_can_be_taken_along(room: Room, to: str) -> None:
+    """As a file to save, named after topic and id; the words are in it; also of an earlier dialog."""
+    played(room, agreed())
+    number = parse(room.file.read_bytes()).id
+    answer = send(room.a, f"GET /export/{to}")
+    assert answer.headers["content-type"] == KINDS[to]
+    assert name_of(answer) == f"where-should-user-sessions-live-{number}.{to}"
+    assert b"A job removes expired rows every night." in answer.body
+    archived(room, "one")
+    room.file.unlink()
+    assert send(room.a, f"GET /export/{to}?earlier={number}").body == answer.body
+
+
+TOPICS = {
+    'a"; filename="x.exe': "a-filename-x-exe-n-1",
+    "../../etc/passwd": "etc-passwd-n-1",
+    "CON": "con-n-1",
+    "\u202egnp.\u0440\u0443\u0441": "gnp-n-1",
+    "\u6f22\u5b57": "dialog-n-1",
+    "x" * 300: f"{'x' * 40}-n-1",
+}
+
+
+@pytest.mark.parametrize(("topic", "name"), TOPICS.items(), ids=range(len(TOPICS)))
+def test_no_topic_makes_a_name_that_a_system_or_a_header_would_choke_on(room: Room, topic: str, name: str) -> None:
+    """Letters, digits and dashes are what is left."""
+    room.file.write_text(opening("A", "B", keys=[f"Topic: {topic}", "Dialog: n.1"]), encoding="utf-8")
+    assert name_of(send(room.a, "GET /export/json")) == f"{name}.json"
+
+
+# -- whatever stands in the file -----------------------------------------------------------------------------------
+
+
+def test_without_a_dialog_every_fragment_says_so_and_a_download_is_refused(room: Room) -> None:
+    """No error page, and what to do in the problem."""
+    for path in FRAGMENTS[:4]:
+        assert f"There is no dialog at {room.file} yet." in " ".join(piece(room.a, path).words.split())
+    assert send(room.a, "GET /export/md").problem["status"] == 409
+
+
+EVIL = (
+    """<img src=x onerror=alert(1)>"'><script>alert(2)</script></svg><svg onload=alert(3)>"""
+    "{{7777*7777}}[x](javascript:alert(4))"
+)
+HARMLESS = """
+    a abbr article b bdi blockquote br button caption circle code dd details div dl dt em form g h2 h3 h4 h5 h6 header
+    hr input label li line mark nav ol option p path pre section select span strong summary svg table tbody td text
+    th thead time title tr ul
+"""
+
+
+def test_no_text_of_a_dialog_becomes_markup_in_any_fragment(room: Room) -> None:
+    """Topic, names, bodies, marks, models, searched words: elements are the templates' own, and none runs or loads."""
+    marks = [
+        f"[PROPOSAL: {EVIL}]\n[EVIDENCE: {EVIL}]\n[QUESTION: {EVIL}]",
+        f"[OBJECTION: P1: {EVIL}]\n[VOTE: P1 reject | {EVIL}]",
+        f"[CONCEDE: P1 {EVIL}]\n[RESERVATION: {EVIL}]\n\n## Consensus Summary\n\n{EVIL}\n\n[CONSENSUS_REACHED]",
+        f"[AGREE: P2 | {EVIL}]\n[RESERVATION: {EVIL}]",
+    ]
+    body = f"## {EVIL}\n\n{EVIL}\n\n| {EVIL} | b |\n|---|---|\n| {EVIL} | 2 |\n\n```{EVIL}\n{EVIL}\n```"
+    texts = [f"{body}\n\n{mark}" for mark in marks]
+    header = opening("A", "B", keys=[f"Topic: {EVIL}", "Dialog: evil-1"])
+    table = Table(header.replace("= Claude A ", "= <b onclick=x>A</b>'<script> "), A=texts[::2], B=texts[1::2])
+    played(room, table)
+    assert table.dialog.state.outcome is not None
+    archived(room, "evil")
+    send(room.a, "POST /page/history/evil-1/outcome", {"outcome": "failed", "why": EVIL})
+    asked = urlencode({"q": f"{EVIL} alert"})
+    paths = [*FRAGMENTS, "/page/away?since=1&seen=1", "/page/history/evil-1"]
+    paths += [f"/page/history?{asked}", f"/page/recall?{asked}", "/page/history?q=javascript"]
+    for path in paths:
+        page = piece(room.a, path)
+        assert "alert(" in page.words, path
+        assert "60481729" not in page.words, path
+        assert {tag for tag, _ in page.elements} <= set(HARMLESS.split()), path
+        for tag, own in page.elements:
+            assert not [name for name in own if name.startswith("on") or name in ("style", "src")], (path, tag)
+            assert own.get("href", "#").startswith(("/page/", "/export/", "#", "http://127.0.0.1:")), (path, own)
+
+
+def test_the_scripts_take_html_from_the_daemon_alone_and_name_no_other_place(repository: Path) -> None:
+    """One place puts HTML in; nothing is evaluated, and no address but this daemon's own is asked."""
+    scripts = [repository / "dialogd/server/static" / f"{name}.js" for name in ("panels", "fragments", "away")]
+    text = "\n".join(path.read_text(encoding="utf-8") for path in scripts)
+    assert text.count("innerHTML") == 1
+    forbidden = ("eval(", "Function(", "http://", "https://", "outerHTML", "insertAdjacent", ".style")
+    assert not [word for word in forbidden if word in text]

@@ -1,0 +1,141 @@
+"""Real daemons: a default that nobody answered in time, a result taken or rejected, and what /health says of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from dialogd.protocol.model import USER
+from dialogd.testing.pair import until
+from tests.server.daemon_process import Room, send
+
+CONSENSUS = (
+    "## Turn 2 — Claude A\n\n## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]\n\nTURN: B\n\n"
+    "## Turn 3 — Claude B\n\n[AGREE: P1]\n\n[CONSENSUS_REACHED]\n"
+)
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    """Two agents, A and B; nobody runs yet."""
+    with Room(tmp_path) as room:
+        yield room
+
+
+def in_minutes(minutes: float) -> str:
+    """Wall time so far from now, as it stands in a file."""
+    return (datetime.now(UTC) + timedelta(minutes=minutes)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def asks(room: Room, by: str, *, allowed: bool = True) -> None:
+    """A file in which A has asked the person, with a deadline and a default."""
+    room.begin("Where?", setup="question_defaults = true" if allowed else "")
+    question = f"[QUESTION_FOR_USER: Postgres or Redis? | by {by} | default: keep Postgres]"
+    with room.file.open("a", encoding="utf-8") as file:
+        file.write(f"\n---\n\n## Turn 2 — Claude A\n\nIt depends.\n\n{question}\n\nTURN: USER\n")
+
+
+def taken(room: Room) -> list[str]:
+    """The defaults that were taken, as they stand in the file."""
+    return re.findall(r"^\[DEFAULT_TAKEN: (.*)\]$", room.file.read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def test_a_default_is_taken_once_by_daemons_that_start_after_its_deadline(room: Room) -> None:
+    """Both look at once, one note comes of it, and the asker goes on by itself, told that nobody answered."""
+    asks(room, in_minutes(-5))
+    room.start()
+    call = room.minds["A"].call(1)
+    prompt = (room.minds["A"].folder / "prompt.1").read_text(encoding="utf-8")
+    assert "your default was taken, and is not their word" in prompt
+    call.end("Postgres it is.")
+    room.minds["B"].call(1).end("Good.")
+    until(lambda: room.number >= 4, "two turns after the default")
+    assert taken(room) == ["keep Postgres"]
+    dialog = room.dialog()
+    assert dialog is not None
+    (note,) = (entry for entry in dialog.entries if entry.mark("DEFAULT_TAKEN"))
+    assert (note.by, note.turn) == ("SYSTEM", ("A",))
+
+
+@pytest.mark.slow
+def test_a_daemon_looks_right_at_the_deadline(tmp_path: Path) -> None:
+    """Some seconds ahead, with a poll of a minute: nobody has to wake it, and it is not taken before."""
+    by = in_minutes(0.08)
+    with Room(tmp_path, environment={"DIALOGD_POLL": "60"}) as room:
+        asks(room, by)
+        room.start("A")
+        room.minds["A"].call(1)
+        dialog = room.dialog()
+        assert dialog is not None
+        (note,) = (entry for entry in dialog.entries if entry.mark("DEFAULT_TAKEN"))
+        assert note.frame is not None
+        assert note.frame.at >= by
+
+
+def test_health_and_dialog_tell_the_question(room: Room) -> None:
+    """Who asks what, until when, what counts then; null once it is answered."""
+    by = in_minutes(30)
+    asks(room, by)
+    room.start("A")
+    question = {
+        "text": "Postgres or Redis?", "asker": "A", "entry": "2", "by": by, "default": "keep Postgres",
+        "takes_default": True,
+    }  # fmt: skip
+    for path in ("GET /health", "GET /dialog"):
+        facts = send(room.a, path).json
+        assert (facts["question"], facts["questions"], facts["approved"]) == (question, [question], False)
+    send(room.a, "POST /say", {"text": "Redis."})
+    assert send(room.a, "GET /dialog").json["questions"] == []
+    assert taken(room) == []
+
+
+def test_nothing_is_taken_where_the_file_does_not_allow_it(room: Room) -> None:
+    """The daemon waits and says why; the person's answer over HTTP goes back to the asker."""
+    asks(room, in_minutes(-5), allowed=False)
+    room.start("A")
+    answer = send(room.a, "POST /notify").json
+    assert answer["status"] == "waiting_for_user"
+    assert "which has passed; default: keep Postgres (not taken: this dialog takes no defaults)" in answer["reason"]
+    assert send(room.a, "GET /health").json["question"]["takes_default"] is False
+    assert send(room.a, "POST /say", {"text": "Redis."}).json["turn_of"] == ["A"]
+    assert send(room.a, "GET /dialog").json["question"] is None
+    room.minds["A"].call(1).end("Redis, then.")
+    assert taken(room) == []
+
+
+def test_a_result_is_approved_then_rejected_and_the_dialog_goes_on(room: Room) -> None:
+    """409 before the end, once after it; a rejection needs a reason, and puts it and the text before the agents."""
+    room.begin("Where?")
+    room.start("A")
+    for line, body in (("POST /approve", None), ("POST /reject", {"reason": "no"})):
+        problem = send(room.a, line, body).problem
+        assert problem["status"] == 409
+        assert "the dialog is dormant" in problem["detail"]
+    with room.file.open("a", encoding="utf-8") as file:
+        file.write(f"\n---\n\n{CONSENSUS}")
+    until(lambda: send(room.a, "GET /dialog").json["outcome"] == "CONSENSUS_REACHED", "the end")
+    for _ in range(2):
+        done = send(room.a, "POST /approve").json
+        assert (done["turn"], done["phase"]) == (3, "ended")
+    until(lambda: send(room.a, "GET /health").json["approved"], "the approval in /health")
+    assert room.file.read_text(encoding="utf-8").count("[APPROVED]") == 1
+    assert "approve" not in send(room.a, "GET /health").json["allowed"]
+    for body, status in (({}, 422), ({"reason": " \n"}, 400), ({"reason": "x", "why": "y"}, 422)):
+        assert send(room.a, "POST /reject", body).problem["status"] == status
+    done = send(room.a, "POST /reject", {"reason": "It forgets the migration."}).json
+    assert (done["turn"], done["turn_of"], done["phase"]) == (4, ["A"], "waiting")
+    call = room.minds["A"].call(1)
+    prompt = (room.minds["A"].folder / "prompt.1").read_text(encoding="utf-8")
+    assert "The person rejected the earlier result (CONSENSUS_REACHED in turn 3)" in prompt
+    assert "The rejected text, P1 in turn 2:\n\n~~~text\nSessions live in Postgres.\n~~~" in prompt
+    call.end("Then with a migration.")
+    until(lambda: room.number == 5, "the turn after the rejection")
+    dialog = room.dialog()
+    assert dialog is not None
+    assert [(e.by, [str(m) for m in e.marks]) for e in dialog.entries if e.mark("REJECTED")] == [
+        (USER, ["[REJECTED: It forgets the migration.]"])
+    ]

@@ -1,0 +1,490 @@
+"""Alerts reach the person once, from the daemon that wrote the entry, and harm nobody when they fail."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dialogd.alerts import chosen
+from dialogd.alerts.channels import COMMAND_SECONDS, Channel, Desktop, hook
+from dialogd.alerts.value import REASON_LENGTH, TEXT_LENGTH, Alert, worth
+from dialogd.config import load
+from dialogd.errors import BackendError, DialogdError
+from dialogd.protocol.decide import STALL_GRACE
+from dialogd.testing.pair import until
+from dialogd.testing.room import Room as Paper
+from dialogd.testing.room import opening
+from tests.server.daemon_process import Room, send
+
+KEY = "sk-ant-api03-" + "Tr0ub4dor" * 6  # looks like a key, opens nothing
+KEYS = {"v", "event", "dialog", "topic", "file", "agent", "turn", "text", "reason", "url", "at"}
+SERIOUS = ("DIALOGD_ON_QUESTION", "DIALOGD_ON_STALLED", "DIALOGD_ON_ERROR", "DIALOGD_ON_END")
+
+
+class Hooked:
+    """A web server on the loopback that keeps what is posted to it, by path."""
+
+    def __init__(self) -> None:
+        self.posts: list[tuple[str, dict[str, Any]]] = []
+        self.release = threading.Event()
+        mine = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                fact = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                mine.posts.append((self.path, fact))
+                if self.path == "/hangs":
+                    mine.release.wait(30)
+                    return
+                self.send_response(307 if self.path == "/elsewhere" else 204)
+                if self.path == "/elsewhere":
+                    self.send_header("Location", f"{mine.url}/led-astray")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+
+    def of(self, path: str) -> list[dict[str, Any]]:
+        """What came to one path so far."""
+        return [fact for where, fact in self.posts if where == path]
+
+
+@contextmanager
+def serving() -> Iterator[Hooked]:
+    """A running `Hooked`."""
+    hooked = Hooked()
+    thread = threading.Thread(target=hooked.server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield hooked
+    finally:
+        hooked.release.set()
+        hooked.server.shutdown()
+        thread.join()
+        hooked.server.server_close()
+
+
+@pytest.fixture
+def hooked() -> Iterator[Hooked]:
+    """A web server that takes alerts."""
+    with serving() as server:
+        yield server
+
+
+def trial(**changes: Any) -> Alert:
+    """An alert to try channels with."""
+    facts = {"dialog": "d", "topic": "T", "file": "/f", "agent": "A", "turn": 2, "text": "t", "reason": "r"}
+    return replace(Alert(event="question", url="http://localhost:1/", at="", **facts), **changes)  # type: ignore[arg-type]
+
+
+def failure(channel: Channel, alert: Alert | None = None) -> str:
+    """Why the channel could not deliver; "" when it could."""
+
+    async def deliver() -> str:
+        try:
+            await channel.deliver(alert or trial())
+        except DialogdError as error:
+            return str(error) if error.fix else f"no fix: {error}"
+        finally:
+            await getattr(channel, "close", asyncio.sleep)(*(() if hasattr(channel, "close") else (0,)))
+        return ""
+
+    return asyncio.run(deliver())
+
+
+def raised(paper: Paper, secrets: tuple[str, ...] = ()) -> list[Alert]:
+    """What the latest entry of a room in memory is worth."""
+    dialog = paper.dialog
+    assert dialog.last is not None
+    return list(worth(dialog, dialog.last, file="/f", url="u", at="t", secrets=secrets))
+
+
+# -- what is worth an alert ------------------------------------------------------------------------------------------
+
+
+def test_what_each_kind_of_entry_is_worth() -> None:
+    """A question, a failure, a stall and an end are told as such; a plain turn is an entry; the person's is nothing."""
+    paper = Paper(
+        opening("A", "B"),
+        A=[
+            "I propose tabs.",
+            "Which?\n\n[QUESTION_FOR_USER: Soft or hard?]",
+            None,
+            BackendError("no quota", fix="pay"),
+        ],
+        B=["Why?"],
+    )
+    paper.step("A")
+    (turn,) = raised(paper)
+    assert (turn.event, turn.agent, turn.text, turn.turn, turn.is_main) == ("entry", "A", "I propose tabs.", 2, True)
+    paper.step("B")
+    paper.step("A")
+    (question,) = raised(paper)
+    assert (question.event, question.agent, question.reason) == ("question", "A", "Soft or hard?")
+    paper.say("Soft.")
+    assert raised(paper) == []
+    paper.step("A")
+    paper.advance(paper.dialog.state.limits.timeout + STALL_GRACE + 1)
+    paper.step("B")
+    (stalled,) = raised(paper)
+    assert (stalled.event, stalled.agent, stalled.reason) == ("stalled", "A", "A gave no answer in time")
+    paper.retry("A")
+    assert raised(paper) == []
+    paper.scripts["A"] = [BackendError("no quota", fix="pay")]
+    paper.step("A")
+    (error,) = raised(paper)
+    assert (error.event, error.agent, error.reason) == ("error", "A", "A failed: no quota (pay)")
+    paper.stop()
+    assert raised(paper) == []
+
+
+def test_the_end_comes_before_the_failure_that_brought_it() -> None:
+    """Everybody fails: one entry, two alerts; what shows each entry once shows the end."""
+    paper = Paper(opening("A", "B"), A=[BackendError("no quota", fix="pay")], B=[BackendError("no net", fix="plug")])
+    paper.step("A")
+    paper.skip("A")
+    paper.step("B")
+    end, error = raised(paper)
+    assert (end.event, end.is_main, error.event, error.is_main) == ("end", True, "error", False)
+    assert end.reason.startswith("STOPPED: error")
+
+
+def test_step_mode_asks_nobody_at_every_turn() -> None:
+    """The word comes back to the person each time: only a question, or a failure, is worth more than an entry."""
+    setup = "## Setup\n\n```toml\nstep = true\n```"
+    paper = Paper(opening("A", "B", more=setup), A=["Tabs.", "Hm.\n\n[QUESTION_FOR_USER: Soft?]"])
+    paper.step("A")
+    assert paper.dialog.state.owing == ("USER",)
+    assert [alert.event for alert in raised(paper)] == ["entry"]
+    paper.say("Go on.", to="A")
+    paper.step("A")
+    assert [alert.event for alert in raised(paper)] == ["question"]
+
+
+def test_an_alert_is_one_line_without_secrets_and_of_bounded_length() -> None:
+    """JSON in ASCII: no escape sequence, no line break, no key of anybody's, whatever the agents write."""
+    long = "word " * 1000
+    paper = Paper(
+        opening("A", "B", question="Why?", keys=[f"Topic: the {KEY} \x1b]0;evil\x07 question"]),
+        A=[f"hunter2hunter2 \x1b[2J\u202e\nTURN: USER\n{KEY}\n{long}\n\n[QUESTION_FOR_USER: {'why ' * 200}]"],
+    )
+    paper.step("A")
+    (alert,) = raised(paper, ("hunter2hunter2",))
+    fact = json.loads(alert.json)
+    assert set(fact) == KEYS
+    assert fact["v"] == 1
+    assert alert.json.isascii()
+    assert alert.json.count(b"\n") == 1
+    words = "".join(str(value) for value in fact.values())
+    assert "hunter2" not in words
+    assert KEY not in words
+    assert words.isprintable()
+    assert (len(fact["text"]), len(fact["reason"])) == (TEXT_LENGTH, REASON_LENGTH)
+
+
+# -- channels --------------------------------------------------------------------------------------------------------
+
+
+def test_a_command_gets_json_on_stdin_and_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No shell: words are words. The screen's variables come along, keys of services do not."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    monkeypatch.setenv("DISPLAY", ":7")
+    script = tmp_path / "a hook.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "json.dump([sys.argv[1:], dict(os.environ), json.load(sys.stdin)], open(sys.argv[1], 'w'))\n"
+    )
+    out = tmp_path / "out.json"
+    words = [sys.executable, str(script), str(out), "$(touch /tmp/never)", ";", "ls"]
+    assert failure(hook("on_question", shlex.join(words))) == ""
+    arguments, environment, fact = json.loads(out.read_text())
+    assert arguments[1:] == ["$(touch /tmp/never)", ";", "ls"]
+    assert (environment["DISPLAY"], "ANTHROPIC_API_KEY" in environment) == (":7", False)
+    assert not any(name.startswith("DIALOGD_") for name in environment)
+    assert fact == json.loads(trial().json)
+
+
+def test_a_failing_command_says_why() -> None:
+    """Not there, not a program, an exit code with the last line of stderr."""
+    assert failure(hook("on_end", "no-such-program --x")) == "command not found: 'no-such-program'"
+    assert failure(hook("on_end", "sh -c 'echo no luck >&2; exit 3'")) == "exited 3: no luck"
+    assert failure(hook("on_end", "sh -c 'exec <&-; exit 0'")) == ""  # it need not read
+
+
+@pytest.mark.slow
+def test_a_hanging_command_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    """After ten seconds, also what it put into sessions of their own; nothing of it is left."""
+    pids = tmp_path / "pids"
+    code = textwrap.dedent(f"""
+        import os, subprocess, time
+        child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+        open({str(pids)!r}, "w").write(f"{{os.getpid()}} {{child.pid}}")
+        time.sleep(600)
+    """)
+    began = time.monotonic()
+    assert "took more than 10 s" in failure(hook("on_event", shlex.join([sys.executable, "-c", code])))
+    assert COMMAND_SECONDS <= time.monotonic() - began < COMMAND_SECONDS + 3
+    assert not any(is_alive(int(pid)) for pid in pids.read_text().split())
+
+
+def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    """A hook that forks and goes leaves nobody."""
+    pid = tmp_path / "pid"
+    assert failure(hook("on_end", f"sh -c 'sleep 600 & echo $! > {pid}'")) == ""
+    assert not is_alive(int(pid.read_text()))
+
+
+def is_alive(pid: int) -> bool:
+    """True while that process lives."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False
+
+
+def test_a_webhook_is_posted_to_and_not_led_elsewhere(hooked: Hooked, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One POST of JSON; a redirect is a failure, followed by nobody; a proxy never sees the loopback."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+    assert failure(hook("on_question", f"{hooked.url}/here?token=abc")) == ""
+    assert hooked.posts == [("/here?token=abc", json.loads(trial().json))]
+    assert failure(hook("on_question", f"{hooked.url}/elsewhere")) == "answered 307; redirects are not followed"
+    assert hooked.of("/led-astray") == []
+    assert failure(hook("on_question", "http://127.0.0.1:9/x")).startswith("cannot be reached")
+    assert hook("on_end", f"{hooked.url}/services/SECRET").target == hooked.url
+
+
+@pytest.mark.slow
+def test_a_webhook_that_never_answers_is_given_up(hooked: Hooked) -> None:
+    """After five seconds in all."""
+    began = time.monotonic()
+    assert failure(hook("on_question", f"{hooked.url}/hangs")) == "no answer within 5 s"
+    assert time.monotonic() - began < 8
+
+
+# -- daemons ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_daemons_raise_each_alert_once(hooked: Hooked, tmp_path: Path) -> None:
+    """Turns, a question, an end: the daemon that wrote it tells; nothing for what the person did."""
+    environment = {name: f"{hooked.url}/{name[11:].lower()}" for name in SERIOUS} | {
+        "DIALOGD_ON_EVENT": f"{hooked.url}/event"
+    }
+    with Room(tmp_path, environment=environment) as room:
+        room.open("AB")
+        room.think("A").end("Tabs.\n")
+        room.minds["B"].call(1).end("Hm.\n\n[QUESTION_FOR_USER: Soft or hard?]\n")
+        room.until(lambda: len(hooked.of("/event")) == 2 and hooked.of("/question"), "the alerts")
+        assert [fact["event"] for fact in hooked.of("/event")] == ["entry", "question"]
+        (question,) = hooked.of("/question")
+        assert question == hooked.of("/event")[1]
+        assert set(question) == KEYS
+        assert (question["agent"], question["turn"], question["reason"]) == ("B", 3, "Soft or hard?")
+        assert (question["file"], question["topic"]) == (str(room.file), "Tabs or spaces?")
+        assert question["url"] == f"http://localhost:{room.b.port}/"
+        assert send(room.a, "POST /say", {"text": "Soft."}).status == 200
+        room.minds["B"].call(2).end("Done.\n\n[DEADLOCK]\n")
+        room.minds["A"].call(2).end("Yes.\n\n[DEADLOCK]\n")
+        room.until(lambda: hooked.of("/end") and len(hooked.of("/event")) == 4, "the end")
+        for daemon in room.daemons.values():
+            assert daemon.terminate() == 0
+    assert [fact["reason"] for fact in hooked.of("/end")] == ["DEADLOCK"]
+    assert [fact["turn"] for fact in hooked.of("/event")] == [2, 3, 5, 6]
+    assert len(hooked.of("/question")) == 1
+    assert hooked.of("/error") == hooked.of("/stalled") == []
+
+
+def test_a_daemon_that_goes_waits_for_the_alert_of_an_end_and_for_nothing_else(hooked: Hooked, tmp_path: Path) -> None:
+    """`run` ends its daemons the moment a dialog has ended; a hook that hangs keeps nobody."""
+    end = tmp_path / "end.json"
+    environment = {
+        "DIALOGD_ON_END": f"sh -c 'sleep 0.4; cat > {end}'",
+        "DIALOGD_ON_EVENT": "sleep 600",
+        "DIALOGD_ON_ERROR": f"{hooked.url}/hangs",
+    }
+    with Room(tmp_path, "A", environment=environment) as room:
+        room.open(max_turns=2)
+        room.think("A").end("Tabs.\n")
+        room.until(lambda: room.outcome, "the end")
+        began = time.monotonic()
+        assert room.a.terminate() == 0
+        assert time.monotonic() - began < 10
+    assert json.loads(end.read_text())["event"] == "end"
+
+
+def test_hooks_that_fail_or_hang_delay_no_turn_and_are_told_once(tmp_path: Path) -> None:
+    """The next turn is asked for while they hang; one warning for one that fails each time; a stop is quick."""
+    environment = {"DIALOGD_ON_EVENT": "sh -c 'exit 3'", "DIALOGD_ON_QUESTION": "sleep 600"}
+    with Room(tmp_path, environment=environment) as room:
+        room.open("AB")
+        room.think("A").end("Well.\n\n[QUESTION_FOR_USER: Soft?]\n")
+        room.until(lambda: room.number == 2, "the question")
+        person_says(room, "Soft.")
+        began = time.monotonic()
+        room.minds["A"].call(2).end("Tabs.\n")
+        room.minds["B"].call(1).end("Yes.\n")
+        room.minds["A"].call(3)
+        assert time.monotonic() - began < 5
+        room.until(lambda: "alerts: on_event (sh) exited 3" in room.a.said, "the warning")
+        began = time.monotonic()
+        assert send(room.a, "POST /stop").status == 200
+        room.a.wait()
+        assert time.monotonic() - began < 1.5
+        assert room.a.said.count("alerts: on_event") == 1
+
+
+def person_says(room: Room, text: str) -> None:
+    """A turn of the person's, through A's daemon."""
+    assert send(room.a, "POST /say", {"text": text}).status == 200
+
+
+# -- the desktop -----------------------------------------------------------------------------------------------------
+
+BUS = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>session</type><listen>unix:dir={folder}</listen><auth>EXTERNAL</auth>
+<policy context="default"><allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/>
+</policy></busconfig>"""
+
+NOTIFICATIONS = """
+import asyncio, json, sys
+from dbus_fast.aio import MessageBus
+from dbus_fast.service import ServiceInterface, dbus_method
+
+class Server(ServiceInterface):
+    @dbus_method()
+    def Notify(self, app: "s", old: "u", icon: "s", title: "s", body: "s", acts: "as", hints: "a{sv}", t: "i") -> "u":
+        print(json.dumps([app, title, body]), flush=True)
+        return 1
+    @dbus_method()
+    def GetCapabilities(self) -> "as":
+        return ["body", "body-markup"]
+    @dbus_method()
+    def GetServerInformation(self) -> "ssss":
+        return ["a", "b", "c", "1.2"]
+    @dbus_method()
+    def CloseNotification(self, one: "u"):
+        pass
+
+async def main():
+    bus = await MessageBus().connect()
+    bus.export("/org/freedesktop/Notifications", Server("org.freedesktop.Notifications"))
+    await bus.request_name("org.freedesktop.Notifications")
+    print("ready", flush=True)
+    await asyncio.get_running_loop().create_future()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+def desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """A session bus with a notification server of our own, which prints what it is to show."""
+    pytest.importorskip("desktop_notifier", reason="the extra `desktop` is not installed")
+    if shutil.which("dbus-daemon") is None:
+        pytest.skip("dbus-daemon is not installed")
+    config = tmp_path / "bus.conf"
+    config.write_text(BUS.format(folder=tmp_path))
+    bus = subprocess.Popen(
+        ["dbus-daemon", f"--config-file={config}", "--print-address", "--nofork"], stdout=subprocess.PIPE, text=True
+    )
+    assert bus.stdout is not None
+    monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", bus.stdout.readline().strip())
+    server = subprocess.Popen([sys.executable, "-c", NOTIFICATIONS], stdout=subprocess.PIPE, text=True)
+    assert server.stdout is not None
+    try:
+        assert server.stdout.readline() == "ready\n"
+        yield server
+    finally:
+        for process in (server, bus):
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the library keeps its connection for the process's life
+def test_the_desktop_shows_a_notification_without_markup(desktop: subprocess.Popen[str], tmp_path: Path) -> None:
+    """From a real daemon, over a real bus, with `desktop = auto`: a link in an agent's question is only text."""
+    with Room(tmp_path, "A", environment={"DIALOGD_POLL": "0.1"}) as room:
+        room.open()
+        room.think("A").end('Well.\n\n[QUESTION_FOR_USER: <a href="http://x/">Soft</a> & <b>hard?]\n')
+        assert desktop.stdout is not None
+        app, title, body = json.loads(desktop.stdout.readline())
+    assert (app, title) == ("dialogd", "dialogd: your turn (Tabs or spaces?)")
+    assert "<" not in body
+    assert "&" not in body
+    assert "Soft" in body
+
+
+def test_without_a_session_bus_the_desktop_says_so() -> None:
+    """One sentence, no traceback."""
+    pytest.importorskip("desktop_notifier", reason="the extra `desktop` is not installed")
+    assert failure(Desktop()) == "no desktop took the notification"
+
+
+# -- the command -----------------------------------------------------------------------------------------------------
+
+
+def test_a_trial_says_what_became_of_each_channel(hooked: Hooked, tmp_path: Path) -> None:
+    """`dialogd alerts test`: every channel once, its outcome and fix; exit code 1 when one failed; no secret shown."""
+    environment = {
+        **os.environ,
+        "DIALOGD_STATE_DIR": str(tmp_path / "state"),
+        "DIALOGD_ON_END": "sh -c 'exit 7'",
+        "DIALOGD_ON_QUESTION": f"{hooked.url}/hook/SECRET",
+        "DIALOGD_BELL": "off",
+    }
+    words = [sys.executable, "-m", "dialogd", "alerts", "test"]
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert f"ok  on_question  {hooked.url}\n" in done.stdout
+    assert "!!  on_end       sh: exited 7\n    fix: " in done.stdout
+    assert "SECRET" not in done.stdout
+    assert [fact["event"] for fact in hooked.of("/hook/SECRET")] == ["question"]
+    environment["DIALOGD_ON_END"] = "http:///no-host"
+    done = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, "on_end" in done.stderr) == (2, True)
+    until(lambda: len(hooked.posts) == 1, "nothing more")
+
+
+def test_the_page_about_alerts_shows_what_is_so(repository: Path, tmp_path: Path) -> None:
+    """Its settings are read as they stand, its JSON has the keys of a real one, its script gets the question across."""
+    page = (repository / "docs" / "alerts.md").read_text(encoding="utf-8")
+    blocks = dict(re.findall(r"^```(toml|json|sh|python)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    (tmp_path / "dialogd.toml").write_text(blocks["toml"], encoding="utf-8")
+    settings = load({}, {}, tmp_path)
+    assert [way.name for way in chosen(settings)][:3] == ["on_question", "on_end", "on_event"]
+    assert set(json.loads(blocks["json"])) == KEYS
+    assert all(f"`{key}`" in page for key in KEYS)
+    shown = tmp_path / "shown"
+    (tmp_path / "notify-send").write_text(f'#!/bin/sh\nprintf "%s|" "$@" >{shown}\n')
+    (tmp_path / "notify-send").chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-c", blocks["python"]],
+        input=trial(topic="Tabs?", reason="$(never) soft?").json,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        check=False,
+    )
+    assert (done.returncode, shown.read_text()) == (0, "--|Tabs?|$(never) soft?|")

@@ -1,0 +1,164 @@
+"""While you were away: what happened in a dialog since some turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from dialogd.away import after, as_text, away, last_word, since_turn
+from dialogd.errors import BadInput
+from dialogd.logfile import Addition
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.render import Draft
+from dialogd.testing.paper import Paper
+from dialogd.testing.room import Room, opening
+
+VOTE = '## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```'
+NOW = "2026-11-21T21:30:00+01:00"  # an hour and a half after a room's beginning
+
+
+@pytest.fixture
+def voted() -> Room:
+    """Three agents: a proposal, an objection that stays, a change of mind, a question, a limit, a decision."""
+    room = Room(opening("A", "B", "C", more=VOTE))
+    for who, line in (
+        ("A", "[PROPOSAL: Postgres]"),
+        ("B", "[VOTE: P1 reject | slow]\n[QUESTION: how many reads?]"),
+        ("C", "Two hundred.\n\n[VOTE: P1 reject | cost]\n[OBJECTION: P1 costs too much]"),
+        ("A", "[PROPOSAL: Redis]\n[VOTE: P2 approve | fast]\n[CONCEDE: P1 was slow]"),
+    ):
+        room.thinks(who)
+        room.advance(600)
+        room.answers(who, line)
+    return room
+
+
+def texts(room: Room, kind: str, since: int = 0) -> list[str]:
+    """The words of one kind of news."""
+    return [item.text for item in getattr(away(room.dialog, since), kind)]
+
+
+def test_news_are_read_from_the_marks(voted: Room) -> None:
+    """What was proposed, asked, answered, conceded, who changed their mind and why, which objections stand."""
+    assert texts(voted, "proposed") == ["P1 Postgres", "P2 Redis"]
+    assert texts(voted, "asked") == ["to C: how many reads?"]
+    assert texts(voted, "answered") == ["how many reads? → Two hundred."]
+    assert texts(voted, "conceded") == ["P1 was slow"]
+    assert texts(voted, "changed") == ["P1: for → conceded, naming no cause"]
+    assert texts(voted, "objections") == ["P1 P1 costs too much"]
+    assert away(voted.dialog, 0).turns == 5
+
+
+def test_only_what_came_since_is_news(voted: Room) -> None:
+    """Turns behind the one that is named, and notes behind that very one."""
+    assert texts(voted, "proposed", 3) == ["P2 Redis"]
+    assert texts(voted, "asked", 3) == []
+    assert texts(voted, "answered", 3) == ["how many reads? → Two hundred."]
+    assert [entry.id for entry in after(voted.dialog, 4)] == ["5"]
+    assert away(voted.dialog, 5).turns == 0
+    voted.types("\n## Note — User\n\n[LIMIT: max_turns 40]\n")
+    assert texts(voted, "limits", 5) == ["LIMIT max_turns 40"]
+
+
+def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
+    """A question for them, open, with whose it is; nothing while the agents go on; the result once it has ended."""
+    assert away(voted.dialog, 0).needed == ""
+    voted.thinks("B")
+    voted.answers("B", "[QUESTION_FOR_USER: which region? | default: eu]")
+    news = away(voted.dialog, 4)
+    assert news.needed.startswith("answer B: which region?")
+    assert [item.text for item in news.asked_you] == ["which region?"]
+    lines = as_text(news).split("\n")
+    assert lines[2] == f"needed from you: {news.needed}"
+    assert lines[4:6] == ["asked you:", "  turn 6, B: which region?"]
+    voted.say("eu")
+    assert away(voted.dialog, 4).asked_you == ()
+    voted.stop()
+    assert texts(voted, "ended") == ["STOPPED"]
+
+
+def test_a_decision_is_told_with_its_text_and_evidence() -> None:
+    """Also the end that it was, and what is left to do: look at the result."""
+    room = Room(opening("A", "B", "C", more=VOTE))
+    for who, line in (("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve]"), ("C", "[VOTE: P1 approve]")):
+        room.thinks(who)
+        room.answers(who, line)
+    news = away(room.dialog, 1)
+    (decided,) = news.decided
+    assert decided.text.startswith("P1 approved (vote): Postgres; 2 for")
+    assert "dialogd approve" in news.needed
+
+
+def test_errors_and_people_and_withdrawals_are_news() -> None:
+    """Failures, who joined and left, what was struck or ruled out; a vetoed proposal is called withdrawn."""
+    room = Room(opening("A", "B"), A=["[PROPOSAL: Redis]"])
+    room.step("A")
+    room.types("\n## Note — System\n\n[AGENT_ERROR: B | no key | set one]\n")
+    room.types("\n## Note — User\n\n[VETO: P1]\n\n## Note — User\n\n[INVITE: C = Carol @ http://localhost:3003]\n")
+    assert texts(room, "errors") == ["AGENT_ERROR B; no key; set one"]
+    assert texts(room, "people") == ["INVITE C = Carol @ http://localhost:3003"]
+    assert texts(room, "withdrawn") == ["VETO P1"]
+    assert "turn 2, A: P1 Redis (withdrawn)" in as_text(away(room.dialog, 0))
+
+
+def test_money_is_that_of_these_turns() -> None:
+    """The sum of what the frames since then say; nothing is said where no frame says anything."""
+    paper = Paper(opening("A", "B").encode())
+    for number, who in ((2, "A"), (3, "B")):
+        spent = (("in", "10"), ("out", "5"), ("usd", f"0.{number}"))
+        draft = Draft(who, f"Claude {who}", number, "Words.", (), ("B" if who == "A" else "A",), spent)
+        paper.append(lambda _, draft=draft: Addition(draft))
+    assert as_text(away(paper.read(), 0)).startswith("since the beginning: 3 turns, $0.50\n")
+    assert as_text(away(paper.read(), 2)).startswith("since turn 2: 1 turn, $0.30\n")
+    assert "$" not in as_text(away(paper.read(), 3))
+
+
+def test_a_screenful_tells_how_much_it_leaves_out() -> None:
+    """The latest few of a kind, and how many there were before; lines fit the width."""
+    room = Room(opening("A", "B", keys=["Max Turns: 40"]))
+    for number in range(9):
+        who = "AB"[number % 2]
+        room.thinks(who)
+        room.answers(who, f"[IDEA: {number}]\n[PROPOSAL: way {number} {'very ' * 60}long]")
+    told = as_text(away(room.dialog, 1), most=3, width=80).split("\n")
+    assert "proposed: 9" in told
+    assert "  and 6 earlier" in told
+    assert sum("way" in line for line in told) == 3
+    assert max(map(len, told)) <= 80
+
+
+WHEN = {
+    "7": 7,
+    "turn 3": 3,
+    "#2": 2,
+    "2h": 0,
+    "90m": 0,
+    "80 minutes ago": 2,
+    "65m": 3,
+    "1d": 0,
+    "today": 0,
+    "yesterday": 0,
+    "2026-11-21T20:10": 2,
+    "2026-11-21t19:25:00z": 3,
+    "5 min": 5,
+}
+
+
+def test_since_is_a_turn_or_a_time(voted: Room) -> None:
+    """A time means the last turn before it: turns 2 to 5 were written ten minutes apart, from 20:10 on."""
+    assert {words: since_turn(voted.dialog, words, NOW) for words in WHEN} == WHEN
+
+
+@pytest.mark.parametrize("words", ["", "soon", "-3", "2 parsecs", "99999999999w", "2026-13-40", "7.5"])
+def test_what_is_neither_is_refused(voted: Room, words: str) -> None:
+    """With the ways to write it."""
+    with pytest.raises(BadInput) as refused:
+        since_turn(voted.dialog, words, NOW)
+    assert "2h" in refused.value.fix
+
+
+def test_the_persons_last_word_is_where_news_begin(voted: Room) -> None:
+    """A turn or a note of theirs; the beginning, where they never wrote."""
+    assert last_word(voted.dialog) == 1
+    voted.types("\n## Note — User\n\n[PAUSED]\n")
+    assert last_word(voted.dialog) == 5
+    assert last_word(parse(b"# D\n\n**Topic:** x\n")) == 0

@@ -1,0 +1,210 @@
+"""Who said what to whom: messages, open questions, chains of answers, and the two pictures of them."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dialogd.flow import Message, as_mermaid, as_svg, flow
+from dialogd.flow.mermaid import label
+from dialogd.flow.replay import changed, decisions, facts, steps
+from dialogd.protocol.grammar import parse
+from dialogd.testing.room import Room, opening
+
+HANDED = '## Setup\n\n```toml\norder = "free"\n```'
+
+
+def talked(*lines: tuple[str, str], text: str = "") -> Room:
+    """A room in which these agents have said these things."""
+    room = Room(text or opening("A", "B", "C", more=HANDED))
+    for who, line in lines:
+        room.thinks(who)
+        room.answers(who, line)
+    return room
+
+
+def told(room: Room) -> list[tuple[str, str, str, str, str]]:
+    """From, to, type, reference and summary of every message."""
+    return [
+        (m.from_agent, m.to_agent, m.message_type, m.payload["reference"], m.payload["summary"])
+        for m in flow(room.dialog)
+    ]
+
+
+def one(room: Room, kind: str) -> Message:
+    """The last message of that type."""
+    return [m for m in flow(room.dialog) if m.message_type == kind][-1]
+
+
+def test_each_mark_that_says_something_is_a_message() -> None:
+    """A text without such marks is one too; RE, CONFIDENCE and TO say something about the others."""
+    room = talked(
+        ("A", "[PROPOSAL: keep sessions in Postgres]\n[CONFIDENCE: 0.8]\n[TO: C]"),
+        ("C", "## Well\n\nI see **two** things.\n\n[RE: P1]\n[TO: B]"),
+        ("B", "[AGREE: P1]\n[EVIDENCE: the team runs it]\n[RE: 2]"),
+    )
+    assert told(room)[:5] == [
+        ("User", "A", "TEXT", "", "Where should user sessions live?"),
+        ("A", "C", "PROPOSAL", "P1", "keep sessions in Postgres"),
+        ("C", "B", "TEXT", "P1", "Well I see two things."),
+        ("B", "A", "AGREE", "P1", ""),
+        ("B", "A", "EVIDENCE", "2", "the team runs it"),
+    ]
+    proposal = one(room, "PROPOSAL")
+    assert (proposal.payload["confidence"], proposal.timestamp) == (0.8, "2026-11-21T19:00:00Z")
+    assert proposal.message_id == f"{room.dialog.id}:2.1"
+
+
+def test_answers_lead_back_to_what_began_the_chain() -> None:
+    """`correlation_id` is the first message of the chain, `answers` the one before; others have neither."""
+    room = talked(
+        ("A", "[PROPOSAL: Postgres]\n[TO: B]"),
+        ("B", "[QUESTION: is it fast?]\n[RE: P1]\n[TO: C]"),
+        ("C", "Fast enough.\n[TO: A]"),
+    )
+    _, proposal, question, answer, *_ = flow(room.dialog)
+    assert (proposal.correlation_id, proposal.payload["answers"]) == ("", "")
+    assert (question.correlation_id, question.requires_response) == (proposal.message_id, True)
+    assert answer.payload["answers"] == question.message_id
+    assert answer.correlation_id == proposal.message_id
+
+
+def test_a_question_stays_open_until_the_one_it_is_for_speaks() -> None:
+    """Others' turns do not answer it; an answer says so by its text, also beside other marks."""
+    room = talked(("A", "[QUESTION: how many reads?]\n[TO: C]"))
+    assert one(room, "QUESTION").payload["is_open"]
+    room.say("Go on, B.", to="B")
+    room.thinks("B")
+    room.answers("B", "I would not know.\n[TO: C]")
+    assert one(room, "QUESTION").payload["is_open"]
+    room.thinks("C")
+    room.answers("C", "Two hundred a second.\n\n[CONCEDE: caches may wait]")
+    assert not one(room, "QUESTION").payload["is_open"]
+    answer = one(room, "TEXT")
+    assert (answer.payload["answers"], answer.payload["summary"]) == (
+        one(room, "QUESTION").message_id,
+        "Two hundred a second.",
+    )
+
+
+def test_a_question_for_the_person_stays_open_until_they_speak() -> None:
+    """It goes to `User`; the deadline and the default are no part of its text; a default that was taken closes it."""
+    asking = ("A", "[QUESTION_FOR_USER: Postgres or Redis? | by 18:00 | default: Postgres]")
+    room = talked(asking)
+    question = one(room, "QUESTION_FOR_USER")
+    assert (question.to_agent, question.payload["summary"]) == ("User", "Postgres or Redis?")
+    assert question.payload["is_open"]
+    room.say("Postgres.")
+    assert not one(room, "QUESTION_FOR_USER").payload["is_open"]
+    other = talked(asking)
+    other.types("\n## Note — System\n\n[DEFAULT_TAKEN: Postgres]\n\nTURN: A\n")
+    assert not one(other, "QUESTION_FOR_USER").payload["is_open"]
+
+
+def test_what_the_person_withdrew_is_shown_as_withdrawn() -> None:
+    """A struck turn's marks stand there, and ask nothing any more; a vetoed proposal too."""
+    room = talked(("A", "[QUESTION: why?]\n[TO: B]"), ("B", "[PROPOSAL: Redis]\n[TO: C]"))
+    room.types("\n## Note — User\n\n[STRIKE: 2]\n\n## Note — User\n\n[VETO: P1 | too costly]\n")
+    question, proposal = one(room, "QUESTION"), one(room, "PROPOSAL")
+    assert (question.payload["is_withdrawn"], question.payload["is_open"]) == (True, False)
+    assert proposal.payload["is_withdrawn"]
+    assert one(room, "VETO").payload["answers"] == proposal.message_id
+
+
+SYNTAX = (
+    "end",
+    "a;b",
+    "#1",
+    "wrap: x",
+    "%%{init}%%",
+    "-->>x: y",
+    "<br/>",
+    'say "hi"',
+    "note over A: x",
+    "__proto__",
+    "$$x$$",
+)
+
+
+@pytest.mark.parametrize("text", SYNTAX)
+def test_mermaid_reads_no_label_as_syntax(text: str) -> None:
+    """Only letters and harmless signs stand there; decoded they are the text again."""
+    coded = label(text)
+    assert re.fullmatch(r"(?:[\w .,/()!?+=*-]|#\d+;)+", coded)
+    assert re.search(r"\bend\b|__", coded) is None
+    assert re.sub(r"#(\d+);", lambda match: chr(int(match[1])), coded) == text
+
+
+def test_mermaid_names_everybody_by_an_alias() -> None:
+    """A sequence diagram: participants first, an arrow for each addressee, a note for what goes to all."""
+    room = talked(("A", "[PROPOSAL: end; #1]\n[TO: B]"))
+    room.types("\n## Note — User\n\n[PAUSED]\n")
+    assert as_mermaid(flow(room.dialog)) == (
+        "sequenceDiagram\n    participant p1 as User\n    participant p2 as A\n    participant p3 as B\n"
+        "    p1->>p2: TEXT Where should user sessions live?\n    p2->>p3: PROPOSAL P1 e#110;d#59; #35;1\n"
+        "    Note over p1,p3: User: PAUSED\n"
+    )
+
+
+def test_the_picture_is_sound_and_styles_and_runs_nothing() -> None:
+    """Well-formed; text escaped; links to turns; no script, no style, nothing loaded; the last ones if asked."""
+    room = talked(("A", '[PROPOSAL: </text><script>alert(1)</script> "x" & y]\n[TO: B]'), ("B", "Why?\n[TO: C]"))
+    drawn = as_svg(flow(room.dialog))
+    tree = ElementTree.fromstring(drawn)
+    tags = {element.tag.rpartition("}")[2] for element in tree.iter()}
+    assert tags == {"svg", "g", "line", "text", "a", "title", "circle", "path"}
+    names = {name for element in tree.iter() for name in element.attrib}
+    assert not [name for name in names if name.startswith("on") or name in ("style", "src", "{xlink}href")]
+    assert re.findall(r'href="([^"]*)"', drawn) == ["#t1", "#t2", "#t3"]
+    assert "</text><script>alert(1)</script>" in "".join(tree.itertext())
+    assert tree.attrib["viewBox"].startswith("0 0 ")
+    assert re.findall(r'href="([^"]*)"', as_svg(flow(room.dialog), limit=1)) == ["#t3"]
+    assert as_svg(()) == ""
+
+
+ENTRIES = st.lists(
+    st.sampled_from(
+        [
+            "## Turn 2 - A\n\nText.\n\n[PROPOSAL: one]\nTURN: B\n",
+            "## Turn 3 - B\n\n[AGREE: P1]\n[QUESTION: why?]\nturn: a.\n",
+            "just typed\n\nTURN: ANY\n",
+            "## Note — User\n\n[PAUSED]\n",
+            "## Note — User\n\n[RESUMED]\n",
+            "## Note — User\n\n[LIMIT: max_turns 9]\n",
+            "## Note — User\n\n[STRIKE: 2]\n",
+            "## User\n\n```\nunclosed\n\nTURN: B\n",
+            "a note without an end\n",
+            "[STOPPED: enough]\n",
+            "\n---\n\n",
+        ]
+    ),
+    max_size=8,
+)
+
+
+@given(ENTRIES)
+@settings(max_examples=60)
+def test_a_replay_comes_to_the_dialog_that_the_file_is(entries: list[str]) -> None:
+    """One step for each entry; after the last one all facts and decisions are those of the whole file."""
+    data = (opening("A", "B") + "\n" + "\n".join(entries)).encode()
+    whole, walked = parse(data), list(steps(data))
+    assert [step.entry for step in walked] == list(whole.entries)
+    assert (walked[-1].dialog.state, walked[-1].dialog.size) == (whole.state, whole.size)
+    assert facts(walked[-1].dialog) == facts(whole)
+    assert decisions(walked[-1].dialog) == decisions(whole)
+    assert changed(facts(whole), facts(whole)) == {}
+
+
+def test_a_replay_shows_what_was_known_then() -> None:
+    """A turn that is struck later still counts before; whose turn it was is what it was."""
+    room = talked(("A", "[PROPOSAL: Redis]\n[TO: B]"))
+    room.types("\n## Note — User\n\n[STRIKE: 2]\n")
+    _, proposed, struck = [facts(step.dialog) for step in steps(room.paper.data)]
+    assert proposed["proposal P1"] == "A: Redis"
+    assert changed(proposed, struck) == {"struck": ("", "turn 2"), "proposal P1": ("A: Redis", "")}
+    (_, then, _) = [decisions(step.dialog) for step in steps(room.paper.data)]
+    assert [then[who]["action"] for who in "ABC"] == ["wait", "reply", "wait"]
