@@ -215,7 +215,9 @@ def _decided(dialog: Dialog, ids: set[str]) -> Iterator[Item]:
 
 
 def _standing(dialog: Dialog, said: Sequence[Message], ledger: Sequence[Position]) -> Iterator[Item]:
-    """Objections whose author is still against what is still undecided."""
+    """Objections whose author is still against what is still undecided; what everybody signed settles them all."""
+    if dialog.state.outcome is not None and dialog.state.outcome.name == "CONSENSUS_REACHED":
+        return
     held, final = latest(ledger), {decision.ref for decision in dialog.state.decisions if decision.is_final}
     gone = final | set(dialog.state.vetoed)
     for message in said:

@@ -26,7 +26,7 @@ from dialogd.errors import BadInput
 from dialogd.protocol.model import Limits
 from dialogd.protocol.roles import Role
 from dialogd.protocol.rules import Rules
-from dialogd.skill import Problem, Skill, read
+from dialogd.skill import Skill, read
 from dialogd.skill.terms import Part, Terms, terms_of
 
 DEFAULT_TEMPLATE = "pair"
@@ -176,14 +176,6 @@ def parse(name: str, text: str, source: str = "") -> Template:
     """Read a template's text; `name` counts where the front matter gives none. Never fails: see `terms.problems`."""
     skill = read(text, name)
     return Template(text, skill, terms_of(skill), source or name)
-
-
-def problem_of(place: Place) -> Problem | None:
-    """What is wrong with a template, None for a sound one."""
-    try:
-        return next(iter(load(place).terms.problems), None)
-    except BadInput as error:
-        return Problem(0, str(error), error.fix)
 
 
 _PACKAGE = "package"

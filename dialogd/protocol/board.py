@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dialogd.protocol import ballots
-from dialogd.protocol.certificate import certify
+from dialogd.protocol.certificate import Certificate, certify
 from dialogd.protocol.fold import fold
 from dialogd.protocol.ledger import AGAINST, FOR, latest, positions
 from dialogd.protocol.model import USER, Condition, Entry, Mark
@@ -143,7 +143,7 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
     """Every numbered proposal and consensus text, with who is for and against it as they stand now."""
     rounds, votes = _walked(dialog)
     entries = {entry.id: entry for entry in dialog.entries}
-    decided = _decisions(dialog, rounds)
+    decided = _decisions(dialog, certify(dialog), rounds)
     outcomes = {made.ref: "vetoed" if made.method == "veto" else made.outcome for made in decided}
     sides: dict[tuple[str, str], tuple[str, ...]] = {}
     for (who, ref), held in latest(positions(dialog)).items():
@@ -167,12 +167,13 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
 
 def decisions(dialog: Dialog) -> tuple[Decided, ...]:
     """Every decision in order; an agreement that no DECISION mark tells of (written by hand, by a person) included."""
-    return tuple(_decisions(dialog, rounds_of(dialog)))
-
-
-def _decisions(dialog: Dialog, rounds: Mapping[str, int]) -> Iterator[Decided]:
-    yield from (_decided(decision, rounds) for decision in dialog.state.decisions)
     c = certify(dialog)
+    # Which round it was is known from a walk over the whole dialog.
+    return tuple(_decisions(dialog, c, rounds_of(dialog))) if c or dialog.state.decisions else ()
+
+
+def _decisions(dialog: Dialog, c: Certificate | None, rounds: Mapping[str, int]) -> Iterator[Decided]:
+    yield from (_decided(decision, rounds) for decision in dialog.state.decisions)
     if c is not None and all(d.entry != c.decided_in for d in dialog.state.decisions):
         signers = ", ".join(f"{s.agent} in turn {s.turn}" if s.turn else s.agent for s in c.signers)
         evidence = f"{'by' if c.method == 'person' else 'signed by'} {signers}"

@@ -10,6 +10,10 @@ from dialogd.protocol.model import Entry, Frame, Mark
 from dialogd.protocol.text import unescape
 
 _TURN_LINE = re.compile(r"TURN: ([A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*)")
+# Readers count with these: anybody can write a frame, and what is no number there counts as not said.
+_ENTRY = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+_COUNT = re.compile(r"~?[0-9]{1,12}")
+_NUMBERS = {"re": _ENTRY, "ms": re.compile(r"[0-9]{1,12}"), "in": _COUNT, "out": _COUNT}
 
 
 def trimmed(inside: bytes) -> bytes:
@@ -33,6 +37,7 @@ def frame_of(match: re.Match[bytes]) -> Frame:
     """The frame of the line that the grammar found."""
     attributes = match[4].decode("utf-8", "replace")
     known = dict(part.split("=", 1) for part in attributes.split(" ") if "=" in part)
+    known |= {key: "" for key, form in _NUMBERS.items() if not form.fullmatch(known.get(key, ""))}
     named = {key: known.get(key, "") for key in ("re", "at", "ms", "calls", "model", "nonce", "usd")}
     return Frame(
         by=known["by"],

@@ -32,6 +32,7 @@ _KEPT = frozenset({"STRIKE", "INVITE", "LEAVE", "STEP", "LIMIT", "PAUSED", "RESU
 _ON, _OFF = frozenset({"on", "true", "yes"}), frozenset({"off", "false", "no"})
 _SPAN = re.compile(r"(\d{1,9})(?:\s*[-–]\s*(\d{1,9}))?")
 _REF = re.compile(r"\bP?#?(\d{1,6})\b", re.I)
+_MOST_NAMED = 10_000  # turns of one STRIKE: after `## Turn 999999999`, typed by hand, a span may be as long
 
 
 def first(header: Header) -> Hand:
@@ -59,10 +60,13 @@ def split(mark: Mark) -> tuple[str, str]:
 
 
 def turns_in(mark: Mark, most: int) -> frozenset[int]:
-    """The turns that a STRIKE names, up to number `most`: `7`, `7, 9`, `3-5`."""
+    """The turns that a STRIKE names, up to number `most` and `_MOST_NAMED` of them: `7`, `7, 9`, `3-5`."""
     found: set[int] = set()
+    room = _MOST_NAMED
     for low, high in _SPAN.findall(split(mark)[0]):
-        found.update(range(max(int(low), 1), min(int(high or low), most) + 1))
+        span = range(max(int(low), 1), min(int(high or low), most) + 1)[:room]
+        found.update(span)
+        room -= len(span)
     return frozenset(found)
 
 

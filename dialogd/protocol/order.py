@@ -72,11 +72,6 @@ def _free(state: State, ids: Sequence[str], after: str) -> str:
     return wanted or min(able, key=lambda who: (state.chance_at.get(who, 0), who in state.spoke), default=USER)
 
 
-def next_agent(header: Header, state: State, after: str) -> str:
-    """The first of those whom the order names."""
-    return following(header, state, after)[0]
-
-
 def reopened(header: Header, state: State) -> tuple[str, ...]:
     """Whom a person's turn passes to when they name nobody: who owed, who asked, or the next in order.
 

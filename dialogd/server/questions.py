@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Protocol
-
 from fastapi import FastAPI
 
 from dialogd import person
 from dialogd.agent import Agent
-from dialogd.protocol.state import Dialog
 from dialogd.server import wire
-
-
-class Act(Protocol):
-    """Lets the person do something in the file, and tells everybody; with `starts` it sets the dialog going."""
-
-    def __call__(self, agent: Agent, work: Callable[[], Dialog], *, starts: bool = ...) -> Awaitable[wire.Done]:
-        """Do `work` in the disk's thread."""
+from dialogd.server.hand import Act
 
 
 def question_routes(app: FastAPI, agent: Agent, act: Act) -> None:

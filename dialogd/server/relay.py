@@ -115,9 +115,11 @@ class _Ear:
         reader = Reader(wanted=(*_TAKEN, "state"))
         async with aclosing(self._agent.peers.listen(self._url)) as chunks:
             async for chunk in chunks:
+                size = len(chunk)
                 for kind, data in reader.feed(chunk):
-                    await self._slowly(len(chunk))
+                    await self._slowly(size)
                     self._take(kind, data)
+                    size = 0  # the chunk counts once, however many events it holds
 
     async def _slowly(self, size: int) -> None:
         """Wait where it says more than anybody here is to be told at a time."""
@@ -135,7 +137,7 @@ class _Ear:
                 raise Garbled("its daemon speaks for somebody else")
             try:
                 _TAKEN[kind](self, data)
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, OverflowError):
                 raise Garbled(f"its daemon sends a {kind} event that makes no sense") from None
 
     def _check(self, kind: str, data: dict[str, Any]) -> None:

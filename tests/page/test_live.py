@@ -64,6 +64,7 @@ def test_what_is_being_written_by_another_daemon_is_shown(room: Room, visitor: V
     typing = room.think("B")
     typing.say("The first words of B ")
     expect(page.locator("#live")).to_contain_text("The first words of B", timeout=15_000)
+    expect(page.locator("#live .name")).to_have_text("Claude B")
     typing.end("and the last ones.\n")
     expect(visitor.turn(2)).to_contain_text("The first words of B and the last ones.")
     expect(page.locator("#live .entry")).to_have_count(0)

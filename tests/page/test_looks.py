@@ -59,7 +59,7 @@ def test_axe_finds_nothing_in_a_dialog_under_way(room: Room, reader: Visitor) ->
     room.start("AB")
     page = reader.visit(at(room))
     expect(reader.turn(13)).to_be_attached()
-    room.think("A").say("Some words of mine are here already ")
+    room.minds["A"].call(1).say("Some words of mine are here already ")
     expect(page.locator("#live")).to_contain_text("Some words", timeout=15_000)
     assert barriers(page) == []
     for tab in page.locator("#panels [role=tab]").all():
@@ -100,6 +100,7 @@ def test_a_phone_never_scrolls_sideways(room: Room, phone: Visitor) -> None:
         tab.click()
         page.wait_for_timeout(300)
         assert overhang() <= 0, tab.inner_text()
+    page.locator("#panels-open").click()
     page.locator("#more-open").click()
     assert overhang() <= 0
     page.keyboard.press("Escape")

@@ -94,7 +94,7 @@ function grow() {
   timer = setTimeout(() => {
     timer = 0;
     if (path && !document.hidden) show(path).catch(() => {});
-  }, Math.max(PAUSE, 4 * took));
+  }, Math.max(PAUSE, 20 * took));
 }
 
 export function begin() {

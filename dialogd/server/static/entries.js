@@ -13,7 +13,12 @@ let sticks = true;
 let unread = 0;
 let players = new Map();
 
-export const setPlayers = (agents) => (players = new Map(agents.map((agent) => [agent.id, agent])));
+// Words may arrive before it is known who the agents are: then their bubble gets name and colour later.
+export function setPlayers(agents) {
+  players = new Map(agents.map((agent) => [agent.id, agent]));
+  bubbles.forEach(sign);
+}
+
 const odd = new Map(); // by index: the versions of entries that are not shown as their daemons wrote them
 const entriesHere = () => all(".entry[data-index]", log);
 export const first = () => Number($(".entry[data-index]", log)?.dataset.index ?? 0);
@@ -230,15 +235,21 @@ export function write(piece) {
 }
 
 function open(by, turn, isLate) {
-  const agent = players.get(by);
   const text = document.createTextNode(isLate ? "… " : "");
-  const head = make("p", { class: "entry-head" }, make("span", { class: "dot", "aria-hidden": "true" }), make("span", { class: "name", text: agent?.name ?? by }), make("span", { class: "aside", text: ` is writing turn ${turn}` }));
+  const head = make("p", { class: "entry-head" }, make("span", { class: "dot", "aria-hidden": "true" }), make("span", { class: "name" }), make("span", { class: "aside", text: ` is writing turn ${turn}` }));
   const words = make("div", { class: "body plain" }, text);
-  const element = make("div", { class: `entry writing agent-${(agent?.seat ?? 0) % 10}`, "data-by": by }, head, words);
+  const element = make("div", { class: "entry writing", "data-by": by }, head, words);
   live.append(element);
   const bubble = { element, text, turn, at: Date.now() };
   bubbles.set(by, bubble);
+  sign(bubble, by);
   return bubble;
+}
+
+function sign(bubble, by) {
+  const agent = players.get(by);
+  put($(".name", bubble.element), agent?.name ?? by);
+  bubble.element.className = `entry writing agent-${(agent?.seat ?? 0) % 10}`;
 }
 
 function pop(who) {

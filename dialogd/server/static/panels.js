@@ -115,7 +115,7 @@ function grow() {
   timer = setTimeout(() => {
     timer = 0;
     look();
-  }, Math.max(PAUSE, 4 * (open?.took ?? 0)));
+  }, Math.max(PAUSE, 10 * (open?.took ?? 0)));
 }
 
 // -- what is clicked and sent --------------------------------------------------------------------------------------
