@@ -55,7 +55,7 @@ class Agent:
         self._asked = 0  # the loop wants one that began after this one
         self.is_stopping = False
         self.on_written: Callable[[Dialog], None] = lambda _: None  # told of every entry that this daemon has written
-        self.on_end: Callable[[Dialog], None] = lambda _: None  # told once a dialog has ended, whoever ended it
+        self.on_end: Callable[[Dialog], None] = lambda _: None  # told once it has ended, or its end was rejected
         # One thread: the disk is used in order, and never blocks the event loop.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
 
@@ -144,8 +144,11 @@ class Agent:
                 self._know(dialog)
 
     def _know(self, dialog: Dialog) -> None:
-        ended = dialog.state.outcome
-        is_news = ended is not None and (self.dialog is None or self.dialog.state.outcome != ended)
+        state = dialog.state
+        before = self.dialog.state if self.dialog is not None else None
+        is_news = state.outcome is not None and (before is None or before.outcome != state.outcome)
+        if before is not None:  # what the person says of a result belongs to it
+            is_news |= state.rejected not in ("", before.rejected) or state.approved not in ("", before.approved)
         self.seen.observe(dialog, self.file.path)
         self._announce(dialog)
         self.dialog, self._done = dialog, self._begun

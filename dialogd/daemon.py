@@ -183,11 +183,11 @@ class Daemon:
             self._plans.append(asyncio.ensure_future(self._disown_plan(dialog)))
 
     def _ended(self, dialog: Dialog) -> None:
-        """The dialog has ended, whoever ended it."""
+        """The dialog has ended, or the person has rejected its result; whoever wrote that."""
         self._plans.append(asyncio.ensure_future(self._remember(dialog)))
 
     async def _remember(self, dialog: Dialog) -> None:
-        """Copy a dialog that has ended into the archive, in the disk's thread; take it into the index in another."""
+        """Copy the dialog into the archive, in the disk's thread; take it into the index in another."""
         try:
             copy = await self.agent.on_disk(lambda: keep_copy(dialog, self.agent.file.path, self.state))
         except (DialogdError, OSError) as error:

@@ -136,9 +136,9 @@ def invite(log: LogFile, agent: str) -> Dialog:
     def make(dialog: Dialog) -> Draft | None:
         if _takes_part(dialog, agent):
             return None
-        found, problem = hand.invited(dialog.header, clean(agent))
+        found, problem = hand.invited(dialog.header, clean(agent), dialog.state.hand.left)
         if found is None:
-            port = hand.free_port(dialog.header)
+            port = hand.free_port(dialog.header, dialog.state.hand.left)
             raise BadInput(
                 f"cannot invite {agent[:60].strip() or 'nobody'}: {problem or 'that is no agent'}",
                 fix=f"give it an id and a port of its own: dialogd invite {_free_id(dialog)} --port {port}",

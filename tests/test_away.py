@@ -76,6 +76,17 @@ def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
     assert texts(voted, "ended") == ["STOPPED"]
 
 
+def test_what_everybody_signed_settles_the_objections_before_it() -> None:
+    """An objection to an earlier proposal does not stand once its author has signed; opened again it does."""
+    agreed = "## Consensus Summary\n\nBoth.\n\n[CONSENSUS_REACHED]"
+    room = Room(opening("A", "B"), A=["[PROPOSAL: Redis]", agreed], B=["[RE: P1]\n[OBJECTION: too new]", "[AGREE: P2]"])
+    room.run()
+    assert room.dialog.state.outcome is not None
+    assert texts(room, "objections") == []
+    room.reject("no")
+    assert len(texts(room, "objections")) == 1
+
+
 def test_a_decision_is_told_with_its_text_and_evidence() -> None:
     """Also the end that it was, and what is left to do: look at the result."""
     room = Room(opening("A", "B", "C", more=VOTE))

@@ -15,7 +15,6 @@ from dialogd.cli.speak import done, opened
 from dialogd.cli.terminal import line, plain, remark
 from dialogd.protocol.hand import free_port
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.model import Header
 from dialogd.protocol.ruled_out import strikes, vetoes
 from dialogd.protocol.state import Dialog
 
@@ -87,9 +86,9 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
 
     settings, log, before = opened(file)
     seat = _seat(agent)
-    wanted = port if port is not None else _port(before.header)
+    wanted = port if port is not None else _port(before)
     given = name.strip() or (seat.name if seat.is_known else "")
-    known = before.header.agent(seat.id)
+    known = before.header.agent(seat.id) or next((one for one in before.state.hand.left if one.id == seat.id), None)
     is_new = known is None or bool(name.strip()) or port is not None
     after = hand.invite(log, f"{seat.id}{given and f' = {given}'} @ http://localhost:{wanted}" if is_new else seat.id)
     done(settings, after, f"{seat.id} takes part" + ("" if len(after.entries) > len(before.entries) else " already"))
@@ -106,12 +105,12 @@ def _seat(text: str) -> Seat:
     return read_cast(None, [text])[0]
 
 
-def _port(header: Header) -> int:
+def _port(dialog: Dialog) -> int:
     """The first port for one more agent that nobody listens on now."""
     from dialogd.cli.launch import is_free
 
-    taken = {agent.url.rpartition(":")[2] for agent in header.agents}
-    first = free_port(header)
+    taken = {agent.url.rpartition(":")[2] for agent in dialog.everybody}
+    first = free_port(dialog.header, dialog.state.hand.left)
     return next((p for p in range(first, first + 100) if str(p) not in taken and is_free(p)), first)
 
 

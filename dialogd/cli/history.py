@@ -42,11 +42,11 @@ def memory() -> Memory:
 
 
 def keep_ended(settings: Settings, dialog: Dialog) -> None:
-    """Archive a dialog that has ended; what keeps it from that is a remark, for it has ended all the same."""
+    """Archive a dialog that has ended, or whose result was rejected; what keeps it from that is a remark."""
     from dialogd.memory import keep
     from dialogd.state import StateDir
 
-    if dialog.state.outcome is not None:
+    if dialog.state.outcome is not None or dialog.state.rejected:
         try:
             keep(dialog, settings.file, StateDir(settings.state_dir))
         except (DialogdError, OSError) as error:

@@ -21,7 +21,7 @@ from dialogd.settings import Settings
 
 READY_SECONDS = 90.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
 LATE_SECONDS = 3.0
-LATE = "still starting; the first start of a coding agent is a trial of some seconds, in which it must refuse to write"
+LATE = "still starting; a coding agent's first start takes longer: it is a trial, in which it must refuse to write"
 END_SECONDS = 3.0  # a daemon ends in under one; after that it is killed
 LARGEST_OUTPUT = 1024 * 1024  # bytes of an output file that are kept when it is used again
 

@@ -9,6 +9,7 @@ import typer
 
 from dialogd import person
 from dialogd.cli import options, plan
+from dialogd.cli.history import keep_ended
 from dialogd.cli.speak import done, opened
 from dialogd.cli.terminal import plain, show
 
@@ -17,8 +18,9 @@ Reason = Annotated[str, typer.Argument(metavar="REASON", help="What is wrong wit
 
 def approve(file: options.FileOption = None) -> None:
     """Take the result of a dialog that has ended."""
-    _, log, before = opened(file)
+    settings, log, before = opened(file)
     after = person.approve(log)
+    keep_ended(settings, after)
     what = "it was approved already" if before.state.approved else "approved"
     outcome = after.state.outcome
     show(plain(f"{what}: the result of {outcome.name}, in {outcome.entry}" if outcome else what))
@@ -30,4 +32,5 @@ def reject(reason: Reason, file: options.FileOption = None) -> None:
     words = sys.stdin.read() if reason == "-" else reason
     after = person.reject(log, words, secrets=options.own_secrets())
     plan.disown(settings, after)
+    keep_ended(settings, after)
     done(settings, after, f"turn {after.state.number} is yours; the result is rejected, the dialog is open again")

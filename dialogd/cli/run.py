@@ -198,6 +198,7 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
     for label, text in (
         ("file", file),
         ("watch", f"tail -f {file}"),
+        ("page", f"http://localhost:{port}"),
         ("nudge", f"curl -X POST localhost:{port}/notify"),
     ):
         show.say(f"{label:6} {text}")
@@ -260,4 +261,7 @@ def _close(show: Live, interrupt: Interrupt) -> int:
     keep_ended(show.settings, dialog)
     if (page := leave(show.settings, dialog)) is not None:
         show.say(f"plan   {page}")
+    if outcome is not None and outcome.name in ("CONSENSUS_REACHED", "DECIDED"):
+        named = f" --file {shlex.quote(str(show.settings.file))}"
+        show.say(f'next   dialogd approve{named}, or dialogd reject "why"{named} and dialogd run --continue{named}')
     return INTERRUPTED if interrupt.is_set() else exit_code(outcome)

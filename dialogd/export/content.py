@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dialogd.protocol import board
+from dialogd.protocol.hashing import digest
 from dialogd.protocol.lifecycle import in_words as phase_in_words
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import Condition, Entry
@@ -72,8 +73,10 @@ def draw_up(dialog: Dialog, attachments: Mapping[str, str]) -> Document:
 
 
 def anchor_of(name: str) -> str:
-    """Where an attachment stands in the document."""
-    return f"attachment-{re.sub(r'[^0-9A-Za-z]+', '-', name.removesuffix('.md')).lower()}"
+    """Where an attachment stands in the document; another one for every name."""
+    stem = name.removesuffix(".md")
+    plain = re.sub(r"[^0-9A-Za-z]+", "-", stem).lower()
+    return f"attachment-{plain}" if plain == stem else f"attachment-{plain}-{digest(name)[:6]}"
 
 
 def _facts(dialog: Dialog) -> Iterator[tuple[str, str]]:

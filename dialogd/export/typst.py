@@ -13,6 +13,7 @@ from dialogd.protocol.text import clean
 if TYPE_CHECKING:
     from markdown_it.token import Token
 
+DEEPEST, QUOTES = 24, 7  # elements, and quotes, in one another: with more Typst gives up on the whole document
 RUN = 60  # characters without a blank, after which a line may break: a page has an edge
 _RUN = re.compile(rf"\S{{{RUN}}}(?=\S)")
 _BREAK = "\u200b"
@@ -86,9 +87,20 @@ def _part(part: Part, anchors: Collection[str]) -> Iterator[str]:
 def said(text: str, anchors: Collection[str] = ()) -> str:
     """What somebody wrote; as it stands, where Markdown would hide some of it."""
     tokens = tokens_of(clean(text))
-    if tokens is None:
+    if tokens is None or _is_deep(tokens):
         return f"#raw(block: true, {string(text)})\n"
     return "#[#{\n" + "".join(_Writer(anchors).written(tokens)) + "}]\n\n"
+
+
+def _is_deep(tokens: Iterable[Token]) -> bool:
+    """True where more elements stand in one another than Typst takes."""
+    quotes = 0
+    for token in tokens:
+        quotes += token.nesting * (token.tag == "blockquote")
+        inside = max((child.level for child in token.children or ()), default=0)
+        if quotes > QUOTES or token.level + inside > DEEPEST:
+            return True
+    return False
 
 
 _OPEN, _CLOSE = "[#{\n", "}]"  # a block of content, which may be empty

@@ -10,7 +10,6 @@ from dialogd.plan.reading import CRUX, EXPERIMENT, STEPS, labelled, own_words, t
 from dialogd.plan.value import Agreed, Decided, Said, Step
 from dialogd.protocol.ledger import Position, latest
 from dialogd.protocol.marks import same_text
-from dialogd.protocol.model import USER
 from dialogd.protocol.review import Finding
 from dialogd.protocol.state import Dialog, Proposal
 
@@ -55,12 +54,7 @@ def _undecided(
 ) -> Iterator[Said]:
     """Proposals that nothing was decided about. What everybody signed, or a judge chose, settles them all."""
     done = {d.ref for d in decisions if d.outcome in ("approved", "rejected")}
-    done |= {
-        mark.ref or mark.value.split(" ")[0]
-        for entry in dialog.entries
-        if entry.by == USER
-        for mark in entry.all("VETO")
-    }
+    done |= set(dialog.state.vetoed)
     stances = latest(positions)
     texts = {same_text(p.text).casefold() for p in dialog.state.proposals if p.ref in done and p.text.strip()}
     if agreed is not None and (agreed.method in ("mutual", "person", "by hand") or not agreed.ref):

@@ -75,23 +75,32 @@ def refs_in(mark: Mark) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"P{int(number)}" for number in _REF.findall(split(mark)[0])))
 
 
-def invited(header: Header, text: str) -> tuple[Agent | None, str]:
-    """The agent that an INVITE means in a dialog of these agents, or None and why it can't take part."""
-    agent, problem = read_agent(text.partition("|")[0].strip(), free_port(header) - FIRST_PORT)
+def invited(header: Header, text: str, left: Sequence[Agent] = ()) -> tuple[Agent | None, str]:
+    """The agent that an INVITE means in a dialog of these agents, or None and why it can't take part.
+
+    One of those who `left` comes back as it was, where nothing else is said; the others' daemons keep their ports.
+    """
+    said = text.partition("|")[0].strip()
+    agent, problem = read_agent(said, free_port(header, left) - FIRST_PORT)
     if agent is None or problem:
         return None, problem.partition("; using")[0]
+    before = next((one for one in left if one.id == agent.id), None)
+    if before is not None:
+        named = agent if agent.is_named else replace(agent, name=before.name, is_named=before.is_named)
+        agent = named if "@" in said else replace(named, url=before.url)
     taken = next((one for one in header.agents if one.id.casefold() == agent.id.casefold()), None)
     if taken is not None:
         return None, f"{taken.id} takes part already"
-    other = next((one for one in header.agents if _port(one) == _port(agent)), None)
+    others = (*header.agents, *(one for one in left if one.id != agent.id))
+    other = next((one for one in others if _port(one) == _port(agent)), None)
     if other is not None:
         return None, f"{agent.id} cannot listen on port {_port(agent)}: {other.id} does"
     return agent, ""
 
 
-def free_port(header: Header) -> int:
-    """The port for one more agent: 3001 and its seat, or the next that no agent has."""
-    taken = {_port(agent) for agent in header.agents}
+def free_port(header: Header, left: Sequence[Agent] = ()) -> int:
+    """The port for one more agent: 3001 and its seat, or the next that no agent has, nor one that `left`."""
+    taken = {_port(agent) for agent in (*header.agents, *left)}
     wanted = FIRST_PORT + len(header.agents)
     return next(port for port in range(wanted, 65_536) if port not in taken)
 
@@ -126,7 +135,7 @@ def done(header: Header, state: State, entry: Entry, mark: Mark) -> tuple[State,
             for ref in refs_in(mark):
                 state = _vetoed(state, entry, ref, split(mark)[1])
         case "INVITE":
-            agent, _ = invited(header, mark.value)
+            agent, _ = invited(header, mark.value, state.hand.left)
             return (_invited(header, state, agent) if agent is not None else state), ()
         case "LEAVE":
             who = next((a.id for a in header.agents if a.id.casefold() == split(mark)[0].casefold()), "")

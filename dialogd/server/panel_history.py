@@ -101,6 +101,7 @@ def archived(memory: Memory, wanted: str) -> tuple[Dialog, Path]:
 def _history(memory: Memory, words: str, offset: int, host: str, own: Path) -> str:
     values: dict[str, Any] = {"q": words, "offset": offset, "step": LISTED, "own": str(own)}
     if words:
+        memory.dialogs(0)
         hits = memory.search(words, limit=LISTED + 1, offset=offset)
         pieces = [(hit, tuple(_pieces(hit))) for hit in hits[:LISTED]]
         return fragment("history", **values, hits=pieces, rows=[], more=len(hits) > LISTED)
@@ -135,6 +136,7 @@ def _pieces(hit: Hit) -> Iterator[tuple[str, bool]]:
 
 
 def _recall(memory: Memory, question: str) -> str:
+    memory.dialogs(0)  # what ended without a daemon is taken in first
     found = memory.recall(question, RECALLED) if question else []
     return fragment("recall", q=question, decisions=found)
 

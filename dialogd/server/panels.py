@@ -23,6 +23,7 @@ from dialogd.plan.page import first_screen
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.state import Dialog
 from dialogd.server import panel_board, panel_flow
+from dialogd.server.aside import aside
 from dialogd.server.fragments import Kept, fragment
 from dialogd.server.panel_history import archived, history_routes
 from dialogd.server.templating import safe
@@ -102,7 +103,7 @@ async def as_download(dialog: Dialog, file: Path, to: str) -> Response:
     """The dialog in that format, to be saved and not to be shown. Raises `DialogdError`, with a fix."""
     from dialogd.export import FORMATS, attachments_of, export
 
-    data = await asyncio.to_thread(lambda: export(dialog, to, attachments=attachments_of(file)))
+    data = await aside(lambda: export(dialog, to, attachments=attachments_of(file)))
     name = f"{file_name(dialog)}.{to}"
     return Response(data, media_type=FORMATS[to], headers={"content-disposition": f'attachment; filename="{name}"'})
 

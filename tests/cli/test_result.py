@@ -49,6 +49,17 @@ def test_a_result_is_taken_or_rejected_by_a_command(dialogd: Commands) -> None:
     assert "  rejected CONSENSUS_REACHED in turn 3, by you on " in dialogd("status").out
 
 
+def test_a_rejected_result_is_recalled_as_rejected(dialogd: Commands) -> None:
+    """At once, though the dialog goes on, and also when its file is gone."""
+    dialogd.file.write_text(ended().text, encoding="utf-8")
+    (before,) = dialogd("recall", "sessions in Postgres?", "--json").json
+    dialogd("reject", "It forgets the migration.")
+    dialogd.file.unlink()
+    (after,) = dialogd("recall", "sessions in Postgres?", "--json").json
+    assert (before["status"], after["status"]) == ("approved", "rejected")
+    assert "It forgets the migration." in after["reason"]
+
+
 def test_the_plan_of_a_rejected_result_says_so(dialogd: Commands) -> None:
     """The plan that was left is written anew, with a line at its top; one that somebody changed stays as it is."""
     dialogd.file.write_text(ended().text, encoding="utf-8")

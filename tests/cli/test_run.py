@@ -56,12 +56,14 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
             for who in "AB"
         )
         head += (
-            f"file   {dialogd.file}\nwatch  tail -f {dialogd.file}\nnudge  curl -X POST localhost:{ports[0]}/notify\n"
+            f"file   {dialogd.file}\nwatch  tail -f {dialogd.file}\npage   http://localhost:{ports[0]}\n"
+            f"nudge  curl -X POST localhost:{ports[0]}/notify\n"
         )
         assert dialogd.output.startswith(head)
         for turn in dialog.turns:
             assert dialogd.output.count(f"## Turn {turn.number} — {turn.name}\n") == 1
         assert f"ended with CONSENSUS_REACHED: {dialog.state.outcome.reason} (turn" in dialogd.output
+        assert f"\nnext   dialogd approve --file {dialogd.file}, or dialogd reject" in dialogd.output
         assert (leftovers(dialogd), dialogd.daemons()) == ([], ())
     cast = saved_cast(dialogd.state, dialogd.file)
     assert cast is not None

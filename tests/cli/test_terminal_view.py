@@ -349,7 +349,7 @@ def test_in_tmux_a_resize_leaves_no_smear_and_ctrl_z_and_ctrl_c_a_clean_shell(di
     tmux.until("? help")
     for columns in (40, 20, 33, 100, 25, 80):
         tmux.resize(columns)
-        tmux.until("waiting for the person")
+        tmux.until("waiting for the p")
         deadline = time.monotonic() + 1
         while time.monotonic() < deadline:
             whole = tmux.lines

@@ -152,6 +152,17 @@ def test_pdf_has_every_word_of_every_turn_in_order(dialog: Dialog, tmp_path: Pat
     assert re.search(r"^1 / \d+$", text, re.M)
 
 
+@pytest.mark.parametrize(
+    "text", ["> " * 11 + "x", "> " * 10 + "```\n> " * 2 + "x", "*a **b " * 60 + "c** d*" * 60, "> - " * 9 + "`x`"]
+)
+def test_no_turn_is_nested_too_deeply_for_a_pdf(text: str) -> None:
+    """One that Typst would give up on, and with it on the whole dialog, is shown as it stands."""
+    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
+    room = Room(opening("A", "B"), A=[text])
+    room.step("A")
+    assert by_typst(draw_up(room.dialog, {})).startswith(b"%PDF")
+
+
 def test_characters_without_a_font_are_named(tmp_path: Path) -> None:
     """Where no font has a character the first page says which; with a font that has it, nothing is said."""
     pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")

@@ -297,6 +297,18 @@ def test_who_cannot_take_part_is_not_invited(agent: str, why: str) -> None:
     assert [a.id for a in room.dialog.header.agents] == ["A", "B"]
 
 
+def test_an_agent_that_comes_back_is_who_it_was_and_nobody_gets_its_port() -> None:
+    """Its name and its daemon's address are kept for it; a newcomer listens elsewhere."""
+    room = room_of("A", "B", keys=("Agents: A = Ann @ http://localhost:4641, B = Bob @ http://localhost:3002",))
+    does(room, hand.leave, "B")
+    with pytest.raises(BadInput, match="cannot listen on port 3002: B does"):
+        hand.invite(room.log, "C @ http://localhost:3002")
+    assert does(room, hand.invite, "C").header.agents[-1].url == "http://localhost:3003"
+    back = does(room, hand.invite, "B").header.agents[-1]
+    assert (back.id, back.name, back.url) == ("B", "Bob", "http://localhost:3002")
+    assert parse(room.paper.data) == room.dialog
+
+
 def test_an_agent_that_leaves_owes_nothing_and_the_word_goes_on() -> None:
     """Its daemon says why it is quiet; its signature counts no more; it can be had back."""
     room = room_of("A", "B", "C")
@@ -601,6 +613,17 @@ def test_a_hundred_strikes_are_read_once() -> None:
     dialog = parse(room.paper.data + text.encode())
     assert time.process_time() - begun < 2
     assert len(dialog.state.struck) == 300
+
+
+def test_a_span_as_long_as_a_number_typed_by_hand_is_read_in_moments() -> None:
+    """Two lines of text fill no machine's memory, by whatever door; the turns that there are stay struck."""
+    room = room_of("A", "B")
+    room.types("\n## Turn 999999999 — User\n\nturn\n\nTURN: A\n\n[STRIKE: 1-999999999]\n")
+    struck = room.dialog.state.struck
+    assert 1 in struck
+    assert len(struck) <= 10_000
+    with pytest.raises(BadInput):
+        hand.strike(room.log, "1-999999999")
 
 
 def test_what_makes_no_sense_is_refused_in_words() -> None:

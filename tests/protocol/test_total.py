@@ -15,6 +15,7 @@ from dialogd.protocol import compose
 from dialogd.protocol.consent import refers_to
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, Write, decide
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.hashing import digest
 from dialogd.protocol.model import Mark
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
@@ -105,6 +106,21 @@ def test_a_setup_that_breaks_its_reader_is_a_warning(toml: str) -> None:
     """Numbers, brackets and dates beyond what TOML's reader takes leave the dialog readable."""
     header = parse(SETUP.format(toml).encode()).header
     assert (dict(header.setup), len(header.warnings)) == ({}, 1)
+
+
+@pytest.mark.parametrize("junk", ["abc", "-1", "\u00b2", "9" * 5000])
+@pytest.mark.parametrize("key", ["re", "ms", "in", "out"])
+def test_a_sound_frame_whose_numbers_are_none_says_nothing(key: str, junk: str) -> None:
+    """Anybody can write a frame with its hash: what is counted with is a number, or counts as not said."""
+    head = SETUP.format('verdict = "vote"').encode()
+    content = b"\n[VOTE: P1 approve | x]\n\nTURN: B\n"
+    proposal = b"\n## Turn 2 - A\n\n[PROPOSAL: x]\n\nTURN: B\n\n"
+    line = f"## Turn 3 — B\n<!-- dialogd by=B {key}={junk} bytes={len(content)} prev=".encode()
+    data = head + proposal + line + f" sha={digest(line + content)} -->\n".encode() + content
+    check(data)
+    frame = parse(data).entries[-1].frame
+    assert frame is not None
+    assert (frame.re, frame.ms, frame.tokens_in, frame.tokens_out) == ("", "", "", "")
 
 
 BY_HAND: dict[str, Callable[[int], bytes]] = {

@@ -80,7 +80,7 @@ function renderCard(card, agent, facts) {
   put($(".word", card), word === "waits" && (agent.reason || facts.outcome) ? "" : word);
   put($(".why", card), agent.reason);
   $(".why", card).title = agent.reason;
-  const model = [agent.backend, agent.model].filter(Boolean).join(" ");
+  const model = [agent.backend, agent.model === agent.backend ? "" : agent.model].filter(Boolean).join(" ");
   put($(".spent", card), [model, agent.cost, agent.tokens ? `${agent.tokens.toLocaleString()} tokens` : ""].filter(Boolean).join(" · "));
   const isOpen = !facts.outcome;
   for (const [act, yes] of [["retry", isOpen && (agent.owes || agent.failed)], ["skip", isOpen && (agent.owes || agent.failed)]]) {
