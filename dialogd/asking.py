@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from typing import Protocol, TypeVar
 
 from dialogd import prompt, window
@@ -91,10 +92,7 @@ class Asking:
         self.call: Call | None = None
 
     async def reply(self, dialog: Dialog, debt: Debt, drafts: tuple[str, ...]) -> Received | Interrupted:
-        """Ask, and ask back once where the reply is unclear. What it cost is kept, however it ends.
-
-        Raises `BackendError`.
-        """
+        """Ask, and ask back once where it is unclear. What it cost is kept, however it ends. Raises `BackendError`."""
         known = dialog
         if self.backend.costs:
             dialog = await self.room.look(full=True) or dialog
@@ -108,6 +106,7 @@ class Asking:
             if (dialog is not known or call.bill.calls) and not self._is_wanted(dialog, debt):
                 return Interrupted("")
             request = self.request(dialog, debt, drafts)
+            await asyncio.to_thread(request.prompt)  # with thousands of turns, a tenth of a second
             text = await self._in_time(call, request, dialog, debt)
             said = text or redact(call.text, self._secrets)[0]
             text = None if text is None else await self._clarified(call, request, dialog, debt, text)
@@ -227,9 +226,11 @@ class Asking:
         allowed = allowance(dialog.state, self.me, self._cap(dialog))
         owed = self.spent(Bill()) if allowed != Estimate() else Bill()
 
+        @cache
         def rendered() -> Prompt:
-            notes, room = self.options.notes, self.backend.room
-            return prompt.render(dialog, me, drafts, notes=notes, room=room, secrets=self._secrets)
+            return prompt.render(
+                dialog, me, drafts, notes=self.options.notes, room=self.backend.room, secrets=self._secrets
+            )
 
         return Request(
             dialog,
