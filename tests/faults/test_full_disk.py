@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import subprocess
 import sys
@@ -50,16 +51,17 @@ def test_a_daemon_waits_for_room_and_asks_nobody_twice(cast: Cast, replies: Repl
 @pytest.mark.skipif(shutil.which("unshare") is None, reason="unshare is not installed")
 def test_on_a_full_file_system_the_reply_waits_for_room(tmp_path: Path) -> None:
     """A file system of 24 kB, full to the last block: ENOSPC, nothing acknowledged; with room, it is written."""
+    python, here = shlex.quote(sys.executable), shlex.quote(str(REPOSITORY))
     script = f"""
         mount -t tmpfs -o size=24k none {tmp_path} && cd {tmp_path} && mkdir -m 700 state
-        {sys.executable} -c 'import sys; sys.path.insert(0, "{REPOSITORY}")
+        {python} -c 'import sys; sys.path.insert(0, "{REPOSITORY}")
 from pathlib import Path
 from tests.logfile.files import dialog_file
 dialog_file(Path("."))' && cp dialog.md ../before && head -c 100000 /dev/zero > ballast 2> /dev/null
-        cd {REPOSITORY}
-        {sys.executable} -m tests.faults.one_agent {tmp_path}/dialog.md 3
+        cd {here}
+        {python} -m tests.faults.one_agent {tmp_path}/dialog.md 3
         cmp {tmp_path}/dialog.md {tmp_path}/../before && rm {tmp_path}/ballast
-        {sys.executable} -m tests.faults.one_agent {tmp_path}/dialog.md 1
+        {python} -m tests.faults.one_agent {tmp_path}/dialog.md 1
     """
     command = ["unshare", "-m", "sh", "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
