@@ -364,8 +364,7 @@ def test_in_tmux_a_resize_leaves_no_smear_and_ctrl_z_and_ctrl_c_a_clean_shell(di
     until(lambda: any("Stopped" in line for line in tmux.lines), "the shell", lambda: "\n".join(tmux.lines))
     assert not any(line.startswith("say>") for line in tmux.lines)
     tmux.type("stty -a | grep -ow -e '-icanon' -e '-echo'; echo cooked", "Enter")
-    tmux.until("$")
-    assert "cooked" in tmux.lines
+    until(lambda: "cooked" in tmux.lines, "the settings", lambda: "\n".join(tmux.lines))
     assert "-icanon" not in tmux.lines
     tmux.type("fg", "Enter")
     tmux.until("say> half")
