@@ -5,7 +5,9 @@ ARGS =
 export TOPIC
 
 python := .venv/bin/python
-pytest := $(python) -m pytest
+# Options for every lane; CI sets it.
+AGAIN ?=
+pytest := $(python) -m pytest $(AGAIN)
 slow := slow or ptrace or root
 CLIS =
 # Twice the processors: many tests wait for something.
