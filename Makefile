@@ -3,11 +3,14 @@
 TOPIC = Where should user sessions live?
 ARGS =
 export TOPIC
+# Without compiled files every worker rewrites every test, and every daemon compiles the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 python := .venv/bin/python
 # Options for every lane; CI sets it.
 AGAIN ?=
-pytest := $(python) -m pytest $(AGAIN)
+# Schemathesis' plugin costs every worker half a second; the one test that needs it starts its program.
+pytest := $(python) -m pytest -p no:schemathesis $(AGAIN)
 slow := slow or ptrace or root
 CLIS =
 # Twice the processors: many tests wait for something.
@@ -31,11 +34,13 @@ demo: .venv/.stamp ## a whole dialog between two daemons that ask no model
 run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents claude,grok"
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
 
-test: .venv/.stamp ## the fast tests (two to three minutes)
+test: .venv/.stamp ## the fast tests (about three minutes)
 	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis or browser)" --ignore=tests/docs $(ARGS)
 
-test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root; what cannot run here says why
-	$(pytest) -m "($(slow)) and not clis and not browser" --ignore=tests/docs $(ARGS)
+test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root, properties in full; what cannot run here says why
+	$(pytest) --hypothesis-profile=full -m "($(slow)) and not clis and not browser" --ignore=tests/docs $(ARGS)
+	@# 5: ARGS chose no property
+	$(pytest) --hypothesis-profile=full -n logical -m "hypothesis and not ($(slow) or clis or browser)" --ignore=tests/docs $(ARGS) || test $$? = 5
 
 test-clis: .venv/.stamp ## real coding agents from npm against a stand-in (CLIS="gemini opencode" for all four)
 	@sh scripts/install_clis.sh $(CLIS)

@@ -270,8 +270,9 @@ class Agent:
             self.peers.tell(dialog)
 
     def noticed(self) -> list[Signal]:
-        """The signals of the dialog as last read."""
-        return list(signals(self.dialog)) if self.dialog is not None else []
+        """The signals of the dialog as last read; none after the end: their advice is for those who go on."""
+        dialog = self.dialog
+        return list(signals(dialog)) if dialog is not None and dialog.state.outcome is None else []
 
     @property
     def call(self) -> Call | None:

@@ -114,7 +114,7 @@ def _seats(agents: str | Sequence[str]) -> dict[str, Any]:
         raise BadInput(f"{len(agents)} agents are named", fix='name 1 to 26: agents=["claude", "codex"]')
     if not any(_NAMED.match(agent) or "," in agent for agent in agents):
         return {"agents": ",".join(agents)}
-    return {"each": [a if _NAMED.match(a) else f"{seat}={a}" for seat, a in zip(SEATS, agents, strict=False)]}
+    return {"agent": [a if _NAMED.match(a) else f"{seat}={a}" for seat, a in zip(SEATS, agents, strict=False)]}
 
 
 async def _heard(work: Callable[[Tell, Interrupt], None]) -> AsyncGenerator[Event, None]:

@@ -19,8 +19,8 @@ from dialogd.protocol.state import Dialog
 
 __all__ = [
     "AUTO", "CHOSEN", "COMMANDS", "DEFAULT_CAP", "DEFAULT_TOKENS", "FAMILIES", "SCENARIOS", "SERVICES", "Choice",
-    "candidates", "choose", "default_cap", "introduce", "is_priced", "known_names", "resolve", "seat_of", "survey",
-    "twins", "variables_for", "warning_of",
+    "candidates", "choose", "default_cap", "family_of", "introduce", "is_priced", "known_names", "resolve", "seat_of",
+    "survey", "twins", "variables_for", "warning_of",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -217,12 +217,23 @@ def _seen(choice: Choice, project: Path | None) -> str:
     return f"{choice.vendor} sees {project}, and the dialog"
 
 
-def twins(choices: Mapping[str, Choice]) -> tuple[tuple[str, ...], ...]:
-    """The groups of agents, by id, that would speak with one mind; scripts and programs of one's own don't count."""
+def family_of(name: str) -> str:
+    """The family of the backend that somebody named; "" where `auto` is to choose it."""
+    base = name.partition(":")[0]
+    if base in ("", AUTO):
+        return ""
+    return base if base in FAMILIES else kind_of(base).family
+
+
+def twins(families: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """The groups of agents that would speak with one mind, by each agent's family.
+
+    Scripts and programs of one's own don't count, nor do agents whose family is "", not known yet.
+    """
     groups: dict[str, list[str]] = {}
-    for who, choice in choices.items():
-        if choice.family not in (LAST_RESORT, *COMMANDS):
-            groups.setdefault(choice.family, []).append(who)
+    for who, family in families.items():
+        if family not in ("", LAST_RESORT, *COMMANDS):
+            groups.setdefault(family, []).append(who)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 

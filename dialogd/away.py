@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 
-from dialogd.errors import BadInput
 from dialogd.flow import Message, flow
-from dialogd.protocol import asked, board, units
+from dialogd.protocol import asked, ballots, board, moments
+from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
+from dialogd.protocol.fold import ending
 from dialogd.protocol.ledger import AGAINST, Position, latest, positions
 from dialogd.protocol.lifecycle import in_words
 from dialogd.protocol.model import USER, Condition, Entry
-from dialogd.protocol.money import accounted, in_dollars, total
+from dialogd.protocol.money import accounted, total
+from dialogd.protocol.result import Rejection, rejections, reopenings
 from dialogd.protocol.spent import Spent
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import one_line
@@ -22,14 +22,8 @@ from dialogd.protocol.text import one_line
 MOST = 4  # items of one kind in the text
 WIDTH = 200  # characters of an item
 
-_TROUBLE = ("AGENT_ERROR", "STALLED", "SKIP", "RETRY", "BUDGET_REACHED", "MAX_SIZE_REACHED")
-_PEOPLE = ("INVITE", "LEAVE")
-_LIMITS = ("LIMIT", "STEP", "PAUSED", "RESUMED")
-_ENDED = ("CONSENSUS_REACHED", "DEADLOCK", "DECIDED", "MAX_TURNS_REACHED", "MAX_TIME_REACHED", "STOPPED", "APPROVED")
-_WITHDRAWN = ("STRIKE", "VETO", "REJECTED")
+_TROUBLE = ("AGENT_ERROR", "STALLED", "SKIP", "RETRY")
 _WAITING = frozenset({"waiting_for_user", "unknown_turn", "damaged", "no_turn_yet", "unfinished"})
-_AGO = re.compile(r"(\d{1,6})\s*(m|min|minutes?|h|hours?|d|days?|w|weeks?)(?:\s+ago)?", re.I)
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +41,8 @@ class Item:
 class Away:
     """What happened after turn `since`; every list is in order. `spent` is the sum of these entries' accounts.
 
-    `asked_you` are questions for the person that are still open. `now` says where the dialog stands, `needed` what it
-    waits for from the person ("" for nothing).
+    `asked_you` are questions for the person that are still open, `decided` is without what they rejected. `now` says
+    where the dialog stands, `needed` what it waits for from the person, with its commands ("" for nothing).
     """
 
     since: int
@@ -56,6 +50,7 @@ class Away:
     asked_you: tuple[Item, ...]
     ended: tuple[Item, ...]
     decided: tuple[Item, ...]
+    rejected: tuple[Item, ...]
     proposed: tuple[Item, ...]
     objections: tuple[Item, ...]
     changed: tuple[Item, ...]
@@ -76,6 +71,7 @@ class Away:
             "asked you": self.asked_you,
             "ended": self.ended,
             "decided": self.decided,
+            "rejected by you": self.rejected,
             "errors and stalls": self.errors,
             "objections that stand": self.objections,
             "changed their position": self.changed,
@@ -90,32 +86,32 @@ class Away:
         return tuple((title, items) for title, items in titles.items() if items)
 
 
-def away(dialog: Dialog, since: int) -> Away:
-    """What happened in the entries after turn `since`; 0 is the whole dialog."""
-    entries = after(dialog, since)
+def away(dialog: Dialog, since: int, zone: moments.Zone | None = None) -> Away:
+    """What happened in the entries after turn `since`; 0 is the whole dialog. `zone` is the reader's clock."""
+    entries, messages = after(dialog, since), flow(dialog)
     ids = {entry.id for entry in entries}
-    messages = flow(dialog)
     said = [message for message in messages if message.payload["entry"] in ids]
-    ledger = positions(dialog)
+    ledger, refused = positions(dialog), rejections(dialog)
     return Away(
         since=since,
         turns=sum(entry.is_turn for entry in entries),
         asked_you=_of(said, "QUESTION_FOR_USER", is_open=True),
-        ended=_of(said, *_ENDED),
-        decided=(*_decided(dialog, ids), *_of(said, "DEFAULT_TAKEN")),
+        ended=tuple(_ended(dialog, said)),
+        decided=(*_decided(dialog, ids, refused), *_of(said, "DEFAULT_TAKEN")),
+        rejected=tuple(_rejected(dialog, ids, refused)),
         proposed=tuple(_item(m) for m in said if m.message_type == "PROPOSAL"),
         objections=tuple(_standing(dialog, said, ledger)),
-        changed=tuple(_changed(ledger, since)),
+        changed=tuple(_changed(entries, ledger, since)),
         conceded=_of(said, "CONCEDE"),
         asked=_of(said, "QUESTION"),
         answered=tuple(_answers(messages, ids)),
         errors=_of(said, *_TROUBLE),
-        people=_of(said, *_PEOPLE),
-        limits=_of(said, *_LIMITS),
-        withdrawn=_of(said, *_WITHDRAWN),
+        people=_of(said, "INVITE", "LEAVE"),
+        limits=_of(said, "LIMIT", "STEP", "PAUSED", "RESUMED"),
+        withdrawn=_of(said, "STRIKE", "VETO"),
         spent=_spent(dialog, entries),
         now=one_line(in_words(dialog)),
-        needed=_needed(dialog),
+        needed=_needed(dialog, zone),
     )
 
 
@@ -129,52 +125,6 @@ def after(dialog: Dialog, since: int) -> tuple[Entry, ...]:
         if turn > since or (turn == since and not entry.is_turn):
             found.append(entry)
     return tuple(found)
-
-
-def last_word(dialog: Dialog) -> int:
-    """The turn at which the person last wrote something: what follows it is news. 0 where they never did."""
-    turn, found = 0, 0
-    for entry in dialog.entries:
-        turn = entry.number if entry.is_turn else turn
-        found = turn if entry.by == USER else found
-    return found
-
-
-def since_turn(dialog: Dialog, text: str, now_iso: str) -> int:
-    """The turn that `2h`, `90m`, `1d`, `7`, `turn 7`, `today`, `yesterday` or a time means: its last one before that.
-
-    `now_iso` is the time now, with the person's offset. Raises `BadInput`.
-    """
-    words = " ".join(text.split()).casefold()
-    if match := re.fullmatch(r"(?:turn\s+)?#?(\d{1,9})", words):
-        return int(match[1])
-    moment = _moment(words, datetime.fromisoformat(now_iso.replace("Z", "+00:00")))
-    if moment is None:
-        raise BadInput(
-            f"{one_line(text, 60)!r} is neither a turn nor a time",
-            fix="write a turn (7), how long ago (90m, 2h, 1d), today, yesterday, or a time (2026-11-21T19:00)",
-        )
-    turn, found = 0, 0
-    for entry in dialog.entries:
-        turn = entry.number if entry.is_turn else turn
-        passed = units.seconds_between(entry.frame.at, moment.isoformat()) if entry.frame else None
-        if passed is not None and passed < 0:
-            break
-        found = turn if passed is not None else found  # when a turn was typed by hand, nobody knows
-    return found
-
-
-def _moment(words: str, now: datetime) -> datetime | None:
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if words in ("today", "yesterday"):
-        return midnight - timedelta(days=words == "yesterday")
-    try:
-        if match := _AGO.fullmatch(words):
-            return now - timedelta(**{_UNITS[match[2][0]]: int(match[1])})
-        found = datetime.fromisoformat(words.upper().replace("Z", "+00:00"))
-    except (ValueError, OverflowError):
-        return None
-    return found.replace(tzinfo=now.tzinfo or UTC) if found.tzinfo is None else found
 
 
 def _item(message: Message, text: str = "") -> Item:
@@ -200,18 +150,43 @@ def _words(message: Message, *, named: bool) -> str:
     return f"{message.message_type} {text}".strip() if named else text
 
 
-def _decided(dialog: Dialog, ids: set[str]) -> Iterator[Item]:
-    """The decisions of these entries, with what they are about."""
-    texts = {proposal.ref: proposal.text for proposal in dialog.state.proposals}
-    entries = {entry.id: entry for entry in dialog.entries}
+def _ended(dialog: Dialog, said: Sequence[Message]) -> Iterator[Item]:
+    """The ends, each with what opened the dialog again, and the person's approvals."""
+    ends = {entry.id: end.name for entry in dialog.entries if (end := ending(entry)) is not None}
+    opened = reopenings(dialog)
+    for message in said:
+        ends_it = ends.get(message.payload["entry"]) == message.message_type
+        if ends_it or message.message_type == "APPROVED":
+            again = opened.get(message.payload["entry"]) if ends_it else None
+            then = f", opened again in {where(again.by)}" if again else ""
+            yield _item(message, _words(message, named=True) + then)
+
+
+def _decided(dialog: Dialog, ids: set[str], refused: Sequence[Rejection]) -> Iterator[Item]:
+    """The decisions of these entries, with what they are about; none of an end that the person rejected."""
+    wanted = ids - {rejection.ended_in for rejection in refused}
+    times = {entry.id: entry.frame.at if entry.frame else "" for entry in dialog.entries if entry.id in wanted}
     for decision in board.decisions(dialog):
-        entry = entries.get(decision.entry)
-        if entry is None or entry.id not in ids:
-            continue
-        what = one_line(texts.get(decision.ref, ""), WIDTH // 2)
-        words = f"{decision.ref} {decision.outcome} ({decision.method})".strip()
-        words += (f": {what}" if what else "") + (f"; {one_line(decision.evidence, 80)}" if decision.evidence else "")
-        yield Item(int(entry.id.split(".")[0]), "System", words, entry.frame.at if entry.frame else "")
+        if decision.entry in times:
+            words = _about(dialog, decision) + (f"; {one_line(decision.evidence, 80)}" if decision.evidence else "")
+            words += f"; {decision.superseded}" if decision.superseded else ""
+            yield Item(int(decision.entry.split(".")[0]), "System", words, times[decision.entry])
+
+
+def _about(dialog: Dialog, decision: board.Decided) -> str:
+    """What was decided, how, about which text: `P1 approved (vote): Postgres`."""
+    text = next((p.text for p in dialog.state.proposals if p.ref == decision.ref), "")
+    words = f"{decision.ref} {decision.made} ({decision.method})".strip()
+    return f"{words}: {one_line(text, WIDTH // 2)}" if text else words
+
+
+def _rejected(dialog: Dialog, ids: set[str], refused: Sequence[Rejection]) -> Iterator[Item]:
+    """The results that the person rejected in these entries: what they would have decided, and why not."""
+    for rejection in refused:
+        if str(rejection.turn) in ids:
+            made = [_about(dialog, d) for d in board.decisions(dialog) if d.entry == rejection.ended_in]
+            words = f"{', '.join(made) or rejection.outcome}; because: {one_line(rejection.reason, WIDTH // 2)}"
+            yield Item(rejection.turn, "User", words, rejection.at)
 
 
 def _standing(dialog: Dialog, said: Sequence[Message], ledger: Sequence[Position]) -> Iterator[Item]:
@@ -235,14 +210,23 @@ def _standing(dialog: Dialog, said: Sequence[Message], ledger: Sequence[Position
             yield _item(message)
 
 
-def _changed(ledger: Sequence[Position], since: int) -> Iterator[Item]:
+def _changed(entries: Sequence[Entry], ledger: Sequence[Position], since: int) -> Iterator[Item]:
     held: dict[tuple[str, str], str] = {}
+    turns = {(entry.by, entry.number): entry for entry in entries if entry.is_turn and not entry.is_struck}
     for position in ledger:
         before = held.get((position.agent, position.ref))
         held[position.agent, position.ref] = position.stance
         if before is not None and position.turn > since:
-            why = f", because of {one_line(position.cause, WIDTH // 2)}" if position.cause else ", naming no cause"
-            yield Item(position.turn, position.agent, f"{position.ref}: {before} → {position.stance}{why}")
+            why = _why(position, turns[position.agent, position.turn])
+            yield Item(position.turn, position.agent, f"{position.ref}: {before} → {position.stance}, {why}")
+
+
+def _why(position: Position, entry: Entry) -> str:
+    """The cause of a change; else what its vote gives as the reason, which is no cause: nothing that can be checked."""
+    if position.cause:
+        return f"because of {one_line(position.cause, WIDTH // 2)}"
+    vote = ballots.cast(entry.marks)[0].get(position.ref)
+    return f"voting with the reason: {one_line(vote.reason, WIDTH // 2)}" if vote and vote.reason else "naming no cause"
 
 
 def _answers(messages: Sequence[Message], ids: set[str]) -> Iterator[Item]:
@@ -262,39 +246,18 @@ def _spent(dialog: Dialog, entries: Sequence[Entry]) -> Spent:
     return total(state.spent)
 
 
-def _needed(dialog: Dialog) -> str:
+def _needed(dialog: Dialog, zone: moments.Zone | None) -> str:
     """What the dialog waits for from the person, in words; "" while it goes on by itself."""
     state = dialog.state
     if state.outcome is not None:
         if state.approved or state.outcome.name == "STOPPED":
             return ""
-        return "look at the result: dialogd approve takes it, dialogd reject WHY sends the agents back to it"
+        return "look at the result: `dialogd approve` takes it, `dialogd reject WHY` sends the agents back to it"
     if state.question:
-        until = f" ({asked.until_in_words(state.question_by, '')})" if state.question_by else ""
-        return one_line(f"answer {state.asker}: {state.question}{until}" if state.asker else state.question + until)
+        words = asked.waiting(dialog, "", zone)
+        return one_line(f"answer {state.asker}: {words}" if state.asker else words)
     agents = dialog.header.agents
     me = next((who for who in state.owing if who != USER), agents[0].id if agents else "")
     action = decide(dialog, me, Clock(rest=1e9))
     waits = isinstance(action, Wait) and (action.status in _WAITING or action.status == "paused")
     return one_line(action.reason) if isinstance(action, Wait) and waits else ""
-
-
-def as_text(news: Away, most: int = MOST, width: int = 100) -> str:
-    """A screenful: where it stands and what is needed first, then each kind, at most `most` items of it."""
-    turns = "nothing was written" if not news.turns else f"{news.turns} turn{'s' if news.turns > 1 else ''}"
-    is_priced = news.spent.entries > news.spent.unknown
-    money = f", {in_dollars(news.spent)}" if is_priced else ""
-    since = f"since turn {news.since}" if news.since else "since the beginning"
-    lines = [f"{since}: {turns}{money}", f"now: {news.now}"]
-    lines += [f"needed from you: {news.needed}"] if news.needed else ["needed from you: nothing"]
-    for title, items in news.sections():
-        lines += ["", f"{title}: {len(items)}" if len(items) > 1 else f"{title}:"]
-        shown = items if len(items) <= most + 1 else items[-most:]
-        lines += [f"  and {len(items) - len(shown)} earlier"] if len(shown) < len(items) else []
-        lines += [one_line(_line(item), width - 2).join(("  ", "")) for item in shown]
-    return "\n".join(lines)
-
-
-def _line(item: Item) -> str:
-    withdrawn = " (withdrawn)" if item.is_withdrawn else ""
-    return f"turn {item.turn}, {item.by}: {item.text}{withdrawn}"

@@ -75,7 +75,8 @@ def part_of(header: Header, agent: Agent) -> str:
 def marks(header: Header, agent: Agent) -> str:
     """The marks that this agent may use and this dialog needs, a line each."""
     if agent.id == judge(header):
-        return _line("DECIDE: ID | your reason", "the position of that agent holds; `[DECIDE: none | …]`: none does")
+        judges = _line("DECIDE: ID | your reason", "the position of that agent holds; `[DECIDE: none | …]`: none does")
+        return f"{judges}\n{_line(*how_to_ask(header))}"
     rules, own = header.rules, header.rules.role(agent.id)
     lines = [_taught(header, agent, name) for name in _names(header, agent) if own.may_use(name)]
     if own.may_use("KIND"):

@@ -28,6 +28,7 @@ from dialogd.plan.keep import disown, keep
 from dialogd.player import player, prepare
 from dialogd.protocol.state import Dialog
 from dialogd.registry import Registry
+from dialogd.reporting import misplaced
 from dialogd.server.app import create_app
 from dialogd.server.uvicorn_server import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
@@ -217,7 +218,10 @@ class Daemon:
 
     async def _supervised(self) -> None:
         """The loop, started again after a bug: one bad moment must not silence an agent."""
-        self.agent.peers.tell(await self._first_look())
+        agent, dialog = self.agent, await self._first_look()
+        agent.peers.tell(dialog)
+        if wrong := misplaced(agent.me, self.port, dialog, agent.file.path):
+            agent.hub.publish("warning", text=wrong)
         while True:
             try:
                 await self.agent.run()

@@ -1,4 +1,4 @@
-"""The lock beside a dialog file: one writer at a time among all processes. Never deleted, held for milliseconds."""
+"""The lock beside a file: one writer at a time among all processes. Never deleted, held for milliseconds."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ LOCK_POLL = 0.001  # seconds; the library's default of 50 ms would be the slowes
 
 
 class Lock:
-    """The lock file at one path. Made once and taken often: the library's object costs as much as taking it."""
+    """The lock file at one path. Made once and taken often: the library's object costs as much as taking it.
 
-    def __init__(self, path: Path) -> None:
+    `wait` is how long it is waited for, in seconds.
+    """
+
+    def __init__(self, path: Path, wait: float = LOCK_WAIT) -> None:
         self.path = path
+        self.wait = wait
         self.waited = 0.0  # seconds for which it was waited for, all together
         self._problems: list[tuple[str, str]] = []
 
@@ -32,7 +36,7 @@ class Lock:
     def held(self) -> Iterator[None]:
         """Hold the lock for as long as the context lasts.
 
-        Raises `StorageError` when it is not free within ten seconds, `UnsafeFile` when it cannot be trusted.
+        Raises `StorageError` when it is not free within `wait` seconds, `UnsafeFile` when it cannot be trusted.
         """
         from filelock import Timeout
 
@@ -42,7 +46,7 @@ class Lock:
             self._lock.acquire()
         except Timeout as error:
             raise StorageError(
-                f"the lock {self.path} was not free within {LOCK_WAIT:g} s; a stopped process may hold it",
+                f"the lock {self.path} was not free within {self.wait:g} s; a stopped process may hold it",
                 fix=f"find it with `fuser {self.path}` and continue or end it",
             ) from error
         except OSError as error:
@@ -63,7 +67,7 @@ class Lock:
 
         return FileLock(
             self.path,
-            timeout=LOCK_WAIT,
+            timeout=self.wait,
             mode=0o600,
             poll_interval=LOCK_POLL,
             fallback_to_soft=False,

@@ -1,4 +1,4 @@
-"""Markdown as HTML that can be shown anywhere: rendered, then reduced to a few harmless elements.
+"""Markdown as HTML that can be shown anywhere: rendered, then reduced to a few harmless elements; nothing is hidden.
 
 Both steps are needed: the renderer passes no HTML on but does pass remote images; the sanitiser alone would let an
 agent write markup.
@@ -6,15 +6,21 @@ agent write markup.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from html import escape, unescape
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from dialogd.protocol.text import visible
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
-LARGEST = 200_000  # characters of one text that are rendered; the rest is shown as it stands
+LARGEST = 200_000  # characters of one text that are rendered; a longer one is shown as it stands
 
 _TAGS = frozenset(
     {
@@ -24,33 +30,38 @@ _TAGS = frozenset(
 )  # fmt: skip
 _ATTRIBUTES = {"a": {"href", "title"}, "code": {"class"}, "ol": {"start"}}
 _SCHEMES = {"http", "https", "mailto"}
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]*):", re.I)
+_LANGUAGE = re.compile(r"[\w+#.-]{0,16}")  # after a fence: more than that is said and not meant for a highlighter
 
 
 @lru_cache(maxsize=1)
 def parser() -> MarkdownIt:
-    """The one parser: CommonMark with tables and strikethrough, without HTML."""
+    """The one parser: CommonMark with tables and strikethrough, without HTML; what is no link is text as it stands."""
     from markdown_it import MarkdownIt
 
-    return MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
+    class Parser(MarkdownIt):
+        def validateLink(self, url: str) -> bool:
+            # `//host` leads wherever its page lies: to a web server, and from a saved file to a share of the network.
+            # An address that the sanitiser would take away is not to be hidden behind a word either.
+            scheme = _SCHEME.match(url)
+            is_known = scheme is None or scheme[1].lower() in _SCHEMES
+            return super().validateLink(url) and is_known and not url.startswith("//")
+
+    return Parser("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
 
 
 @lru_cache(maxsize=4096)
 def to_html(text: str) -> str:
     """The text as HTML: no script, no image, no style, nothing that loads anything; links open nothing by themselves.
 
-    Entries never change, so what was rendered once is kept.
+    All of it can be seen: it stands there as it was written where Markdown would hide some of it. Entries never change,
+    so what was rendered once is kept.
     """
-    import nh3
-
-    rendered = parser().render(text[:LARGEST])
-    if len(text) > LARGEST:
-        rendered += f"<p>{nh3.clean_text(text[LARGEST:])}</p>"
-    return _reduced(rendered)
-
-
-def of_tokens(tokens: Sequence[Token]) -> str:
-    """What the parser made of a text as HTML, as safe as `to_html`; for those who look at the tokens first."""
-    return _reduced(parser().renderer.render(tokens, parser().options, {}))
+    text = visible(text)
+    tokens = parsed(text)
+    if tokens is None:
+        return f'<pre><code class="as-written">{escape(text)}</code></pre>'
+    return _reduced(parser().renderer.render(list(_told(tokens)), parser().options, {}))
 
 
 def _reduced(rendered: str) -> str:
@@ -63,3 +74,78 @@ def _reduced(rendered: str) -> str:
         url_schemes=_SCHEMES,
         link_rel="noopener noreferrer nofollow",
     )
+
+
+def _told(tokens: Iterable[Token]) -> Iterator[Token]:
+    """The tokens, with what stands in attributes as text too: titles of links, what follows a fence."""
+    from markdown_it.token import Token
+
+    for token in tokens:
+        if token.children:
+            token.children = list(_with_titles(token.children))
+        elif token.type == "fence" and not _LANGUAGE.fullmatch(token.info.strip()):
+            text = Token("text", "", 0, content=token.info.strip())
+            yield Token("paragraph_open", "p", 1)
+            yield Token("inline", "", 0, content=text.content, children=[text])
+            yield Token("paragraph_close", "p", -1)
+        yield token
+
+
+def _with_titles(tokens: Iterable[Token]) -> Iterator[Token]:
+    from markdown_it.token import Token
+
+    title = ""
+    for token in tokens:
+        yield token
+        if token.type == "link_open":
+            title = str(token.attrs.get("title", ""))
+        elif token.type == "link_close" and title:
+            yield Token("text", "", 0, content=f" ({title})")
+
+
+# -- what can be seen --------------------------------------------------------------------------------------------------
+
+
+def parsed(text: str) -> list[Token] | None:
+    """The tokens of a text; None where Markdown would not show all of it: then it is to be shown as it stands.
+
+    What hides text: definitions of links, cells beyond a table's last column, links without words, lists and quotes
+    nested too deeply.
+    """
+    if len(text) > LARGEST:
+        return None
+    known: dict[str, Any] = {}
+    tokens = parser().parse(text, known)
+    if known.get("references"):
+        return None
+    missing = Counter(_plain(text))
+    missing.subtract(Counter(_plain("".join(_seen(tokens)))))
+    # All signs of Markdown are ASCII, and neither letters nor digits.
+    is_hidden = (n > 0 and (c.isalnum() or not (c.isascii() or c.isspace())) for c, n in missing.items())
+    return None if any(is_hidden) else tokens
+
+
+def _plain(text: str) -> str:
+    """A text without the ways to write a character otherwise."""
+    return unquote(unescape(text))
+
+
+def _seen(tokens: Iterable[Token]) -> Iterator[str]:
+    """Everything of these tokens that a reader sees, or is led to; nothing twice that was written once."""
+    address, words = "", ""
+    for token in tokens:
+        if token.children is not None:
+            yield from _seen(token.children)
+            yield "\n"
+        elif token.type == "link_open":
+            is_told = token.markup == "autolink"  # its words are its address
+            address, words = "" if is_told else " ".join(str(one) for one in token.attrs.values()), ""
+        elif token.type == "link_close":
+            # Nobody finds a link without a word that can be seen.
+            yield f" {address} " if any(c.isprintable() and not c.isspace() for c in words) else ""
+        elif token.type in ("softbreak", "hardbreak"):
+            yield "\n"
+        else:
+            words += token.content
+            yield token.content
+            yield f"\n{token.info}\n" if token.info else ""

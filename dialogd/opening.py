@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 
+from dialogd.protocol.header import agent_words
 from dialogd.protocol.model import USER, Agent, Header, Limits
 from dialogd.protocol.order import following
 from dialogd.protocol.redact import redact
@@ -93,7 +94,7 @@ def compose(opening: Opening) -> str:
         "Max Time": in_words(opening.max_time) if opening.max_time else "",
         "Started": _wall(opening.started),
         "Dialog": opening.dialog,
-        "Agents": ", ".join(map(_seat, opening.agents)),
+        "Agents": ", ".join(map(agent_words, opening.agents)),
         "Budget": budget_line(opening.budget, opening.tokens),
     }
     asked = {"step": opening.step, "question_defaults": opening.allow_defaults}
@@ -192,11 +193,6 @@ def _conflicts(header: Header) -> Iterator[str]:
 def _may_tie(rules: Rules, able: tuple[str, ...]) -> bool:
     """True when the voters can split into halves of the same weight, as far as counting them tells."""
     return len(able) % 2 == 0 and len({rules.role(who).weight for who in able}) == 1
-
-
-def _seat(agent: Agent) -> str:
-    """An agent as the header has it; one that nobody named gets its name from whoever plays it."""
-    return f"{agent.id} = {agent.name} @ {agent.url}" if agent.is_named else f"{agent.id} @ {agent.url}"
 
 
 def _wall(time: datetime) -> str:

@@ -27,6 +27,7 @@ class Peers:
         self.me = me
         self.overrides = dict(overrides)
         self.reachable: dict[str, bool] = {}
+        self.backends: dict[str, str] = {}  # what played each of them when it last answered
         self._tasks: set[asyncio.Task[None]] = set()
         self._client = _Client()
 
@@ -102,6 +103,8 @@ class Peers:
             return None
         self.reachable[who] = True
         is_its_own = isinstance(health, dict) and health.get("id") == who and health.get("file") == file
+        if is_its_own:
+            self.backends[who] = str(health.get("backend") or "")
         return health if is_its_own else None
 
     async def stop(self, dialog: Dialog | None, reason: str) -> None:

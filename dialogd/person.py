@@ -11,7 +11,7 @@ from dialogd.logfile import Addition, LogFile
 from dialogd.protocol import lifecycle, units
 from dialogd.protocol.byhand import who
 from dialogd.protocol.compose import passed_by_hand
-from dialogd.protocol.model import USER, Mark
+from dialogd.protocol.model import ALL, USER, Mark
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
@@ -39,7 +39,8 @@ def say(
 
     `to` names whom the turn passes to (default: who owed it, else who asked, else the next in order). `turns` grants
     that many more turns, `budget` sets another one (`$4`, `500k tokens`). `secrets` are taken out. A turn after the end
-    opens the dialog again. Raises `BadInput` for an unknown name, no text, or a budget that is none.
+    opens the dialog again. Raises `BadInput` for an unknown name, no text, or a budget that is none, `Refused` for an
+    agent that gets no turns.
     """
     words = redact(clean(text), secrets)[0].strip("\n")
     if not words.strip():
@@ -54,7 +55,7 @@ def say(
         if turns is not None:
             used = 0 if dialog.state.outcome else dialog.state.counted
             marks = (Mark("LIMIT", f"max_turns {used + 1 + turns}"), *limits)
-        turn = named(dialog, to) if to else reopened(dialog.header, dialog.state)
+        turn = _able(dialog, to) if to else reopened(dialog.header, dialog.state)
         return Draft(USER, "User", dialog.state.number + 1, words, marks, turn)
 
     return write(log, make)
@@ -98,11 +99,14 @@ def pass_on(log: LogFile) -> Dialog:
 
 
 def retry(log: LogFile, agent: str) -> Dialog:
-    """Ask `agent` once more: it owes a turn anew. Raises `BadInput` for an unknown id, `Refused` after the end."""
+    """Ask `agent` once more: it owes a turn anew.
+
+    Raises `BadInput` for an unknown id, `Refused` after the end and for an agent that gets no turns.
+    """
 
     def make(dialog: Dialog) -> Draft:
         lifecycle.refuse(dialog, "retry")
-        (one,) = named(dialog, agent)
+        (one,) = _able(dialog, agent)
         rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
         return note_of(Mark("RETRY", one), turn=(one, *rest))
 
@@ -217,3 +221,15 @@ def named(dialog: Dialog, name: str) -> tuple[str, ...]:
         known = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
         raise BadInput(f"this dialog has no agent {name!r}", fix=f"name one of: {known}")
     return agents
+
+
+def _able(dialog: Dialog, name: str) -> tuple[str, ...]:
+    """The agents that `name` means, of ALL those that may speak; the judge may. Raises `Refused` for an observer."""
+    agents, rules = named(dialog, name), dialog.header.rules
+    able = tuple(who for who in agents if rules.role(who).speaks)
+    if able == agents or (able and name.strip().upper() == ALL):
+        return able
+    mute = next(who for who in agents if who not in able)
+    others = ", ".join(agent.id for agent in dialog.header.agents if rules.role(agent.id).speaks)
+    fix = f"name one of: {others}" if others else "give an agent **Permissions** such as POST"
+    raise Refused(f"{mute} gets no turns in this dialog: it only reads", fix=fix)

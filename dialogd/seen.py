@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dialogd.protocol.decide import UNFINISHED_REST, Clock
 from dialogd.protocol.model import Condition
+from dialogd.protocol.moments import Here
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import in_words
 
@@ -69,6 +70,7 @@ class Seen:
         now = time.monotonic()
         return Clock(
             at=wall(),
+            zone=local,
             nudged=self.nudged,
             started=self.started,
             lain=self.lain,
@@ -92,9 +94,14 @@ def wall() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def here() -> str:
-    """Wall time with this machine's offset, by which people and agents tell the time of day."""
-    return datetime.now(UTC).astimezone().isoformat(timespec="seconds")
+def here() -> Here:
+    """Wall time and clock of this machine, by which people and agents tell the time of day."""
+    return Here(local(datetime.now(UTC)).isoformat(timespec="seconds"), local)
+
+
+def local(moment: datetime) -> datetime:
+    """The moment by this machine's clock, with that date's own offset; a naive one is a time by that clock."""
+    return moment.astimezone()
 
 
 def duration(dialog: Dialog) -> str:

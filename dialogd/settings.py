@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -28,6 +29,16 @@ def default_port(agent_id: str) -> int | None:
     if len(agent_id) == 1 and agent_id.isascii() and agent_id.isalpha():
         return FIRST_PORT + ord(agent_id.upper()) - ord("A")
     return None
+
+
+def file_words(file: Path) -> list[str]:
+    """`--file F`, unless it is the default file."""
+    return [] if file == DEFAULT_FILE else ["--file", str(file)]
+
+
+def start_command(agent: str, file: Path, flags: Sequence[str] = ()) -> str:
+    """The command that starts an agent's daemon on this file, to be pasted; `flags` say what plays it, where known."""
+    return shlex.join(["dialogd", "start", agent, *flags, *file_words(file)])
 
 
 class Row(NamedTuple):

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from itertools import pairwise, takewhile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import own_python  # noqa: F401 - another Python is told which one to use
 
 from dialogd import prompt
 from dialogd.agent import Agent

@@ -2,6 +2,7 @@
 
     .venv/bin/python scripts/bench_recall.py                       # by words alone
     .venv/bin/python scripts/bench_recall.py --model PATH          # and by meaning: the model's folder or wheel
+    .venv/bin/python scripts/bench_recall.py --quick               # among 1,000 turns, to see that it works
     .venv/bin/python scripts/bench_recall.py --json
 
 Writes an archive of made-up dialogs (the same ones every time), among them 20 whose decisions are asked for: ten in
@@ -21,12 +22,14 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import own_python  # noqa: F401 - another Python is told which one to use
+
 from dialogd.memory import Memory
 from dialogd.memory.install import SHA, install
 from dialogd.state import StateDir
 from dialogd.testing.past import BEGAN, Past
 
-TURNS = 10_000
+TURNS, QUICK = 10_000, 1_000
 LOOKED_AT = 20  # places of a ranking
 
 # Topic, decision, question; the first ten are asked in the decision's words, the others in words of their own.
@@ -247,6 +250,7 @@ def main() -> None:
     """Run it and print a table, or JSON."""
     parser = argparse.ArgumentParser(description="Bench `dialogd recall`.")
     parser.add_argument("--turns", type=int, default=TURNS, help="how many turns the archive holds")
+    parser.add_argument("--quick", action="store_const", dest="turns", const=QUICK, help=f"{QUICK:,} turns")
     parser.add_argument("--model", type=Path, help="the model's folder or wheel: rank by meaning, too")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON")
     wanted = parser.parse_args()

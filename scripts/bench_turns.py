@@ -24,11 +24,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import own_python  # another Python is told which one to use
 import psutil
 from bench_limit import limit
 from bench_stamps import Spread, Stamps
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = own_python.REPOSITORY
 HEADING = re.compile(rb"^## Turn (\d+) \xe2\x80\x94 [^\n]*\n<!-- dialogd ", re.M)
 PATIENCE = 60.0  # seconds without any progress
 APART = 100  # turns between two windows that leave room for a pause

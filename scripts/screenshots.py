@@ -24,10 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import own_python  # another Python is told which one to use
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = own_python.REPOSITORY
 DIALOGD = (sys.executable, "-m", "dialogd")
 TOPIC = "Where should user sessions live?"
 SWITCHES = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")

@@ -6,17 +6,12 @@ code is 1 when a document is behind.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
+from own_python import REPOSITORY
 
 DOCUMENTS = ("docs/commands.md", "docs/configuration.md")
 BLOCK = re.compile(r"(<!-- generated: ([a-z]+) -->\n).*?(<!-- /generated -->)", re.DOTALL)
@@ -38,17 +33,18 @@ def commands(group: Any, *before: str) -> Iterator[tuple[str, ...]]:
         yield from commands(command, *before, name)
 
 
-def help_of(words: tuple[str, ...]) -> str:
-    """What that command prints for --help, 80 columns wide."""
-    environment = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.check_output([sys.executable, "-m", "dialogd", *words, "--help"], env=environment, text=True)
-
-
 def helps() -> str:
-    """A section for each command, with its help."""
+    """A section for each command, with what it prints for --help, 80 columns wide."""
+    from typer.testing import CliRunner
+
+    from dialogd.cli.app import build
+
+    app, runner = build(), CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"})
     every = [(), *commands(command_line())]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        texts = list(pool.map(help_of, every))
+    texts = [
+        runner.invoke(app, [*words, "--help"], prog_name="dialogd", terminal_width=78, catch_exceptions=False).output
+        for words in every
+    ]
     return "\n".join(
         f"### {' '.join(('dialogd', *words))}\n\n```text\n{text.rstrip()}\n```\n"
         for words, text in zip(every, texts, strict=True)

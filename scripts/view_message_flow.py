@@ -1,7 +1,8 @@
-#!/usr/bin/env python3
 """The message flow of a dialog: what `dialogd flow` shows, with the same arguments."""
 
 import sys
+
+import own_python  # noqa: F401 - another Python is told which one to use
 
 from dialogd.__main__ import main
 

@@ -13,9 +13,12 @@ import pytest
 from hypothesis import settings
 
 from dialogd.keys import OWN
+from tests.examples import USUAL, fast
 
 # A loaded machine is slow, not wrong; the timeout of each test still holds.
-settings.register_profile("house", settings.get_profile(settings.get_current_profile_name()), deadline=None)
+_given = settings.get_profile(settings.get_current_profile_name())
+settings.register_profile("full", _given, deadline=None, max_examples=USUAL)
+settings.register_profile("house", _given, deadline=None, max_examples=fast(USUAL))
 settings.load_profile("house")
 
 
@@ -29,6 +32,7 @@ def no_personal_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
                 variable.startswith(("DIALOGD_", "CLAUDE_"))
                 or variable in own
                 or variable.endswith(("_API_KEY", "_BUS_ADDRESS"))
+                or variable == "PYTHONDONTWRITEBYTECODE"  # every daemon would compile the package anew
             ):
                 environment.delenv(variable)
         environment.setenv("DIALOGD_PLAN", "0")  # dialogs of tests leave no plans beside them

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,14 @@ from dialogd.alerts.value import REASON_LENGTH, TEXT_LENGTH, Alert, worth
 from dialogd.config import load
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import STALL_GRACE
+from dialogd.protocol.moments import clock_at
 from dialogd.testing.pair import until
 from dialogd.testing.room import Room as Paper
 from dialogd.testing.room import opening
 from tests.server.daemon_process import Room, send
 
 KEY = "sk-ant-api03-" + "Tr0ub4dor" * 6  # looks like a key, opens nothing
-KEYS = {"v", "event", "dialog", "topic", "file", "agent", "turn", "text", "reason", "url", "at"}
+KEYS = {"v", "event", "dialog", "topic", "file", "agent", "turn", "text", "reason", "url", "at", "by", "default"}
 SERIOUS = ("DIALOGD_ON_QUESTION", "DIALOGD_ON_STALLED", "DIALOGD_ON_ERROR", "DIALOGD_ON_END")
 
 
@@ -156,6 +158,55 @@ def test_what_each_kind_of_entry_is_worth() -> None:
     assert (error.event, error.agent, error.reason) == ("error", "A", "A failed: no quota (pay)")
     paper.stop()
     assert raised(paper) == []
+
+
+def test_a_question_says_until_when_and_what_counts_then() -> None:
+    """By the person's clock, in the reason as in the facts; a long question is cut, and not its deadline."""
+    paper = Paper(
+        opening("A", "B", more="## Setup\n\n```toml\nquestion_defaults = true\n```"),
+        A=[f"Hm.\n\n[QUESTION_FOR_USER: Soft, {'really ' * 90}? | in 2 hours | default: hard]"],
+    )
+    paper.step("A")
+    dialog = paper.dialog
+    assert dialog.last is not None
+    clock = clock_at(timezone(timedelta(hours=5)))
+    (alert,) = worth(dialog, dialog.last, file="/f", url="u", at=paper.paper.at, zone=clock)
+    (asked,) = dialog.state.questions
+    told = f"{datetime.fromisoformat(asked.by) + timedelta(hours=5):%H:%M}"
+    assert alert.reason.startswith("Soft, really")
+    assert alert.reason.endswith(f"… (by {told}; default: hard (taken then))")
+    assert len(alert.reason) == REASON_LENGTH
+    fact = json.loads(alert.json)
+    assert (fact["by"], fact["default"]) == (asked.by, "hard")
+    paper.say("Soft.")
+    paper.scripts["A"] = ["Then soft."]
+    paper.step("A")
+    (entry,) = raised(paper)
+    assert (entry.by, entry.default) == ("", "")
+
+
+def test_the_question_of_a_round_comes_with_the_turn_that_asks() -> None:
+    """The round's last reply is another's: the alert has one agent, its question and its words."""
+    setup = '## Setup\n\n```toml\norder = "parallel"\n```'
+    paper = Paper(
+        opening("A", "B", "C", more=setup, turn="A, B, C"),
+        A=["It depends.\n\n[QUESTION_FOR_USER: how many? | in 2 hours | default: ten]"],
+        B=["Mine.\n\n[QUESTION_FOR_USER: where?]"],
+        C=["I am sure."],
+    )
+    for who in "AB":
+        paper.step(who)
+        assert [alert.event for alert in raised(paper)] == ["entry"]
+    paper.step("C")
+    (both,) = raised(paper)
+    assert (both.event, both.agent, both.text, both.by, both.default) == ("question", "B", "Mine.", "", "")
+    assert re.fullmatch(r"how many\? \(by .*; default: ten \(not taken: .*\)\) / where\?", both.reason)
+    paper.say("Go on.")
+    paper.scripts.update(A=["Hm.\n\n[QUESTION_FOR_USER: sure?]"], B=["Yes."], C=["I am."])
+    for who in paper.dialog.state.owing:
+        paper.step(who)
+    (alone,) = raised(paper)
+    assert (alone.agent, alone.text, alone.reason) == ("A", "Hm.", "sure?")
 
 
 def test_the_end_comes_before_the_failure_that_brought_it() -> None:
@@ -293,13 +344,15 @@ def test_two_daemons_raise_each_alert_once(hooked: Hooked, tmp_path: Path) -> No
     with Room(tmp_path, environment=environment) as room:
         room.open("AB")
         room.think("A").end("Tabs.\n")
-        room.minds["B"].call(1).end("Hm.\n\n[QUESTION_FOR_USER: Soft or hard?]\n")
+        room.minds["B"].call(1).end("Hm.\n\n[QUESTION_FOR_USER: Soft or hard? | in 2 hours]\n")
         room.until(lambda: len(hooked.of("/event")) == 2 and hooked.of("/question"), "the alerts")
         assert [fact["event"] for fact in hooked.of("/event")] == ["entry", "question"]
         (question,) = hooked.of("/question")
         assert question == hooked.of("/event")[1]
         assert set(question) == KEYS
-        assert (question["agent"], question["turn"], question["reason"]) == ("B", 3, "Soft or hard?")
+        by = datetime.fromisoformat(question["by"]).astimezone()  # as the clock of this machine has it
+        assert (question["agent"], question["turn"]) == ("B", 3)
+        assert question["reason"] in {f"Soft or hard? (by {day}{by:%H:%M})" for day in ("", f"{by:%Y-%m-%d} ")}
         assert (question["file"], question["topic"]) == (str(room.file), "Tabs or spaces?")
         assert question["url"] == f"http://localhost:{room.b.port}/"
         assert send(room.a, "POST /say", {"text": "Soft."}).status == 200

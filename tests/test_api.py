@@ -180,7 +180,13 @@ SLOW = ("A=rehearsal:slow=60", "rehearsal")
 EARLY = {"closed": closed, "failed": failed, "cancelled": cancelled}
 
 
-@pytest.mark.parametrize("how", EARLY.values(), ids=EARLY)
+@pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param(how, id=name, marks=[] if name == "cancelled" else [pytest.mark.slow])
+        for name, how in EARLY.items()
+    ],
+)
 async def test_who_leaves_in_the_middle_leaves_no_process(
     stage: Stage, how: Callable[[Stage, Callable[[], None]], Awaitable[None]]
 ) -> None:

@@ -88,7 +88,7 @@ def test_twins_are_the_seats_that_get_the_same_family(here: set[str], count: int
     for who, choice in choices.items():
         same = tuple(other for other in ids if other != who and choices[other].family == choice.family)
         assert choice.twins == (same if here else ())
-    groups = twins(choices)
+    groups = twins({who: choice.family for who, choice in choices.items()})
     assert {who for group in groups for who in group} == {who for who in ids if choices[who].twins}
 
 

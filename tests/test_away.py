@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta, timezone
+
 import pytest
 
-from dialogd.away import after, as_text, away, last_word, since_turn
+from dialogd.away import after, away
+from dialogd.cli.digest import as_text
 from dialogd.errors import BadInput
 from dialogd.logfile import Addition
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.moments import clock_at
 from dialogd.protocol.render import Draft
+from dialogd.since import last_word, since_turn
 from dialogd.testing.paper import Paper
 from dialogd.testing.room import Room, opening
 
@@ -63,9 +68,12 @@ def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
     """A question for them, open, with whose it is; nothing while the agents go on; the result once it has ended."""
     assert away(voted.dialog, 0).needed == ""
     voted.thinks("B")
-    voted.answers("B", "[QUESTION_FOR_USER: which region? | default: eu]")
+    voted.answers("B", "[QUESTION_FOR_USER: which region? | by 2026-11-21T22:00:00Z | default: eu]")
     news = away(voted.dialog, 4)
-    assert news.needed.startswith("answer B: which region?")
+    terms = "by 2026-11-21 22:00 UTC; default: eu (not taken: this dialog takes no defaults)"
+    assert news.needed == f"answer B: which region? ({terms})"
+    assert "(by 2026-11-22 00:00; default: eu" in away(voted.dialog, 4, clock_at(timezone(timedelta(hours=2)))).needed
+    assert news.now == "streaming: it waits for you"
     assert [item.text for item in news.asked_you] == ["which region?"]
     lines = as_text(news).split("\n")
     assert lines[2] == f"needed from you: {news.needed}"
@@ -97,6 +105,54 @@ def test_a_decision_is_told_with_its_text_and_evidence() -> None:
     (decided,) = news.decided
     assert decided.text.startswith("P1 approved (vote): Postgres; 2 for")
     assert "dialogd approve" in news.needed
+
+
+def test_what_the_person_rejected_is_not_told_as_decided() -> None:
+    """It stands under a heading of its own, with the text and why; the digest of before has it as a decision."""
+    agreed = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
+    room = Room(opening("A", "B"), A=[agreed], B=["[AGREE: P1]", "[PROPOSAL: Redis]"])
+    room.run()
+    assert [text.partition(";")[0] for text in texts(room, "decided")] == ["P1 approved (mutual): Postgres."]
+    room.reject("It forgets the migration.")
+    assert texts(room, "decided") == []
+    assert texts(room, "rejected", 3) == ["P1 approved (mutual): Postgres.; because: It forgets the migration."]
+    assert texts(room, "rejected", 4) == texts(room, "withdrawn") == []
+    assert "\nrejected by you:\n  turn 4, User: P1" in as_text(away(room.dialog, 0))
+
+
+def test_an_end_is_told_with_what_opened_the_dialog_again() -> None:
+    """Every end stands there, a budget's too; what only looks like one does not."""
+    room = Room(opening("A", "B"))
+    room.types("\n## Turn 2 — Claude A\n\n[CONSENSUS_REACHED]\n\nTURN: B\n")
+    assert texts(room, "ended") == []
+    for name in ("BUDGET_REACHED", "MAX_SIZE_REACHED"):
+        room.types(f"\n## Note — System\n\n[{name}: it is full]\n")
+        assert texts(room, "ended", room.dialog.state.number) == [f"{name} it is full"]
+        room.say("Go on.")
+    number = room.dialog.state.number
+    assert texts(room, "ended") == [
+        f"BUDGET_REACHED it is full, opened again in turn {number - 1}",
+        f"MAX_SIZE_REACHED it is full, opened again in turn {number}",
+    ]
+    assert texts(room, "errors") == []
+
+
+def test_a_change_by_a_vote_is_told_with_the_reason_of_the_vote() -> None:
+    """Evidence is a cause; without any the words of the vote are told as what they are, and only then is it none."""
+    room = Room(opening("A", "B", "C", more=VOTE))
+    for line in (
+        "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]",
+        "[VOTE: P1 reject | dear]\n[VOTE: P2 reject]\n[PROPOSAL: files]",
+        "[VOTE: P3 reject | slow]\n[EVIDENCE: iozone, 90 a second]",
+    ):
+        for who, said in (("A", line), ("B", "Hm."), ("C", "Hm.")):
+            room.thinks(who)
+            room.answers(who, said)
+    assert texts(room, "changed") == [
+        "P1: for → against, voting with the reason: dear",
+        "P2: for → against, naming no cause",
+        "P3: for → against, because of EVIDENCE: iozone, 90 a second",
+    ]
 
 
 def test_errors_and_people_and_withdrawals_are_news() -> None:
@@ -135,6 +191,10 @@ def test_a_screenful_tells_how_much_it_leaves_out() -> None:
     assert "  and 6 earlier" in told
     assert sum("way" in line for line in told) == 3
     assert max(map(len, told)) <= 80
+    room.types("\n## Note — User\n\n[VETO: P9]\n")
+    (vetoed,) = [line for line in as_text(away(room.dialog, 1), most=1, width=60).split("\n") if ", A: P9 way" in line]
+    assert vetoed.endswith("… (withdrawn)")
+    assert len(vetoed) <= 60
 
 
 WHEN = {

@@ -6,7 +6,7 @@ import re
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.flow import Message, as_mermaid, as_svg, flow
@@ -14,6 +14,7 @@ from dialogd.flow.mermaid import label
 from dialogd.flow.replay import changed, decisions, facts, steps
 from dialogd.protocol.grammar import parse
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 
 HANDED = '## Setup\n\n```toml\norder = "free"\n```'
 
@@ -89,6 +90,42 @@ def test_a_question_stays_open_until_the_one_it_is_for_speaks() -> None:
         one(room, "QUESTION").message_id,
         "Two hundred a second.",
     )
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_open"),
+    [
+        ("[PASS: nothing to add]", True),
+        ("[PASS]\n[CONFIDENCE: 0.5]\n[RE: 2]", True),
+        ("I leave that to A.\n[PASS]", False),
+        ("[PASS]\n[EVIDENCE: the log says 200]", False),
+        ("Of the budget: enough.\n[RE: 1]", True),
+        ("[EVIDENCE: P2 is dear]\n[RE: P2]", True),
+        ("Two hundred.\n[RE: 1, 2]", False),
+        ("Two hundred.\n[RE: P1]", False),
+        ("Two hundred.", False),
+    ],
+)
+def test_what_passes_or_is_about_other_things_answers_no_question(answer: str, is_open: bool) -> None:
+    """The question is about P1, which its turn puts up; then it stays open, and nothing is given as its answer."""
+    room = talked(("A", "[PROPOSAL: Postgres]\n[QUESTION: how many reads?]\n[TO: B]"), ("B", f"{answer}\n[TO: C]"))
+    question = one(room, "QUESTION")
+    assert question.payload["is_open"] == is_open
+    answers = [m for m in flow(room.dialog) if m.payload["answers"] == question.message_id]
+    assert bool(answers) != is_open
+
+
+def test_what_a_daemon_adds_to_a_turn_is_not_for_whom_its_agent_names() -> None:
+    """The end at a limit goes to all, and the text of the turn that it stands in is still its agent's message."""
+    room = talked(
+        ("A", "Hello.\n[TO: B]"),
+        ("B", "Plain words.\n[TO: A]"),
+        text=opening("A", "B", "C", keys=["Max Turns: 3"], more=HANDED),
+    )
+    assert told(room)[2:] == [
+        ("B", "A", "TEXT", "", "Plain words."),
+        ("System", "", "MAX_TURNS_REACHED", "", "the limit of 3 turns"),
+    ]
 
 
 def test_a_question_for_the_person_stays_open_until_they_speak() -> None:
@@ -187,7 +224,7 @@ ENTRIES = st.lists(
 
 
 @given(ENTRIES)
-@settings(max_examples=60)
+@examples(60)
 def test_a_replay_comes_to_the_dialog_that_the_file_is(entries: list[str]) -> None:
     """One step for each entry; after the last one all facts and decisions are those of the whole file."""
     data = (opening("A", "B") + "\n" + "\n".join(entries)).encode()

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -28,6 +28,7 @@ from dialogd.plan.value import Plan
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 from tests.plans.scenes import BY_HAND, POSTGRES, SCENES, consensus, deadlock, played, setup, unfinished, vote
 from tests.protocol.texts import texts
 
@@ -116,6 +117,7 @@ HOSTILE = (
     "<script>\n\nalert(1)",
     "a <b>tag</b>, </details>",
     "![x](http://example.org/a.png)",
+    "\\<b>tag</b> \\![x](http://example.org/a.png) \\\\<i> \\\\\\<u>",
     "[A]: http://example.org/defined\n\n[A]",
     "| a | b |\n| --- | --- |",
     "\\\n# Mine",
@@ -165,7 +167,7 @@ def quarrel(text: str, flat: str) -> Plan:
     )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.lists(
         st.sampled_from([*HOSTILE, "", "text", "- item", "  more", "```", "~~~", "    code", "\t# Mine"]), max_size=7
@@ -574,7 +576,7 @@ def test_the_json_says_all_that_the_page_says(name: str) -> None:
 # -- any dialog -------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(texts, min_size=1, max_size=4))
 def test_every_dialog_has_a_plan(said: list[str]) -> None:
     """Whatever agents or people write, hand-written and framed: a page and JSON, without an error."""

@@ -17,6 +17,7 @@ from dialogd.alerts.channels import Bell, Channel, Desktop, Webhook, hook, why_n
 from dialogd.alerts.value import Alert, worth
 from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.state import Dialog
+from dialogd.seen import local
 from dialogd.settings import HOOKS, Settings
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Alerts:
             return
         self._raised = entry.chain
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        for alert in worth(dialog, entry, file=str(self.file), url=self.url, at=at, secrets=self._secrets):
+        file, secrets = str(self.file), self._secrets
+        for alert in worth(dialog, entry, file=file, url=self.url, at=at, zone=local, secrets=secrets):
             for queue in self._queues:
                 queue.put(alert)
 

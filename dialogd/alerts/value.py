@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from dialogd.protocol import asked
 from dialogd.protocol.model import USER, Entry
+from dialogd.protocol.moments import Zone
+from dialogd.protocol.questions import Question
 from dialogd.protocol.redact import redact
 from dialogd.protocol.state import Dialog
 
@@ -24,7 +27,8 @@ class Alert:
     """One alert. `agent` is whom it concerns, `text` what was said, `reason` why it matters; each on one line.
 
     `url` is the page of the daemon that raised it, `at` wall time in UTC. `is_main` is False for a second alert of the
-    same entry, such as the error of an agent with which the dialog ended.
+    same entry, such as the error of an agent with which the dialog ended. `by` (an ISO time) and `default` are those of
+    a question, "" without.
     """
 
     event: Event
@@ -38,6 +42,8 @@ class Alert:
     url: str
     at: str
     is_main: bool = True
+    by: str = ""
+    default: str = ""
 
     @property
     def json(self) -> bytes:
@@ -45,7 +51,7 @@ class Alert:
         facts = {
             "v": VERSION, "event": self.event, "dialog": self.dialog, "topic": self.topic, "file": self.file,
             "agent": self.agent, "turn": self.turn, "text": self.text, "reason": self.reason, "url": self.url,
-            "at": self.at,
+            "at": self.at, "by": self.by, "default": self.default,
         }  # fmt: skip
         return json.dumps(facts).encode() + b"\n"
 
@@ -57,14 +63,23 @@ class Alert:
 
 
 def worth(
-    dialog: Dialog, entry: Entry, *, file: str, url: str, at: str, secrets: Sequence[str] = ()
+    dialog: Dialog,
+    entry: Entry,
+    *,
+    file: str,
+    url: str,
+    at: str,
+    zone: Zone | None = None,
+    secrets: Sequence[str] = (),
 ) -> tuple[Alert, ...]:
-    """The alerts that `entry`, the latest of `dialog`, is worth, the most pressing first; none for the person's own."""
+    """The alerts that `entry`, the latest of `dialog`, is worth, the most pressing first; none for the person's own.
+
+    Deadlines are told by the clock of `zone`.
+    """
     if entry.by == USER:
         return ()
-    text = one_line(entry.body or " ".join(map(str, entry.marks)), TEXT_LENGTH, secrets)
     found: list[tuple[Event, str, str]] = [*_pressing(dialog, entry)] or [("entry", entry.by, _marks(entry))]
-    return tuple(
+    alerts = (
         Alert(
             event=event,
             dialog=dialog.id,
@@ -72,7 +87,7 @@ def worth(
             file=file,
             agent=agent,
             turn=dialog.state.number,
-            text=text,
+            text=_said(entry, secrets),
             reason=one_line(reason, REASON_LENGTH, secrets),
             url=url,
             at=at,
@@ -80,6 +95,36 @@ def worth(
         )
         for place, (event, agent, reason) in enumerate(found)
     )
+    return tuple(_asking(dialog, alert, zone, secrets) if alert.event == "question" else alert for alert in alerts)
+
+
+def _asking(dialog: Dialog, alert: Alert, zone: Zone | None, secrets: Sequence[str]) -> Alert:
+    """The alert of a question, with the words of the entry that asks: in a round another may have come last."""
+    questions = dialog.state.questions
+    own = [question for question in questions if question.asker == dialog.state.asker]
+    entry = dialog.entry(own[-1].entry) if own else None
+    if entry is None:
+        return alert
+    room = max((REASON_LENGTH + 3) // len(questions) - 3, 30)  # for each, with what stands between them
+    reason = " / ".join(_question(dialog, each, alert.at, zone, room, secrets) for each in questions)
+    return replace(
+        alert,
+        text=_said(entry, secrets),
+        reason=one_line(reason, REASON_LENGTH),
+        by=next((question.by for question in own if question.by), ""),
+        default=one_line(next((question.default for question in own if question.default), ""), TEXT_LENGTH, secrets),
+    )
+
+
+def _question(dialog: Dialog, question: Question, at: str, zone: Zone | None, room: int, secrets: Sequence[str]) -> str:
+    """A question with its deadline and default, in so many characters: its own words are the first to be cut."""
+    terms = one_line(asked.terms_in_words(dialog, question, at, zone), room * 2 // 3, secrets)
+    said = one_line(question.said, room - len(terms) - 3 if terms else room, secrets)
+    return f"{said} ({terms})" if terms else said
+
+
+def _said(entry: Entry, secrets: Sequence[str]) -> str:
+    return one_line(entry.body or " ".join(map(str, entry.marks)), TEXT_LENGTH, secrets)
 
 
 def _marks(entry: Entry) -> str:

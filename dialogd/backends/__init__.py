@@ -76,6 +76,8 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
     }
 )
 
+CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their first start is a trial (canary.py)
+
 
 @dataclass(frozen=True, slots=True)
 class Request:

@@ -15,7 +15,7 @@ from pathlib import Path
 from dialogd.errors import BackendError
 
 PAUSE = 2.0  # seconds to hold back where the service names no time
-LONGEST = 120.0  # seconds; a service, a clock or a damaged file may ask for more
+LONGEST = 600.0  # seconds; a service, a clock or a damaged file may ask for more
 STAGGER = 0.25  # seconds at most, so that those who waited together do not knock together
 
 

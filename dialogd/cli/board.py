@@ -164,7 +164,8 @@ def _proposal(p: Proposed) -> Row:
 
 
 def _decision(d: Decided) -> Row:
-    return (d.ref, d.outcome, d.method, d.entry, str(d.round), d.evidence), d.reason
+    why = f"superseded: {d.superseded}" if d.superseded else d.reason
+    return (d.ref, d.stands, d.method, d.entry, str(d.round), d.evidence), why
 
 
 def _table(title: str, heads: str, rows: Iterator[Row]) -> Iterator[str]:

@@ -8,12 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from dialogd.auto import AUTO, CHOSEN, COMMANDS, SCENARIOS, Choice, candidates, known_names, resolve, survey
+from dialogd.auto import (
+    AUTO,
+    CHOSEN,
+    COMMANDS,
+    SCENARIOS,
+    Choice,
+    candidates,
+    known_names,
+    resolve,
+    survey,
+    twins,
+    warning_of,
+)
 from dialogd.backends import BACKENDS, kind_of
+from dialogd.cli.terminal import plain, remark
 from dialogd.errors import BadInput
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED
-from dialogd.settings import Settings
+from dialogd.settings import Settings, start_command
 from dialogd.state import StateDir
 from dialogd.templates import Template
 
@@ -211,6 +224,13 @@ def _name(seat: Seat, settings: Settings) -> str:
     return f"{seat.backend}:{seat.model}" if seat.model and base != AUTO else seat.backend
 
 
+def warn_of_twins(families: Mapping[str, str], *, only: str = "") -> None:
+    """Say on stderr which agents are of one family, by each agent's; with `only`, which ones that agent is like."""
+    for group in twins(families):
+        if not only or only in group:
+            remark(plain(f"warning: {warning_of(group, families[group[0]])}"))
+
+
 @dataclass(frozen=True, slots=True)
 class Cast:
     """The agents of one dialog as `run` started them; `pace` as it was given, "" for the default."""
@@ -241,6 +261,13 @@ def saved_cast(state: StateDir, file: Path) -> Cast | None:
         return Cast(str(found["dialog"]), seats, str(found["pace"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def start_again(cast: Cast | None, dialog: str, agent: str, file: Path) -> str:
+    """The command that starts an agent's daemon: with what `cast` had play it, where that is of this dialog."""
+    seats = cast.seats if cast is not None and cast.dialog == dialog else ()
+    flags = next((seat.flags() for seat in seats if seat.id == agent), [])
+    return start_command(agent, file, flags)
 
 
 def _of(record: Mapping[str, object]) -> Seat:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
+from dialogd.cli import options
 from dialogd.cli.cast import Seat, read_cast, seat_named
 from dialogd.cli.terminal import plain, remark
 from dialogd.errors import BadInput, NotADialog, Refused
@@ -19,7 +22,7 @@ from dialogd.opening import MOST_OF_A_FILE, Context, Opening, begins, compose, e
 from dialogd.protocol import units
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Agent
-from dialogd.protocol.roster import speakers
+from dialogd.protocol.roster import judge, speakers
 from dialogd.protocol.state import Dialog
 from dialogd.settings import FIRST_PORT, Settings
 from dialogd.state import StateDir
@@ -32,33 +35,51 @@ MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a li
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A new dialog as it was asked for on the command line."""
+    """A new dialog as it was asked for: beside the topic, the options of every command that makes one."""
 
     topic: str
-    question: str | None = None
-    question_file: str | None = None
-    agents: str | None = None
-    each: Sequence[str] | None = None
-    max_turns: int | None = None
-    timeout: str | None = None
-    first: str | None = None
-    context: Sequence[str] | None = None
-    step: bool = False
-    allow_defaults: bool = False
-    template: str = "pair"
-    budget: str | None = None
-    max_rounds: int | None = None
-    max_time: str | None = None
-    recall: str | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Wanted:
-        """The dialog that the options of a command ask for; whatever else is `given` is left out of account."""
-        return cls(**{field.name: given["agent" if field.name == "each" else field.name] for field in fields(cls)})
+    question: options.Question = None
+    question_file: options.QuestionFile = None
+    agents: options.Agents = None
+    agent: options.OneAgent = None
+    max_turns: options.MaxTurns = None
+    max_rounds: options.MaxRounds = None
+    max_time: options.MaxTime = None
+    timeout: options.Timeout = None
+    first: options.First = None
+    context: options.ContextFiles = None
+    step: options.Step = False
+    allow_defaults: options.AllowDefaults = False
+    template: options.TemplateName = "pair"
+    budget: options.Budget = None
+    recall: options.Recall = None
 
     def seats(self) -> tuple[Seat, ...]:
         """Its agents."""
-        return read_cast(self.agents, self.each, template(self.template))
+        return read_cast(self.agents, self.agent, template(self.template))
+
+
+def asks_for_a_dialog(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of `Wanted` in the place of its parameter `wanted`, which it is called with."""
+    hints = get_type_hints(Wanted, include_extras=True)
+    asked = [f for f in fields(Wanted) if f.name != "topic"]
+
+    @wraps(command)
+    def with_options(topic: str | None = None, **given: Any) -> None:
+        chosen = {field.name: given.pop(field.name) for field in asked}
+        command(topic, wanted=Wanted(topic or "", **chosen), **given)
+
+    own = get_type_hints(command, include_extras=True)
+    parameters: list[Parameter] = []
+    for one in signature(command).parameters.values():
+        if one.name == "wanted":
+            how = Parameter.KEYWORD_ONLY
+            parameters += (Parameter(f.name, how, default=f.default, annotation=hints[f.name]) for f in asked)
+        else:
+            parameters.append(one.replace(annotation=own[one.name]))
+    with_options.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {one.name: one.annotation for one in parameters}
+    return with_options
 
 
 def usual_ports(seats: Sequence[Seat]) -> list[int]:
@@ -135,7 +156,16 @@ def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[
     stranger = next((name for name in named if name not in ids), None)
     if stranger is not None:
         raise BadInput(f"--first {stranger!r} is none of the agents", fix=f"name one of: {', '.join(ids)}")
+    able = speakers(opening.header)
+    mute = next((name for name in named if name not in able), None)
+    if mute is not None:
+        why = "judges, and comes last" if mute == judge(opening.header) else "only reads"
+        raise BadInput(f"--first {first!r}: {mute} gets no turn then, for it {why}", fix=_who_may_speak(able))
     return tuple(dict.fromkeys(named))
+
+
+def _who_may_speak(able: Sequence[str]) -> str:
+    return f"name one of: {', '.join(able)}" if able else "give an agent **Permissions** such as POST"
 
 
 def _seconds(text: str, option: str) -> float:

@@ -103,7 +103,8 @@ def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str]) -> Fact
         "proven": proven if is_cli and found.here else None,
     }
     if not found.here:
-        return Fact(name, "absent", found.why, found.fix, more)
+        is_keyed = kind.model and name in auto.SERVICES  # a key is all that it lacks: this model is what it would ask
+        return Fact(name, "absent", f"{found.why}; model {kind.model}" if is_keyed else found.why, found.fix, more)
     parts = [
         found.why,
         "nobody pays" if found.pays == "nobody" else f"{found.pays} pays",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,7 +12,7 @@ from dialogd.cli import options
 from dialogd.cli.terminal import as_json, plain, show
 from dialogd.disk import fix, why, write_over
 from dialogd.errors import BadInput, StorageError
-from dialogd.export import FORMATS, attachments_of
+from dialogd.export import FORMATS, attachments_of, file_name
 from dialogd.export import export as exported
 from dialogd.protocol.state import Dialog
 
@@ -59,19 +58,14 @@ def export(
 
 def _target(out: str | None, dialog: Dialog, to: str, source: Path, *, force: bool) -> Path:
     """Where the document goes. Raises `BadInput` where something stands that must stay."""
-    target = Path.cwd() / (Path(out).expanduser() if out else _name(dialog, to))
+    target = Path.cwd() / (Path(out).expanduser() if out else file_name(dialog, to))
     if target.is_dir():
-        target /= _name(dialog, to)
+        target /= file_name(dialog, to)
     if target.exists() and source.exists() and target.samefile(source):
         raise BadInput(f"{target} is the dialog itself", fix="name another file with --out")
     if (target.exists() or target.is_symlink()) and not force:
         raise BadInput(f"{target} is there already", fix="name another file with --out, or write over it with --force")
     return target
-
-
-def _name(dialog: Dialog, to: str) -> str:
-    topic = re.sub(r"[^a-z0-9]+", "-", dialog.header.topic.lower()).strip("-")[:60].strip("-") or "dialog"
-    return f"{topic}-{re.sub(r'[^0-9A-Za-z_-]+', '-', dialog.id)[:40]}.{to}"
 
 
 def _print(made: bytes) -> None:

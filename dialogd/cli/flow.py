@@ -11,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from dialogd.away import since_turn
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.errors import BadInput, NotADialog
@@ -22,6 +21,7 @@ from dialogd.protocol.byhand import who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
+from dialogd.since import since_turn
 
 LOOK = 0.1  # seconds between two looks at the file
 NO_TIME = "--:--:--"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -17,6 +16,7 @@ from dialogd.protocol.hand import free_port
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.ruled_out import strikes, vetoes
 from dialogd.protocol.state import Dialog
+from dialogd.settings import start_command
 
 if TYPE_CHECKING:
     from dialogd.cli.cast import Seat
@@ -82,8 +82,6 @@ def limit(name: LimitName, value: Value, file: options.FileOption = None) -> Non
 
 def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: options.FileOption = None) -> None:
     """Have one more agent take part, behind the others; prints how to start its daemon."""
-    from dialogd.cli.new import file_words
-
     settings, log, before = opened(file)
     seat = _seat(agent)
     wanted = port if port is not None else _port(before)
@@ -92,8 +90,7 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
     is_new = known is None or bool(name.strip()) or port is not None
     after = hand.invite(log, f"{seat.id}{given and f' = {given}'} @ http://localhost:{wanted}" if is_new else seat.id)
     done(settings, after, f"{seat.id} takes part" + ("" if len(after.entries) > len(before.entries) else " already"))
-    words = ["dialogd", "start", seat.id, *seat.flags(), *file_words(settings.file)]
-    remark(plain(f"start it in a terminal of its own: {' '.join(map(shlex.quote, words))}"))
+    remark(plain(f"start it in a terminal of its own: {start_command(seat.id, settings.file, seat.flags())}"))
 
 
 def _seat(text: str) -> Seat:

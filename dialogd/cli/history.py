@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import re
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -30,7 +29,6 @@ Words = Annotated[builtins.list[str], typer.Argument(metavar="WORDS", help="What
 By = Annotated[str, typer.Option("--agent", metavar="ID", help="Only what this agent wrote; USER for you.")]
 Since = Annotated[str, typer.Option(metavar="TIME", help="Not older than this: 2h, 7d, 2026-11-01.")]
 
-_AGO = re.compile(r"(\d{1,5})\s*(d|days?|w|weeks?)", re.I)
 TOPIC = 60  # characters of a topic in the list
 
 
@@ -56,6 +54,7 @@ def keep_ended(settings: Settings, dialog: Dialog) -> None:
 def show(which: Which, json: options.JsonOption = False) -> None:
     """Show an earlier dialog: how it ended, what it decided, how that turned out, and everything that was said."""
     from dialogd.memory.index import read_dialog
+    from dialogd.plan.facts import entry_facts
 
     known = memory()
     is_path = "/" in which or (which.endswith(".md") and Path(which).exists())
@@ -72,7 +71,7 @@ def show(which: Which, json: options.JsonOption = False) -> None:
             **row.as_json(),
             "decisions": [decision.as_json() for decision in decisions],
             "outcomes": [{"outcome": v.outcome, "why": v.why, "at": v.at} for v in verdicts],
-            "entries": [_entry(entry) for entry in dialog.entries],
+            "entries": [entry_facts(entry) for entry in dialog.entries],
         }
         put(as_json(facts))
         return
@@ -96,7 +95,9 @@ def search(
     words: Words, agent: By = "", since: Since = "", limit: Limit = 20, json: options.JsonOption = False
 ) -> None:
     """Search what was said in earlier dialogs. Exit code 1 when nothing is found."""
-    known, moment = memory(), _moment(since)
+    from dialogd.memory.times import since as since_then
+
+    known, moment = memory(), since_then(since, datetime.now(UTC))
     known.dialogs(0, files=[options.settings_for().file])
     hits = known.search(" ".join(words), agent=agent, since=moment, limit=limit)
     if json:
@@ -109,23 +110,6 @@ def search(
             put(_hit(hit, screen))
     if not hits:
         raise typer.Exit(1)
-
-
-def _moment(since: str) -> str:
-    """`2h`, `7d` or a date as an ISO time in UTC; "" for none. Raises `BadInput`."""
-    if not since.strip():
-        return ""
-    try:
-        if (days := _AGO.fullmatch(since.strip())) is not None:
-            ago = timedelta(days=int(days[1]) * (7 if days[2][0] in "wW" else 1))
-            at = datetime.now(UTC) - ago
-        elif re.match(r"\d{4}-\d\d-\d\d", since.strip()):
-            at = datetime.fromisoformat(since.strip().replace("Z", "+00:00")).astimezone(UTC)
-        else:
-            at = datetime.now(UTC) - timedelta(seconds=units.seconds(since))
-    except (ValueError, OverflowError):
-        raise BadInput(f"--since {since!r} is no time", fix="write it like 2h, 7d or 2026-11-01") from None
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _hit(hit: Hit, screen: Screen) -> str:
@@ -164,25 +148,11 @@ def _said(entry: Entry) -> Iterator[str]:
     name = line(entry.name) or entry.by
     title = f"Turn {entry.number}, {name}" if entry.is_turn else f"Note {entry.id}, {name}"
     at = f", {entry.frame.at}" if entry.frame is not None else ""
-    yield f"── {title}{at} ──"
+    yield f"── {title}{at}{', withdrawn by you' if entry.is_struck else ''} ──"
     if entry.body.strip():
         yield entry.body.strip("\n")
     if entry.frame is not None:
         yield from (str(mark) for mark in entry.marks)
-
-
-def _entry(entry: Entry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "number": entry.number,
-        "by": entry.by,
-        "name": entry.name,
-        "at": (entry.frame.at if entry.frame else "") or None,
-        "text": entry.body,
-        "marks": [str(mark) for mark in entry.marks],
-        "turn": [*entry.turn] if entry.turn is not None else None,
-        "condition": entry.condition.value,
-    }
 
 
 def told(decision: Decision) -> Iterator[str]:

@@ -13,6 +13,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from dialogd.auto import CHOSEN
+from dialogd.backends import CODING
 from dialogd.cli.client import daemons, health
 from dialogd.cli.terminal import plain, remark
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError
@@ -21,7 +23,7 @@ from dialogd.settings import Settings
 
 READY_SECONDS = 90.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
 LATE_SECONDS = 3.0
-LATE = "still starting; a coding agent's first start takes longer: it is a trial, in which it must refuse to write"
+TRIAL = "a coding agent's first start takes longer: it is a trial, in which it must refuse to write"
 END_SECONDS = 3.0  # a daemon ends in under one; after that it is killed
 LARGEST_OUTPUT = 1024 * 1024  # bytes of an output file that are kept when it is used again
 
@@ -103,7 +105,7 @@ def until_ready(child: Child, settings: Settings) -> Running:
                 return daemon
             if taken > LATE_SECONDS and not is_told:
                 is_told = True
-                remark(LATE)
+                remark(late([settings.backend]))
             time.sleep(0.05)
     finally:
         if daemon is None:  # a Ctrl-C while it starts ends it too
@@ -112,6 +114,12 @@ def until_ready(child: Child, settings: Settings) -> Running:
         f"the daemon of {child.id} did not answer within {READY_SECONDS:g} s; it said:\n{child.last_lines()}",
         fix=f"look into {child.output}, or start it in a terminal of its own",
     )
+
+
+def late(backends: Iterable[str]) -> str:
+    """What is said of daemons that take long to start, by their backends; whoever chooses by itself may take any."""
+    is_trial = any(name.partition(":")[0] in CODING | CHOSEN for name in backends)
+    return f"still starting; {TRIAL}" if is_trial else "still starting"
 
 
 def died_of(code: int) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dialogd import person
+from dialogd.cli.cast import saved_cast
 from dialogd.cli.cells import fit
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.desk import Acts, Desk
@@ -26,6 +27,7 @@ from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.signals import budget
 from dialogd.protocol.state import Outcome
 from dialogd.settings import Settings
+from dialogd.state import StateDir
 
 __all__ = ["ASK", "LOOK", "Live"]
 
@@ -127,7 +129,9 @@ class Live:
         if self._made_of != (dialog, heard):
             self._made_of = (dialog, heard)
             running, healths = (heard.running, heard.healths) if heard else ((), {})
-            self.situation = Situation(dialog, self.settings.file, running, _fresh(healths, dialog.state.number))
+            cast = saved_cast(StateDir(self.settings.state_dir), self.settings.file)
+            healths = _fresh(healths, dialog.state.number)
+            self.situation = Situation(dialog, self.settings.file, running, healths, cast)
             self._show_situation(self.situation)
         self._show_line()
 

@@ -8,36 +8,24 @@ from typing import Annotated
 
 import typer
 
+from dialogd.auto import family_of
 from dialogd.cli import options
-from dialogd.cli.cast import Seat
+from dialogd.cli.cast import Seat, warn_of_twins
 from dialogd.cli.client import daemons, notify
-from dialogd.cli.create import Wanted, create, draw_up, usual_ports, with_recalled
+from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
 from dialogd.cli.terminal import as_json, plain, remark, show
 from dialogd.opening import Opening, warnings
 from dialogd.protocol.units import budget_line
-from dialogd.settings import DEFAULT_FILE, Settings, default_port
+from dialogd.settings import Settings, default_port, file_words, start_command
 
 Go = Annotated[bool, typer.Option("--go", help="Set it going at once, if the first agent's daemon runs.")]
 
 
-def new(  # noqa: PLR0913 - every option of the command is an argument
+@asks_for_a_dialog
+def new(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="What it is about, in a line.")],
     *,
-    question: options.Question = None,
-    question_file: options.QuestionFile = None,
-    agents: options.Agents = None,
-    agent: options.OneAgent = None,
-    max_turns: options.MaxTurns = None,
-    max_rounds: options.MaxRounds = None,
-    max_time: options.MaxTime = None,
-    timeout: options.Timeout = None,
-    first: options.First = None,
-    context: options.ContextFiles = None,
-    step: options.Step = False,
-    allow_defaults: options.AllowDefaults = False,
-    template: options.TemplateName = "pair",
-    budget: options.Budget = None,
-    recall: options.Recall = None,
+    wanted: Wanted,
     go: Go = False,
     file: options.FileOption = None,
     replace: options.Replace = False,
@@ -45,13 +33,13 @@ def new(  # noqa: PLR0913 - every option of the command is an argument
 ) -> None:
     """Begin a dialog: write its file. A dialog that has ended is archived; one that has not is never overwritten."""
     settings = options.settings_for(file)
-    wanted = Wanted.of(locals())
     seats = wanted.seats()
     opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats)), wanted, settings)
     for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
         remark(plain(f"note: of {cut.path} only the beginning goes along"))
     for warning in warnings(opening):
         remark(plain(f"warning: {warning}"))
+    warn_of_twins({seat.id: family_of(seat.backend) for seat in seats})
     copy = create(options.log_of(settings), settings, opening, replace=replace)
     going = _set_going(settings, opening) if go else None
     if json:
@@ -78,14 +66,8 @@ def start_lines(settings: Settings, opening: Opening, seats: tuple[Seat, ...]) -
     for seat, agent in zip(seats, opening.agents, strict=True):
         port = int(agent.url.rpartition(":")[2])
         own_port = [] if port == default_port(seat.id) else ["--port", str(port)]
-        words = ["dialogd", "start", seat.id, *own_port, *seat.flags(), *file_words(settings.file)]
-        lines.append(plain(shlex.join(words)))
+        lines.append(plain(start_command(seat.id, settings.file, (*own_port, *seat.flags()))))
     return lines
-
-
-def file_words(file: Path) -> list[str]:
-    """`--file F`, unless it is the default file."""
-    return [] if file == DEFAULT_FILE else ["--file", str(file)]
 
 
 def kick_lines(opening: Opening) -> list[str]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from dialogd.protocol import decide, lifecycle
 from dialogd.protocol.certificate import where
+from dialogd.protocol.convergence import hundredths
 from dialogd.protocol.model import USER
-from dialogd.protocol.result import rejected
+from dialogd.protocol.result import as_of_now, rejected, reopenings
 from dialogd.protocol.roster import voters
 from dialogd.protocol.state import Decision, Dialog, Poll
 from dialogd.protocol.units import in_words
 
 LATEST = 3  # decisions that are shown; all of them are among the facts
+BY = {"harvest": "dialogd plan, dialogd export", "reset": "dialogd say …"}  # what no command is called
 
 
 def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
@@ -22,14 +25,16 @@ def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
     if found is None:
         return ()
     counts = (_many(int(found[f"{name}s"]), name) for name in ("agreement", "disagreement"))
-    numbers = f"convergence {found['convergence']:.2f}, confidence {found['confidence']:.2f}"
+    near = hundredths(float(found["convergence"])) / 100
+    numbers = f"convergence {near:.2f}, confidence {found['confidence']:.2f}"
     return (("signals", f"{found['advice']}: {', '.join(counts)}, {numbers} (weak: words only)"),)
 
 
 def allowance(dialog: Dialog) -> str:
-    """The state's name and what it allows: `streaming: post, read, vote, stop`."""
+    """The state's name and what it allows: `streaming: post, read, vote, stop`; the command where the word is none."""
     where = lifecycle.phase(dialog)
-    return f"{where}: {', '.join(lifecycle.ALLOWED[where])}"
+    words = (f"{word} ({BY[word]})" if word in BY else word for word in lifecycle.ALLOWED[where])
+    return f"{where}: {', '.join(words)}"
 
 
 def rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
@@ -67,12 +72,22 @@ def _decisions(dialog: Dialog) -> Iterator[tuple[str, str]]:
     state, is_over = dialog.state, dialog.state.outcome is not None
     for poll in () if is_over else state.polls:
         yield "vote", _vote(dialog, poll)
-    for decision in state.decisions[-LATEST:]:
+    for decision in _decisions_now(dialog)[-LATEST:]:
         yield "decided", _decided(decision)
     if state.escalated and not is_over:
         yield "decides", _you(state.escalated) + (f": {state.escalation}" if state.escalation else "")
     if state.blocking:
         yield "blocks", f"an approval: finding {', '.join(map(str, state.blocking))}"
+
+
+def _decisions_now(dialog: Dialog) -> tuple[Decision, ...]:
+    """The decisions as they stand by what came after them; the reason says what that was."""
+    opened, found = reopenings(dialog) if dialog.state.decisions else {}, []
+    for decision in dialog.state.decisions:
+        now = as_of_now(opened, decision.entry, decision.outcome, decision.reason)
+        left = f"superseded: {now.superseded}" if now.superseded else ""
+        found.append(replace(decision, outcome=now.outcome, reason="; ".join(filter(None, (now.reason, left)))))
+    return tuple(found)
 
 
 def facts(dialog: Dialog, at: str) -> dict[str, Any]:
@@ -87,7 +102,7 @@ def facts(dialog: Dialog, at: str) -> dict[str, Any]:
         "rounds": state.rounds,
         "max_rounds": state.limits.max_rounds,
         "polls": [_poll(dialog, poll) for poll in state.polls],
-        "decisions": [_decision(decision) for decision in state.decisions],
+        "decisions": [_decision(decision) for decision in _decisions_now(dialog)],
         "escalated": state.escalated,
         "escalation": state.escalation,
         "sealed": list(sealed),
@@ -130,10 +145,15 @@ def _round(dialog: Dialog) -> str:
 
 
 def _phase(dialog: Dialog) -> dict[str, Any] | None:
-    rules = dialog.header.rules
-    index = rules.phase(dialog.state.rounds)
+    """The phase that is under way; after the end the one that began last, for what was to follow never did."""
+    rules, state = dialog.header.rules, dialog.state
+    index = rules.phase(state.rounds)
     if index < 0:
         return None
+    if state.outcome is not None:
+        began = [mark.value for e in dialog.entries if e.frame and e.number > state.base for mark in e.all("PHASE")]
+        names = [phase.name for phase in rules.phases[: index + 1]]
+        index = names.index(began[-1]) if began and began[-1] in names else 0
     phase = rules.phases[index]
     return {"number": index + 1, "of": len(rules.phases), "name": phase.name, "description": phase.description}
 

@@ -86,6 +86,8 @@ def status(json: options.JsonOption = False) -> None:
         show(as_json(facts))
         return
     show(plain(f"archive   {facts['archive']}: {facts['copies']} copies, {facts['dialogs']} dialogs"))
+    if facts["unreadable"]:
+        show(f"          {facts['unreadable']} of them cannot be read; dialogd memory rebuild says why")
     show(plain(f"index     {facts['index']}: {facts['entries']} entries, {facts['decisions']} decisions"))
     words = "FTS5" if facts["fts5"] else "LIKE (this SQLite has no FTS5)"
     meaning = f"; by meaning: {facts['vectors']} of {facts['texts']} texts" if facts["semantic"] else ""

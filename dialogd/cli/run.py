@@ -17,10 +17,10 @@ import typer
 from dialogd import auto, person
 from dialogd.backends import Options, load_backend
 from dialogd.cli import options
-from dialogd.cli.cast import Cast, Seat, saved_cast, seated
+from dialogd.cli.cast import Cast, Seat, saved_cast, seated, warn_of_twins
 from dialogd.cli.client import daemons
 from dialogd.cli.cost import estimate_of
-from dialogd.cli.create import Wanted, create, draw_up, usual_ports, with_recalled
+from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
 from dialogd.cli.history import keep_ended
 from dialogd.cli.launch import free_ports, is_free
 from dialogd.cli.live import LOOK, Live
@@ -33,37 +33,26 @@ from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, R
 from dialogd.opening import Opening, warnings
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.units import budget_line
-from dialogd.settings import DEFAULT_FILE, Settings
+from dialogd.settings import DEFAULT_FILE, Settings, start_command
 from dialogd.state import StateDir
 
 Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
 Continue = Annotated[bool, typer.Option("--continue", help="Start the cast of a dialog again that has not ended.")]
+Stay = Annotated[bool, typer.Option("--stay", help="Keep the daemons and the page after the end, until Ctrl-C.")]
 INTERRUPTED = 130
 TEXT_LENGTH = 300  # characters of the decided text in the last lines; the file and the plan have all of it
 
 
-def run(  # noqa: PLR0913 - every option of the command is an argument
+@asks_for_a_dialog
+def run(
     topic: Topic = None,
     *,
-    question: options.Question = None,
-    question_file: options.QuestionFile = None,
-    agents: options.Agents = None,
-    agent: options.OneAgent = None,
-    max_turns: options.MaxTurns = None,
-    max_rounds: options.MaxRounds = None,
-    max_time: options.MaxTime = None,
-    timeout: options.Timeout = None,
-    first: options.First = None,
-    context: options.ContextFiles = None,
-    step: options.Step = False,
-    allow_defaults: options.AllowDefaults = False,
-    template: options.TemplateName = "pair",
-    budget: options.Budget = None,
-    recall: options.Recall = None,
+    wanted: Wanted,
     pace: options.Pace = None,
     file: options.FileOption = None,
     replace: options.Replace = False,
     go_on: Continue = False,
+    stay: Stay = False,
     plan: options.Plan = None,
 ) -> None:
     """Hold a whole dialog: write the file, start a daemon per agent, show what they say, end when it ends.
@@ -75,13 +64,12 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
         if go_on:
             settings = options.settings_for(file or topic, pace=pace, plan=plan)
             cast = _former_cast(settings, pace)
-            raise typer.Exit(_perform(settings, cast, interrupt, is_new=False))
+            raise typer.Exit(_perform(settings, cast, interrupt, is_new=False, stay=stay))
         if topic is None:
             raise BadInput("what is the dialog to be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
         settings = options.settings_for(file, pace=pace, plan=plan)
-        wanted = Wanted.of(locals())
         settings, cast = new_cast(settings, wanted, pace or "", replace=replace)
-        raise typer.Exit(_perform(settings, cast, interrupt, is_new=True))
+        raise typer.Exit(_perform(settings, cast, interrupt, is_new=True, stay=stay))
 
 
 def new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) -> tuple[Settings, Cast]:
@@ -144,8 +132,7 @@ def _introduce(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], sett
     for seat in seats:
         who = f"{seat.id} ({seat.title})" if seat.title else seat.id
         remark(plain(f"{who}: {auto.introduce(choices[seat.id], _project(seat, settings))}"))
-    for group in auto.twins(choices):
-        remark(plain(f"warning: {auto.warning_of(group, choices[group[0]].family)}"))
+    warn_of_twins({who: choice.family for who, choice in choices.items()})
 
 
 def _is_vacant(settings: Settings) -> bool:
@@ -163,15 +150,15 @@ def _is_vacant(settings: Settings) -> bool:
 def _former_cast(settings: Settings, pace: str | None) -> Cast:
     """The cast of a dialog that is to go on, introduced, at ports that are free. Raises `Refused`, `NotRunning`."""
     dialog = options.dialog_at(options.log_of(settings))
-    where = shlex.quote(str(settings.file))
     if dialog.state.outcome is not None:
+        where = shlex.quote(str(settings.file))
         raise Refused(
             f"the dialog {ended(dialog.state.outcome)}",
             fix=f'open it again first: dialogd say --file {where} "…"; or begin another: dialogd run TOPIC',
         )
     cast = saved_cast(StateDir(settings.state_dir), settings.file)
     if cast is None or cast.dialog != dialog.id:
-        starts = ", ".join(f"dialogd start {agent.id} --file {where}" for agent in dialog.header.agents)
+        starts = "; ".join(start_command(agent.id, settings.file) for agent in dialog.header.agents)
         raise NotRunning(f"nobody knows who played in {settings.file}", fix=f"start its agents one by one: {starts}")
     if daemons(settings, settings.file):
         _busy(settings)
@@ -189,7 +176,7 @@ def _busy(settings: Settings) -> None:
     )
 
 
-def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool) -> int:
+def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool, stay: bool) -> int:
     """Start everybody, show the dialog to its end, end everybody; gives the exit code."""
     file = shlex.quote(str(settings.file))
     show = Live(settings, hint="Ctrl-C stops the dialog", is_run=True)
@@ -209,8 +196,9 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
             troupe.start(interrupt)
             if not interrupt.is_set():
                 troupe.notify()
-                _watch(show, troupe, interrupt)
-        ending = "interrupted by the person" if interrupt.is_set() else ""
+                _watch(show, troupe, interrupt, stay=stay)
+        is_cut = interrupt.is_set() and not (stay and show.outcome)
+        ending = "interrupted by the person" if is_cut else ""
     except DialogdError:
         ending = "error: a daemon could not be started, or ended twice" if is_new else ""
         raise
@@ -221,7 +209,8 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
         finally:
             troupe.end()
     show.screen.clear()
-    return _close(show, interrupt)
+    code = _close(show, stay=stay)
+    return INTERRUPTED if is_cut else code
 
 
 def _stop(show: Live, why: str) -> None:
@@ -230,20 +219,25 @@ def _stop(show: Live, why: str) -> None:
         person.stop(show.log, why)
 
 
-def _watch(show: Live, troupe: Troupe, interrupt: Interrupt) -> None:
-    """Show the dialog until it ends or the person interrupts."""
+def _watch(show: Live, troupe: Troupe, interrupt: Interrupt, *, stay: bool) -> None:
+    """Show the dialog until it ends or the person interrupts; with `stay`, until they do or the daemons are ended."""
     show.look()
-    while show.outcome is None and not interrupt.is_set():
+    told = None
+    while (stay or show.outcome is None) and not interrupt.is_set():
+        if show.outcome is not None and show.outcome != told:
+            told = show.outcome
+            show.say(f"{ended(told)}; the page stays, to approve or reject: Ctrl-C ends it and the daemons")
         show.listen(LOOK)
         show.look()
         if (dead := troupe.dead()) is not None:
             show.look()  # `dialogd stop` ends daemons too: then the file says so by now
-            if show.outcome is None:
-                show.say(troupe.replace(dead))
+            if show.outcome is not None:
+                return
+            show.say(troupe.replace(dead))
         troupe.greet()
 
 
-def _close(show: Live, interrupt: Interrupt) -> int:
+def _close(show: Live, *, stay: bool) -> int:
     """Say how it ended; gives the exit code."""
     try:
         dialog = show.log.read()
@@ -263,5 +257,7 @@ def _close(show: Live, interrupt: Interrupt) -> int:
         show.say(f"plan   {page}")
     if outcome is not None and outcome.name in ("CONSENSUS_REACHED", "DECIDED"):
         named = f" --file {shlex.quote(str(show.settings.file))}"
+        if not stay:
+            show.say("page   it ended with the daemons; with --stay both are there until Ctrl-C")
         show.say(f'next   dialogd approve{named}, or dialogd reject "why"{named} and dialogd run --continue{named}')
-    return INTERRUPTED if interrupt.is_set() else exit_code(outcome)
+    return exit_code(outcome)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dialogd.cli.cast import Cast, start_again
 from dialogd.cli.client import health, in_parallel
 from dialogd.cli.terminal import line
 from dialogd.person import now
@@ -17,6 +18,7 @@ from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.units import in_words
 from dialogd.registry import Running
+from dialogd.seen import local
 
 
 def exit_code(outcome: Outcome | None) -> int:
@@ -28,19 +30,23 @@ def exit_code(outcome: Outcome | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """A dialog and the health of its daemons, by agent id; None for one that is registered and does not answer."""
+    """A dialog and the health of its daemons, by agent id; None for one that is registered and does not answer.
+
+    `cast` is what `run` had play in it, where that is known.
+    """
 
     dialog: Dialog
     file: Path
     daemons: tuple[Running, ...]
     healths: Mapping[str, dict[str, Any] | None]
+    cast: Cast | None = None
 
     @classmethod
-    def of(cls, dialog: Dialog, file: Path, daemons: Iterable[Running]) -> Situation:
+    def of(cls, dialog: Dialog, file: Path, daemons: Iterable[Running], cast: Cast | None = None) -> Situation:
         """Ask every daemon of the dialog, all at once."""
         running = tuple(daemons)
-        answers = in_parallel(health, running)
-        return cls(dialog, file, running, {daemon.id: answer for daemon, answer in zip(running, answers, strict=True)})
+        answers = zip(running, in_parallel(health, running), strict=True)
+        return cls(dialog, file, running, {daemon.id: answer for daemon, answer in answers}, cast)
 
     @property
     def owing(self) -> tuple[str, ...]:
@@ -79,7 +85,7 @@ class Situation:
         """What keeps everybody from going on; None when an agent may."""
         agents = [agent.id for agent in self.dialog.header.agents]
         me = next((who for who in self.owing if who in agents), agents[0])
-        action = decide(self.dialog, me, Clock(rest=_rest(self.file)))
+        action = decide(self.dialog, me, Clock(zone=local, rest=_rest(self.file)))
         return action if isinstance(action, Wait) else None
 
     def _words(self, held: Wait) -> str:
@@ -115,7 +121,8 @@ class Situation:
             daemon = next((daemon for daemon in self.daemons if daemon.id == agent), None)
             if daemon is not None:
                 return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"
-            return f"waiting for {agent}; its daemon does not run: dialogd start {agent}"
+            again = start_again(self.cast, self.dialog.id, agent, self.file)
+            return f"waiting for {agent}; its daemon does not run: {again}"
         waiting = answer.get("waiting")
         if isinstance(waiting, dict) and waiting.get("status") not in ("starting", "not_my_turn"):
             return f"waiting for {agent}: {line(str(waiting.get('reason')))}"
@@ -127,7 +134,7 @@ class Situation:
         if held is None or held.status not in ("waiting_for_user", "unknown_turn", "damaged", "no_turn_yet"):
             return ""
         if state.question:
-            words = asked.waiting(self.dialog, now())
+            words = asked.waiting(self.dialog, now(), local)
             return line(f"{state.asker} asks you: {words}" if len(state.askers) == 1 else words)
         if self.dialog.state.step and not self._failure():
             return "step mode: it is your turn"

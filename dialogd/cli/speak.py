@@ -10,6 +10,7 @@ import typer
 
 from dialogd import person
 from dialogd.cli import options
+from dialogd.cli.cast import saved_cast, start_again
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.situation import ended
 from dialogd.cli.terminal import plain, show
@@ -17,6 +18,7 @@ from dialogd.logfile import LogFile
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.settings import Settings
+from dialogd.state import StateDir
 
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads standard input.")]
 To = Annotated[str | None, typer.Option("--to", metavar="ID", help="Who answers. Default: whose turn it was.")]
@@ -99,10 +101,10 @@ def done(settings: Settings, dialog: Dialog, what: str) -> None:
     """Wake the daemons, and print one line: what happened and what comes next."""
     running = daemons(settings, settings.file)
     notify(running)
-    show(plain(f"{what}; {_next(dialog, {daemon.id for daemon in running})}"))
+    show(plain(f"{what}; {_next(settings, dialog, {daemon.id for daemon in running})}"))
 
 
-def _next(dialog: Dialog, running: set[str]) -> str:
+def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
     state = dialog.state
     if state.outcome is not None:
         return f"the dialog {ended(state.outcome)}"
@@ -113,5 +115,8 @@ def _next(dialog: Dialog, running: set[str]) -> str:
     owing = f"{names} {'owes' if len(agents) == 1 else 'owe'} the next turn"
     if state.paused:
         return f"{owing} once you resume"
-    asleep = [who for who in agents if who not in running and who != "ANY"]
-    return f"{owing}" + (f" (not running: dialogd start {asleep[0]})" if asleep else "")
+    asleep = next((who for who in agents if who not in running and who != "ANY"), "")
+    if not asleep:
+        return owing
+    cast = saved_cast(StateDir(settings.state_dir), settings.file)
+    return f"{owing} (not running: {start_again(cast, dialog.id, asleep, settings.file)})"

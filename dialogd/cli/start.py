@@ -7,12 +7,15 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Annotated, NoReturn
 
 import typer
 
+from dialogd.auto import family_of
 from dialogd.cli import options
-from dialogd.cli.cast import SEATS
+from dialogd.cli.cast import SEATS, warn_of_twins
+from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.launch import arguments, spawn, until_ready
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.errors import BadInput, DialogdError
@@ -107,6 +110,8 @@ def _serve(settings: Settings, urls: Mapping[str, str]) -> None:
     """Run the daemon in this process, to its end."""
     from dialogd.daemon import serve
 
+    if sys.stderr.isatty():  # nobody reads it where `run` starts agents, and it costs them time
+        _warn_of_twins(settings)
     _leave(serve(settings, urls))
 
 
@@ -120,12 +125,26 @@ def _leave(code: int) -> NoReturn:
 
 def _detached(settings: Settings, words: Sequence[str]) -> None:
     """Start the same command in the background and wait until it answers."""
+    from dialogd.reporting import misplaced
+
     logs = StateDir(settings.state_dir).logs
     key = StateDir(settings.state_dir).dialog(settings.file).name
     child = spawn(settings.id, words, logs / f"{settings.id}-{key}.out")
     daemon = until_ready(child, settings)
     show(plain(f"{daemon.id} runs: pid {daemon.pid}, port {daemon.port}, log {daemon.log or child.output}"))
     remark(plain(f"end it with: dialogd stop, or kill {daemon.pid}"))
+    _warn_of_twins(settings)
+    with suppress(DialogdError, OSError):
+        if wrong := misplaced(settings.id, daemon.port, options.log_of(settings).read(), settings.file):
+            remark(plain(f"warning: {wrong}"))
+
+
+def _warn_of_twins(settings: Settings) -> None:
+    """Say which agents that run at this file are of this one's family; `auto` has said it of those that it chose."""
+    running = daemons(settings, settings.file)
+    answers = zip(running, in_parallel(health, running), strict=True)
+    families = {daemon.id: family_of(str(answer["backend"])) for daemon, answer in answers if answer}
+    warn_of_twins({**families, settings.id: families.get(settings.id) or family_of(settings.backend)}, only=settings.id)
 
 
 def peers(settings: Settings, given: Sequence[str]) -> dict[str, str]:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from dialogd.cli import hand, options, procedure
+from dialogd.cli.cast import saved_cast
 from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.situation import Situation
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.errors import NotRunning
 from dialogd.person import now
 from dialogd.protocol import asked, lifecycle
+from dialogd.protocol.model import USER
 from dialogd.protocol.money import standing
+from dialogd.protocol.redact import places
 from dialogd.protocol.signals import signals
+from dialogd.protocol.state import Dialog
 from dialogd.registry import Running
-from dialogd.settings import Settings
+from dialogd.seen import local
+from dialogd.settings import Settings, file_words
+from dialogd.state import StateDir
 
 All = Annotated[bool, typer.Option("--all", help="List every daemon of yours, whatever its file.")]
 
@@ -34,7 +41,7 @@ def status(file: options.FileOption = None, every: All = False, json: options.Js
     except NotRunning as error:
         waiting = ", ".join(f"{daemon.id} on port {daemon.port}" for daemon in running)
         raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=error.fix) from None
-    situation = Situation.of(dialog, settings.file, running)
+    situation = Situation.of(dialog, settings.file, running, saved_cast(StateDir(settings.state_dir), settings.file))
     show(as_json(_facts(situation)) if json else plain(_text(situation)))
 
 
@@ -93,13 +100,14 @@ def _facts(situation: Situation) -> dict[str, object]:
         "rules": procedure.facts(dialog, now()),
         **hand.facts(dialog),
         "warnings": list(dialog.header.warnings),
-        "secrets_redacted": _secrets(situation),
+        "secrets_redacted": _secrets(dialog),
     }
 
 
-def _secrets(situation: Situation) -> int:
-    """How many secrets the daemons have taken out of replies since they started."""
-    return sum(int(answer.get("secrets_redacted", 0)) for answer in situation.healths.values() if answer)
+def _secrets(dialog: Dialog) -> int:
+    """How many places of what agents and daemons wrote into the file are redacted."""
+    written = (entry for entry in dialog.entries if entry.frame is not None and entry.by != USER)
+    return sum(places("\n".join((entry.body, *map(str, entry.marks)))) for entry in written)
 
 
 def _text(situation: Situation) -> str:
@@ -111,15 +119,15 @@ def _text(situation: Situation) -> str:
         ("turns", situation.turn_line() + ("" if dialog.state.outcome else f", next: {whose}")),
         ("state", f"{situation.phase} ({procedure.allowance(dialog)})"),
         *(("", reason) for reason in situation.reasons()),
-        *(("question", text) for text in asked.rows(dialog, now()) if dialog.state.outcome is None),
+        *(("question", text) for text in asked.rows(dialog, now(), local) if dialog.state.outcome is None),
         *procedure.result(dialog),
         *procedure.rows(dialog, now()),
         *hand.rows(dialog),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
-        *([("secrets", f"{hidden} taken out of replies")] if (hidden := _secrets(situation)) else []),
+        *([("secrets", f"{hidden} redacted in the file")] if (hidden := _secrets(dialog)) else []),
         *([("budget", spent)] if (spent := standing(dialog.state)) else []),
         *procedure.signal_row(dialog),
-        *(("noticed", signal.text) for signal in signals(dialog)),
+        *(("noticed", signal.text) for signal in signals(dialog) if dialog.state.outcome is None),
         *(("warning", warning) for warning in dialog.header.warnings),
     ]
     if situation.needs_person():
@@ -128,10 +136,6 @@ def _text(situation: Situation) -> str:
 
 
 def _file_words(file: Path) -> str:
-    import shlex
-
-    from dialogd.cli.new import file_words
-
     return "".join(f" {shlex.quote(word)}" for word in file_words(file))
 
 

@@ -7,11 +7,10 @@ import os
 import re
 import sys
 
+from dialogd.protocol.text import UNSEEN
+
 # C0 and C1 (but newline and tab), line separators, what turns the direction of writing or hides text, half characters.
-_UNSAFE = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u180e\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff"
-    "\\ufff9-\\ufffb\\ud800-\\udfff\\U000e0000-\\U000e007f]"
-)
+_UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ud800-\udfff{UNSEEN}]")
 _STYLES = {
     "bold": "1", "dim": "2", "cursor": "7", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35",
     "cyan": "36", "bright green": "92", "bright blue": "94", "bright magenta": "95", "bright cyan": "96",

@@ -11,7 +11,7 @@ from types import FrameType
 
 from dialogd.cli.cast import Cast, Seat
 from dialogd.cli.client import notify
-from dialogd.cli.launch import LATE, LATE_SECONDS, READY_SECONDS, Child, answering, arguments, died_of, end, spawn
+from dialogd.cli.launch import LATE_SECONDS, READY_SECONDS, Child, answering, arguments, died_of, end, late, spawn
 from dialogd.cli.terminal import remark
 from dialogd.errors import DialogdError
 from dialogd.registry import Running
@@ -58,12 +58,12 @@ class Troupe:
                     self.daemons[child.id] = daemon
             if time.monotonic() - began > LATE_SECONDS and not is_told:
                 is_told = True
-                remark(LATE)
+                remark(late(seat.backend or self.settings.backend for seat in self.cast.seats))
             if time.monotonic() - began > READY_SECONDS:
-                late = next(child for child in self.children.values() if child.id not in self.daemons)
+                mute = next(child for child in self.children.values() if child.id not in self.daemons)
                 raise DialogdError(
-                    f"the daemon of {late.id} did not answer within {READY_SECONDS:g} s; it said:\n{late.last_lines()}",
-                    fix=f"look into {late.output}",
+                    f"the daemon of {mute.id} did not answer within {READY_SECONDS:g} s; it said:\n{mute.last_lines()}",
+                    fix=f"look into {mute.output}",
                 )
             interrupt.wait(0.05)
 

@@ -89,7 +89,8 @@ def _facts(dialog: Dialog) -> Iterator[tuple[str, str]]:
     gone = [who for who in cast if dialog.header.agent(who) is None]
     yield "Participants", ", ".join(f"{who} ({name}{', left' if who in gone else ''})" for who, name in cast.items())
     yield "Started", dialog.header.started
-    yield "Ended", _time(dialog.last) if state.outcome and dialog.last else ""
+    end = dialog.entry(state.outcome.entry) if state.outcome else None
+    yield "Ended", _time(end) if end else ""
     yield "Turns", f"{state.number} of {state.limits.max_turns + state.base}"
     is_known = spent.entries > spent.unknown or spent.tokens
     yield "Spent", f"{in_dollars(spent)}, {in_tokens(spent)}" if is_known else ""
@@ -101,14 +102,13 @@ def _decisions(dialog: Dialog) -> Iterator[str]:
     texts = {proposal.ref: proposal.text for proposal in dialog.state.proposals}
     for made in board.decisions(dialog):
         about = " ".join(texts.get(made.ref, "").split())
-        why = "; ".join(part for part in (made.method, made.evidence, made.reason) if part)
-        yield " ".join(part for part in (made.ref, made.outcome, f"({why})" if why else "", about) if part)
+        why = "; ".join(part for part in (made.method, made.evidence, made.reason, made.superseded) if part)
+        yield " ".join(part for part in (made.ref, made.stands, f"({why})" if why else "", about) if part)
 
 
 def _proposals(dialog: Dialog) -> Iterator[tuple[str, ...]]:
-    vetoed = frozenset(dialog.state.vetoed)
     for p in board.proposals(dialog):
-        stands = "vetoed" if p.ref in vetoed else p.decision or "open"
+        stands = p.decision or "open"
         yield p.ref, p.agent, " ".join(p.text.split()), stands, ", ".join(p.supporters), ", ".join(p.opponents)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 
 from dialogd.errors import BadInput
@@ -19,7 +19,7 @@ FORMATS: Mapping[str, str] = MappingProxyType(
     }
 )
 NONE: Mapping[str, str] = MappingProxyType({})
-LARGEST = 20_000_000  # bytes of an attachment
+PART = 40  # characters of a topic, and of an id, in a file's name
 
 
 def export(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) -> bytes:
@@ -47,13 +47,11 @@ def export(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) ->
     return as_pdf(document)
 
 
-def attachments_of(file: Path) -> dict[str, str]:
-    """The attachments of a dialog file, or of its copy in the archive: texts by name; what is no plain file is not."""
-    found: dict[str, str] = {}
-    for folder in (file.with_name(f"{file.name}.d"), file.with_name(f"{file.stem}.d")):
-        if found or not folder.is_dir() or folder.is_symlink():
-            continue
-        for item in sorted(folder.iterdir()):
-            if item.is_file() and not item.is_symlink() and item.suffix == ".md" and not item.name.startswith("."):
-                found[item.name] = item.read_bytes()[:LARGEST].decode("utf-8", "replace")
-    return found
+def file_name(dialog: Dialog, to: str) -> str:
+    """`TOPIC-DIALOG.FORMAT`: a name that every system and every header takes, whatever topic and id hold."""
+    parts = (_plain(dialog.header.topic.lower()) or "dialog", _plain(dialog.id))
+    return f"{'-'.join(filter(None, parts))}.{to}"
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^0-9A-Za-z]+", "-", text).strip("-")[:PART].strip("-")

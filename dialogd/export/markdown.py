@@ -9,14 +9,21 @@ from dialogd.export.content import PROPOSALS, Document, Part, anchor_of
 from dialogd.plan.quoting import fenced, inline, quoted
 
 ALL = 1_000_000_000  # characters: nothing is cut
-# Where a link, or the definition of one, would lead to anything but a page, an address or a place in the document.
-_LINK = re.compile(r"\](?=\([ \t]*<?(?!https?://|mailto:|#)[^()\n]*[:&])", re.I)
+# Where a link, or the definition of one, would lead to anything but a page, an address or a place in the document;
+# `//host` is whatever the reader's program takes it for.
+_LINK = re.compile(r"\](?=\([ \t]*+(?:\n[ \t>]*+)?+<?+(?:\s*+[/\\]{2}|(?!https?://|mailto:|#)[^()\n]*[:&]))", re.I)
 _DEFINED = re.compile(r"^((?:[ \t>*+-]|\d{1,9}[.)])*)\[(?=[^\]\n]{1,999}\]:)", re.M)
+
+# Signs of a heading that would not be shown, or change how others are. Behind these, `inline` sees to tags and images.
+_EATEN = re.compile(
+    r"\\(?=[!-/:-@[-`{-~])|[*~](?! )|(?<=\S)[*~]|(?<![^\W_])_(?! )|(?<=\S)_(?![^\W_])"
+    r"|`|\[(?=[^\n]*\]\()|&(?=#?\w+;)|#(?=#*$)"
+)
 
 
 def as_markdown(document: Document) -> str:
     """The whole document; ends with a newline."""
-    parts = [f"# {_line(document.title)}", *_facts(document), *_decided(document)]
+    parts = [f"# {_line(_EATEN.sub(_kept, document.title))}", *_facts(document), *_decided(document)]
     parts += ["## The dialog", *(block for part in document.parts for block in _part(part))]
     if document.attachments:
         parts.append("## Attachments")
@@ -24,6 +31,10 @@ def as_markdown(document: Document) -> str:
         parts += [f"### {_title(name)}", _said(text)]
     parts += ["## Header and rules", fenced(document.header)]
     return "\n\n".join(parts) + "\n"
+
+
+def _kept(match: re.Match[str]) -> str:
+    return f"\\{match[0]}"
 
 
 def _facts(document: Document) -> Iterator[str]:

@@ -7,16 +7,11 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dialogd.export.content import PROPOSALS, WITHDRAWN, Document, Part, anchor_of
-from dialogd.export.shown import tokens_of
 from dialogd.flow import as_svg, flow
-from dialogd.markup import of_tokens
-from dialogd.protocol.text import clean
-
-if TYPE_CHECKING:
-    from markdown_it.token import Token
+from dialogd.markup import to_html
+from dialogd.protocol.text import visible
 
 FEW = 60  # entries whose list of contents stands open
 PICTURED = 100  # messages in the picture
@@ -101,7 +96,7 @@ def _part(part: Part) -> Iterator[str]:
     if part.note:
         yield f'<p class="state">{_text(part.note)}</p>'
     if part.text.strip():
-        yield f'<div class="said" dir="auto">{said(part.text)}</div>'
+        yield f'<div class="said" dir="auto">{to_html(part.text)}</div>'
     if part.marks:
         yield '<ul class="marks">' + "".join(f'<li dir="auto">{_text(mark)}</li>' for mark in part.marks) + "</ul>"
     if part.turn:
@@ -113,29 +108,10 @@ def _end(document: Document) -> Iterator[str]:
     if document.attachments:
         yield "<h2>Attachments</h2>"
     for name, text in document.attachments:
-        yield f'<article id="{anchor_of(name)}"><h3>{_text(name)}</h3><div class="said" dir="auto">{said(text)}</div>'
-        yield "</article>"
+        yield f'<article id="{anchor_of(name)}"><h3>{_text(name)}</h3>'
+        yield f'<div class="said" dir="auto">{to_html(text)}</div></article>'
     yield f'<h2 id="header">Header and rules</h2><pre dir="auto">{_text(document.header)}</pre>'
 
 
-def said(text: str) -> str:
-    """What somebody wrote as safe HTML; as it stands, where Markdown would hide some of it."""
-    tokens = tokens_of(clean(text))
-    return f"<pre>{_text(text)}</pre>" if tokens is None else of_tokens(list(_told(tokens)))
-
-
-def _told(tokens: Sequence[Token]) -> Iterator[Token]:
-    """The tokens, with a line above code of which more is said than its language."""
-    from markdown_it.token import Token
-
-    for token in tokens:
-        if token.type == "fence" and len(token.info.split()) > 1:
-            text = Token("text", "", 0, content=token.info.strip())
-            yield Token("paragraph_open", "p", 1)
-            yield Token("inline", "", 0, content=text.content, children=[text])
-            yield Token("paragraph_close", "p", -1)
-        yield token
-
-
 def _text(text: str) -> str:
-    return escape(clean(text))
+    return escape(visible(text))

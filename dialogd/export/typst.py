@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from dialogd.export.content import PROPOSALS, Document, Part, anchor_of
-from dialogd.export.shown import tokens_of
-from dialogd.protocol.text import clean
+from dialogd.markup import parsed
+from dialogd.protocol.text import visible
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -17,7 +17,6 @@ DEEPEST, QUOTES = 24, 7  # elements, and quotes, in one another: with more Typst
 RUN = 60  # characters without a blank, after which a line may break: a page has an edge
 _RUN = re.compile(rf"\S{{{RUN}}}(?=\S)")
 _BREAK = "\u200b"
-_UNSEEN = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _PAGE = re.compile(r"(?:https?://|mailto:)\S+", re.I)
 _LANG = re.compile(r"[A-Za-z0-9+#-]{1,20}")
 
@@ -38,7 +37,7 @@ _STYLE = """\
 
 def string(text: str) -> str:
     """A text as a Typst string literal, which a line can break anywhere in a very long run."""
-    text = _RUN.sub(lambda match: match[0] + _BREAK, _UNSEEN.sub("\ufffd", clean(text)))
+    text = _RUN.sub(lambda match: match[0] + _BREAK, visible(text))
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "    ") + '"'
 
 
@@ -86,7 +85,7 @@ def _part(part: Part, anchors: Collection[str]) -> Iterator[str]:
 
 def said(text: str, anchors: Collection[str] = ()) -> str:
     """What somebody wrote; as it stands, where Markdown would hide some of it."""
-    tokens = tokens_of(clean(text))
+    tokens = parsed(visible(text))
     if tokens is None or _is_deep(tokens):
         return f"#raw(block: true, {string(text)})\n"
     return "#[#{\n" + "".join(_Writer(anchors).written(tokens)) + "}]\n\n"

@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
+from dialogd.flow.reading import (
+    FOLDED,
+    LEADING,
+    cited_by,
+    confidence_of,
+    first_words,
+    kind_of,
+    named_by,
+    only_passes,
+    words_of,
+)
 from dialogd.protocol import ballots, questions
-from dialogd.protocol.marks import MARKS, Who, outside_fences, tolerant
+from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
-from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog, Proposal
-from dialogd.protocol.text import one_line
 
 TEXT = "TEXT"  # the type of a turn without marks that say something
 USER_NAME, SYSTEM_NAME = "User", "System"
-SUMMARY = 120  # characters
 
-_FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
 _ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
 _NAMING = frozenset({"PROPOSAL", "CONSENSUS_PROPOSED"})  # their ref is their own number
 _TO_ALL = frozenset({"DECISION", "DECIDED", "PHASE", "CLOSING", "DIGEST"})
-_LEADING = re.compile(r"[ \t]*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)[ \t]*[:,.|–—-]*[ \t]*", re.I)
-_DECORATION = re.compile(r"^[ \t]*(?:#{1,6}[ \t]+|>[ \t]?|[-*+][ \t]+)*|[*_`]{2,}")
 
 
 class Payload(TypedDict):
@@ -133,9 +137,10 @@ class _Walk:
     def _parts(self, entry: Entry, *, is_answer: bool) -> Iterator[_Said]:
         """The messages of one entry, without their addressees; what answers a question is said by its text too."""
         text = words_of(entry)
-        saying = [mark for mark in entry.written if mark.name not in _FOLDED]
-        if text and (not saying or is_answer or entry.by == USER):
-            cited = _cited(entry)
+        saying = [mark for mark in entry.written if mark.name not in FOLDED]
+        says = any(entry.by == SYSTEM or not _is_daemons(mark) for mark in saying)
+        if text and (not says or is_answer or entry.by == USER):
+            cited = cited_by(entry)
             yield _Said(
                 "", TEXT, _speaker(entry), entry, self.turn, ", ".join(cited), text, first_words(text), refs=cited
             )
@@ -145,14 +150,14 @@ class _Walk:
             yield self._of_mark(entry, mark, mark.ref or (own.ref if own else ""))
 
     def _of_mark(self, entry: Entry, mark: Mark, ref: str) -> _Said:
-        kind, text = _kind(mark)
-        refs = () if mark.name in _NAMING else _refs(mark)
+        kind, text = kind_of(mark)
+        refs = () if mark.name in _NAMING else named_by(mark)
         if mark.name == "CONSENSUS_PROPOSED":
             text = next((p.text for p in self.proposals.get(entry.id, ()) if p.ref == ref), "")
         own = ref or ", ".join(refs)
-        words = _LEADING.sub("", text, count=1) if refs else text
-        speaker = SYSTEM_NAME if MARKS[mark.name].who is Who.DAEMON and mark.name not in _OF_AGENTS else _speaker(entry)
-        cited = refs or (() if speaker == SYSTEM_NAME else _cited(entry))
+        words = LEADING.sub("", text, count=1) if refs else text
+        speaker = SYSTEM_NAME if _is_daemons(mark) else _speaker(entry)
+        cited = refs or (() if speaker == SYSTEM_NAME else cited_by(entry))
         return _Said("", kind, speaker, entry, self.turn, own or ", ".join(cited), text, first_words(words), refs=cited)
 
     def _connect(self, one: _Said, place: int, closed: int | None) -> None:
@@ -173,7 +178,8 @@ class _Walk:
             return (USER_NAME,)
         if one.kind in _TO_ALL:
             return ()
-        named = [who for mark in entry.all("TO") for who in ballots.to(mark, ids)] or list(entry.turn or ())
+        to = () if one.speaker == SYSTEM_NAME else entry.all("TO")  # that is the agent's word, not the daemon's
+        named = [who for mark in to for who in ballots.to(mark, ids)] or list(entry.turn or ())
         if not named and one.answers is not None:
             named = [self.said[one.answers].speaker]
         found = dict.fromkeys(_name(who) for who in named if who not in (ANY, entry.by))
@@ -195,11 +201,21 @@ class _Walk:
         speaks = entry.is_turn or (entry.by == USER and entry.turn is not None)
         if not speaks or entry.is_struck or speaker == question.speaker:
             return False
+        if question.kind == "QUESTION" and not self._answers(entry, question):
+            return False
         if not asked.who:
             return True
         is_asked = speaker in asked.who
         asked.who.discard(speaker)
         return is_asked and not (asked.all_of and asked.who)
+
+    def _answers(self, entry: Entry, question: _Said) -> bool:
+        """True unless the turn only passes, or says by its RE that it is about other things."""
+        if only_passes(entry):
+            return False
+        about = {str(question.turn), *question.refs, *(p.ref for p in self.proposals.get(question.entry.id, ()))}
+        cited = cited_by(entry)
+        return not cited or not about.isdisjoint(cited)
 
     def messages(self) -> Iterator[Message]:
         """What was said, as it stands now."""
@@ -223,7 +239,7 @@ class _Walk:
                     turn=one.turn,
                     entry=one.entry.id,
                     answers="" if one.answers is None else self.said[one.answers].id,
-                    confidence=_sure(one.entry) if one.speaker == one.entry.by else None,
+                    confidence=confidence_of(one.entry) if one.speaker == one.entry.by else None,
                     is_open=one.is_open,
                     is_withdrawn=withdrawn,
                 ),
@@ -235,57 +251,13 @@ _OF_AGENTS = frozenset({"CONSENSUS_PROPOSED", "SEALED"})
 _NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
 
 
+def _is_daemons(mark: Mark) -> bool:
+    return MARKS[mark.name].who is Who.DAEMON and mark.name not in _OF_AGENTS
+
+
 def _name(who: str) -> str:
     return _NAMES.get(who, who)
 
 
 def _speaker(entry: Entry) -> str:
     return _name(entry.by)
-
-
-def _kind(mark: Mark) -> tuple[str, str]:
-    """A mark's type and text; this dialog's own kinds stand in the first field."""
-    if mark.name == "KIND":
-        kind, _, text = mark.value.partition("|")
-        return kind.strip().upper() or "KIND", text.strip()
-    if mark.name == questions.NAME:
-        return mark.name, questions.parse(mark).said
-    return mark.name, mark.value
-
-
-def _refs(mark: Mark) -> tuple[str, ...]:
-    """The proposals and turns that a mark itself names."""
-    if mark.ref:
-        return (mark.ref,)
-    if mark.name == "STRIKE":
-        return tuple(re.findall(r"\d{1,9}", mark.value)[:1])
-    if mark.name == "AGREE" and (agreed := ballots.agreed(mark)):
-        return tuple(agreed)
-    match = _LEADING.match(mark.value)
-    return tuple(ref.upper() for ref in re.findall(r"P\d{1,6}", match[1], re.I)) if match else ()
-
-
-def _cited(entry: Entry) -> tuple[str, ...]:
-    """The proposals, then the turns, that the entry's RE names."""
-    found = [ballots.references(mark) for mark in entry.all("RE")]
-    return tuple(dict.fromkeys([*(ref for _, refs in found for ref in refs), *(str(t) for ts, _ in found for t in ts)]))
-
-
-def _sure(entry: Entry) -> float | None:
-    mark = entry.mark("CONFIDENCE")
-    return ballots.confidence(mark) if mark is not None else None
-
-
-def words_of(entry: Entry) -> str:
-    """An entry's own text: without the closing lines of a daemon, and without the marks that were typed in it."""
-    lines = own_words(entry.body).split("\n")
-    if entry.frame is None:
-        gone = {index for index, line in outside_fences(lines, forgiving=True) if tolerant(line) is not None}
-        lines = [line for index, line in enumerate(lines) if index not in gone]
-    return "\n".join(lines).strip("\n")
-
-
-def first_words(text: str) -> str:
-    """The beginning of a text on one line, without the signs that format it."""
-    head = "\n".join(text.strip()[: 8 * SUMMARY].split("\n")[:12])
-    return one_line("\n".join(_DECORATION.sub("", line) for line in head.split("\n")).replace(" | ", ", "), SUMMARY)

@@ -8,7 +8,7 @@ from html import escape
 
 from dialogd.flow.mermaid import others, participants, title
 from dialogd.flow.messages import Message
-from dialogd.protocol.text import clean, one_line
+from dialogd.protocol.text import one_line, visible
 
 LANE, ROW, HEAD, MARGIN = 180, 36, 40, 90  # units of the viewBox
 LETTER = 4  # half of a letter's width, rounded up
@@ -76,4 +76,4 @@ def _arrows(at: int, ends: Sequence[int], y: int, *, dashed: bool) -> Iterator[s
 
 
 def _text(text: str) -> str:
-    return escape(clean(text))
+    return escape(visible(text))

@@ -5,17 +5,20 @@ What was struck or vetoed is no decision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.memory.values import Behind
+from dialogd.memory.times import moment
+from dialogd.memory.values import Behind, Decision
 from dialogd.plan import open_ends
 from dialogd.plan.reading import CRUX, without_marks
-from dialogd.protocol.certificate import Certificate, certify, until
+from dialogd.protocol.certificate import certify, until
 from dialogd.protocol.fold import ending
-from dialogd.protocol.model import USER, Condition, Entry
+from dialogd.protocol.model import Condition, Entry
+from dialogd.protocol.result import WENT_ON, Reopening, as_of_now, reopenings
 from dialogd.protocol.signers import recorded, signer
-from dialogd.protocol.state import Decision, Dialog
+from dialogd.protocol.state import Decision as Record
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean
 
 MOST = 200  # decisions of one dialog; the last ones
@@ -24,90 +27,73 @@ TEXT = 20_000  # characters of one text
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A decision as a dialog made it; the fields are those of `values.Decision`.
-
-    It stands in the entry with the id `entry`, at that `place` among all.
-    """
+    """A decision where the dialog made it: in the entry with the id `entry`, at that `place` among all."""
 
     place: int
     entry: str
-    ref: str
-    status: str
-    text: str
-    method: str
-    behind: tuple[Behind, ...]
-    evidence: str
-    reason: str
-    turns: tuple[int, ...]
-    superseded: str = ""
-    approved: bool = False
+    decision: Decision
 
 
-def decided(dialog: Dialog) -> tuple[Made, ...]:
-    """What the dialog decided, in order."""
+def decided(dialog: Dialog, topic: str) -> tuple[Made, ...]:
+    """What the dialog decided, in order; `topic` is what it is listed by."""
     places = {entry.id: index for index, entry in enumerate(dialog.entries)}
-    found = sorted((*_recorded(dialog, places), *_unrecorded(dialog), *_deadlock(dialog, places)), key=_place)
-    found = [made for made in found if made.text.strip()]
-    return tuple(_as_it_stands(dialog, made, found) for made in found[-MOST:])
+    kinds = (_recorded(dialog, topic, places), _unrecorded(dialog, topic), _deadlock(dialog, topic, places))
+    found = sorted((made for kind in kinds for made in kind if made.decision.text.strip()), key=_place)
+    opened = reopenings(dialog) if found else {}
+    return tuple(replace(made, decision=_as_it_stands(dialog, made, found, opened)) for made in found[-MOST:])
 
 
 def _place(made: Made) -> int:
     return made.place
 
 
-def _recorded(dialog: Dialog, places: dict[str, int]) -> Iterator[Made]:
+def _recorded(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Made]:
     """What the daemons' marks record, each proposal's last decision."""
-    last = {(decision.ref or decision.entry): decision for decision in dialog.state.decisions}
-    for decision in last.values():
-        if decision.ref not in dialog.state.vetoed and decision.entry in places:
-            yield _read(dialog, decision, places[decision.entry])
+    last = {(record.ref or record.entry): record for record in dialog.state.decisions}
+    for record in last.values():
+        if record.ref not in dialog.state.vetoed and record.entry in places:
+            yield _read(dialog, topic, record, places[record.entry])
 
 
-def _read(dialog: Dialog, decision: Decision, index: int) -> Made:
-    entries = dialog.entries[: index + 1]
-    proposal = open_ends.by_ref(dialog).get(decision.ref)
-    behind = _behind(dialog, recorded(entries, decision.ref, decision.method, decision.evidence))
+def _read(dialog: Dialog, topic: str, record: Record, place: int) -> Made:
+    entries = dialog.entries[: place + 1]
+    proposal = open_ends.by_ref(dialog).get(record.ref)
+    behind = _behind(dialog, recorded(entries, record.ref, record.method, record.evidence))
     text = _plain(dialog, proposal.text, proposal.entry) if proposal else ""
-    if not text and (certificate := certify(until(dialog, index + 1))) is not None:
-        text = certificate.text if certificate.decided_in == decision.entry else ""
-    stands = proposal.entry if proposal else ""
-    return Made(
-        index,
-        decision.entry,
-        decision.ref,
-        decision.outcome,
-        _cut(text or decision.reason),
-        decision.method,
-        behind,
-        decision.evidence,
-        decision.reason,
-        _turns(stands, decision.entry, behind),
+    if not text and (certificate := certify(until(dialog, place + 1))) is not None:
+        text = certificate.text if certificate.decided_in == record.entry else ""
+    decision = Decision(
+        dialog=dialog.id,
+        topic=topic,
+        ref=record.ref,
+        status=record.outcome,
+        text=_cut(text or record.reason),
+        method=record.method,
+        behind=behind,
+        evidence=record.evidence,
+        reason=record.reason,
+        turns=_turns(proposal.entry if proposal else "", record.entry, behind),
+        at=moment(entries[place]),
     )
+    return Made(place, record.entry, decision)
 
 
-def _unrecorded(dialog: Dialog) -> Iterator[Made]:
+def _unrecorded(dialog: Dialog, topic: str) -> Iterator[Made]:
     """Ends by agreement that no decision records: the person's, and those typed by hand."""
-    recorded_in = {decision.entry for decision in dialog.state.decisions}
-    for index, entry in enumerate(dialog.entries):
+    recorded_in = {record.entry for record in dialog.state.decisions}
+    for place, entry in enumerate(dialog.entries):
         end = ending(entry) if _counts(entry) else None
         if end is None or end.name not in ("CONSENSUS_REACHED", "DECIDED") or entry.id in recorded_in:
             continue
-        certificate = certify(until(dialog, index + 1))
-        if (
-            certificate is not None
-            and certificate.decided_in == entry.id
-            and certificate.ref not in dialog.state.vetoed
-        ):
-            yield _certified(index, certificate)
+        c = certify(until(dialog, place + 1))
+        if c is not None and c.decided_in == entry.id and c.ref not in dialog.state.vetoed:
+            behind = tuple(Behind(s.agent, s.turn, s.reservation) for s in c.signers)
+            turns, text = _turns(c.stands_in, entry.id, behind), _cut(c.text)
+            how = ("approved", text, c.method, behind, c.evidence, c.reason, turns, moment(entry))
+            yield Made(place, entry.id, Decision(dialog.id, topic, c.ref, *how))
 
 
-def _certified(index: int, c: Certificate) -> Made:
-    behind = tuple(Behind(s.agent, s.turn, s.reservation) for s in c.signers)
-    turns = _turns(c.stands_in, c.decided_in, behind)
-    return Made(index, c.decided_in, c.ref, "approved", _cut(c.text), c.method, behind, c.evidence, c.reason, turns)
-
-
-def _deadlock(dialog: Dialog, places: dict[str, int]) -> Iterator[Made]:
+def _deadlock(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Made]:
     """A deadlock that the dialog ended in: the crux, the positions, what would settle it."""
     outcome = dialog.state.outcome
     if outcome is None or outcome.name != "DEADLOCK" or outcome.entry not in places:
@@ -122,37 +108,22 @@ def _deadlock(dialog: Dialog, places: dict[str, int]) -> Iterator[Made]:
     said_in = tuple(sorted({said.turn for said in (*crux, *positions)}))
     turns = said_in or _turns("", outcome.entry, behind)
     text = _cut("\n".join(lines) or outcome.reason or "no agreement was in sight")
-    yield Made(
-        places[outcome.entry], outcome.entry, "", "undecided", text, "deadlock", behind, "", outcome.reason, turns
-    )
+    place = places[outcome.entry]
+    how = (text, "deadlock", behind, "", outcome.reason, turns, moment(dialog.entries[place]))
+    yield Made(place, outcome.entry, Decision(dialog.id, topic, "", "undecided", *how))
 
 
-def _as_it_stands(dialog: Dialog, made: Made, found: Sequence[Made]) -> Made:
+def _as_it_stands(dialog: Dialog, made: Made, found: Sequence[Made], opened: Mapping[str, Reopening]) -> Decision:
     """The decision with what came after it: a refusal of the person's, an approval, a dialog that went on."""
-    refused = _refusal(dialog, made)
-    if refused is not None:
-        reason = next((mark.value for mark in refused.all("REJECTED") if mark.value), "")
-        made = replace(made, status="rejected", reason=f"the person did not take it{f': {reason}' if reason else ''}")
-    is_earlier = dialog.state.base > 0 and open_ends.turn_of(made.entry) <= dialog.state.base
-    if not is_earlier:
-        approval = dialog.state.approved if made.status == "approved" else ""
+    decision = made.decision
+    if made.entry not in opened:
+        approval = dialog.state.approved if decision.status == "approved" else ""
         after = any(entry.id == approval for entry in dialog.entries[made.place + 1 :]) if approval else False
-        return replace(made, approved=after)
+        return replace(decision, approved=after)
+    now = as_of_now(opened, made.entry, decision.status, decision.reason)
     later = next((open_ends.turn_of(other.entry) for other in found if other.place > made.place), 0)
     again = f", and decided again in turn {later}" if later else ""
-    return replace(made, superseded=f"the dialog went on after it{again}")
-
-
-def _refusal(dialog: Dialog, made: Made) -> Entry | None:
-    """The note by which the person refused the end that this decision is, before the next end."""
-    if ending(dialog.entries[made.place]) is None:
-        return None
-    for entry in dialog.entries[made.place + 1 :]:
-        if entry.by == USER and entry.mark("REJECTED") is not None and _counts(entry):
-            return entry
-        if ending(entry) is not None and _counts(entry):
-            return None
-    return None
+    return replace(decision, status=now.outcome, reason=now.reason, superseded=f"{WENT_ON}{again}")
 
 
 def _behind(dialog: Dialog, named: Iterator[tuple[str, int]]) -> tuple[Behind, ...]:

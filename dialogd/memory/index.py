@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
+from dialogd.archive import attachments_of
 from dialogd.disk import distrust
-from dialogd.errors import DialogdError
 from dialogd.memory.facts import Facts, facts
 from dialogd.memory.store import transaction
+from dialogd.memory.times import written
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.state import Dialog
 
 LARGEST = 64 * 1024 * 1024  # bytes of a file that is read
 BATCH = 16  # copies per transaction: others want to write, too
+LATEST = 2**63 - 1  # nanoseconds: what SQLite can hold
 MORE = 1000  # characters of the question that are searched with a decision
+
+log = logging.getLogger("dialogd")
 
 Listing = Mapping[str, tuple[int, int]]  # size and time of change, by name
 
@@ -57,7 +62,7 @@ def sync(connection: sqlite3.Connection, archive: Path, only: Collection[str] | 
         read = {name: _facts(archive / name) for name in batch}
         with transaction(connection):
             ids = {_note(connection, name, there[name], found) for name, found in read.items()}
-            _settle(connection, archive, (ids | {f.id for f in read.values() if f}) - {""}, read)
+            _settle(connection, archive, (ids | {f.row.id for f in read.values() if f}) - {""}, read)
     gone = [name for name in known if name not in there] if only is None else []
     if gone:
         with transaction(connection):
@@ -78,9 +83,10 @@ def _listing(archive: Path) -> Listing:
     found = {}
     with os.scandir(archive) as items:
         for item in items:
-            if item.name.endswith(".md") and not item.name.startswith(".") and item.is_file(follow_symlinks=False):
+            is_name = item.name.endswith(".md") and item.name.isprintable() and not item.name.startswith(".")
+            if is_name and item.is_file(follow_symlinks=False):
                 status = item.stat(follow_symlinks=False)
-                found[item.name] = (status.st_size, status.st_mtime_ns)
+                found[item.name] = (status.st_size, min(status.st_mtime_ns, LATEST))
     return found
 
 
@@ -91,10 +97,12 @@ def _batches(names: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _facts(path: Path) -> Facts | None:
-    """What is kept of a copy; None for a file that is no dialog."""
+    """What is kept of a copy; None for a file that is no dialog, or that cannot be read."""
     try:
-        return facts(read_dialog(path))
-    except (DialogdError, OSError):
+        return facts(read_dialog(path), attachments_of(path))
+    except Exception as error:  # whatever one copy does to its reader, the others are found
+        log.warning("%s is left out of the memory: %s", path, error)
+        log.debug("it was read here", exc_info=True)
         return None
 
 
@@ -104,13 +112,10 @@ def _note(connection: sqlite3.Connection, name: str, status: tuple[int, int], fo
     if before is not None:
         _forget(connection, before[0])
     last, count = found.last if found else ("", 0)
-    values = (name, *status, found.id if found else "", found.first if found else "", last or _iso(status[1]), count)
+    at = last or written(datetime.fromtimestamp(status[1] // 1_000_000_000, UTC))
+    values = (name, *status, found.row.id if found else "", found.first if found else "", at, count)
     connection.execute("INSERT OR REPLACE INTO copy VALUES (?, ?, ?, ?, ?, ?, ?)", values)
     return before[0] if before else ""
-
-
-def _iso(mtime: int) -> str:
-    return datetime.fromtimestamp(mtime // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _settle(
@@ -165,34 +170,21 @@ def _drop(connection: sqlite3.Connection, key: str) -> None:
 
 def _insert(connection: sqlite3.Connection, key: str, copy: _Copy, f: Facts) -> None:
     _drop(connection, key)
-    agents, at = json.dumps(f.agents), f.ended or copy.at
-    row = (
-        key, copy.name, f.id, f.topic, f.started, f.ended, f.outcome, f.reason, f.headline, agents, f.turns, f.usd,
-        f.is_exact, f.tokens, f.approved, at,
-    )  # fmt: skip
-    connection.execute(f"INSERT INTO dialog VALUES ({_marks(row)})", row)
-    said = [(None, key, "0", 0, "", f.started, f.topic), *((None, key, *_entry(said)) for said in f.said)]
+    row = replace(f.row, id=key, ended=f.row.ended or copy.at, archive=copy.name)
+    dialog = (key, copy.name, f.row.id, row.topic, row.ended, json.dumps(row.as_json()))
+    connection.execute(f"INSERT INTO dialog VALUES ({_marks(dialog)})", dialog)
+    said = [(None, key, "0", 0, "", row.started, row.topic), *((None, key, *astuple(said)) for said in f.said)]
     connection.executemany(f"INSERT INTO entry VALUES ({_marks(said[0])})", said)
-    times = {said.entry: said.at for said in f.said}
-    made = [
-        (
-            None, key, m.ref, m.status, m.text, m.method, json.dumps([asdict(b) for b in m.behind]), m.evidence,
-            m.reason, json.dumps(m.turns), times.get(m.entry, "") or at, m.superseded, m.approved, f.topic,
-            f"{f.question[:MORE]}\n{m.reason}", digest(embedded(f.topic, m.text)),
-        )
-        for m in f.made
-    ]  # fmt: skip
-    if made:
-        connection.executemany(f"INSERT INTO decision VALUES ({_marks(made[0])})", made)
+    for made in f.made:
+        d = replace(made.decision, dialog=key, at=made.decision.at or row.ended, archive=copy.name)
+        more, sha = f"{f.question[:MORE]}\n{d.reason}", digest(embedded(d.topic, d.text))
+        decision = (None, key, d.topic, d.text, more, d.at, sha, json.dumps(d.as_json()))
+        connection.execute(f"INSERT INTO decision VALUES ({_marks(decision)})", decision)
 
 
 def embedded(topic: str, text: str) -> str:
     """What of a decision is compared by meaning."""
     return f"{topic}. {text}"
-
-
-def _entry(said: object) -> tuple[object, ...]:
-    return tuple(asdict(said).values())  # type: ignore[call-overload]
 
 
 def _marks(values: Sequence[object]) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.archive import archive
+from dialogd.memory.times import written
 from dialogd.protocol.state import Dialog
 from dialogd.state import StateDir
 
@@ -33,8 +34,7 @@ def origins(path: Path) -> dict[str, str]:
 
 def append(path: Path, record: dict[str, Any]) -> None:
     """Write one line, in one step, with the time. Raises `OSError`."""
-    at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    data = json.dumps({"at": at, **record}, ensure_ascii=True).encode() + b"\n"
+    data = json.dumps({"at": written(datetime.now(UTC)), **record}, ensure_ascii=True).encode() + b"\n"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         size = os.fstat(fd).st_size

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from dialogd.errors import DialogdError
-from dialogd.memory.facts import Facts, facts
+from dialogd.memory.facts import facts
 from dialogd.memory.index import read_dialog
 from dialogd.memory.keeping import keep
 from dialogd.memory.values import Decision, Row
@@ -27,7 +28,7 @@ def look(state: StateDir, files: Iterable[Path]) -> list[Row]:
         with suppress(DialogdError, OSError):
             dialog = read_dialog(file)
             if dialog.state.outcome is None:
-                found.append(_row(facts(dialog), file, "running" if file in served else "open"))
+                found.append(replace(row_of(dialog, file), state="running" if file in served else "open"))
             else:
                 _keep(state, file)
     return found
@@ -42,37 +43,10 @@ def _keep(state: StateDir, file: Path) -> None:
 
 def row_of(dialog: Dialog, file: Path) -> Row:
     """The row of a dialog as it stands in its file."""
-    return _row(facts(dialog), file, "ended" if dialog.state.outcome is not None else "open")
+    return replace(facts(dialog).row, file=str(file))
 
 
 def decisions_of(dialog: Dialog) -> Iterator[Decision]:
     """What a dialog decided, as it stands in its file."""
     f = facts(dialog)
-    times = {said.entry: said.at for said in f.said}
-    for m in f.made:
-        at = times.get(m.entry, "") or f.ended
-        yield Decision(
-            f.id, f.topic, m.ref, m.status, m.text, m.method, m.behind, m.evidence, m.reason, m.turns, at,
-            superseded=m.superseded, approved=m.approved,
-        )  # fmt: skip
-
-
-def _row(f: Facts, file: Path, state: str) -> Row:
-    return Row(
-        id=f.id,
-        topic=f.topic,
-        started=f.started,
-        ended=f.ended,
-        state=state,
-        outcome=f.outcome,
-        reason=f.reason,
-        headline=f.headline,
-        agents=f.agents,
-        turns=f.turns,
-        usd=f.usd,
-        is_exact=f.is_exact,
-        tokens=f.tokens,
-        approved=f.approved,
-        file=str(file),
-        archive="",
-    )
+    return (replace(m.decision, at=m.decision.at or f.row.ended) for m in f.made)

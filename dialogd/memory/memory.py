@@ -116,18 +116,14 @@ class Memory:
         for _ in range(2):
             which = store.seen(self.state.memory)
             try:
-                with closing(self._open()) as connection:
+                with closing(store.connect(self.state.memory, self.patience, fts=self.fts)) as connection:
                     index.clear(connection)
                     return index.sync(connection, self.state.archive)
-            except sqlite3.Error as error:
-                problem = str(error)
-                if not store.is_spoilt(error):
+            except (sqlite3.Error, OSError) as error:
+                problem = error
+                if not self._is_thrown_away(error, which):
                     break
-                store.discard(self.state.memory, which)
-        raise StorageError(
-            f"the index in {self.state.memory} cannot be made: {problem}",
-            fix="check the disk and its rights; nothing is lost, the archive is as it was",
-        )
+        raise _unmade(self.state.memory, problem) from problem
 
     def embed(self, seconds: float) -> tuple[int, int]:
         """Embed decisions that are not yet, for so long; gives how many are, of how many. Without a model none."""
@@ -161,10 +157,8 @@ class Memory:
                     return self._fresh(connection, archive, work)
             except (sqlite3.Error, OSError) as error:
                 log.warning("the index in %s cannot be used: %s", folder, error)
-                if isinstance(error, OSError) or not store.is_spoilt(error):
+                if not self._is_thrown_away(error, which):
                     break
-                if which:
-                    store.discard(folder, which)
         with closing(store.in_memory(fts=self.fts)) as connection:
             index.sync(connection, archive)
             return work(connection)
@@ -183,8 +177,23 @@ class Memory:
                 return work(copy)
         return work(connection)
 
+    def _is_thrown_away(self, error: Exception, which: int) -> bool:
+        """Throw away the index that was `seen` where it is spoilt; False where it is not, or cannot be."""
+        if not isinstance(error, sqlite3.Error) or not store.is_spoilt(error):
+            return False
+        try:
+            store.discard(self.state.memory, which, self.patience)
+        except (DialogdError, OSError) as problem:
+            log.warning("the index in %s cannot be thrown away: %s", self.state.memory, problem)
+            return False
+        return True
+
     def _open(self) -> sqlite3.Connection:
-        return store.connect(self.state.memory, self.patience, fts=self.fts)
+        """The index; one that is waited for in vain is as good as one that cannot be opened."""
+        try:
+            return store.connect(self.state.memory, self.patience, fts=self.fts)
+        except DialogdError as error:
+            raise OSError(f"{error}; {error.fix}") from error
 
     @property
     def _outcomes(self) -> Path:
@@ -211,6 +220,19 @@ class Memory:
         last = {dialog: verdicts[-1] for dialog, verdicts in history.items()}
         archive = self.state.archive
         return [replace(d, verdict=last.get(d.dialog), archive=str(archive / d.archive)) for d in decisions]
+
+
+def _unmade(folder: Path, error: Exception) -> StorageError:
+    """Why there is no new index, and what to do."""
+    if isinstance(error, sqlite3.Error) and store.is_busy(error):
+        return StorageError(
+            f"another process writes the index in {folder} and did not let go of it; a stopped one may hold it",
+            fix=f"try again, or find it with `fuser {folder / store.NAME}` and continue or end it",
+        )
+    return StorageError(
+        f"the index in {folder} cannot be made: {error}",
+        fix="check the disk and its rights; nothing is lost, the archive is as it was",
+    )
 
 
 def _near(connection: sqlite3.Connection, meaning: Meaning | None, question: str) -> dict[int, float] | None:

@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dialogd.memory.decided import TEXT
 from dialogd.memory.store import has_fts
 from dialogd.memory.values import DISCUSSED, Behind, Decision
 from dialogd.memory.words import content, like, quoted
@@ -154,42 +155,15 @@ def _bm25(connection: sqlite3.Connection, words: Sequence[str], keys: Mapping[in
     return {key: score / highest for key, score in scores.items()} if highest > 0 else {}
 
 
-_COLUMNS = (
-    "c.dialog, c.topic, c.ref, c.status, c.text, c.method, c.behind, c.evidence, c.reason, c.turns, c.at, c.superseded,"
-    " c.approved, d.name"
-)
-
-
 def _decision(connection: sqlite3.Connection, key: int) -> Decision | None:
-    query = f"SELECT {_COLUMNS} FROM decision c JOIN dialog d ON d.id = c.dialog WHERE c.key = ?"
-    row = connection.execute(query, (key,)).fetchone()
-    return _read(row) if row is not None else None
+    row = connection.execute("SELECT facts FROM decision WHERE key = ?", (key,)).fetchone()
+    return Decision.from_json(json.loads(row[0])) if row is not None else None
 
 
 def decisions_of(connection: sqlite3.Connection, dialog: str) -> tuple[Decision, ...]:
     """What a dialog decided, in order."""
-    query = f"SELECT {_COLUMNS} FROM decision c JOIN dialog d ON d.id = c.dialog WHERE c.dialog = ? ORDER BY c.key"
-    return tuple(_read(row) for row in connection.execute(query, (dialog,)))
-
-
-def _read(row: Sequence[str]) -> Decision:
-    dialog, topic, ref, status, text, method, behind, evidence, reason, turns, at, superseded, approved, name = row
-    return Decision(
-        dialog=dialog,
-        topic=topic,
-        ref=ref,
-        status=status,
-        text=text,
-        method=method,
-        behind=tuple(Behind(**who) for who in json.loads(behind)),
-        evidence=evidence,
-        reason=reason,
-        turns=tuple(json.loads(turns)),
-        at=at,
-        superseded=superseded,
-        approved=bool(approved),
-        archive=name,
-    )
+    rows = connection.execute("SELECT facts FROM decision WHERE dialog = ? ORDER BY key", (dialog,))
+    return tuple(Decision.from_json(json.loads(facts)) for (facts,) in rows)
 
 
 def _scored(decision: Decision, score: float) -> Decision:
@@ -203,8 +177,8 @@ def _has_decided(connection: sqlite3.Connection, dialog: str) -> bool:
 def _discussed(connection: sqlite3.Connection, key: int, covered: float) -> Decision:
     """What was said about it where nobody decided anything."""
     query = (
-        "SELECT e.dialog, d.topic, e.text, e.turn, COALESCE(NULLIF(e.at, ''), d.at), d.name, e.agent FROM entry e"
-        " JOIN dialog d ON d.id = e.dialog WHERE e.key = ?"
+        f"SELECT e.dialog, d.topic, substr(e.text, 1, {TEXT}), e.turn, COALESCE(NULLIF(e.at, ''), d.at), d.name,"
+        " e.agent FROM entry e JOIN dialog d ON d.id = e.dialog WHERE e.key = ?"
     )
     dialog, topic, text, turn, at, name, agent = connection.execute(query, (key,)).fetchone()
     return Decision(

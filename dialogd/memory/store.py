@@ -5,30 +5,30 @@ Only what the archive's files say stands in it, so that it can be thrown away at
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-SCHEMA = 1
-NAME = "index.sqlite"
+from dialogd.lock import Lock
 
+SCHEMA = 2
+NAME = "index.sqlite"
+LOCK = "index.lock"  # held by whoever makes an index or throws one away
+
+# `facts` is a `Row` or a `Decision` as JSON; beside it stands what is looked for.
 _TABLES = """
 CREATE TABLE copy (name TEXT PRIMARY KEY, size INTEGER, mtime INTEGER, id TEXT, first TEXT, at TEXT, entries INTEGER);
 CREATE INDEX copy_id ON copy (id);
-CREATE TABLE dialog (
-    id TEXT PRIMARY KEY, name TEXT, own TEXT, topic TEXT, started TEXT, ended TEXT, outcome TEXT, reason TEXT,
-    headline TEXT, agents TEXT, turns INTEGER, usd REAL, exact INTEGER, tokens INTEGER, approved INTEGER, at TEXT);
+CREATE TABLE dialog (id TEXT PRIMARY KEY, name TEXT, own TEXT, topic TEXT, at TEXT, facts TEXT);
 CREATE INDEX dialog_own ON dialog (own);
 CREATE INDEX dialog_at ON dialog (at);
 CREATE TABLE entry (
     key INTEGER PRIMARY KEY, dialog TEXT, entry TEXT, turn INTEGER, agent TEXT, at TEXT, text TEXT);
 CREATE INDEX entry_dialog ON entry (dialog);
 CREATE TABLE decision (
-    key INTEGER PRIMARY KEY, dialog TEXT, ref TEXT, status TEXT, text TEXT, method TEXT, behind TEXT, evidence TEXT,
-    reason TEXT, turns TEXT, at TEXT, superseded TEXT, approved INTEGER, topic TEXT, more TEXT, sha TEXT);
+    key INTEGER PRIMARY KEY, dialog TEXT, topic TEXT, text TEXT, more TEXT, at TEXT, sha TEXT, facts TEXT);
 CREATE INDEX decision_dialog ON decision (dialog);
 CREATE TABLE vector (sha TEXT PRIMARY KEY, model TEXT, value BLOB);
 """
@@ -56,8 +56,13 @@ def is_spoilt(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT
 
 
+def is_busy(error: sqlite3.Error) -> bool:
+    """True where another process was at the index for too long."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
 def connect(folder: Path, patience: float, *, fts: bool = True) -> sqlite3.Connection:
-    """Open the index of that folder, made where there is none. Raises `sqlite3.Error`, `OSError`.
+    """Open the index of that folder, made where there is none. Raises `sqlite3.Error`, `OSError`, `DialogdError`.
 
     `patience` is how long a lock of another process is waited for, in seconds; `fts` False leaves FTS5 alone.
     """
@@ -71,7 +76,7 @@ def connect(folder: Path, patience: float, *, fts: bool = True) -> sqlite3.Conne
             connection.close()
             raise
         connection.close()
-    with _alone(folder):
+    with Lock(folder / LOCK, patience).held():
         return _made(path, patience, fts=fts)
 
 
@@ -83,9 +88,12 @@ def seen(folder: Path) -> int:
         return 0
 
 
-def discard(folder: Path, which: int) -> None:
-    """Throw a spoilt index away, unless somebody else has put another there since it was `seen`. Raises `OSError`."""
-    with _alone(folder):
+def discard(folder: Path, which: int, patience: float) -> None:
+    """Throw a spoilt index away, unless somebody else has put another there since it was `seen`.
+
+    Raises `OSError`, `DialogdError`.
+    """
+    with Lock(folder / LOCK, patience).held():
         if seen(folder) == which:
             _remove(folder / NAME)
 
@@ -170,15 +178,3 @@ def _remove(path: Path) -> None:
     for end in ("", "-wal", "-shm", "-journal"):
         with suppress(FileNotFoundError):
             path.with_name(path.name + end).unlink()
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Be the only one who makes or throws away an index there; where the system locks nothing, go on without."""
-    fd = os.open(folder / "index.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(fd)

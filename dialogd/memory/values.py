@@ -42,13 +42,18 @@ class Row:
     is_exact: bool
     tokens: int | None
     approved: bool
-    file: str
-    archive: str
+    file: str = ""
+    archive: str = ""
     verdict: Verdict | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name."""
         return _facts(asdict(self))
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Row:
+        """The row of such fields, as the index keeps them: without a verdict."""
+        return cls(**{**facts, "agents": tuple(facts["agents"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,12 @@ class Decision:
     def as_json(self) -> dict[str, Any]:
         """The fields by name."""
         return _facts(asdict(self))
+
+    @classmethod
+    def from_json(cls, facts: Mapping[str, Any]) -> Decision:
+        """The decision of such fields, as the index keeps them: without a verdict."""
+        behind = tuple(Behind(**who) for who in facts["behind"])
+        return cls(**{**facts, "behind": behind, "turns": tuple(facts["turns"])})
 
 
 def _facts(values: Mapping[str, Any]) -> dict[str, Any]:

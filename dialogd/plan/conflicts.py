@@ -72,7 +72,8 @@ def _is_meant(entry: Entry, mark: Mark, said: Said, about: Sequence[str]) -> boo
 def _decided(said: Said, about: Sequence[str], decisions: Sequence[Decided]) -> str:
     for decision in decisions:
         if decision.ref in about and decision.turn >= said.turn and decision.outcome in ("approved", "rejected"):
-            return f"{decision.ref} was {decision.outcome} in turn {decision.turn}, {method(decision.method)}"
+            then = f", and rejected by the person in turn {decision.rejected_in}" if decision.rejected_in else ""
+            return f"{decision.ref} was {decision.made} in turn {decision.turn}, {method(decision.method)}{then}"
     return ""
 
 

@@ -44,7 +44,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "metrics": _metrics(plan),
         "certificate": plan.certificate,
         "synthesis": {**asdict(plan.synthesis), "signed_by": []} if plan.synthesis else None,
-        "conversation": [_entry(entry) for entry in plan.dialog.entries],
+        "conversation": [entry_facts(entry) for entry in plan.dialog.entries],
     }  # fmt: skip
 
 
@@ -96,7 +96,11 @@ def _cost(account: Account) -> dict[str, float | bool | None]:
     return {"usd": account.usd, "exact": account.is_exact}
 
 
-def _entry(entry: Entry) -> dict[str, Any]:
+def entry_facts(entry: Entry) -> dict[str, Any]:
+    """An entry by its fields, for every command that prints one; `turn` is whose turn follows, `sha` its hash.
+
+    `struck`: the person withdrew it, so that `marks` has none of its own.
+    """
     return {
         "id": entry.id,
         "number": entry.number,
@@ -104,6 +108,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "name": entry.name,
         "at": (entry.frame.at if entry.frame else "") or None,
         "condition": entry.condition.value,
+        "struck": entry.is_struck,
         "text": entry.body,
         "marks": [str(mark) for mark in entry.marks],
         "turn": list(entry.turn) if entry.turn is not None else None,

@@ -16,7 +16,7 @@ from dialogd.protocol.certificate import Certificate, certify
 from dialogd.protocol.convergence import assess
 from dialogd.protocol.ledger import Position, latest, positions
 from dialogd.protocol.model import USER, Entry
-from dialogd.protocol.result import rejections
+from dialogd.protocol.result import as_of_now, rejections, reopenings
 from dialogd.protocol.state import Decision, Dialog
 
 STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
@@ -110,6 +110,7 @@ def _agreed(dialog: Dialog, certificate: Certificate | None) -> Agreed | None:
         by=entry.by if entry else "",
         stands_in=c.stands_in,
         is_earlier=open_ends.turn_of(c.decided_in) <= dialog.state.base,
+        is_rejected=any(rejection.ended_in == c.decided_in for rejection in rejections(dialog)),
     )
 
 
@@ -123,20 +124,23 @@ def _on_the_table(dialog: Dialog) -> Agreed | None:
 
 
 def _decisions(dialog: Dialog) -> Iterator[Decided]:
-    made = open_ends.by_ref(dialog)
+    made, opened = open_ends.by_ref(dialog), reopenings(dialog) if dialog.state.decisions else {}
     for decision in dialog.state.decisions:
         proposal = made.get(decision.ref)
         turn = open_ends.turn_of(decision.entry)
+        now = as_of_now(opened, decision.entry, decision.outcome, decision.reason)
         yield Decided(
             ref=decision.ref,
             by=proposal.by if proposal else "",
             text=proposal.text if proposal else "",
-            outcome=decision.outcome,
+            outcome=now.outcome,
             method=decision.method,
             evidence=decision.evidence,
-            reason=decision.reason,
+            reason=now.reason,
             turn=turn,
             votes=_votes(dialog, decision, turn),
+            rejected_in=open_ends.turn_of(now.rejected_in),
+            superseded=now.superseded,
         )
 
 

@@ -80,7 +80,8 @@ def _decided(plan: Plan) -> Iterator[str]:
         yield f"{_ref(plan.agreed)}: {how}. {_signers(plan.agreed)}".rstrip()
         yield from _proposed_by_the_chosen(plan, plan.agreed)
         if plan.agreed.is_earlier:
-            who = "The person rejected it." if plan.rejections else "The dialog was opened again after that."
+            rejected = plan.agreed.is_rejected
+            who = "The person rejected it." if rejected else "The dialog was opened again after that."
             yield f"**{who}** What it comes to now is open."
     elif others:
         yield "## What was decided"
@@ -113,9 +114,11 @@ def _signers(agreed: Agreed) -> str:
 
 
 def _decision(d: Decided) -> str:
-    what = f"**{d.ref or 'position'} {d.outcome}** in turn {d.turn}, {inline(method(d.method))}"
-    text = f": {inline(d.text)}" if d.text else ""
-    return f"- {what}{text} ({inline(d.evidence) or 'no evidence named'})"
+    what, how = f"**{d.ref or 'position'} {d.outcome}**", f"in turn {d.turn}, {inline(method(d.method))}"
+    said, text = inline(d.evidence) or "no evidence named", f": {inline(d.text)}" if d.text else ""
+    if d.rejected_in:
+        return f"- {what} by the person in turn {d.rejected_in}{text} ({d.made} {how}: {said}; {inline(d.reason)})"
+    return f"- {what} {how}{text} ({said}{f'; superseded: {d.superseded}' if d.superseded else ''})"
 
 
 def _positions(plan: Plan) -> Iterator[str]:

@@ -5,31 +5,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from dialogd.protocol.text import clean, one_line
+from dialogd.protocol.text import one_line, visible
 
 # A fence at the very beginning of a line is one to every reader of Markdown. What one behind blanks or a list's sign
 # opens and closes depends on what stands around it: a text with such a fence is taken to have none.
-# What turns the direction of writing, and what cannot be seen.
-_UNSEEN = re.compile("[\u061c\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 _DOUBTFUL = re.compile(r"[ \t>*+\d.)-]+(?:`{3,}|~{3,})")
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)")
 # What would open a tag, a comment or an image, or define a link for the whole page.
 BACKSLASHED = r"\\\1"
-_INLINE = re.compile(r"(<(?=[A-Za-z/!?])|!(?=\[))")
+_INLINE = re.compile(r"(\\*+)(<(?=[A-Za-z/!?])|!(?=\[))")
 _DEFINITION = re.compile(r"^([ \t]*)\[(?=[^\]]{1,999}\]:)")
 _TITLE = re.compile(r"^ {0,3}#{1,6}[ \t]+([^ \t#].*?)[ \t]*#*[ \t]*$")
 # Other headings: those in lists, empty ones, and the line of = or - below a text.
 _HEADING = re.compile(r"^((?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*)(#{1,6}(?:[ \t]|$)|=+[ \t]*$|-+[ \t]*$)")
 
 
+def _backslashed(match: re.Match[str]) -> str:
+    """The sign behind a backslash of ours, unless its author's own has that effect: two would undo each other."""
+    before, sign = match.groups()
+    return f"{before}{'' if len(before) % 2 else chr(92)}{sign}"
+
+
 def quoted(text: str) -> str:
     """A text as a block quote. Outside of fenced code, headings become bold and tags and images lose their effect."""
-    return "\n".join(f"> {line}".rstrip() for line in _safe_lines(_seen(text).strip("\n").split("\n")))
-
-
-def _seen(text: str) -> str:
-    """A text without characters that steer a terminal, or change how the others are read."""
-    return _UNSEEN.sub("\ufffd", clean(text))
+    return "\n".join(f"> {line}".rstrip() for line in _safe_lines(visible(text).strip("\n").split("\n")))
 
 
 def _safe_lines(lines: Sequence[str]) -> Iterator[str]:
@@ -49,18 +48,18 @@ def _safe_lines(lines: Sequence[str]) -> Iterator[str]:
 
 def _harmless(line: str) -> str:
     if (title := _TITLE.match(line)) is not None:
-        return f"**{_INLINE.sub(BACKSLASHED, title[1]).strip('*_ ')}**"
-    return _HEADING.sub(r"\1\\\2", _DEFINITION.sub(r"\1\\[", _INLINE.sub(BACKSLASHED, line)))
+        return f"**{_INLINE.sub(_backslashed, title[1]).strip('*_ ')}**"
+    return _HEADING.sub(r"\1\\\2", _DEFINITION.sub(r"\1\\[", _INLINE.sub(_backslashed, line)))
 
 
 def inline(text: str, limit: int = 500) -> str:
     """A text on one line, without tags and images, fit for a sentence, a list or a heading."""
-    return _INLINE.sub(BACKSLASHED, one_line(_seen(text), limit))
+    return _INLINE.sub(_backslashed, one_line(visible(text), limit))
 
 
 def fenced(text: str) -> str:
     """A text between fences of tildes that nothing in it can close."""
-    text = _seen(text)
+    text = visible(text)
     longest = max((len(run) for run in re.findall(r"~{3,}", text)), default=2)
     fence = "~" * (longest + 1)
     return f"{fence}text\n{text}\n{fence}"

@@ -9,6 +9,7 @@ from dialogd.plan.figures import shares
 from dialogd.plan.outcome import method
 from dialogd.plan.quoting import fenced, inline, quoted, table
 from dialogd.plan.value import Account, Comparison, Cost, Plan
+from dialogd.protocol.convergence import hundredths
 from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.units import dollars, in_words
 
@@ -29,11 +30,12 @@ def _votes(plan: Plan) -> Iterator[str]:
         return
     yield "## Decisions and votes"
     for d in plan.decisions:
-        title = f"### {d.ref or 'A position'}: {d.outcome}"
+        title = f"### {d.ref or 'A position'}: {d.stands}"
         by = f"Proposed by {d.by}. " if d.by else ""
         yield title
-        how = f"{d.outcome.capitalize()} in turn {d.turn}, {inline(method(d.method))}"
-        yield f"{by}{how}: {inline(d.evidence)}; {inline(d.reason)}."
+        how = f"{d.made.capitalize()} in turn {d.turn}, {inline(method(d.method))}"
+        left = f"; superseded: {d.superseded}" if d.superseded else ""
+        yield f"{by}{how}: {inline(d.evidence)}; {inline(d.reason)}{left}."
         rows = [(v.agent, v.choice, str(v.turn), v.reason) for v in d.votes]
         if rows:
             yield "\n".join(table(("voter", "vote", "turn", "reason"), rows))
@@ -154,7 +156,7 @@ def _figures(plan: Plan) -> Iterator[str]:
     agreements = f"{s.agreements} phrase{'' if s.agreements == 1 else 's'} of agreement"
     yield (
         f"Signals, weak ones (“use X” and “do not use X” look alike to them): confidence {s.confidence:.2f},"
-        f" convergence {s.convergence:.2f}, {agreements} and {s.disagreements} of disagreement;"
+        f" convergence {hundredths(s.convergence) / 100:.2f}, {agreements} and {s.disagreements} of disagreement;"
         f" {s.advice}: {inline(s.reason)}."
     )
 

@@ -34,7 +34,8 @@ class Agreed:
     """The exact text that was decided; `method` is mutual, vote, moderator, decide, judge, person or by hand.
 
     `by` wrote it, in the entry `stands_in`. `ref` is "" for a text that is no proposal: a position that a judge chose.
-    `is_earlier` is True when the dialog was opened again after it had been decided.
+    `is_earlier` is True when the dialog was opened again after it had been decided, `is_rejected` when the person did
+    not take it.
     """
 
     ref: str
@@ -47,6 +48,7 @@ class Agreed:
     by: str = ""
     stands_in: str = ""
     is_earlier: bool = False
+    is_rejected: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,11 @@ class Vote:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was decided on a proposal: `outcome` is approved, rejected or undecided."""
+    """What was decided on a proposal: `outcome` is approved, rejected or undecided.
+
+    An approval that the person did not take is rejected, for their reason, in their turn `rejected_in` (0 else).
+    `superseded` says in words that the dialog was opened again after it, "" where it stands.
+    """
 
     ref: str
     by: str
@@ -72,6 +78,18 @@ class Decided:
     reason: str
     turn: int
     votes: tuple[Vote, ...] = ()
+    rejected_in: int = 0
+    superseded: str = ""
+
+    @property
+    def made(self) -> str:
+        """What was decided, whatever came after it."""
+        return "approved" if self.rejected_in else self.outcome
+
+    @property
+    def stands(self) -> str:
+        """What it comes to, in one word: its outcome, or `superseded`."""
+        return "superseded" if self.superseded else self.outcome
 
 
 @dataclass(frozen=True, slots=True)

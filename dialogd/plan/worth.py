@@ -153,7 +153,7 @@ def _final(dialog: Dialog, agreed: Agreed | None, decisions: Sequence[Decided]) 
         own = [p.ref for p in dialog.state.proposals if p.by == agreed.by and not p.sha]
         name = f"the position of {agreed.by} in turn {agreed.stands_in}"
         return (_of_proposal(dialog, own[-1])[0], name) if own else (_key(agreed.text), name)
-    ref = agreed.ref if agreed else next((d.ref for d in reversed(decisions) if d.outcome == "approved"), "")
+    ref = agreed.ref if agreed else next((d.ref for d in reversed(decisions) if d.stands == "approved"), "")
     return (_of_proposal(dialog, ref)[0], ref) if ref else ("", "")
 
 
@@ -169,7 +169,7 @@ def _by_votes(dialog: Dialog, decisions: Sequence[Decided]) -> Comparison | None
     polled = [d for d in decisions if d.method == "vote"]
     if not polled:
         return None
-    decision = next((d for d in reversed(polled) if d.outcome == "approved"), polled[-1])
+    decision = next((d for d in reversed(polled) if d.made == "approved"), polled[-1])
     first: dict[str, Said] = {}
     for entry in turns_of(dialog):
         for mark in entry.all("VOTE"):
@@ -188,8 +188,8 @@ def _by_votes(dialog: Dialog, decisions: Sequence[Decided]) -> Comparison | None
         basis=f"the first vote of each voter on {decision.ref}",
         choices=tuple(first.values()),
         verdict=f"{verdict}, {counts['approve']} for and {counts['reject']} against",
-        outcome=f"{decision.outcome}: {decision.evidence}",
-        same=verdict == decision.outcome,
+        outcome=f"{decision.made}: {decision.evidence}",
+        same=verdict == decision.made,
         first=cost(entry for entry in dialog.entries if turn_of(entry.id) <= until),
         remark=f"{listed(changed)} changed the vote" if changed else UNCHANGED,
     )

@@ -13,6 +13,7 @@ from dialogd.protocol.consent import refers_to
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, same_text
 from dialogd.protocol.model import Mark
+from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.roles import MODERATE, PROPOSE, VOTE
 from dialogd.protocol.roster import judge
 from dialogd.protocol.rounds import CONTRIBUTIONS, is_sealed_round
@@ -125,7 +126,7 @@ def _why_not(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
     role, rules = header.rules.role(me), header.rules
     called = f" ({role.name})" if role.name else ""
     if me == judge(header):
-        return "" if mark.name in ("DECIDE", "CONFIDENCE", "RE", "EVIDENCE") else f"{me} judges, and does nothing else"
+        return lifecycle.marks_refused(dialog, me, mark.name) or _asks_first(me, mark, said)
     if not role.may_use(mark.name):
         return f"{me} may not use {mark.name}{called}"
     if _is_sealed(dialog, me):  # what counts must not depend on what others of the round have written by then
@@ -139,6 +140,12 @@ def _why_not(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
     checks = {"VOTE": _vote, "DECIDE": _decide, "CONSENSUS_REACHED": _consensus, "AGREE": _agree}
     check = checks.get(mark.name)
     return check(dialog, me, mark, said) if check else ""
+
+
+def _asks_first(me: str, mark: Mark, said: _Said) -> str:
+    """Why a judgement does not count that comes with a question to the person."""
+    asks = mark.name == "DECIDE" and said.reply.has(QUESTION)
+    return f"{me} asks the person first, and judges once they have answered" if asks else ""
 
 
 def _sealed(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:

@@ -13,8 +13,9 @@ from typing import Any
 
 from dialogd.protocol import units
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Header, Mark
+from dialogd.protocol.moments import Zone, moment_of
 from dialogd.protocol.order import reopened
-from dialogd.protocol.questions import NAME, Question, moment_of, parse
+from dialogd.protocol.questions import NAME, Question, parse
 from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import one_line
@@ -52,7 +53,7 @@ def how_to_ask(header: Header) -> tuple[str, str]:
     """The form of a question, as agents are taught it, and what comes of its deadline and default in this dialog."""
     after = "your default counts, if you gave one" if allows_defaults(header) else "it still waits"
     meaning = f"the dialog waits for the person; after that time (15 minutes at least) {after}"
-    return f"{NAME}: text | by 18:00 | default: what you do otherwise", meaning
+    return f"{NAME}: text | in 2 hours | default: what you do otherwise", meaning  # whoever has no clock can count
 
 
 def takes_default(header: Header, question: Question) -> bool:
@@ -115,22 +116,22 @@ def is_stepping(dialog: Dialog) -> bool:
     return dialog.state.step
 
 
-def waiting(dialog: Dialog, at: str) -> str:
+def waiting(dialog: Dialog, at: str, zone: Zone | None = None) -> str:
     """The open questions as a reason to wait; "" without any."""
-    return " / ".join(_with_terms(dialog, question, at) for question in dialog.state.questions)
+    terms = ((question.said, terms_in_words(dialog, question, at, zone)) for question in dialog.state.questions)
+    return " / ".join(f"{said} ({words})" if words else said for said, words in terms)
 
 
-def _with_terms(dialog: Dialog, question: Question, at: str) -> str:
-    terms = "; ".join(_terms(dialog, question, at))
-    return f"{question.said} ({terms})" if terms else question.said
+def terms_in_words(dialog: Dialog, question: Question, at: str, zone: Zone | None = None) -> str:
+    """Deadline and default in words that do not change with every minute; "" without both."""
+    return "; ".join(_terms(dialog, question, at, zone))
 
 
-def _terms(dialog: Dialog, question: Question, at: str) -> Iterator[str]:
-    """Deadline and default in words that do not change with every minute."""
+def _terms(dialog: Dialog, question: Question, at: str, zone: Zone | None) -> Iterator[str]:
     seconds = left(question.by, at)
     if question.by:
         passed = ", which has passed" if seconds is not None and seconds <= 0 else ""
-        yield f"{until_in_words(question.by, at)}{passed}"
+        yield f"{until_in_words(question.by, at, zone)}{passed}"
     if question.default:
         yield default_in_words(dialog, question)
 
@@ -149,12 +150,12 @@ def default_in_words(dialog: Dialog, question: Question) -> str:
     return f"default: {question.default} ({when}{typing})"
 
 
-def rows(dialog: Dialog, at: str) -> list[str]:
+def rows(dialog: Dialog, at: str, zone: Zone | None = None) -> list[str]:
     """Each open question in one line: who asks what, how long it is until the deadline, what counts then."""
     return [
         one_line(
             f"{q.asker or 'a daemon'} asks: {q.said}"
-            + "".join(f"; {part}" for part in (left_in_words(q.by, at), default_in_words(dialog, q)) if part),
+            + "".join(f"; {part}" for part in (left_in_words(q.by, at, zone), default_in_words(dialog, q)) if part),
             2_000,
         )
         for q in dialog.state.questions
@@ -181,13 +182,19 @@ def facts(dialog: Dialog) -> list[dict[str, Any]]:
     ]
 
 
-def until_in_words(by: str, at: str) -> str:
-    """A deadline as people say it, at wall time `at`: `by 18:00`, with its date where that is another day's."""
+def until_in_words(by: str, at: str, zone: Zone | None = None) -> str:
+    """A deadline as people say it, at wall time `at`: `by 18:00`, with its date where that is another day's.
+
+    The time is that of `zone`, the reader's; where that is not known it is as it was written, and names its own.
+    """
     moment, now = moment_of(by), moment_of(at)
     if moment is None:
         return ""
-    is_today = now is not None and now.astimezone(moment.tzinfo).date() == moment.date()
-    return f"by {moment:%H:%M}" if is_today else f"by {moment:%Y-%m-%d %H:%M}"
+    there = moment.tzinfo
+    local = zone or (lambda each: each.astimezone(there))
+    is_today = now is not None and local(now).date() == local(moment).date()
+    day = "" if is_today else f"{local(moment):%Y-%m-%d} "
+    return f"by {day}{local(moment):%H:%M}{'' if zone else f' {moment:%Z}'}"
 
 
 def left(by: str, at: str) -> float | None:
@@ -195,15 +202,15 @@ def left(by: str, at: str) -> float | None:
     return units.seconds_between(at, by) if by and at else None
 
 
-def left_in_words(by: str, at: str) -> str:
+def left_in_words(by: str, at: str, zone: Zone | None = None) -> str:
     """How far off a deadline is: `by 18:00, in 1 hour 5 minutes`; `by 18:00, which has passed`."""
     seconds = left(by, at)
     if seconds is None:
-        return until_in_words(by, at)
+        return until_in_words(by, at, zone)
     if seconds <= 0:
-        return f"{until_in_words(by, at)}, which has passed"
+        return f"{until_in_words(by, at, zone)}, which has passed"
     rounded = seconds if seconds < 60 else -(-seconds // 60) * 60
-    return f"{until_in_words(by, at)}, in {units.in_words(round(rounded))}"
+    return f"{until_in_words(by, at, zone)}, in {units.in_words(round(rounded))}"
 
 
 def answered_by_default(dialog: Dialog, me: str) -> tuple[Question, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -12,6 +12,7 @@ from dialogd.protocol.fold import fold
 from dialogd.protocol.ledger import AGAINST, FOR, latest, positions
 from dialogd.protocol.model import USER, Condition, Entry, Mark
 from dialogd.protocol.refold import steps
+from dialogd.protocol.result import Reopening, as_of_now, reopenings
 from dialogd.protocol.rounds import CONTRIBUTIONS
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Ballot, Decision, Dialog
@@ -41,7 +42,8 @@ class Contribution:
 class Proposed:
     """One proposal: who made it, in which entry and round, who is for and against it now, its votes and its decision.
 
-    `refs` are the turns and proposals it refers to; `decision` is approved, rejected, undecided, vetoed, "" while open.
+    `refs` are the turns and proposals it refers to; `decision` is approved, rejected, undecided, vetoed, superseded
+    (the dialog was opened again after it), "" while open.
     """
 
     ref: str
@@ -58,7 +60,11 @@ class Proposed:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """One decision: what was decided about `ref`, by which method, on which evidence and why, in which entry."""
+    """One decision: what was decided about `ref`, by which method, on which evidence and why, in which entry.
+
+    An approval that the person did not take is `rejected`, for their reason, in their turn `rejected_in` ("" else).
+    `superseded` says in words that the dialog was opened again after it, "" where it stands.
+    """
 
     ref: str
     outcome: str
@@ -67,6 +73,18 @@ class Decided:
     reason: str
     entry: str
     round: int
+    rejected_in: str = ""
+    superseded: str = ""
+
+    @property
+    def made(self) -> str:
+        """What was decided, whatever came after it."""
+        return "approved" if self.rejected_in else self.outcome
+
+    @property
+    def stands(self) -> str:
+        """What it comes to, in one word: its outcome, or `superseded`."""
+        return "superseded" if self.superseded else self.outcome
 
 
 def rounds_of(dialog: Dialog) -> Mapping[str, int]:
@@ -143,8 +161,7 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
     """Every numbered proposal and consensus text, with who is for and against it as they stand now."""
     rounds, votes = _walked(dialog)
     entries = {entry.id: entry for entry in dialog.entries}
-    decided = _decisions(dialog, certify(dialog), rounds)
-    outcomes = {made.ref: "vetoed" if made.method == "veto" else made.outcome for made in decided}
+    decided = by_ref(tuple(_decisions(dialog, certify(dialog), rounds)))
     sides: dict[tuple[str, str], tuple[str, ...]] = {}
     for (who, ref), held in latest(positions(dialog)).items():
         sides[ref, held.stance] = (*sides.get((ref, held.stance), ()), who)
@@ -159,7 +176,7 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
             supporters=sides.get((p.ref, FOR), ()),
             opponents=sides.get((p.ref, AGAINST), ()),
             votes=votes.get(p.ref, ()),
-            decision=outcomes.get(p.ref, ""),
+            decision=in_a_word(decided.get(p.ref)),
         )
         for p in dialog.state.proposals
     )
@@ -172,14 +189,28 @@ def decisions(dialog: Dialog) -> tuple[Decided, ...]:
     return tuple(_decisions(dialog, c, rounds_of(dialog))) if c or dialog.state.decisions else ()
 
 
+def by_ref(made: Sequence[Decided]) -> Mapping[str, Decided]:
+    """The decision that counts, by proposal: the person's veto, else the last one."""
+    return {d.ref: d for d in made} | {d.ref: d for d in made if d.method == "veto"}
+
+
+def in_a_word(made: Decided | None) -> str:
+    """What a proposal comes to by its decision: that one's word, `vetoed`, or "" without one."""
+    return "" if made is None else "vetoed" if made.method == "veto" else made.stands
+
+
 def _decisions(dialog: Dialog, c: Certificate | None, rounds: Mapping[str, int]) -> Iterator[Decided]:
-    yield from (_decided(decision, rounds) for decision in dialog.state.decisions)
+    opened = reopenings(dialog)
+    yield from (_decided(decision, rounds, opened) for decision in dialog.state.decisions)
     if c is not None and all(d.entry != c.decided_in for d in dialog.state.decisions):
         signers = ", ".join(f"{s.agent} in turn {s.turn}" if s.turn else s.agent for s in c.signers)
         evidence = f"{'by' if c.method == 'person' else 'signed by'} {signers}"
-        yield _decided(Decision(c.ref, "approved", c.method, evidence, "", c.decided_in), rounds)
+        yield _decided(Decision(c.ref, "approved", c.method, evidence, "", c.decided_in), rounds, opened)
 
 
-def _decided(decision: Decision, rounds: Mapping[str, int]) -> Decided:
-    d = decision
-    return Decided(d.ref, d.outcome, d.method, d.evidence, d.reason, d.entry, rounds.get(d.entry, 0))
+def _decided(d: Decision, rounds: Mapping[str, int], opened: Mapping[str, Reopening]) -> Decided:
+    now = as_of_now(opened, d.entry, d.outcome, d.reason)
+    number = rounds.get(d.entry, 0)
+    return Decided(
+        d.ref, now.outcome, d.method, d.evidence, now.reason, d.entry, number, now.rejected_in, now.superseded
+    )

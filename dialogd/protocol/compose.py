@@ -16,13 +16,14 @@ from dialogd.protocol.hand import effective
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, read_reply
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Frame, Mark
+from dialogd.protocol.moments import Here
 from dialogd.protocol.onward import Step, onward
 from dialogd.protocol.questions import written
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
 from dialogd.protocol.roster import judge, speakers
 from dialogd.protocol.rounds import CONTRIBUTIONS
-from dialogd.protocol.settle import counted, end_of
+from dialogd.protocol.settle import as_it_stands, counted, end_of
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import clean, one_line
 from dialogd.protocol.verdict import Ruling, rule
@@ -57,23 +58,19 @@ def agent_turn(
     attributes: tuple[tuple[str, str], ...],
     duration: str,
     folder: str,
-    here: str = "",
+    here: Here | None = None,
 ) -> Written:
     """The turn by which `agent` pays `debt` in the dialog as it stands.
 
     `attributes` go to the frame (`at`, `ms`, `model` …). `duration` is the dialog's age in words, for the closing
-    lines. `folder` is the name of the attachments' folder, as linked from the file. `here` is wall time with the
-    offset of this machine, by which the deadlines of questions are read; default: `at`.
+    lines. `folder` is the name of the attachments' folder, as linked from the file. By `here` the deadlines of
+    questions are read; default: `at`.
     """
-    ruling = rule(dialog, agent.id, reply)
-    ruling = replace(ruling, marks=written(ruling.marks, here or dict(attributes).get("at", "")))
     # What did not count goes before the body: a summary reaches to the body's end.
     words = (left_in_words(admitted(dialog, agent.id, reply)[1]), reply.body)
     body, attachment, overflow = cut("\n\n".join(filter(None, words)), dialog.state.limits.max_message, folder)
-    size = sum(len(part.encode("utf-8", "replace")) for part in (body, *map(str, ruling.marks)))
-    if dialog.size + size >= dialog.state.limits.max_size and ruling.turn is not None:
-        why = f"the limit of {dialog.state.limits.max_size:,} bytes"
-        ruling = Ruling(ruling.marks, None, "MAX_SIZE_REACHED", why)
+    ruling = _ruled(dialog, agent.id, reply, body)
+    ruling = replace(ruling, marks=written(ruling.marks, here or Here(dict(attributes).get("at", ""))))
     number = dialog.state.number + 1
     marks = (*ruling.marks, *_last_mark(dialog, ruling))
     if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
@@ -88,6 +85,17 @@ def agent_turn(
         attributes=(("re", debt.re), *attributes),
     )
     return Written(draft, ruling.outcome, ruling.why, attachment, overflow)
+
+
+def _ruled(dialog: Dialog, me: str, reply: Reply, body: str) -> Ruling:
+    """What the reply comes to; the turn for which the file has no more room ends the dialog, with what is decided."""
+    ruling, most = rule(dialog, me, reply), dialog.state.limits.max_size
+    size = sum(len(part.encode("utf-8", "replace")) for part in (body, *map(str, ruling.marks)))
+    if ruling.turn is None or dialog.size + size < most:
+        return ruling
+    ruling = rule(dialog, me, reply, is_last=True)
+    why = f"the limit of {most:,} bytes"
+    return ruling if ruling.turn is None else Ruling(ruling.marks, None, "MAX_SIZE_REACHED", why)
 
 
 def _last_mark(dialog: Dialog, ruling: Ruling) -> tuple[Mark, ...]:
@@ -203,12 +211,19 @@ def sealed_note(agent: Agent, debt: Debt, sha: str, at: str, *, could_read: bool
     return Draft(agent.id, agent.name, marks=(mark,), attributes=(("re", debt.re), ("at", at)))
 
 
+def limit_note(dialog: Dialog, mark: Mark, at: str) -> Draft:
+    """The note that ends the dialog at a limit: with what the votes in hand decide, else with `mark`."""
+    found = as_it_stands(dialog)
+    outcome, _ = end_of(dialog.header, found)
+    return Draft(SYSTEM, "System", marks=(*found, Mark(outcome) if outcome else mark), attributes=(("at", at),))
+
+
 def closing_note(dialog: Dialog, why: str, at: str) -> Draft:
     """The note that asks everybody for a last word; those who owe a turn give it with that."""
     able = tuple(who for who in speakers(dialog.header) if who not in dialog.state.failed)
     mark = Mark("CLOSING", why)
     if not able:
-        return Draft(SYSTEM, "System", marks=(Mark("MAX_TIME_REACHED", why),), attributes=(("at", at),))
+        return limit_note(dialog, Mark("MAX_TIME_REACHED", why), at)
     return Draft(SYSTEM, "System", marks=(mark,), turn=able, attributes=(("at", at),))
 
 

@@ -65,6 +65,11 @@ def convergence(texts: Iterable[str]) -> float:
     return len(frozenset.intersection(*sets)) / len(frozenset.union(*sets)) if len(sets) > 1 else 0.0
 
 
+def hundredths(near: float) -> int:
+    """A convergence in hundredths, as every surface shows it: cut, for 59.9 % are not yet 60 %."""
+    return int(near * 100 + 1e-9)
+
+
 def overlap(one: str, other: str) -> float:
     """Intersection over union of the words of four letters or more; 1.0 for two texts without any."""
     a, b = _words(one), _words(other)
@@ -100,7 +105,7 @@ def _advised(dialog: Dialog, replies: int, counts: tuple[int, int], near: float)
     """The advice and its reason: the last round comes first, then agreement, then too much disagreement."""
     yes, no = counts
     least = dialog.header.rules.convergence_threshold
-    share = f"the latest replies share {int(near * 100 + 1e-9)}% of their words"  # down: 59.9% are not 60%
+    share = f"the latest replies share {hundredths(near)}% of their words"
     said = f"{_number(yes, 'agreement')}, {_number(no, 'disagreement')}"
     if dialog.state.outcome is not None:
         return "FINALIZE", f"the dialog has ended; {said}, {share}"
@@ -122,11 +127,14 @@ def _number(count: int, word: str) -> str:
 
 
 def counted(entry: Entry) -> tuple[int, int]:
-    """The agreements and disagreements of one reply, by its phrases and marks; a kind of mark counts once."""
+    """The agreements and disagreements of one reply, by its phrases or its marks, whichever are more.
+
+    A kind of mark counts once; a phrase and a mark beside it say the same yes or no.
+    """
     yes, no = phrases(entry.body)
     kinds = {_kind(mark) for mark in entry.marks}
     kinds |= {choice.choice for choice in ballots.cast(entry.marks, "P0")[0].values()}  # one without a number counts
-    return yes + len(kinds & _YES), no + len(kinds & _NO)
+    return max(yes, len(kinds & _YES)), max(no, len(kinds & _NO))
 
 
 _YES, _NO = frozenset({"AGREE", "CONCEDE", "approve"}), frozenset({"OBJECTION", "CRITIQUE", "reject"})

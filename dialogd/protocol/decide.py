@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dialogd.protocol import asked
-from dialogd.protocol.compose import closing_note, raising_note, stall_note
-from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Mark
+from dialogd.protocol.compose import closing_note, limit_note, raising_note, stall_note
+from dialogd.protocol.model import ANY, USER, Condition, Mark
+from dialogd.protocol.moments import Zone
 from dialogd.protocol.money import Estimate, reached
 from dialogd.protocol.render import Draft
 from dialogd.protocol.roster import speakers
@@ -32,6 +33,7 @@ class Clock:
     ages     of open debts, by their key, not counting pauses
     working  agents whose own daemon says that they work on their debt
     at       wall time
+    zone     the machine's clock, by which deadlines are told
     next     what the turn that this agent owes will cost, and what it spent since its last entry
     cap      US dollars, and `cap_tokens`, that this agent alone may spend in the dialog
     priced   it is known what this agent's tokens cost
@@ -39,6 +41,7 @@ class Clock:
     """
 
     at: str = ""
+    zone: Zone | None = None
     nudged: bool = True
     started: bool = False
     lain: float = 0.0
@@ -143,7 +146,7 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
         mark = Mark("MAX_SIZE_REACHED", f"the limit of {state.limits.max_size:,} bytes")
     else:
         return _time(dialog, clock) or _raised(dialog, clock)
-    return _end(mark, clock)
+    return _end(dialog, mark, clock)
 
 
 def time_left(dialog: Dialog, at: str) -> float | None:
@@ -212,7 +215,7 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     state = dialog.state
     why = reached(state, me, clock.next, Estimate(clock.cap, clock.cap_tokens))
     if why:
-        return _end(Mark("BUDGET_REACHED", why), clock)
+        return _end(dialog, Mark("BUDGET_REACHED", why), clock)
     if clock.priced or (state.limits.budget is None and clock.cap is None):
         return None
     return Wait(
@@ -222,9 +225,9 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     )
 
 
-def _end(mark: Mark, clock: Clock) -> Write:
-    """The note that ends the dialog with this mark."""
-    return Write(Draft(SYSTEM, "System", marks=(mark,), attributes=(("at", clock.at),)), mark.value)
+def _end(dialog: Dialog, mark: Mark, clock: Clock) -> Write:
+    """The note that ends the dialog at the limit of this mark."""
+    return Write(limit_note(dialog, mark, clock.at), mark.value)
 
 
 def _others(dialog: Dialog, clock: Clock) -> Action:
@@ -257,5 +260,5 @@ def _person(dialog: Dialog, clock: Clock) -> Action:
     if note is not None:
         return Write(note, "the person did not answer in time; the default is taken")
     notice = dialog.last.notice if dialog.last else ""
-    why = asked.waiting(dialog, clock.at) or notice or "it is the person's turn"
+    why = asked.waiting(dialog, clock.at, clock.zone) or notice or "it is the person's turn"
     return Wait("waiting_for_user", f"waiting for the person: {why}", asked.next_look(dialog, clock.at))

@@ -90,8 +90,16 @@ def _keys(text: str) -> dict[str, str]:
             break
         match = _KEY.fullmatch(line)
         if match and not line.startswith("#"):
-            keys.setdefault(" ".join(match[1].lower().split()), match[2].strip("*_ \t"))
+            name, value = " ".join(match[1].lower().split()), match[2].strip(" \t")
+            keys.setdefault(name, _own_signs(value) if name == "topic" else value.strip("*_ \t"))
     return keys
+
+
+def _own_signs(value: str) -> str:
+    """The value without signs around all of it; those of its own words (`*this* or *that*`) stay."""
+    bare = value.strip("*_ \t")
+    ends = {*value[: value.find(bare)], *value[value.find(bare) + len(bare) :]}
+    return value if bare and any(sign in bare for sign in ends & {"*", "_"}) else bare
 
 
 def _value(
@@ -144,6 +152,12 @@ def _agents(text: str, warnings: list[str]) -> tuple[Agent, ...]:
         warnings.append("header: Agents: names nobody; using A and B")
         return DEFAULT_AGENTS
     return tuple(agents)
+
+
+def agent_words(agent: Agent) -> str:
+    """An agent as the header has it; one that nobody named gets its name from whoever plays it."""
+    name = f" = {agent.name}" if agent.is_named else ""
+    return f"{agent.id}{name}{f' ({agent.role})' if agent.role else ''} @ {agent.url}"
 
 
 def read_agent(part: str, seat: int) -> tuple[Agent | None, str]:

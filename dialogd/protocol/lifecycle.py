@@ -79,8 +79,17 @@ def in_words(dialog: Dialog) -> str:
     if outcome is not None:
         return f"{where}: it ended with {outcome.name}"
     if where == "dormant":
-        return f"{where}: no agent has spoken yet"
-    return f"{where}: {_why_converging(dialog) or 'the agents take their turns'}"
+        return f"{where}: {'paused; ' if dialog.state.paused else ''}no agent has spoken yet"
+    found = (_why_still(dialog), _why_converging(dialog))
+    return f"{where}: {'; '.join(filter(None, found)) or 'the agents take their turns'}"
+
+
+def _why_still(dialog: Dialog) -> str:
+    """Why no agent goes on, in words; "" while one may."""
+    state = dialog.state
+    if state.paused:
+        return "paused"
+    return "" if set(state.owing) - {USER} else "it waits for you"
 
 
 def commands(dialog: Dialog) -> tuple[str, ...]:
@@ -159,6 +168,6 @@ def assessed(dialog: Dialog) -> dict[str, str | int | float] | None:
         "reason": found.reason,
         "agreements": found.agreements,
         "disagreements": found.disagreements,
-        "convergence": round(found.convergence, 3),
+        "convergence": int(found.convergence * 1_000 + 1e-9) / 1_000,  # cut, as it is where it is shown in hundredths
         "confidence": round(found.confidence, 3),
     }

@@ -16,9 +16,12 @@ from collections.abc import Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from dialogd.protocol.around import around
+from dialogd.protocol.before import is_attributed, is_supposed
+from dialogd.protocol.behind import is_qualified
 from dialogd.protocol.loose import CAREFUL, closes_early, could_be, loose, visible
 from dialogd.protocol.model import OUTCOMES, Mark
-from dialogd.protocol.wording import is_attributed, is_denied, is_qualified
+from dialogd.protocol.wording import is_denied
 
 
 class Who(enum.Flag):
@@ -191,14 +194,17 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
     `kinds` are this dialog's own kinds of contribution: `[RESULTS: text]` is lifted as `[KIND: RESULTS | text]`.
     """
     lines = text.split("\n")
-    found: dict[int, tuple[Mark, ...]] = {}
     known = MARKS.keys() | set(kinds)
-    for index, line in visible(outside_fences(lines, forgiving=False)):
-        marks = tuple(_of_kind(mark) for mark in _lifted(line, known))
-        if any(mark.name in CAREFUL for mark in marks) and _is_doubtful(lines, index, marks):
-            continue
-        if marks and all(Who.AGENT in MARKS[mark.name].who for mark in marks):
-            found[index] = marks
+    read = {i: _lifted(line, known) for i, line in visible(outside_fences(lines, forgiving=False))}
+    read = {index: tuple(map(_of_kind, marks)) for index, marks in read.items() if marks}
+    decides = any(mark.name in CAREFUL for marks in read.values() for mark in marks)
+    words = around(lines, read) if decides else {}
+    found = {
+        index: marks
+        for index, marks in read.items()
+        if all(Who.AGENT in MARKS[mark.name].who for mark in marks)
+        and not (any(mark.name in CAREFUL for mark in marks) and _is_doubtful(marks, *words[index]))
+    }
     body = _without(lines, found)
     return Reply(body, tuple(dict.fromkeys(mark for marks in found.values() for mark in marks)), summary_of(body))
 
@@ -215,12 +221,11 @@ def _lifted(line: str, known: Container[str]) -> tuple[Mark, ...]:
     return marks or ((mark,) if mark is not None and mark.name not in CAREFUL else ())
 
 
-def _is_doubtful(lines: Sequence[str], at: int, marks: Sequence[Mark]) -> bool:
-    """True when the lines around marks that decide something take them back, or say that they are another's."""
-    before = next((line for line in reversed(lines[max(at - 2, 0) : at]) if line.strip()), "")
-    after = next((line for line in lines[at + 1 : at + 3] if line.strip()), "")
+def _is_doubtful(marks: Sequence[Mark], before: str, after: str) -> bool:
+    """True when what stands around marks that decide something takes them back, or says that they are another's."""
     denied = any(mark.name == "CONSENSUS_REACHED" and is_denied(mark.value) for mark in marks)
-    return denied or is_qualified(after) or is_attributed(before)
+    said = " ".join(map(str, marks))
+    return denied or is_attributed(before) or is_supposed(before, said) or is_qualified(after, said)
 
 
 def _of_kind(mark: Mark) -> Mark:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from dialogd.protocol import ballots
@@ -21,7 +22,7 @@ def missing(dialog: Dialog, me: str, reply: Reply) -> Iterator[str]:
     rules, state = dialog.header.rules, dialog.state
     if me == judge(dialog.header):
         ids = positioned(dialog.header, state)
-        if not picked(reply.marks, ids):
+        if not picked(reply.marks, ids) and not reply.has("QUESTION_FOR_USER"):
             yield "Judge: write [DECIDE: A | reason] with the id of the agent whose position holds, or [DECIDE: none]."
         return
     board = rules.board
@@ -44,13 +45,41 @@ def _is_unknown(mark: Mark) -> bool:
     return kind == "FINDING" and severity(parts[0] if parts else "") not in SEVERITIES
 
 
+def unsigned(dialog: Dialog, me: str, reply: Reply) -> Iterator[str]:
+    """The first line of a plain dialog's reply that looks like a signature, or a claim of agreement, and was not read.
+
+    Only while it would change something: for a text on the table that is not signed yet, or one that the reply states.
+    """
+    standing, against = dialog.state.standing, reply.has("OBJECTION") or reply.has("DEADLOCK")
+    is_needed = standing is not None and not standing.signed_by(me)
+    names = ("AGREE", "CONSENSUS_REACHED") if is_needed else ("CONSENSUS_REACHED",) if reply.summary else ()
+    lines = () if against else ballots.suspects(reply.body, names, reply.marks)
+    yield from [_unread(line) for line in lines if not _in_part(line, standing.proposal.ref if standing else "")][:1]
+
+
+_PART = re.compile(r"\b(?:but|except|however|although|though|apart from|most|mostly|partly)\b|\bP\d+['’]s\b", re.I)
+
+
+def _in_part(line: str, ref: str) -> bool:
+    """True for words that agree to something else than this text, or to a part of it: `I agree with most of P1`."""
+    named = re.findall(r"\bP\d+", line.upper())
+    return bool(_PART.search(line)) or bool(named and ref and ref not in named)
+
+
+def _unread(line: str) -> str:
+    return (
+        f"This could not be read: {one_line(line, 100)!r}. A mark stands alone on its line, [NAME: value], and nothing"
+        " around it supposes it, denies it or takes it back."
+    )
+
+
 def _lost(dialog: Dialog, me: str, reply: Reply) -> Iterator[str]:
     """Lines that look like marks which were needed, and could not be read."""
     names = ["VOTE", "DECIDE", "AGREE", "CONSENSUS_REACHED"]
     role = dialog.header.rules.role(me)
     useful = [name for name in names if role.may_use(name)]
     for line in ballots.suspects(reply.body, useful, reply.marks):
-        yield f"This could not be read: {one_line(line, 100)!r}. A mark stands alone on its line: [NAME: value]."
+        yield _unread(line)
     voting = me in voters(dialog.header) and dialog.state.polls
     agreed = [m for m in reply.marks if m.name == "AGREE" for poll in dialog.state.polls if refers_to(m, poll.ref)]
     if voting and agreed and not reply.has("VOTE"):

@@ -71,7 +71,7 @@ def _last_resort(header: Header, before: State, after: State, outcome: str, why:
     """Who has the last word where this dialog's rule gives it to one: the judge, the moderator, or the person."""
     board, one = header.rules.board, judge(header)
     if one and one not in after.failed and len(after.judged) < 2:
-        return Step((), (one,))
+        return Step((), (USER,) if one in after.askers else (one,))
     above = moderator(header) if header.rules.verdict == "moderator" else ""
     if above and not before.escalated and above not in after.failed and not _has_decided(after):
         return Step((Mark("ESCALATE", why),), (above,))

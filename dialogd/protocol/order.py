@@ -21,11 +21,12 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
     """Whom the order names after a turn of `after`; agents whose last entry is an error are passed over.
 
     An unknown `after` means that the order begins. Whom something was escalated to comes first, and a judge that has
-    read the positions in one order reads them in the other. Gives USER when no agent is left to ask.
+    read the positions in one order reads them in the other; one that asked the person goes on without an answer. Gives
+    USER when no agent is left to ask.
     """
     if state.escalated not in ("", USER, after, *state.failed):
         return (state.escalated,)
-    if after and after == judge(header) and len(state.judged) == 1:
+    if after and after == judge(header) and (len(state.judged) == 1 or after in state.askers):
         return (after,)
     all_ = speakers(header)
     able = [who for who in all_ if who not in state.failed]

@@ -18,7 +18,7 @@ LONGEST = 500  # characters of a sentence that are looked at
 _SOME = r"(?:(?:also|both|can|completely|do|entirely|fully|generally|gladly|largely|mostly|now|quite|really|still"
 _SOME += r"|strongly|therefore|thus|totally|very much|wholly|wholeheartedly) ){0,3}"
 _WE, _WE_ARE = r"\b(?:i|we) ", r"\b(?:i'm|i am|we're|we are) "
-_FIRST = r"(?:^|, |: |— |– |\b(?:yes|ok|okay|fully|totally|completely) )"
+_FIRST = r"(?:^|, |: |— |– |\b(?:yes|ok|okay|fully|strongly|totally|completely) )"
 _END = r"(?=[,.:;!?—–-]| [—–-]|$| with\b| on\b| to\b)"
 _ACCEPTING = r"(?:agree|accept|support|sign|approve|endorse|concede|concur|go along)"
 _YIELDING = r"(?!,? ?(?:(?:i|we|do|can|now|still|fully|also|think|believe|must|have to|would) )*(?:agree|accept|concede"
@@ -30,12 +30,15 @@ _PROCEED = (
 )
 _DOUBT = r"(?:concerns?|objections?|reservations?|doubts?)"
 
+# Who agrees with somebody's objection has agreed to nothing.
+_WITH_A_NO = rf"(?! with (?:the|this|that|your|[\w-]+'s) (?:[\w-]+ )?(?:critique|criticism|worry|{_DOUBT})\b(?!-))"
+
 _AGREEING = (
-    rf"{_WE}{_SOME}(?:agree|concur)\b",
+    rf"{_WE}{_SOME}(?:agree|concur)\b{_WITH_A_NO}",
     rf"{_WE}{_SOME}(?:accept|support|endorse|second|approve) (?:of )?(?:it|p\d+|that|the|this|your)\b",
     rf"{_WE_ARE}{_SOME}(?:agreed|aligned|convinced|on board|in (?:full |complete )?agreement|on the same page)\b",
     rf"{_WE_ARE}{_SOME}(?:fine|happy|ok|okay|content) with\b",
-    rf"{_FIRST}agreed?{_END}",
+    rf"{_FIRST}agreed?{_END}{_WITH_A_NO}",
     r"\b(?:you're|you are) (?:quite |absolutely |completely |probably )?(?:right|correct)\b",
     rf"\b(?:that's|that is) (?:quite |absolutely )?(?:right|correct|true){_END}",
     r"(?:^|, |\b(?:a|that's|make|raise) )(?:very )?(?:good|fair|valid|great|excellent) point\b|\bpoint taken\b",
@@ -69,6 +72,8 @@ _DISAGREEING = (
     r"(?:wrong|mistaken|incorrect|not (?:right|correct|true))\b",
     r"\bi(?:'d| would) (?:much )?(?:rather|prefer)\b",
     rf"\b(?:let'?s|let us) (?:not|wait|hold)\b|{_WE}(?:shouldn't|should not|mustn't|must not) {_PROCEED}\b",
+    r"\b(?:i|we|i'd|we'd|i'll|we'll|let me) (?:(?:must|have to|want to|would|will|do|like to|need to) ){0,2}push back"
+    r"(?= (?:on|against|a bit|a little|here)\b|[,.;:!—–]|$)",
     r"\bmakes? no sense\b|\b(?:doesn't|does not) make (?:any |much )?sense\b",
     r"\b(?:that|this|it) (?:won't|will not|doesn't|does not|can't|cannot) work\b",
     r"\b(?:hard|difficult|impossible|unable|reluctant|hesitant|hesitate|refuse|not (?:willing|able|ready|prepared))"
@@ -171,7 +176,7 @@ def _sentences(text: str) -> Iterator[str]:
     """The sentences of a reply outside code and quotes, in small letters, with straight apostrophes."""
     for block in _blocks(text.translate(_LOOK)):
         plain = _LEFT_OUT.sub(" … ", block).replace("*", "").replace("_", " ").casefold()
-        plain = re.sub(r"\b(i|we), however, ", r"however, \1 ", " ".join(plain.split()))
+        plain = re.sub(r"\b(i|we),? however,? ", r"however, \1 ", " ".join(plain.split()))
         for sentence in _STOP.split(re.sub(r"\bnot only (?:do |does )?", "", plain)):
             yield sentence[:LONGEST].strip(" \"'")
 

@@ -171,9 +171,10 @@ def _asked(entry: Entry) -> int:
 def judged(header: Header, state: State, entry: Entry) -> State:
     """The state with the judge's answer: whose position, or `none`; "" where it says nothing clear.
 
-    What others say after it makes it old: both answers are about the same positions.
+    What others say after it makes it old: both answers are about the same positions. So does its question to the
+    person: it answers anew once it knows what it lacked.
     """
-    if entry.by != judge(header):
+    if entry.by != judge(header) or entry.mark("QUESTION_FOR_USER") is not None:
         return state.but(judged=()) if state.judged else state
     answer = picked(entry.all("DECIDE"), positioned(header, state))
     return state.but(judged=(*state.judged, answer or ("", "")))

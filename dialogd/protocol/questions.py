@@ -2,8 +2,7 @@
 
 reply  = field *( "|" field )                      in any order; one that is neither of the two below is the text
 by     = ( "by" / "until" / "before" / "deadline" ) [":" / "="] time  /  ( "in" / "within" ) [":"] duration
-time   = [ "today" / "tomorrow" ] clock [zone] / date [ ("T" / SP) clock [zone] ]
-clock  = HH ":" MM [":" SS] / HH [":" MM] ("am" / "pm") / "noon" / "midnight"
+time   = as moments.py reads it
 file   = [ text " | " ] "by " ISO time with its offset [" (asked: " what was asked ")"] " | " "default: " text
 
 The file holds ISO times alone: a time of day means another moment tomorrow, and another one elsewhere.
@@ -14,10 +13,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta, timezone
+from datetime import datetime, timedelta
 
 from dialogd.protocol import units
 from dialogd.protocol.model import Mark
+from dialogd.protocol.moments import Here, as_iso, clock_at, iso, moment_of, named, whole_minute
 from dialogd.protocol.text import one_line
 
 NAME = "QUESTION_FOR_USER"
@@ -31,14 +31,7 @@ _BY = re.compile(r"(by|until|before|deadline)\b\s*[:=]?\s*(\S.*)", re.I)
 _IN = re.compile(r"(?:(?:by|deadline)\s*[:=]?\s*)?(?:in|within)\b\s*:?\s*(?:the next\s+)?(\S.*)", re.I)
 _DEFAULT = re.compile(r"default(?: answer)?\s*[:=]\s*(\S.*)", re.I)
 _ASKED = re.compile(r"\s*\(asked: ([^()]*)\)$")
-_ISO = re.compile(r"([2-8]\d{3}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)\s?([Zz]|[+-]\d\d:?\d\d)")
-_TIME = re.compile(
-    r"(?:(today|tomorrow|[2-8]\d{3}-\d\d-\d\d)(?:,?\s+(?:at\s+)?|[Tt](?=\d))?)?"
-    r"(?:(\d\d?)(?::(\d\d)(?::(\d\d))?)?\s?([ap]\.?m\.?)?|(noon|midnight))?"
-    r"(?:\s?(utc|gmt|[Zz]|[+-]\d\d:?\d\d))?(?:\s+(today|tomorrow))?\.?",
-    re.I,
-)
-_FORM = "write by 18:00, by 2026-11-22 18:00 or in 2 hours"
+_FORM = "write in 2 hours, by 18:00 or by 2026-11-22 18:00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +102,10 @@ def parse(mark: Mark) -> Question:
     return Question(" | ".join(texts), by, default)
 
 
-def iso(text: str) -> str:
-    """A date and time with its offset, in the form that the file has; "" for anything else."""
-    match = _ISO.fullmatch(text.strip())
-    if match is None:
-        return ""
-    try:
-        return _written(datetime.fromisoformat(f"{match[1]}T{match[2]}{match[3].upper().replace('Z', '+00:00')}"))
-    except ValueError:
-        return ""
-
-
-def written(marks: Sequence[Mark], here: str) -> tuple[Mark, ...]:
+def written(marks: Sequence[Mark], here: Here) -> tuple[Mark, ...]:
     """The marks of a turn as its daemon writes them: deadlines as ISO times, at least 15 minutes ahead of `here`.
 
-    `here` is wall time with the machine's offset. What was not understood of a question follows, as REFUSED.
+    What was not understood of a question follows, as REFUSED.
     """
     found: list[Mark] = []
     remarks: list[Mark] = []
@@ -150,7 +132,7 @@ class _Read:
     refused: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, value: str, here: str) -> _Read:
+    def of(cls, value: str, here: Here) -> _Read:
         fields = [field for part in _SPLIT.split(value) if (field := part.strip()).strip("| ")]
         texts: list[str] = []
         moments: dict[str, datetime] = {}
@@ -176,7 +158,7 @@ class _Read:
         return cls(tuple(texts), moment, words, next(iter(defaults), ""), tuple(refused))
 
 
-def _canonical(mark: Mark, here: str) -> tuple[Mark, tuple[tuple[str, str], ...]]:
+def _canonical(mark: Mark, here: Here) -> tuple[Mark, tuple[tuple[str, str], ...]]:
     """The mark as it is written, and what did not count of it, with the reason."""
     read = _Read.of(mark.value, here)
     if not (read.moment or read.default or read.refused):
@@ -195,18 +177,18 @@ def _safe(text: str, parts: Sequence[str], meant: Question) -> Mark:
     return Mark(NAME, " | ".join((f"“{without_fields(text) or NO_TEXT}”", *parts)))
 
 
-def _deadline(read: _Read, here: str) -> str:
+def _deadline(read: _Read, here: Here) -> str:
     """The field of the deadline, moved where it leaves the person too little time; "" without one."""
-    now = moment_of(here)
+    now = moment_of(here.at)
     if read.moment is None or now is None:
         return ""
-    least = _whole_minute(now + timedelta(seconds=LEAST))
-    return f"by {_written(read.moment)}" if read.moment >= least else f"by {_written(least)} (asked: {read.words})"
+    least = whole_minute(now + timedelta(seconds=LEAST))
+    return f"by {as_iso(read.moment)}" if read.moment >= least else f"by {as_iso(least)} (asked: {read.words})"
 
 
-def _moment(field: str, here: str) -> tuple[datetime | None, str]:
+def _moment(field: str, here: Here) -> tuple[datetime | None, str]:
     """The moment that a field names and its words; None with words for an attempt, "" for a field that is none."""
-    now = moment_of(here)
+    now = moment_of(here.at)
     if now is None:
         return None, ""
     within = _IN.fullmatch(field)
@@ -217,7 +199,7 @@ def _moment(field: str, here: str) -> tuple[datetime | None, str]:
         return None, ""
     words = _ASKED.sub("", match[2].strip())
     try:
-        moment = _named(words, now)
+        moment = named(words, now, here.zone or clock_at(now.tzinfo))
     except (ValueError, OverflowError):
         moment = None
     is_attempt = match[1].lower() in ("by", "deadline")
@@ -228,63 +210,6 @@ def _after(duration: str, now: datetime) -> datetime | None:
     """The moment so long after `now`; None where it is no duration, or longer than a week."""
     try:
         seconds = units.seconds(_ASKED.sub("", duration).rstrip(". ").removesuffix(" from now"))
-        return _whole_minute(now + timedelta(seconds=seconds))
+        return whole_minute(now + timedelta(seconds=seconds))
     except (ValueError, OverflowError):
         return None
-
-
-def _named(words: str, now: datetime) -> datetime | None:
-    """The moment that these words name; a time of day that has passed means tomorrow. Raises `ValueError`."""
-    if exact := iso(words):
-        return datetime.fromisoformat(exact.replace("Z", "+00:00"))
-    match = _TIME.fullmatch(words)
-    if match is None or not any((match[1], match[2], match[6])):
-        return None
-    day, hour, minute, second, half, name, zone, after = match.groups()
-    is_bare = hour is not None and minute is None and half is None
-    if is_bare or (day and after):  # `by 18` is no time
-        return None
-    here = now.astimezone(_offset(zone)) if zone else now
-    word = (day or after or "").lower()
-    date = datetime.fromisoformat(word).date() if word[:1].isdigit() else here.date()
-    moment = datetime.combine(date, _clock(hour, minute, second, half, name), here.tzinfo)
-    is_midnight = (name or "").lower() == "midnight"
-    if word == "tomorrow" or (word == "today" and is_midnight):
-        return moment + timedelta(days=1)
-    return moment + timedelta(days=1) if not word and moment <= now else moment
-
-
-def _clock(hour: str | None, minute: str | None, second: str | None, half: str | None, name: str | None) -> time:
-    """The time of day; the last minute where only a date is given. Raises `ValueError`."""
-    if name:
-        return time(12 if name.lower() == "noon" else 0)
-    if hour is None:
-        return time(23, 59)
-    number = int(hour)
-    if half:
-        if not 1 <= number <= 12:
-            raise ValueError(f"{hour} {half} is no time")
-        number = number % 12 + (12 if half[0] in "pP" else 0)
-    return time(number, int(minute or 0), int(second or 0))
-
-
-def _offset(zone: str) -> timezone:
-    if zone.upper() in ("UTC", "GMT", "Z"):
-        return UTC
-    sign = -1 if zone[0] == "-" else 1
-    return timezone(sign * timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:])))
-
-
-def moment_of(text: str) -> datetime | None:
-    """Wall time as it is given, or stands in the file; None for none."""
-    exact = iso(text)
-    return datetime.fromisoformat(exact.replace("Z", "+00:00")) if exact else None
-
-
-def _whole_minute(moment: datetime) -> datetime:
-    """The moment, up to the next whole minute."""
-    return moment if not moment.second else moment + timedelta(seconds=60 - moment.second)
-
-
-def _written(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

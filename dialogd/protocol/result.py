@@ -2,16 +2,22 @@
 
 [APPROVED]          in a note, after the end
 [REJECTED: reason]  in a turn, after the end: the dialog is open again
+
+Any other turn of theirs opens it again, too, and leaves behind what that end had decided.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from dialogd.protocol.fold import ending
 from dialogd.protocol.model import USER, Entry
 from dialogd.protocol.refold import steps
 from dialogd.protocol.state import Dialog
+
+WENT_ON = "the dialog went on after it"
+NOT_TAKEN = "the person did not take it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +34,32 @@ class Rejection:
     outcome: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reopening:
+    """That a dialog which the entry `ended_in` had ended was opened again, by the entry `by`.
+
+    `rejection` is the person's, where that is why.
+    """
+
+    ended_in: str
+    by: str
+    rejection: Rejection | None
+
+
+@dataclass(frozen=True, slots=True)
+class AsOfNow:
+    """How a decision stands by what came after it: its outcome, and why.
+
+    `rejected_in` is the turn in which the person did not take it, `superseded` says in words that the dialog was
+    opened again after it; "" where that is not so.
+    """
+
+    outcome: str
+    reason: str
+    rejected_in: str = ""
+    superseded: str = ""
+
+
 def reason(entry: Entry) -> str:
     """Why the person rejected the result in this turn, in one line."""
     mark = entry.mark("REJECTED")
@@ -39,16 +71,42 @@ def rejections(dialog: Dialog) -> tuple[Rejection, ...]:
     """Every result that the person rejected, first to last."""
     if not any(entry.by == USER and entry.mark("REJECTED") for entry in dialog.entries):
         return ()
-    return tuple(_rejections(dialog))
+    return tuple(each.rejection for each in reopenings(dialog).values() if each.rejection is not None)
 
 
-def _rejections(dialog: Dialog) -> Iterator[Rejection]:
+def reopenings(dialog: Dialog) -> Mapping[str, Reopening]:
+    """Every end after which the dialog was opened again, first to last, by the id of the entry that had ended it."""
+    ends = [ending(entry) is not None for entry in dialog.entries]
+    first = ends.index(True) if True in ends else len(ends)
+    if not any(entry.by == USER for entry in dialog.entries[first + 1 :]):
+        return {}
+    return {each.ended_in: each for each in _reopenings(dialog)}
+
+
+def _reopenings(dialog: Dialog) -> Iterator[Reopening]:
     for entry, _, before, after in steps(dialog):
         outcome = before.outcome
-        rejects = entry.by == USER and entry.is_turn and entry.mark("REJECTED") is not None
-        if outcome is not None and after.outcome is None and rejects:
+        if outcome is None or after.outcome is not None:
+            continue
+        rejection = None
+        if entry.by == USER and entry.is_turn and entry.mark("REJECTED") is not None:
             at = entry.frame.at if entry.frame is not None else ""
-            yield Rejection(entry.number, at, reason(entry), outcome.entry, outcome.name)
+            rejection = Rejection(entry.number, at, reason(entry), outcome.entry, outcome.name)
+        yield Reopening(outcome.entry, entry.id, rejection)
+
+
+def as_of_now(opened: Mapping[str, Reopening], entry: str, outcome: str, why: str) -> AsOfNow:
+    """How what was decided with that outcome in that entry, for that reason, stands; `opened` are the reopenings.
+
+    The person rejects what was approved; what was not is only left behind.
+    """
+    found = opened.get(entry)
+    if found is None:
+        return AsOfNow(outcome, why)
+    if found.rejection is None or outcome != "approved":
+        return AsOfNow(outcome, why, superseded=WENT_ON)
+    words = f"{NOT_TAKEN}: {found.rejection.reason}" if found.rejection.reason else NOT_TAKEN
+    return AsOfNow("rejected", words, rejected_in=found.by)
 
 
 def rejected(dialog: Dialog) -> Rejection | None:

@@ -19,8 +19,11 @@ from dialogd.protocol.state import Dialog, Poll, State
 _ENDS = {"mutual": ("mutual",), "vote": ("vote", "moderator"), "moderator": ("moderator",), "judge": ("judge",)}
 
 
-def settled(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> list[Mark]:
-    """The marks that the daemon adds because of what `marks` of `me` come to; `after` is the state with them."""
+def settled(dialog: Dialog, me: str, after: State, marks: Sequence[Mark], *, is_last: bool = False) -> list[Mark]:
+    """The marks that the daemon adds because of what `marks` of `me` come to; `after` is the state with them.
+
+    `is_last` says that nobody speaks after them, for a reason that `after` does not tell.
+    """
     header, debt = dialog.header, dialog.state.debt(me)
     if header.rules.sealed and debt is not None and debt.is_ready:
         return []  # first answers decide nothing: they were given without the others'
@@ -31,7 +34,7 @@ def settled(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> lis
         case "mutual":
             found += _signed(dialog, me, after, marks)
         case "vote":
-            found += counted(dialog, me, after)
+            found += counted(dialog, me, after, is_last=is_last)
     return found
 
 
@@ -49,6 +52,17 @@ def end_of(header: Header, found: Sequence[Mark]) -> tuple[str, str]:
                 return "CONSENSUS_REACHED", f"consensus on {mark.ref}, {evidence}"
             return "DECIDED", f"{mark.ref or evidence.split(';')[0]} {outcome} by {method}: {evidence}"
     return "", ""
+
+
+def as_it_stands(dialog: Dialog) -> list[Mark]:
+    """What the votes or signatures in hand come to where a limit ends the dialog and no turn follows."""
+    match dialog.header.rules.verdict:
+        case "mutual" if not dialog.state.red_team:
+            return list(_signed(dialog, "", dialog.state, ()))
+        case "vote":
+            return list(counted(dialog, "", dialog.state, is_last=True))
+        case _:
+            return []
 
 
 def _signed(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Iterator[Mark]:
@@ -81,18 +95,18 @@ def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> t
         return (Mark("REFUSED", f"approval of {ref} | {why}"),)
     first = 2 if rules.sealed else 1  # turns of each agent in the very first exchange
     at_once = bool(after.turns_of) and max(after.turns_of.values()) <= first
-    if rules.red_team and not (after.is_tested or state.red_team or is_last) and at_once:
+    if rules.red_team and not (after.is_tested or is_last) and (at_once or state.red_team):  # a pass argues nothing
         return (Mark("RED_TEAM", ref),)
     return None
 
 
-def counted(dialog: Dialog, me: str, after: State) -> Iterator[Mark]:
+def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> Iterator[Mark]:
     """The votes that are over: at most one is won, and the third that fails goes to the moderator.
 
     A round is heard to its end first: what the others of it say is on its way, and may be the dissent worth reading.
     """
     header = dialog.header
-    is_last = bool(limit_reached(dialog.state, after, me, header)[0])
+    is_last = is_last or bool(limit_reached(dialog.state, after, me, header)[0])
     if not is_last and any(debt.agent not in (me, USER, ANY) for debt in after.debts):
         return
     failed = False

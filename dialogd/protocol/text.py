@@ -9,6 +9,9 @@ import re
 
 _BLANKS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
+# What turns the direction of writing, breaks a line for some readers only, or cannot be seen; inside of brackets.
+UNSEEN = r"\u061c\u180e\u200e\u200f\u2028-\u202e\u2060-\u206f\ufff9-\ufffb\U000e0000-\U000e007f"
+_UNSEEN = re.compile(f"[{UNSEEN}]")
 
 # What would read as structure at the start of a line: entry headings, TURN lines, marks, frames. Wider than any
 # reader, and free of the mark table, so that a file written today reads the same tomorrow. Runs are possessive (`*+`):
@@ -28,6 +31,11 @@ def clean(text: str) -> str:
     """CRLF to LF; every other control character, lone CR and NUL among them, becomes U+FFFD."""
     text = _BLANKS.sub("\ufffd", text.replace("\r\n", "\n"))
     return _SURROGATES.sub("\ufffd", text)
+
+
+def visible(text: str) -> str:
+    """`clean`, and U+FFFD for what changes how the rest is read without being seen: for whatever shows a text."""
+    return _UNSEEN.sub("\ufffd", clean(text))
 
 
 def escape(text: str) -> str:

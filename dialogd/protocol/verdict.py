@@ -15,7 +15,7 @@ from dialogd.protocol.consent import next_ref, refers_to
 from dialogd.protocol.fold import fold
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, same_text
-from dialogd.protocol.missing import missing
+from dialogd.protocol.missing import missing, unsigned
 from dialogd.protocol.model import USER, Condition, Entry, Frame, Mark
 from dialogd.protocol.onward import onward
 from dialogd.protocol.questions import Question
@@ -55,7 +55,7 @@ def unclear(dialog: Dialog, me: str, reply: Reply) -> str:
         )
     _, refused = admitted(dialog, me, reply)
     again = [f"[{refusal.said}] does not count: {refusal.why}." for refusal in refused[:MOST_REFUSALS]]
-    again += missing(dialog, me, reply) if not dialog.header.rules.is_plain else ()
+    again += missing(dialog, me, reply) if not dialog.header.rules.is_plain else unsigned(dialog, me, reply)
     questions += [*again, "Send the whole reply again, with this put right."] if again else []
     return " ".join(questions)
 
@@ -72,13 +72,16 @@ def readable(dialog: Dialog, me: str, reply: Reply) -> Reply:
     return replace(reply, marks=tuple(mark for mark in reply.marks if mark.name != "CONSENSUS_REACHED"))
 
 
-def rule(dialog: Dialog, me: str, reply: Reply) -> Ruling:
-    """What `reply` by `me` comes to in `dialog` as it stands now. Pure; called again if the dialog has moved on."""
+def rule(dialog: Dialog, me: str, reply: Reply, *, is_last: bool = False) -> Ruling:
+    """What `reply` by `me` comes to in `dialog` as it stands now. Pure; called again if the dialog has moved on.
+
+    `is_last` says that the file has room for no other turn.
+    """
     header, before = dialog.header, dialog.state
     reply, refused = admitted(dialog, me, reply)
     marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *shown(refused)]
     after = _after(dialog, me, reply, marks)
-    found = settled(dialog, me, after, marks)
+    found = settled(dialog, me, after, marks, is_last=is_last)
     if found:
         marks += found
         after = _after(dialog, me, reply, marks)

@@ -90,18 +90,6 @@ _DENIES = re.compile(
     r"|on (?:most|part|everything but|all but))\b",
     re.I,
 )
-_QUALIFIES = re.compile(
-    r"\W*(?:but |and |however,? |this (?:vote|approval|signature|agreement) is |i (?:approve|agree|vote yes) )?"
-    r"(?:only (?:if|when|once|after)|if and only if|provided (?:that|we|it|the)|(?:on|under) (?:the )?condition"
-    r"|unless\b|conditional\b|subject to|(?:as|so) long as|(?<=but )(?:if|not|first)\b)",
-    re.I,
-)
-_ATTRIBUTES = re.compile(
-    r"\b(?:wrote|said|says|voted|examples?|template|instance|(?:could|should|would|might) (?:write|look)[^.:]{0,20})"
-    r"[^.:]{0,30}:\W{0,6}$",
-    re.I,
-)
-_OWN = re.compile(r"\b(?:I|my|our|we)\b", re.I)
 _CLAUSE = 200  # characters that count as the beginning of a reason
 
 
@@ -113,16 +101,6 @@ def is_conditional(reason: str) -> bool:
 def is_denied(claim: str) -> bool:
     """True when the value of a claim says that it is none, or not quite: `[CONSENSUS_REACHED: not yet]`."""
     return bool(_DENIES.match(claim)) or is_conditional(claim[:60])
-
-
-def is_qualified(after: str) -> bool:
-    """True when the line that follows a mark makes it depend on something: `But only if the tests pass.`"""
-    return bool(_QUALIFIES.match(after[:_CLAUSE]))
-
-
-def is_attributed(before: str) -> bool:
-    """True when the line before a mark says that it is somebody else's, or an example: `A wrote:`."""
-    return bool(_ATTRIBUTES.search(before[-_CLAUSE:])) and not _OWN.search(before[-_CLAUSE:])
 
 
 def is_withdrawn(reason: str) -> bool:

@@ -23,9 +23,9 @@ from dialogd.server.page import render_api
 from dialogd.server.page_routes import page_routes
 from dialogd.server.panels import panel_routes
 from dialogd.server.problem import MEDIA_TYPE
-from dialogd.server.questions import question_routes
 from dialogd.server.refusals import handle_errors
 from dialogd.server.report import health, phase
+from dialogd.server.result import result_routes
 from dialogd.server.streams import stream_routes
 from dialogd.state import StateDir
 
@@ -91,7 +91,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
     stream_routes(app, agent, port)
     page_routes(app, agent, port)
     panel_routes(app, agent, state)
-    question_routes(app, agent, _act)
+    result_routes(app, agent, _act)
     hand_routes(app, agent, _act)
     return app
 

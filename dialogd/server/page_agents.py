@@ -15,6 +15,7 @@ from dialogd.protocol.model import ANY
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.units import dollars
 from dialogd.server.page_entries import Cast
+from dialogd.settings import start_command
 
 FRESH = 0.5  # seconds for which an answer of another daemon is good enough
 PATIENCE = 0.3  # seconds to wait for one; a daemon that is slow is asked in the background
@@ -23,12 +24,16 @@ Healths = Mapping[str, dict[str, Any] | None]
 
 
 class PageAgent(BaseModel):
-    """An agent and its daemon. `alive` is null until it was asked; `since` is for how many seconds it thinks."""
+    """An agent and its daemon. `alive` is null until it was asked; `since` is for how many seconds it thinks.
+
+    `start` is the command that starts its daemon, with the backend that it had when it last answered.
+    """
 
     id: str
     name: str
     seat: int
     url: str
+    start: str
     own: bool
     alive: bool | None
     state: str
@@ -78,12 +83,18 @@ def page_agents(agent: Agent, dialog: Dialog, players: Cast, healths: Healths) -
             name=one.name,
             seat=players.seats[one.id],
             url=urls.get(one.id, ""),
+            start=_start(agent, one.id),
             own=one.id == agent.me,
             **_doing(agent, dialog, one.id, healths),
             **_spent(dialog.state, one.id),
         )
         for one in dialog.header.agents
     ]
+
+
+def _start(agent: Agent, who: str) -> str:
+    backend = agent.backend.name if who == agent.me else agent.peers.backends.get(who, "")
+    return start_command(who, agent.file.path, ["--backend", backend] if backend else ())
 
 
 def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths) -> dict[str, Any]:
@@ -96,10 +107,14 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths) -> dict[str
     told = agent.hub.state_of(who)
     busy = told.state if told is not None and told.is_at_it else "thinking"
     failed = who in dialog.state.failed
-    word = busy if work else "failed" if failed else "stopped" if alive is False else "idle"
+    # One that never spoke, and was never heard of: somebody has just been invited, or the dialog begins.
+    is_new = who not in dialog.state.spoke_at and who not in agent.peers.backends
+    absent = "unstarted" if is_new else "stopped"
+    word = busy if work else "failed" if failed else absent if alive is False else "idle"
     reason = "" if work else str(waiting.get("reason") or "")
     if alive is False:
-        reason = f"its daemon does not answer; start it again: dialogd start {who}"
+        how = "start it in a terminal of its own" if is_new else "its daemon does not answer; start it again"
+        reason = f"{how}: {_start(agent, who)}"
     return {
         "alive": alive,
         "state": word,

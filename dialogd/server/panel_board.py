@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 from dialogd.plan.outcome import method
 from dialogd.protocol import board, lifecycle
-from dialogd.protocol.certificate import certify
 from dialogd.protocol.ledger import Position, latest, positions
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.signers import recorded
-from dialogd.protocol.state import Ballot, Decision, Dialog, Proposal
+from dialogd.protocol.state import Ballot, Dialog, Proposal
 from dialogd.server.page_entries import cast
 
 MOST = 100  # rows of a table, unless all are asked for
@@ -38,9 +37,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A proposal: `state` is open, approved, rejected, undecided, vetoed, replaced or cleared.
+    """A proposal: `state` is open, approved, rejected, undecided, vetoed, superseded, replaced or cleared.
 
-    `turn` is where it was made, `decided` the decision's turn or None; `how` and `why` say how and why it was decided.
+    `turn` is where it was made, `decided` the decision's turn or None; `made`, `how` and `why` say what was decided,
+    how and why, and what came after it.
     """
 
     ref: str
@@ -49,6 +49,7 @@ class Row:
     turn: int
     is_text: bool
     state: str
+    made: str
     how: str
     why: str
     decided: int | None
@@ -93,7 +94,7 @@ def view(dialog: Dialog, most: int | None = MOST) -> Board:
         left_out=(max(0, len(rows) - kept[0]), max(0, len(changes) - kept[1])),
         flagged=sum(change.position.flagged for change in changes),
         weak=lifecycle.assessed(dialog),
-        noticed=signals(dialog),
+        noticed=signals(dialog) if dialog.state.outcome is None else (),  # their advice is for those who go on
     )
 
 
@@ -107,7 +108,7 @@ def columns(dialog: Dialog, others: Iterable[str]) -> tuple[Column, ...]:
 def _rows(dialog: Dialog, ledger: Sequence[Position]) -> Iterator[Row]:
     """Every proposal, oldest first."""
     agents = columns(dialog, (position.agent for position in ledger))
-    held, decided = latest(ledger), _decisions(dialog)
+    held, decided = latest(ledger), board.by_ref(board.decisions(dialog))
     votes = _votes(dialog)
     newest = next((p.ref for p in reversed(dialog.state.proposals) if p.sha), "")
     for made in dialog.state.proposals:
@@ -120,8 +121,9 @@ def _rows(dialog: Dialog, ledger: Sequence[Position]) -> Iterator[Row]:
             turn=turn_of(made.entry),
             is_text=bool(made.sha),
             state=_state(dialog, made, decision, newest),
+            made=decision.made if decision else "",
             how=method(decision.method) if decision else "",
-            why="; ".join(filter(None, (decision.evidence, decision.reason))) if decision else "",
+            why="; ".join(filter(None, (decision.evidence, decision.reason, decision.superseded))) if decision else "",
             decided=turn_of(decision.entry) if decision else None,
             cells=tuple(
                 Cell(a, held.get((a.id, made.ref)), votes.get(made.ref, {}).get(a.id), signed.get(a.id)) for a in agents
@@ -142,32 +144,20 @@ def turn_of(entry: str) -> int:
     return int(head) if head.isdigit() else 0
 
 
-def _decisions(dialog: Dialog) -> dict[str, Decision]:
-    """The decision that counts, by proposal: the last one; an agreement that no mark tells of included."""
-    found = {decision.ref: decision for decision in dialog.state.decisions}
-    c = certify(dialog)
-    if c is not None and c.ref and c.ref not in found:
-        who = ", ".join(f"{s.agent} in turn {s.turn}" if s.turn else s.agent for s in c.signers)
-        found[c.ref] = Decision(c.ref, "approved", c.method, f"signed by {who}" if who else "", "", c.decided_in)
-    return found
-
-
-def _signed(dialog: Dialog, made: Proposal, decision: Decision | None) -> dict[str, int]:
+def _signed(dialog: Dialog, made: Proposal, decision: board.Decided | None) -> dict[str, int]:
     """Who signed the text, in which turn."""
     standing = dialog.state.standing
     if not made.sha:
         return {}
-    if decision is not None and decision.outcome == "approved":
+    if decision is not None and decision.made == "approved":
         return dict(recorded(dialog.entries, made.ref, decision.method, decision.evidence))
     return dict(standing.signers) if standing is not None and standing.proposal.ref == made.ref else {}
 
 
-def _state(dialog: Dialog, made: Proposal, decision: Decision | None, newest: str) -> str:
+def _state(dialog: Dialog, made: Proposal, decision: board.Decided | None, newest: str) -> str:
     """One word for what became of a proposal; a text goes when another takes its place, or when it is cleared."""
-    if made.ref in getattr(dialog.state, "vetoed", ()):
-        return "vetoed"
     if decision is not None:
-        return decision.outcome
+        return board.in_a_word(decision)
     standing = dialog.state.standing
     if not made.sha or (standing is not None and standing.proposal.ref == made.ref):
         return "open"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathField
 from fastapi.responses import HTMLResponse
 
 from dialogd.agent import Agent
-from dialogd.memory import Hit, Memory, Row
+from dialogd.memory import Hit, Memory, Row, times
 from dialogd.memory.index import read_dialog
 from dialogd.protocol.marks import prose
 from dialogd.protocol.model import USER, Condition, Entry, Mark
@@ -28,6 +30,15 @@ from dialogd.server.page_entries import Cast, cast, figures
 LISTED = 20  # dialogs, or places found, at a time
 ENTRIES = 50  # entries of one dialog at a time
 RECALLED = 5  # decisions
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is searched for: words, who wrote them, and how old they may be, as it was typed."""
+
+    q: str = ""
+    agent: str = ""
+    since: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +68,14 @@ def history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
     async def history(
         request: Request,
         q: Annotated[str, Query(max_length=500, description="words to search for; empty: all dialogs")] = "",
+        by: Annotated[str, Query(alias="agent", max_length=64, description="only what this one wrote; USER: you")] = "",
+        since: Annotated[str, Query(max_length=40, description="not older than this: 2h, 7d, 2026-11-01")] = "",
         offset: Annotated[int, Query(ge=0, le=1_000_000, description="how many to leave out")] = 0,
     ) -> HTMLResponse:
-        """Earlier dialogs, newest first; or the places where the words were said."""
+        """Earlier dialogs, newest first; or the places where the words were said, by whom and when one likes."""
         host = request.headers["host"].rpartition(":")[0]
-        return HTMLResponse(await asyncio.to_thread(_history, memory, q.strip(), offset, host, agent.file.path))
+        wanted = Wanted(q.strip(), by.strip(), since.strip())
+        return HTMLResponse(await asyncio.to_thread(_history, memory, wanted, offset, host, agent.file.path))
 
     @app.get("/page/recall", response_class=HTMLResponse)
     async def recall(
@@ -98,11 +112,14 @@ def archived(memory: Memory, wanted: str) -> tuple[Dialog, Path]:
     return _parsed(path, status.st_mtime_ns, status.st_size), path
 
 
-def _history(memory: Memory, words: str, offset: int, host: str, own: Path) -> str:
-    values: dict[str, Any] = {"q": words, "offset": offset, "step": LISTED, "own": str(own)}
-    if words:
+def _history(memory: Memory, wanted: Wanted, offset: int, host: str, own: Path) -> str:
+    """Raises `BadInput` for a time that is none."""
+    moment = times.since(wanted.since, datetime.now(UTC))
+    values: dict[str, Any] = {**asdict(wanted), "offset": offset, "step": LISTED, "own": str(own)}
+    values["query"] = urlencode({name: value for name, value in asdict(wanted).items() if value})
+    if wanted.q:
         memory.dialogs(0)
-        hits = memory.search(words, limit=LISTED + 1, offset=offset)
+        hits = memory.search(wanted.q, agent=wanted.agent, since=moment, limit=LISTED + 1, offset=offset)
         pieces = [(hit, tuple(_pieces(hit))) for hit in hits[:LISTED]]
         return fragment("history", **values, hits=pieces, rows=[], more=len(hits) > LISTED)
     rows = memory.dialogs(limit=LISTED + 1, offset=offset)
@@ -138,7 +155,7 @@ def _pieces(hit: Hit) -> Iterator[tuple[str, bool]]:
 def _recall(memory: Memory, question: str) -> str:
     memory.dialogs(0)  # what ended without a daemon is taken in first
     found = memory.recall(question, RECALLED) if question else []
-    return fragment("recall", q=question, decisions=found)
+    return fragment("recall", **asdict(Wanted(question)), decisions=found)
 
 
 def _one(memory: Memory, wanted: str, start: int | None, entry: str) -> str:

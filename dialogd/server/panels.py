@@ -14,7 +14,7 @@ from fastapi import Path as PathField
 from fastapi.responses import HTMLResponse, Response
 
 from dialogd.agent import Agent
-from dialogd.away import MOST, away, since_turn
+from dialogd.away import MOST, away
 from dialogd.flow import as_svg
 from dialogd.memory import Memory
 from dialogd.plan.make import draw_up, has_spoken
@@ -22,14 +22,20 @@ from dialogd.plan.outcome import method
 from dialogd.plan.page import first_screen
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.state import Dialog
+from dialogd.seen import local
 from dialogd.server import panel_board, panel_flow
 from dialogd.server.aside import aside
 from dialogd.server.fragments import Kept, fragment
 from dialogd.server.panel_history import archived, history_routes
 from dialogd.server.templating import safe
+from dialogd.since import since_turn
 from dialogd.state import StateDir
 
 Format = Literal["md", "html", "pdf", "json"]
+
+# What the page calls the commands that the digest names.
+_BUTTONS = {"approve": "Approve", "reject": "Reject", "resume": "Resume", "retry": "Retry", "say": "Say"}
+_COMMAND = re.compile(rf"`dialogd ({'|'.join(_BUTTONS)})\b[^`]*`")
 
 # What the digest can go back to: what `since` is, and in words.
 _SPANS = (("15m", "the last 15 minutes"), ("1h", "the last hour"), ("8h", "the last 8 hours"), ("1d", "the last day"))
@@ -101,18 +107,11 @@ def download_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
 
 async def as_download(dialog: Dialog, file: Path, to: str) -> Response:
     """The dialog in that format, to be saved and not to be shown. Raises `DialogdError`, with a fix."""
-    from dialogd.export import FORMATS, attachments_of, export
+    from dialogd.export import FORMATS, attachments_of, export, file_name
 
     data = await aside(lambda: export(dialog, to, attachments=attachments_of(file)))
-    name = f"{file_name(dialog)}.{to}"
-    return Response(data, media_type=FORMATS[to], headers={"content-disposition": f'attachment; filename="{name}"'})
-
-
-def file_name(dialog: Dialog) -> str:
-    """A name for a file of this dialog that every system takes, whatever topic and id hold; without an ending."""
-    topic = re.sub(r"[^a-z0-9]+", "-", dialog.header.topic.lower()).strip("-")[:40].strip("-")
-    number = re.sub(r"[^A-Za-z0-9]+", "-", dialog.id).strip("-")
-    return "-".join(filter(None, (topic or "dialog", number)))
+    headers = {"content-disposition": f'attachment; filename="{file_name(dialog, to)}"'}
+    return Response(data, media_type=FORMATS[to], headers=headers)
 
 
 def _positions(dialog: Dialog, most: int | None) -> str:
@@ -126,12 +125,19 @@ def _flow(dialog: Dialog, wanted: panel_flow.Wanted) -> str:
 
 def _away(dialog: Dialog, since: str, seen: int, now: str) -> str:
     """Raises `BadInput` for a `since` that means nothing."""
-    news = away(dialog, since_turn(dialog, since, now))
+    news = away(dialog, since_turn(dialog, since, now), local)
     spans = {value: words for value, words in _SPANS if since_turn(dialog, value, now) > 0 or value == since}
     looked = {str(seen): f"I last looked (turn {seen})"} if seen else {}
     choices = {since: f"turn {since}" if since.isdigit() else since, **looked, **spans, "0": "the beginning"}
     spent = in_dollars(news.spent).replace("unknown", "cost unknown") if news.spent.entries else ""
-    return fragment("away", news=news, most=MOST, choices=tuple(choices.items()), chosen=since, spent=spent)
+    is_asked = bool(dialog.state.question) and dialog.state.outcome is None  # then the words are an agent's
+    needed = news.needed if is_asked else _COMMAND.sub(_pressed, news.needed)
+    told = {"news": news, "needed": needed, "spent": spent}
+    return fragment("away", **told, most=MOST, choices=tuple(choices.items()), chosen=since)
+
+
+def _pressed(match: re.Match[str]) -> str:
+    return _BUTTONS[match[1]]
 
 
 def _result(dialog: Dialog, path: str) -> str:

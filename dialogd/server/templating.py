@@ -1,10 +1,12 @@
-"""The page's templates, filled in: everything is escaped, unless it was made safe before."""
+"""The page's templates, filled in: everything is escaped and can be seen, unless it was made safe before."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from dialogd.protocol.text import visible
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -19,11 +21,17 @@ def _environment() -> Environment:
     return Environment(
         loader=FileSystemLoader(_FOLDER),
         autoescape=True,
+        finalize=_seen,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
     )
+
+
+def _seen(value: Any) -> Any:
+    """A value as it is shown; what is HTML already was made of texts that can be seen."""
+    return visible(value) if type(value) is str else value
 
 
 def fill(name: str, **values: Any) -> str:

@@ -212,7 +212,10 @@ class Health(BaseModel):
 
 
 class EntryOut(BaseModel):
-    """One turn (`number` > 0) or note of the dialog."""
+    """One turn (`number` > 0) or note of the dialog.
+
+    `struck`: the person withdrew it, so that `marks` counts none of its own.
+    """
 
     id: str
     number: int
@@ -222,6 +225,7 @@ class EntryOut(BaseModel):
     marks: list[str]
     turn: list[str] | None
     condition: str
+    struck: bool
     at: str
     ms: str
     model: str
@@ -240,6 +244,7 @@ class EntryOut(BaseModel):
             marks=[str(mark) for mark in entry.marks],
             turn=list(entry.turn) if entry.turn is not None else None,
             condition=entry.condition.value,
+            struck=entry.is_struck,
             at=frame.at if frame else "",
             ms=frame.ms if frame else "",
             model=frame.model if frame else "",

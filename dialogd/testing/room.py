@@ -15,7 +15,7 @@ from typing import cast
 from dialogd import person, prompt
 from dialogd.errors import BackendError
 from dialogd.logfile import Addition, LogFile, Make
-from dialogd.protocol import compose, verdict
+from dialogd.protocol import compose, moments, verdict
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import Reply as Text
@@ -206,7 +206,7 @@ class Room:
             attributes=(("nonce", nonce),),
             duration=duration,
             folder="dialog.md.d",
-            here=self.paper.at,
+            here=moments.Here(self.paper.at),
         )
         if written.attachment:
             self.attachments[written.attachment] = written.overflow

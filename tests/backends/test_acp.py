@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,8 @@ from dialogd.errors import BackendError, BadInput
 from dialogd.prompt import Part, Prompt, repair
 from dialogd.testing.backend_contract import BackendContract, answer, text_of
 
-pytest.importorskip("acp", reason="needs the package agent-client-protocol")
+# Importing it takes a second, in each worker.
+pytestmark = pytest.mark.skipif(find_spec("acp") is None, reason="needs the package agent-client-protocol")
 
 
 def agent(habit: str, value: object = "") -> str:

@@ -74,8 +74,15 @@ def test_the_longer_wait_stays(tmp_path: Path) -> None:
     assert a.left > 79
 
 
+def test_the_others_wait_as_long_as_the_service_asked_the_one(tmp_path: Path) -> None:
+    """Five minutes are five minutes for everybody on the key, not only for whom it was said to."""
+    told, other = pair(tmp_path)
+    told.heed(busy(retry_after=300))
+    assert 295 < other.left <= 300
+
+
 def test_no_wait_is_longer_than_the_cap(tmp_path: Path) -> None:
-    """A service that asks for an hour holds the others back for two minutes; the one that was told has its own wait."""
+    """A service that asks for an hour holds the others back for ten minutes; the one that was told has its own wait."""
     a, b = pair(tmp_path)
     a.hold(3600)
     assert LONGEST - 1 < b.left <= LONGEST

@@ -428,7 +428,10 @@ class TestQuarrel:
 class TestCost:
     """A rehearsal measures the machinery, so it must not weigh anything."""
 
-    @pytest.mark.parametrize("variant", ["consensus", "endless", "deadlock", "ask"])
+    @pytest.mark.parametrize(
+        "variant",
+        ["endless", *(pytest.param(name, marks=pytest.mark.slow) for name in ("consensus", "deadlock", "ask"))],
+    )
     async def test_a_long_dialog_costs_no_more_than_a_short_one(self, variant: str) -> None:
         """A reply on 5,000 turns takes no longer than one on thirty: only the end is read."""
         stage = Stage(variant=variant)

@@ -87,6 +87,10 @@ class Commands:
         """The dialog file, as the product reads it."""
         return LogFile(self.file, Journals(self.state.dialog(self.file)))
 
+    def start_line(self, agent: str) -> str:
+        """The command that advice gives to start an agent's daemon on this dialog."""
+        return f"dialogd start {agent} --file {self.file}"
+
     def begin(self, topic: str, name: str = "dialog.md") -> LogFile:
         """Write a dialog as `dialogd new TOPIC` does, without a process of its own."""
         file = self.folder / name

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import socket
 import time
 from pathlib import Path
 
-from dialogd.cli.launch import free_ports, is_free
+from dialogd.cli.cast import Cast, Seat
+from dialogd.cli.client import ask
+from dialogd.cli.launch import free_ports, is_free, late
 from dialogd.protocol.grammar import parse
+from dialogd.testing.room import opening
 from tests.cli.command import Commands, until
 
 
@@ -45,6 +50,14 @@ def test_two_detached_daemons_hold_a_dialog_that_new_sets_going(dialogd: Command
     assert (stopped.code, stopped.out.count(" stopped\n"), dialogd.daemons()) == (0, 2, ())
     assert Path(stopped.out.strip().rpartition(" ")[2]).read_bytes() == dialogd.file.read_bytes()
     assert "appended turn 2 in" in dialogd("logs", "A").out
+
+
+def test_only_what_may_be_a_coding_agent_is_said_to_have_a_trial_before_it() -> None:
+    """A rehearsal, a command or a service that starts late is only late; `auto` may take any."""
+    said = [late([name]) for name in ("rehearsal:slow=9", "command", "ollama", "claude-code", "codex:x", "auto")]
+    assert ["trial" in text for text in said] == [False, False, False, True, True, True]
+    assert said[0] == "still starting"
+    assert "trial" in late(["rehearsal", "gemini"])
 
 
 def test_stop_ends_a_call_in_flight_and_kills_a_daemon_that_hangs(dialogd: Commands) -> None:
@@ -87,3 +100,55 @@ def test_a_daemon_that_cannot_start_in_the_background_says_why(dialogd: Commands
     assert f"port {port} is taken by another program" in done.err
     assert "  fix: " in done.err
     assert dialogd.daemons() == ()
+
+
+def test_a_daemon_where_the_dialog_does_not_look_for_it_is_told_of_with_the_way_out(dialogd: Commands) -> None:
+    """At start, in `/health` and in its log; the header's line that it prints is one that ends the warning."""
+    dialogd.begin("Tabs?")
+    (port,) = free_ports(1)
+    started = dialogd("start", "A", "--detach", "--port", str(port))
+    daemon = dialogd.daemons()[0]
+    answer = ask(port, "GET", "/health", seconds=5)
+    assert (started.code, answer is not None) == (0, True), started.err
+    assert f"A listens on http://localhost:{port}, and the dialog names http://localhost:3001" in started.err
+    assert f"Start it without --port: {dialogd.start_line('A')}; or" in started.err
+    said = re.search(r"this line into its header: (.*)\n", started.err)
+    assert said is not None
+    assert [f"warning: {text}\n" for text in (answer or (0, {}))[1]["warnings"]] == [
+        line for line in started.err.splitlines(keepends=True) if line.startswith("warning: ")
+    ]
+    assert "warning: A listens on" in Path(daemon.log).read_text(encoding="utf-8")
+    assert dialogd("stop").code == 0
+    text = re.sub(r"(?m)^\*\*Agents:\*\*.*$", lambda _: said[1], dialogd.begin("T", "b.md").path.read_text("utf-8"))
+    (dialogd.folder / "b.md").write_text(text, encoding="utf-8")
+    again = dialogd("start", "A", "--detach", "--port", str(port), "--file", "b.md")
+    assert (again.code, "warning: " in again.err) == (0, False), again.err
+
+
+def test_a_daemon_names_those_of_its_family_that_run_already(dialogd: Commands) -> None:
+    """Whoever named their backends; the first has nobody to be like, and a script is like nobody."""
+    dialogd.file.write_text(opening("A", "B", "C"), encoding="utf-8")
+    dialogd.file.chmod(0o600)
+    key = {"ANTHROPIC_API_KEY": "sk-ant-test-000000000000", "ANTHROPIC_BASE_URL": "http://127.0.0.1:9"}
+    ports = [str(port) for port in free_ports(3)]
+    backends = [("A", "anthropic"), ("B", "rehearsal"), ("C", "anthropic")]
+    said = []
+    for (who, backend), port in zip(backends, ports, strict=True):
+        done = dialogd("start", who, "--detach", "--backend", backend, "--port", port, **key)
+        assert done.code == 0, done.err
+        said.append(re.findall(r"warning: (.*) are of one family", done.err))
+    assert said == [[], [], ["A and C"]]
+    assert dialogd("stop").code == 0
+
+
+def test_a_command_that_is_advised_works_when_it_is_pasted(dialogd: Commands) -> None:
+    """It names the file, however it is called, and what `run` had play the agent."""
+    file = dialogd.begin("Tabs?", "a b.md").path
+    seats = (Seat("A", "rehearsal:deadlock", port=3001), Seat("B", "rehearsal", port=3002))
+    Cast(parse(file.read_bytes()).id, seats).save(dialogd.state, file)
+    command = f"dialogd start A --backend rehearsal:deadlock --file '{file}'"
+    said, shown = dialogd.all([["pass", "--file", str(file)], ["status", "--file", str(file)]])
+    assert f"(not running: {command})" in said.out
+    assert f"waiting for A; its daemon does not run: {command}\n" in shown.out
+    started = dialogd(*shlex.split(command)[1:], "--port", "0", "--detach")
+    assert (started.code, [daemon.file for daemon in dialogd.daemons()]) == (0, [str(file)]), started.err

@@ -57,7 +57,9 @@ def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
     for name in BACKENDS:
         assert lines[name], name
     assert lines["claude-code"].startswith("claude is not on PATH: ")
-    assert lines["grok"] == "no key: put XAI_API_KEY into the environment or into .env"
+    assert lines["grok"] == "no key; model grok-4.7: put XAI_API_KEY into the environment or into .env"
+    for name in ("anthropic", "gpt"):
+        assert lines[name].startswith(f"no key; model {BACKENDS[name].model}: ")
     assert lines["rehearsal"].startswith("scripted lines, no model; nobody pays")
     assert (
         lines["auto A"]

@@ -8,6 +8,7 @@ import pytest
 
 from dialogd.archive import archive
 from dialogd.export import export
+from dialogd.testing.room import opening
 from tests.cli.command import Commands
 from tests.export.dialogs import peaceful
 
@@ -34,6 +35,14 @@ def test_a_document_is_named_by_topic_and_dialog_and_stays(ended: Commands) -> N
     assert again.code == 2
     assert "--force" in again.err
     assert ended("export", "--to", "html", "--force").code == 0
+
+
+def test_a_document_has_the_name_that_the_page_gives_it(dialogd: Commands) -> None:
+    """Forty characters of the topic, letters, digits and dashes alone: `tests/server/test_panels.py` has the same."""
+    keys = ["Topic: Where do expired sessions go? They stay until Sunday.", "Dialog: n.1"]
+    dialogd.file.write_text(opening("A", "B", keys=keys), encoding="utf-8")
+    made = dialogd("export", "--to", "json")
+    assert made.out == f"{dialogd.folder / 'where-do-expired-sessions-go-they-stay-u-n-1'}.json\n"
 
 
 def test_standard_output_json_facts_and_a_place_of_ones_own(ended: Commands) -> None:

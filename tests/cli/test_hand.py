@@ -9,7 +9,7 @@ from tests.cli.command import Commands, until
 def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
     """Each command is one line of answer, says what comes next, and stands in the file; said twice, it says so."""
     dialogd.begin("Tabs?")
-    then = "A owes the next turn (not running: dialogd start A)"
+    then = f"A owes the next turn (not running: {dialogd.start_line('A')})"
     steps = [
         (["suggest", "use SQLite"], f"turn 2 is yours, and proposes P1; {then}"),
         (["suggest", "-", "--instead-of", "P1"], f"turn 3 is yours, and proposes P2; {then}"),
@@ -18,7 +18,7 @@ def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
         (["strike", "3", "a mistake"], f"turn 3 withdrawn; {then}"),
         (["strike", "3"], f"withdrawn already; {then}"),
         (["limit", "max_turns", "40"], f"max_turns is 40 from here on; {then}"),
-        (["ask", "B", "Why?"], "turn 4 is yours; B owes the next turn (not running: dialogd start B)"),
+        (["ask", "B", "Why?"], f"turn 4 is yours; B owes the next turn (not running: {dialogd.start_line('B')})"),
         (["leave", "claude b", "no need"], 'B takes part no longer; the next turn is yours: dialogd say "…"'),
         (["leave", "B"], 'B had left already; the next turn is yours: dialogd say "…"'),
         (["step", "on"], 'step mode is on; the next turn is yours: dialogd say "…"'),

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from dialogd.plan.facts import as_json
+from dialogd.plan.make import draw_up
+from dialogd.server.wire import DialogOut
 from dialogd.state import StateDir
+from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands
 from tests.memory.shelf import RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.plans.scenes import BY_HAND
@@ -80,6 +84,22 @@ def test_show_tells_one_dialog(dialogd: Commands) -> None:
         done = dialogd("show", wanted)
         assert (done.code, done.out) == (2, "")
         assert "fix: " in done.err
+
+
+def test_a_turn_that_was_withdrawn_is_shown_as_that(dialogd: Commands) -> None:
+    """`show` says so above its text, and has it as a fact of the entry, as a plan and `GET /dialog` have."""
+    room = Room(opening("A", "B"), A=["Use Redis.\n\n[PROPOSAL: Redis]"])
+    room.step("A")
+    room.types("\n## Note — User\n\n[STRIKE: 2]\n")
+    dialogd.file.write_bytes(room.paper.data)
+    shown, facts = dialogd.all([["show", str(dialogd.file)], ["show", str(dialogd.file), "--json"]])
+    heads = [row for row in shown.out.split("\n") if row.startswith("── ")]
+    assert [row.endswith(", withdrawn by you ──") for row in heads] == [False, True, False]
+    assert "Use Redis." in shown.out
+    plan, served = as_json(draw_up(room.dialog)), DialogOut.of(room.dialog, 0).model_dump()
+    for entries in (facts.json["entries"], plan["conversation"], served["entries"]):
+        assert [(entry["struck"], entry["marks"]) for entry in entries[:2]] == [(False, []), (True, [])]
+        assert not entries[2]["struck"]
 
 
 def test_search_finds_words_and_says_when_there_are_none(dialogd: Commands) -> None:

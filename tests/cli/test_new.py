@@ -65,6 +65,7 @@ def test_an_open_dialog_is_never_overwritten_and_an_ended_one_is_archived(dialog
 def test_what_makes_no_sense_is_refused_before_anything_is_written(dialogd: Commands) -> None:
     """Each with an error, a fix, exit code 2, and no file."""
     (dialogd.folder / "binary").write_bytes(b"\0\1")
+    (dialogd.folder / "watched.md").write_text("## Agents\n\n### Ann\n\n### Obs\n\n**Permissions:** observer\n")
     wrong = {
         "unknown backend 'chatgpt'": ["--agents", "chatgpt,rehearsal"],
         "both --agents and --agent": ["--agents", "rehearsal", "--agent", "A=rehearsal"],
@@ -72,6 +73,8 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(dialogd: Comm
         "given to two agents": ["--agent", "A=rehearsal", "--agent", "a=rehearsal"],
         "is not a folder": ["--agent", "A=rehearsal@/nowhere"],
         "--first 'Z' is none of the agents": ["--first", "Z"],
+        "--first 'Judge': C gets no turn then, for it judges, and comes last": ["-t", "debate", "--first", "Judge"],
+        "--first 'A,Obs': B gets no turn then, for it only reads": ["-t", "watched.md", "--first", "A,Obs"],
         "--timeout": ["--timeout", "soon"],
         "missing.md does not exist": ["--context", "missing.md"],
         "binary is not text": ["--context", "binary"],
@@ -84,6 +87,23 @@ def test_what_makes_no_sense_is_refused_before_anything_is_written(dialogd: Comm
         assert expected in done.err
         assert re.search(r"^  fix: \S", done.err, re.MULTILINE), done.err
     assert not dialogd.file.exists()
+
+
+def test_agents_of_one_family_are_named_before_the_start(dialogd: Commands) -> None:
+    """By the backends that were named, whatever is here; scripts and programs are no twins, `auto` is not known yet."""
+    same = {
+        "anthropic,anthropic,anthropic": ["A, B and C are of one family (claude)"],
+        "claude,grok,claude-code": ["A and C are of one family (claude)"],
+        "codex,gpt:gpt-6.1-sol,grok": ["A and B are of one family (gpt)"],
+        "grok,auto,auto": [],
+        "rehearsal,rehearsal,command:cat": [],
+    }
+    lines = [["new", "T", "-t", "council", "--agents", cast, "--file", f"{n}.md"] for n, cast in enumerate(same)]
+    for (cast, expected), done in zip(same.items(), dialogd.all(lines), strict=True):
+        assert done.code == 0, done.err
+        assert re.findall(r"(?m)^warning: (.* are of one family \(\w+\))", done.err) == expected, cast
+    pair = dialogd("new", "T", "--agents", "grok,grok")
+    assert "warning: A and B are of one family (grok): they tend to agree" in pair.err
 
 
 def test_a_file_that_is_no_dialog_is_left_alone(dialogd: Commands) -> None:

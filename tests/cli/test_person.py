@@ -15,15 +15,16 @@ from tests.cli.command import Commands
 def test_the_person_conducts_a_dialog_without_any_daemon(dialogd: Commands) -> None:
     """Each command is one line of answer, says what comes next, and stands in the file."""
     dialogd.begin("Tabs?")
+    a, b = (f"(not running: {dialogd.start_line(who)})" for who in "AB")
     steps = [
-        (["say", "Consider tabs"], "turn 2 is yours; A owes the next turn (not running: dialogd start A)"),
-        (["say", "--note", "by the way"], "noted; A owes the next turn (not running: dialogd start A)"),
-        (["say", "-", "--to", "claude b"], "turn 3 is yours; B owes the next turn (not running: dialogd start B)"),
+        (["say", "Consider tabs"], f"turn 2 is yours; A owes the next turn {a}"),
+        (["say", "--note", "by the way"], f"noted; A owes the next turn {a}"),
+        (["say", "-", "--to", "claude b"], f"turn 3 is yours; B owes the next turn {b}"),
         (["pause"], "paused; B owes the next turn once you resume"),
         (["pause"], "it was paused already; B owes the next turn once you resume"),
-        (["resume"], "resumed; B owes the next turn (not running: dialogd start B)"),
-        (["skip", "B"], "B is passed over; A owes the next turn (not running: dialogd start A)"),
-        (["retry", "B"], "B is asked once more; A and B owe the next turn (not running: dialogd start A)"),
+        (["resume"], f"resumed; B owes the next turn {b}"),
+        (["skip", "B"], f"B is passed over; A owes the next turn {a}"),
+        (["retry", "B"], f"B is asked once more; A and B owe the next turn {a}"),
     ]
     for words, answer in steps:
         done = dialogd(*words, given="from\nstdin\n")
@@ -107,7 +108,7 @@ def test_the_word_is_asked_for_where_the_order_is_free(dialogd: Commands) -> Non
     """For yourself or an agent, by id or name; each waits behind who asked before; asking twice changes nothing."""
     dialogd.file.write_text(opening("A", "B", "C", "D", more=FREE), encoding="utf-8")
     dialogd.file.chmod(0o600)
-    after = "A owes the next turn (not running: dialogd start A)"
+    after = f"A owes the next turn (not running: {dialogd.start_line('A')})"
     steps = [
         (["word", "claude d"], f"D asks for the word; {after}"),
         (["word"], f"you ask for the word; in line: D, you; {after}"),
@@ -130,6 +131,21 @@ def test_the_word_is_asked_for_where_the_order_is_free(dialogd: Commands) -> Non
         assert (refused.code, refused.out) == (code, "")
         assert why in refused.err
     assert dialogd("say", "My turn.", "--to", "A").code == 0
+
+
+def test_an_observer_is_given_no_turn_by_any_command(dialogd: Commands) -> None:
+    """It only reads: refused with whom to name, and nothing is written; `all` means those that may speak."""
+    dialogd.file.write_text(opening("A", "B", "C", "D", more=FREE), encoding="utf-8")
+    dialogd.file.chmod(0o600)
+    before = dialogd.file.read_bytes()
+    for words in ("say Well? --to C", "say Well? --to A,C", "ask C Well?", "retry C"):
+        done = dialogd(*words.split())
+        assert (done.code, done.out) == (1, ""), done.err
+        assert "C gets no turns in this dialog: it only reads" in done.err
+        assert "fix: name one of: A, B, D" in done.err
+    assert dialogd.file.read_bytes() == before
+    assert dialogd("say", "Well?", "--to", "all").code == 0
+    assert parse(dialogd.file.read_bytes()).state.owing == ("A", "B", "D")
 
 
 def test_a_decision_by_the_dialogs_rule_is_a_good_end() -> None:

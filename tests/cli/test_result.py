@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 from dialogd.plan.keep import keep
@@ -38,7 +40,7 @@ def test_a_result_is_taken_or_rejected_by_a_command(dialogd: Commands) -> None:
     done = dialogd("reject", "-", given="It forgets\nthe migration.\n")
     assert done.out == (
         "turn 4 is yours; the result is rejected, the dialog is open again; A owes the next turn"
-        " (not running: dialogd start A)\n"
+        f" (not running: {dialogd.start_line('A')})\n"
     )
     dialog = parse(dialogd.file.read_bytes())
     assert [str(mark) for entry in dialog.entries[3:] for mark in entry.marks] == [
@@ -89,6 +91,12 @@ def test_the_plan_of_a_rejected_result_says_so(dialogd: Commands) -> None:
     assert page.read_bytes() == changed
 
 
+def _in_zone(dialogd: Commands, zone: str, command: str) -> str:
+    """What a command prints on a machine in that zone: a process that never had another."""
+    words, environment = [sys.executable, "-m", "dialogd", command], {**dialogd.environment, "TZ": zone}
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
 def test_status_shows_question_deadline_and_default(dialogd: Commands) -> None:
     """Who asks, how long there is, what counts then; `--allow-defaults` is what lets it count."""
     assert dialogd("new", "Tabs?", "--allow-defaults").code == 0
@@ -103,6 +111,10 @@ def test_status_shows_question_deadline_and_default(dialogd: Commands) -> None:
         text,
         re.MULTILINE,
     )
+    for zone, hours in (("EST5", -5), ("CET-1", 1)):  # as the person's machine has it
+        said = [_in_zone(dialogd, zone, command) for command in ("status", "digest")]
+        assert all(f"by {by + timedelta(hours=hours):%Y-%m-%d %H:%M}" in text for text in said)
+        assert re.search(rf"; by [-\d ]*{by + timedelta(hours=hours):%H:%M}, in 1 hour", said[0])
     facts = dialogd("status", "--json").json
     (told,) = facts["questions"]
     assert (told["asker"], told["default"], told["takes_default"]) == ("A", "tabs", True)

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from dialogd.cli.cast import saved_cast
+from dialogd.cli.client import ask
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 from dialogd.standin import StandIn
@@ -74,6 +75,23 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
     assert (dialogd.state.dialog(dialogd.file) / "cast.json").stat().st_mode & 0o777 == 0o600
     refused = dialogd("run", "--continue")
     assert (refused.code, "dialogd say" in refused.err) == (1, True)
+
+
+def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
+    """A result rejected over HTTP is discussed again by the same daemons; Ctrl-C then ends what has ended, and them."""
+    words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay"]
+    with dialogd.background(*words) as process:
+        until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
+        port = dialogd.daemons()[0].port
+        answer = ask(port, "POST", "/reject", {"reason": "tell me more"}, seconds=5)
+        assert (answer or (0, {}))[0] < 300, answer
+        until(lambda: dialogd.output.count("the page stays") == 2, "the second end", lambda: dialogd.output)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 0, dialogd.output
+        dialog = dialog_of(dialogd)
+        assert (dialog is not None and dialog.state.outcome is not None, leftovers(dialogd)) == (True, [])
+        assert "\nnext   dialogd approve --file" in dialogd.output
+        assert "page   it ended" not in dialogd.output
 
 
 def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:
@@ -214,6 +232,7 @@ def own_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+@pytest.mark.slow
 def test_a_dialog_on_keys_says_before_it_starts_what_it_is_and_may_cost(dialogd: Commands) -> None:
     """By default what is here plays: who, who pays, who sees what, the usual budget, an estimate; then the dialog."""
     with StandIn(consensus) as server:

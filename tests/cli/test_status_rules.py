@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from dialogd import hand
 from dialogd.cli import procedure
+from dialogd.protocol import lifecycle
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Ballot, Decision, Dialog, Outcome, Poll, Seal
 from dialogd.testing.room import Room, opening
@@ -89,7 +91,7 @@ def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
         file.write("\n## Turn 3 — Claude B\n\nI agree, tabs everywhere.\n\nTURN: A\n")
     after = dialogd("status").out
     (signals,) = [line for line in after.split("\n") if line.startswith("  signals")]
-    assert signals == "  signals  CONTINUE: 1 agreement, 0 disagreements, convergence 0.67, confidence 0.60" + (
+    assert signals == "  signals  CONTINUE: 1 agreement, 0 disagreements, convergence 0.66, confidence 0.60" + (
         " (weak: words only)"
     )
     labels = [[line[2:10].strip() for line in text.split("\n")[1:-1]] for text in (before, after)]
@@ -97,7 +99,23 @@ def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
     facts = dialogd("status", "--json").json
     assert facts["rules"]["template"] == ""
     assert dialogd("stop").code == 0
-    assert "  state    ended (collapsed: harvest, reset)\n" in dialogd("status").out
+    allows = "harvest (dialogd plan, dialogd export), reset (dialogd say …)"
+    assert f"  state    ended (collapsed: {allows})\n" in dialogd("status").out
+
+
+def test_what_was_noticed_is_no_advice_after_the_end(dialogd: Commands) -> None:
+    """It says what to do next: while the dialog goes on; programs still get it."""
+    stage = room(A=["[PROPOSAL: Postgres]"], B=["[AGREE: P1]"])
+    for me in "AB":
+        stage.step(me)
+    shown = []
+    for _ in range(2):
+        dialogd.file.write_text(stage.text, encoding="utf-8")
+        text, facts = dialogd.all([["status"], ["status", "--json"]])
+        shown.append("  noticed  B accepts P1 of A" in text.out)
+        assert "accepted" in [signal["kind"] for signal in facts.json["signals"]]
+        stage.stop()
+    assert shown == [True, False]
 
 
 ROUNDS = [
@@ -225,3 +243,49 @@ def test_the_time_that_is_left_in_words() -> None:
     stage = room(keys=(BEGAN, "Max Time: 1 hour"))
     stage.stop()
     assert "time" not in rows(stage.dialog)
+
+
+def test_the_phase_after_an_end_is_the_one_that_began_last(dialogd: Commands) -> None:
+    """Not the one that would have come next; a reopened dialog begins with the first again."""
+    stage = room(*COUNCIL, keys=["Max Rounds: 3"], **{who: ["Well."] * 4 for who in "ABC"})
+    stage.run()
+    assert stage.dialog.state.outcome is not None
+    assert [m.value for e in stage.dialog.entries for m in e.all("PHASE")] == ["ANALYSIS"]
+    dialogd.file.write_text(stage.text, encoding="utf-8")
+    dialogd.file.chmod(0o600)
+    assert "phase 2 of 2, ANALYSIS" in dialogd("status").out
+    early = room(*COUNCIL, keys=["Max Rounds: 1"], **{who: ["Well."] for who in "ABC"})
+    early.run()
+    assert early.dialog.state.rounds == 1
+    assert "phase 1 of 2, DISCOVERY" in rows(early.dialog)["round"]
+    stage.by_hand(hand.limit, "max_rounds", "1")
+    stage.say("Once more.", to="A")
+    stage.run()
+    assert (stage.dialog.state.outcome is not None, stage.dialog.state.rounds) == (True, 1)
+    assert "phase 1 of 2, DISCOVERY" in rows(stage.dialog)["round"]
+
+
+def test_redacted_places_are_counted_in_the_file(dialogd: Commands) -> None:
+    """Those of agents, in text and marks; without a daemon and after the end; the person's are not among them."""
+    key = "AKIA" + "IOSFODNN7EXAMPLE"
+    stage = room(A=[f"It is {key}, or {key}.\n\n[PROPOSAL: take {key}]"])
+    stage.say(f"Not {key}?", to="A")
+    stage.run()
+    stage.stop()
+    assert key not in stage.text
+    dialogd.file.write_text(stage.text, encoding="utf-8")
+    dialogd.file.chmod(0o600)
+    text, facts = dialogd.all([["status"], ["status", "--json"]])
+    assert "\n  secrets  3 redacted in the file\n" in text.out
+    assert facts.json["secrets_redacted"] == 3
+
+
+def test_the_convergence_is_the_same_number_wherever_it_is_shown() -> None:
+    """Two words of three are 0.66 and 66 %, cut in both: 59.9 % are not yet the 60 % that suffice."""
+    stage = room(A=["Tabs, tabs everywhere."], B=["I agree, tabs everywhere."])
+    stage.step("A")
+    stage.step("B")
+    found = lifecycle.assessed(stage.dialog)
+    assert found is not None
+    assert "convergence 0.66" in dict(procedure.signal_row(stage.dialog))["signals"]
+    assert "share 66% of their words" in str(found["reason"])

@@ -29,7 +29,7 @@ def said(entry: Entry) -> tuple[str, str, list[str], tuple[str, ...] | None]:
     return entry.by, body.strip(), [str(mark) for mark in entry.marks], entry.turn
 
 
-@pytest.mark.parametrize("name", ["debate", "relay"])
+@pytest.mark.parametrize("name", [pytest.param("debate", marks=pytest.mark.slow), "relay"])
 def test_a_dialog_in_turns_is_the_golden_one(dialogd: Commands, name: str) -> None:
     """Entry by entry, what the daemons wrote is what was reviewed."""
     golden = parse((GOLDEN / f"{name}.md").read_bytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -15,8 +16,9 @@ PROGRAMS = {"claude-code": "claude", "codex": "codex", "gemini": "gemini", "open
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything here needs coding agents from npm."""
+    here = str(Path(__file__).parent) + os.sep
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.clis)
             item.add_marker(pytest.mark.slow)
 

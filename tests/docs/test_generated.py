@@ -7,11 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from tests.docs.manual import DOCS, REPOSITORY, section
+import dialogd
+from tests.docs.manual import DOCS, REPOSITORY, codes, section, table
 
 UPDATE = REPOSITORY / "scripts" / "update_docs.py"
 
@@ -38,6 +40,13 @@ def test_a_document_that_is_behind_is_found_and_mended(tmp_path: Path) -> None:
     assert "docs/configuration.md" in checked.stderr
     subprocess.run(command, check=True)
     assert page.read_text(encoding="utf-8") == right
+
+
+def test_the_table_of_arguments_is_the_signature() -> None:
+    """docs/python.md names each argument of `dialogd.run` but the topic, once, and none beside them."""
+    rows = table(section(DOCS / "python.md", "Run a dialog").partition("\n### ")[0])
+    named = [name for row in rows for name in codes(row[0])]
+    assert sorted(["topic", *named]) == sorted(signature(dialogd.run).parameters)
 
 
 @pytest.mark.parametrize("command", ["dialogd", "dialogd run", "dialogd config show"])

@@ -221,6 +221,7 @@ def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
         "status": "dialogd status --json",
         "logs": "dialogd logs A --json",
         "verify": "dialogd verify --json",
+        "board": "dialogd board --json",
         "cost": "dialogd cost --json",
         "digest": "dialogd digest --json",
         "export": "dialogd export --to md --json --force",
@@ -229,6 +230,8 @@ def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
     }
     for command, line in given.items():
         assert sorted(json.loads(sandbox.done(line))) == sorted(codes(rows[command])), command
+    (entry,) = json.loads(sandbox.done("dialogd show ./dialog.md --json"))["entries"]
+    assert sorted(entry) == sorted(codes(rows["show"].partition("(each")[2].partition(")")[0]))
     assert set(json.loads(sandbox.done("dialogd config show --json"))) == {setting.name for setting in SETTINGS}
     daemon = sandbox.start("dialogd start A --port 0 --detach")
     assert daemon.process.wait(30) == 0, daemon.said()

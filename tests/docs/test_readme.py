@@ -125,10 +125,12 @@ def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None
     kicked = sandbox.done(translated(by_hand("terminal-3", "curl")))
     assert json.loads(kicked)["status"] == "accepted"
     watching = sandbox.start(translated(by_hand("terminal-3", "tail -f")))
-    until(lambda: "\n[CONSENSUS_REACHED]\n" in watching.said(), f"a consensus: {one.said()}{two.said()}")
-    said = sandbox.done(translated(by_hand("http")))  # in one go: the dialog that is open again goes on meanwhile
+    until(lambda: "## Turn 2" in watching.said(), f"a first reply: {one.said()}")
+    said = sandbox.done(translated(by_hand("http")))  # in one go: the dialog goes on meanwhile
     assert [answer["status"] for answer in json.loads(f"[{said.replace('}{', '},{')}]")] == ["ok", "ok"]
     until(lambda: "[PAUSED]" in watching.said(), "what was said over HTTP to stand in the file")
+    sandbox.done("dialogd resume")
+    until(lambda: "\n[CONSENSUS_REACHED]\n" in watching.said(), f"a consensus: {one.said()}{two.said()}")
     stopped = sandbox.done(translated(by_hand("terminal-3", "dialogd stop")))
     assert (one.process.wait(5), two.process.wait(5)) == (0, 0)
     copy = stopped.rpartition("copied to ")[2].partition("\n")[0]
@@ -141,6 +143,7 @@ def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None
 
 def test_three_terminals_with_other_ports_and_another_file(sandbox: Sandbox) -> None:
     """The four sentences hold a dialog and end it, at ports and a file that were named."""
+    sandbox.environment["DIALOGD_PACE"] = "1"  # time to say something in the middle
     a, b = free_ports(2)
 
     def translated(script: str) -> str:

@@ -11,6 +11,7 @@ from dialogd.testing.room import Room, opening
 HOSTILE = {
     "typst": '#panic(1) #read("/etc/passwd") $x$ $$\\sum$$ @label <label> `code` */ // /* ]] }} \\u{41} #let x = 1',
     "tags": "</script><script>alert(1)</script> <img src=x onerror=alert(1)> ]]> <!-- --> <style>*{color:red}</style>",
+    "escaped": "\\<script>alert(4)</script> \\\\\\<img src=x> \\\\<b> \\![p](https://evil.example/p.png) `\\<i>`",
     "fences": "```python title\nprint('hi') # </pre><script>alert(2)</script>\n```\n\n````md\n```\nnested\n```\n````",
     "long": "words " * 600 + "x" * 5_000,
     "languages": "emoji 🎉 數據庫 Ελληνικά кириллица",

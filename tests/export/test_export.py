@@ -8,20 +8,24 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import jsonschema_rs
 import pytest
 from markdown_it import MarkdownIt
 
 from dialogd.errors import BadInput
-from dialogd.export import FORMATS, attachments_of, export, formats
+from dialogd.export import FORMATS, attachments_of, export, file_name, formats
 from dialogd.export.content import draw_up
 from dialogd.export.fonts import in_words, missing
 from dialogd.export.pdf import by_typst
-from dialogd.export.shown import tokens_of
+from dialogd.markup import parsed, to_html
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import UNSEEN
 from dialogd.server.wire import DialogOut
 from dialogd.testing.room import Room, opening
 from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
@@ -97,6 +101,24 @@ def test_markdown_holds_no_tag_and_no_link_that_runs(dialog: Dialog) -> None:
     assert known.get("references", {}) == {}
 
 
+TITLES = (
+    "*x* and _y_ or __z__, ~~not~~ 2*3*4",
+    "snake_case, /tmp/_a_, C# or F#",
+    "`code` &copy; &amp; a\\*b \\",
+    "[page](https://example.org) <b>\\<i> ![p](https://example.org/p.png) [a](javascript:b)",
+    "Which store? 2 * 3 = 6 & more",
+)
+
+
+@pytest.mark.parametrize("title", TITLES)
+def test_markdown_shows_a_topic_as_it_was_typed(title: str) -> None:
+    """Nothing of the heading becomes emphasis, code, a link or another sign; words without such signs stay plain."""
+    made = export(Room(opening("A", "B", keys=[f"Topic: {title}"])).dialog, "md").decode().partition("\n")[0]
+    page = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(made)
+    assert page == f"<h1>{escape(title, quote=False)}</h1>\n"
+    assert made == f"# {title}" or title != TITLES[-1]
+
+
 def test_html_has_every_text_and_nothing_that_runs_or_loads(dialog: Dialog) -> None:
     """An HTML parser finds each turn's letters in its article; no script, no handler, no style, no address to load."""
     page = Page(export(dialog, "html").decode())
@@ -119,7 +141,7 @@ def test_json_is_what_its_schema_says_and_what_a_daemon_answers(dialog: Dialog) 
         jsonschema_rs.validate(schema, facts)
         served = DialogOut.of(one, 0).model_dump()
         for mine, theirs in zip(facts["entries"], served["entries"], strict=True):
-            same = ("id", "number", "by", "name", "text", "turn", "condition")
+            same = ("id", "number", "by", "name", "text", "turn", "condition", "struck")
             assert {key: mine[key] for key in same} == {key: theirs[key] for key in same}
             assert [mark["line"] for mark in mine["marks"]] == theirs["marks"]
         assert (facts["dialog"], facts["topic"]) == (served["dialog"], served["topic"])
@@ -183,12 +205,39 @@ HIDING: Mapping[str, bool] = {
     HOSTILE["lists"]: True,
     '[x]: https://a.example "nobody sees this"': True,
     "x" * 200_001: True,
+    "## 1. Title\n\n**2. bold**, see **3.**\n\n1. one\n2. two\n   1. three\n\n- [x] done": False,
+    "<https://a.example/%20b> [é](https://a.example/é?b=1&amp;c) `&amp;` 100%25 &copy; 日本": False,
+    "```python and more\n1. &lt;\n```\n\n[a](https://b.example 'title')": False,
+    "[](https://a.example/nobody-finds-this)": True,
+    "[\u200b](https://a.example/nobody-finds-this)": True,
+    "| a |\n|---|\n| 1 | \N{THUMBS DOWN SIGN} |": True,
+    # Letters that stand twice in what is shown are no excuse for those that are not there.
+    "<https://abcdefghijklmnopqrstuvwxyz.example>\n\n| a |\n|---|\n| 1 | hidden |": True,
+    "&abcdefghijklmnopqrstuvwxyz;\n\n| a |\n|---|\n| 1 | hidden |": True,
 }
 
 
 def test_text_that_markdown_would_hide_is_found() -> None:
-    """Definitions of links, cells beyond the last column, what is nested too deeply: shown as it stands."""
-    assert {text: tokens_of(text) is None for text in HIDING} == HIDING
+    """Definitions of links, cells beyond the last column, links without words, what is nested too deeply."""
+    assert {text: parsed(text) is None for text in HIDING} == HIDING
+
+
+@pytest.mark.parametrize("text", HIDING, ids=range(len(HIDING)))
+def test_every_letter_of_a_text_can_be_read_in_its_html(text: str) -> None:
+    """As it stands where Markdown would hide some; titles of links and what follows a fence as text beside them."""
+    found = filter(str.isalnum, unquote("".join(Page(to_html(text)).texts.values())))
+    assert lost(letters(unquote(text)), "".join(found)) == ""
+
+
+def test_what_turns_the_direction_of_writing_is_shown_as_a_sign() -> None:
+    """In HTML as in Markdown: a proposal cannot look like another one."""
+    turned = "keep \u202esergtsoP\u202c, \u2066a\u2069 \u200e\u200f\u061c\U000e0041"
+    room = Room(opening("A", "B", keys=[f"Topic: {turned}"]), A=[f"{turned}\n\n[PROPOSAL: {turned}]"])
+    room.step("A")
+    for to in ("html", "md"):
+        made = export(room.dialog, to).decode()
+        assert "keep \ufffdsergtsoP\ufffd" in made
+        assert re.search(f"[{UNSEEN}]", made) is None
 
 
 def test_attachments_stand_in_the_document_and_links_lead_there(tmp_path: Path) -> None:
@@ -212,6 +261,61 @@ def test_attachments_stand_in_the_document_and_links_lead_there(tmp_path: Path) 
 def test_a_dialog_gives_the_golden_document(to: str) -> None:
     """Byte by byte; `python -m tests.export.golden` writes them anew."""
     assert export(peaceful().dialog, to).decode() == (GOLDEN / f"dialog.{to}").read_text(encoding="utf-8")
+
+
+NAMES = {
+    ("Where should user sessions live?", "3f9a1c"): "where-should-user-sessions-live-3f9a1c.md",
+    ("x" * 39 + " y" * 40, "_".join("z" * 40)): f"{'x' * 39}-{'-'.join('z' * 20)}.md",
+    ("數據庫", "..."): "dialog.md",
+    ('../a"; b\r\n\u202e', "CON"): "a-b-CON.md",
+}
+
+
+@pytest.mark.parametrize(("words", "name"), NAMES.items(), ids=range(len(NAMES)))
+def test_a_documents_name_is_one_that_every_system_takes(words: tuple[str, str], name: str) -> None:
+    """Letters, digits and dashes of topic and id, at most forty of each."""
+    dialog = peaceful().dialog
+    header = replace(dialog.header, topic=words[0], dialog=words[1])
+    assert file_name(replace(dialog, header=header), "md") == name
+
+
+OFF = (
+    "//evil.example",
+    "/\\/evil.example",
+    "< //evil.example>",
+    "&#47;/evil.example",
+    "\n//evil.example",
+    "\xa0//evil.example",
+)
+
+
+@pytest.mark.parametrize("address", OFF)
+def test_a_link_that_names_no_scheme_leads_nowhere_and_is_shown(address: str) -> None:
+    """From a saved file it would lead to a share of the network: no format makes it one, and its address is seen."""
+    text = f"[docs]({address}) and\n\n[docs][b]\n\n[b]: {address.strip()}\n\n[page](https://good.example)"
+    room = Room(opening("A", "B"), A=[text])
+    room.step("A")
+    lax = MarkdownIt("commonmark")
+    lax.validateLink = lambda url: True  # type: ignore[method-assign]
+    for page in (to_html(text), export(room.dialog, "html").decode(), lax.render(export(room.dialog, "md").decode())):
+        hrefs = [value for name, value in Page(page).attributes if name == "href" and not value.startswith("#")]
+        assert hrefs == ["https://good.example"]
+        assert "evil.example" in "".join(Page(page).texts.values())
+
+
+def test_the_end_is_when_it_ended_and_not_when_it_was_approved() -> None:
+    """A note that the person writes later moves nothing; opened again, the dialog has no end."""
+    text = "## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"
+    room = Room(opening("A", "B"), A=[text], B=["[AGREE: P1]"])
+    room.run()
+    ended = dict(draw_up(room.dialog, {}).facts)["Ended"]
+    room.advance(3600)
+    room.approve()
+    assert room.dialog.last is not None
+    assert room.dialog.last.mark("APPROVED")
+    assert dict(draw_up(room.dialog, {}).facts)["Ended"] == ended
+    room.reject("Not this.")
+    assert "Ended" not in dict(draw_up(room.dialog, {}).facts)
 
 
 ALONE = """

@@ -52,11 +52,11 @@ class Forked:
 
 
 class Zygote:
-    """The parent of daemons; `launch` fits `Pair`."""
+    """The parent of daemons, with `more` modules imported too; `launch` fits `Pair`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.zygote"],
+            [sys.executable, "-m", "tests.faults.zygote", *more],
             cwd=REPOSITORY,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -115,7 +115,7 @@ def _poll(pid: int) -> int | None:
 
 def main() -> None:
     """Answer questions until stdin ends."""
-    for module in PRELOADED:
+    for module in (*PRELOADED, *sys.argv[1:]):
         importlib.import_module(module)
     gc.freeze()  # pages that the collector does not touch stay shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -18,8 +18,7 @@ _TABLES = {
     "copy": "name, size, mtime, id, first, at, entries",
     "dialog": "*",
     "entry": "dialog, entry, turn, agent, at, text",
-    "decision": "dialog, ref, status, text, method, behind, evidence, reason, turns, at, superseded, approved, topic,"
-    " more, sha",
+    "decision": "dialog, topic, text, more, at, sha, facts",
 }
 
 

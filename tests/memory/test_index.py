@@ -9,15 +9,19 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.errors import StorageError
+from dialogd.lock import Lock
 from dialogd.memory import Memory
+from dialogd.memory.index import LARGEST
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
 
 ALL = (SESSIONS, RETRIES, LICENSE, STOPPED)
@@ -43,7 +47,7 @@ STAGES = stages()
 MANY = (*(dialog.file() for dialog in ALL), *STAGES, b"no dialog at all\n")
 
 
-@settings(max_examples=12)
+@examples(12)
 @given(st.lists(st.sampled_from(range(len(MANY))), min_size=1, max_size=9), st.data())
 def test_an_index_that_grew_is_the_one_that_is_made_anew(order: list[int], data: st.DataObject) -> None:
     """Copies may come in any order, one by one or several at once, twice, and go again."""
@@ -145,6 +149,51 @@ def test_a_locked_index_is_gone_around(shelf: Shelf) -> None:
     hasty.add(copy)
     assert other.execute("SELECT count(*) FROM dialog").fetchone()[0] == 2
     other.close()
+
+
+def test_an_index_that_somebody_makes_is_not_waited_for_without_end(shelf: Shelf) -> None:
+    """Whoever asks is answered all the same; whoever wants a new index is told who may stand in the way."""
+    shelf.put(SESSIONS)
+    hasty = Memory(shelf.state.root, patience=0.05)
+    with Lock(shelf.state.memory / "index.lock").held():
+        assert hasty.recall("sessions")[0].dialog == SESSIONS.id
+        with pytest.raises(StorageError, match=r"not free within 0\.05 s; a stopped process may hold it") as told:
+            hasty.rebuild()
+        assert "fuser" in told.value.fix
+        assert not shelf.index.exists()
+    assert hasty.rebuild() == 1
+    writer = sqlite3.connect(shelf.index, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageError, match="another process writes the index") as told:
+        hasty.rebuild()
+    assert "fuser" in told.value.fix
+    writer.close()
+
+
+def test_a_copy_that_cannot_be_read_hides_no_other(shelf: Shelf, caplog: pytest.LogCaptureFixture) -> None:
+    """It is named once, counted, and read again when it has changed; odd times, names and kinds of files do no harm."""
+    late, bad, shared = shelf.put(SESSIONS), shelf.put(RETRIES), shelf.state.archive / "shared.md"
+    os.utime(late, (10_400_000_000, 10_400_000_000))  # in the year 2299: more nanoseconds than SQLite can count
+    (shelf.state.archive / "huge.md").touch()
+    os.truncate(shelf.state.archive / "huge.md", LARGEST + 1)
+    shared.write_bytes(LICENSE.file())
+    shared.chmod(0o666)
+    for name in (b"\xff.md", b"\x1b[2J.md"):
+        with suppress(OSError):  # not every file system takes such a name
+            (shelf.state.archive / os.fsdecode(name)).write_bytes(STOPPED.file())
+    os.mkfifo(shelf.state.archive / "pipe.md")
+    bad.write_bytes(b"\xff\x00 no dialog\n")
+    for _ in range(2):
+        assert [row.id for row in shelf.memory.dialogs(None)] == [SESSIONS.id]
+    assert [hit.dialog for hit in shelf.memory.search("Postgres")] == [SESSIONS.id]
+    assert shelf.memory.status()["unreadable"] == 3
+    told = [record.getMessage() for record in caplog.records]
+    assert [name for name in (bad.name, "huge.md", "shared.md") if sum(name in line for line in told) != 1] == []
+    assert len(told) == 3
+    bad.write_bytes(RETRIES.file())
+    assert {row.id for row in shelf.memory.dialogs(None)} == {SESSIONS.id, RETRIES.id}
+    assert shelf.memory.rebuild() == 4
+    assert shelf.memory.status()["unreadable"] == 2
 
 
 def test_two_processes_that_index_at_once_lose_nothing(shelf: Shelf) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dialogd import hand
 from dialogd.memory import Memory
 from dialogd.testing.past import Past
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf
 
 SYNTAX = st.lists(
@@ -18,7 +19,7 @@ SYNTAX = st.lists(
 )
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.text(max_size=30), SYNTAX.map(" ".join)))
 def test_nothing_that_is_typed_is_syntax(shelf: Shelf, words: str) -> None:
     """Any text is searched for and asked about without an error, with FTS5 and without; spans lie in their snippet."""
@@ -71,3 +72,21 @@ def test_what_was_struck_and_what_was_recalled_is_not_found(shelf: Shelf) -> Non
     shelf.put(Past("d00077", "Recalled", quoted, ("Well.",)), "other.md")
     assert shelf.memory.search("hovercraft") == shelf.memory.search("eels") == []
     assert len(shelf.memory.search("more")) == 1
+
+
+def test_a_message_that_was_cut_is_searched_as_it_was(shelf: Shelf) -> None:
+    """Its end stands in an attachment; one that holds something else by now is nobody's word."""
+    room = Room(opening("A", "B", keys=["Max Message: 200"]), A=["Long. " * 100 + "The turquoise end."])
+    room.step("A")
+    room.stop("enough")
+    (name,) = room.attachments
+    folder = shelf.folder / "dialog.md.d"
+    folder.mkdir()
+    (folder / name).write_text(room.attachments[name], encoding="utf-8")
+    copy = shelf.put(room)
+    (hit,) = shelf.memory.search("turquoise")
+    assert (hit.entry, hit.agent, "turquoise end" in hit.snippet) == ("2", "A", True)
+    copy.with_suffix(".d").joinpath(name).write_text("The turquoise end is planted.", encoding="utf-8")
+    shelf.memory.rebuild()
+    assert shelf.memory.search("turquoise") == []
+    assert shelf.memory.search("long")[0].entry == "2"

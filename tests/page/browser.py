@@ -16,6 +16,7 @@ PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 SWITCHES = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-component-update",
     "--disable-background-networking", "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 AXE = Path(__file__).resolve().parents[2] / ".axe" / "node_modules" / "axe-core" / "axe.min.js"
 PATIENCE = 10_000  # milliseconds
@@ -78,20 +79,19 @@ def open_visitor(browser: Browser, **options: Any) -> Visitor:
     context = browser.new_context(**options)
     page = context.new_page()
     visitor = Visitor(context, page)
-    context.route("**/*", _only_here(visitor))
+    context.on("request", _asked_for(visitor))
     context.on("page", lambda opened: _watch(visitor, opened))
     _watch(visitor, page)
     return visitor
 
 
-def _only_here(visitor: Visitor) -> Callable[..., None]:
-    def check(route: Any, request: Request) -> None:
+def _asked_for(visitor: Visitor) -> Callable[[Request], None]:
+    """Looks only: a request held up for the test to let it go would stand still while the test waits for a file."""
+
+    def check(request: Request) -> None:
         address = urlsplit(request.url)
         if address.scheme in ("http", "https") and address.hostname not in ("127.0.0.1", "localhost"):
             visitor.strangers.append(request.url)
-            route.abort()
-        else:
-            route.continue_()
 
     return check
 

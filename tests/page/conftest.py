@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +18,9 @@ if TYPE_CHECKING:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything here needs a browser."""
+    here = str(Path(__file__).parent) + os.sep
     for item in items:
-        if Path(__file__).parent in item.path.parents:
+        if str(item.path).startswith(here):
             item.add_marker(pytest.mark.browser)
 
 

@@ -162,8 +162,15 @@ def test_a_daemon_that_is_killed_and_started_again_loses_nothing(room: Room, vis
     page = visitor.visit(at(room))
     room.think().end("Tabs.\n")
     expect(visitor.turn(2)).to_be_visible()
+    own = page.locator('#agents [data-agent="A"]')
     room.a.kill()
     expect(page.locator("#banner")).to_contain_text("has not answered")
+    expect(page.locator("#phase-words")).to_contain_text("Not connected to Claude A's daemon")
+    expect(own.locator(".word")).to_have_text("does not answer")
+    expect(own).to_contain_text("start it again: dialogd start A")
+    for control in ("#pause", "#stop", "#say-send"):
+        expect(page.locator(control)).to_be_disabled()
+    page.locator("#say-text").fill("Half a thought")
     with room.file.open("a") as file:
         file.write("\n---\n\n## Turn 3 — Claude B\n\nSpaces.\n\nTURN: A\n")
     room.a.start()
@@ -173,6 +180,11 @@ def test_a_daemon_that_is_killed_and_started_again_loses_nothing(room: Room, vis
     expect(visitor.turn(4)).to_contain_text("Spaces, then.")
     assert visitor.turns == [1, 2, 3, 4]
     expect(page.locator("#banner")).to_contain_text("answers again")
+    expect(page.locator("#phase-words")).not_to_contain_text("Not connected")
+    expect(own.locator(".word")).not_to_have_text("does not answer")
+    for control in ("#pause", "#stop", "#say-send"):
+        expect(page.locator(control)).to_be_enabled()
+    expect(page.locator("#say-text")).to_have_value("Half a thought")
 
 
 def test_when_its_daemon_dies_the_page_goes_on_with_another(room: Room, visitor: Visitor) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
+from dialogd.settings import start_command
+from dialogd.testing.room import Room as Table
+from dialogd.testing.room import opening
 from tests.page.browser import Visitor
 from tests.page.test_live import at
 from tests.server.daemon_process import Room
@@ -119,3 +122,41 @@ def test_the_persons_hand(room: Room, visitor: Visitor, form: str, fields: dict[
     box.get_by_role("button").click()
     room.until(lambda: written in room.text, written)
     expect(box.locator(".result")).not_to_be_empty()
+
+
+def test_an_agent_that_was_invited_says_how_to_start_it(room: Room, visitor: Visitor) -> None:
+    """It never ran: there is nothing to start again, and the line is the one that the command prints."""
+    room.open("AB")
+    page = visitor.visit(at(room))
+    open_more(page)
+    form = page.locator('#more form[data-post="/invite"]')
+    form.locator("[name=agent]").fill("C=Claude C")
+    form.get_by_role("button").click()
+    expect(form.locator(".result")).to_contain_text("How to start its daemon")
+    guest = page.locator('#agents [data-agent="C"]')
+    expect(guest.locator(".word")).to_have_text("is not started yet")
+    expect(guest.locator(".why")).to_have_text(f"start it in a terminal of its own: {start_command('C', room.file)}")
+
+
+def test_a_search_is_narrowed_on_the_page(room: Room, visitor: Visitor) -> None:
+    """By who said it and since when; what is no time is said beside the form, and nothing that was typed is lost."""
+    visitor.expected = ("400",)
+    table = Table(opening("A", "B", keys=["Max Turns: 4"]), A=["Redis, says A."] * 2, B=["Redis? B says no."])
+    table.run()
+    folder = room.state_dir / "archive"
+    room.open("AB")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / "one.md").write_bytes(table.paper.data)
+    page = visitor.visit(at(room))
+    page.get_by_role("tab", name="History").click()
+    page.get_by_label("Words, or a question").fill("redis")
+    page.get_by_label("Said by").fill("B")
+    page.get_by_role("button", name="Search", exact=True).click()
+    found = page.locator("#panel-history .past-list > li")
+    expect(found).to_have_count(1)
+    expect(found).to_contain_text("B says no")
+    page.get_by_label("Not older than").fill("tea")
+    page.get_by_role("button", name="Search", exact=True).click()
+    expect(page.locator("#panel-history > .said")).to_contain_text("write it like 2h, 7d or 2026-11-01")
+    expect(page.get_by_label("Not older than")).to_have_value("tea")
+    expect(page.get_by_label("Said by")).to_have_value("B")

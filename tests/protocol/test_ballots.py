@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dialogd.protocol.ballots import (
@@ -24,6 +24,7 @@ from dialogd.protocol.ballots import (
 from dialogd.protocol.marks import read_reply
 from dialogd.protocol.model import Mark
 from dialogd.protocol.wording import CHOICES, NEITHER, NO, YES
+from tests.examples import examples
 from tests.protocol.test_total import is_linear
 from tests.protocol.texts import texts
 
@@ -183,7 +184,7 @@ values = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(values, st.sampled_from(["", "P1"]))
 def test_there_is_no_yes_without_a_word_for_it(value: str, ref: str) -> None:
     """Whatever is written: an approval is read only where a word for it stands."""
@@ -191,7 +192,7 @@ def test_there_is_no_yes_without_a_word_for_it(value: str, ref: str) -> None:
         assert choice.choice != "approve" or any(word in value.casefold() for word in (*YES, "for"))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(values, st.lists(st.sampled_from(sorted(CHOICES)), max_size=2), st.integers(0, 20), st.sampled_from(["", "P1"]))
 @example("approve | first", [], 0, "P1")
 def test_what_was_read_is_read_again(value: str, words: list[str], at: int, ref: str) -> None:
@@ -200,7 +201,7 @@ def test_what_was_read_is_read_again(value: str, words: list[str], at: int, ref:
         assert vote(choice.mark("VOTE")) == choice
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     st.sampled_from(["P1 approve", "approve P1", "P1: yes", "P1 +1", "I vote yes on P1", "P1, P2 approve"]),
     st.sampled_from(
@@ -216,7 +217,7 @@ def test_a_word_of_doubt_among_the_words_takes_the_yes_away(yes: str, doubt: str
     assert said(" ".join(words) + reason) == []
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(texts)
 def test_any_text_can_be_asked_what_it_means(text: str) -> None:
     """Nothing is ever raised, and a question back is short."""

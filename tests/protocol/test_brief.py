@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd import prompt, window
@@ -22,6 +22,7 @@ from dialogd.protocol.render import Draft
 from dialogd.protocol.roles import PERSONALITIES
 from dialogd.protocol.state import Decision, Dialog, Poll, Proposal, Standing
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 
 GOLDEN = Path(__file__).with_name("golden")
 SUMMARY = "## Consensus Summary\nPostgres.\n\n[CONSENSUS_REACHED]"
@@ -180,8 +181,8 @@ def test_what_a_judge_did_not_send_is_not_shown_to_it() -> None:
 
 
 def test_the_judge_is_asked_for_nothing_but_a_judgement() -> None:
-    """No votes, no signatures, no answers to the others."""
-    assert taught(dialog_of(JUDGED), "C") == {"DECIDE"}
+    """No votes, no signatures, no answers to the others; what it lacks it may ask the person."""
+    assert taught(dialog_of(JUDGED), "C") == {"DECIDE", "QUESTION_FOR_USER"}
     assert "Answer the last points" not in a_trial().thinks("C")
 
 
@@ -551,7 +552,7 @@ def test_findings_that_block_are_named_by_their_numbers() -> None:
 WORDS = ("zebra", "walrus", "ocelot", "marmot", "badger")
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40, deadline=None)
 @given(
     lines=st.lists(
         st.tuples(st.sampled_from(WORDS), st.sampled_from(["", "[EVIDENCE: {}]", "[PROPOSAL: {}]", "[OBJECTION: {}]"])),

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.errors import NotADialog
@@ -24,6 +24,7 @@ from dialogd.protocol.sealed import SealedAnswer, answers
 from dialogd.protocol.since import changes, compare, differences
 from dialogd.protocol.state import Dialog
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 from tests.protocol.texts import texts
 
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.txt"))
@@ -425,7 +426,7 @@ def decided_and_sealed() -> tuple[dict[str, object], tuple[bytes, ...]]:
     return kept(agreed()), tuple(begin().paper.data for begin in (agreed, voted, both_sealed))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, deadline=None)
 @given(texts, st.integers(0, 1200), st.integers(0, 400), st.integers(0, 2))
 def test_any_damage_can_be_told_of(words: str, at: int, gone: int, which: int) -> None:
     """Whatever stands in the file, checking it says something or nothing, and never fails."""

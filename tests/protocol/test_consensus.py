@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dialogd.protocol.consent import refers_to
@@ -15,6 +15,7 @@ from dialogd.protocol.model import Mark
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.verdict import rule
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 
 POSTGRES = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
 REDIS = "## Consensus Summary\n\nSessions live in Redis.\n\n[CONSENSUS_REACHED]"
@@ -380,7 +381,7 @@ def signed_by_everybody(dialog: Dialog) -> bool:
     return table is not None and table[1] == {agent.id for agent in dialog.header.agents}
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(st.sampled_from(["AB", "ABC"]), st.lists(NASTY, min_size=2, max_size=10))
 @example("AB", [POSTGRES, REDIS, "[AGREE: P2]"])
 def test_no_talk_ends_in_consensus_that_not_everybody_signed(agents: str, lines: list[str]) -> None:
@@ -397,7 +398,7 @@ def test_no_talk_ends_in_consensus_that_not_everybody_signed(agents: str, lines:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@settings(max_examples=3000)
+@examples(3000)
 @given(st.sampled_from(["AB", "ABC"]), st.lists(NASTY, min_size=2, max_size=14))
 def test_no_talk_ends_in_consensus_that_not_everybody_signed_at_length(agents: str, lines: list[str]) -> None:
     """The same, many more times."""
@@ -410,7 +411,7 @@ def test_no_talk_ends_in_consensus_that_not_everybody_signed_at_length(agents: s
             assert (outcome(room) == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(NASTY, max_size=12))
 def test_one_talker_never_ends_a_dialog(lines: list[str]) -> None:
     """Whatever A says, in any order, while B only passes: it is not over."""
@@ -500,3 +501,72 @@ def test_only_the_numbers_a_value_begins_with_are_meant() -> None:
     not_meant = ["", "not P4", "P44", "P4x", "XP4", "P2 | unlike P4", "all but P4", "P4 but not all", "P4 unless"]
     assert [value for value in meant if not refers_to(Mark("AGREE", value), "P4")] == []
     assert [value for value in not_meant if refers_to(Mark("AGREE", value), "P4")] == []
+
+
+NOT_SAID = [
+    "If B signs:\n\n{}",
+    "Do not count this:\n{}",
+    "Once the price is named I will write:\n\n{}",
+    "I cannot write\n{}\nbefore the price is named.",
+    "Should I write\n{}\n?",
+    "What I do not say is\n\n{}",
+    "Not so fast with\n\n{}",
+    "I agree if the price is named.\n\n{}",
+    "{}\n\nWait, no: the price is missing.",
+    "{}\n[CONFIDENCE: 0.5]\n\nI take that back.",
+    "{}\n\nAber nur, wenn B den Preis nennt.",
+]
+
+
+@pytest.mark.parametrize("form", NOT_SAID)
+@pytest.mark.parametrize("mark", ["[AGREE: P1]", "[CONSENSUS_REACHED]"])
+def test_a_signature_that_is_supposed_denied_or_taken_back_ends_in_one_question(form: str, mark: str) -> None:
+    """Without rules too: asked back once; said again like that it is none, said clearly it counts."""
+    for again, end in ((form.format(mark), None), (mark, "CONSENSUS_REACHED")):
+        room = Room(opening("A", "B"), A=[POSTGRES], B=[form.format(mark), again])
+        room.run()
+        assert (outcome(room), [who for who, _ in room.questions]) == (end, ["B"])
+
+
+@pytest.mark.parametrize("form", NOT_SAID)
+def test_a_vote_that_is_supposed_denied_or_taken_back_wins_nothing(form: str) -> None:
+    """Each is asked back once, and decides nothing."""
+    yes = form.format("[VOTE: P1 approve | ok]")
+    rules = '## Setup\n\n```toml\nverdict = "vote"\n```'
+    room = Room(opening("A", "B", keys=["Max Turns: 4"], more=rules), A=["[PROPOSAL: x]", yes], B=[yes, yes])
+    room.run()
+    assert outcome(room) == "MAX_TURNS_REACHED"
+    assert {who for who, _ in room.questions} == {"A", "B"}
+
+
+@pytest.mark.parametrize(
+    "unread", ["(AGREE: P1)", "AGREE P1", "<AGREE: P1>", "I agree with P1 and sign it.", "**Consensus reached!**"]
+)
+def test_a_signature_that_cannot_be_read_is_asked_back_without_rules_too(unread: str) -> None:
+    """Once, by whoever has not signed the text on the table; otherwise nothing hangs on it."""
+    room = Room(opening("A", "B"), A=[POSTGRES], B=[unread, "[AGREE: P1]"])
+    room.run()
+    assert (outcome(room), len(room.questions)) == ("CONSENSUS_REACHED", 1)
+    assert talk("Well.", unread, unread).questions == []
+    assert talk(POSTGRES, "Let me think.", f"Yes.\n\n{unread}").questions == []
+
+
+def test_a_text_whose_claim_cannot_be_read_is_asked_back_without_rules_too() -> None:
+    """It would never be on the table."""
+    room = talk(POSTGRES.replace("[CONSENSUS_REACHED]", "(CONSENSUS_REACHED)"))
+    assert [who for who, _ in room.questions] == ["A"]
+
+
+def test_an_ordinary_talk_without_rules_is_asked_nothing() -> None:
+    """Talk of agreeing, of other texts and of parts is no signature, and meant as none."""
+    room = talk(
+        "I agree that restarts matter. Once B agrees we can write it down.",
+        "I accept that. When the numbers are in I will write [CONSENSUS_REACHED].",
+        POSTGRES,
+        "I agree with P1 on restarts, but not on cost.\n\nI agree with most of P1's points. I agree with P2 rather.",
+        "Please write [AGREE: P1] if you agree.",
+        "> [AGREE: P1]\n\nThat is for me to say. No agreement without a price.",
+        "The price is none.",
+        "If it fails we roll back.\n\n[AGREE: P1]\n\nShall I begin?",
+    )
+    assert (room.questions, outcome(room)) == ([], "CONSENSUS_REACHED")

@@ -70,6 +70,10 @@ AGREEING = [
     "Lets proceed.",
     "I agree to sign P4.",
     "You're right, it is not safe.",
+    "Strongly agree.",
+    "We, however, agree.",
+    "I agree with B's proposal.",
+    "I agree with you that one concern remains.",
 ]
 
 DISAGREEING = [
@@ -126,6 +130,12 @@ DISAGREEING = [
     "I wish I could agree.",
     "I could not agree less.",
     "I find it hard to agree.",
+    "Strongly disagree.",
+    "I'd push back on that",
+    "I would like to push back a bit.",
+    "I however think otherwise",
+    "I, however think otherwise.",
+    "I don't agree with your concern.",
 ]
 
 NEITHER = [
@@ -192,6 +202,11 @@ NEITHER = [
     "Let's proceed once B has signed.",
     "It's hard to disagree.",
     "Nobody disagrees.",
+    "I agree with B's objection",
+    "I agree with your main concern.",
+    "Agreed with B's doubts.",
+    "I won't push back on that.",
+    "We push back the date.",
 ]
 
 SEVERAL = [
@@ -245,6 +260,19 @@ def test_what_is_asked_supposed_quoted_or_told_counts_for_nothing(text: str) -> 
 def test_several_phrases_count_each(text: str, expected: tuple[int, int]) -> None:
     """One of a kind in each clause."""
     assert phrases(text) == expected
+
+
+def test_a_phrase_and_a_mark_beside_it_are_one_yes_or_one_no() -> None:
+    """One reply alone is no agreement of two: whichever are more, its phrases or its marks."""
+    assert counts(turn("B", "I agree, keep it.", Mark("AGREE", "P1"))) == (1, 0)
+    assert counts(turn("B", "I object.", Mark("OBJECTION", "cost"))) == (0, 1)
+    assert counts(turn("B", "I agree.", Mark("AGREE", "P1"), Mark("CONCEDE", "cost"))) == (2, 0)
+    assert counts(turn("B", "I agree. Let's proceed.", Mark("OBJECTION", "cost"))) == (2, 1)
+    alone = assess(
+        dialog(turn("A", TEXT, Mark("PROPOSAL", TEXT, "P1")), turn("B", f"I agree. {TEXT}", Mark("AGREE", "P1")))
+    )
+    both = assess(dialog(turn("A", f"I agree. {TEXT}"), turn("B", f"I agree. {TEXT}", Mark("AGREE", "P1"))))
+    assert (alone.advice, both.advice) == ("CONTINUE", "FINALIZE")
 
 
 def test_a_phrase_that_comes_again_counts_once() -> None:
@@ -415,7 +443,7 @@ def test_more_than_three_disagreements_ask_for_mediation(more: int, advice: str)
 def test_the_last_round_finalizes_whatever_was_said(state: State, is_last: bool, reason: str) -> None:
     """The limit of turns or rounds is about to be reached, or the dialog is closing; this comes before a quarrel."""
     marks = (Mark("OBJECTION", "cost"), Mark("CRITIQUE", "dear"), Mark("VOTE", "P1 reject"))
-    found = assess(dialog(turn("A", "I disagree.", *marks), state=state))
+    found = assess(dialog(turn("A", "I disagree.", *marks), turn("B", "I object."), state=state))
     assert found.advice == ("FINALIZE" if is_last else "MEDIATE")
     assert not is_last or found.reason.startswith(f"this is the last round ({reason}); no agreements, 4 disagreements")
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
+from dialogd.protocol.certificate import certify
+from dialogd.protocol.decide import Clock, Write, decide
+from dialogd.protocol.money import Estimate
 from dialogd.testing.room import Room, opening
 
 TEXT = "## Consensus Summary\nPostgres.\n[CONSENSUS_REACHED]"
@@ -63,6 +68,62 @@ def test_at_the_limit_votes_count_although_the_round_is_not_over() -> None:
     assert ended(here) == "DECIDED"
 
 
+@pytest.mark.parametrize("limit", ["max_turns 3", "max_size 500 bytes"])
+def test_a_limit_that_the_person_lowers_ends_the_dialog_with_what_the_votes_decide(limit: str) -> None:
+    """A round is not heard to its end, and what was cast is not lost: the daemon's note counts it."""
+    here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
+    speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
+    here.types(f"\n[LIMIT: {limit}]\n")
+    here.step("C")
+    assert (ended(here), [found.outcome for found in here.dialog.state.decisions]) == ("DECIDED", ["approved"])
+
+
+def test_a_budget_that_allows_no_turn_ends_the_dialog_with_what_the_votes_decide() -> None:
+    """The vote that it would have bought cannot change what the two others decided together."""
+    here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Budget: 10 tokens", turn="A, B, C")
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
+    speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
+    action = decide(here.dialog, "C", Clock(next=Estimate(None, 11)))
+    assert isinstance(action, Write)
+    assert action.draft is not None
+    assert [(mark.name, mark.fields[:2]) for mark in action.draft.marks] == [
+        ("DECISION", ("approved", "vote")),
+        ("DECIDED", ("",)),
+    ]
+
+
+@pytest.mark.parametrize(("vote", "outcomes"), [("reject", ["rejected"]), ("", [])])
+def test_a_limit_says_which_vote_failed_and_invents_none(vote: str, outcomes: list[str]) -> None:
+    """A poll without a vote is no failed one; one with too few is. Either way the limit is what ended it."""
+    here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
+    speak(here, ("A", f"[VOTE: P1 {vote} | no]" if vote else "Well."))
+    here.types("\n[LIMIT: max_turns 2]\n")
+    here.step("B")
+    assert (ended(here), [d.outcome for d in here.dialog.state.decisions]) == ("MAX_TURNS_REACHED", outcomes)
+
+
+def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_the_dialog() -> None:
+    """The one whose signature was missing has left; no turn came in between."""
+    here = room("ABC", "")
+    speak(here, ("A", TEXT), ("B", "[AGREE: P1]"))
+    here.types("\n[LEAVE: C]\n[LIMIT: max_turns 2]\n")
+    here.step("A")
+    assert ended(here) == "CONSENSUS_REACHED"
+    certified = certify(here.dialog)
+    assert certified is not None
+    assert (certified.ref, [signer.agent for signer in certified.signers]) == ("P1", ["A", "B"])
+
+
+def test_the_turn_that_fills_the_file_counts_the_votes() -> None:
+    """There is no room for the third one's; two are enough."""
+    here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Max Size: 3 KB", turn="A, B, C")
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
+    speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "x" * 3000 + "\n[VOTE: P1 approve | good]"))
+    assert ended(here) == "DECIDED"
+
+
 def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once() -> None:
     """The first exchange is the one in which they could read each other."""
     here = room("AB", "sealed = true\nred_team = true", turn="A, B")
@@ -74,6 +135,22 @@ def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once(
     speak(here, ("A", TEXT), ("B", "[AGREE: P1 | yes]"))
     assert here.dialog.state.red_team == "P1"
     assert ended(here) == ""
+
+
+@pytest.mark.parametrize(("ids", "verdict"), [("AB", "mutual"), ("ABC", "mutual"), ("ABC", "vote")])
+def test_a_mere_pass_is_no_red_team_turn(ids: str, verdict: str) -> None:
+    """The next agent is asked, a round of passes asks the person, and what is argued against counts after that."""
+    first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
+    here = room(ids, f'red_team = true\nverdict = "{verdict}"')
+    speak(here, ("A", first), *((who, yes) for who in ids[1:]))
+    assert here.dialog.state.red_team == "P1"
+    speak(here, ("A", "[PASS]"))
+    assert (ended(here), here.dialog.state.red_team, here.dialog.state.owing) == ("", "P1", ("B",))
+    argued = Room(here.paper.data)
+    speak(argued, ("B", "It fails when the disk is full. That can be lived with."))
+    assert ended(argued) == {"mutual": "CONSENSUS_REACHED", "vote": "DECIDED"}[verdict]
+    speak(here, *((who, "[PASS]") for who in ids[1:]))
+    assert (ended(here), here.dialog.state.owing) == ("", ("USER",))
 
 
 def test_as_many_contributions_as_an_end_needs_are_enough() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -14,6 +14,7 @@ from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import ANY, USER, Condition
 from dialogd.testing.room import Room, opening, waits
+from tests.examples import examples
 from tests.protocol.texts import texts
 
 
@@ -301,20 +302,27 @@ def interfere(room: Room, act: str) -> None:
             acts[act]()
 
 
-@settings(max_examples=60)
+@example("AB", [("[QUESTION_FOR_USER: x]", ""), ("[QUESTION_FOR_USER: x]", "skip"), ("", "say")])
+@examples(60)
 @given(st.sampled_from(["AB", "ABC"]), st.lists(st.tuples(MARKS, PERSON), max_size=12))
 def test_at_every_point_exactly_one_agent_replies_and_none_once_it_is_over(
     agents: str, script: list[tuple[str, str]]
 ) -> None:
-    """Alternating or going round: one at a time, whatever is said; none in a pause, at the person's turn, or after."""
+    """Alternating or going round: one at a time, whatever is said; none in a pause, at the person's turn, or after.
+
+    Only an answer of the person goes to all who asked.
+    """
     room = Room(opening(*agents))
+    asked: set[str] = set()
     for mark, act in script:
         interfere(room, act)
         state = room.dialog.state
         able = [me for me in agents if isinstance(room.look(me), Reply)]
         at_rest = state.outcome is not None or state.paused or state.owing == (USER,)
-        assert len(able) == (0 if at_rest else 1), (state, act)
+        assert at_rest or len(state.owing) == 1 or set(state.owing) <= asked, (state, act)
+        assert able == ([] if at_rest else [*state.owing]), (state, act)
         if able:
+            asked |= {able[0]} if mark == "[QUESTION_FOR_USER: x]" else set()
             room.thinks(able[0])
             room.answers(able[0], f"Words.\n{mark}")
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd import hand, person
@@ -22,6 +22,7 @@ from dialogd.protocol.roster import speakers, voters
 from dialogd.protocol.sealed import answers
 from dialogd.protocol.state import Dialog, State
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 
 TEXT = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
 
@@ -569,7 +570,7 @@ def act(draw: Callable[..., str], room: Room) -> None:
         room.say("On.")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60, deadline=None)
 @given(st.data(), SETUPS)
 def test_with_the_persons_hand_in_it_reading_on_is_reading_the_whole(data: st.DataObject, toml: str) -> None:
     """Read in any pieces, or folded step by step, it is one dialog; somebody can go on, or a reason is given."""

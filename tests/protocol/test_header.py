@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import DEFAULT_AGENTS, read_header
 from dialogd.protocol.model import Agent, Header, Limits
+from tests.examples import examples
 from tests.protocol.texts import texts
 
 URL_A, URL_B, URL_C = (f"http://localhost:{port}" for port in (3001, 3002, 3003))
@@ -44,6 +45,13 @@ def test_a_bare_header_is_a_dialog_between_a_and_b() -> None:
 def test_a_key_may_be_bold_or_plain_in_any_case(line: str) -> None:
     """All of them are the topic."""
     assert header(line).topic == "Sessions"
+
+
+def test_a_topic_keeps_the_signs_of_its_own_words() -> None:
+    """Only what stands around all of it is how a key line may be set."""
+    assert header("**Topic:** *this* or _that_?").topic == "*this* or _that_?"
+    assert header("**Topic:** *this* or *that*").topic == "*this* or *that*"
+    assert header("**Topic: snake_case**").topic == "snake_case"
 
 
 def test_the_first_key_of_a_name_counts_and_rules_are_no_keys() -> None:
@@ -216,7 +224,7 @@ def test_a_broken_setup_is_ignored_with_a_warning() -> None:
     assert "line 1" in read.warnings[0]
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(st.one_of(texts, st.sampled_from([*LIMITS, *(f"Agents: {a}" for a in AGENTS)])), max_size=6))
 def test_any_header_is_a_header(lines: list[str]) -> None:
     """It never fails: there are agents, on loopback, with ids of their own, and limits above zero."""

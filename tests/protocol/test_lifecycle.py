@@ -67,6 +67,26 @@ def test_what_makes_a_dialog_converge(setup: tuple[str, ...], state: dict[str, o
     assert lifecycle.in_words(dialog) == f"converging: {why}"
 
 
+def test_what_stands_still_is_named_before_what_goes_on() -> None:
+    """Paused, or the person's turn: then no agent takes its turn; with what is being decided, if anything is."""
+    stage = room(A=["Postgres.", "[QUESTION_FOR_USER: or Redis?]"], B=["Hm."], C=["Why?"])
+    stage.pause()
+    assert lifecycle.in_words(stage.dialog) == "dormant: paused; no agent has spoken yet"
+    stage.resume()
+    stage.step("A")
+    assert lifecycle.in_words(stage.dialog) == "streaming: the agents take their turns"
+    stage.pause()
+    assert lifecycle.in_words(stage.dialog) == "streaming: paused"
+    with pytest.raises(Refused, match="cannot approve: the dialog is streaming: paused"):
+        lifecycle.refuse(stage.dialog, "approve")
+    stage.resume()
+    for me in ("B", "C", "A"):
+        stage.step(me)
+    assert lifecycle.in_words(stage.dialog) == "streaming: it waits for you"
+    paused = stood(escalated="C", escalation="three votes failed", paused=True)
+    assert lifecycle.in_words(paused) == "converging: paused; C is to decide: three votes failed"
+
+
 def test_a_judge_that_owes_nothing_makes_nothing_converge() -> None:
     """Nor does an agent that is named judge where nobody judges."""
     waiting = stood('verdict = "judge"', 'judge = "B"')

@@ -17,7 +17,7 @@ CORPUS = Path(__file__).with_name("marks_corpus.txt")
 DECIDING = ("VOTE", "DECIDE", "AGREE", "CONSENSUS_REACHED")
 KINDS = ("RESULTS", "READY_TO_SHARE")
 AGENTS = ("A", "B")
-REACHED = 0.93  # the share that is read exactly as meant; what is below it was read better before
+REACHED = 0.95  # the share that is read exactly as meant; what is below it was read better before
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def test_the_share_that_is_read_as_meant_is_printed_and_stays(record_property: C
     print(f"\nmarks as models write them: {len(SNIPPETS) - len(wrong)} of {len(SNIPPETS)} read as meant ({share:.1%})")
     for snippet, said in wrong:
         print(f"  line {snippet.line}: meant {', '.join(sorted(snippet.meant))}; read {', '.join(sorted(said))}")
-    assert len(SNIPPETS) >= 180
+    assert len(SNIPPETS) >= 500
     assert share >= REACHED
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dialogd.errors import BackendError
@@ -41,6 +41,7 @@ from dialogd.protocol.signals import signals
 from dialogd.protocol.spent import Spent, account
 from dialogd.protocol.state import Debt, Dialog, State
 from dialogd.testing.room import Room, opening, waits
+from tests.examples import examples
 
 GOLDEN = Path(__file__).with_name("golden") / "budget.md"
 UPDATE = bool(os.environ.get("UPDATE_GOLDENS"))
@@ -251,7 +252,7 @@ def expected_sum(talk: Sequence[tuple[str, Bill]], agent: str) -> Spent:
     )
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(entries, st.randoms(use_true_random=False))
 def test_spending_is_a_sum_whatever_the_order_and_however_it_is_read(
     talk: list[tuple[str, Bill]], random: Random
@@ -483,7 +484,7 @@ def test_the_person_takes_no_part_of_the_rest() -> None:
 MICROS = st.integers(1, 3_000_000)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     st.sampled_from(["AB", "ABC"]),
     st.integers(1, 12_000_000),

@@ -6,13 +6,14 @@ import os
 import re
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd import prompt, window
 from dialogd.logfile import Addition
 from dialogd.protocol.grammar import parse
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 from tests.protocol.texts import texts
 
 GOLDEN = Path(__file__).with_name("golden") / "prompt.md"
@@ -78,7 +79,7 @@ def outside(asked: str) -> list[str]:
     return lines
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.lists(texts, min_size=1, max_size=4), texts)
 def test_no_text_gets_out_of_its_fence(replies: list[str], draft: str) -> None:
     """Outside the fences the prompt is the same, whatever the others said, the person typed, or was not sent."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 
 from dialogd.errors import BackendError, Refused
 from dialogd.opening import Opening, compose
-from dialogd.protocol import asked, lifecycle, questions, result
+from dialogd.protocol import asked, lifecycle, moments, questions, result
 from dialogd.protocol.decide import Clock, Reply, Wait, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import canonical, read_reply
 from dialogd.protocol.model import SYSTEM, Agent, Mark
+from dialogd.protocol.moments import Here, Zone
 from dialogd.protocol.questions import NAME, Question
 from dialogd.protocol.state import Dialog
 from dialogd.templates import template
@@ -28,9 +29,15 @@ ALLOWED = "## Setup\n\n```toml\nquestion_defaults = true\n```"
 ASKS = "It depends.\n\n[QUESTION_FOR_USER: Postgres or Redis? | in 20 minutes | default: keep Postgres]"
 
 
-def mark(value: str, here: str = HERE) -> tuple[str, ...]:
+def mark(value: str, here: str = HERE, zone: Zone | None = None) -> tuple[str, ...]:
     """What a daemon writes of a question with that value: its own value, then the remarks'."""
-    return tuple(m.value for m in questions.written((Mark(NAME, value),), here))
+    return tuple(m.value for m in questions.written((Mark(NAME, value),), Here(here, zone)))
+
+
+def berlin(moment: datetime) -> datetime:
+    """A clock that is an hour ahead in summer: +02:00 from April to October, else +01:00."""
+    offset = timezone(timedelta(hours=2 if 4 <= moment.month <= 10 else 1))
+    return moment.astimezone(offset) if moment.tzinfo else moment.replace(tzinfo=offset)
 
 
 def at(stage: Room, **later: float) -> str:
@@ -57,9 +64,8 @@ UNDERSTOOD = {
     "x | in 2 hours": TODAY.format("16:01:00"),
     "x | within 1h 30m": TODAY.format("15:31:00"),
     "x | by: in 30 minutes from now": TODAY.format("14:31:00"),
-    "x | by 9:00": TOMORROW.format("09:00:00"),
+    "x | by 7:59": TOMORROW.format("07:59:00"),
     "x | by 12am": TOMORROW.format("00:00:00"),
-    "x | by noon": TOMORROW.format("12:00:00"),
     "x | by tomorrow 09:00": TOMORROW.format("09:00:00"),
     "x | by 09:00 tomorrow": TOMORROW.format("09:00:00"),
     "x | by midnight": TOMORROW.format("00:00:00"),
@@ -77,6 +83,9 @@ UNDERSTOOD = {
     "x | by 14:15": TODAY.format("14:16:00") + " (asked: by 14:15)",
     "x | by 2026-11-22T14:15:59+01:00 (asked: soon)": TODAY.format("14:16:00")
     + " (asked: by 2026-11-22T14:15:59+01:00)",
+    "x | by 13:54": TODAY.format("14:16:00") + " (asked: by 13:54)",
+    "x | by noon | default: y": TODAY.format("14:16:00") + " (asked: by noon) | default: y",
+    "x | by 12:54 UTC": TODAY.format("14:16:00") + " (asked: by 12:54 UTC)",
     "x | by today 9:00": TODAY.format("14:16:00") + " (asked: by today 9:00)",
     "x | by 2020-01-01 10:00": TODAY.format("14:16:00") + " (asked: by 2020-01-01 10:00)",
 }
@@ -84,11 +93,58 @@ UNDERSTOOD = {
 
 @pytest.mark.parametrize(("said", "stands"), UNDERSTOOD.items(), ids=UNDERSTOOD)
 def test_a_deadline_is_read_as_people_write_it(said: str, stands: str) -> None:
-    """As an ISO time with the machine's offset, at least 15 minutes ahead; a time that has passed means tomorrow."""
+    """As an ISO time with the machine's offset, at least 15 minutes ahead; a time that has just passed is moved."""
     assert mark(said) == (stands,)
 
 
-FORM = "no deadline: write by 18:00, by 2026-11-22 18:00 or in 2 hours"
+PASSED = {
+    "by 08:00:20": "by 2026-11-23T08:00:20+01:00",  # six hours ago to the second
+    "by 08:00:21": "by 2026-11-22T14:16:00+01:00 (asked: by 08:00:21)",
+    "by 07:00:20 UTC": "by 2026-11-23T07:00:20Z",
+    "by 07:00:21 UTC": "by 2026-11-22T14:16:00+01:00 (asked: by 07:00:21 UTC)",
+}
+
+
+@pytest.mark.parametrize(("said", "stands"), PASSED.items(), ids=PASSED)
+def test_a_time_of_day_that_passed_within_six_hours_meant_today(said: str, stands: str) -> None:
+    """It is moved like what is too early, and the mark says what was asked; what passed before that is tomorrow's."""
+    assert mark(said) == (stands,)
+
+
+@pytest.mark.parametrize("said", ["midnight", "12am", "00:00"])
+def test_midnight_is_always_the_one_to_come(said: str) -> None:
+    """Also in the small hours, where the last one has just passed."""
+    assert mark(f"x | by {said}", "2026-11-22T02:00:00+01:00") == ("x | by 2026-11-23T00:00:00+01:00",)
+
+
+ELSEWHEN = {
+    "by 2027-04-01 18:00": "by 2027-04-01T18:00:00+02:00",
+    "by 2027-04-01 18:00 UTC": "by 2027-04-01T18:00:00Z",
+    "by tomorrow 9:00": "by 2027-04-01T09:00:00+02:00",
+    "by 23:30": "by 2027-03-31T23:30:00+01:00",
+    "in 48 hours": "by 2027-04-02T22:00:00+01:00",
+}
+
+
+@pytest.mark.parametrize(("said", "stands"), ELSEWHEN.items(), ids=ELSEWHEN)
+def test_a_named_date_has_its_own_offset(said: str, stands: str) -> None:
+    """A deadline beyond a change of clocks is the hour that was said; a duration is as long as it says."""
+    assert mark(said, "2027-03-31T22:00:00+01:00", berlin) == (stands,)
+
+
+def test_a_deadline_is_told_by_the_readers_clock() -> None:
+    """By that of its own date; where nobody knows the reader's, the words name the zone of the writer."""
+    far = "2027-04-01T18:00:00+02:00"
+    at = "2026-11-22T14:00:00Z"
+    assert asked.until_in_words(far, at, berlin) == "by 2027-04-01 18:00"
+    assert asked.until_in_words("2026-11-22T18:00:00Z", at, berlin) == "by 19:00"
+    assert asked.until_in_words("2026-11-22T23:30:00Z", at, berlin) == "by 2026-11-23 00:30"
+    assert asked.left_in_words("2026-11-22T18:00:00-05:00", at, berlin) == "by 2026-11-23 00:00, in 9 hours"
+    assert asked.until_in_words("2026-11-22T18:00:00Z", at) == "by 18:00 UTC"
+    assert asked.until_in_words(far, at) == "by 2027-04-01 18:00 UTC+02:00"
+
+
+FORM = "no deadline: write in 2 hours, by 18:00 or by 2026-11-22 18:00"
 NOT_UNDERSTOOD = {
     "x": ("x",),
     "Postgres | Redis | or in memory?": ("Postgres | Redis | or in memory?",),
@@ -148,18 +204,18 @@ TIMES = st.datetimes(datetime(2001, 1, 1), datetime(2300, 1, 1)).map(lambda time
 OFFSETS = st.sampled_from(["Z", "+00:00", "+01:00", "-08:00", "+05:45", "+14:00"])
 
 
-@given(VALUES, st.builds("{}{}".format, TIMES, OFFSETS))
-def test_no_question_breaks_the_reader_or_hurries_the_person(value: str, here: str) -> None:
+@given(VALUES, st.builds("{}{}".format, TIMES, OFFSETS), st.sampled_from([None, berlin]))
+def test_no_question_breaks_the_reader_or_hurries_the_person(value: str, here: str, zone: Zone | None) -> None:
     """Whatever is written: a deadline is at least 15 minutes ahead, and what stands in the file reads back as it is."""
-    first, *remarks = questions.written((Mark(NAME, value),), here)
+    first, *remarks = questions.written((Mark(NAME, value),), Here(here, zone))
     found = questions.parse(first)
-    assert found.by == questions.iso(found.by)
+    assert found.by == moments.iso(found.by)
     left = asked.left(found.by, here)
     assert left is None or left >= questions.LEAST
     assert {remark.name for remark in remarks} <= {"REFUSED"}
     if "\n" not in value and "\r" not in value:
         assert canonical(str(first)) == first
-    again, *_ = questions.written((first,), here)
+    again, *_ = questions.written((first,), Here(here, zone))
     assert replace(questions.parse(again), text="") == replace(found, text="")
 
 
@@ -245,16 +301,19 @@ def test_the_reason_says_how_the_deadline_stands() -> None:
     assert isinstance(first, Wait)
     assert isinstance(again := stage.look("A"), Wait)
     assert again.reason == first.reason
-    assert "(by 19:20; default: keep Postgres (not taken: this dialog takes no defaults))" in first.reason
+    assert "(by 19:20 UTC; default: keep Postgres (not taken: this dialog takes no defaults))" in first.reason
     stage.advance(3000)
     late = stage.look("A")
     assert isinstance(late, Wait)
-    assert "(by 19:20, which has passed; default: keep Postgres (not taken" in late.reason
+    told = decide(stage.dialog, "A", replace(stage.clock(), zone=berlin))
+    assert isinstance(told, Wait)
+    assert "(by 20:20, which has passed; default: keep Postgres (not taken" in told.reason
+    assert "(by 19:20 UTC, which has passed; default: keep Postgres (not taken" in late.reason
     assert late.seconds is None
     assert asked.rows(asking().dialog, "2026-11-21T18:15:00Z") == [
-        "A asks: Postgres or Redis?; by 19:20, in 1 hour 5 minutes; default: keep Postgres (taken then)"
+        "A asks: Postgres or Redis?; by 19:20 UTC, in 1 hour 5 minutes; default: keep Postgres (taken then)"
     ]
-    assert "by 2026-11-21 19:20, in 1 day" in asked.rows(stage.dialog, "2026-11-20T19:20:00Z")[0]
+    assert "by 2026-11-21 19:20 UTC, in 1 day" in asked.rows(stage.dialog, "2026-11-20T19:20:00Z")[0]
 
 
 def test_the_wall_clock_may_jump() -> None:
@@ -361,8 +420,8 @@ def test_defaults_are_allowed_by_the_file_alone() -> None:
 
 @pytest.mark.parametrize(("more", "after"), [("", "it still waits"), (ALLOWED, "your default counts, if you gave one")])
 def test_agents_are_told_the_form_and_what_comes_of_it(more: str, after: str) -> None:
-    """One line, in plain dialogs and in those with rules; what did not count is told in the next turn."""
-    form = "`[QUESTION_FOR_USER: text | by 18:00 | default: what you do otherwise]`"
+    """One line, in plain dialogs and in those with rules, which takes no clock; what did not count is told later."""
+    form = "`[QUESTION_FOR_USER: text | in 2 hours | default: what you do otherwise]`"
     plain = Room(opening("A", "B", more=more), A=["x\n\n[QUESTION_FOR_USER: which? | by whom?]"])
     ruled = Room(opening("A", "B", more=more or "## Setup\n\n```toml\nred_team = true\n```"))
     for stage in (plain, ruled):

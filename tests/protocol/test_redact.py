@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.protocol.redact import key_begins, key_ends, key_may_begin, redact
+from dialogd.protocol.redact import key_begins, key_ends, key_may_begin, places, redact
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 
 # Put together here, so that no scanner takes this file for a leak.
 TAIL = "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0Ya"
@@ -63,6 +64,7 @@ def test_a_secret_is_replaced_by_its_kind(kind: str, secret: str) -> None:
     for around in AROUND:
         login = "postgres://admin:{}@db.example.org/x" if kind == "url password" else "{}"
         before, after = redact(around.format(login.format(secret)))
+        assert places(before) == 1
         assert secret not in before
         assert f"[redacted: {kind}]" in before
         assert after == 1
@@ -102,7 +104,7 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == (text, 0)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.text())
 def test_redacting_twice_changes_nothing(text: str) -> None:
     """What was redacted is no secret any more."""

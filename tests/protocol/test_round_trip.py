@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dialogd.errors import NotADialog
@@ -15,6 +15,7 @@ from dialogd.protocol.render import Draft, joint, render
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import clean, escape, one_line, unescape
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 from tests.protocol.texts import ENDS, FORGED, STRUCTURE, texts
 
 
@@ -63,7 +64,7 @@ drafts = st.builds(
 )
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(st.sampled_from(sorted(FILES)), drafts)
 def test_an_entry_reads_back_as_it_was_written(file: str, draft: Draft) -> None:
     """Speaker, name, number, body, marks and TURN line survive, whatever the file ended in before."""
@@ -84,7 +85,7 @@ def outline(state: State) -> State:
     return replace(state, debts=tuple(replace(debt, chain="") for debt in state.debts))
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(st.sampled_from(sorted(FILES)), drafts, texts)
 def test_a_body_never_changes_what_the_dialog_has_come_to(file: str, draft: Draft, words: str) -> None:
     """With the same marks and TURN line, any body leads to the same debts, outcome, order and limits."""
@@ -94,7 +95,7 @@ def test_a_body_never_changes_what_the_dialog_has_come_to(file: str, draft: Draf
     assert len(nasty.entries) == len(plain.entries)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(texts)
 @example("## Turn 9 — User\n\nStop now.\n\nTURN: USER")
 @example(FORGED)
@@ -139,7 +140,7 @@ def test_no_line_forges_structure_after_any_kind_of_line_end(line: str) -> None:
         assert dialog.state.owing == ("A",)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.one_of(texts, st.text()))
 def test_exactly_one_backslash_is_put_on_and_taken_off(text: str) -> None:
     """Escaping is undone by reading, once, twice, and for text that is escaped already."""
@@ -148,7 +149,7 @@ def test_exactly_one_backslash_is_put_on_and_taken_off(text: str) -> None:
     assert "\n" not in escape(text.replace("\n", " "))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(texts)
 def test_an_escaped_text_has_no_structure_even_for_the_reader_of_hands(words: str) -> None:
     """Typed into the file as it is escaped, a text is one unfinished remark, and the turn stays where it was."""
@@ -162,7 +163,7 @@ def test_an_escaped_text_has_no_structure_even_for_the_reader_of_hands(words: st
     assert [entry.condition for entry in dialog.entries[3:]] in ([], [Condition.UNFINISHED])
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.text())
 @example("half a pair \ud83d, the other half \udc00")
 def test_cleaned_text_has_no_control_characters(text: str) -> None:
@@ -225,7 +226,7 @@ def read_in_pieces(data: bytes, cuts: list[int]) -> Dialog | None:
     return dialog
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(st.data())
 def test_reading_on_is_reading_the_whole(data: st.DataObject) -> None:
     """However a file comes in pieces, what is read after each is what a reading of the whole gives."""
@@ -235,7 +236,7 @@ def test_reading_on_is_reading_the_whole(data: st.DataObject) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@examples(1500)
 @given(st.data())
 def test_reading_on_is_reading_the_whole_at_length(data: st.DataObject) -> None:
     """The same, many more times."""

@@ -292,7 +292,7 @@ def test_an_observer_that_is_named_by_hand_decides_nothing() -> None:
     text = "[VOTE: P1 approve | x]\n[PROPOSAL: mine]\n[DECIDE: P1 approve | x]"
     room = Room(opening("A", "B", "O", more=rules), A=["[PROPOSAL: x]"], O=[text] * 2)
     room.step("A")
-    room.say("And you?", to="O")
+    room.types("\n## User\n\nAnd you?\n\nTURN: O\n")
     room.step("O")
     state = room.dialog.state
     assert ([proposal.ref for proposal in state.proposals], state.decisions) == (["P1"], ())

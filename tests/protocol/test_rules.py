@@ -5,7 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.protocol.ballots import cast
@@ -16,6 +16,7 @@ from dialogd.protocol.polls import tally
 from dialogd.protocol.roster import judge, speakers, voters
 from dialogd.protocol.state import Dialog
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 
 TEXTS = st.lists(
     st.sampled_from(
@@ -140,7 +141,7 @@ def recount(dialog: Dialog, ref: str, until: Entry) -> tuple[dict[str, str], Fra
     return said, yes, no
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(SETUPS, st.lists(TEXTS, min_size=1, max_size=14), st.sampled_from(["A", "A, B", "A, B, C"]))
 def test_nobody_ends_a_dialog_against_its_rule(chosen: dict[str, object], texts: list[str], turn: str) -> None:
     """Whatever agents write, an end follows from marks of those who may, counted anew by hand."""
@@ -175,7 +176,7 @@ def test_nobody_ends_a_dialog_against_its_rule(chosen: dict[str, object], texts:
         assert last.by == judge(dialog.header)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(SETUPS, st.lists(TEXTS, min_size=1, max_size=14))
 def test_a_tally_equals_a_naive_recount(chosen: dict[str, object], texts: list[str]) -> None:
     """At every point of a dialog, what the state counts is what a reader counts who goes through the file by hand."""
@@ -189,7 +190,7 @@ def test_a_tally_equals_a_naive_recount(chosen: dict[str, object], texts: list[s
         assert not count.is_approved or float(yes) + 1e-6 >= dialog.header.rules.threshold * float(yes + no) > 0
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(SETUPS, st.lists(TEXTS, min_size=1, max_size=10))
 def test_who_may_not_vote_or_decide_changes_no_decision(chosen: dict[str, object], texts: list[str]) -> None:
     """The marks of an agent without the permission stand in no ballot and no decision."""

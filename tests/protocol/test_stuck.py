@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dialogd.errors import BackendError
 from dialogd.protocol.model import USER
 from dialogd.protocol.sealed import answers
@@ -275,3 +277,84 @@ def test_votes_that_a_moderator_ends_are_not_its_decision() -> None:
     speak(here, ("M", "[VOTE: P1 reject | slow]"))
     assert [found.outcome for found in here.dialog.state.decisions] == ["rejected"]
     assert owing(here) == (USER,)
+
+
+# -- a judge that lacks a fact ---------------------------------------------------------------------------------------
+
+JUDGED = 'verdict = "judge"\njudge = "J"'
+ASKS = "[QUESTION_FOR_USER: How many users are there? | in 2 hours | default: a thousand]"
+BOTH = [("A", CALLS_IT), ("B", CALLS_IT)]
+JUDGE_IS_ASKED = {
+    "deadlock": ((), JUDGED, BOTH),
+    "rounds": (("Max Rounds: 1",), JUDGED, [("A", "Postgres."), ("B", "Redis.")]),
+    "parallel": (("Max Rounds: 1",), f'{JUDGED}\norder = "parallel"', [("A", "Postgres."), ("B", "Redis.")]),
+    "step": ((), f"step = true\n{JUDGED}", BOTH),
+}
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["first-reading", "second-reading"])
+@pytest.mark.parametrize(("keys", "setup", "talk"), JUDGE_IS_ASKED.values(), ids=JUDGE_IS_ASKED)
+def test_a_judge_asks_the_person_and_judges_in_both_orders_once_it_is_answered(
+    keys: tuple[str, ...], setup: str, talk: list[tuple[str, str]], first: bool
+) -> None:
+    """Its question is waited for in either reading; what it had answered before does not count."""
+    here = room("ABJ", setup, *keys, turn="A, B" if "parallel" in setup else "")
+    for who, text in talk if not first else [*talk, ("J", "[DECIDE: B | shown]")]:
+        speak(here, (who, text))
+        if owing(here) == (USER,):
+            here.pass_on()
+    assert owing(here) == ("J",)
+    speak(here, ("J", f"It depends on the load.\n\n[CRUX: the load]\n{ASKS}"))
+    assert here.questions == []
+    assert owing(here) == (USER,)
+    assert [question.asker for question in here.dialog.state.questions] == ["J"]
+    here.say("Forty.")
+    assert owing(here) == ("J",)
+    speak(here, ("J", "[DECIDE: A | forty]"))
+    if owing(here) == (USER,):
+        here.pass_on()
+    assert (owing(here), ended(here)) == (("J",), "")
+    speak(here, ("J", "[DECIDE: A | forty]"))
+    assert ended(here) == "DECIDED"
+
+
+def test_a_judge_whose_question_runs_into_its_default_judges_by_it() -> None:
+    """The daemon's note gives it the turn back, and it answers twice."""
+    here = room("ABJ", f"question_defaults = true\n{JUDGED}", "Max Rounds: 1")
+    speak(here, ("A", "Postgres."), ("B", "Redis."), ("J", ASKS))
+    here.advance(7_300)
+    here.run()
+    assert owing(here) == ("J",)
+    speak(here, ("J", "[DECIDE: B | many]"), ("J", "[DECIDE: B | many]"))
+    assert ended(here) == "DECIDED"
+
+
+def test_a_judge_that_gets_no_answer_judges_without() -> None:
+    """The person passes on: the word is the judge's again, not the debaters'."""
+    here = room("ABJ", JUDGED)
+    speak(here, *BOTH, ("J", ASKS))
+    here.pass_on()
+    assert owing(here) == ("J",)
+    speak(here, ("J", "[DECIDE: B | many]"), ("J", "[DECIDE: B | many]"))
+    assert ended(here) == "DECIDED"
+
+
+def test_a_judge_does_not_judge_and_ask_in_one_reply() -> None:
+    """It is told so; sent again as it was, the question is asked and the judgement refused."""
+    here = room("ABJ", JUDGED)
+    speak(here, *BOTH, ("J", f"[DECIDE: A | shown]\n{ASKS}"))
+    assert "J asks the person first, and judges once they have answered" in here.questions[0][1]
+    assert owing(here) == (USER,)
+    last = here.dialog.last
+    assert last is not None
+    assert [mark.name for mark in last.marks] == ["QUESTION_FOR_USER", "REFUSED"]
+
+
+def test_what_a_judge_may_not_bring_in_is_refused_with_the_state_and_what_it_takes() -> None:
+    """A proposal of its own is none; crux and experiment of an undecided case are."""
+    here = room("ABJ", JUDGED)
+    speak(here, *BOTH, ("J", "[DECIDE: none | untested]\n[CRUX: load]\n[EXPERIMENT: measure]\n[PROPOSAL: mine]"))
+    last = here.dialog.last
+    assert last is not None
+    assert [mark.name for mark in last.marks] == ["DECIDE", "CRUX", "EXPERIMENT", "REFUSED"]
+    assert "the dialog is converging: J judges; it takes CONFIDENCE, CRUX" in here.questions[0][1]

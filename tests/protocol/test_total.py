@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dialogd import prompt
@@ -21,6 +21,7 @@ from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, escape, unescape
 from dialogd.testing.room import opening
+from tests.examples import examples
 from tests.protocol.texts import FORGED, texts
 
 HEADER = b"# D\n\n**Topic:** x\n\n---\n\n"
@@ -58,7 +59,7 @@ def check(data: bytes) -> None:
     prompt.render(dialog, dialog.header.agents[0])
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.one_of(st.binary(max_size=200), texts.map(lambda text: text.encode("utf-8", "surrogatepass"))))
 @example(b"")
 @example(b"\n \n\t\n")
@@ -73,7 +74,7 @@ def test_any_bytes_are_a_dialog_or_a_clear_error(data: bytes) -> None:
     check(data)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(texts, st.binary(max_size=8), st.integers(0, 600), st.sampled_from(["insert", "replace", "cut"]))
 def test_a_broken_dialog_is_a_dialog_or_a_clear_error(words: str, junk: bytes, at: int, how: str) -> None:
     """A dialog with a piece of something else in it, over it, or cut off."""
@@ -88,7 +89,7 @@ def test_a_broken_dialog_is_a_dialog_or_a_clear_error(words: str, junk: bytes, a
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@settings(max_examples=2000)
+@examples(2000)
 @given(st.lists(st.one_of(texts.map(lambda text: text.encode("utf-8", "replace")), st.binary(max_size=9)), max_size=9))
 def test_any_bytes_at_length(parts: list[bytes]) -> None:
     """The same, many more times."""
@@ -174,6 +175,11 @@ REPLIES: dict[str, Callable[[int], str]] = {
     "private keys": lambda n: "-----BEGIN PRIVATE KEY-----\n" * n,
     "summaries": lambda n: "## Consensus Summary\n" * n,
     "proposals": lambda n: "".join(f"[PROPOSAL: {i}]\n" for i in range(n)),
+    "signatures between words": lambda n: "It stands, and if it\n[AGREE: P1]\nfalls, so do we.\n\n" * n,
+    "a row of signatures": lambda n: "If:\n" + "[AGREE: P1]\n\n" * n * 3 + "x",
+    "one paragraph before a signature": lambda n: (
+        "if it is not to a \n" * n * 5 + "[AGREE: P1]\n" + "or as of my\n" * n * 5
+    ),
     "references": lambda n: "[AGREE: " + "P1," * n * 5 + "x]",
 }
 

@@ -1,7 +1,9 @@
-"""The benchmark runs from end to end and prints what docs/performance.md explains."""
+"""The benchmarks run from end to end and print what docs/performance.md and docs/memory.md explain."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -10,12 +12,24 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+IN_ITS_WORDS = (
+    "what did we decide about user sessions?",
+    "tabs or spaces?",
+    "how is the public API versioned?",
+    "what is the retry policy for the payment provider?",
+    "do we use an external service for feature flags?",
+    "what rate limit do anonymous visitors have?",
+    "which license did we choose for the client library?",
+    "are migrations written by hand?",
+    "when are image thumbnails made?",
+    "monorepo for mobile apps?",
+)
 ROW = re.compile(r"^ +(\d+) +[\d.]+ +[\d.]+ +[\d,]+ +[\d.]+ +[\d.]+ +[\d.]+ +[\d.]+ +(\d+)$", re.MULTILINE)
 
 
-def bench(*options: str) -> str:
+def bench(*options: str, script: str = "bench_turns.py") -> str:
     """What the benchmark prints."""
-    command = [sys.executable, str(REPOSITORY / "scripts" / "bench_turns.py"), *options]
+    command = [sys.executable, str(REPOSITORY / "scripts" / script), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -34,6 +48,30 @@ def test_the_bench_measures_turns_beside_the_limit() -> None:
         "from turn 4 to",
     ):
         assert figure in said
+
+
+@pytest.mark.slow
+def test_the_bench_of_recall_finds_what_is_asked_in_the_decisions_words() -> None:
+    """Among few turns: nine of the ten questions in a decision's own words have it first; no rank is made up."""
+    facts = json.loads(bench("--quick", "--json", script="bench_recall.py"))
+    assert (facts["turns"] // 100, len(facts["questions"])) == (10, 20)
+    ranks = dict(zip(facts["questions"], facts["words"]["ranks"], strict=True))
+    own = [ranks[question] for question in IN_ITS_WORDS]
+    assert own.count(1) >= 9
+    assert all(rank is None or 1 <= rank <= 20 for rank in ranks.values())
+    assert facts["words"]["first"] == list(ranks.values()).count(1)
+
+
+def test_another_python_is_told_which_one_to_use() -> None:
+    """Every script that needs dialogd, in three lines and without a traceback; those that need nothing run anywhere."""
+    for path in (REPOSITORY / "scripts").glob("*.py"):
+        if path.stem in ("own_python", "bench_limit", "bench_stamps"):
+            continue
+        command = [sys.executable, "-S", str(path), "--help"]
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50, env=environment)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 3), path
+        assert f"fix: {REPOSITORY / '.venv' / 'bin' / 'python'} {path}\n" in done.stderr
 
 
 def test_the_bench_explains_its_options() -> None:

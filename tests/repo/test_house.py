@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -31,11 +32,14 @@ def tracked() -> list[Path]:
     return [path for name in done.stdout.split("\0") if name and (path := REPOSITORY / name).is_file()]
 
 
-def modules(folder: str) -> Iterator[tuple[str, str, ast.Module]]:
-    """Path from the root, text and syntax tree of each module under `folder`."""
+@cache
+def modules(folder: str) -> tuple[tuple[str, str, ast.Module], ...]:
+    """Path from the root, text and syntax tree of each module under `folder`; read once for all tests."""
+    found = []
     for path in sorted((REPOSITORY / folder).rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        yield path.relative_to(REPOSITORY).as_posix(), text, ast.parse(text)
+        found.append((path.relative_to(REPOSITORY).as_posix(), text, ast.parse(text)))
+    return tuple(found)
 
 
 def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

@@ -202,8 +202,10 @@ def test_the_state_has_everything_that_the_head_shows(room: Room) -> None:
     state = send(room.a, "GET /page/state").json
     assert (state["phase"], state["words"], state["turn_of"]) == ("waiting_for_user", "It is your turn.", ["USER"])
     assert (agent(state, "A")["alive"], agent(state, "A")["own"], agent(state, "A")["seat"]) == (True, True, 0)
-    assert (agent(state, "B")["alive"], agent(state, "B")["state"]) == (False, "stopped")
-    assert "dialogd start B" in agent(state, "B")["reason"]
+    assert (agent(state, "B")["alive"], agent(state, "B")["state"]) == (False, "unstarted")
+    start = agent(state, "B")["start"]
+    assert (agent(state, "B")["reason"].endswith(f": {start}"), start.startswith("dialogd start B ")) == (True, True)
+    assert f"--file {room.file}" in start
     assert agent(state, "B")["url"] == f"http://127.0.0.1:{room.b.port}"
     turns = next(left for left in state["left"] if left["name"] == "turns")
     assert (turns["limit"], turns["left"], turns["words"]) == (20, 18, "18 of 20 turns left")

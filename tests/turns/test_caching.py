@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, takewhile
+from bisect import bisect_left
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,14 +23,14 @@ QUICK = Options(pace=0.0, poll=0.05, notes="Use tabs. Keep it simple. " * 2_000)
 TURN = "The sessions should stay where they are, because moving them costs more than it brings. " * 18  # 270 words
 
 
-async def talk(path: Path, form: str, turns: int) -> dict[str, list[Seen]]:
+async def talk(path: Path, form: str, turns: int, options: Options = QUICK) -> dict[str, list[Seen]]:
     """A dialog of so many turns between two agents; what the service saw, by agent."""
     seen: dict[str, list[Seen]] = {"A": [], "B": []}
     with StandIn(lambda request: Say(f"{TURN}\n\nThis was request {request.number}.")) as server:
         backend = {me: make(form, server) for me in "AB"}
         for number in range(turns):
             me = "AB"[number % 2]
-            async with agent_with(path, backend[me], me, QUICK) as agent:
+            async with agent_with(path, backend[me], me, options) as agent:
                 await agent.step()
             seen[me].append(server.seen[-1])
         for one in backend.values():
@@ -36,9 +38,11 @@ async def talk(path: Path, form: str, turns: int) -> dict[str, list[Seen]]:
     return seen
 
 
-@pytest.mark.parametrize("form", ["messages", "responses", "chat"])
+@pytest.mark.parametrize(
+    "form", ["messages", *(pytest.param(form, marks=pytest.mark.slow) for form in ("responses", "chat"))]
+)
 async def test_nine_tenths_of_a_request_are_the_beginning_of_the_one_before(tmp_path: Path, form: str) -> None:
-    """Twenty turns of 270 words in a project with notes: what is new is new at the end."""
+    """Twenty turns of 270 words in a project with 52 kB of notes: what is new is new at the end."""
     seen = await talk(dialog_in(tmp_path), form, 20)
     for requests in seen.values():
         assert len(requests) == 10
@@ -46,6 +50,14 @@ async def test_nine_tenths_of_a_request_are_the_beginning_of_the_one_before(tmp_
             same = shared(before.prompt, after.prompt)
             assert same >= 0.9 * len(after.prompt)
             assert same >= 0.98 * len(before.prompt)
+
+
+async def test_without_notes_all_but_the_last_instructions_comes_again(tmp_path: Path) -> None:
+    """What is new is a large part of a short dialog; of what was sent before, nine tenths and more come again."""
+    seen = await talk(dialog_in(tmp_path), "messages", 12, replace(QUICK, notes=""))
+    for requests in seen.values():
+        for before, after in pairwise(requests):
+            assert shared(before.prompt, after.prompt) >= 0.9 * len(before.prompt)
 
 
 async def test_what_was_marked_for_the_cache_comes_again_as_it_was(tmp_path: Path) -> None:
@@ -61,7 +73,8 @@ async def test_what_was_marked_for_the_cache_comes_again_as_it_was(tmp_path: Pat
 
 def shared(one: str, other: str) -> int:
     """How many characters two texts have in common at their beginning."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    ends = range(1, min(len(one), len(other)) + 1)
+    return bisect_left(ends, True, key=lambda end: one[:end] != other[:end])
 
 
 def _blocks(request: Seen) -> list[tuple[str, bool]]:
@@ -75,6 +88,7 @@ def _breakpoint(blocks: list[tuple[str, bool]]) -> int:
     return max(index for index, (_, marked) in enumerate(blocks) if marked)
 
 
+@pytest.mark.slow
 def test_what_a_continued_session_is_sent_grows_with_the_dialog_and_not_with_its_square() -> None:
     """Each turn sends what came since the last; resending all sends nearly four times as much in twice the turns."""
     room = Room(opening("A", "B", keys=["Max Turns: 500"]))

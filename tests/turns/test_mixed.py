@@ -11,7 +11,7 @@ import pytest
 from dialogd import person
 from dialogd.standin import Answer, Hang, Seen, StandIn
 from dialogd.standin.minds import consensus
-from dialogd.testing.pair import Pair
+from dialogd.testing.pair import Launch, Pair
 from tests.logfile.files import log_of
 
 KEYS = {
@@ -43,11 +43,11 @@ def keys_seen(server: StandIn, ending: str) -> set[str]:
     }
 
 
-def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
+def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path, launch: Launch) -> None:
     """Claude by its API and GPT by its own: each with its own key, to a consensus, with every turn accounted for."""
     with (
         StandIn(consensus) as server,
-        Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server)) as pair,
+        Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server), launch=launch) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)
@@ -64,12 +64,12 @@ def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
     assert set(dialog.state.spent) == {"A", "B"}
 
 
-def test_two_models_hold_a_council(tmp_path: Path) -> None:
+def test_two_models_hold_a_council(tmp_path: Path, launch: Launch) -> None:
     """Sealed first answers, then votes with reservations: asked as models are asked, they decide by the rule."""
     setup = 'order = "parallel"\nverdict = "vote"\nsealed = true\nobjections = true'
     with (
         StandIn(consensus) as server,
-        Pair(tmp_path, backend={"A": "anthropic", "B": "grok"}, environment=services(server)) as pair,
+        Pair(tmp_path, backend={"A": "anthropic", "B": "grok"}, environment=services(server), launch=launch) as pair,
     ):
         pair.start()
         pair.begin(TOPIC, turn="A, B", setup=setup)
@@ -86,12 +86,13 @@ def test_two_models_hold_a_council(tmp_path: Path) -> None:
     assert len([call for call in server.calls if "messages" in call.path or "completions" in call.path]) == 4
 
 
-def test_three_of_three_houses_agree(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_three_of_three_houses_agree(tmp_path: Path, launch: Launch) -> None:
     """Consensus among three needs all three."""
     backends = {"A": "anthropic", "B": "grok", "C": "rehearsal"}
     with (
         StandIn(consensus) as server,
-        Pair(tmp_path, "ABC", backend=backends, environment=services(server)) as pair,
+        Pair(tmp_path, "ABC", backend=backends, environment=services(server), launch=launch) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)
@@ -104,7 +105,7 @@ def test_three_of_three_houses_agree(tmp_path: Path) -> None:
     assert keys_seen(server, "/completions") == {"XAI_API_KEY"}
 
 
-def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
+def test_a_model_and_a_person_talk(tmp_path: Path, launch: Launch) -> None:
     """The person's words reach the model, also in the middle of its call; what it was about to say is dropped."""
     said: list[str] = []
 
@@ -114,7 +115,7 @@ def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
 
     with (
         StandIn(mind) as server,
-        Pair(tmp_path, "A", backend="anthropic", environment=services(server)) as pair,
+        Pair(tmp_path, "A", backend="anthropic", environment=services(server), launch=launch) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)
@@ -130,11 +131,11 @@ def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["anthropic", "gpt"])
-def test_stop_during_a_call_is_over_within_a_second(tmp_path: Path, backend: str) -> None:
+def test_stop_during_a_call_is_over_within_a_second(tmp_path: Path, launch: Launch, backend: str) -> None:
     """Nothing is appended but `[STOPPED]`, and no process is left."""
     with (
         StandIn(lambda _: Hang()) as server,
-        Pair(tmp_path, "A", backend=backend, environment=services(server)) as pair,
+        Pair(tmp_path, "A", backend=backend, environment=services(server), launch=launch) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)

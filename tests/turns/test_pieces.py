@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.backends import Tool
@@ -15,6 +15,7 @@ from dialogd.errors import BackendError
 from dialogd.pieces import LONGEST, PAUSE, Pieces
 from dialogd.protocol.redact import redact
 from dialogd.protocol.text import clean
+from tests.examples import examples
 from tests.turns.minds import Mind, agent_with
 from tests.turns.test_spending import dialog_in
 
@@ -40,7 +41,7 @@ async def handed_on(chunks: list[str], pause: float = 0.0) -> list[str]:
     return told
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300, deadline=None)
 @given(
     st.lists(st.sampled_from([*KEYS, "word", " ", "\n", "語", "://", "a@b", "-----BEGIN ", "\r\n", "\x1b"])), st.data()
 )
@@ -55,7 +56,7 @@ def test_no_cut_lets_a_secret_through(parts: list[str], data: st.DataObject) -> 
         assert told.count(heart) <= safe.count(heart)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200, deadline=None)
 @given(st.text(), st.data())
 def test_all_of_a_reply_is_handed_on_in_order(text: str, data: st.DataObject) -> None:
     """The pieces together are the reply, cleaned; none is longer than one may be."""

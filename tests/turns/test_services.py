@@ -113,6 +113,7 @@ async def test_what_a_fault_comes_to(tmp_path: Path, form: str, name: str) -> No
     assert KEY not in path.read_text() + str([event.data for event in told])
 
 
+@pytest.mark.slow
 async def test_ten_megabytes_are_ended_at_four(tmp_path: Path) -> None:
     """A reply that does not end is ended, once, and what it brought is kept."""
     path = dialog_in(tmp_path)

@@ -1,7 +1,7 @@
 // The person's hand: what is said, and every button and form. A refusal stands beside its control and loses no text.
 import { $, all, ask, put, refusal, say, show, stored } from "./dom.js";
 import { catchUp, earlier, goTo, step, toEnd } from "./entries.js";
-import { now } from "./head.js";
+import { isHeld, now } from "./head.js";
 
 const text = $("#say-text");
 const key = (name) => `dialogd:${name}:${now()?.dialog || document.body.dataset.dialog}`;
@@ -53,7 +53,7 @@ async function submitForm(form) {
     form.closest("dialog")?.close();
     if (form.closest("#main")) toEnd();
   } finally {
-    button.disabled = false;
+    button.disabled = isHeld();
   }
 }
 
@@ -105,7 +105,7 @@ async function speak() {
       toEnd();
     }
   } finally {
-    button.disabled = false;
+    button.disabled = isHeld();
   }
 }
 

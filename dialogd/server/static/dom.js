@@ -1,21 +1,25 @@
 // What every part of the page uses: elements, requests, sentences for screen readers. Text is put in as text.
 
 export const $ = (selector, root = document) => root.querySelector(selector);
+// What turns the direction of writing, or cannot be seen, is shown as a sign: the same as the daemon does.
+const UNSEEN = /[\u061c\u180e\u200e\u200f\u2028-\u202e\u2060-\u206f\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+export const visible = (text) => String(text ?? "").replace(UNSEEN, "\ufffd");
+
 export const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 
 export function make(tag, { text = "", ...attributes } = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (value !== false && value != null) element.setAttribute(name, value === true ? "" : String(value));
+    if (value !== false && value != null) element.setAttribute(name, value === true ? "" : visible(value));
   }
-  if (text) element.textContent = text;
+  if (text) element.textContent = visible(text);
   element.append(...children);
   return element;
 }
 
 // Sets a text only where it differs: what does not change is not laid out, or announced, again.
 export function put(element, text) {
-  const words = text == null ? "" : String(text);
+  const words = visible(text);
   if (element.textContent !== words) element.textContent = words;
 }
 
@@ -47,7 +51,8 @@ export const refusal = (facts) => [facts.detail, facts.fix].filter(Boolean).join
 // Say it to screen readers, once.
 export function say(text) {
   const place = $("#said");
-  place.textContent = place.textContent === text ? `${text}\u00a0` : text;
+  const words = visible(text);
+  place.textContent = place.textContent === words ? `${words}\u00a0` : words;
 }
 
 export function clock(seconds) {

@@ -1,5 +1,5 @@
 // The conversation: its entries as the daemon renders them, each once and in order, and the text being written.
-import { $, all, make, put, read, show } from "./dom.js";
+import { $, all, make, put, read, show, visible } from "./dom.js";
 
 const PAGE = 200;
 const log = $("#log");
@@ -229,7 +229,7 @@ export function write(piece) {
   }
   if (!words && !bubble) return;
   bubble ??= open(by, turn, piece.done_chars > words.length + 1);
-  bubble.text.appendData(words);
+  bubble.text.appendData(visible(words));
   bubble.at = Date.now();
   if (sticks) toEnd();
 }

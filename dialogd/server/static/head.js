@@ -1,19 +1,23 @@
 // The head of the page: where the dialog stands, who does what, what is left, what the person is asked.
-import { $, all, clock, make, put, say, show } from "./dom.js";
+import { $, all, clock, make, put, say, show, visible } from "./dom.js";
 import { beckon, setPlayers, stillWriting } from "./entries.js";
 
-const WORDS = { idle: "waits", thinking: "is thinking", executing: "is at work", failed: "failed", stopped: "does not answer" };
+const WORDS = { idle: "waits", thinking: "is thinking", executing: "is at work", failed: "failed", stopped: "does not answer", unstarted: "is not started yet", unknown: "not known now" };
+// What goes to the daemon. What is typed stays, and can be typed on.
+const HAND = "#pause, #stop, #word, #pass, #agents .acts button, #say-send, #stop-form [type=submit], form[data-post] [type=submit]";
 const cards = $("#agents");
 const blank = $("#agent-card");
 const title = document.title;
 
 let state = null;
 let notes = [];
+let held = false;
 const told = { question: "", outcome: "", dead: "" };
 
 export const now = () => state;
+export const isHeld = () => held; // nothing can be sent: the daemon is gone
 
-export function render(facts) {
+export function render(facts, { isLost = false } = {}) {
   const isFirst = state === null;
   state = { ...facts, received: performance.now() };
   document.body.dataset.phase = facts.phase;
@@ -29,9 +33,11 @@ export function render(facts) {
   renderOutcome(facts, isFirst);
   renderControls(facts);
   tellOfTheDead(facts);
-  stillWriting(new Set(facts.agents.filter((agent) => ["thinking", "executing"].includes(agent.state)).map((agent) => agent.id)));
+  held = isLost;
+  for (const button of all(HAND)) button.disabled = held;
+  if (!isLost) stillWriting(new Set(facts.agents.filter((agent) => ["thinking", "executing"].includes(agent.state)).map((agent) => agent.id)));
   tick();
-  document.dispatchEvent(new CustomEvent("dialogd:state", { detail: facts }));
+  if (!isLost) document.dispatchEvent(new CustomEvent("dialogd:state", { detail: facts }));
 }
 
 // The dialog was stopped, and its daemons are gone before they can be asked about it.
@@ -39,7 +45,17 @@ export function renderStopped(reason) {
   if (!state || state.outcome) return;
   const outcome = { name: "STOPPED", words: "The dialog was stopped.", reason, by: "", entry: "", failed: false, signers: [] };
   const agents = state.agents.map((agent) => ({ ...agent, state: "idle", since: null, reason: "", owes: false, failed: false }));
-  render({ ...state, outcome, agents, phase: "ended", words: outcome.words, lifecycle_words: "", allowed: [], question: null, questions: [] });
+  render({ ...state, outcome, agents, phase: "ended", words: outcome.words, lifecycle_words: "", allowed: [], question: null, questions: [] }, { isLost: true });
+}
+
+// The daemon of this page is gone, and with it the word of the others: what stands here is what was known, and nothing
+// can be done. How the dialog ended stays true.
+export function renderLost(words) {
+  if (!state) return put($("#phase-words"), words);
+  if (state.outcome) return render(state, { isLost: true });
+  const gone = (agent) => ({ state: "stopped", alive: false, reason: `its daemon does not answer; start it again: ${agent.start}` });
+  const agents = state.agents.map((agent) => ({ ...agent, since: null, ...(agent.own ? gone(agent) : { state: "unknown", reason: "" }) }));
+  return render({ ...state, agents, words, phase: "error", problem: "" }, { isLost: true });
 }
 
 // What an `agent` event says, before the whole state is fetched again.
@@ -79,13 +95,13 @@ function renderCard(card, agent, facts) {
   // `waits`, and `waiting for B`, would say it twice.
   put($(".word", card), word === "waits" && (agent.reason || facts.outcome) ? "" : word);
   put($(".why", card), agent.reason);
-  $(".why", card).title = agent.reason;
+  $(".why", card).title = visible(agent.reason);
   const model = [agent.backend, agent.model === agent.backend ? "" : agent.model].filter(Boolean).join(" ");
   put($(".spent", card), [model, agent.cost, agent.tokens ? `${agent.tokens.toLocaleString()} tokens` : ""].filter(Boolean).join(" · "));
   const isOpen = !facts.outcome;
   for (const [act, yes] of [["retry", isOpen && (agent.owes || agent.failed)], ["skip", isOpen && (agent.owes || agent.failed)]]) {
     const button = $(`[data-do="${act}"]`, card);
-    button.setAttribute("aria-label", `${act === "retry" ? "Retry" : "Skip"} ${agent.name}`);
+    button.setAttribute("aria-label", visible(`${act === "retry" ? "Retry" : "Skip"} ${agent.name}`));
     show(button, yes && facts.allowed.includes(act));
   }
 }
@@ -149,7 +165,7 @@ function renderQuestion(facts, isFirst) {
   const asked = facts.questions;
   show($("#question"), asked.length > 0);
   const needs = asked.length > 0 || facts.phase === "waiting_for_user";
-  document.title = `${needs ? "(?) " : facts.outcome ? "(done) " : ""}${facts.topic || title}`;
+  document.title = `${needs ? "(?) " : facts.outcome ? "(done) " : ""}${visible(facts.topic || title)}`;
   const key = asked.map((one) => `${one.asker}: ${one.text}`).join("\n");
   if (key === told.question) return;
   told.question = key;

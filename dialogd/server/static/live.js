@@ -2,7 +2,7 @@
 import { $, make, read, soon, timeOfDay } from "./dom.js";
 import { addAsTold, catchUp, goTo, placeNow, refreshChanged, write } from "./entries.js";
 import { fillIn, unsent } from "./controls.js";
-import { notice, now, render, renderAgent, renderStopped } from "./head.js";
+import { notice, now, render, renderAgent, renderLost, renderStopped } from "./head.js";
 
 const LOOK = 5000; // between two looks at the state, in case an event got lost
 const GRACE = 1500; // for a daemon that is started again, before the page goes on with another
@@ -129,6 +129,7 @@ function tellOfLoss() {
   const since = timeOfDay(new Date(lostAt));
   const me = nameOf(document.body.dataset.me);
   const others = otherDaemons().map((agent) => agent.name);
+  renderLost(`Not connected to ${me}'s daemon since ${since}.`);
   if (hasStopped()) {
     banner(`The dialog was stopped and its daemons have ended. All of it stands in ${document.body.dataset.file}; this page goes on by itself when ${me}'s daemon is started again.`, "calm");
     return;
@@ -181,8 +182,10 @@ export function takeOver() {
   const at = Number.isFinite(carried.at) ? ` since ${timeOfDay(new Date(carried.at))}` : "";
   if (typeof carried.text === "string") fillIn(carried.text.slice(0, 50000));
   if (typeof carried.place === "string" && carried.place) goTo(carried.place).catch(() => {});
-  if (who) banner(`The daemon of ${nameOf(who)} has not answered${at}. This page has gone on here, with the daemon of ${nameOf(document.body.dataset.me)}. To start the other one again: dialogd start ${who}`, "calm");
+  if (who) banner(`The daemon of ${nameOf(who)} has not answered${at}. This page has gone on here, with the daemon of ${nameOf(document.body.dataset.me)}. To start the other one again: ${startOf(who)}`, "calm");
 }
+
+const startOf = (who) => now()?.agents.find((agent) => agent.id === who)?.start ?? `dialogd start ${who}`;
 
 let bannerTimer = 0;
 

@@ -10,7 +10,7 @@ from dialogd.server import wire
 from dialogd.server.hand import Act
 
 
-def question_routes(app: FastAPI, agent: Agent, act: Act) -> None:
+def result_routes(app: FastAPI, agent: Agent, act: Act) -> None:
     """Add the routes of this module."""
     log, secrets = agent.file, agent.options.secrets
 
