@@ -13,7 +13,7 @@ _DOUBTFUL = re.compile(r"[ \t>*+\d.)-]+(?:`{3,}|~{3,})")
 _FENCE = re.compile(r"(`{3,}|~{3,})(.*)")
 # What would open a tag, a comment or an image, or define a link for the whole page.
 BACKSLASHED = r"\\\1"
-_INLINE = re.compile(r"(\\*+)(<(?=[A-Za-z/!?])|!(?=\[))")
+_INLINE = re.compile(r"(?<!\\)(\\*)(<(?=[A-Za-z/!?])|!(?=\[))")
 _DEFINITION = re.compile(r"^([ \t]*)\[(?=[^\]]{1,999}\]:)")
 _TITLE = re.compile(r"^ {0,3}#{1,6}[ \t]+([^ \t#].*?)[ \t]*#*[ \t]*$")
 # Other headings: those in lists, empty ones, and the line of = or - below a text.
