@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from functools import cache
@@ -39,6 +40,13 @@ def no_personal_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
         for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             environment.setenv(variable, str(tmp_path_factory.mktemp(variable.lower())))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def ctrl_c_means_something() -> None:
+    """Started in the background by a script, tests inherit that Ctrl-C is ignored, and so would what they start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

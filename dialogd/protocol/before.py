@@ -44,7 +44,7 @@ _IF = (
     r"|a menos que|cuando|caso|если)\b(?! (?:again|more|you ask me|I may|anything|I'm not mistaken|I read you)\b)"
 )
 _LEADS = re.compile(
-    rf"\W*(?:(?:and|but|so|then|only|even|aber|nur|erst|mais|pero|solo|sólo) )*(?:{_IF}"
+    rf"\W*(?:(?:and|but|so|then|only|even|aber|nur|erst|mais|pero|solo|sólo) )*(?!when all (?:is|was) said)(?:{_IF}"
     r"|(?:when|after|before|nachdem|bevor)\b (?:you|they|he|she|everybody|everyone|all|both|we (?:have|know|agree)"
     r"|(?:agent )?(?-i:[A-HJ-Z])|the \w+|\w+ (?:is|are|has|have))\b (?:\w+ )?(?:signs?|signed|agrees?|agreed|votes?"
     r"|is|are|has|have|names?|named|confirms?|pass|passes|hat|haben|ist|sind)\b"
@@ -81,7 +81,9 @@ _REFUSES = re.compile(
     r"| do not| don't| would not| wouldn't| refuse)(?: (?:yet|ready|able|willing|prepared|to|really|possibly))*"
     r" (?:sign|agree|accept|approve|endorse|count)(?: (?:to|with|it|this|that|yet|now|P\d{1,6}|as it stands"
     r"|after all|any more|anymore|the (?:text|proposal|summary|mark)))*\W*$"
-    r"|\bich (?:unterschreibe|stimme)(?: (?:das|dem|dies|hier|noch|P\d{1,6}))* nicht(?: zu)?\W*$",
+    r"|\bich (?:unterschreibe|stimme)(?: (?:das|dem|dies|hier|noch|P\d{1,6}))* nicht(?: zu)?\W*$"
+    r"|^\W*(?:still )?not (?:signing|agreeing|approving|accepting|signed|agreed|ready)(?: to \w+)?"
+    r"(?: (?:this|it))?(?: yet)?\W*$",
     re.I,
 )
 THIS = (
@@ -133,7 +135,12 @@ _OTHERS = re.compile(
     r"|^\W*(?:agent )?(?-i:[A-HJ-Z]):\W{0,6}$",
     re.I,
 )
-_CLAUSES = re.compile(r"[,;:()—–] |\b(?:but|(?<!not )so|hence|therefore|thus|aber|also|daher) ", re.I)
+_CLAUSES = re.compile(
+    r"[,;:()—–] |\b(?:but|(?<!not )so|hence|therefore|thus|aber|also|daher) "
+    r"|\band (?=(?:I|we|sign|agree|approve|accept|therefore|so|vote)\b)",
+    re.I,
+)
+_INSTEAD = re.compile(r"^(?:rather than|instead of)\b(?: [^ ]{1,30}){1,12}? (?=(?:I|we)\b)", re.I)
 
 
 def is_attributed(before: str) -> bool:
@@ -171,6 +178,12 @@ def _runs_on(said: str) -> bool:
     return bool((is_called and _SHOWN.search(clause)) or ((is_called or act) and _ASKS.search(said)))
 
 
+def is_not_meant(before: str, after: str) -> bool:
+    """True when a sentence beside a mark says that it is none: `Please don't read this as a vote.`"""
+    first = re.split(r"(?<=[.!?])\s", after[:_SEEN].strip(), maxsplit=1)[0]
+    return bool(_NOT_MEANT.search(_last(before[-_SEEN:])) or _NOT_MEANT.search(first))
+
+
 def is_refused(sentence: str, mark: str) -> bool:
     """True when a sentence beside a mark says that it is not meant, or refuses it: `I will not sign this.`"""
     refused = _REFUSES.search(sentence)
@@ -186,5 +199,5 @@ def _last(said: str) -> str:
 
 def _clause(said: str) -> str:
     """The last clause of a sentence; what stands between two commas is left out."""
-    whole = re.sub(r", [^,]{1,30}, (?=\w+\W*$)", " ", said)
+    whole = re.sub(r", [^,]{1,30}, (?=\w+\W*$)", " ", _INSTEAD.sub("", said))
     return _CLAUSES.split(whole)[-1]

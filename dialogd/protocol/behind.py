@@ -13,9 +13,11 @@ _QUALIFIES = re.compile(
     r"|(?:this|that|it)(?: (?:vote|approval|signature|agreement))? (?:is |holds |stands |counts |depends )"
     r"|i (?:approve|agree|sign|vote yes) |(?:is |holds |stands |counts |depends ))*"
     r"(?:only (?:if|when|once|after)|if and only if|provided (?:that|we|it|the)|(?:on|under) (?:the |one )?condition"
-    r"|unless\b|conditional\b|subject to|pending\b|(?:as|so) long as|(?<=but )(?:if|not|first)\b|(?<=but )before\b"
-    r"|(?<=counts )once\b|(?<=stands )once\b|(?<=depends )on\b|depending on\b"
-    r"|with the (?:proviso|caveat|condition|exception)|except(?:ing)?\b(?! (?:for )?(?:that|this)\b)"
+    r"|unless\b|conditional(?: (?:up)?on\b|\W*$)|subject to"
+    r"|pending (?:the|an?|your|my|our|their|its|this|that|review|approval|confirmation|clarification|results?)\b"
+    r"|(?:as|so) long as|(?<=but )(?:if|not|first)\b|(?<=but )before\b"
+    r"|(?<=counts )once\b|(?<=stands )once\b|(?<=depends )on\b|depending on\b[^,]*$"
+    r"|with the (?:proviso|caveat|condition|exception)|except(?:ing)?\b(?! (?:for )?(?:that|this)\b)[^,]*$"
     r"|apart from (?!that|this)|assuming\b[^,]*$"
     r"|(?:aber )?(?:nur,? (?:wenn|falls|sofern)|erst,? (?:wenn|nach|nachdem))|aber (?:nicht|noch nicht|zuerst)\b"
     r"|vorausgesetzt\b|sofern\b|unter der (?:bedingung|voraussetzung)|mais (?:pas|d'abord)\b"
@@ -25,17 +27,22 @@ _QUALIFIES = re.compile(
 )
 _TAKES_BACK = re.compile(
     r"\W*(?:(?:no|but|oh|hm+|ah|well|actually|sorry|and|or|nein|ach),? )*"
-    r"(?:wait\b|hold on\b(?! to\b)|hang on\b|not so fast|(?:scratch|strike) (?:that|it|this)|on second thoughts?"
-    r"|never ?mind|(?:just )?kidding\b|(?:i(?:'ve| have)? )?changed? my mind|not yet\b"
+    r"(?:wait(?=\W*$|[,.:;!—–-]| (?:a|for|until|till|no|not|with|before)\b)"
+    r"|hold on\b(?! to\b)|hang on\b|not so fast|(?:scratch|strike) (?:that|it|this)|on second thoughts?"
+    r"|never ?mind|(?:just )?kidding\b|(?:i(?:'ve| have)? )?changed? my mind"
     rf"|(?:please )?(?:ignore|disregard|forget|cancel|discard) {THIS}"
     r"|i (?:hereby |must |now |do |have to |want to )?(?:(?:take|took) (?:that|it|this|my \w+|the above) back"
     r"|take back (?:that|it|this|my (?:vote|signature|yes))|(?:withdraw|retract|revoke|cancel) (?:that|it|this"
     r"|my (?:vote|signature|yes|agreement|approval|consent)|the above))"
     r"|(?:consider )?(?:(?:this|that|it|the above)(?: is)? )?(?:hereby )?(?:withdrawn|retracted|revoked|void)\b"
-    r"|warte?\b|moment\b(?! of\b)|halt\b|doch nicht|noch nicht\b|vergiss (?:das|es)\b"
+    r"|(?:warte?|moment|halt)(?=\W*$|[,.:;!])|vergiss (?:das|es)\b"
     r"|(?:das )?(?:nehme|ziehe) ich (?:(?:das|es|dies|meine \w+) )?zurück"
     r"|ich (?:nehme|ziehe) (?:das|es|dies|meine (?:stimme|unterschrift|zustimmung)) zurück"
-    r"|attends\b|attendez\b|je retire\b|pas encore\b|espera\b|(?:lo )?retiro\b|todavía no\b)",
+    r"|attends\b|attendez\b|je retire\b|espera\b|(?:lo )?retiro\b)",
+    re.I,
+)
+_NOT_YET = re.compile(
+    r"\W*(?:(?:no|but|oh|well|actually|sorry|and|or),? )*(?:not yet|doch nicht|noch nicht|pas encore|todavía no)\b",
     re.I,
 )
 _NOTHING_BUT = re.compile(
@@ -77,11 +84,16 @@ _ASKS = re.compile(
     r"|\W*but\b[^.!]{0,120}\?\W*$|\W*or\b[^.!]{0,80}\?\W*$",
     re.I,
 )
-_RULES = (_QUALIFIES, _TAKES_BACK, _NOTHING_BUT, _NOT_IT, _GOES_ON, _IF, _FIRST, _ASKS)
+_RULES = (_QUALIFIES, _NOT_YET, _NOTHING_BUT, _NOT_IT, _GOES_ON, _IF, _FIRST, _ASKS)
+
+
+def is_taken_back(after: str) -> bool:
+    """True when what follows a mark takes it back: `Scratch that.`"""
+    return bool(_TAKES_BACK.match(after[:_SEEN].strip()))
 
 
 def is_qualified(after: str, mark: str) -> bool:
-    """True when what follows a mark makes it hang on something, takes it back, or goes on with a sentence around it.
+    """True when what follows a mark makes it hang on something, denies it, or goes on with a sentence around it.
 
     `mark` is the mark in words: a refusal of another proposal than its own denies nothing.
     """

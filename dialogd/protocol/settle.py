@@ -57,7 +57,9 @@ def end_of(header: Header, found: Sequence[Mark]) -> tuple[str, str]:
 def as_it_stands(dialog: Dialog) -> list[Mark]:
     """What the votes or signatures in hand come to where a limit ends the dialog and no turn follows."""
     match dialog.header.rules.verdict:
-        case "mutual" if not dialog.state.red_team:
+        case _ if dialog.state.red_team:
+            return []  # nobody has argued against it yet
+        case "mutual":
             return list(_signed(dialog, "", dialog.state, ()))
         case "vote":
             return list(counted(dialog, "", dialog.state, is_last=True))

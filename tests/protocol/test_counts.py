@@ -116,6 +116,18 @@ def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_
     assert (certified.ref, [signer.agent for signer in certified.signers]) == ("P1", ["A", "B"])
 
 
+@pytest.mark.parametrize(("ids", "verdict"), [("AB", "mutual"), ("ABC", "vote")])
+def test_at_a_limit_nothing_is_agreed_that_nobody_has_argued_against(ids: str, verdict: str) -> None:
+    """The red-team turn is owed, and a limit does not buy it off."""
+    first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
+    here = room(ids, f'red_team = true\nverdict = "{verdict}"')
+    speak(here, ("A", first), *((who, yes) for who in ids[1:]))
+    assert here.dialog.state.red_team == "P1"
+    here.types("\n[LIMIT: max_turns 2]\n")
+    here.step("A")
+    assert (ended(here), here.dialog.state.decisions) == ("MAX_TURNS_REACHED", ())
+
+
 def test_the_turn_that_fills_the_file_counts_the_votes() -> None:
     """There is no room for the third one's; two are enough."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Max Size: 3 KB", turn="A, B, C")
