@@ -218,9 +218,9 @@ def _seen(choice: Choice, project: Path | None) -> str:
 
 
 def family_of(name: str) -> str:
-    """The family of the backend that somebody named; "" where `auto` is to choose it."""
+    """The family of the backend that somebody named; "" where `auto` is to choose it, or nobody knows the name."""
     base = name.partition(":")[0]
-    if base in ("", AUTO):
+    if base not in (*BACKENDS, *FAMILIES):
         return ""
     return base if base in FAMILIES else kind_of(base).family
 

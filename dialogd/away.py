@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dialogd.flow import Message, flow
@@ -14,7 +14,7 @@ from dialogd.protocol.ledger import AGAINST, Position, latest, positions
 from dialogd.protocol.lifecycle import in_words
 from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.money import accounted, total
-from dialogd.protocol.result import Rejection, rejections, reopenings
+from dialogd.protocol.result import Rejection, Reopening, rejections_in, reopenings
 from dialogd.protocol.spent import Spent
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import one_line
@@ -91,14 +91,15 @@ def away(dialog: Dialog, since: int, zone: moments.Zone | None = None) -> Away:
     entries, messages = after(dialog, since), flow(dialog)
     ids = {entry.id for entry in entries}
     said = [message for message in messages if message.payload["entry"] in ids]
-    ledger, refused = positions(dialog), rejections(dialog)
+    ledger, opened = positions(dialog), reopenings(dialog)
+    refused, made = rejections_in(opened), board.decisions(dialog, opened)
     return Away(
         since=since,
         turns=sum(entry.is_turn for entry in entries),
         asked_you=_of(said, "QUESTION_FOR_USER", is_open=True),
-        ended=tuple(_ended(dialog, said)),
-        decided=(*_decided(dialog, ids, refused), *_of(said, "DEFAULT_TAKEN")),
-        rejected=tuple(_rejected(dialog, ids, refused)),
+        ended=tuple(_ended(dialog, said, opened)),
+        decided=(*_decided(dialog, ids, made, refused), *_of(said, "DEFAULT_TAKEN")),
+        rejected=tuple(_rejected(dialog, ids, made, refused)),
         proposed=tuple(_item(m) for m in said if m.message_type == "PROPOSAL"),
         objections=tuple(_standing(dialog, said, ledger)),
         changed=tuple(_changed(entries, ledger, since)),
@@ -150,10 +151,9 @@ def _words(message: Message, *, named: bool) -> str:
     return f"{message.message_type} {text}".strip() if named else text
 
 
-def _ended(dialog: Dialog, said: Sequence[Message]) -> Iterator[Item]:
+def _ended(dialog: Dialog, said: Sequence[Message], opened: Mapping[str, Reopening]) -> Iterator[Item]:
     """The ends, each with what opened the dialog again, and the person's approvals."""
     ends = {entry.id: end.name for entry in dialog.entries if (end := ending(entry)) is not None}
-    opened = reopenings(dialog)
     for message in said:
         ends_it = ends.get(message.payload["entry"]) == message.message_type
         if ends_it or message.message_type == "APPROVED":
@@ -162,30 +162,43 @@ def _ended(dialog: Dialog, said: Sequence[Message]) -> Iterator[Item]:
             yield _item(message, _words(message, named=True) + then)
 
 
-def _decided(dialog: Dialog, ids: set[str], refused: Sequence[Rejection]) -> Iterator[Item]:
+def _decided(
+    dialog: Dialog, ids: set[str], made: Sequence[board.Decided], refused: Sequence[Rejection]
+) -> Iterator[Item]:
     """The decisions of these entries, with what they are about; none of an end that the person rejected."""
     wanted = ids - {rejection.ended_in for rejection in refused}
     times = {entry.id: entry.frame.at if entry.frame else "" for entry in dialog.entries if entry.id in wanted}
-    for decision in board.decisions(dialog):
+    texts = _texts(dialog)
+    for decision in made:
         if decision.entry in times:
-            words = _about(dialog, decision) + (f"; {one_line(decision.evidence, 80)}" if decision.evidence else "")
+            words = _about(texts, decision) + (f"; {one_line(decision.evidence, 80)}" if decision.evidence else "")
             words += f"; {decision.superseded}" if decision.superseded else ""
             yield Item(int(decision.entry.split(".")[0]), "System", words, times[decision.entry])
 
 
-def _about(dialog: Dialog, decision: board.Decided) -> str:
+def _texts(dialog: Dialog) -> dict[str, str]:
+    """What each proposal says, by its number."""
+    return {proposal.ref: proposal.text for proposal in reversed(dialog.state.proposals)}
+
+
+def _about(texts: Mapping[str, str], decision: board.Decided) -> str:
     """What was decided, how, about which text: `P1 approved (vote): Postgres`."""
-    text = next((p.text for p in dialog.state.proposals if p.ref == decision.ref), "")
+    text = texts.get(decision.ref, "")
     words = f"{decision.ref} {decision.made} ({decision.method})".strip()
     return f"{words}: {one_line(text, WIDTH // 2)}" if text else words
 
 
-def _rejected(dialog: Dialog, ids: set[str], refused: Sequence[Rejection]) -> Iterator[Item]:
+def _rejected(
+    dialog: Dialog, ids: set[str], made: Sequence[board.Decided], refused: Sequence[Rejection]
+) -> Iterator[Item]:
     """The results that the person rejected in these entries: what they would have decided, and why not."""
+    texts, about = _texts(dialog), dict[str, list[str]]()
+    for decision in made:
+        about.setdefault(decision.entry, []).append(_about(texts, decision))
     for rejection in refused:
         if str(rejection.turn) in ids:
-            made = [_about(dialog, d) for d in board.decisions(dialog) if d.entry == rejection.ended_in]
-            words = f"{', '.join(made) or rejection.outcome}; because: {one_line(rejection.reason, WIDTH // 2)}"
+            result = ", ".join(about.get(rejection.ended_in, ())) or rejection.outcome
+            words = f"{result}; because: {one_line(rejection.reason, WIDTH // 2)}"
             yield Item(rejection.turn, "User", words, rejection.at)
 
 

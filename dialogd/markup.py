@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from html import escape, unescape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from dialogd.protocol.text import visible
@@ -36,7 +36,10 @@ _LANGUAGE = re.compile(r"[\w+#.-]{0,16}")  # after a fence: more than that is sa
 
 @lru_cache(maxsize=1)
 def parser() -> MarkdownIt:
-    """The one parser: CommonMark with tables and strikethrough, without HTML; what is no link is text as it stands."""
+    """The one parser: CommonMark with tables and strikethrough, without HTML; what is no link is text as it stands.
+
+    So are definitions of links, and `[x][1]`, which would need one.
+    """
     from markdown_it import MarkdownIt
 
     class Parser(MarkdownIt):
@@ -47,7 +50,7 @@ def parser() -> MarkdownIt:
             is_known = scheme is None or scheme[1].lower() in _SCHEMES
             return super().validateLink(url) and is_known and not url.startswith("//")
 
-    return Parser("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
+    return Parser("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable(["image", "reference"])
 
 
 @lru_cache(maxsize=4096)
@@ -109,15 +112,12 @@ def _with_titles(tokens: Iterable[Token]) -> Iterator[Token]:
 def parsed(text: str) -> list[Token] | None:
     """The tokens of a text; None where Markdown would not show all of it: then it is to be shown as it stands.
 
-    What hides text: definitions of links, cells beyond a table's last column, links without words, lists and quotes
+    What hides text: cells beyond a table's last column, links without words, lists and quotes
     nested too deeply.
     """
     if len(text) > LARGEST:
         return None
-    known: dict[str, Any] = {}
-    tokens = parser().parse(text, known)
-    if known.get("references"):
-        return None
+    tokens = parser().parse(text)
     missing = Counter(_plain(text))
     missing.subtract(Counter(_plain("".join(_seen(tokens)))))
     # All signs of Markdown are ASCII, and neither letters nor digits.

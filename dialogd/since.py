@@ -1,18 +1,24 @@
-"""Since when: the turn that a time, a span of time or the person's last word means. Pure."""
+"""Since when: the time that words mean; the turn that a time or the person's last word means. Pure."""
 
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 from dialogd.errors import BadInput
 from dialogd.protocol import units
 from dialogd.protocol.model import USER
+from dialogd.protocol.moments import Zone, clock_at
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 
-_AGO = re.compile(r"(\d{1,6})\s*(m|min|minutes?|h|hours?|d|days?|w|weeks?)(?:\s+ago)?", re.I)
-_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+TIMES = "how long ago (90m, 2h, 7d), today, yesterday, or a time (2026-11-21T19:00)"
+
+_PART = r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)"
+_SPAN = re.compile(rf"{_PART}(?:,?(?: and)? ?{_PART})*(?: ago)?")
+_PARTS, _NOTHING = re.compile(_PART), timedelta()
+_DATED = re.compile(r"[0-9]{4}-")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def last_word(dialog: Dialog) -> int:
@@ -24,38 +30,43 @@ def last_word(dialog: Dialog) -> int:
     return found
 
 
-def since_turn(dialog: Dialog, text: str, now_iso: str) -> int:
-    """The turn that `2h`, `90m`, `1d`, `7`, `turn 7`, `today`, `yesterday` or a time means: its last one before that.
+def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None) -> int:
+    """The turn that `7`, `turn 7` or a time, as `moment` reads it, means: the last one before that.
 
     `now_iso` is the time now, with the person's offset. Raises `BadInput`.
     """
     words = " ".join(text.split()).casefold()
     if match := re.fullmatch(r"(?:turn\s+)?#?(\d{1,9})", words):
         return int(match[1])
-    moment = _moment(words, datetime.fromisoformat(now_iso.replace("Z", "+00:00")))
-    if moment is None:
+    then = moment(words, datetime.fromisoformat(now_iso.replace("Z", "+00:00")), zone)
+    if then is None:
         raise BadInput(
             f"{one_line(text, 60)!r} is neither a turn nor a time",
-            fix="write a turn (7), how long ago (90m, 2h, 1d), today, yesterday, or a time (2026-11-21T19:00)",
+            fix=f"write a turn (7), {TIMES}",
         )
     turn, found = 0, 0
     for entry in dialog.entries:
         turn = entry.number if entry.is_turn else turn
-        passed = units.seconds_between(entry.frame.at, moment.isoformat()) if entry.frame else None
+        passed = units.seconds_between(entry.frame.at, then.isoformat()) if entry.frame else None
         if passed is not None and passed < 0:
             break
         found = turn if passed is not None else found  # when a turn was typed by hand, nobody knows
     return found
 
 
-def _moment(words: str, now: datetime) -> datetime | None:
-    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    if words in ("today", "yesterday"):
-        return midnight - timedelta(days=words == "yesterday")
+def moment(text: str, now: datetime, zone: Zone | None = None) -> datetime | None:
+    """The time that `2h`, `1h 30m ago`, `7d`, `today`, `yesterday`, a date or a time means; None for anything else.
+
+    What names no offset is by `zone`, the clock of whoever wrote it: without one it has that of `now`.
+    """
+    words, zone = " ".join(text.split()).casefold(), zone or clock_at(now.tzinfo or UTC)
     try:
-        if match := _AGO.fullmatch(words):
-            return now - timedelta(**{_UNITS[match[2][0]]: int(match[1])})
-        found = datetime.fromisoformat(words.upper().replace("Z", "+00:00"))
+        if words in ("today", "yesterday"):
+            day = zone(now).date() - timedelta(days=words == "yesterday")
+            return zone(datetime.combine(day, time()))
+        if _SPAN.fullmatch(words):
+            return now - sum((timedelta(**{_UNITS[unit[0]]: float(n)}) for n, unit in _PARTS.findall(words)), _NOTHING)
+        found = datetime.fromisoformat(words.upper().replace("Z", "+00:00")) if _DATED.match(words) else None
+        return found if found is None or found.tzinfo else zone(found)
     except (ValueError, OverflowError):
         return None
-    return found.replace(tzinfo=now.tzinfo or UTC) if found.tzinfo is None else found

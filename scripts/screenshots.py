@@ -132,7 +132,9 @@ def page_pictures(stage: Stage, out: Path, browser: Browser, names: Sequence[str
     for name in names:
         context = browser.new_context(**looks[name])
         page = context.new_page()
-        page.goto(f"http://localhost:{stage.ports[0]}/")
+        answer = page.goto(f"http://localhost:{stage.ports[0]}/")
+        if answer is None or not answer.ok:
+            raise RuntimeError(f"no page to take a picture of: {answer.text() if answer else 'no answer'}")
         page.wait_for_timeout(1200)
         page.screenshot(path=str(out / f"page-{name}{suffix}.png"))
         context.close()
@@ -180,7 +182,10 @@ def main() -> int:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES))
         play(stage, 4)
         terminal_picture(stage, out)
-        page_pictures(stage, out, browser, ("light", "dark", "phone"))
+        page_pictures(stage, out, browser, ("light",))
+        until(lambda: "## Turn 4 " in stage.text, "a text that waits for a signature")
+        time.sleep(1.5)  # until the other one writes
+        page_pictures(stage, out, browser, ("dark", "phone"))
         until(lambda: "\n[CONSENSUS_REACHED]" in stage.text, "the end")
         page_pictures(stage, out, browser, ("dark",), "-end")
         browser.close()

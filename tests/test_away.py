@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta, timezone
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from functools import partial
 
 import pytest
 
@@ -10,12 +12,18 @@ from dialogd.away import after, away
 from dialogd.cli.digest import as_text
 from dialogd.errors import BadInput
 from dialogd.logfile import Addition
+from dialogd.memory import times
+from dialogd.memory.facts import facts
+from dialogd.plan.make import draw_up
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.moments import clock_at
 from dialogd.protocol.render import Draft
+from dialogd.protocol.state import Dialog
 from dialogd.since import last_word, since_turn
 from dialogd.testing.paper import Paper
 from dialogd.testing.room import Room, opening
+from tests.protocol.test_questions import berlin
+from tests.protocol.test_total import is_linear
 
 VOTE = '## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```'
 NOW = "2026-11-21T21:30:00+01:00"  # an hour and a half after a room's beginning
@@ -211,6 +219,9 @@ WHEN = {
     "2026-11-21T20:10": 2,
     "2026-11-21t19:25:00z": 3,
     "5 min": 5,
+    "1h 15m": 2,
+    "1.25 hours ago": 2,
+    "1 hr and 15 mins": 2,
 }
 
 
@@ -225,6 +236,43 @@ def test_what_is_neither_is_refused(voted: Room, words: str) -> None:
     with pytest.raises(BadInput) as refused:
         since_turn(voted.dialog, words, NOW)
     assert "2h" in refused.value.fix
+
+
+@pytest.mark.parametrize("words", ["soon", "7", "turn 7", "2026-13-40", "0001-01-01", "9999-12-31T23:00-05:00"])
+def test_a_search_refuses_what_is_no_time(words: str) -> None:
+    """A turn is none, nor is what the calendar does not have; with the ways to write it."""
+    with pytest.raises(BadInput) as refused:
+        times.since(words, datetime.fromisoformat(NOW), clock_at(timezone(timedelta(hours=1))))
+    assert "2h" in refused.value.fix
+
+
+def test_a_search_reads_the_times_that_a_digest_reads() -> None:
+    """Each is kept in UTC; a day begins by the clock of who asks, with that day's own offset."""
+    now = datetime.fromisoformat(NOW)
+    said = [words for words in WHEN if words not in ("7", "turn 3", "#2")]
+    kept = [times.since(words, now, berlin) for words in ("", *said)]
+    assert (kept[0], all(kept[1:]), len(kept) > 9) == ("", True, True)
+    assert times.since("Yesterday", now, berlin) == "2026-11-19T23:00:00Z"
+    assert times.since("2026-07-01", now, berlin) == "2026-06-30T22:00:00Z"
+    assert times.since("1d 90m", now, berlin) == "2026-11-20T19:00:00Z"
+
+
+def rejected(count: int) -> Dialog:
+    """So many agreements that were written by hand, each rejected."""
+    rounds = (
+        f"\n## Turn {3 * n + 2} - A\n\n## Consensus Summary\n\nText {n}.\n\n[CONSENSUS_REACHED]\n\nTURN: B\n"
+        f"\n## Turn {3 * n + 3} - B\n\n[AGREE: P{n + 1}]\n\n[CONSENSUS_REACHED]\n"
+        f"\n## Turn {3 * n + 4} - User\n\n[REJECTED: not {n}]\n\nTURN: A\n"
+        for n in range(count)
+    )
+    return parse((opening("A", "B") + "".join(rounds)).encode())
+
+
+@pytest.mark.parametrize("answer", [partial(away, since=0), facts, draw_up], ids=["away", "facts", "plan"])
+def test_the_cost_of_an_answer_grows_with_the_rejections(answer: Callable[[Dialog], object]) -> None:
+    """And not with their square: a dialog may be rejected as often as the person likes."""
+    assert len(away(rejected(3), 0).rejected) == len(facts(rejected(3)).made) == 3
+    assert is_linear(lambda n: answer(rejected(n)), size=15)
 
 
 def test_the_persons_last_word_is_where_news_begin(voted: Room) -> None:

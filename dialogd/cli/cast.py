@@ -1,11 +1,9 @@
-"""Who plays: agents as written on the command line, and the cast that `run --continue` starts again."""
+"""Who plays: agents as written on the command line."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from dialogd.auto import (
@@ -21,49 +19,16 @@ from dialogd.auto import (
     twins,
     warning_of,
 )
-from dialogd.backends import BACKENDS, kind_of
+from dialogd.backends import BACKENDS
 from dialogd.cli.terminal import plain, remark
 from dialogd.errors import BadInput
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED
-from dialogd.settings import Settings, start_command
-from dialogd.state import StateDir
+from dialogd.seats import Seat
+from dialogd.settings import Settings
 from dialogd.templates import Template
 
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
-
-@dataclass(frozen=True, slots=True)
-class Seat:
-    """One agent of a cast. Empty: what the daemon's own settings say. `port` 0: not chosen yet.
-
-    `title` is what the template calls it.
-    """
-
-    id: str
-    backend: str = ""
-    model: str = ""
-    command: str = ""
-    project: str = ""
-    port: int = 0
-    title: str = ""
-
-    @property
-    def is_known(self) -> bool:
-        """True when its name is settled: by the template, or by the backend that plays it."""
-        return bool(self.title) or self.backend.partition(":")[0] in BACKENDS
-
-    @property
-    def name(self) -> str:
-        """What the agent is called in headings: as the template says, else by its family as far as that is known."""
-        if self.title:
-            return self.title
-        return f"{kind_of(self.backend).title if self.is_known else 'Claude'} {self.id}"
-
-    def flags(self) -> list[str]:
-        """What `dialogd start` is told about it, but for port and file."""
-        pairs = {"backend": self.backend, "model": self.model, "command": self.command, "project": self.project}
-        return [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
 
 
 def read_cast(agents: str | None, each: Sequence[str] | None, template: Template | None = None) -> tuple[Seat, ...]:
@@ -229,51 +194,3 @@ def warn_of_twins(families: Mapping[str, str], *, only: str = "") -> None:
     for group in twins(families):
         if not only or only in group:
             remark(plain(f"warning: {warning_of(group, families[group[0]])}"))
-
-
-@dataclass(frozen=True, slots=True)
-class Cast:
-    """The agents of one dialog as `run` started them; `pace` as it was given, "" for the default."""
-
-    dialog: str
-    seats: tuple[Seat, ...]
-    pace: str = ""
-
-    def with_ports(self, ports: Sequence[int]) -> Cast:
-        """The same cast at these ports."""
-        return replace(self, seats=tuple(replace(s, port=p) for s, p in zip(self.seats, ports, strict=True)))
-
-    def save(self, state: StateDir, file: Path) -> None:
-        """Keep it for `run --continue`."""
-        target = _path(state, file)
-        part = target.with_suffix(f".{os.getpid()}")
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as out:
-            json.dump(asdict(self), out, indent=2)
-        part.replace(target)
-
-
-def saved_cast(state: StateDir, file: Path) -> Cast | None:
-    """The cast that was kept for this file, None without one."""
-    try:
-        found = json.loads(_path(state, file).read_text(encoding="utf-8"))
-        seats = tuple(_of(seat) for seat in found["seats"])
-        return Cast(str(found["dialog"]), seats, str(found["pace"]))
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def start_again(cast: Cast | None, dialog: str, agent: str, file: Path) -> str:
-    """The command that starts an agent's daemon: with what `cast` had play it, where that is of this dialog."""
-    seats = cast.seats if cast is not None and cast.dialog == dialog else ()
-    flags = next((seat.flags() for seat in seats if seat.id == agent), [])
-    return start_command(agent, file, flags)
-
-
-def _of(record: Mapping[str, object]) -> Seat:
-    texts = {key: str(record[key]) for key in ("id", "backend", "model", "command", "project")}
-    return Seat(**texts, port=int(str(record["port"])), title=str(record.get("title", "")))
-
-
-def _path(state: StateDir, file: Path) -> Path:
-    return state.dialog(file) / "cast.json"

@@ -22,9 +22,9 @@ from dialogd.protocol.units import dollars
 
 if TYPE_CHECKING:
     from dialogd.auto import Choice
-    from dialogd.cli.cast import Seat
     from dialogd.opening import Opening
     from dialogd.prices import Price
+    from dialogd.seats import Seat
     from dialogd.settings import Settings
 
 RULES = 1_500  # tokens of a prompt that stand in no file: who an agent is, the marks, what is asked of it

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from dialogd.cli import options
-from dialogd.cli.cast import Seat, read_cast, seat_named
+from dialogd.cli.cast import read_cast, seat_named
 from dialogd.cli.terminal import plain, remark
 from dialogd.errors import BadInput, NotADialog, Refused
 from dialogd.logfile import LogFile
@@ -24,6 +24,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Agent
 from dialogd.protocol.roster import judge, speakers
 from dialogd.protocol.state import Dialog
+from dialogd.seats import Seat
 from dialogd.settings import FIRST_PORT, Settings
 from dialogd.state import StateDir
 from dialogd.templates import template

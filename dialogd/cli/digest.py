@@ -35,7 +35,7 @@ def digest(
     dialog = options.dialog_at(options.log_of(settings))
     turn = last_word(dialog)
     if since is not None:
-        turn = since_turn(dialog, since, datetime.now().astimezone().isoformat())
+        turn = since_turn(dialog, since, datetime.now().astimezone().isoformat(), local)
     news = away(dialog, turn, local)
     if json:
         show(as_json({"file": str(settings.file), "dialog": dialog.id, **asdict(news)}))

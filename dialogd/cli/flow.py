@@ -21,6 +21,7 @@ from dialogd.protocol.byhand import who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
+from dialogd.seen import local
 from dialogd.since import since_turn
 
 LOOK = 0.1  # seconds between two looks at the file
@@ -95,7 +96,7 @@ def flow(
 
 def _wanted(dialog: Dialog, agents: Sequence[str], kinds: Sequence[str], since: str | None) -> Wanted:
     """The filters, read by the words of this dialog. Raises `BadInput`."""
-    turn = since_turn(dialog, since, datetime.now().astimezone().isoformat()) if since is not None else None
+    turn = since_turn(dialog, since, datetime.now().astimezone().isoformat(), local) if since is not None else None
     return Wanted(
         frozenset(_speaker(dialog, name) for name in agents), frozenset(_kind(dialog, name) for name in kinds), turn
     )

@@ -19,7 +19,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.settings import start_command
 
 if TYPE_CHECKING:
-    from dialogd.cli.cast import Seat
+    from dialogd.seats import Seat
 
 Ref = Annotated[str, typer.Argument(metavar="REF", help="The proposal, such as P2.")]
 TurnNumbers = Annotated[str, typer.Argument(metavar="TURN", help="The turn, or several: 7, 7,9 or 3-5.")]
@@ -95,7 +95,8 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
 
 def _seat(text: str) -> Seat:
     """The agent, and what is to play it. Raises `BadInput`."""
-    from dialogd.cli.cast import Seat, read_cast
+    from dialogd.cli.cast import read_cast
+    from dialogd.seats import Seat
 
     if AGENT_ID.fullmatch(text.strip()) or "=" not in text:
         return Seat(text.strip())

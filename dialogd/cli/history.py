@@ -27,7 +27,7 @@ Everything = Annotated[bool, typer.Option("--all", help="List all of them.")]
 Which = Annotated[str, typer.Argument(metavar="ID", help="Its id, the beginning of one, or the path of a file.")]
 Words = Annotated[builtins.list[str], typer.Argument(metavar="WORDS", help="What to look for; all of the words.")]
 By = Annotated[str, typer.Option("--agent", metavar="ID", help="Only what this agent wrote; USER for you.")]
-Since = Annotated[str, typer.Option(metavar="TIME", help="Not older than this: 2h, 7d, 2026-11-01.")]
+Since = Annotated[str, typer.Option(metavar="TIME", help="Not older than this: 2h, 7d, yesterday, 2026-11-01.")]
 
 TOPIC = 60  # characters of a topic in the list
 
@@ -96,8 +96,9 @@ def search(
 ) -> None:
     """Search what was said in earlier dialogs. Exit code 1 when nothing is found."""
     from dialogd.memory.times import since as since_then
+    from dialogd.seen import local
 
-    known, moment = memory(), since_then(since, datetime.now(UTC))
+    known, moment = memory(), since_then(since, datetime.now(UTC), local)
     known.dialogs(0, files=[options.settings_for().file])
     hits = known.search(" ".join(words), agent=agent, since=moment, limit=limit)
     if json:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dialogd import person
-from dialogd.cli.cast import saved_cast
 from dialogd.cli.cells import fit
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.desk import Acts, Desk
@@ -26,6 +25,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.signals import budget
 from dialogd.protocol.state import Outcome
+from dialogd.seats import saved_cast
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 

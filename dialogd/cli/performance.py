@@ -14,7 +14,6 @@ from typing import Any
 
 from dialogd import person
 from dialogd.cli import options
-from dialogd.cli.cast import Cast
 from dialogd.cli.client import daemons
 from dialogd.cli.create import Wanted
 from dialogd.cli.feed import Feed, as_fact
@@ -26,6 +25,7 @@ from dialogd.errors import DialogdError, StorageError
 from dialogd.protocol import lifecycle
 from dialogd.protocol.state import Dialog
 from dialogd.registry import Running
+from dialogd.seats import Cast
 from dialogd.settings import Settings
 
 Tell = Callable[[str, Mapping[str, Any]], None]  # a kind of event, and its data
@@ -97,10 +97,10 @@ class _Stage:
     def watch(self, interrupt: Interrupt) -> None:
         """Tell what happens until the dialog ends, or somebody interrupts."""
         while not self._look():
-            if (dead := self.troupe.dead()) is not None:
+            if dead := self.troupe.dead():
                 if self._look():  # `dialogd stop` ends daemons too: then the file says so by now
                     return
-                self.tell("warning", {"text": self.troupe.replace(dead)})
+                self.tell("warning", {"text": self.troupe.replace(dead[0])})
             self.troupe.greet()
             self._listen()
             if interrupt.wait(LOOK):

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand
 
 from dialogd.cli import options
-from dialogd.cli.cast import Seat, read_cast, saved_cast
+from dialogd.cli.cast import read_cast
 from dialogd.cli.terminal import as_json, line, plain, remark, show
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.plan import keep as keeping
@@ -23,6 +23,7 @@ from dialogd.plan.page import markdown
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import USER, Agent
 from dialogd.protocol.state import Dialog
+from dialogd.seats import Seat, saved_cast
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 

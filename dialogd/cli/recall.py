@@ -101,7 +101,9 @@ def rebuild() -> None:
     """Make the index again from the archive's files; nothing else is touched."""
     known = the_memory()
     copies = known.rebuild()
-    show(f"{copies} {'copy' if copies == 1 else 'copies'} read")
+    left_out = int(str(known.status()["unreadable"]))
+    read = copies - left_out
+    show(f"{read} {'copy' if read == 1 else 'copies'} read" + (f", {left_out} left out" if left_out else ""))
     _embed()
 
 

@@ -17,7 +17,7 @@ import typer
 from dialogd import auto, person
 from dialogd.backends import Options, load_backend
 from dialogd.cli import options
-from dialogd.cli.cast import Cast, Seat, saved_cast, seated, warn_of_twins
+from dialogd.cli.cast import seated, warn_of_twins
 from dialogd.cli.client import daemons
 from dialogd.cli.cost import estimate_of
 from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
@@ -33,6 +33,7 @@ from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, R
 from dialogd.opening import Opening, warnings
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.units import budget_line
+from dialogd.seats import Cast, Seat, saved_cast
 from dialogd.settings import DEFAULT_FILE, Settings, start_command
 from dialogd.state import StateDir
 
@@ -220,7 +221,7 @@ def _stop(show: Live, why: str) -> None:
 
 
 def _watch(show: Live, troupe: Troupe, interrupt: Interrupt, *, stay: bool) -> None:
-    """Show the dialog until it ends or the person interrupts; with `stay`, until they do or the daemons are ended."""
+    """Show the dialog until it ends or the person interrupts; with `stay`, until they do or every daemon is gone."""
     show.look()
     told = None
     while (stay or show.outcome is None) and not interrupt.is_set():
@@ -229,11 +230,14 @@ def _watch(show: Live, troupe: Troupe, interrupt: Interrupt, *, stay: bool) -> N
             show.say(f"{ended(told)}; the page stays, to approve or reject: Ctrl-C ends it and the daemons")
         show.listen(LOOK)
         show.look()
-        if (dead := troupe.dead()) is not None:
+        if dead := troupe.dead():
             show.look()  # `dialogd stop` ends daemons too: then the file says so by now
-            if show.outcome is not None:
+            if show.outcome is None:
+                show.say(troupe.replace(dead[0]))
+            elif len(dead) == len(troupe.children):
                 return
-            show.say(troupe.replace(dead))
+            elif stay and (words := troupe.farewell(dead)):
+                show.say(words)
         troupe.greet()
 
 

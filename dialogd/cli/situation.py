@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dialogd.cli.cast import Cast, start_again
 from dialogd.cli.client import health, in_parallel
 from dialogd.cli.terminal import line
 from dialogd.person import now
@@ -18,6 +17,7 @@ from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.units import in_words
 from dialogd.registry import Running
+from dialogd.seats import Cast, start_again
 from dialogd.seen import local
 
 

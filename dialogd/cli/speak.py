@@ -10,13 +10,13 @@ import typer
 
 from dialogd import person
 from dialogd.cli import options
-from dialogd.cli.cast import saved_cast, start_again
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.situation import ended
 from dialogd.cli.terminal import plain, show
 from dialogd.logfile import LogFile
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
+from dialogd.seats import saved_cast, start_again
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 

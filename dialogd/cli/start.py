@@ -133,7 +133,8 @@ def _detached(settings: Settings, words: Sequence[str]) -> None:
     daemon = until_ready(child, settings)
     show(plain(f"{daemon.id} runs: pid {daemon.pid}, port {daemon.port}, log {daemon.log or child.output}"))
     remark(plain(f"end it with: dialogd stop, or kill {daemon.pid}"))
-    _warn_of_twins(settings)
+    with suppress(DialogdError, OSError):  # the daemon runs, whatever cannot be said of it
+        _warn_of_twins(settings)
     with suppress(DialogdError, OSError):
         if wrong := misplaced(settings.id, daemon.port, options.log_of(settings).read(), settings.file):
             remark(plain(f"warning: {wrong}"))
@@ -143,7 +144,7 @@ def _warn_of_twins(settings: Settings) -> None:
     """Say which agents that run at this file are of this one's family; `auto` has said it of those that it chose."""
     running = daemons(settings, settings.file)
     answers = zip(running, in_parallel(health, running), strict=True)
-    families = {daemon.id: family_of(str(answer["backend"])) for daemon, answer in answers if answer}
+    families = {daemon.id: family_of(str(answer.get("backend", ""))) for daemon, answer in answers if answer}
     warn_of_twins({**families, settings.id: families.get(settings.id) or family_of(settings.backend)}, only=settings.id)
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from dialogd.cli import hand, options, procedure
-from dialogd.cli.cast import saved_cast
 from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.situation import Situation
 from dialogd.cli.terminal import as_json, line, plain, show
@@ -22,6 +21,7 @@ from dialogd.protocol.redact import places
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
 from dialogd.registry import Running
+from dialogd.seats import saved_cast
 from dialogd.seen import local
 from dialogd.settings import Settings, file_words
 from dialogd.state import StateDir
@@ -95,7 +95,7 @@ def _facts(situation: Situation) -> dict[str, object]:
         "needs_person": situation.needs_person(),
         "agents": [{"id": a.id, "name": a.name, "url": a.url} for a in dialog.header.agents],
         "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
-        "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog)],
+        "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog) if end is None],
         "convergence": lifecycle.assessed(dialog),
         "rules": procedure.facts(dialog, now()),
         **hand.facts(dialog),

@@ -5,16 +5,16 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from dialogd.cli.cast import Cast, Seat
 from dialogd.cli.client import notify
 from dialogd.cli.launch import LATE_SECONDS, READY_SECONDS, Child, answering, arguments, died_of, end, late, spawn
 from dialogd.cli.terminal import remark
 from dialogd.errors import DialogdError
 from dialogd.registry import Running
+from dialogd.seats import Cast, Seat
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 
@@ -46,6 +46,7 @@ class Troupe:
         self.children: dict[str, Child] = {}
         self.daemons: dict[str, Running] = {}
         self._died: set[str] = set()
+        self._told: set[int] = set()
 
     def start(self, interrupt: Interrupt) -> None:
         """Start them all and wait until each answers, or the person interrupts. Raises `DialogdError`."""
@@ -80,9 +81,15 @@ class Troupe:
         """Tell every daemon to look at the file: the kick-off, and after whatever the person does."""
         notify(self.daemons.values())
 
-    def dead(self) -> Child | None:
-        """A daemon that has ended, None while all live."""
-        return next((child for child in self.children.values() if child.process.poll() is not None), None)
+    def dead(self) -> list[Child]:
+        """The daemons that have ended, and were not started again."""
+        return [child for child in self.children.values() if child.process.poll() is not None]
+
+    def farewell(self, dead: Sequence[Child]) -> str:
+        """Say of daemons that are not started again that they are gone; "" where it was said."""
+        new = [child for child in dead if child.process.pid not in self._told]
+        self._told.update(child.process.pid for child in new)
+        return "\n".join(f"the daemon of {one.id} ended ({died_of(one.process.returncode)})" for one in new)
 
     def replace(self, dead: Child) -> str:
         """Start a daemon that ended once more; says so in words. Raises `DialogdError` on its second end."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from dialogd.export.content import PROPOSALS, Document, Part, anchor_of
 from dialogd.plan.quoting import fenced, inline, quoted
+from dialogd.protocol.text import one_line
 
 ALL = 1_000_000_000  # characters: nothing is cut
 # Where a link, or the definition of one, would lead to anything but a page, an address or a place in the document;
@@ -17,13 +18,13 @@ _DEFINED = re.compile(r"^((?:[ \t>*+-]|\d{1,9}[.)])*)\[(?=[^\]\n]{1,999}\]:)", r
 # Signs of a heading that would not be shown, or change how others are. Behind these, `inline` sees to tags and images.
 _EATEN = re.compile(
     r"\\(?=[!-/:-@[-`{-~])|[*~](?! )|(?<=\S)[*~]|(?<![^\W_])_(?! )|(?<=\S)_(?![^\W_])"
-    r"|`|\[(?=[^\n]*\]\()|&(?=#?\w+;)|#(?=#*$)"
+    r"|`|\[|&(?=#?\w+;)|(?<!#)#++$"
 )
 
 
 def as_markdown(document: Document) -> str:
     """The whole document; ends with a newline."""
-    parts = [f"# {_line(_EATEN.sub(_kept, document.title))}", *_facts(document), *_decided(document)]
+    parts = [f"# {_line(_shown(document.title))}", *_facts(document), *_decided(document)]
     parts += ["## The dialog", *(block for part in document.parts for block in _part(part))]
     if document.attachments:
         parts.append("## Attachments")
@@ -33,8 +34,16 @@ def as_markdown(document: Document) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _kept(match: re.Match[str]) -> str:
-    return f"\\{match[0]}"
+def _shown(title: str) -> str:
+    """A title whose every sign is seen in a heading; a bracket alone needs nothing."""
+    title = one_line(title, ALL)
+    links = title.rfind("](")
+
+    def kept(match: re.Match[str]) -> str:
+        is_alone = match[0] == "[" and match.start() > links
+        return match[0] if is_alone else "".join(f"\\{sign}" for sign in match[0])
+
+    return _EATEN.sub(kept, title)
 
 
 def _facts(document: Document) -> Iterator[str]:

@@ -12,9 +12,7 @@ from dialogd.memory.times import moment
 from dialogd.memory.values import Behind, Decision
 from dialogd.plan import open_ends
 from dialogd.plan.reading import CRUX, without_marks
-from dialogd.protocol.certificate import certify, until
-from dialogd.protocol.fold import ending
-from dialogd.protocol.model import Condition, Entry
+from dialogd.protocol.certificate import certify, unrecorded, until
 from dialogd.protocol.result import WENT_ON, Reopening, as_of_now, reopenings
 from dialogd.protocol.signers import recorded, signer
 from dialogd.protocol.state import Decision as Record
@@ -80,13 +78,9 @@ def _read(dialog: Dialog, topic: str, record: Record, place: int) -> Made:
 
 def _unrecorded(dialog: Dialog, topic: str) -> Iterator[Made]:
     """Ends by agreement that no decision records: the person's, and those typed by hand."""
-    recorded_in = {record.entry for record in dialog.state.decisions}
-    for place, entry in enumerate(dialog.entries):
-        end = ending(entry) if _counts(entry) else None
-        if end is None or end.name not in ("CONSENSUS_REACHED", "DECIDED") or entry.id in recorded_in:
-            continue
-        c = certify(until(dialog, place + 1))
-        if c is not None and c.decided_in == entry.id and c.ref not in dialog.state.vetoed:
+    for place, c in unrecorded(dialog):
+        if c.ref not in dialog.state.vetoed:
+            entry = dialog.entries[place]
             behind = tuple(Behind(s.agent, s.turn, s.reservation) for s in c.signers)
             turns, text = _turns(c.stands_in, entry.id, behind), _cut(c.text)
             how = ("approved", text, c.method, behind, c.evidence, c.reason, turns, moment(entry))
@@ -128,10 +122,6 @@ def _as_it_stands(dialog: Dialog, made: Made, found: Sequence[Made], opened: Map
 
 def _behind(dialog: Dialog, named: Iterator[tuple[str, int]]) -> tuple[Behind, ...]:
     return tuple(Behind(who, turn, signer(dialog, who, turn).reservation) for who, turn in named)
-
-
-def _counts(entry: Entry) -> bool:
-    return entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED)
 
 
 def _plain(dialog: Dialog, text: str, entry_id: str) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from dialogd.errors import BadInput
-from dialogd.protocol import units
 from dialogd.protocol.model import Entry
+from dialogd.protocol.moments import Zone
+from dialogd.protocol.text import one_line
+from dialogd.since import TIMES
+from dialogd.since import moment as named
 
 _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d{1,6})? ?(Z|[+-]\d\d:\d\d)")
-
-_AGO = re.compile(r"(\d{1,5})\s*(d|days?|w|weeks?)", re.I)
 
 
 def written(at: datetime) -> str:
@@ -35,16 +36,13 @@ def moment(entry: Entry) -> str:
     return iso(entry.frame.at) if entry.frame is not None else ""
 
 
-def since(text: str, now: datetime) -> str:
-    """`2h`, `7d` or a date, as somebody typed it, as it is kept; "" for none. Raises `BadInput`."""
-    words = text.strip()
-    if not words:
+def since(text: str, now: datetime, zone: Zone) -> str:
+    """`2h`, `7d`, `yesterday` or a date by the clock of `zone`, as it is kept; "" for none. Raises `BadInput`."""
+    if not text.strip():
         return ""
     try:
-        if (days := _AGO.fullmatch(words)) is not None:
-            return written(now - timedelta(days=int(days[1]) * (7 if days[2][0] in "wW" else 1)))
-        if re.match(r"\d{4}-\d\d-\d\d", words):
-            return written(datetime.fromisoformat(words.replace("Z", "+00:00")))
-        return written(now - timedelta(seconds=units.seconds(words)))
-    except (ValueError, OverflowError):
-        raise BadInput(f"since {text!r} is no time", fix="write it like 2h, 7d or 2026-11-01") from None
+        if (found := named(text, now, zone)) is not None:
+            return written(found)
+    except OverflowError:
+        pass
+    raise BadInput(f"since {one_line(text, 60)!r} is no time", fix=f"write {TIMES}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dialogd.plan import open_ends
 from dialogd.plan.conflicts import conflicts, dissent
@@ -16,7 +16,7 @@ from dialogd.protocol.certificate import Certificate, certify
 from dialogd.protocol.convergence import assess
 from dialogd.protocol.ledger import Position, latest, positions
 from dialogd.protocol.model import USER, Entry
-from dialogd.protocol.result import as_of_now, rejections, reopenings
+from dialogd.protocol.result import Reopening, as_of_now, rejections_in, reopenings
 from dialogd.protocol.state import Decision, Dialog
 
 STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
@@ -30,9 +30,10 @@ def has_spoken(dialog: Dialog) -> bool:
 def draw_up(dialog: Dialog, file: str = "") -> Plan:
     """The plan of a dialog as it stands. `file` is how the dialog's file is named in it."""
     certificate = certify(dialog)
-    agreed = _agreed(dialog, certificate)
+    opened = reopenings(dialog)
+    agreed = _agreed(dialog, certificate, opened)
     now = None if agreed is not None and agreed.is_earlier else agreed  # what counts since the dialog was opened
-    decisions = tuple(_decisions(dialog))
+    decisions = tuple(_decisions(dialog, opened))
     stances = positions(dialog)
     found, quarrels = review.findings(dialog), conflicts(dialog, agreed, decisions)
     tried, state = open_ends.experiments(dialog), dialog.state
@@ -64,7 +65,7 @@ def draw_up(dialog: Dialog, file: str = "") -> Plan:
         metrics=metrics(dialog, agreed, decisions, quarrels, stances),
         certificate=certificate.as_json() if certificate else None,
         approved=_approval(dialog),
-        rejections=rejections(dialog),
+        rejections=rejections_in(opened),
     )
 
 
@@ -93,7 +94,7 @@ def _first_at(dialog: Dialog) -> str:
     return next((entry.frame.at for entry in dialog.entries if entry.frame is not None and entry.frame.at), "")
 
 
-def _agreed(dialog: Dialog, certificate: Certificate | None) -> Agreed | None:
+def _agreed(dialog: Dialog, certificate: Certificate | None, opened: Mapping[str, Reopening]) -> Agreed | None:
     if certificate is None:
         return None
     c = certificate
@@ -110,7 +111,7 @@ def _agreed(dialog: Dialog, certificate: Certificate | None) -> Agreed | None:
         by=entry.by if entry else "",
         stands_in=c.stands_in,
         is_earlier=open_ends.turn_of(c.decided_in) <= dialog.state.base,
-        is_rejected=any(rejection.ended_in == c.decided_in for rejection in rejections(dialog)),
+        is_rejected=c.decided_in in opened and opened[c.decided_in].rejection is not None,
     )
 
 
@@ -123,8 +124,8 @@ def _on_the_table(dialog: Dialog) -> Agreed | None:
     return Agreed(standing.proposal.ref, standing.proposal.text, standing.proposal.sha, "", "", "", signers)
 
 
-def _decisions(dialog: Dialog) -> Iterator[Decided]:
-    made, opened = open_ends.by_ref(dialog), reopenings(dialog) if dialog.state.decisions else {}
+def _decisions(dialog: Dialog, opened: Mapping[str, Reopening]) -> Iterator[Decided]:
+    made = open_ends.by_ref(dialog)
     for decision in dialog.state.decisions:
         proposal = made.get(decision.ref)
         turn = open_ends.turn_of(decision.entry)

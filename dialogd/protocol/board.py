@@ -161,7 +161,7 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
     """Every numbered proposal and consensus text, with who is for and against it as they stand now."""
     rounds, votes = _walked(dialog)
     entries = {entry.id: entry for entry in dialog.entries}
-    decided = by_ref(tuple(_decisions(dialog, certify(dialog), rounds)))
+    decided = by_ref(tuple(_decisions(dialog, certify(dialog), rounds, reopenings(dialog))))
     sides: dict[tuple[str, str], tuple[str, ...]] = {}
     for (who, ref), held in latest(positions(dialog)).items():
         sides[ref, held.stance] = (*sides.get((ref, held.stance), ()), who)
@@ -182,11 +182,15 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
     )
 
 
-def decisions(dialog: Dialog) -> tuple[Decided, ...]:
-    """Every decision in order; an agreement that no DECISION mark tells of (written by hand, by a person) included."""
+def decisions(dialog: Dialog, opened: Mapping[str, Reopening] | None = None) -> tuple[Decided, ...]:
+    """Every decision in order; an agreement that no DECISION mark tells of (written by hand, by a person) included.
+
+    `opened` are the dialog's `reopenings`, where they are known already. Folds the dialog anew: ask once for an answer.
+    """
     c = certify(dialog)
-    # Which round it was is known from a walk over the whole dialog.
-    return tuple(_decisions(dialog, c, rounds_of(dialog))) if c or dialog.state.decisions else ()
+    if c is None and not dialog.state.decisions:
+        return ()
+    return tuple(_decisions(dialog, c, rounds_of(dialog), reopenings(dialog) if opened is None else opened))
 
 
 def by_ref(made: Sequence[Decided]) -> Mapping[str, Decided]:
@@ -199,8 +203,9 @@ def in_a_word(made: Decided | None) -> str:
     return "" if made is None else "vetoed" if made.method == "veto" else made.stands
 
 
-def _decisions(dialog: Dialog, c: Certificate | None, rounds: Mapping[str, int]) -> Iterator[Decided]:
-    opened = reopenings(dialog)
+def _decisions(
+    dialog: Dialog, c: Certificate | None, rounds: Mapping[str, int], opened: Mapping[str, Reopening]
+) -> Iterator[Decided]:
     yield from (_decided(decision, rounds, opened) for decision in dialog.state.decisions)
     if c is not None and all(d.entry != c.decided_in for d in dialog.state.decisions):
         signers = ", ".join(f"{s.agent} in turn {s.turn}" if s.turn else s.agent for s in c.signers)

@@ -6,15 +6,15 @@ write a frame.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
 from typing import Any
 
 from dialogd.protocol.fold import ending, fold
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import read_reply, same_text, summary_of
 from dialogd.protocol.model import USER, Condition, Entry, Mark
-from dialogd.protocol.refold import beginning, steps
+from dialogd.protocol.refold import steps
 from dialogd.protocol.roster import voters
 from dialogd.protocol.signers import Signer, position, recorded, signer
 from dialogd.protocol.state import Dialog, Proposal, State
@@ -67,19 +67,39 @@ def where(entry_id: str) -> str:
 
 def certify(dialog: Dialog) -> Certificate | None:
     """The certificate of the last approval in the file, or of the end by agreement; None while nothing was decided."""
+    states: list[State] = []
     for index in range(len(dialog.entries) - 1, -1, -1):
         entry = dialog.entries[index]
-        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED) or entry.is_struck:
-            continue
-        mark = _approval(dialog, entry)
-        end = ending(entry)
+        mark = _approval(dialog, entry) if _counts(entry) else None
         if mark is not None:
             return _drawn_up(dialog, index, _as_recorded(dialog, index, mark))
-        if end is not None and end.name in ("CONSENSUS_REACHED", "DECIDED"):
-            core = _without_decision(dialog, index)
+        if _agrees(entry):
+            states = states or [before for _, _, before, _ in steps(dialog)]
+            core = _without_decision(dialog, index, states[index])
             if core is not None:
                 return _drawn_up(dialog, index, core)
     return None
+
+
+def unrecorded(dialog: Dialog) -> Iterator[tuple[int, Certificate]]:
+    """Each end by agreement that no decision records, by its place among the entries, as it was certified then."""
+    recorded_in = {decision.entry for decision in dialog.state.decisions}
+    for index, (entry, _, before, _) in enumerate(steps(dialog)):
+        if _agrees(entry) and entry.id not in recorded_in:
+            then = until(dialog, index + 1)
+            core = _without_decision(then, index, before)
+            if core is not None:
+                yield index, _drawn_up(then, index, core)
+
+
+def _counts(entry: Entry) -> bool:
+    return entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED) and not entry.is_struck
+
+
+def _agrees(entry: Entry) -> bool:
+    """True for an end by agreement."""
+    end = ending(entry) if _counts(entry) else None
+    return end is not None and end.name in ("CONSENSUS_REACHED", "DECIDED")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +144,9 @@ def _position(dialog: Dialog, evidence: str) -> Proposal | None:
     return Proposal("", who, entry.body, entry.id) if entry else None
 
 
-def _without_decision(dialog: Dialog, index: int) -> _Core | None:
+def _without_decision(dialog: Dialog, index: int, before: State) -> _Core | None:
     """What an end without a DECISION mark agrees to: the person's own summary, else the text on the table."""
     entry = dialog.entries[index]
-    before = _state_of(dialog, index)
     after = fold(dialog.header, before, replace(entry, turn=(USER,)))  # as if it went on: its text and signature count
     standing = before.standing if entry.by == USER else after.standing
     me = signer(dialog, entry.by, entry.number, entry)
@@ -140,14 +159,6 @@ def _without_decision(dialog: Dialog, index: int) -> _Core | None:
     if entry.by == USER:
         method, signers = "person", (*signers, me)
     return _Core(standing.proposal, standing.proposal.ref, method, signers)
-
-
-def _state_of(dialog: Dialog, count: int) -> State:
-    """The state after so many entries."""
-    state = beginning(dialog.header_as_written, dialog.state.struck)
-    for _, _, _, after in islice(steps(dialog), count):
-        state = after
-    return state
 
 
 def until(dialog: Dialog, count: int) -> Dialog:

@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dialogd.protocol.around import around
-from dialogd.protocol.before import is_attributed, is_not_meant, is_supposed
-from dialogd.protocol.behind import is_qualified, is_taken_back
-from dialogd.protocol.choices import decision, votes
+from dialogd.protocol.doubt import is_doubtful
 from dialogd.protocol.loose import CAREFUL, closes_early, could_be, loose, visible
 from dialogd.protocol.model import OUTCOMES, Mark
-from dialogd.protocol.wording import APPROVE, is_denied
 
 
 class Who(enum.Flag):
@@ -205,7 +202,7 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
         index: marks
         for index, marks in read.items()
         if all(Who.AGENT in MARKS[mark.name].who for mark in marks)
-        and not (any(mark.name in CAREFUL for mark in marks) and _is_doubtful(marks, *words[index]))
+        and not (any(mark.name in CAREFUL for mark in marks) and is_doubtful(marks, *words[index]))
     }
     body = _without(lines, found)
     return Reply(body, tuple(dict.fromkeys(mark for marks in found.values() for mark in marks)), summary_of(body))
@@ -221,34 +218,6 @@ def _lifted(line: str, known: Container[str]) -> tuple[Mark, ...]:
         return (mark,)
     marks = loose(line, known)
     return marks or ((mark,) if mark is not None and mark.name not in CAREFUL else ())
-
-
-def _is_doubtful(marks: Sequence[Mark], before: str, after: str) -> bool:
-    """True when what stands around marks that decide something takes them back, or says that they are another's.
-
-    A yes is also doubtful where that supposes or denies it; beside a no the same words only say it again.
-    """
-    if is_attributed(before) or is_not_meant(before, after) or is_taken_back(after):
-        return True
-    if any(mark.name == "CONSENSUS_REACHED" and is_denied(mark.value) for mark in marks):
-        return True
-    said = " ".join(map(str, marks))
-    is_yes = any(mark.name in CAREFUL and not _is_no(mark) for mark in marks)
-    return is_yes and (is_supposed(before, said) or is_qualified(after, said))
-
-
-_NOBODY = re.compile(r"\W*(?:none|neither|nobody|undecided)\b", re.I)
-
-
-def _is_no(mark: Mark) -> bool:
-    """True for a vote that approves nothing, and for a decision against something or for nobody."""
-    if mark.name == "VOTE":
-        chosen = votes(mark)
-        return bool(chosen) and all(choice.choice != APPROVE for choice in chosen)
-    if mark.name != "DECIDE":
-        return False
-    chosen_one = decision(mark)
-    return _NOBODY.match(mark.value) is not None or (chosen_one is not None and chosen_one.choice != APPROVE)
 
 
 def _of_kind(mark: Mark) -> Mark:

@@ -58,6 +58,7 @@ def named(words: str, now: datetime, zone: Zone) -> datetime | None:
 
     A time of day that has just passed is today's; one that has long passed is tomorrow's, as midnight always is.
     """
+    words = " ".join(words.split())
     if exact := iso(words):
         return datetime.fromisoformat(exact.replace("Z", "+00:00"))
     match = _TIME.fullmatch(words)

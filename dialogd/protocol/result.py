@@ -71,7 +71,12 @@ def rejections(dialog: Dialog) -> tuple[Rejection, ...]:
     """Every result that the person rejected, first to last."""
     if not any(entry.by == USER and entry.mark("REJECTED") for entry in dialog.entries):
         return ()
-    return tuple(each.rejection for each in reopenings(dialog).values() if each.rejection is not None)
+    return rejections_in(reopenings(dialog))
+
+
+def rejections_in(opened: Mapping[str, Reopening]) -> tuple[Rejection, ...]:
+    """The rejections among a dialog's `reopenings`, for whoever has these already: they cost a fold."""
+    return tuple(each.rejection for each in opened.values() if each.rejection is not None)
 
 
 def reopenings(dialog: Dialog) -> Mapping[str, Reopening]:

@@ -10,7 +10,11 @@ import re
 _BLANKS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 # What turns the direction of writing, breaks a line for some readers only, or cannot be seen; inside of brackets.
-UNSEEN = r"\u061c\u180e\u200e\u200f\u2028-\u202e\u2060-\u206f\ufff9-\ufffb\U000e0000-\U000e007f"
+# Without the joiners (U+200C, U+200D) and variation selectors, which scripts and emoji are written with.
+UNSEEN = (
+    r"\u00ad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\uffa0\ufff9-\ufffb"
+    r"\U000e0000-\U000e007f"
+)
 _UNSEEN = re.compile(f"[{UNSEEN}]")
 
 # What would read as structure at the start of a line: entry headings, TURN lines, marks, frames. Wider than any

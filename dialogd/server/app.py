@@ -89,7 +89,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
     _reading_routes(app, agent, port)
     _text_routes(app, agent)
     stream_routes(app, agent, port)
-    page_routes(app, agent, port)
+    page_routes(app, agent, port, state)
     panel_routes(app, agent, state)
     result_routes(app, agent, _act)
     hand_routes(app, agent, _act)

@@ -10,12 +10,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from dialogd.agent import Agent
+from dialogd.auto import COMMANDS, SCENARIOS
 from dialogd.protocol import money
 from dialogd.protocol.model import ANY
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.units import dollars
+from dialogd.seats import saved_cast, start_again
 from dialogd.server.page_entries import Cast
 from dialogd.settings import start_command
+from dialogd.state import StateDir
 
 FRESH = 0.5  # seconds for which an answer of another daemon is good enough
 PATIENCE = 0.3  # seconds to wait for one; a daemon that is slow is asked in the background
@@ -26,7 +29,7 @@ Healths = Mapping[str, dict[str, Any] | None]
 class PageAgent(BaseModel):
     """An agent and its daemon. `alive` is null until it was asked; `since` is for how many seconds it thinks.
 
-    `start` is the command that starts its daemon, with the backend that it had when it last answered.
+    `start` is the command that starts its daemon, with what is known of what plays it.
     """
 
     id: str
@@ -74,30 +77,46 @@ class Neighbours:
             self._asking = None
 
 
-def page_agents(agent: Agent, dialog: Dialog, players: Cast, healths: Healths) -> list[PageAgent]:
+def page_agents(agent: Agent, dialog: Dialog, players: Cast, healths: Healths, state_dir: StateDir) -> list[PageAgent]:
     """Everybody who takes part now; `healths` has this daemon's own answer too."""
     urls = agent.peers.of(dialog)
+    starts = _starts(agent, dialog, state_dir)
     return [
         PageAgent(
             id=one.id,
             name=one.name,
             seat=players.seats[one.id],
             url=urls.get(one.id, ""),
-            start=_start(agent, one.id),
+            start=starts[one.id],
             own=one.id == agent.me,
-            **_doing(agent, dialog, one.id, healths),
+            **_doing(agent, dialog, one.id, healths, starts[one.id]),
             **_spent(dialog.state, one.id),
         )
         for one in dialog.header.agents
     ]
 
 
-def _start(agent: Agent, who: str) -> str:
-    backend = agent.backend.name if who == agent.me else agent.peers.backends.get(who, "")
-    return start_command(who, agent.file.path, ["--backend", backend] if backend else ())
+def _starts(agent: Agent, dialog: Dialog, state_dir: StateDir) -> dict[str, str]:
+    """By agent id, the command that starts its daemon: as `run` did, else with the backend that it last had."""
+    path, saved = agent.file.path, saved_cast(state_dir, agent.file.path)
+    known = {seat.id for seat in saved.seats} if saved is not None and saved.dialog == dialog.id else set()
+    backends = {**agent.peers.backends, agent.me: agent.backend.name}
+
+    def flags(who: str) -> list[str]:
+        name = backends.get(who, "")
+        # What follows the colon of these is not told, and they are another agent without it.
+        is_enough = name and name.partition(":")[0] not in COMMANDS | SCENARIOS
+        return ["--backend", name] if is_enough else []
+
+    return {
+        one.id: start_again(saved, dialog.id, one.id, path)
+        if one.id in known
+        else start_command(one.id, path, flags(one.id))
+        for one in dialog.header.agents
+    }
 
 
-def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths) -> dict[str, Any]:
+def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str) -> dict[str, Any]:
     """What an agent does, by its daemon's answer."""
     said = healths.get(who) or {}
     alive = bool(said) if who in healths else None
@@ -114,7 +133,7 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths) -> dict[str
     reason = "" if work else str(waiting.get("reason") or "")
     if alive is False:
         how = "start it in a terminal of its own" if is_new else "its daemon does not answer; start it again"
-        reason = f"{how}: {_start(agent, who)}"
+        reason = f"{how}: {start}"
     return {
         "alive": alive,
         "state": word,

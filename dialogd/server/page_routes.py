@@ -16,19 +16,20 @@ from dialogd.server.page import page_policy, render_page
 from dialogd.server.page_agents import Neighbours
 from dialogd.server.page_entries import LAST, MOST, PageEntries, window
 from dialogd.server.page_state import PageState, page_state
+from dialogd.state import StateDir
 
 _STATIC = Path(__file__).parent / "static"
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
-def page_routes(app: FastAPI, agent: Agent, port: int) -> None:
-    """Serve the page of this agent's dialog."""
+def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> None:
+    """Serve the page of this agent's dialog; `state_dir` is where its cast is kept."""
     neighbours = Neighbours(agent)
 
     @app.get("/", response_class=HTMLResponse)
     async def page(request: Request) -> Response:
         """The dialog as a page: watch it, speak, step in, take the result with you."""
-        state = page_state(agent, port, {}, await _read(agent))
+        state = page_state(agent, port, state_dir, {}, await _read(agent))
         # In a thread: rendering a long dialog for the first time takes a second.
         text = await asyncio.to_thread(render_page, state, agent.dialog)
         others = [one.url for one in state.agents if one.url]
@@ -49,7 +50,7 @@ def page_routes(app: FastAPI, agent: Agent, port: int) -> None:
     async def state() -> PageState:
         """Where the dialog stands, with all its agents, in one answer."""
         problem = await _read(agent)
-        return page_state(agent, port, await neighbours.healths(), problem)
+        return page_state(agent, port, state_dir, await neighbours.healths(), problem)
 
     _part_routes(app)
 

@@ -19,6 +19,7 @@ from dialogd.server import wire
 from dialogd.server.page_agents import Healths, PageAgent, cost, page_agents
 from dialogd.server.page_entries import Cast, cast, changed
 from dialogd.server.report import health, phase
+from dialogd.state import StateDir
 
 OUTCOMES = {
     "CONSENSUS_REACHED": "Everyone agreed to the same text.",
@@ -96,14 +97,14 @@ class PageState(BaseModel):
     changed: dict[str, str]
 
 
-def page_state(agent: Agent, port: int, healths: Healths, problem: str = "") -> PageState:
+def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, problem: str = "") -> PageState:
     """The state of the dialog as last read. `problem` says why it could not be read just now."""
     own, dialog = health(agent, port), agent.dialog
     empty = _nothing(agent, port, problem)
     if dialog is None:
         return PageState(**empty)
     state, players = dialog.state, cast(dialog)
-    agents = page_agents(agent, dialog, players, {**healths, agent.me: own.model_dump()})
+    agents = page_agents(agent, dialog, players, {**healths, agent.me: own.model_dump()}, state_dir)
     spent = money.total(state.spent)
     changed_from, versions = changed(dialog)
     asked = [Asked(**one.model_dump(), name=players.name(one.asker)) for one in own.questions]

@@ -23,6 +23,7 @@ from dialogd.protocol.model import USER, Condition, Entry, Mark
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
 from dialogd.registry import Registry, Running
+from dialogd.seen import local
 from dialogd.server import wire
 from dialogd.server.fragments import fragment, markdown
 from dialogd.server.page_entries import Cast, cast, figures
@@ -69,7 +70,7 @@ def history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
         request: Request,
         q: Annotated[str, Query(max_length=500, description="words to search for; empty: all dialogs")] = "",
         by: Annotated[str, Query(alias="agent", max_length=64, description="only what this one wrote; USER: you")] = "",
-        since: Annotated[str, Query(max_length=40, description="not older than this: 2h, 7d, 2026-11-01")] = "",
+        since: Annotated[str, Query(max_length=40, description="not older than: 2h, 7d, yesterday, 2026-11-01")] = "",
         offset: Annotated[int, Query(ge=0, le=1_000_000, description="how many to leave out")] = 0,
     ) -> HTMLResponse:
         """Earlier dialogs, newest first; or the places where the words were said, by whom and when one likes."""
@@ -114,7 +115,7 @@ def archived(memory: Memory, wanted: str) -> tuple[Dialog, Path]:
 
 def _history(memory: Memory, wanted: Wanted, offset: int, host: str, own: Path) -> str:
     """Raises `BadInput` for a time that is none."""
-    moment = times.since(wanted.since, datetime.now(UTC))
+    moment = times.since(wanted.since, datetime.now(UTC), local)
     values: dict[str, Any] = {**asdict(wanted), "offset": offset, "step": LISTED, "own": str(own)}
     values["query"] = urlencode({name: value for name, value in asdict(wanted).items() if value})
     if wanted.q:

@@ -125,8 +125,8 @@ def _flow(dialog: Dialog, wanted: panel_flow.Wanted) -> str:
 
 def _away(dialog: Dialog, since: str, seen: int, now: str) -> str:
     """Raises `BadInput` for a `since` that means nothing."""
-    news = away(dialog, since_turn(dialog, since, now), local)
-    spans = {value: words for value, words in _SPANS if since_turn(dialog, value, now) > 0 or value == since}
+    news = away(dialog, since_turn(dialog, since, now, local), local)
+    spans = {value: words for value, words in _SPANS if since_turn(dialog, value, now, local) > 0 or value == since}
     looked = {str(seen): f"I last looked (turn {seen})"} if seen else {}
     choices = {since: f"turn {since}" if since.isdigit() else since, **looked, **spans, "0": "the beginning"}
     spent = in_dollars(news.spent).replace("unknown", "cost unknown") if news.spent.entries else ""

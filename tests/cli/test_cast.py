@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.cli.cast import Cast, Seat, read_cast, saved_cast, seated
+from dialogd.cli.cast import read_cast, seated
 from dialogd.config import load
 from dialogd.errors import BadInput
+from dialogd.seats import Cast, Seat, saved_cast
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 from dialogd.templates import template

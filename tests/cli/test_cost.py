@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from dialogd.auto import Choice
-from dialogd.cli.cast import Seat
 from dialogd.cli.cost import MOST_OUT, RULES, SAID, estimate_line, estimate_of
 from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.errors import BadInput
@@ -19,6 +18,7 @@ from dialogd.prices import FREE, Price, price_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark
 from dialogd.protocol.render import Draft, joint, render
+from dialogd.seats import Seat
 from dialogd.settings import Settings
 from tests.cli.command import Commands
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
 import signal
 import socket
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from dialogd.cli.cast import Cast, Seat
 from dialogd.cli.client import ask
 from dialogd.cli.launch import free_ports, is_free, late
 from dialogd.protocol.grammar import parse
+from dialogd.registry import Registry
+from dialogd.seats import Cast, Seat
 from dialogd.testing.room import opening
 from tests.cli.command import Commands, until
 
@@ -139,6 +143,32 @@ def test_a_daemon_names_those_of_its_family_that_run_already(dialogd: Commands) 
         said.append(re.findall(r"warning: (.*) are of one family", done.err))
     assert said == [[], [], ["A and C"]]
     assert dialogd("stop").code == 0
+
+
+def test_a_daemon_of_another_version_keeps_nobody_from_starting(dialogd: Commands) -> None:
+    """One that names no backend, and one that names an unknown one: no family, and the other warnings all the same."""
+    dialogd.begin("Tabs?")
+    answers = [{"pid": os.getpid(), **more} for more in ({}, {"backend": "of-tomorrow"})]
+
+    class Another(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(answers.pop()).encode())
+
+    registry, port = Registry(dialogd.state), free_ports(1)[0]
+    with HTTPServer(("127.0.0.1", 0), Another) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        here = server.server_port
+        with (
+            registry.entry("B", here, dialogd.file, dialogd.file),
+            registry.entry("C", here, dialogd.file, dialogd.file),
+        ):
+            done = dialogd("start", "A", "--detach", "--port", str(port))
+        server.shutdown()
+    assert (done.code, answers) == (0, []), done.err
+    assert f"warning: A listens on http://localhost:{port}, and the dialog names" in done.err
+    assert "of one family" not in done.err
 
 
 def test_a_command_that_is_advised_works_when_it_is_pasted(dialogd: Commands) -> None:

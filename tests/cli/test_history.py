@@ -110,7 +110,7 @@ def test_search_finds_words_and_says_when_there_are_none(dialogd: Commands) -> N
         ["search", "turquoise", "--json", "--agent", "B", "--since", "2026-01-01"],
         ["search", "turquoise", "--since", "2026-03-03"],
         ["search", 'a-b" AND *'],
-        ["search", "x", "--since", "yesterday"],
+        ["search", "x", "--since", "soon"],
     ]
     plain, facts, late, syntax, wrong = dialogd.all(lines)
     assert plain.out.startswith(f"{STOPPED.id}  turn 3 B  2026-03-02  Logo colour\n")

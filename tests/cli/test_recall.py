@@ -75,6 +75,10 @@ def test_memory_tells_and_rebuilds_and_learns_to_compare(dialogd: Commands, mode
     assert (before["copies"], before["dialogs"], before["decisions"], before["semantic"]) == (3, 3, 2, False)
     shelf.index.write_bytes(b"nonsense")
     assert dialogd("memory", "rebuild").out == "3 copies read\n"
+    broken = shelf.state.archive / "broken.md"
+    broken.write_text("no dialog", encoding="utf-8")
+    assert dialogd("memory", "rebuild").out == "3 copies read, 1 left out\n"
+    broken.unlink()
     assert "by meaning: off" in dialogd("memory", "status").out
     refused = dialogd("memory", "enable-semantic", "--from", str(model))
     assert (refused.code, "these are other weights" in refused.err) == (2, True)

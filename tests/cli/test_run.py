@@ -13,10 +13,10 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from dialogd.cli.cast import saved_cast
 from dialogd.cli.client import ask
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
+from dialogd.seats import saved_cast
 from dialogd.standin import StandIn
 from dialogd.standin.minds import consensus
 from tests.cli.command import Commands, until
@@ -92,6 +92,24 @@ def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
         assert (dialog is not None and dialog.state.outcome is not None, leftovers(dialogd)) == (True, [])
         assert "\nnext   dialogd approve --file" in dialogd.output
         assert "page   it ended" not in dialogd.output
+
+
+def test_with_stay_one_daemon_that_dies_after_the_end_ends_no_other(dialogd: Commands) -> None:
+    """It is told, once; a rejected result starts it again; when all are gone, so is `run`."""
+    words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay"]
+    with dialogd.background(*words) as process:
+        until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
+        first, second = sorted(dialogd.daemons(), key=lambda daemon: daemon.id)
+        os.kill(second.pid, signal.SIGKILL)
+        until(lambda: "the daemon of B ended (signal 9)" in dialogd.output, "the news", lambda: dialogd.output)
+        answer = ask(first.port, "POST", "/reject", {"reason": "tell me more"}, seconds=5)
+        assert (answer or (0, {}))[0] < 300, answer
+        until(lambda: dialogd.output.count("the page stays") == 2, "the second end", lambda: dialogd.output)
+        assert dialogd.output.count("the daemon of B ended") == 2  # the news, and that it is started again
+        for daemon in dialogd.daemons():
+            os.kill(daemon.pid, signal.SIGKILL)
+        assert process.wait(15) == 0, dialogd.output
+        assert leftovers(dialogd) == []
 
 
 def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:

@@ -29,6 +29,7 @@ from dialogd.protocol.text import UNSEEN
 from dialogd.server.wire import DialogOut
 from dialogd.testing.room import Room, opening
 from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
+from tests.protocol.test_total import is_linear
 
 GOLDEN = Path(__file__).with_name("golden")
 SCHEMA = Path(formats.__file__).with_name("schema.json")
@@ -106,6 +107,8 @@ TITLES = (
     "snake_case, /tmp/_a_, C# or F#",
     "`code` &copy; &amp; a\\*b \\",
     "[page](https://example.org) <b>\\<i> ![p](https://example.org/p.png) [a](javascript:b)",
+    "Redis ##",
+    "a [note] (one), no link ##x",
     "Which store? 2 * 3 = 6 & more",
 )
 
@@ -117,6 +120,12 @@ def test_markdown_shows_a_topic_as_it_was_typed(title: str) -> None:
     page = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(made)
     assert page == f"<h1>{escape(title, quote=False)}</h1>\n"
     assert made == f"# {title}" or title != TITLES[-1]
+
+
+@pytest.mark.parametrize("sign", ["[", "#", "](", "*", "\\", "`", "&a", " #"])
+def test_exporting_a_long_topic_is_linear(sign: str) -> None:
+    """Four times the signs take about four times as long."""
+    assert is_linear(lambda n: export(Room(opening("A", "B", keys=[f"Topic: {sign * n * 20}x"])).dialog, "md"))
 
 
 def test_html_has_every_text_and_nothing_that_runs_or_loads(dialog: Dialog) -> None:
@@ -203,7 +212,7 @@ HIDING: Mapping[str, bool] = {
     HOSTILE["table"]: True,
     HOSTILE["quotes"]: True,
     HOSTILE["lists"]: True,
-    '[x]: https://a.example "nobody sees this"': True,
+    '[x]: https://a.example "everybody sees this"\n\n[a][x], **and so on**': False,
     "x" * 200_001: True,
     "## 1. Title\n\n**2. bold**, see **3.**\n\n1. one\n2. two\n   1. three\n\n- [x] done": False,
     "<https://a.example/%20b> [é](https://a.example/é?b=1&amp;c) `&amp;` 100%25 &copy; 日本": False,
@@ -218,7 +227,7 @@ HIDING: Mapping[str, bool] = {
 
 
 def test_text_that_markdown_would_hide_is_found() -> None:
-    """Definitions of links, cells beyond the last column, links without words, what is nested too deeply."""
+    """Cells beyond the last column, links without words, what is nested too deeply."""
     assert {text: parsed(text) is None for text in HIDING} == HIDING
 
 
@@ -232,11 +241,13 @@ def test_every_letter_of_a_text_can_be_read_in_its_html(text: str) -> None:
 def test_what_turns_the_direction_of_writing_is_shown_as_a_sign() -> None:
     """In HTML as in Markdown: a proposal cannot look like another one."""
     turned = "keep \u202esergtsoP\u202c, \u2066a\u2069 \u200e\u200f\u061c\U000e0041"
+    turned += " P\u200b1\u00ad \u3164 \U0001f469\u200d\U0001f4bb\ufe0f"
     room = Room(opening("A", "B", keys=[f"Topic: {turned}"]), A=[f"{turned}\n\n[PROPOSAL: {turned}]"])
     room.step("A")
     for to in ("html", "md"):
         made = export(room.dialog, to).decode()
         assert "keep \ufffdsergtsoP\ufffd" in made
+        assert "P\ufffd1\ufffd \ufffd \U0001f469\u200d\U0001f4bb\ufe0f" in made  # what joins an emoji stays
         assert re.search(f"[{UNSEEN}]", made) is None
 
 

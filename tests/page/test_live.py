@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
+from dialogd.lock import Lock
 from dialogd.testing.pair import Pair
 from tests.page.browser import Visitor
 from tests.server.daemon_process import Room, fork
@@ -84,6 +85,24 @@ def test_saying_something_interrupts_the_call_under_way(room: Room, visitor: Vis
     room.minds["A"].call(2).end("Redis it is.\n")
     expect(visitor.turn(3)).to_contain_text("Redis it is.")
     assert visitor.turns == [1, 2, 3]
+
+
+def test_what_is_being_sent_is_not_sent_again(room: Room, visitor: Visitor) -> None:
+    """Enter pressed twice while the daemon waits for the file, with a new state of the dialog between: one turn."""
+    room.open("AB", turn="USER")
+    page = visitor.visit(at(room))
+    button = page.locator("#say-send")
+    with Lock(room.file.with_name(f"{room.file.name}.lock")).held():
+        say(page, "Only once, please.")
+        expect(button).to_be_disabled()
+        # As when a state comes that was asked for before: while the file is held, the daemon answers nothing new.
+        page.evaluate("import('/page/head.js').then((head) => head.render(head.now()))")
+        page.locator("#say-text").press("Control+Enter")
+        page.locator("#say-text").press("Control+Enter")
+        expect(button).to_be_disabled()
+    expect(visitor.turn(2)).to_contain_text("Only once, please.")
+    expect(button).to_be_enabled()
+    assert room.text.count("Only once, please.") == 1
 
 
 def test_an_at_sign_names_who_replies(room: Room, visitor: Visitor) -> None:

@@ -23,6 +23,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.templates import template
 from dialogd.testing.paper import BEGINNING
 from dialogd.testing.room import Room, opening, waits
+from tests.protocol.test_total import is_linear
 
 HERE = "2026-11-22T14:00:20+01:00"
 ALLOWED = "## Setup\n\n```toml\nquestion_defaults = true\n```"
@@ -130,6 +131,13 @@ ELSEWHEN = {
 def test_a_named_date_has_its_own_offset(said: str, stands: str) -> None:
     """A deadline beyond a change of clocks is the hour that was said; a duration is as long as it says."""
     assert mark(said, "2027-03-31T22:00:00+01:00", berlin) == (stands,)
+
+
+def test_looking_for_a_deadline_is_linear() -> None:
+    """Runs of blanks, however long, are one blank."""
+    now = datetime.fromisoformat(HERE)
+    assert is_linear(lambda n: moments.named("today" + " " * n * 20 + "x", now, berlin))
+    assert moments.named(" tomorrow \n at  18:00", now, berlin) == now.replace(day=23, hour=18, second=0)
 
 
 def test_a_deadline_is_told_by_the_readers_clock() -> None:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from dialogd.protocol.grammar import parse
+from dialogd.seats import Cast, Seat
 from dialogd.server.page import page_policy
 from dialogd.server.page_entries import as_shown, cast, changed, presentable, window
+from dialogd.state import StateDir
 from dialogd.testing.room import Room as Paper
 from dialogd.testing.room import opening
 from tests.server.daemon_process import Room, send
@@ -198,14 +200,24 @@ def agent(state: dict[str, Any], who: str) -> dict[str, Any]:
 
 
 def test_the_state_has_everything_that_the_head_shows(room: Room) -> None:
-    """Who lives, whose turn it is, in words too, and what is left of each limit."""
+    """Who lives, how to start them, whose turn it is, in words too, and what is left of each limit."""
     state = send(room.a, "GET /page/state").json
     assert (state["phase"], state["words"], state["turn_of"]) == ("waiting_for_user", "It is your turn.", ["USER"])
     assert (agent(state, "A")["alive"], agent(state, "A")["own"], agent(state, "A")["seat"]) == (True, True, 0)
     assert (agent(state, "B")["alive"], agent(state, "B")["state"]) == (False, "unstarted")
     start = agent(state, "B")["start"]
     assert (agent(state, "B")["reason"].endswith(f": {start}"), start.startswith("dialogd start B ")) == (True, True)
-    assert f"--file {room.file}" in start
+    assert start == f"dialogd start B --file {room.file}"
+    assert agent(state, "A")["start"] == f"dialogd start A --file {room.file}"
+    seats = (Seat("A", "command", command="./think.sh -v"), Seat("B", "rehearsal:deadlock", project="/a b"))
+    for dialog, known in ((state["dialog"], True), ("another", False)):
+        Cast(dialog, seats).save(StateDir(room.state_dir), room.file)
+        now = state_of(room.a)
+        for who, flags in (
+            ("A", "--backend command --command './think.sh -v' "),
+            ("B", "--backend rehearsal:deadlock --project '/a b' "),
+        ):
+            assert agent(now, who)["start"] == f"dialogd start {who} {flags if known else ''}--file {room.file}"
     assert agent(state, "B")["url"] == f"http://127.0.0.1:{room.b.port}"
     turns = next(left for left in state["left"] if left["name"] == "turns")
     assert (turns["limit"], turns["left"], turns["words"]) == (20, 18, "18 of 20 turns left")

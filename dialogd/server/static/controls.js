@@ -1,7 +1,7 @@
 // The person's hand: what is said, and every button and form. A refusal stands beside its control and loses no text.
 import { $, all, ask, put, refusal, say, show, stored } from "./dom.js";
 import { catchUp, earlier, goTo, step, toEnd } from "./entries.js";
-import { isHeld, now } from "./head.js";
+import { now, setBusy } from "./head.js";
 
 const text = $("#say-text");
 const key = (name) => `dialogd:${name}:${now()?.dialog || document.body.dataset.dialog}`;
@@ -44,7 +44,7 @@ function fieldsOf(form) {
 async function submitForm(form) {
   const button = $("button[type=submit]", form);
   if (button.disabled) return;
-  button.disabled = true;
+  setBusy(button, true);
   try {
     const done = await send(form.dataset.post, fieldsOf(form), $(".result", form), form.dataset.ok || "Done.");
     if (!done) return;
@@ -53,7 +53,7 @@ async function submitForm(form) {
     form.closest("dialog")?.close();
     if (form.closest("#main")) toEnd();
   } finally {
-    button.disabled = isHeld();
+    setBusy(button, false);
   }
 }
 
@@ -93,7 +93,7 @@ async function speak() {
     return;
   }
   const note = $("#say-note").checked;
-  button.disabled = true;
+  setBusy(button, true);
   try {
     const to = note ? "" : (addressed(words.trimStart())?.id ?? stranger(words.trimStart()));
     const done = await send("/say", { text: words, to, note }, $("#say-result"));
@@ -105,7 +105,7 @@ async function speak() {
       toEnd();
     }
   } finally {
-    button.disabled = isHeld();
+    setBusy(button, false);
   }
 }
 

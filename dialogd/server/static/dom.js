@@ -2,7 +2,7 @@
 
 export const $ = (selector, root = document) => root.querySelector(selector);
 // What turns the direction of writing, or cannot be seen, is shown as a sign: the same as the daemon does.
-const UNSEEN = /[\u061c\u180e\u200e\u200f\u2028-\u202e\u2060-\u206f\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
+const UNSEEN = /[\u00ad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\uffa0\ufff9-\ufffb\u{e0000}-\u{e007f}]/gu;
 export const visible = (text) => String(text ?? "").replace(UNSEEN, "\ufffd");
 
 export const all = (selector, root = document) => [...root.querySelectorAll(selector)];

@@ -15,7 +15,13 @@ let held = false;
 const told = { question: "", outcome: "", dead: "" };
 
 export const now = () => state;
-export const isHeld = () => held; // nothing can be sent: the daemon is gone
+
+// A button that sends cannot be pressed while what it sent is under way, nor while the daemon is gone.
+export function setBusy(button, yes) {
+  button.toggleAttribute("data-busy", yes);
+  able(button);
+}
+const able = (button) => (button.disabled = held || button.hasAttribute("data-busy"));
 
 export function render(facts, { isLost = false } = {}) {
   const isFirst = state === null;
@@ -34,7 +40,7 @@ export function render(facts, { isLost = false } = {}) {
   renderControls(facts);
   tellOfTheDead(facts);
   held = isLost;
-  for (const button of all(HAND)) button.disabled = held;
+  for (const button of all(HAND)) able(button);
   if (!isLost) stillWriting(new Set(facts.agents.filter((agent) => ["thinking", "executing"].includes(agent.state)).map((agent) => agent.id)));
   tick();
   if (!isLost) document.dispatchEvent(new CustomEvent("dialogd:state", { detail: facts }));
