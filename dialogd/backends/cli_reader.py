@@ -156,7 +156,7 @@ def _kind(message: str, status: int | None) -> tuple[str, bool]:
 
 def _fix(kind: str, words: Words) -> str:
     return {
-        "limit": f"wait until that of your subscription or key is renewed, or raise it; `{words.program}` says which",
+        "limit": f"wait until the limit of your login or key is renewed, or raise it; `{words.program}` says which",
         "auth": words.log_in,
         "request": "choose another --model; if it is too long, start a new dialog from a summary of this one",
         "cut": "raise --max-tokens, or ask for a shorter reply",
