@@ -54,8 +54,12 @@ def test_the_daemon_that_ends_a_dialog_leaves_the_plan(dialogd: Commands) -> Non
     notify(dialogd.daemons())
     until(lambda: dialogd.log.read().state.outcome is not None, "the end")
     until(lambda: plans(dialogd.folder) == [".json", ".md"], "the plan")
-    logs = "".join(path.read_text() for path in dialogd.state.logs.glob("*.log"))
-    assert logs.count("plan: ") == 1
+
+    def told() -> int:
+        return sum(path.read_text().count("plan: ") for path in dialogd.state.logs.glob("*.log"))
+
+    until(told, "the line in the log")
+    assert told() == 1
 
 
 def test_stop_leaves_a_plan_of_what_there_is(dialogd: Commands) -> None:
