@@ -157,6 +157,6 @@ def test_a_search_is_narrowed_on_the_page(room: Room, visitor: Visitor) -> None:
     expect(found).to_contain_text("B says no")
     page.get_by_label("Not older than").fill("tea")
     page.get_by_role("button", name="Search", exact=True).click()
-    expect(page.locator("#panel-history > .said")).to_contain_text("write it like 2h, 7d or 2026-11-01")
+    expect(page.locator("#panel-history > .said")).to_contain_text("write how long ago (90m, 2h, 7d)")
     expect(page.get_by_label("Not older than")).to_have_value("tea")
     expect(page.get_by_label("Said by")).to_have_value("B")
