@@ -92,6 +92,7 @@ def test_what_is_being_sent_is_not_sent_again(room: Room, visitor: Visitor) -> N
     room.open("AB", turn="USER")
     page = visitor.visit(at(room))
     button = page.locator("#say-send")
+    room.until(lambda: page.evaluate("import('/page/head.js').then((head) => head.now() !== null)"), "the state")
     with Lock(room.file.with_name(f"{room.file.name}.lock")).held():
         say(page, "Only once, please.")
         expect(button).to_be_disabled()
