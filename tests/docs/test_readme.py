@@ -125,7 +125,7 @@ def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None
     kicked = sandbox.done(translated(by_hand("terminal-3", "curl")))
     assert json.loads(kicked)["status"] == "accepted"
     watching = sandbox.start(translated(by_hand("terminal-3", "tail -f")))
-    until(lambda: "## Turn 2" in watching.said(), f"a first reply: {one.said()}")
+    until(lambda: "## Turn 2" in file.read_text(encoding="utf-8"), f"a first reply: {one.said()}")
     said = sandbox.done(translated(by_hand("http")))  # in one go: the dialog goes on meanwhile
     assert [answer["status"] for answer in json.loads(f"[{said.replace('}{', '},{')}]")] == ["ok", "ok"]
     until(lambda: "[PAUSED]" in watching.said(), "what was said over HTTP to stand in the file")
