@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from dialogd.protocol.result import Rejection
+from dialogd.protocol.result import Rejection, Standing
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.state import Dialog
 
@@ -62,7 +62,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Standing):
     """What was decided on a proposal: `outcome` is approved, rejected or undecided.
 
     An approval that the person did not take is rejected, for their reason, in their turn `rejected_in` (0 else).
@@ -80,16 +80,6 @@ class Decided:
     votes: tuple[Vote, ...] = ()
     rejected_in: int = 0
     superseded: str = ""
-
-    @property
-    def made(self) -> str:
-        """What was decided, whatever came after it."""
-        return "approved" if self.rejected_in else self.outcome
-
-    @property
-    def stands(self) -> str:
-        """What it comes to, in one word: its outcome, or `superseded`."""
-        return "superseded" if self.superseded else self.outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dialogd.protocol.fold import fold
 from dialogd.protocol.ledger import AGAINST, FOR, latest, positions
 from dialogd.protocol.model import USER, Condition, Entry, Mark
 from dialogd.protocol.refold import steps
-from dialogd.protocol.result import Reopening, as_of_now, reopenings
+from dialogd.protocol.result import Reopening, Standing, as_of_now, reopenings
 from dialogd.protocol.rounds import CONTRIBUTIONS
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Ballot, Decision, Dialog
@@ -59,7 +59,7 @@ class Proposed:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Standing):
     """One decision: what was decided about `ref`, by which method, on which evidence and why, in which entry.
 
     An approval that the person did not take is `rejected`, for their reason, in their turn `rejected_in` ("" else).
@@ -75,16 +75,6 @@ class Decided:
     round: int
     rejected_in: str = ""
     superseded: str = ""
-
-    @property
-    def made(self) -> str:
-        """What was decided, whatever came after it."""
-        return "approved" if self.rejected_in else self.outcome
-
-    @property
-    def stands(self) -> str:
-        """What it comes to, in one word: its outcome, or `superseded`."""
-        return "superseded" if self.superseded else self.outcome
 
 
 def rounds_of(dialog: Dialog) -> Mapping[str, int]:

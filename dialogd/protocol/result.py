@@ -60,6 +60,25 @@ class AsOfNow:
     superseded: str = ""
 
 
+class Standing:
+    """What a decision with these fields came to; `rejected_in` is "" or 0 where the person did not reject it."""
+
+    __slots__ = ()
+    outcome: str
+    rejected_in: str | int
+    superseded: str
+
+    @property
+    def made(self) -> str:
+        """What was decided, whatever came after it."""
+        return "approved" if self.rejected_in else self.outcome
+
+    @property
+    def stands(self) -> str:
+        """What it comes to, in one word: its outcome, or `superseded`."""
+        return "superseded" if self.superseded else self.outcome
+
+
 def reason(entry: Entry) -> str:
     """Why the person rejected the result in this turn, in one line."""
     mark = entry.mark("REJECTED")
