@@ -116,6 +116,16 @@ def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_
     assert (certified.ref, [signer.agent for signer in certified.signers]) == ("P1", ["A", "B"])
 
 
+def test_who_speaks_without_voting_is_no_yes() -> None:
+    """One for, one against, one silent: half of what was cast, whatever the silent one might have meant."""
+    here = room("ABC", 'verdict = "vote"')
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "Well."))
+    speak(here, ("A", "[VOTE: P1 reject | it is slow]"))
+    (decision,) = here.dialog.state.decisions
+    assert (ended(here), decision.outcome) == ("", "rejected")
+    assert decision.evidence.endswith("1 against (A), absent: C")
+
+
 @pytest.mark.parametrize(("ids", "verdict"), [("AB", "mutual"), ("ABC", "vote")])
 def test_at_a_limit_nothing_is_agreed_that_nobody_has_argued_against(ids: str, verdict: str) -> None:
     """The red-team turn is owed, and a limit does not buy it off."""
