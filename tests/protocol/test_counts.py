@@ -117,13 +117,14 @@ def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_
 
 
 def test_who_speaks_without_voting_is_no_yes() -> None:
-    """One for, one against, one silent: half of what was cast, whatever the silent one might have meant."""
-    here = room("ABC", 'verdict = "vote"')
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "Well."))
-    speak(here, ("A", "[VOTE: P1 reject | it is slow]"))
+    """Two for, two against, two silent: half of what was cast, whatever the silent ones might have meant."""
+    here = room("ABCDEF", 'verdict = "vote"')
+    yes, no = "[VOTE: P1 approve | good]", "[VOTE: P1 reject | it is slow]"
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", yes), ("C", yes), ("D", no), ("E", "Well."), ("F", "Well."))
+    speak(here, ("A", no))
     (decision,) = here.dialog.state.decisions
     assert (ended(here), decision.outcome) == ("", "rejected")
-    assert decision.evidence.endswith("1 against (A), absent: C")
+    assert decision.evidence.endswith("absent: E, F")
 
 
 @pytest.mark.parametrize(("ids", "verdict"), [("AB", "mutual"), ("ABC", "vote")])
