@@ -1,4 +1,4 @@
-"""House rules that no linter knows: sizes, docstrings, no mocks, nothing of one machine in the tree."""
+"""House rules that no linter knows: docstrings, no mocks, nothing of one machine in the tree."""
 
 from __future__ import annotations
 
@@ -17,10 +17,6 @@ from dialogd.config import SETTINGS
 from dialogd.keys import OWN
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-MOST_LINES = {"module": 300, "function": 40}
-
-# "path" or "path::function" -> why it may be longer.
-EXCEPTIONS: dict[str, str] = {}
 
 
 def tracked() -> list[Path]:
@@ -56,18 +52,6 @@ def imported(tree: ast.AST) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module.partition(".")[0])
     return names
-
-
-def test_modules_and_functions_are_short() -> None:
-    """No module over 300 lines and no function over 40, but for the exceptions, which still need to be ones."""
-    too_long = set()
-    for path, text, tree in modules("dialogd"):
-        if text.count("\n") > MOST_LINES["module"]:
-            too_long.add(path)
-        for function in functions(tree):
-            if (function.end_lineno or 0) - function.lineno + 1 > MOST_LINES["function"]:
-                too_long.add(f"{path}::{function.name}")
-    assert too_long == set(EXCEPTIONS)
 
 
 def test_every_module_says_its_job() -> None:
