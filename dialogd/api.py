@@ -71,7 +71,7 @@ async def run(  # noqa: PLR0913 - what `dialogd run` takes as options
     topic: str,
     *,
     agents: str | Sequence[str] = AUTO,
-    template: str = "pair",
+    template: str | None = None,
     file: File | None = None,
     question: str | None = None,
     context: Sequence[File] = (),

@@ -142,7 +142,8 @@ _DECIDED = {
 
 def warnings(opening: Opening) -> tuple[str, ...]:
     """What may keep this dialog from a decision worth trusting, each with the change that would help."""
-    return () if opening.rules.is_plain else tuple(_warnings(opening.header))
+    about = () if opening.rules.is_plain else tuple(_warnings(opening.header))
+    return (*opening.template.remarks, *about)
 
 
 def _warnings(header: Header) -> Iterator[str]:

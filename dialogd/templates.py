@@ -2,12 +2,12 @@
 
 A template is a SKILL.md with front matter in dialogd's own words (`skill/terms.py`). It is looked for, in this order,
 
-    in the package                  dialogd/templates_data in a wheel, templates/ beside the package in a checkout
     in ./.dialogd/templates         NAME.md
     in the user's config directory  templates/NAME.md
     in ./skills                     NAME/SKILL.md and */NAME/SKILL.md
+    in the package                  dialogd/templates_data in a wheel, templates/ beside the package in a checkout
 
-so that no folder can put another `pair` in the place of ours.
+so that a user's own counts under its name, which is said; who names none gets the package's `pair`, whatever lies here.
 """
 
 from __future__ import annotations
@@ -26,22 +26,28 @@ from dialogd.errors import BadInput
 from dialogd.protocol.model import Limits
 from dialogd.protocol.roles import Role
 from dialogd.protocol.rules import Rules
+from dialogd.protocol.text import one_line
 from dialogd.skill import Skill, read
 from dialogd.skill.terms import Part, Terms, terms_of
 
 DEFAULT_TEMPLATE = "pair"
 LARGEST = 200_000  # bytes of one template
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_ALONE = re.compile(r"(?<![^\W_])independent", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Template:
-    """One template. `text` is the whole file, `source` where it was found, as people name it."""
+    """One template. `text` is the whole file, `source` where it was found, `hides` what it counts before, by its name.
+
+    Both are files as people name them.
+    """
 
     text: str
     skill: Skill
     terms: Terms
     source: str = ""
+    hides: str = ""
 
     @property
     def name(self) -> str:
@@ -83,6 +89,20 @@ class Template:
         least, most = self.terms.least, self.terms.most
         return f"{least}+" if most is None else str(least) if least == most else f"{least}-{most}"
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What whoever takes it should know: that it hides another, that its independent work is read by the others."""
+        hides = f"the template {self.name} is {self.source}; another of that name is left aside: -t {self.hides}"
+        alone = next((s.name for s in self.skill.workflow if _ALONE.search(f"{s.name} {s.description}")), "")
+        if not alone or self.seats < 2 or {"order", "sealed"} & set(self.skill.front):
+            return (hides,) if self.hides else ()
+        how = (
+            f"the phase {one_line(alone, 60)} speaks of independent work, and the agents answer one after another, each"
+            " reading what was said: `order: parallel` in the template's front matter has them answer at once,"
+            " `sealed: true` keeps the first answers from each other"
+        )
+        return (hides, how) if self.hides else (how,)
+
     def part(self, seat: int) -> Part | None:
         """What the agent in that seat (from 0) is; None where the template describes nobody.
 
@@ -122,11 +142,15 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a template lies. `group` says which of the folders it is, in words; `file` as people name it."""
+    """Where a template lies. `group` says which of the folders it is, in words; `file` as people name it.
+
+    `hides` is the file of the next one of that name, "" without one.
+    """
 
     name: str
     path: Path
     group: str
+    hides: str = ""
 
     @property
     def file(self) -> str:
@@ -142,20 +166,22 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(place.name for place in _packaged()))
 
 
-def template(name: str = DEFAULT_TEMPLATE) -> Template:
-    """The template of that name, or at that path (a file, or a folder with a SKILL.md).
+def template(name: str | None = None) -> Template:
+    """The template of that name, or at that path (a file, or a folder with a SKILL.md); the package's `pair` for None.
 
     Raises `BadInput` where there is none, where it cannot be read, and for what is wrong in it.
     """
+    if name is None:
+        return load(next(place for place in _packaged() if place.name == DEFAULT_TEMPLATE))
     return load(find(name)).usable()
 
 
 def find(name: str) -> Place:
     """Where the template of that name lies, or the file at that path. Raises `BadInput`."""
-    found = next((place for place in places() if place.name == name), None)
+    found = [place for place in places() if place.name == name]
     path = Path(name).expanduser()
-    if found is not None:
-        return found
+    if found:
+        return replace(found[0], hides=found[1].file if len(found) > 1 else "")
     if name and path.is_dir() and (path / "SKILL.md").exists():
         return Place(path.resolve().name, path / "SKILL.md", "a folder")
     if name and path.is_file():
@@ -169,7 +195,7 @@ def find(name: str) -> Place:
 
 def load(place: Place) -> Template:
     """Read a template, sound or not. Raises `BadInput` for a file that cannot be read or trusted."""
-    return parse(place.name, _contents(place.path), place.file)
+    return replace(parse(place.name, _contents(place.path), place.file), hides=place.hides)
 
 
 def parse(name: str, text: str, source: str = "") -> Template:
@@ -188,10 +214,10 @@ def places() -> tuple[Place, ...]:
     here, config = Path.cwd(), user_config_path("dialogd") / "templates"
     skills = [*here.glob("skills/*/SKILL.md"), *here.glob("skills/*/*/SKILL.md")]
     return (
-        *_packaged(),
         *_in(here / ".dialogd" / "templates", ".dialogd/templates"),
         *_in(config, "your config directory"),
         *(Place(path.parent.name, path, "skills") for path in sorted(skills)),
+        *_packaged(),
     )
 
 

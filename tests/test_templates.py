@@ -315,8 +315,8 @@ def put(file: Path, title: str) -> Path:
     return file
 
 
-def test_templates_are_found_in_every_folder_and_ours_come_first(folder: Path) -> None:
-    """Package, ./.dialogd/templates, the config directory, skills; the first of a name counts."""
+def test_templates_are_found_in_every_folder_and_the_persons_own_count_first(folder: Path) -> None:
+    """./.dialogd/templates, the config directory, skills, package; the first of a name counts."""
     put(folder / ".dialogd/templates/mine.md", "one")
     put(folder / ".dialogd/templates/pair.md", "not ours")
     put(folder / "config/dialogd/templates/mine.md", "two")
@@ -324,7 +324,7 @@ def test_templates_are_found_in_every_folder_and_ours_come_first(folder: Path) -
     put(folder / "skills/research/dyad/SKILL.md", "four")
     put(folder / "skills/solo/SKILL.md", "five")
     put(folder / "skills/a/b/c/SKILL.md", "too deep")
-    own = [(place.name, place.group) for place in places()[len(SHIPPED) :]]
+    own = [(place.name, place.group) for place in places()[: -len(SHIPPED)]]
     assert own == [
         ("mine", ".dialogd/templates"), ("pair", ".dialogd/templates"),
         ("mine", "your config directory"), ("other", "your config directory"),
@@ -332,9 +332,9 @@ def test_templates_are_found_in_every_folder_and_ours_come_first(folder: Path) -
     ]  # fmt: skip
     titles = {name: template(name).title for name in ("mine", "other", "dyad", "solo", "pair")}
     assert titles == {
-        "mine": "one", "other": "three", "dyad": "four", "solo": "five", "pair": "Claude Autonomous Dialog",
+        "mine": "one", "other": "three", "dyad": "four", "solo": "five", "pair": "not ours",
     }  # fmt: skip
-    assert template("./.dialogd/templates/pair.md").title == "not ours"
+    assert template().title == "Claude Autonomous Dialog"
     assert find("dyad").file == "skills/research/dyad/SKILL.md"
 
 
@@ -403,6 +403,54 @@ def test_a_template_of_somebody_else_in_a_shared_folder_is_not_trusted(folder: P
     os.chown(file, 12345, 12345)
     with pytest.raises(BadInput, match="belongs to another user"):
         template("mine.md")
+
+
+def test_a_template_that_hides_another_says_which(folder: Path) -> None:
+    """The person's own counts, whatever the package has under its name; by its path nothing is hidden."""
+    put(folder / "skills/mirror/SKILL.md", "Mine")
+    found = template("mirror")
+    assert found.title == "Mine"
+    first = found.remarks[0]
+    assert first.startswith("the template mirror is skills/mirror/SKILL.md; another of that name is left aside: -t ")
+    assert template(first.rpartition("-t ")[2]).title == "Mirror"
+    assert template("skills/mirror").remarks == template("council").remarks == ()
+
+
+ALONE = "# T\n\n## Agents\n\n### Ann\n\n### Bob\n\n## Workflow\n\n1. **{}**: {}\n"
+
+
+@pytest.mark.parametrize(
+    ("front", "phase", "says"),
+    [
+        ("", ("INDEPENDENT_ANALYSIS", "by each"), "INDEPENDENT_ANALYSIS"),
+        ("", ("LOOK", "Both analyse it independently."), "LOOK"),
+        ("---\nmax_rounds: 3\n---\n", ("LOOK", "independent views"), "LOOK"),
+        ("---\norder: alternate\n---\n", ("LOOK", "independent views"), ""),
+        ("---\nsealed: true\n---\n", ("LOOK", "independent views"), ""),
+        ("", ("LOOK", "interdependent parts"), ""),
+    ],
+)
+def test_independent_work_that_the_order_would_not_keep_is_said(
+    folder: Path, front: str, phase: tuple[str, str], says: str
+) -> None:
+    """A skill that speaks of it, and whose front matter says nothing of who answers when, is told how to have it."""
+    del folder
+    remarks = parse("t", front + ALONE.format(*phase)).remarks
+    assert len(remarks) == bool(says)
+    if says:
+        assert remarks[0].startswith(f"the phase {says} speaks of independent work")
+        assert "`order: parallel`" in remarks[0]
+        assert "`sealed: true`" in remarks[0]
+
+
+def test_the_mirror_analyses_twice_before_it_compares() -> None:
+    """Both begin, neither sees the other's first answer, and each has a lens of its own."""
+    room = begun("mirror")
+    assert room.rules.sealed
+    assert room.first == ("A", "B")
+    lenses = [part.role.personality for part in template("mirror").terms.cast]
+    assert len(set(lenses)) == len(lenses) == 2
+    assert [phase.name for phase in room.rules.phases] == ["ANALYSIS", "COMPARISON", "RESULT"]
 
 
 def test_the_default_is_the_pair() -> None:

@@ -51,7 +51,7 @@ class Wanted:
     context: options.ContextFiles = None
     step: options.Step = False
     allow_defaults: options.AllowDefaults = False
-    template: options.TemplateName = "pair"
+    template: options.TemplateName = None
     budget: options.Budget = None
     recall: options.Recall = None
 

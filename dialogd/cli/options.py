@@ -55,9 +55,12 @@ AllowDefaults = Annotated[
     bool, typer.Option("--allow-defaults", help="A question's default counts once its deadline has passed.")
 ]
 TemplateName = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--template", "-t", metavar="NAME", help="What the dialog starts from: see dialogd templates; or a file."
+        "--template",
+        "-t",
+        metavar="NAME",
+        help="What the dialog starts from: see dialogd templates; or a file. Without it: pair.",
     ),
 ]
 Budget = Annotated[

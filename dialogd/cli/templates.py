@@ -28,7 +28,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list,
 def list_all(context: typer.Context, json: options.JsonOption = False) -> None:
     """List what a dialog can start from: run and new take a name, or a file, with -t.
 
-    They come with dialogd, or lie in ./.dialogd/templates, your config directory, or ./skills. The one that stands
+    They lie in ./.dialogd/templates, your config directory or ./skills, or come with dialogd. The one that stands
     first under a name counts.
     """
     if context.invoked_subcommand is not None:
@@ -69,6 +69,8 @@ def show_one(name: Name, json: options.JsonOption = False) -> None:
         return
     for text in (*_facts(chosen), *_sections(chosen)):
         show(plain(text))
+    for remark in chosen.remarks:
+        show(plain(f"note     {remark}"))
     for note in chosen.terms.notes:
         show(plain(f"note     line {note.line}: {note.what}"))
     for problem in chosen.terms.problems:

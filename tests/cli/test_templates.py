@@ -72,7 +72,7 @@ def test_the_list_fits_the_terminal_and_stays_a_line_each_elsewhere(dialogd: Com
 
 
 def test_the_list_says_what_each_template_is_and_where_it_lies(dialogd: Commands) -> None:
-    """Ours first; a broken or hidden one is listed with its problem, and breaks nothing else."""
+    """The person's own first; a broken or hidden one is listed with its problem, and breaks nothing else."""
     put(dialogd, ".dialogd/templates/trio.md", TRIO)
     put(dialogd, ".dialogd/templates/broken.md", "---\norder: x\n---\n")
     put(dialogd, "skills/research/pair/SKILL.md", "# Not ours\n")
@@ -85,14 +85,16 @@ def test_the_list_says_what_each_template_is_and_where_it_lies(dialogd: Commands
     council = next(row for row in rows if row.startswith("council "))
     assert council.split()[1:5] == ["2+", "parallel", "vote", "package"]
     assert "  From a question to a plan" in council
-    own = {row["name"]: row for row in facts.json[ROWS:]}
+    own = {row["name"]: row for row in facts.json[:-ROWS]}
+    shipped = {row["name"]: row for row in facts.json[-ROWS:]}
     assert own["trio"] == {
         "name": "trio", "from": ".dialogd/templates", "file": ".dialogd/templates/trio.md", "agents": "3",
         "order": "alternate", "verdict": "mutual", "description": "Three of them.", "problem": None,
     }  # fmt: skip
     assert own["broken"]["problem"].startswith(".dialogd/templates/broken.md, line 2: order: 'x' is none of")
     assert "not UTF-8" in own["binary"]["problem"]
-    assert own["pair"]["problem"] == "hidden by another pair; name it by its path: -t skills/research/pair/SKILL.md"
+    assert own["pair"]["problem"] is None
+    assert shipped["pair"]["problem"].startswith("hidden by another pair; name it by its path: -t /")
     assert any("problem: .dialogd/templates/broken.md, line 2" in row for row in rows)
 
 
@@ -147,6 +149,26 @@ def test_new_takes_a_template_by_name_file_or_folder(dialogd: Commands) -> None:
         assert [(agent.id, agent.name) for agent in header.agents] == [("A", "Ann Lee"), ("B", "Bob"), ("C", "Cy")]
         assert (header.title, header.rules.template, header.limits.max_rounds) == ("Trio", "trio", 4)
         assert [agent["backend"] for agent in done.json["agents"]] == ["rehearsal:deadlock", "", ""]
+
+
+def test_ones_own_template_is_taken_before_a_shipped_one_and_said(dialogd: Commands) -> None:
+    """By `new`, by `run` and by `templates show`; a dialog for which nobody named one is the shipped pair."""
+    put(dialogd, "skills/mirror/SKILL.md", "# My mirror\n\n## Agents\n\n### Ann\n\n### Bob\n")
+    put(dialogd, "skills/pair/SKILL.md", "# My pair\n")
+    words = [
+        ["new", "T", "-t", "mirror", "--file", "a.md"],
+        ["run", "T", "-t", "mirror", "--file", "b.md", "--agents", "rehearsal,rehearsal", "--max-turns", "2"],
+        ["templates", "show", "mirror"],
+        ["new", "T", "--file", "c.md"],
+    ]
+    new, run, shown, plain = dialogd.all(words)
+    said = "the template mirror is skills/mirror/SKILL.md; another of that name is left aside: -t /"
+    assert f"warning: {said}" in new.err
+    assert f"warning: {said}" in run.err
+    assert f"note     {said}" in shown.out
+    assert "template" not in plain.err
+    titles = [parse((dialogd.folder / f"{name}.md").read_bytes()).header.title for name in "abc"]
+    assert titles == ["My mirror", "My mirror", "Claude Autonomous Dialog"]
 
 
 def test_limits_of_the_whole_dialog_stand_in_the_header(dialogd: Commands) -> None:
