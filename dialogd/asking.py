@@ -6,10 +6,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache
+from functools import cache, lru_cache
 from typing import Protocol, TypeVar
 
 from dialogd import prompt, window
+from dialogd.aside import aside
 from dialogd.backends import Backend, Request
 from dialogd.bill import Bill, from_record
 from dialogd.call import Call, Ears, ask, is_affordable
@@ -31,6 +32,8 @@ from dialogd.seen import wall
 from dialogd.tally import Tally
 
 T = TypeVar("T")
+
+READING = 60.0  # seconds that the reading of one reply may take; it is done in less than one
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,20 @@ class Interrupted:
     text: str
 
 
+received = lru_cache(maxsize=1)(compose.received)  # a reply is looked at more than once on its way into the file
+
+
+async def beside(work: Callable[[], T]) -> T:
+    """What a reply says, read beside the event loop: the daemon answers meanwhile. Raises `BackendError` in the end."""
+    try:
+        async with asyncio.timeout(READING):
+            return await aside(work)
+    except TimeoutError:
+        raise BackendError(
+            f"the reply could not be read within {READING:g} s", fix="ask again with `dialogd retry`"
+        ) from None
+
+
 class Asking:
     """Asks the backend in the name of agent `me`."""
 
@@ -121,7 +138,8 @@ class Asking:
 
     async def _clarified(self, call: Call, request: Request, dialog: Dialog, debt: Debt, text: str) -> str | None:
         """The reply, asked back once where something needed is unclear in it; as it came where that brings nothing."""
-        question = verdict.unclear(dialog, self.me, compose.received(text, dialog.header.rules.kinds)[0])
+        kinds = tuple(dialog.header.rules.kinds)
+        question = await beside(lambda: verdict.unclear(dialog, self.me, received(text, kinds)[0]))
         if not question or (text.strip() and not is_affordable(self.backend, request, call.bill)):
             return text
         whole, me = request.prompt, request.agent
@@ -154,10 +172,10 @@ class Asking:
         request = replace(self.request(dialog, debt, ()), prompt=lambda: wanted[0])
         try:
             text = await self._in_time(call, request, dialog, debt, aloud=False)
+            body = (await beside(lambda: compose.received(text or "")))[0].body
         except BackendError as error:
             self.hub.publish("warning", text=f"no digest could be made: {error.cause}; going on without")
             return dialog
-        body = compose.received(text or "")[0].body
         bill = self.spent(call.bill)
         draft = window.digest_note(self.me, wanted[1], body, bill.words, (("at", wall()), *bill.attributes()))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets as random
+from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
 
-from dialogd.asking import Asking, Interrupted, Options, Room
+from dialogd.asking import Asking, Interrupted, Options, Room, beside
+from dialogd.asking import received as read
 from dialogd.backends import Backend
 from dialogd.bill import Bill, from_record
 from dialogd.call import Call
@@ -27,8 +28,6 @@ from dialogd.seen import duration, here, wall
 from dialogd.tally import Tally
 
 STORAGE_WAIT = 5.0  # seconds before a refused write is tried again
-
-_read = lru_cache(maxsize=1)(compose.received)  # a reply is looked at more than once on its way into the file
 
 
 class Turns:
@@ -124,7 +123,11 @@ class Turns:
 
     async def _deliver(self, dialog: Dialog, debt: Debt, received: Received) -> Action:
         """Append a received reply while its debt is open; else keep it as a draft."""
-        reply, secrets = _read(received.text, tuple(dialog.header.rules.kinds))
+        kinds = tuple(dialog.header.rules.kinds)
+        try:
+            reply, secrets = await beside(lambda: read(received.text, kinds))
+        except BackendError as error:
+            return await self._fail(debt, error)
         typing = False
 
         def make(now: Dialog) -> Addition | None:
@@ -226,7 +229,10 @@ class Turns:
         self._pending = None
         dialog = self.room.dialog
         is_kept_back = dialog is not None and is_apart(dialog, Debt(*received.debt))
-        text = "" if is_kept_back else _read(received.text, ())[0].body
+        text = ""
+        if not is_kept_back:
+            with suppress(BackendError):
+                text = (await beside(lambda: compose.received(received.text)))[0].body
         self.hub.publish("draft", by=self.me, why=why, text=text)
 
     async def _fail(self, debt: Debt, error: BackendError) -> Action:

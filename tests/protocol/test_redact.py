@@ -104,6 +104,14 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert redact(text) == (text, 0)
 
 
+def test_a_secret_that_begins_another_leaves_nothing_of_it() -> None:
+    """Of one's own secrets the longer one is taken out first."""
+    assert (
+        redact("it is correct-horse-battery", ["correct-horse", "correct-horse-battery"])[0]
+        == "it is [redacted: own key]"
+    )
+
+
 @examples(100)
 @given(st.text())
 def test_redacting_twice_changes_nothing(text: str) -> None:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,7 +20,7 @@ import pytest
 
 from dialogd.lock import Lock
 from dialogd.testing.pair import Daemon, until
-from tests.server.daemon_process import Room, listening, send
+from tests.server.daemon_process import PATIENCE, Room, listening, send
 from tests.server.serving import ask, assert_refused, connect, request
 
 NOTIFY = "POST /notify"
@@ -357,6 +358,24 @@ def test_health_tells_a_dialog_that_failed(tmp_path: Path) -> None:
         at(room, "waiting_for_user")
         send(room.a, "POST /retry", {"agent": "B"})
         assert at(room, "error")["outcome"] == "STOPPED"
+
+
+@pytest.mark.slow
+def test_health_answers_while_a_huge_reply_is_read(room: Room) -> None:
+    """Almost four million characters of marks: whatever reading them takes, whoever asks how it goes gets an answer."""
+    room.open("A", timeout="10 minutes")
+    thinking, slowest = room.think(), 0.0
+    typing = threading.Thread(target=thinking.end, args=("[AGREE: P1]\n" * 325_000,))
+    typing.start()
+    while room.number == 1:
+        began = time.monotonic()
+        status, _ = room.a.ask("GET", "/health", seconds=PATIENCE)
+        slowest = max(slowest, time.monotonic() - began)
+        assert status == 200
+        time.sleep(0.01)
+    typing.join(PATIENCE)
+    assert slowest < 2
+    assert room.number == 2
 
 
 def at(room: Room, phase: str) -> dict[str, Any]:
