@@ -163,6 +163,8 @@ class Agent:
 
     async def _check_identity(self, dialog: Dialog, *, first: bool) -> None:
         """Set the journal aside when turns that were committed are gone: a new dialog, or a person's cut."""
+        for text in await self.on_disk(self.file.journals.odd) if first else ():
+            self.hub.publish("warning", text=text)
         present = {entry.chain for entry in dialog.entries}
         committed = await self.on_disk(self.file.journals.committed)
         gone = [number for number, chain in sorted(committed.items()) if chain not in present]

@@ -110,11 +110,20 @@ def of_call(usage: Usage, price: Price | None) -> Bill:
 
 def from_record(record: Mapping[str, Any]) -> Bill:
     """A bill as a journal keeps it; what is not understood counts as not said."""
-    known = {name: record[name] for name in Bill.__dataclass_fields__ if record.get(name) is not None}
-    try:
-        return replace(Bill(), **known)
-    except TypeError:
-        return Bill()
+    bill = Bill()
+    known = {
+        name: record[name]
+        for name in Bill.__dataclass_fields__
+        if (type(record.get(name)), type(getattr(bill, name))) in _SAME and _is_possible(record[name])
+    }
+    return replace(bill, **known)
+
+
+_SAME = {(str, str), (bool, bool), (int, int), (float, float), (int, float)}  # as written, and as a field has it
+
+
+def _is_possible(value: Any) -> bool:
+    return isinstance(value, str) or 0 <= value < MOST
 
 
 def _dollars(amount: float) -> str:

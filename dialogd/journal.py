@@ -1,8 +1,10 @@
 """Replies received and entries on their way into the file: what a crash must not lose. Drafts stand here too.
 
 One JSON-lines file per writer, all of one dialog file in one folder, so that any daemon can finish what another
-began. Records are appended and flushed; a torn last line is ignored. Losing the journal loses no committed turn.
+began. Records are appended and flushed; a line that a crash tore is passed over, and so is one that is no record of
+ours, which is reported. Losing the journal loses no committed turn.
 
+    started  the person has started the dialog                  {dialog}
     reply    an agent's reply, before it is in the file         {debt, text, usage, ms, nonce}
     spent    what a call came to that brought no reply          {usage}
     intent   the exact bytes about to be appended at an offset  {at, entry, number}
@@ -17,13 +19,14 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dialogd.disk import distrust, flush, flush_folder
 from dialogd.errors import StorageError, UnsafeFile
+from dialogd.protocol.hashing import digest
 from dialogd.protocol.model import Entry
 from dialogd.protocol.state import Dialog
 
@@ -32,10 +35,51 @@ PERSON = "person"  # the journal of what command line and HTTP write for the per
 _OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
+_FRAMED = re.compile(rb"\s*(?:---\s+)?(## [^\n]*\n[^\n]*) sha=([0-9a-f]{16}) -->\n(.*)", re.S)
+
+
 def chain_of(entry: bytes) -> str:
     """The hash that an entry's frame records."""
     match = re.search(rb" sha=([0-9a-f]{16}) -->\n", entry)
     return match[1].decode() if match else ""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _is_bill(value: Any) -> bool:
+    return isinstance(value, dict)  # what is in it is judged where it is read: see `bill.from_record`
+
+
+def _is_debt(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_text, value))
+
+
+def _is_entry(value: Any) -> bool:
+    """True for an entry whose own hash fits: another one must not be completed in the file."""
+    match = _FRAMED.fullmatch(_bytes(value)) if isinstance(value, str) else None
+    return match is not None and digest(match[1] + match[3]).encode() == match[2]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+# What each kind of record must have; of what else stands in it, only a nonce is read.
+_SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    "started": {"dialog": _is_text},
+    "reply": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
+    "spent": {"usage": _is_bill},
+    "intent": {"at": _is_count, "entry": _is_entry, "number": _is_count},
+    "done": {"chain": _is_text, "number": _is_count},
+    "draft": {"debt": _is_debt, "text": _is_text, "why": _is_text},
+    "sent": {},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +185,18 @@ class Journal:
         self.record("draft", debt=list(received.debt), text=received.text, why=why)
 
     def records(self) -> Iterator[dict[str, Any]]:
-        """All records, oldest first; lines that a crash tore are left out."""
+        """All records, oldest first; what is none of ours is left out."""
+        yield from filter(None, map(_record, self._lines()))
+
+    def odd(self) -> tuple[int, ...]:
+        """The numbers of the lines that are no records of ours, and were not torn by a crash either."""
+        return tuple(at for at, line in enumerate(self._lines(), 1) if _record(line) is None and not _is_torn(line))
+
+    def _lines(self) -> list[bytes]:
         try:
-            lines = self.path.read_bytes().split(b"\n")
+            return self.path.read_bytes().split(b"\n")
         except FileNotFoundError:
-            return
-        yield from filter(None, map(_record, lines))
+            return []
 
     def intent(self) -> Intent | None:
         """The last intent that is not known to be done."""
@@ -184,12 +234,23 @@ class Journal:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
-    """What a line says; None for an empty one, and for one that a crash tore."""
-    try:
-        record = json.loads(line) if line.strip() else None
-    except ValueError:
+    """What a line says; None for an empty one, and for one that is no record of ours: torn, damaged, of another kind.
+
+    The disk, an editor or another version may have left anything there, and nothing of it may stop a daemon.
+    """
+    if not line.strip():
         return None
-    return record if isinstance(record, dict) and "kind" in record else None
+    try:
+        record = json.loads(line)
+        shape = _SHAPES[record["kind"]]
+        return record if all(fits(record[key]) for key, fits in shape.items()) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _is_torn(line: bytes) -> bool:
+    """True for an empty line, and for one that ends before the record does."""
+    return not line.rstrip().endswith(b"}")
 
 
 class _Tally:
@@ -209,14 +270,13 @@ class _Tally:
         """Add one record."""
         match record["kind"]:
             case "reply":
-                key = tuple(map(str, record["debt"]))
-                usage = record.get("usage", {})
+                agent, re_, chain = record["debt"]
                 nonce = str(record.get("nonce", ""))
-                self.received = Received((key[0], key[1], key[2]), record["text"], usage, record["ms"], nonce)
+                self.received = Received((agent, re_, chain), record["text"], record["usage"], record["ms"], nonce)
                 self._written = False
             case "intent":
-                entry = str(record["entry"]).encode("utf-8", "surrogatepass")
-                self.intent = Intent(self.writer, int(record["at"]), entry, int(record["number"]))
+                entry = _bytes(record["entry"])
+                self.intent = Intent(self.writer, record["at"], entry, record["number"])
                 self._written = bool(record["number"])
                 self._accounts = b" calls=" in entry.partition(b" -->")[0]
             case "done":
@@ -227,7 +287,7 @@ class _Tally:
                 if self.received is not None:
                     self.owed += (self.received.usage,)
                 self.received = None
-                self.drafts += (str(record["text"]),)
+                self.drafts += (record["text"],)
             case "sent":
                 self.drafts = ()
             case "spent":
@@ -250,17 +310,25 @@ class Journals:
         writers = sorted(path.stem for path in self.folder.glob("*.journal"))
         return tuple(self._known.setdefault(writer, Journal(self.folder, writer)) for writer in writers)
 
+    def odd(self) -> tuple[str, ...]:
+        """In words: each line of a journal that is no record of ours. It stays where it is, and counts for nothing."""
+        return tuple(
+            f"line {number} of the journal {journal.path} is damaged; it is passed over, and the file counts"
+            for journal in self.all()
+            for number in journal.odd()
+        )
+
     def started(self, dialog: str) -> bool:
         """True when any writer remembers that the person started the dialog of that id."""
-        return any(r["kind"] == "started" and r.get("dialog") == dialog for j in self.all() for r in j.records())
+        return any(r["kind"] == "started" and r["dialog"] == dialog for j in self.all() for r in j.records())
 
     def committed(self) -> dict[int, str]:
         """Turn number -> chain of every turn known to have been committed."""
         turns: dict[int, str] = {}
         for journal in self.all():
             for record in journal.records():
-                if record["kind"] == "done" and record.get("number"):
-                    turns[int(record["number"])] = str(record["chain"])
+                if record["kind"] == "done" and record["number"]:
+                    turns[record["number"]] = record["chain"]
         return turns
 
     def dropped(self, present: set[str]) -> list[str]:
@@ -273,7 +341,7 @@ class Journals:
                     pending = record
                 elif record["kind"] == "done" and pending is not None:
                     if record["chain"] not in present and pending["number"]:
-                        missing.append((int(pending["number"]), str(pending["entry"])))
+                        missing.append((pending["number"], pending["entry"]))
                     pending = None
         return [text for _, text in sorted(missing)]
 

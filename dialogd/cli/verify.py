@@ -99,11 +99,12 @@ def verify(
     agreement = Agreement(certify(dialog), changes(dialog), compared, answers(dialog))
     sound = agreement.is_sound and not dropped and not any(finding.problem for finding in findings)
     if json:
-        facts = _facts(settings.file, findings, dropped, aside, sound=sound)
+        facts = _facts(settings.file, findings, dropped, aside, sound=sound, odd=log.journals.odd())
         show(as_json({**facts, **_agreed(agreement)}))
     else:
         last = _count(findings, dropped) + _verdict(agreement)
-        rows = (*_lines(findings, dropped, aside, log.journals.folder), *_words(agreement), last)
+        seen = _lines(findings, dropped, aside, log.journals)
+        rows = (*seen, *_words(agreement), last)
         show(plain("\n".join(rows)))
     raise typer.Exit(0 if sound else 1)
 
@@ -155,14 +156,15 @@ def _heading(text: str) -> str:
 
 
 def _lines(
-    findings: tuple[Finding, ...], dropped: tuple[str, ...], aside: tuple[Path, ...], folder: Path
+    findings: tuple[Finding, ...], dropped: tuple[str, ...], aside: tuple[Path, ...], journals: Journals
 ) -> Iterator[str]:
     for finding in findings:
         yield f"{finding.title}: {finding.verdict}"
     for heading in dropped:
         yield f"missing: {heading.removeprefix('## ')}: it was written and is no longer in the file"
     if dropped:
-        yield f"  the journals in {folder} keep the text of what is missing"
+        yield f"  the journals in {journals.folder} keep the text of what is missing"
+    yield from journals.odd()
     for path in aside:
         yield f"set aside earlier: turns of another dialog at this path, or taken out of this one: {path}"
 
@@ -221,7 +223,13 @@ def _agreed(agreement: Agreement) -> dict[str, object]:
 
 
 def _facts(
-    file: Path, findings: tuple[Finding, ...], dropped: tuple[str, ...], aside: tuple[Path, ...], *, sound: bool
+    file: Path,
+    findings: tuple[Finding, ...],
+    dropped: tuple[str, ...],
+    aside: tuple[Path, ...],
+    *,
+    sound: bool,
+    odd: tuple[str, ...],
 ) -> dict[str, object]:
     return {
         "file": str(file),
@@ -235,4 +243,5 @@ def _facts(
         ],
         "missing": list(dropped),
         "set_aside": [str(path) for path in aside],
+        "journals": list(odd),
     }  # fmt: skip

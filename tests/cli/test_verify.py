@@ -92,6 +92,17 @@ def test_harm_is_told_in_words(dialogd: Commands) -> None:
     assert done.out.endswith("2 entries, 1 problem, 1 missing\n")
 
 
+def test_a_damaged_journal_is_told_and_is_no_harm_to_the_dialog(dialogd: Commands) -> None:
+    """The line of the journal; the file is sound all the same."""
+    conducted(dialogd)
+    journal = dialogd.log.journals.of("person").path
+    journal.write_bytes(b'{"kind": "done"}\n' + journal.read_bytes())
+    told, facts = dialogd.all([["verify"], ["verify", "--json"]])
+    assert (told.code, facts.code) == (0, 0)
+    assert f"line 1 of the journal {journal} is damaged; it is passed over, and the file counts\n" in told.out
+    assert len(facts.json["journals"]) == 1
+
+
 def decided(dialogd: Commands, name: str = "dialog.md", setup: str = "") -> bytes:
     """Two agents that agreed at once, as their daemons write it."""
     room = Room(opening("A", "B", turn="A, B" if setup else "", more=setup))
