@@ -89,7 +89,9 @@ def is_possible(usage: Usage) -> bool:
 
 
 def of_call(usage: Usage, price: Price | None) -> Bill:
-    """The bill of one call, priced by `price` where the service named no price itself."""
+    """The bill of one call, priced by `price` where the service named no price itself; empty where nobody was asked."""
+    if not usage.calls:
+        return Bill()
     tokens = usage.tokens_in is not None and usage.tokens_out is not None
     tokens_in, tokens_out = usage.tokens_in or 0, usage.tokens_out or 0
     usd = usage.usd

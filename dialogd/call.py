@@ -11,6 +11,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from dialogd.backends import Backend, Request, Tool, Usage
+from dialogd.backends.limiter import asked_to_wait
 from dialogd.bill import Bill, is_possible, of_call
 from dialogd.errors import BackendError
 from dialogd.parts import tokens_of
@@ -74,6 +75,7 @@ async def ask(
     Raises `BackendError` once no attempt is left, the deadline has passed, or trying again is useless.
     """
     secrets = (*secrets, *backend.secrets)
+    request = replace(request, until=call.began + deadline)
     try:
         async with asyncio.timeout(max(0.0, deadline - call.seconds)):
             for last in (False,) * (ATTEMPTS - 1) + (True,):
@@ -81,9 +83,9 @@ async def ask(
                     return await _answered(backend, request, call, ears, secrets)
                 except BackendError as error:
                     wait = error.retry_after or _wait(call.attempt, retry_wait)
-                    in_vain = last or call.seconds + wait >= deadline
-                    if not error.retryable or in_vain or not is_affordable(backend, request, call.bill):
-                        raise _safe(error, secrets) from error
+                    is_too_long = call.seconds + wait >= deadline
+                    if not error.retryable or last or is_too_long or not is_affordable(backend, request, call.bill):
+                        raise _safe(error, secrets, error.retry_after if is_too_long else None) from error
                     call.attempt += 1
                     await asyncio.sleep(wait)
     except TimeoutError:
@@ -142,9 +144,14 @@ def _bug(error: Exception, secrets: Sequence[str]) -> BackendError:
     )
 
 
-def _safe(error: BackendError, secrets: Sequence[str]) -> BackendError:
-    """The error without secrets: it quotes what the backend said, and goes into the file."""
+def _safe(error: BackendError, secrets: Sequence[str], too_long: float | None = None) -> BackendError:
+    """The error without secrets: it quotes what the backend said, and goes into the file.
+
+    A wait that the service asked for, and that is `too_long` for the turn, is part of the cause.
+    """
     cause, fix, partial = (redact(text, secrets)[0] for text in (error.cause, error.fix, error.partial))
+    if too_long:
+        cause = f"{cause}; the service {asked_to_wait(too_long)}"
     return BackendError(cause, fix=fix, retryable=error.retryable, partial=partial, kind=error.kind)
 
 

@@ -22,7 +22,12 @@ class StateDir:
 
     def agent(self, file: Path, agent: str) -> Path:
         """The folder of one agent's backend at one dialog file; beside it lies what all backends share."""
-        return self._made(self.root / "agents" / f"{_key(file)}-{agent}")
+        return self._made(self.agents / f"{_key(file)}-{agent}")
+
+    @property
+    def agents(self) -> Path:
+        """Where the agents' folders lie, and what all backends share; not made by this."""
+        return self.root / "agents"
 
     @property
     def archive(self) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -84,7 +85,7 @@ class Request:
     """One turn that is asked for. `prompt()` renders, once asked, everything a model needs.
 
     `re` and `chain` name the entry that opened the debt. `allowance` is what this turn may cost in US dollars and
-    `tokens` how many tokens it may use, None without a budget.
+    `tokens` how many tokens it may use, None without a budget. `until` is when the turn is over (monotonic).
     """
 
     dialog: Dialog
@@ -96,11 +97,12 @@ class Request:
     chain: str = ""
     allowance: float | None = None
     tokens: int | None = None
+    until: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one call used; None where the backend does not say.
+    """What one call used; None where the backend does not say. `calls` is 0 as long as nobody was asked.
 
     `tokens_in` is all that was read, `cached` and `cache_write` included. `usd` in US dollars, where the service
     itself names a price; else it is worked out from the tokens. `estimated` marks numbers that were not reported.
@@ -113,6 +115,7 @@ class Usage:
     cache_write: int | None = None
     usd: float | None = None
     estimated: bool = False
+    calls: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,9 @@ class OpenAI:
         """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself."""
         prompt = request.prompt()
         reply = Reply.to(prompt, self.model, services.most_out(request, prompt, self.most_out, self.price))
+        yield Usage(self.model, calls=0)
+        await self.limiter.ready(request.until)
         yield reply.used
-        await self.limiter.ready()
         client = await self._connected()
         pieces = self._chat if self.api == "chat" else self._responses
         try:

@@ -12,6 +12,7 @@ import typer
 
 from dialogd import auto
 from dialogd.backends import BACKENDS, Found, Kind
+from dialogd.backends.limiter import holds
 from dialogd.cli import options
 from dialogd.cli.checks import CHECKS, Fact
 from dialogd.cli.terminal import as_json, plain, show
@@ -77,6 +78,9 @@ def _backends(settings: Settings) -> Iterator[Fact]:
     looks = dict(zip(BACKENDS, (found[name] for name in names), strict=True))
     for name, kind in BACKENDS.items():
         yield _backend(name, kind, looks[name], proofs)
+    for hold in holds(StateDir(settings.state_dir).agents):
+        fix = "wait until then, or give agents another key: one on this key fails at once where its turn ends before"
+        yield Fact("held", "warning", f"{hold.host} {hold.words}", fix, {"seconds": round(hold.left)})
     variables = {**own, **environment}
     for seat, who in enumerate("AB"):
         choice = auto.resolve(auto.AUTO, seat, variables, looks.__getitem__, agents="AB")
@@ -130,7 +134,7 @@ def _price(kind: Kind) -> str:
 def _proofs(state: StateDir) -> frozenset[str]:
     """The versions of programs that were seen to refuse every write, as far as that is remembered."""
     try:
-        rows = jsonlib.loads((state.root / "agents" / "canary.json").read_text(encoding="utf-8"))
+        rows = jsonlib.loads((state.agents / "canary.json").read_text(encoding="utf-8"))
         return frozenset(str(row["version"]) for row in rows.values() if row.get("safe") is True and row["version"])
     except (OSError, ValueError, KeyError, AttributeError):
         return frozenset()

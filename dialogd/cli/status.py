@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dialogd.backends.limiter import Hold, holds
 from dialogd.cli import hand, options, procedure
 from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.situation import Situation
@@ -42,7 +44,8 @@ def status(file: options.FileOption = None, every: All = False, json: options.Js
         waiting = ", ".join(f"{daemon.id} on port {daemon.port}" for daemon in running)
         raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=error.fix) from None
     situation = Situation.of(dialog, settings.file, running, saved_cast(StateDir(settings.state_dir), settings.file))
-    show(as_json(_facts(situation)) if json else plain(_text(situation)))
+    told = holds(StateDir(settings.state_dir).agents)
+    show(as_json(_facts(situation, told)) if json else plain(_text(situation, told)))
 
 
 def _list(settings: Settings, *, json: bool) -> None:
@@ -71,7 +74,7 @@ def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]
     }
 
 
-def _facts(situation: Situation) -> dict[str, object]:
+def _facts(situation: Situation, told: Sequence[Hold]) -> dict[str, object]:
     dialog, state = situation.dialog, situation.dialog.state
     outcome = state.outcome
     end = (
@@ -95,6 +98,7 @@ def _facts(situation: Situation) -> dict[str, object]:
         "needs_person": situation.needs_person(),
         "agents": [{"id": a.id, "name": a.name, "url": a.url} for a in dialog.header.agents],
         "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
+        "holds": [{"host": hold.host, "seconds": round(hold.left)} for hold in told],
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog) if end is None],
         "convergence": lifecycle.assessed(dialog),
         "rules": procedure.facts(dialog, now()),
@@ -110,7 +114,7 @@ def _secrets(dialog: Dialog) -> int:
     return sum(places("\n".join((entry.body, *map(str, entry.marks)))) for entry in written)
 
 
-def _text(situation: Situation) -> str:
+def _text(situation: Situation, told: Sequence[Hold]) -> str:
     dialog = situation.dialog
     title = line(dialog.header.topic) or "(without a topic)"
     whose = ", ".join(situation.turn_of) or "nobody"
@@ -125,6 +129,7 @@ def _text(situation: Situation) -> str:
         *hand.rows(dialog),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         *([("secrets", f"{hidden} redacted in the file")] if (hidden := _secrets(dialog)) else []),
+        *(("wait", f"{hold.host} {hold.words}: agents on that key hold back") for hold in told),
         *([("budget", spent)] if (spent := standing(dialog.state)) else []),
         *procedure.signal_row(dialog),
         *(("noticed", signal.text) for signal in signals(dialog) if dialog.state.outcome is None),

@@ -6,11 +6,12 @@ import asyncio
 import json
 import stat
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from dialogd.backends.limiter import LONGEST, PAUSE, Limiter
+from dialogd.backends.limiter import LONGEST, PAUSE, Limiter, holds
 from dialogd.errors import BackendError
 from dialogd.standin import Fail, Say, StandIn, in_order
 from tests.backends.apis import FORMS, KEY, TEXT, make, outcome
@@ -88,6 +89,33 @@ def test_no_wait_is_longer_than_the_cap(tmp_path: Path) -> None:
     assert LONGEST - 1 < b.left <= LONGEST
 
 
+def test_what_is_held_is_listed_with_the_moment_the_service_named(tmp_path: Path) -> None:
+    """Who asks what is held learns the service and the time it asked for, also beyond the cap; what is over is gone."""
+    pair(tmp_path)[0].hold(0.01)
+    Limiter("other.example", KEY, tmp_path / "A").hold(7200)
+    time.sleep(0.02)
+    (held,) = holds(tmp_path)
+    assert held.host == "other.example"
+    assert held.until - time.time() > 7100
+    at = datetime.fromtimestamp(held.until).astimezone()
+    assert held.words.endswith(f"{at:%H:%M}")
+    assert holds(tmp_path / "nowhere") == []
+
+
+async def test_a_wait_that_a_turn_has_no_time_for_is_an_error_at_once(tmp_path: Path) -> None:
+    """Ten minutes for a turn that is over in twenty seconds: nobody waits in silence, and the error says how long."""
+    told, other = pair(tmp_path)
+    told.heed(busy(retry_after=600))
+    began = time.monotonic()
+    with pytest.raises(BackendError) as caught:
+        await other.ready(began + 20)
+    assert time.monotonic() - began < 5
+    assert (caught.value.kind, caught.value.retryable) == ("busy", True)
+    assert 590 < (caught.value.retry_after or 0) <= 600
+    told.hold(700)
+    assert other.left <= LONGEST
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -96,14 +124,15 @@ def test_no_wait_is_longer_than_the_cap(tmp_path: Path) -> None:
         b"[]",
         b"5",
         b"{}",
-        b'{"not_before": "soon"}',
-        b'{"not_before": null}',
-        b'{"not_before": NaN}',
-        b'{"not_before": Infinity}',
-        b'{"not_before": 1e400}',
-        b'{"not_before": 1' + b"0" * 5000 + b"}",
-        b'{"not_before": 99999999999}',
-        b'{"not_before": -5}',
+        b'{"host": "h", "told": 1, "not_before": "soon"}',
+        b'{"host": "h", "told": 1, "not_before": null}',
+        b'{"host": "h", "told": 1, "not_before": NaN}',
+        b'{"host": "h", "told": 1, "not_before": Infinity}',
+        b'{"host": "h", "told": 1, "not_before": 1e400}',
+        b'{"host": "h", "told": 1, "not_before": 1' + b"0" * 5000 + b"}",
+        b'{"host": "h", "told": 1, "not_before": 99999999999}',
+        b'{"host": "h", "told": 1, "not_before": -5}',
+        b'{"host": "h", "told": 99999999999, "not_before": 99999999999}',
         b"\xff\xfe\x00",
         b"[" * 100_000,
     ],
@@ -120,16 +149,15 @@ async def test_a_damaged_file_holds_nobody_back(tmp_path: Path, content: bytes) 
     assert Limiter("api.example", KEY, tmp_path / "C").left > 19
 
 
-def test_the_file_names_nothing_and_nobody_else_reads_it(tmp_path: Path) -> None:
-    """Its folder is the person's alone; neither key nor service stands in name or content; nothing else is left."""
+def test_the_file_names_no_key_and_nobody_else_reads_it(tmp_path: Path) -> None:
+    """Its folder is the person's alone; it names the service and no key; nothing else is left."""
     a, _ = pair(tmp_path)
     a.hold(30)
     (file,) = (tmp_path / "limits").iterdir()
     assert file == a.file
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-    assert json.loads(file.read_text()).keys() == {"not_before"}
+    assert json.loads(file.read_text()).keys() == {"host", "not_before", "told"}
     assert KEY not in f"{file} {file.read_text()}"
-    assert "example" not in f"{file.name} {file.read_text()}"
 
 
 def test_a_folder_that_cannot_be_written_still_holds_here(tmp_path: Path) -> None:
