@@ -562,6 +562,71 @@ def test_what_nobody_knows_is_null() -> None:
     assert (metrics["decisions_reached"], metrics["conflicts_resolved"], metrics["proposals_made"]) == (0, 0, 0)
 
 
+def weighted(b: str, c: str, a: str) -> Plan:
+    """A vote over two proposals in which A's voice weighs three; what each says of them."""
+    more = setup('verdict = "vote"\norder = "round-robin"\nquorum = 1.0\n[roles.A]\nweight = 3')
+    return plan("[PROPOSAL: tabs]", f"[PROPOSAL: spaces]\n{b}", c, a, of="ABC", more=more)
+
+
+def test_key_agreements_are_what_was_approved_and_stands() -> None:
+    """Neither a proposal that was rejected, though somebody was for it, nor what one agent conceded."""
+    split = "[VOTE: P1 approve | simple]\n[VOTE: P2 reject | wide]"
+    drawn = weighted(f"{split}\n[CONCEDE: P2, because of width]", "[VOTE: P1 approve]\n[VOTE: P2 approve]", split)
+    assert [(d.ref, d.outcome) for d in drawn.decisions] == [("P1", "approved")]
+    rejected = weighted("[VOTE: P2 approve]", "[VOTE: P1 reject]\n[VOTE: P2 approve]", "[VOTE: P2 reject]")
+    assert ("P2", "rejected") in [(d.ref, d.outcome) for d in rejected.decisions]
+    assert section(markdown(drawn), "Key agreements") == "- P1: tabs (by A, approved in turn 5)"
+    assert [item["text"] for item in as_json(drawn)["key_agreements"]] == ["P1: tabs"]
+    assert "## Key agreements" not in markdown(rejected)
+    assert as_json(rejected)["key_agreements"] == []
+    assert section(markdown(draw_up(consensus())), "Key agreements") == "- the text P2 (by A, approved in turn 5)"
+
+
+def test_votes_that_differ_in_weight_say_what_they_weigh() -> None:
+    """In the decision, in the table of votes, in the JSON; where all weigh the same nothing is said."""
+    drawn = weighted("[VOTE: P2 approve]", "[VOTE: P2 approve]", "[VOTE: P2 reject]")
+    found = next(d for d in drawn.decisions if d.ref == "P2")
+    assert found.evidence == "1 for (C), 1 against (A), absent: B; weight 1 to 3 of 5"
+    page = markdown(drawn)
+    assert "| voter | vote | weight | turn | reason |" in page
+    assert "| A | reject | 3 | 5 |" in page
+    votes = next(d for d in as_json(drawn)["decisions"] if d["ref"] == "P2")["votes"]
+    assert [(vote["agent"], vote["weight"]) for vote in votes] == [("C", 1.0), ("A", 3.0)]
+    assert "weight" not in markdown(draw_up(vote()))
+
+
+def decided_twice() -> Plan:
+    """One text that an agent approves, as its role allows, and that both sign."""
+    more = setup('[roles.B]\npermissions = ["READ_ALL", "POST", "VOTE", "DECIDE"]')
+    return plan("## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]", "[DECIDE: P1 approve]\n[AGREE: P1]", more=more)
+
+
+def judged() -> Plan:
+    """A judge's choice between positions, none of which is a numbered proposal."""
+    more = setup('verdict = "judge"\njudge = "C"').replace("## Setup", "**Max Rounds:** 1\n\n## Setup")
+    return plan("Tabs it is.", "Spaces it is.", "[DECIDE: A | width]", "[DECIDE: A | width]", of="ABC", more=more)
+
+
+@pytest.mark.parametrize(
+    "drawn", [judged(), decided_twice(), weighted("", "", ""), *(draw_up(make()) for make in SCENES.values())]
+)
+def test_never_more_is_decided_than_was_proposed(drawn: Plan) -> None:
+    """Whatever was decided counts once, however often and by whom."""
+    metrics = as_json(drawn)["metrics"]
+    assert metrics["decisions_reached"] <= metrics["proposals_made"]
+    refs = {d.ref for d in drawn.decisions if d.outcome != "undecided"} | (
+        {drawn.agreed.ref} if drawn.agreed else set()
+    )
+    assert metrics["decisions_reached"] == len(refs)
+
+
+def test_a_plan_says_whether_a_consensus_was_reached() -> None:
+    """True where everybody signed one text; false while it goes on, and after any other end."""
+    assert {name: as_json(draw_up(make()))["consensus_reached"] for name, make in SCENES.items()} == {
+        "consensus": True, "unfinished": False, "by_hand": True, "deadlock": False, "vote": False,
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("name", SCENES)
 def test_the_json_says_all_that_the_page_says(name: str) -> None:
     """It is plain JSON, and has each part of a plan by name."""

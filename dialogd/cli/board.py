@@ -158,7 +158,7 @@ def _contribution(c: Contribution) -> Row:
 
 
 def _proposal(p: Proposed) -> Row:
-    votes = ", ".join(f"{vote.agent} {vote.choice}" for vote in p.votes)
+    votes = ", ".join(f"{v.agent} {v.choice}{'' if v.weight == 1 else f' (weight {v.weight:g})'}" for v in p.votes)
     sides = ", ".join(p.supporters), ", ".join(p.opponents)
     return (p.ref, p.agent, p.entry, str(p.round), p.decision or "open", *sides, votes), p.text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from dialogd.protocol import decide, lifecycle
@@ -11,7 +11,7 @@ from dialogd.protocol.certificate import where
 from dialogd.protocol.convergence import hundredths
 from dialogd.protocol.model import USER
 from dialogd.protocol.result import as_of_now, rejected, reopenings
-from dialogd.protocol.roster import voters
+from dialogd.protocol.roster import voters, weight
 from dialogd.protocol.state import Decision, Dialog, Poll
 from dialogd.protocol.units import in_words
 
@@ -164,13 +164,15 @@ def _missing(dialog: Dialog, poll: Poll) -> list[str]:
 
 
 def _vote(dialog: Dialog, poll: Poll) -> str:
-    votes = ", ".join(f"{ballot.agent} {ballot.choice}" for ballot in poll.ballots) or "nobody yet"
+    weigh = {b.agent: weight(dialog.header, [b.agent]) for b in poll.ballots}
+    weights = {who: "" if heavy == 1 else f" (weight {heavy:g})" for who, heavy in weigh.items()}
+    votes = ", ".join(f"{b.agent} {b.choice}{weights[b.agent]}" for b in poll.ballots) or "nobody yet"
     missing = _missing(dialog, poll)
     return f"{poll.ref}: {votes}" + (f"; not yet: {', '.join(missing)}" if missing else "")
 
 
 def _poll(dialog: Dialog, poll: Poll) -> dict[str, Any]:
-    votes = [{"agent": b.agent, "choice": b.choice, "reason": b.reason, "turn": b.turn} for b in poll.ballots]
+    votes = [{**asdict(ballot), "weight": weight(dialog.header, [ballot.agent])} for ballot in poll.ballots]
     return {"ref": poll.ref, "turn": poll.turn, "votes": votes, "missing": _missing(dialog, poll)}
 
 

@@ -92,6 +92,7 @@ def _facts(situation: Situation, told: Sequence[Hold]) -> dict[str, object]:
         "turns_counted": state.counted,
         "turn_of": list(situation.turn_of),
         "outcome": end,
+        "consensus_reached": outcome is not None and outcome.name == "CONSENSUS_REACHED",
         "approved": bool(state.approved),
         "questions": asked.facts(dialog),
         "waiting": list(situation.reasons()),

@@ -31,6 +31,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
             "reason": outcome.reason if outcome else None,
             "in_words": plan.headline,
         },
+        "consensus_reached": outcome is not None and outcome.name == "CONSENSUS_REACHED",
         "approved": asdict(plan.approved) if plan.approved else None,
         "rejections": [asdict(item) for item in plan.rejections],
         "agents": _agents(plan),

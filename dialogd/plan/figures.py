@@ -32,14 +32,14 @@ def metrics(
     names = [agent.id for agent in dialog.header.agents]
     said = (ballots.confidence(mark) for entry in turns_of(dialog) for mark in entry.all("CONFIDENCE"))
     confidences = [confidence for confidence in said if confidence is not None]
-    decided = {(d.ref, d.method) for d in decisions if d.outcome in ("approved", "rejected")}
-    is_counted = agreed is None or any(ref == agreed.ref for ref, _ in decided)
+    decided = {d.ref for d in decisions if d.outcome in ("approved", "rejected")} | ({agreed.ref} if agreed else set())
+    proposed = {proposal.ref for proposal in dialog.state.proposals} | decided
     return Metrics(
         contributions_total=made.total(),
         contributions_per_agent={who: made[who] for who in (*names, *(other for other in made if other not in names))},
         rounds_completed=dialog.state.rounds,
-        proposals_made=len(dialog.state.proposals),
-        decisions_reached=len(decided) + (not is_counted),
+        proposals_made=len(proposed),
+        decisions_reached=len(decided),
         conflicts_resolved=sum(bool(conflict.how) for conflict in conflicts),
         consensus_rate=_consensus_rate(dialog, agreed, decisions, positions),
         average_confidence=fmean(confidences) if confidences else None,

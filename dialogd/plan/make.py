@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from dialogd.plan import open_ends
 from dialogd.plan.conflicts import conflicts, dissent
@@ -14,9 +14,10 @@ from dialogd.plan.worth import worth
 from dialogd.protocol import ballots, review
 from dialogd.protocol.certificate import Certificate, certify
 from dialogd.protocol.convergence import assess
-from dialogd.protocol.ledger import Position, latest, positions
+from dialogd.protocol.ledger import Position, positions
 from dialogd.protocol.model import USER, Entry
 from dialogd.protocol.result import Reopening, as_of_now, rejections_in, reopenings
+from dialogd.protocol.roster import weight
 from dialogd.protocol.state import Decision, Dialog
 
 STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
@@ -49,7 +50,7 @@ def draw_up(dialog: Dialog, file: str = "") -> Plan:
         on_the_table=_on_the_table(dialog) if now is None else None,
         decisions=decisions,
         views=tuple(_views(dialog)),
-        agreements=tuple(_agreements(dialog, agreed, decisions, stances)),
+        agreements=tuple(_agreements(now, decisions)),
         conflicts=quarrels,
         dissent=dissent(dialog, agreed, decisions, stances),
         changes=tuple(_changes(stances)),
@@ -139,13 +140,13 @@ def _decisions(dialog: Dialog, opened: Mapping[str, Reopening]) -> Iterator[Deci
             evidence=decision.evidence,
             reason=now.reason,
             turn=turn,
-            votes=_votes(dialog, decision, turn),
+            votes=tuple(_votes(dialog, decision, turn)),
             rejected_in=open_ends.turn_of(now.rejected_in),
             superseded=now.superseded,
         )
 
 
-def _votes(dialog: Dialog, decision: Decision, until: int) -> tuple[Vote, ...]:
+def _votes(dialog: Dialog, decision: Decision, until: int) -> Iterable[Vote]:
     """Each agent's last vote on the proposal before it was decided."""
     last: dict[str, Vote] = {}
     for entry in turns_of(dialog):
@@ -154,8 +155,10 @@ def _votes(dialog: Dialog, decision: Decision, until: int) -> tuple[Vote, ...]:
         for mark in entry.all("VOTE"):
             vote = ballots.vote(mark)
             if vote is not None and vote.ref == decision.ref:
-                last[entry.by] = Vote(entry.by, vote.choice, entry.number, vote.reason)
-    return tuple(last.values())
+                last[entry.by] = Vote(
+                    entry.by, vote.choice, entry.number, vote.reason, weight(dialog.header, [entry.by])
+                )
+    return last.values()
 
 
 def _views(dialog: Dialog) -> Iterator[View]:
@@ -183,20 +186,18 @@ def _when(said: Said) -> int:
     return said.turn
 
 
-def _agreements(
-    dialog: Dialog, agreed: Agreed | None, decisions: Sequence[Decided], stances: Sequence[Position]
-) -> Iterator[Said]:
-    """What was approved; what others than the author are for; what was conceded. Author and turn of each."""
-    made, done = open_ends.by_ref(dialog), {agreed.ref} if agreed else set()
-    for decision in decisions:
-        if decision.outcome == "approved" and decision.ref not in done:
-            done.add(decision.ref)
-            yield Said("APPROVED", decision.by, decision.turn, f"{decision.ref}: {decision.text}".strip(": "))
-    for (who, ref), position in latest(stances).items():
-        if position.stance == "for" and ref in made and made[ref].by != who and ref not in done:
-            yield Said("FOR", who, position.turn, f"{ref}: {made[ref].text}" if not made[ref].sha else ref)
-    for entry in turns_of(dialog):
-        yield from (Said("CONCEDE", entry.by, entry.number, mark.value) for mark in entry.all("CONCEDE"))
+def _agreements(agreed: Agreed | None, decisions: Sequence[Decided]) -> Iterator[Said]:
+    """What was approved and stands: who proposed it, and the turn that decided. A text in full stands elsewhere."""
+    for d in {decision.ref: decision for decision in decisions if decision.ref}.values():
+        if d.stands == "approved" and (agreed is None or d.ref != agreed.ref):
+            yield Said("APPROVED", d.by, d.turn, _named(d.ref, d.text))
+    if agreed is not None:
+        what = _named(agreed.ref, agreed.text) if agreed.ref else f"what stands in turn {agreed.stands_in}"
+        yield Said("APPROVED", agreed.by, open_ends.turn_of(agreed.decided_in), what)
+
+
+def _named(ref: str, text: str) -> str:
+    return f"{ref}: {text}" if text and "\n" not in text.strip() else f"the text {ref}"
 
 
 def _changes(stances: Sequence[Position]) -> Iterator[Change]:

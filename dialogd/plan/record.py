@@ -36,9 +36,10 @@ def _votes(plan: Plan) -> Iterator[str]:
         how = f"{d.made.capitalize()} in turn {d.turn}, {inline(method(d.method))}"
         left = f"; superseded: {d.superseded}" if d.superseded else ""
         yield f"{by}{how}: {inline(d.evidence)}; {inline(d.reason)}{left}."
-        rows = [(v.agent, v.choice, str(v.turn), v.reason) for v in d.votes]
+        weighted = any(v.weight != 1 for v in d.votes)
+        rows = [(v.agent, v.choice, *([f"{v.weight:g}"] if weighted else []), str(v.turn), v.reason) for v in d.votes]
         if rows:
-            yield "\n".join(table(("voter", "vote", "turn", "reason"), rows))
+            yield "\n".join(table(("voter", "vote", *(["weight"] if weighted else []), "turn", "reason"), rows))
 
 
 def _findings(plan: Plan) -> Iterator[str]:
@@ -72,9 +73,12 @@ def _views(plan: Plan) -> Iterator[str]:
 def _agreements(plan: Plan) -> Iterator[str]:
     if not plan.agreements:
         return
-    words = {"APPROVED": "proposed it, and it was approved", "FOR": "is for it", "CONCEDE": "conceded"}
     yield "## Key agreements"
-    yield "\n".join(f"- turn {s.turn}, {s.by} {words[s.kind]}: {inline(s.text)}" for s in plan.agreements)
+    yield "\n".join(f"- {inline(s.text)} ({_proposed_by(s.by)}approved in turn {s.turn})" for s in plan.agreements)
+
+
+def _proposed_by(who: str) -> str:
+    return f"by {'the person' if who == USER else who}, " if who else ""
 
 
 def _disagreements(plan: Plan) -> Iterator[str]:

@@ -53,12 +53,13 @@ class Agreed:
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One vote: approve, reject or abstain."""
+    """One vote: approve, reject or abstain, and what it weighs."""
 
     agent: str
     choice: str
     turn: int
     reason: str = ""
+    weight: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,8 +188,9 @@ class Metrics:
     contributions_per_agent     the same for each agent of the header
     rounds_completed            rounds in which everybody who can speak spoke or was passed over, since the dialog began
                                 or was last opened again
-    proposals_made              numbered proposals, the texts put up for signature included
-    decisions_reached           proposals that were approved or rejected, a text that everybody signed included
+    proposals_made              numbered proposals and texts put up for signature; positions and texts without a number
+                                that were decided
+    decisions_reached           those of them that were approved or rejected: never more than proposals_made
     conflicts_resolved          objections and critiques whose proposal was decided later, that somebody conceded, or
                                 whose author signed the final text
     consensus_rate              of the agents that may vote, the part that stands behind what was approved (0 to 1, the

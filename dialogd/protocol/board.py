@@ -13,6 +13,7 @@ from dialogd.protocol.ledger import AGAINST, FOR, latest, positions
 from dialogd.protocol.model import USER, Condition, Entry, Mark
 from dialogd.protocol.refold import steps
 from dialogd.protocol.result import Reopening, Standing, as_of_now, reopenings
+from dialogd.protocol.roster import weight
 from dialogd.protocol.rounds import CONTRIBUTIONS
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Ballot, Decision, Dialog
@@ -39,6 +40,13 @@ class Contribution:
 
 
 @dataclass(frozen=True, slots=True)
+class Cast(Ballot):
+    """A vote and what it weighs."""
+
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class Proposed:
     """One proposal: who made it, in which entry and round, who is for and against it now, its votes and its decision.
 
@@ -54,7 +62,7 @@ class Proposed:
     refs: tuple[str, ...] = ()
     supporters: tuple[str, ...] = ()
     opponents: tuple[str, ...] = ()
-    votes: tuple[Ballot, ...] = ()
+    votes: tuple[Cast, ...] = ()
     decision: str = ""
 
 
@@ -165,7 +173,10 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
             refs=_about(entries[p.entry]),
             supporters=sides.get((p.ref, FOR), ()),
             opponents=sides.get((p.ref, AGAINST), ()),
-            votes=votes.get(p.ref, ()),
+            votes=tuple(
+                Cast(b.agent, b.choice, b.reason, b.turn, weight(dialog.header, [b.agent]))
+                for b in votes.get(p.ref, ())
+            ),
             decision=in_a_word(decided.get(p.ref)),
         )
         for p in dialog.state.proposals

@@ -23,7 +23,7 @@ _ROUNDING = 1 - 1e-9  # three thirds are a whole
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How a poll stands: who said what, by name; `weights` in the same order; `total` is that of all voters."""
+    """How a poll stands: who said what, by name; `weights` of approval, rejection and all voters; None: one each."""
 
     approve: tuple[str, ...]
     reject: tuple[str, ...]
@@ -31,13 +31,15 @@ class Tally:
     absent: tuple[str, ...]
     is_quorate: bool
     is_approved: bool
+    weights: tuple[float, float, float] | None = None
 
     @property
     def evidence(self) -> str:
-        """The count in words: `2 for (A, B), 1 against (C), absent: D`."""
+        """The count in words: `2 for (A, B), 1 against (C), absent: D`; where votes differ `; weight 4 to 1 of 6`."""
         words = [f"{len(names)} {what} ({', '.join(names)})" for what, names in self._cast if names]
         words += [f"absent: {', '.join(self.absent)}"] if self.absent else []
-        return ", ".join(words) or "nobody voted"
+        count = ", ".join(words) or "nobody voted"
+        return count + ("; weight {:g} to {:g} of {:g}".format(*self.weights) if self.weights else "")
 
     @property
     def _cast(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
@@ -49,8 +51,8 @@ def tally(header: Header, poll: Poll) -> Tally:
     names = {choice: _who(poll.ballots, choice) for choice in ("approve", "reject", "abstain")}
     cast = {ballot.agent for ballot in poll.ballots}
     everybody = voters(header)
-    yes, no = weight(header, names["approve"]), weight(header, names["reject"])
-    is_quorate = weight(header, cast) >= header.rules.quorum * weight(header, everybody) * _ROUNDING
+    yes, no, whole = (weight(header, who) for who in (names["approve"], names["reject"], everybody))
+    is_quorate = weight(header, cast) >= header.rules.quorum * whole * _ROUNDING
     enough = yes + no > 0 and yes >= header.rules.threshold * (yes + no) * _ROUNDING
     return Tally(
         approve=names["approve"],
@@ -59,6 +61,7 @@ def tally(header: Header, poll: Poll) -> Tally:
         absent=tuple(who for who in everybody if who not in cast),
         is_quorate=is_quorate,
         is_approved=is_quorate and enough and len(names["approve"]) >= 2,  # nobody decides alone
+        weights=(yes, no, whole) if any(weight(header, [who]) != 1 for who in everybody) else None,
     )
 
 

@@ -10,7 +10,7 @@ from dialogd.protocol import board, lifecycle
 from dialogd.protocol.ledger import Position, latest, positions
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.signers import recorded
-from dialogd.protocol.state import Ballot, Dialog, Proposal
+from dialogd.protocol.state import Dialog, Proposal
 from dialogd.server.page_entries import cast
 
 MOST = 100  # rows of a table, unless all are asked for
@@ -31,7 +31,7 @@ class Cell:
 
     agent: Column
     position: Position | None
-    ballot: Ballot | None
+    ballot: board.Cast | None
     signed: int | None
 
 
@@ -131,7 +131,7 @@ def _rows(dialog: Dialog, ledger: Sequence[Position]) -> Iterator[Row]:
         )
 
 
-def _votes(dialog: Dialog) -> Mapping[str, Mapping[str, Ballot]]:
+def _votes(dialog: Dialog) -> Mapping[str, Mapping[str, board.Cast]]:
     """The votes that counted, by proposal and agent. Only where there are polls: they are found by folding anew."""
     if dialog.header.rules.verdict != "vote":
         return {}

@@ -88,7 +88,9 @@ def test_facts_as_json(held: Commands) -> None:
     assert list(facts) == ["file", "dialog", "contributions", "proposals", "decisions"]
     assert facts["contributions"][1]["text"] == " ".join(LONG.split())
     assert facts["contributions"][1]["refs"] == ["2"]
-    assert facts["proposals"][0]["votes"][0] == {"agent": "B", "choice": "approve", "reason": "simple", "turn": 3}
+    assert facts["proposals"][0]["votes"][0] == {
+        "agent": "B", "choice": "approve", "reason": "simple", "turn": 3, "weight": 1.0,
+    }  # fmt: skip
     assert facts["decisions"][0]["method"] == "vote"
 
 
@@ -113,3 +115,28 @@ def test_a_dialog_without_any_says_so(dialogd: Commands) -> None:
     bare, filtered = dialogd.all([["board"], ["board", "--round", "3"]])
     assert bare.out == "this dialog has no contributions, no proposals and no decisions yet\n"
     assert filtered.out == "contributions: none\n\nproposals: none\n\ndecisions: none\n"
+
+
+def test_votes_that_weigh_more_say_so(dialogd: Commands) -> None:
+    """On the board for people and for programs, and in `status`; beside a vote of one voice nothing stands."""
+    heavy = SETUP.replace("```toml\n", "```toml\nquorum = 1.0\n").replace(
+        "[messages]", "[roles.B]\nweight = 3\n[messages]"
+    )
+    room = Room(opening("A", "B", "C", more=heavy))
+    for who, text in (("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve]")):
+        room.thinks(who)
+        room.answers(who, text)
+    dialogd.file.write_bytes(room.paper.data)
+    said, before = dialogd("status").out, dialogd("status", "--json").json
+    assert "P1: B approve (weight 3); not yet: A, C" in said
+    assert before["consensus_reached"] is False
+    assert [vote["weight"] for vote in before["rules"]["polls"][0]["votes"]] == [3.0]
+    for who, text in (("C", "[VOTE: P1 reject]"), ("A", "It stands.\n[VOTE: P1 approve]")):
+        room.thinks(who)
+        room.answers(who, text)
+    dialogd.file.write_bytes(room.paper.data)
+    shown, facts = dialogd.all([["board"], ["board", "--json"]])
+    assert "B approve (weight 3), C reject, A approve\n" in shown.out
+    assert "2 for (B, A), 1 against (C); weight 4 to 1 of 5\n" in shown.out
+    weights = {vote["agent"]: vote["weight"] for vote in facts.json["proposals"][0]["votes"]}
+    assert weights == {"A": 1.0, "B": 3.0, "C": 1.0}

@@ -44,6 +44,7 @@ def test_two_detached_daemons_hold_a_dialog_that_new_sets_going(dialogd: Command
     )
     watched = dialogd("watch", "--json")
     assert (watched.code, '"outcome": "CONSENSUS_REACHED"' in watched.out) == (0, True)
+    assert dialogd("status", "--json").json["consensus_reached"] is True
     taken, seat = dialogd.all([["start", "B", "--port", a, "--file", "other.md"], ["start", "A", "--port", "0"]])
     assert (taken.code, f"port {a} is taken by the dialogd daemon of agent A" in taken.err) == (3, True)
     assert (seat.code, "A already runs on" in seat.err) == (3, True)

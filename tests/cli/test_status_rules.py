@@ -77,7 +77,7 @@ def test_status_of_a_council_shows_its_way_to_a_decision(dialogd: Commands) -> N
     assert (rules["rounds"], rules["max_rounds"], rules["time_left"], rules["queue"]) == (0, 5, None, [])
     (poll,) = rules["polls"]
     assert (poll["ref"], poll["missing"]) == ("P1", ["A", "C"])
-    assert poll["votes"] == [{"agent": "B", "choice": "approve", "reason": "it is there", "turn": 3}]
+    assert poll["votes"] == [{"agent": "B", "choice": "approve", "reason": "it is there", "turn": 3, "weight": 1.0}]
 
 
 def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
