@@ -18,7 +18,8 @@ from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.state import Dialog
 
 __all__ = [
-    "AUTO", "CHOSEN", "COMMANDS", "DEFAULT_CAP", "DEFAULT_TOKENS", "FAMILIES", "SCENARIOS", "SERVICES", "Choice",
+    "AUTO", "CHOSEN", "COMMANDS", "DEFAULT_CAP", "DEFAULT_TOKENS", "FAMILIES", "LAST_RESORT", "NO_MODEL", "SCENARIOS",
+    "SERVICES", "Choice",
     "candidates", "choose", "default_cap", "family_of", "introduce", "is_priced", "known_names", "resolve", "seat_of",
     "survey", "twins", "variables_for", "warning_of",
 ]  # fmt: skip
@@ -38,6 +39,12 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 LAST_RESORT = "rehearsal"
+# What is said where nobody asked for a rehearsal, and nothing else is here.
+NO_MODEL = (
+    "REHEARSAL: no model is here. The agents speak scripted lines: nobody thinks about it, nothing comes of it.",
+    "To get one: Claude Code, Codex or another coding agent, a key in .env, or Ollama: see `dialogd doctor`.",
+    "What follows only shows how a dialog goes. Ctrl-C ends it.",
+)
 CHOSEN = frozenset({AUTO, "claude"})  # names that stand for whichever backend is here
 
 LOCAL = frozenset({"rehearsal", "ollama"})  # families whose text stays here
@@ -73,6 +80,10 @@ class Choice:
     def family(self) -> str:
         """Agents of one family are twins."""
         return kind_of(self.backend).family
+
+    def is_last_resort(self, name: str) -> bool:
+        """True when it is a rehearsal, and whoever said `name` asked for none."""
+        return self.backend == LAST_RESORT and name.partition(":")[0] != LAST_RESORT
 
     @property
     def is_metered(self) -> bool:

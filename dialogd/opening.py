@@ -38,7 +38,7 @@ class Opening:
     """What a new dialog is to be. `first` owes the first reply; `dialog` is its id; `timeout`, `max_time` in seconds.
 
     `budget` (US dollars) and `tokens` are what all agents together may spend; None: no limit. `recalled` is a block
-    quote of earlier decisions, in which nothing acts.
+    quote of earlier decisions, in which nothing acts. `rehearsed` are the agents whose lines are scripted.
     """
 
     topic: str
@@ -54,6 +54,7 @@ class Opening:
     allow_defaults: bool = False
     context: tuple[Context, ...] = ()
     recalled: str = ""
+    rehearsed: tuple[str, ...] = ()
     budget: float | None = None
     tokens: int | None = None
     max_rounds: int | None = None
@@ -87,6 +88,9 @@ def enough_turns(opening: Opening) -> int:
 def compose(opening: Opening) -> str:
     """The text of the file. Whatever reads as structure in question or context is escaped, secrets are taken out."""
     keys = {
+        "REHEARSAL": f"no model is asked; the lines of {who} are scripted"
+        if (who := ", ".join(opening.rehearsed))
+        else "",
         "Topic": one_line(redact(opening.topic)[0], 300),
         "Max Turns": str(opening.max_turns),
         "Max Rounds": str(opening.max_rounds or ""),

@@ -131,6 +131,8 @@ def _options(settings: Settings, choice: auto.Choice, variables: Mapping[str, st
 def _remarks(settings: Settings, choice: auto.Choice, dialog: Dialog | None) -> list[str]:
     """What it is and why, who pays, who sees what; a cap that nobody asked for; twins."""
     remarks = [auto.introduce(choice, settings.project)]
+    if choice.is_last_resort(settings.backend):
+        remarks.extend(auto.NO_MODEL[:2])
     if not settings.budget and (cap := auto.default_cap(choice, dialog)) is not None:
         remarks.append(
             f"a key pays and the dialog has no budget: {settings.id} stops at {dollars(cap)}"

@@ -12,6 +12,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from dialogd.auto import LAST_RESORT, family_of
 from dialogd.cli import options
 from dialogd.cli.cast import read_cast, seat_named
 from dialogd.cli.terminal import plain, remark
@@ -112,6 +113,7 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int]) -> Open
         budget=budget,
         tokens=tokens,
         max_rounds=wanted.max_rounds or chosen.terms.max_rounds,
+        rehearsed=tuple(s.id for s in seats if family_of(s.backend) == LAST_RESORT),
         max_time=chosen.terms.max_time if wanted.max_time is None else _seconds(wanted.max_time, "--max-time"),
     )
     max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)

@@ -208,7 +208,7 @@ def list(
     elif not rows:
         remark("no dialog yet; begin one: dialogd run TOPIC")
     for row in () if json else rows:
-        end = row.outcome or row.state
+        end = "REHEARSAL" if row.is_rehearsal else row.outcome or row.state
         turned = f"  {row.verdict.outcome}" if row.verdict else "  approved" if row.approved else ""
         facts = f"{when(row):16}  {row.id:12}  {end:18}  {row.turns:3} turns  {cost(row):12}"
         put(plain(f"{facts}  {line(row.topic)[:TOPIC]}{turned}"))

@@ -75,7 +75,8 @@ def run(
 
 def new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) -> tuple[Settings, Cast]:
     """Choose who plays, file and ports, write the dialog, keep the cast."""
-    seats, choices = seated(wanted.seats(), settings, os.environ, dotenv(Path.cwd()))
+    asked = wanted.seats()
+    seats, choices = seated(asked, settings, os.environ, dotenv(Path.cwd()))
     _try_backends(seats, choices, settings)
     ports = usual_ports(seats)
     explicit = settings.origin("file") != "default"
@@ -91,6 +92,8 @@ def new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) ->
     copy = create(options.log_of(settings), settings, opening, replace=replace)
     if copy is not None:
         remark(plain(f"note: the dialog that stood there is kept as {copy}"))
+    if any(choices[seat.id].is_last_resort(seat.backend or settings.backend) for seat in asked):
+        remark("\n".join(auto.NO_MODEL))
     _introduce(seats, choices, settings)
     for warning in warnings(opening):
         remark(plain(f"warning: {warning}"))
@@ -252,6 +255,8 @@ def _close(show: Live, *, stay: bool) -> int:
     outcome, turns = dialog.state.outcome, dialog.state.number
     how = ended(outcome) if outcome else "not ended"
     show.say(f"{how} (turn {turns} was the last)")
+    if dialog.is_rehearsed:
+        show.say("REHEARSAL: nobody thought about it, and nobody will remember it; a model for it: dialogd doctor")
     if outcome is not None and outcome.name == "DECIDED" and (decided := certify(dialog)) is not None:
         text = f"{decided.ref}: {decided.text}".removeprefix(": ")
         show.say(f"text   {shorten(text, TEXT_LENGTH, placeholder=' …')}")

@@ -84,6 +84,7 @@ def _facts(situation: Situation, told: Sequence[Hold]) -> dict[str, object]:
         "file": str(situation.file),
         "dialog": dialog.id,
         "topic": dialog.header.topic,
+        "rehearsal": dialog.is_rehearsed,
         "phase": situation.phase,
         "lifecycle": lifecycle.phase(dialog),
         "allowed": list(lifecycle.allowed(dialog)),
@@ -121,6 +122,7 @@ def _text(situation: Situation, told: Sequence[Hold]) -> str:
     whose = ", ".join(situation.turn_of) or "nobody"
     rows = [
         ("file", f"{situation.file} (dialog {dialog.id})"),
+        *([("", "REHEARSAL: no model is asked; what comes of it is no memory")] if dialog.is_rehearsed else []),
         ("turns", situation.turn_line() + ("" if dialog.state.outcome else f", next: {whose}")),
         ("state", f"{situation.phase} ({procedure.allowance(dialog)})"),
         *(("", reason) for reason in situation.reasons()),

@@ -78,8 +78,10 @@ def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
         is_exact=spent.exact and not spent.unknown,
         tokens=spent.tokens if spent.entries > spent.uncounted else None,
         approved=bool(state.approved),
+        is_rehearsal=dialog.is_rehearsed,
     )
     question = said[0].text if said and said[0].by == USER else ""
+    made = () if dialog.is_rehearsed else made  # scripted lines decide nothing, whatever they say
     return Facts(row, mine.chain if mine else "", (last, len(dialog.entries)), question, said, made)
 
 

@@ -171,7 +171,7 @@ def _drop(connection: sqlite3.Connection, key: str) -> None:
 def _insert(connection: sqlite3.Connection, key: str, copy: _Copy, f: Facts) -> None:
     _drop(connection, key)
     row = replace(f.row, id=key, ended=f.row.ended or copy.at, archive=copy.name)
-    dialog = (key, copy.name, f.row.id, row.topic, row.ended, json.dumps(row.as_json()))
+    dialog = (key, copy.name, f.row.id, row.topic, row.ended, json.dumps(row.as_json()), row.is_rehearsal)
     connection.execute(f"INSERT INTO dialog VALUES ({_marks(dialog)})", dialog)
     said = [(None, key, "0", 0, "", row.started, row.topic), *((None, key, *astuple(said)) for said in f.said)]
     connection.executemany(f"INSERT INTO entry VALUES ({_marks(said[0])})", said)

@@ -126,13 +126,15 @@ def _talk(connection: sqlite3.Connection, words: Sequence[str]) -> dict[str, tup
 
 
 def _rows(connection: sqlite3.Connection, table: str, word: str) -> list[tuple[int, str]]:
-    """The rows of a table that hold a word, newest first: key and dialog."""
+    """The rows of a table that hold a word, newest first: key and dialog. What was rehearsed is no memory."""
+    thought = "dialog NOT IN (SELECT id FROM dialog WHERE rehearsal)"
     if has_fts(connection):
         query = f"SELECT rowid FROM {table}_fts WHERE {table}_fts MATCH ? ORDER BY rowid DESC LIMIT {MOST}"
-        query = f"SELECT key, dialog FROM {table} WHERE key IN ({query})"
+        query = f"SELECT key, dialog FROM {table} WHERE key IN ({query}) AND {thought}"
         return connection.execute(query, (quoted(word),)).fetchall()
     columns = "topic || ' ' || text || ' ' || more" if table == "decision" else "text"
-    query = rf"SELECT key, dialog FROM {table} WHERE {columns} LIKE ? ESCAPE '\' ORDER BY key DESC LIMIT {MOST}"
+    query = rf"SELECT key, dialog FROM {table} WHERE {columns} LIKE ? ESCAPE '\' AND {thought}"
+    query = f"{query} ORDER BY key DESC LIMIT {MOST}"
     return connection.execute(query, (like(word),)).fetchall()
 
 

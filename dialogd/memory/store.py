@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dialogd.lock import Lock
 
-SCHEMA = 2
+SCHEMA = 3
 NAME = "index.sqlite"
 LOCK = "index.lock"  # held by whoever makes an index or throws one away
 
@@ -21,7 +21,8 @@ LOCK = "index.lock"  # held by whoever makes an index or throws one away
 _TABLES = """
 CREATE TABLE copy (name TEXT PRIMARY KEY, size INTEGER, mtime INTEGER, id TEXT, first TEXT, at TEXT, entries INTEGER);
 CREATE INDEX copy_id ON copy (id);
-CREATE TABLE dialog (id TEXT PRIMARY KEY, name TEXT, own TEXT, topic TEXT, at TEXT, facts TEXT);
+CREATE TABLE dialog (id TEXT PRIMARY KEY, name TEXT, own TEXT, topic TEXT, at TEXT, facts TEXT,
+    rehearsal INTEGER);
 CREATE INDEX dialog_own ON dialog (own);
 CREATE INDEX dialog_at ON dialog (at);
 CREATE TABLE entry (

@@ -25,7 +25,8 @@ class Row:
 
     `id` names it in every command. `state` is ended, running (daemons work on it) or open. `outcome` is the name of
     the mark that ended it, "" while it goes on; `headline` says in words how it stands. `usd` and `tokens` are None
-    where nobody knows. `file` is where the dialog stood, `archive` the copy; "" where there is none.
+    where nobody knows. `is_rehearsal`: scripted lines, which decide nothing and are not recalled. `file` is where the
+    dialog stood, `archive` the copy; "" where there is none.
     """
 
     id: str
@@ -42,6 +43,7 @@ class Row:
     is_exact: bool
     tokens: int | None
     approved: bool
+    is_rehearsal: bool = False
     file: str = ""
     archive: str = ""
     verdict: Verdict | None = None

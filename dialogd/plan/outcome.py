@@ -25,7 +25,12 @@ _LIMITS = {
 
 
 def headline(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, ...]) -> str:
-    """The outcome and why."""
+    """The outcome and why; that of a rehearsal says so first."""
+    rehearsed = "REHEARSAL, no model was asked: " if dialog.is_rehearsed else ""
+    return f"{rehearsed}{_headline(dialog, agreed, decisions)}"
+
+
+def _headline(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, ...]) -> str:
     outcome = dialog.state.outcome
     if outcome is None:
         return f"not ended: {_waiting(dialog)}"

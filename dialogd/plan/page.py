@@ -28,7 +28,8 @@ def first_screen(plan: Plan) -> str:
 
 def _top(plan: Plan) -> Iterator[str]:
     dialog = plan.dialog
-    yield f"# Plan: {inline(plan.task, 120) or 'a dialog without a topic'}"
+    kind = "REHEARSAL, no plan" if dialog.is_rehearsed else "Plan"
+    yield f"# {kind}: {inline(plan.task, 120) or 'a dialog without a topic'}"
     yield f"**Outcome:** {inline(plan.headline)}"
     yield from _judged(plan)
     if plan.findings or plan.score is not None:

@@ -74,7 +74,8 @@ def agent_turn(
     number = dialog.state.number + 1
     marks = (*ruling.marks, *_last_mark(dialog, ruling))
     if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
-        body = "\n\n".join(part for part in (body, closing_lines(number, duration, ruling.why)) if part)
+        rehearsed = "REHEARSAL, " if dialog.is_rehearsed else ""
+        body = "\n\n".join(part for part in (body, closing_lines(number, duration, f"{rehearsed}{ruling.why}")) if part)
     draft = Draft(
         by=agent.id,
         name=agent.name,

@@ -242,6 +242,8 @@ class State(Asking):
         return self.number - self.base
 
 
+REHEARSAL = "rehearsal"  # the model that frames name where no model was asked
+
 _NAMES = tuple(f.name for f in fields(State))
 _PLACES = {name: place for place, name in enumerate(_NAMES)}
 _VALUES = attrgetter(*_NAMES)
@@ -283,6 +285,11 @@ class Dialog:
         """The header's `Dialog`, else twelve hex digits of the hash of header and first turn."""
         first = self.entries[0].body if self.entries else ""
         return self.header.dialog or digest(f"{self.header.text.strip()}\n{first.strip()}")[:12]
+
+    @cached_property
+    def is_rehearsed(self) -> bool:
+        """True when an agent's lines in it were scripted: whatever it came to, nobody thought it."""
+        return any(entry.frame is not None and entry.frame.model == REHEARSAL for entry in self.entries)
 
     @property
     def last(self) -> Entry | None:

@@ -33,6 +33,9 @@ OUTCOMES = {
 }
 
 
+_REHEARSAL = "REHEARSAL, no model is asked. "
+
+
 class Left(BaseModel):
     """What is left of a limit: figures for programs, `words` for people, `part` from 1 (all) down to 0."""
 
@@ -163,7 +166,11 @@ def _nothing(agent: Agent, port: int, problem: str) -> dict[str, Any]:
 
 
 def _words(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
-    """Where the dialog stands, in one sentence."""
+    """Where the dialog stands, in one sentence; of a rehearsal, that it is one before that."""
+    return f"{_REHEARSAL if dialog.is_rehearsed else ''}{_stand(dialog, players, agents)}"
+
+
+def _stand(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
     state = dialog.state
     if state.outcome is not None:
         return OUTCOMES.get(state.outcome.name, state.outcome.name)
@@ -189,7 +196,7 @@ def _outcome(dialog: Dialog) -> Ended | None:
     signers = certificate.signers if certificate else ()
     return Ended(
         name=ended.name,
-        words=OUTCOMES.get(ended.name, ended.name),
+        words=f"{_REHEARSAL if dialog.is_rehearsed else ''}{OUTCOMES.get(ended.name, ended.name)}",
         reason=ended.reason,
         by=ended.by,
         entry=ended.entry,

@@ -137,12 +137,17 @@ def test_hostile_text_does_not_reach_the_terminal(dialogd: Commands) -> None:
     assert json.loads(dialogd("list", "--json").out)[0]["topic"] == f"Topic {evil}"
 
 
-def test_a_dialog_that_daemons_ended_is_archived(dialogd: Commands) -> None:
-    """`run` to its end: one copy, in the list, recalled, with where it stood."""
+def test_a_dialog_that_daemons_ended_is_archived_and_a_rehearsal_is_no_memory(dialogd: Commands) -> None:
+    """`run` to its end: one copy, with where it stood. Of scripted lines the list says so, and nobody recalls them."""
     done = dialogd("run", "Where do sessions live?", "--agents", "rehearsal,rehearsal", "--pace", "0")
     assert done.code == 0, done.err
     (row,) = dialogd("list", "--json").json
     assert row["outcome"] == "CONSENSUS_REACHED"
     assert Path(row["file"]).read_bytes() == Path(row["archive"]).read_bytes()
-    assert [d["dialog"] for d in dialogd("recall", "sessions", "--json").json] == [row["id"]]
+    assert row["is_rehearsal"] is True
+    assert " REHEARSAL " in dialogd("list").out
+    assert dialogd("recall", "where do sessions live?").code == 1
+    next_one = dialogd("new", "Where do sessions live?", "--recall", "--file", str(dialogd.folder / "next.md"))
+    assert "nothing was recalled" in next_one.err
+    assert "Recalled from" not in (dialogd.folder / "next.md").read_text(encoding="utf-8")
     assert [*dialogd.state.archive.iterdir()] == [Path(row["archive"])]

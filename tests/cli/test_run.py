@@ -77,6 +77,33 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
     assert (refused.code, "dialogd say" in refused.err) == (1, True)
 
 
+def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Commands) -> None:
+    """Three lines first: a rehearsal, how to get a model, what follows; REHEARSAL in header, page, plan and the end."""
+    nothing = {"DIALOGD_BACKEND": "", "PATH": str(dialogd.folder / "bin"), "OLLAMA_HOST": "127.0.0.1:1"}
+    with dialogd.background("run", "Tabs?", "--pace", "0", "--stay", DIALOGD_PLAN="1", **nothing) as process:
+        until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
+        port = dialogd.daemons()[0].port
+        state = ask(port, "GET", "/page/state", seconds=5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(15) == 0, dialogd.output
+    what, model, then, first = dialogd.output.split("\n")[:4]
+    assert what.startswith("REHEARSAL: no model is here.")
+    assert "`dialogd doctor`" in model
+    assert (then.startswith("What follows"), first.startswith("A: rehearsal")) == (True, True)
+    text = dialogd.file.read_text(encoding="utf-8")
+    assert text.split("\n")[2] == "**REHEARSAL:** no model is asked; the lines of A, B are scripted"
+    assert "\n**Outcome:** REHEARSAL, consensus on P2" in text
+    assert state is not None
+    assert state[1]["words"].startswith("REHEARSAL, no model is asked. ")
+    assert state[1]["outcome"]["words"].startswith("REHEARSAL, ")
+    plan = next(dialogd.folder.glob("collaboration_plan_*.md")).read_text(encoding="utf-8")
+    assert plan.startswith("# REHEARSAL, no plan: Tabs?\n\n**Outcome:** REHEARSAL, no model was asked: consensus")
+    assert "\nREHEARSAL: nobody thought about it" in dialogd.output.partition("\nended with")[2]
+    assert "REHEARSAL: " in dialogd("status").out
+    asked_for = dialogd("run", "Spaces?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--max-turns", "2")
+    assert "no model is here" not in asked_for.err
+
+
 def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
     """A result rejected over HTTP is discussed again by the same daemons; Ctrl-C then ends what has ended, and them."""
     words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay"]

@@ -40,7 +40,7 @@ def begun(name: str) -> Room:
     wanted = Wanted("Where should user sessions live?", template=name)
     seats = read_cast(",".join(["rehearsal"] * template(name).seats), None, template(name))
     opening = draw_up(wanted, seats, usual_ports(seats))
-    return Room(compose(replace(opening, dialog="3f9a1c", started=STARTED)))
+    return Room(compose(replace(opening, dialog="3f9a1c", started=STARTED, rehearsed=())))
 
 
 async def _said(request: Request) -> str:
