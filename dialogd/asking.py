@@ -16,7 +16,7 @@ from dialogd.bill import Bill, from_record
 from dialogd.call import Call, Ears, ask, is_affordable
 from dialogd.errors import BackendError, DialogdError
 from dialogd.events import Hub
-from dialogd.forecast import forecast, usual_cap
+from dialogd.forecast import forecast, reading, usual_cap
 from dialogd.journal import Journal, Received
 from dialogd.logfile import Addition, LogFile
 from dialogd.prompt import Prompt
@@ -260,6 +260,7 @@ class Asking:
             chain=debt.chain,
             allowance=None if allowed.usd is None else max(allowed.usd - owed.usd, 0.0),
             tokens=None if allowed.tokens is None else max(allowed.tokens - owed.tokens, 0),
+            reads=reading(self.backend, dialog, self.me)[1],
         )
 
     @property

@@ -128,7 +128,7 @@ def is_affordable(backend: Backend, request: Request, bill: Bill) -> bool:
     left = _left(request, bill)
     if left.allowance is None and left.tokens is None:
         return True
-    tokens = tokens_of(request.prompt().text)
+    tokens = max(tokens_of(request.prompt().text), request.reads)
     usd = backend.price.usd(tokens, 0) if backend.price else 0.0
     return (left.allowance is None or usd <= left.allowance) and (left.tokens is None or tokens <= left.tokens)
 

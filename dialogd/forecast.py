@@ -8,6 +8,7 @@ from dialogd.backends import Backend
 from dialogd.bill import Bill
 from dialogd.parts import Prompt, tokens_of
 from dialogd.prices import FREE
+from dialogd.protocol.model import Frame
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS, Estimate
 from dialogd.protocol.spent import Spent, account
 from dialogd.protocol.state import Dialog
@@ -21,8 +22,9 @@ def forecast(backend: Backend, prompt: Prompt, dialog: Dialog, me: str, owed: Bi
     """What agent `me` must be able to pay for its next turn, with what it `owed` for calls before; None: nobody knows.
 
     `before` are other calls that the turn needs. An API's reply can be kept as short as the rest of the budget allows,
-    so only a short one must fit. A coding agent cannot be held to that: what its last turns cost is taken instead, once
-    there is one. What is free may tell no tokens either: they count once it has told some.
+    so only a short one must fit, beside what is read: the prompt, or what its last turns read where that was more. A
+    coding agent cannot be held to that: what its last turns cost is taken instead, once there is one. What is free may
+    tell no tokens either: they count once it has told some.
     """
     told, calls = _turns(dialog, me), 1 + len(before)
     if backend.price == FREE and not told:
@@ -31,9 +33,27 @@ def forecast(backend: Backend, prompt: Prompt, dialog: Dialog, me: str, owed: Bi
         dearest = max(told, key=lambda spent: (spent.micros, spent.tokens))
         return Estimate(dearest.usd * MARGIN * calls + owed.usd, round(dearest.tokens * MARGIN) * calls + owed.tokens)
     reply = min(backend.most_out or LEAST_REPLY, LEAST_REPLY)
-    asked = [tokens_of(call.text) for call in (prompt, *before)]
-    usd = None if backend.price is None else sum(backend.price.usd(tokens, reply) for tokens in asked) + owed.usd
-    return Estimate(usd, sum(asked) + reply * calls + owed.tokens)
+    price, asked = backend.price, [tokens_of(call.text) for call in (prompt, *before)]
+    read_usd, read_tokens = reading(backend, dialog, me)
+    tokens = sum(max(tokens, read_tokens) for tokens in asked)
+    if price is None:
+        return Estimate(None, tokens + reply * calls + owed.tokens)
+    usd = sum(max(price.usd(tokens, 0), read_usd) + price.usd(0, reply) for tokens in asked)
+    return Estimate(usd + owed.usd, tokens + reply * calls + owed.tokens)
+
+
+def reading(backend: Backend, dialog: Dialog, me: str) -> tuple[float, int]:
+    """Dollars and tokens of what an API call of agent `me` reads, by its last turns.
+
+    A gateway adds prompts of its own to each. Nothing where nobody has told yet, and for a program, whose turn is as many calls as it likes.
+    """
+    usd, tokens = 0.0, 0
+    for frame in _frames(dialog, me) if backend.most_out else ():
+        spent = account(frame.tokens_in, frame.tokens_out, frame.usd)
+        calls = max(int(frame.calls[:6]), 1) if frame.calls.isdecimal() else 1
+        written = backend.price.usd(0, spent.tokens_out) if backend.price else 0.0
+        usd, tokens = max(usd, (spent.usd - written) / calls), max(tokens, spent.tokens_in // calls)
+    return usd * MARGIN, round(tokens * MARGIN)
 
 
 def usual_cap(dialog: Dialog, own: Estimate, backend: Backend) -> Estimate:
@@ -44,7 +64,11 @@ def usual_cap(dialog: Dialog, own: Estimate, backend: Backend) -> Estimate:
     return Estimate(tokens=DEFAULT_TOKENS) if backend.price is None else Estimate(usd=DEFAULT_CAP)
 
 
-def _turns(dialog: Dialog, me: str) -> list[Spent]:
+def _frames(dialog: Dialog, me: str) -> list[Frame]:
     mine = (entry.frame for entry in reversed(dialog.turns) if entry.by == me and entry.frame is not None)
-    told = (account(frame.tokens_in, frame.tokens_out, frame.usd) for frame in islice(mine, LOOKED_AT))
+    return list(islice(mine, LOOKED_AT))
+
+
+def _turns(dialog: Dialog, me: str) -> list[Spent]:
+    told = (account(frame.tokens_in, frame.tokens_out, frame.usd) for frame in _frames(dialog, me))
     return [spent for spent in told if spent.micros or spent.tokens]

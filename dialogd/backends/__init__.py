@@ -85,7 +85,8 @@ class Request:
     """One turn that is asked for. `prompt()` renders, once asked, everything a model needs.
 
     `re` and `chain` name the entry that opened the debt. `allowance` is what this turn may cost in US dollars and
-    `tokens` how many tokens it may use, None without a budget. `until` is when the turn is over (monotonic).
+    `tokens` how many tokens it may use, None without a budget. `reads` are the tokens that its calls have read of late.
+    `until` is when the turn is over (monotonic).
     """
 
     dialog: Dialog
@@ -97,6 +98,7 @@ class Request:
     chain: str = ""
     allowance: float | None = None
     tokens: int | None = None
+    reads: int = 0
     until: float = math.inf
 
 

@@ -180,7 +180,7 @@ def window_of(model: str) -> int:
 
 def most_out(request: Request, prompt: Prompt, most: int, price: Price | None) -> int:
     """How many tokens the reply may have, so that the turn stays within the request's budget; never below 16."""
-    tokens_in = tokens_of(prompt.text)
+    tokens_in = max(tokens_of(prompt.text), request.reads)
     if request.tokens is not None:
         most = min(most, request.tokens - tokens_in)
     if request.allowance is not None and price is not None:

@@ -149,6 +149,31 @@ async def test_a_wait_longer_than_the_turn_fails_at_once_and_costs_nothing(tmp_p
     assert (frame.calls, frame.tokens_in, frame.usd) == ("", "", "")
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("budget", "room"), [("$0.80", 8192), ("$0.66", 3250)])
+async def test_no_turn_is_bought_where_the_last_ones_read_too_much(
+    tmp_path: Path, form: str, budget: str, room: int
+) -> None:
+    """A gateway adds prompts, and each turn costs $0.20, however short ours is: of $0.80 three are bought, not four.
+
+    What is left for a reply is worked out from what is really read, too: a quarter more than the last time.
+    """
+    path, names = dialog_in(tmp_path, f"**Budget:** {budget}"), ("max_tokens", "max_completion_tokens")
+    with StandIn(in_order(Say(TEXT, tokens_in=39_000, tokens_out=1_000))) as server:
+        backend = make(form, server, price="5/5")
+        for number in range(5):
+            async with agent_with(path, backend, "AB"[number % 2], QUICK) as agent:
+                await agent.step()
+        await backend.close()
+        bodies = [seen.body or {} for seen in server.seen]
+    dialog = log_of(path).read()
+    assert dialog.state.outcome is not None
+    assert dialog.state.outcome.name == "BUDGET_REACHED"
+    most = [next(body[name] for name in (*names, "max_output_tokens") if name in body) for body in bodies]
+    assert most == [8192, 8192, room]
+    assert sum(spent.usd for spent in dialog.state.spent.values()) == pytest.approx(0.6)
+
+
 @pytest.mark.slow
 async def test_ten_megabytes_are_ended_at_four(tmp_path: Path) -> None:
     """A reply that does not end is ended, once, and what it brought is kept."""

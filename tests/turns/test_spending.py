@@ -207,7 +207,7 @@ async def test_the_usual_cap_holds_only_where_no_budget_is_set(tmp_path: Path) -
 async def test_half_and_four_fifths_of_the_budget_are_warned_of_once_each(tmp_path: Path) -> None:
     """As events, and so in the log, by a daemon that stays."""
     path = dialog_in(tmp_path, "**Budget:** 30,000 tokens")
-    calls = [("Words.", Usage(tokens_in=used, tokens_out=0)) for used in (16_000, 500, 8_000, 100)]
+    calls = [("Words.", Usage(tokens_in=used, tokens_out=0)) for used in (8_500, 8_500, 8_500)]
     async with agent_with(path, Mind(*calls)) as agent:
         with agent.hub.join() as events:
             for _ in calls:
@@ -218,6 +218,6 @@ async def test_half_and_four_fifths_of_the_budget_are_warned_of_once_each(tmp_pa
             await agent.hub.close()
             told = [event.data["text"] async for event in events if event.kind == "warning"]
     assert told == [
-        "50% of the budget is spent: 16,000 of 30,000 tokens",
-        "80% of the budget is spent: 24,500 of 30,000 tokens",
+        "50% of the budget is spent: 17,000 of 30,000 tokens",
+        "80% of the budget is spent: 25,500 of 30,000 tokens",
     ]
