@@ -45,7 +45,8 @@ def forecast(backend: Backend, prompt: Prompt, dialog: Dialog, me: str, owed: Bi
 def reading(backend: Backend, dialog: Dialog, me: str) -> tuple[float, int]:
     """Dollars and tokens of what an API call of agent `me` reads, by its last turns.
 
-    A gateway adds prompts of its own to each. Nothing where nobody has told yet, and for a program, whose turn is as many calls as it likes.
+    A gateway adds prompts of its own to each. Nothing where nobody has told yet, and for a program, whose turn is as
+    many calls as it likes.
     """
     usd, tokens = 0.0, 0
     for frame in _frames(dialog, me) if backend.most_out else ():
