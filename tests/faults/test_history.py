@@ -1,12 +1,16 @@
-"""The judge of histories finds what it is there to find."""
+"""The judge of histories shares nothing with us, passes sound files, and finds what it is there to find."""
 
 from __future__ import annotations
 
+import ast
+import hashlib
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.faults.history import problems, read
+from tests.faults.history import Judge, problems, read
 from tests.logfile.files import dialog_file, log_of, turn
 
 
@@ -31,23 +35,65 @@ def entry(data: bytes, number: int) -> bytes:
     return data[start:] if end < 0 else data[start:end]
 
 
+def naive(
+    base: bytes, by: str, text: str = "Yes.", *, last: str = "TURN: A", re_: str = "", number: int = 0, prev: str = ""
+) -> bytes:
+    """What a program appends that knows the format and nothing else: no lock, no fence, no turn to wait for."""
+    found = re.findall(rb"^## Turn (\d+)", base, re.M)
+    shas = re.findall(rb" sha=([0-9a-f]{16}) -->\n", base)
+    content = f"\n{text}\n\n{last}\n".encode()
+    seal = (
+        f"## Turn {number or int(found[-1]) + 1} — Claude {by}\n<!-- dialogd by={by} re={re_ or found[-1].decode()}"
+        f" bytes={len(content)} prev={prev or shas[-1].decode()}"
+    ).encode()
+    sha = hashlib.sha256(seal + content).hexdigest()[:16]
+    return b"\n---\n\n" + seal + f" sha={sha} -->\n".encode() + content
+
+
+def test_the_judge_shares_no_code_with_dialogd(repository: Path) -> None:
+    """It imports the standard library alone: a mistake of ours cannot be one of the judge's."""
+    tree = ast.parse((repository / "tests/faults/history.py").read_text(encoding="utf-8"))
+    names = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+    names += [node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert {name.split(".")[0] for name in names} <= {
+        "__future__", "collections", "contextlib", "dataclasses", "hashlib", "json", "pathlib", "re",
+    }  # fmt: skip
+
+
 def test_a_sound_history_has_no_problem(path: Path) -> None:
-    """Five turns, numbered, owed, each word once."""
+    """Five turns, numbered, owed, chained, each word once."""
     assert [(found.number, found.by) for found in read(path)] == [(1, ""), (2, "A"), (3, "B"), (4, "A"), (5, "B")]
     assert problems(path, ["A-2", "B-3", "A-4", "B-5"]) == []
 
 
 def test_a_lost_turn_is_found(path: Path) -> None:
-    """By the gap, by its word, and by the agent that spoke without owing a turn."""
+    """By the gap, by the chain, by its word, and by the agent that spoke without owing a turn."""
     path.write_bytes(without(path.read_bytes(), 3))
-    assert len(problems(path, ["B-3"])) == 3
+    said = "\n".join(problems(path, ["B-3"]))
+    for part in ("entry 4 by A comes after turn 2", "4 by A is chained to", "4 by A is by A, and owed by ['B']"):
+        assert part in said
+    assert "B-3 stands 0 times" in said
+
+
+def test_a_turn_that_was_there_before_is_missed(path: Path) -> None:
+    """The last one, which leaves no gap: the judge has seen it; what an editor took away is the person's doing."""
+    whole = path.read_bytes()
+    for told, found in ((False, ["entry 5 by B is lost"]), (True, [])):
+        judge = Judge()
+        judge.look(whole)
+        if told:
+            judge.saved(whole, without(whole, 5))
+        assert judge.close(without(whole, 5)) == found
 
 
 def test_a_turn_that_stands_twice_is_found(path: Path) -> None:
-    """By its number, by its word, and by the second time it was not owed."""
+    """By itself, by its word, and by the second time it was not owed."""
     data = path.read_bytes()
     path.write_bytes(data + entry(data, 5))
-    assert len(problems(path, ["B-5"])) == 3
+    said = "\n".join(problems(path, ["B-5"]))
+    assert "stands there twice" in said
+    assert "is by B, and owed by ['A']" in said
+    assert "B-5 stands 2 times" in said
 
 
 def test_turns_out_of_order_are_found(path: Path) -> None:
@@ -63,3 +109,77 @@ def test_a_damaged_turn_is_nobodys(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"I say B-3", b"I say B-9"))
     assert [found.by for found in read(path)] == ["", "A", "", "A", "B"]
     assert "B-3 stands 0 times" in problems(path, ["B-3"])
+
+
+def test_an_appender_that_keeps_the_rules_passes(path: Path) -> None:
+    """The one that is used below is wrong in nothing but what it is told to do wrong."""
+    path.write_bytes(path.read_bytes() + naive(path.read_bytes(), "A", last="TURN: B"))
+    assert problems(path) == []
+
+
+def test_two_appenders_without_a_lock_are_found(path: Path) -> None:
+    """Both read, then both write: the second one's number, link and debt are of a file that is no more."""
+    base = path.read_bytes()
+    path.write_bytes(base + naive(base, "A", "First.", last="TURN: B") + naive(base, "A", "Second.", last="TURN: B"))
+    said = "\n".join(problems(path))
+    assert "is chained to" in said
+    assert "owed by ['B']" in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda base: naive(base, "B"), "is by B, and owed by ['A']"),
+        (lambda base: naive(base, "A", re_="4"), "answers 4, and the debt was opened by 5"),
+        (lambda base: naive(base, "A", number=9), "comes after turn 5"),
+        (lambda base: naive(base, "A", prev="0" * 16), "is chained to 0000000000000000"),
+        (lambda base: naive(base, "A", last="TURN: Z"), "passes to nobody known"),
+        (lambda base: naive(base, "A", last="Bye."), "has no last word"),
+        (lambda base: naive(base, "A", last="[PAUSED]\n\nTURN: B"), "bears the person's marks ['PAUSED']"),
+        (lambda base: naive(base, "A", last="[DEADLOCK]\n[STOPPED]"), "bears several outcomes"),
+        (lambda base: naive(base, "A", last="[CONSENSUS_REACHED]"), "ends by consensus, and [] have signed nothing"),
+        (lambda base: naive(base, "A", last="[DEADLOCK]"), "ends in a deadlock that only ['A'] called"),
+        (
+            lambda base: naive(base, "A", "TURN: USER\n\nso", last="TURN: B"),
+            "lines in its body that count as structure",
+        ),
+        (lambda base: naive(base, "A", "## Note — User\n\nso", last="TURN: B"), "lines in its body that count"),
+        (lambda base: naive(base, "A", "[STOPPED]\n\nso", last="TURN: B"), "lines in its body that count"),
+    ],
+)
+def test_each_rule_that_a_program_breaks_is_found(path: Path, wrong: Callable[[bytes], bytes], words: str) -> None:
+    """Whose turn it is, which debt, the number, the chain, the last word, marks, outcomes, and lines in the body."""
+    base = path.read_bytes()
+    path.write_bytes(base + wrong(base))
+    assert words in "\n".join(problems(path))
+
+
+def test_nobody_but_the_person_writes_after_the_end(path: Path) -> None:
+    """A turn behind `[STOPPED]` is found; one behind the person's next word is not."""
+    base = path.read_bytes() + b"\n## Note \xe2\x80\x94 User\n\n[STOPPED]\n"
+    link = hashlib.sha256("## Note — User\n\n[STOPPED]".encode()).hexdigest()[:16]
+    path.write_bytes(base + naive(base, "A", prev=link))
+    assert "entry 6 by A stands after the end of the dialog in 5.1" in problems(path)
+    base += b"\n## User\n\nGo on.\n\nTURN: A\n"
+    link = hashlib.sha256(b"## User\n\nGo on.\n\nTURN: A").hexdigest()[:16]
+    path.write_bytes(base + naive(base, "A", number=7, re_="6", prev=link, last="TURN: B"))
+    assert problems(path) == []
+
+
+def test_behind_a_damaged_entry_only_the_person_writes(path: Path) -> None:
+    """A program that goes on there all the same is found."""
+    torn = path.read_bytes()[:-12]
+    base = torn + b"\n"
+    path.write_bytes(base + naive(base, "B", number=5, re_="4"))
+    assert "entry 5 by B was written behind the damaged entry 4.1" in problems(path)
+
+
+def test_a_second_turn_in_one_pause_is_found(path: Path) -> None:
+    """The one that was under way may come; no other is begun."""
+    base = path.read_bytes() + "\n## Note — User\n\n[PAUSED]\n".encode()
+    link = hashlib.sha256("## Note — User\n\n[PAUSED]".encode()).hexdigest()[:16]
+    first = naive(base, "A", prev=link, last="TURN: A")
+    path.write_bytes(base + first)
+    assert problems(path) == []
+    path.write_bytes(base + first + naive(base + first, "A"))
+    assert problems(path) == ["entry 7 by A is a second turn in one pause"]

@@ -100,7 +100,9 @@ def turn(token: str, by: str = "A", to: str = "B", size: int = 0) -> Make:
         if any(token in entry.body.split() for entry in dialog.entries):
             return None
         body = f"I say {token}\n\n" + "word " * (size // 5)
-        return Addition(Draft(by, f"Claude {by}", dialog.state.number + 1, body, turn=(to,)))
+        debt = dialog.state.debt(by)
+        re_ = (("re", debt.re),) if debt else ()
+        return Addition(Draft(by, f"Claude {by}", dialog.state.number + 1, body, turn=(to,), attributes=re_))
 
     return make
 
