@@ -19,6 +19,7 @@ from dialogd.protocol import compose, verdict
 from dialogd.protocol.decide import Action, Clock, Reply, Wait
 from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.model import Agent as Participant
+from dialogd.protocol.model import Condition
 from dialogd.protocol.render import Draft
 from dialogd.protocol.rounds import is_apart, is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
@@ -128,12 +129,12 @@ class Turns:
             reply, secrets = await beside(lambda: read(received.text, kinds))
         except BackendError as error:
             return await self._fail(debt, error)
-        typing = False
+        hold: Wait | None = None
 
         def make(now: Dialog) -> Addition | None:
-            nonlocal typing
-            typing = is_open(now, self.me, debt) and self.room.is_typing(now)
-            if typing or not is_open(now, self.me, debt):
+            nonlocal hold
+            hold = self._held(now) if is_open(now, self.me, debt) else None
+            if hold or not is_open(now, self.me, debt):
                 return None
             addition = self._drawn_up(now, debt, verdict.readable(now, self.me, reply), received)
             return self._sealed(now, debt, received, addition.draft) or addition
@@ -142,8 +143,8 @@ class Turns:
             written = await self.room.on_disk(lambda: self._append(make, received))
         except StorageError as error:
             return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
-        if typing:
-            return Wait("unfinished", "somebody is typing at the end of the file", 1.0)
+        if hold:
+            return hold
         if written is not None and is_open(written, self.me, debt):  # a seal: the text follows
             self.room.tell(written)
             await self.room.take(written)
@@ -153,6 +154,14 @@ class Turns:
             return Wait("late", "the reply came after its turn had passed; kept as a draft", 0.001)
         await self._done(written, received, secrets)
         return Reply(debt)
+
+    def _held(self, now: Dialog) -> Wait | None:
+        """Why nobody may write at the end of the file, however open a debt is; None when one may."""
+        if now.last is not None and now.last.condition is Condition.DAMAGED:
+            return Wait("damaged", "the last entry was cut or overwritten after it was written", 1.0)
+        return (
+            Wait("unfinished", "somebody is typing at the end of the file", 1.0) if self.room.is_typing(now) else None
+        )
 
     async def _done(self, dialog: Dialog, received: Received, secrets: int) -> None:
         """The reply stands in the file: count it and tell everybody."""
@@ -247,13 +256,20 @@ class Turns:
             await self._keep_draft(Received(debt.key, error.partial, {}, 0), "cut short by an error")
             error.partial = ""
 
+        hold: Wait | None = None
+
         def make(now: Dialog) -> Addition | None:
-            if not is_open(now, self.me, debt):
+            nonlocal hold
+            hold = self._held(now) if is_open(now, self.me, debt) else None
+            if hold or not is_open(now, self.me, debt):
                 return None
             attributes = (("at", wall()), *self.asking.spent(Bill()).attributes())
             return Addition(compose.error_note(now, self.me, error.cause, error.fix, attributes))
 
-        self.room.tell(await self.room.on_disk(lambda: self.file.append(make, self.journal)))
+        written = await self.room.on_disk(lambda: self.file.append(make, self.journal))
+        if hold:
+            return hold
+        self.room.tell(written)
         self._unwritten = None
         return Reply(debt)
 

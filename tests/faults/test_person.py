@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +121,42 @@ def test_a_pause_outlives_the_daemons(cast: Cast, replies: Replies) -> None:
     pair.until(lambda: pair.outcome, "the end")
     assert problems(pair.file) == []
     assert len(replies.asked()) == 4
+
+
+def test_a_reply_in_hand_waits_behind_an_entry_that_was_torn(cast: Cast, replies: Replies) -> None:
+    """Its debt is open, and still nothing is written until the person has; then it is, and not bought again."""
+    pair = cast(command=replies.command())
+    pair.begin("What do you think?", turn="A, B", max_turns=4)
+    pair.start("A")
+    pair.notify("A")
+    pair.until(lambda: pair.number == 2, "A's turn")
+    pair.start("B")
+    with held_reply(pair) as late:
+        with pair.file.open("r+b") as file:
+            file.truncate(pair.file.stat().st_size - 12)
+        torn = pair.file.read_bytes()
+    pair.until(lambda: "cut or overwritten" in pair["B"].said, "B to wait")
+    assert pair.file.read_bytes() == torn
+    with pair.file.open("a") as file:
+        file.write("\n\n## Note — User\n\n[LIMIT: max_turns 3]\n")
+    pair.until(lambda: late in pair.file.read_text(), "B's turn")
+    assert len(replies.asked("B")) == 1
+    assert problems(pair.file) == []
+
+
+def test_an_error_waits_until_the_person_has_typed(cast: Cast, tmp_path: Path) -> None:
+    """The agent fails in the middle of the person's line: the note about it comes behind the whole line."""
+    pair = cast("ABC", command=f"sh -c 'until [ -e {tmp_path}/go ]; do sleep 0.05; done; exit 7'")
+    pair.start("A")
+    pair.begin("What now?", turn="A")
+    pair.notify("A")
+    pair.until(lambda: (pair["A"].health() or {}).get("phase") == "thinking", "the call")
+    with pair.file.open("a") as file:
+        file.write("\nConsider Re")
+    (tmp_path / "go").touch()
+    pair.until(lambda: "exited 7" in pair["A"].said, "the error")
+    with pair.file.open("a") as file:
+        file.write("dis too.\n\n[LIMIT: max_turns 30]\n")
+    pair.until(lambda: "AGENT_ERROR" in pair.file.read_text(), "the note")
+    assert "\nConsider Redis too.\n" in pair.file.read_text()
+    assert problems(pair.file) == []
