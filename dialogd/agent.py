@@ -42,7 +42,7 @@ class Agent:
         self.peers = peers
         self.hub = hub
         self.options = options
-        self.seen = Seen(options.pace)
+        self.seen = Seen(options.pace, peers.own)
         self.dialog: Dialog | None = None
         self.action: Action = Wait("starting", "starting")
         self.wakes = asyncio.Event()

@@ -28,7 +28,6 @@ from dialogd.plan.keep import disown, keep
 from dialogd.player import player, prepare
 from dialogd.protocol.state import Dialog
 from dialogd.registry import Registry
-from dialogd.reporting import misplaced
 from dialogd.server.app import create_app
 from dialogd.server.uvicorn_server import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
@@ -71,7 +70,8 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
             for remark in plays.remarks:
                 logs.say(remark)
             await prepare(plays, present)
-            agent = Agent(settings.id, log, plays.backend, Peers(settings.id, peers), hub, plays.options)
+            others = Peers(settings.id, peers, str(file), lambda: registry.urls(file))
+            agent = Agent(settings.id, log, plays.backend, others, hub, plays.options)
             alerts = Alerts(agent, f"http://localhost:{port}/", chosen(settings), secrets)
             await Daemon(agent, listener, port, state, alerts, leaves_plan=settings.plan).run()
 
@@ -220,8 +220,6 @@ class Daemon:
         """The loop, started again after a bug: one bad moment must not silence an agent."""
         agent, dialog = self.agent, await self._first_look()
         agent.peers.tell(dialog)
-        if wrong := misplaced(agent.me, self.port, dialog, agent.file.path):
-            agent.hub.publish("warning", text=wrong)
         while True:
             try:
                 await self.agent.run()

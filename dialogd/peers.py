@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,23 +17,41 @@ WAITS = (0.0, 0.2, 1.0)  # seconds before each attempt to tell a peer
 ANSWER = 1.0  # seconds a peer has to answer
 START = 3.0  # seconds until an event stream begins
 QUIET = 40.0  # seconds of silence after which a stream is dead: a daemon says something every 15
+NOT_MINE = 409  # the status with which a daemon refuses what names another dialog
 STOP_ANSWER = 0.5  # and to a stop, which is done in under a second whatever a peer does
 
 
 class Peers:
-    """The other agents' daemons, by the header's addresses; `overrides` are this daemon's own flags."""
+    """The daemons of the other agents at `file`: those that `running` knows, else where the header says.
 
-    def __init__(self, me: str, overrides: Mapping[str, str]) -> None:
+    `overrides` are this daemon's own flags, which come first; `running` gives addresses by agent id.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        overrides: Mapping[str, str],
+        file: str = "",
+        running: Callable[[], Mapping[str, str]] = dict,
+    ) -> None:
         self.me = me
+        self.file = file
         self.overrides = dict(overrides)
+        self._running = running
         self.reachable: dict[str, bool] = {}
         self.backends: dict[str, str] = {}  # what played each of them when it last answered
         self._tasks: set[asyncio.Task[None]] = set()
         self._client = _Client()
 
+    @property
+    def own(self) -> str:
+        """Where this daemon listens, as people are told; "" where nobody knows."""
+        return self._running().get(self.me, "").replace("//127.0.0.1:", "//localhost:")
+
     def of(self, dialog: Dialog | None) -> dict[str, str]:
         """Agent id -> address of every other daemon."""
-        urls = {a.id: a.url for a in dialog.header.agents} if dialog else {}
+        running = self._running()
+        urls = {a.id: running.get(a.id, a.url) for a in dialog.header.agents} if dialog else dict(running)
         urls.update(self.overrides)
         urls.pop(self.me, None)
         return {who: url.replace("//localhost:", "//127.0.0.1:") for who, url in urls.items()}
@@ -41,13 +59,18 @@ class Peers:
     def tell(self, dialog: Dialog | None) -> None:
         """Tell peers, in the background, that the file is worth a look; a hint that may get lost."""
         for who, url in self.of(dialog).items():
-            self.spawn(self._notify(who, url, {"from": self.me}))
+            self.spawn(self._notify(who, url, {"from": self.me, **self._meant(dialog)}))
 
     def start(self, dialog: Dialog) -> None:
         """Pass a person's notify on to those who owe a turn: it starts the dialog there too."""
         for who, url in self.of(dialog).items():
             if who in dialog.state.owing:
-                self.spawn(self._notify(who, url, {"from": self.me, "start": True}))
+                self.spawn(self._notify(who, url, {"from": self.me, "start": True, **self._meant(dialog)}))
+
+    def _meant(self, dialog: Dialog | None) -> dict[str, str]:
+        """What a daemon of another dialog, at an address that is outdated, refuses by."""
+        named = {"file": self.file, "dialog": dialog.id if dialog is not None else ""}
+        return {name: value for name, value in named.items() if value}
 
     def spawn(self, telling: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Do something in the background, at the latest until `close`."""
@@ -112,7 +135,7 @@ class Peers:
 
         async def ask(url: str) -> None:
             with suppress(OSError):
-                await self._client.ask("POST", f"{url}/stop", {"hop": 1, "reason": reason})
+                await self._client.ask("POST", f"{url}/stop", {"hop": 1, "reason": reason, **self._meant(dialog)})
 
         asked = [asyncio.ensure_future(ask(url)) for url in self.of(dialog).values()]
         if asked:
@@ -136,13 +159,16 @@ class _Client:
         self._http: httpx2.AsyncClient | None = None
 
     async def ask(self, method: str, url: str, message: Mapping[str, object] | None = None) -> bytes:
-        """The body of the answer, whatever its status. Raises `OSError` when there is none within a second."""
+        """The body of the answer. Raises `OSError` where there is none within a second, or a daemon says "not mine"."""
         import httpx2
 
         try:
-            return (await self._made().request(method, url, json=message)).content
+            answer = await self._made().request(method, url, json=message)
         except httpx2.HTTPError as error:
             raise OSError(str(error)) from error
+        if answer.status_code == NOT_MINE:
+            raise OSError("the daemon of another dialog answers there")
+        return answer.content
 
     async def stream(self, url: str) -> AsyncGenerator[bytes, None]:
         """The body of an event stream as it comes. Raises `OSError` when there is none, or it falls silent."""

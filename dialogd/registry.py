@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from dialogd.errors import AlreadyRunning
 from dialogd.state import StateDir
+
+SETTLED = 1_000_000_000  # nanoseconds after which a change of the folder was the last one of its time stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,7 @@ class Registry:
 
     def __init__(self, state: StateDir) -> None:
         self.folder = state.registry
+        self._known: dict[Path, tuple[int, dict[str, str]]] = {}
 
     @contextmanager
     def seat(self, agent: str, file: Path) -> Iterator[None]:
@@ -99,3 +103,13 @@ class Registry:
             elif file is None or daemon.file == str(file):
                 found.append(daemon)
         return tuple(found)
+
+    def urls(self, file: Path) -> dict[str, str]:
+        """Agent id -> address of each daemon at that file. Looked up anew only where daemons came or went."""
+        changed = self.folder.stat().st_mtime_ns
+        at, urls = self._known.get(file, (0, {}))
+        if at != changed:
+            urls = {daemon.id: daemon.url for daemon in self.running(file)}
+            is_over = time.time_ns() - changed > SETTLED  # else another change may bear the same time
+            self._known[file] = (changed if is_over else 0), urls
+        return urls

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from dialogd.events import Hub
 from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Action, Reply, Stop, Wait
-from dialogd.protocol.header import agent_words
 from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.money import payer, total
 from dialogd.protocol.signals import budget, signals
 from dialogd.protocol.spent import Spent, account
 from dialogd.protocol.state import Dialog
-from dialogd.settings import start_command
 
 _ODD = (Condition.EDITED, Condition.DAMAGED)
 
@@ -88,21 +84,6 @@ class Reporter:
             self.hub.agent(self.me, "idle", reason=reason)
         elif before is None or before.state != "failed":
             self.hub.agent(self.me, "failed", reason=reason)
-
-
-def misplaced(agent: str, port: int, dialog: Dialog | None, file: Path) -> str:
-    """What is wrong when `agent` listens on another port than the dialog says, with the way out; "" when it is not."""
-    me = dialog.header.agent(agent) if dialog is not None else None
-    if dialog is None or me is None or me.url.endswith(f":{port}"):
-        return ""
-    here, named = f"http://localhost:{port}", dialog.header_as_written.agents
-    seats = ", ".join(agent_words(replace(one, url=here) if one == me else one) for one in named)
-    line = f"; or, before the dialog starts, put this line into its header: **Agents:** {seats}" if me in named else ""
-    return (
-        f"{agent} listens on {here}, and the dialog names {me.url}: there the page and the other daemons look for it,"
-        f" and notify it, unless they were started with --peer {agent}={here}."
-        f" Start it without --port: {start_command(agent, file)}{line}"
-    )
 
 
 def standing(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:

@@ -15,10 +15,11 @@ from dialogd.protocol.units import in_words
 
 
 class Seen:
-    """What this daemon has seen of the dialog, and when. Pauses do not age anything."""
+    """What this daemon, at `url`, has seen of the dialog, and when. Pauses do not age anything."""
 
-    def __init__(self, pace: float) -> None:
+    def __init__(self, pace: float, url: str = "") -> None:
         self.pace = pace
+        self.url = url
         self.nudged = False
         self.started = False
         self.lain = 0.0
@@ -78,6 +79,7 @@ class Seen:
             ages={key: now - first for key, first in self._first.items()},
             working=working,
             pace=self.pace,
+            url=self.url,
         )
 
 

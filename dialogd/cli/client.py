@@ -61,7 +61,7 @@ def notify(running: Iterable[Running], sender: str = "USER") -> tuple[str, ...]:
     """Tell daemons to look at the file; gives the ids of those that answered. Best effort: they watch it anyway."""
 
     def tell(daemon: Running) -> str:
-        answer = ask(daemon.port, "POST", "/notify", {"from": sender}, seconds=NOTIFY_SECONDS)
+        answer = ask(daemon.port, "POST", "/notify", {"from": sender, "file": daemon.file}, seconds=NOTIFY_SECONDS)
         return daemon.id if answer is not None and answer[0] < 400 else ""
 
     return tuple(filter(None, in_parallel(tell, running)))

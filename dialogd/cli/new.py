@@ -13,11 +13,12 @@ from dialogd.cli import options
 from dialogd.cli.cast import warn_of_twins
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
+from dialogd.cli.launch import is_free
 from dialogd.cli.terminal import as_json, plain, remark, show
 from dialogd.opening import Opening, warnings
 from dialogd.protocol.units import budget_line
 from dialogd.seats import Seat
-from dialogd.settings import Settings, default_port, file_words, start_command
+from dialogd.settings import FIRST_PORT, Settings, default_port, file_words, start_command
 
 Go = Annotated[bool, typer.Option("--go", help="Set it going at once, if the first agent's daemon runs.")]
 
@@ -50,9 +51,12 @@ def new(
 
 
 def _ports(settings: Settings, seats: tuple[Seat, ...]) -> list[int]:
-    """Where daemons of this file listen already, else the usual ports."""
-    running = {daemon.id: daemon.port for daemon in daemons(settings, settings.file)}
-    return [running.get(seat.id, port) for seat, port in zip(seats, usual_ports(seats), strict=True)]
+    """Where daemons of this file listen already, else the usual ports, else those behind what other dialogs use."""
+    here = {daemon.id: daemon.port for daemon in daemons(settings, settings.file)}
+    taken = {daemon.port for daemon in daemons(settings)}
+    behind = iter(port for port in range(FIRST_PORT + len(seats), 65_536) if port not in taken and is_free(port))
+    usual = [next(behind) if port in taken else port for port in usual_ports(seats)]
+    return [here.get(seat.id, port) for seat, port in zip(seats, usual, strict=True)]
 
 
 def _set_going(settings: Settings, opening: Opening) -> bool:

@@ -26,7 +26,11 @@ from dialogd.state import StateDir
 Port = Annotated[str | None, typer.Option(metavar="N", help="Where it listens. Default: A on 3001, B on 3002 …")]
 Peer = Annotated[
     list[str] | None,
-    typer.Option("--peer", metavar="URL", help="Another agent's daemon, URL or ID=URL. Default: from the dialog file."),
+    typer.Option(
+        "--peer",
+        metavar="URL",
+        help="Another agent's daemon, URL or ID=URL. Default: where it runs, else as the file says.",
+    ),
 ]
 Backend = Annotated[str | None, typer.Option(metavar="NAME", help="What writes the replies. Default: what is here.")]
 Command = Annotated[str | None, typer.Option(metavar="CMD", help="The program of the `command` backend.")]
@@ -125,8 +129,6 @@ def _leave(code: int) -> NoReturn:
 
 def _detached(settings: Settings, words: Sequence[str]) -> None:
     """Start the same command in the background and wait until it answers."""
-    from dialogd.reporting import misplaced
-
     logs = StateDir(settings.state_dir).logs
     key = StateDir(settings.state_dir).dialog(settings.file).name
     child = spawn(settings.id, words, logs / f"{settings.id}-{key}.out")
@@ -135,9 +137,6 @@ def _detached(settings: Settings, words: Sequence[str]) -> None:
     remark(plain(f"end it with: dialogd stop, or kill {daemon.pid}"))
     with suppress(DialogdError, OSError):  # the daemon runs, whatever cannot be said of it
         _warn_of_twins(settings)
-    with suppress(DialogdError, OSError):
-        if wrong := misplaced(settings.id, daemon.port, options.log_of(settings).read(), settings.file):
-            remark(plain(f"warning: {wrong}"))
 
 
 def _warn_of_twins(settings: Settings) -> None:

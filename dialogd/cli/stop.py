@@ -47,7 +47,8 @@ def stop(file: options.FileOption = None) -> None:
 def end_daemon(daemon: Running) -> str:
     """Ask a daemon to stop, and see to it that it does; says how it went."""
     deadline = time.monotonic() + PATIENCE
-    answer = ask(daemon.port, "POST", "/stop", {"hop": 0, "reason": "dialogd stop"}, seconds=PATIENCE)
+    wanted = {"hop": 0, "reason": "dialogd stop", "file": daemon.file}
+    answer = ask(daemon.port, "POST", "/stop", wanted, seconds=PATIENCE)
     if answer is None or answer[0] >= 400:
         _signal(daemon, signal.SIGTERM)
     if _gone(daemon, deadline):

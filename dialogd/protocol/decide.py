@@ -38,6 +38,7 @@ class Clock:
     cap      US dollars, and `cap_tokens`, that this agent alone may spend in the dialog
     priced   it is known what this agent's tokens cost
     paid     the reply is here already: nothing more has to be bought for it
+    url      where this daemon listens, if it is one
     """
 
     at: str = ""
@@ -54,6 +55,7 @@ class Clock:
     cap_tokens: int | None = None
     priced: bool = True
     paid: bool = False
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def _hold(dialog: Dialog, me: str, clock: Clock) -> Action | None:
         return Wait("unknown_agent", f"this dialog has no agent {me}; its agents are {ids}")
     if not (clock.nudged or clock.started or state.spoken):
         first = next((a for a in header.agents if a.id in state.owing), header.agents[0])
-        return Wait("not_started", f"nobody has started it yet: curl -X POST {first.url}/notify")
+        return Wait("not_started", f"nobody has started it yet: curl -X POST {clock.url or first.url}/notify")
     lain = min(clock.lain, asked.overdue(dialog, clock.at))
     if not clock.nudged and lain > LAIN:
         return Wait("lain", f"it lay still for {in_words(lain)}; a notify goes on")

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.routing import APIRoute
 
 from dialogd import __version__, person
 from dialogd.agent import Agent
-from dialogd.errors import BadInput, DialogdError
+from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
@@ -36,6 +38,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     "4XX": {"content": _PROBLEM, "description": "refused; `detail` says why, `fix` what to do"},
     "5XX": {"content": _PROBLEM, "description": "failed; `detail` says why, `fix` what to do"},
 }
+_FIX = "ask the daemon of that dialog: `dialogd status --all` lists them; or name neither file nor dialog"
 _LOOKS = 5  # steps to wait for until a note that is about to be written says why nobody replies
 _STATUS = {
     "MAX_TURNS_REACHED": "max_turns",
@@ -80,6 +83,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         responses=_ERRORS,
+        dependencies=[Depends(_obeying_its_own(agent))],
     )
     app.router.route_class = _AnyType
     handle_errors(app)
@@ -114,9 +118,55 @@ async def _json_body(request: Request) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadInput(
             'the body is not a JSON object such as {"from": "A"}',
-            fix="send no body at all: curl -X POST localhost:PORT/notify",
+            fix=f"send no body at all: curl -X POST {request.base_url}{request.url.path[1:]}",
         )
     return body
+
+
+def _obeying_its_own(agent: Agent) -> Callable[[Request], Awaitable[None]]:
+    """A check of every request that does something: one that names a dialog is obeyed only by a daemon of that one."""
+
+    async def check(request: Request) -> None:
+        """Raises `Refused` where another file or dialog is named than the daemon's own."""
+        if request.method == "POST":
+            file, dialog = _named(await request.body())
+            if file and not _is_same(file, agent.file.path):
+                raise Refused(f"{agent.me} is at {agent.file.path}, not at {file[:200]}", fix=_FIX)
+            # A notify changes nothing: it is not worth another look at the file.
+            known = agent.dialog.id if agent.dialog is not None and request.url.path == "/notify" else ""
+            if dialog not in ("", known):
+                await _refuse_others(agent, file, dialog)
+
+    return check
+
+
+def _named(body: bytes) -> tuple[str, str]:
+    """The file and the dialog that a body names, "" for none. What cannot be read is its reader's to refuse."""
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        return "", ""
+    named = [found.get(name) or "" for name in ("file", "dialog")] if isinstance(found, dict) else ["", ""]
+    if not all(isinstance(name, str) for name in named):
+        raise BadInput('"file" and "dialog" are texts', fix="name the file by its full path, the dialog by its id")
+    return named[0], named[1]
+
+
+def _is_same(named: str, file: Path) -> bool:
+    """True when both are one file, whatever way led to its folder; the file itself is never followed."""
+    folder, name = os.path.split(named)
+    try:
+        return Path(folder).is_absolute() and Path(os.path.realpath(folder), name) == file
+    except ValueError:  # what can be no path
+        return False
+
+
+async def _refuse_others(agent: Agent, file: str, dialog: str) -> None:
+    """Raise `Refused` unless that dialog stands in the daemon's file now; where none can be read, the file decides."""
+    with suppress(DialogdError, OSError):
+        await agent.look()
+    if agent.dialog.id != dialog if agent.dialog is not None else not file:
+        raise Refused(f"{agent.file.path} does not hold the dialog {dialog[:60]!r}", fix=_FIX)
 
 
 def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
@@ -212,16 +262,16 @@ def _person_routes(app: FastAPI, agent: Agent) -> None:
     @app.post("/say")
     async def say(words: wire.Say) -> wire.Done:
         """Speak as the person: a turn (interrupts the call in flight), or with `note` a remark."""
-        asked = words.model_dump(exclude={"text"})
+        asked = words.model_dump(include={"to", "note", "turns", "budget"})
         return await _act(agent, lambda: person.say(log, words.text, secrets=secrets, **asked), starts=not words.note)
 
     @app.post("/pause")
-    async def pause() -> wire.Done:
+    async def pause(_: wire.Meant | None = None) -> wire.Done:
         """Let agents finish their turn and wait; survives restarts."""
         return await _act(agent, lambda: person.pause(log), starts=False)
 
     @app.post("/resume")
-    async def resume() -> wire.Done:
+    async def resume(_: wire.Meant | None = None) -> wire.Done:
         """Go on after a pause."""
         return await _act(agent, lambda: person.resume(log), starts=False)
 

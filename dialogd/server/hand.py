@@ -14,46 +14,36 @@ from dialogd.protocol.state import Dialog
 from dialogd.server import wire
 
 
-class Veto(BaseModel):
+class Veto(wire.Meant):
     """The proposal to rule out."""
-
-    model_config = ConfigDict(extra="forbid")
 
     proposal: str = Field(description="its number: P2", max_length=200)
     reason: str = Field("", max_length=10_000)
 
 
-class Strike(BaseModel):
+class Strike(wire.Meant):
     """The turns to withdraw."""
-
-    model_config = ConfigDict(extra="forbid")
 
     turn: int | str = Field(description="a turn's number, or several: 7, 9")
     reason: str = Field("", max_length=10_000)
 
 
-class Suggest(BaseModel):
+class Suggest(wire.Meant):
     """A proposal of the person's own."""
-
-    model_config = ConfigDict(extra="forbid")
 
     text: str = Field(description="what is proposed", max_length=hand.LONGEST)
     instead: str = Field("", description="the proposal in whose place it is meant: P1", max_length=200)
 
 
-class Ask(BaseModel):
+class Ask(wire.Meant):
     """A question to one agent."""
-
-    model_config = ConfigDict(extra="forbid")
 
     agent: str = Field(description="an id or a name", max_length=200)
     text: str = Field(max_length=1_000_000)
 
 
-class Limit(BaseModel):
+class Limit(wire.Meant):
     """A limit and its new value."""
-
-    model_config = ConfigDict(extra="forbid")
 
     name: str = Field(description="its name, such as max_turns", max_length=50)
     value: int | float | str = Field(description="as in the header: 40, 10 minutes, $4")
@@ -69,27 +59,21 @@ class Invited(BaseModel):
     url: str = Field("", description="where its daemon listens, on the loopback", max_length=200)
 
 
-class Invite(BaseModel):
+class Invite(wire.Meant):
     """Who is to take part."""
-
-    model_config = ConfigDict(extra="forbid")
 
     agent: str | Invited = Field(description="an id, C = Name, C = Name @ http://localhost:3003, or its parts")
 
 
-class Leave(BaseModel):
+class Leave(wire.Meant):
     """Who is to leave."""
-
-    model_config = ConfigDict(extra="forbid")
 
     agent: str = Field(description="an id or a name", max_length=200)
     reason: str = Field("", max_length=10_000)
 
 
-class Step(BaseModel):
+class Step(wire.Meant):
     """Whether the word comes back to the person after every turn."""
-
-    model_config = ConfigDict(extra="forbid")
 
     on: bool
 
@@ -117,7 +101,7 @@ def hand_routes(app: FastAPI, agent: Agent, act: Act) -> None:
         return await act(agent, lambda: hand.step(log, on=wanted.on), starts=False)
 
     @app.post("/pass")
-    async def pass_on() -> wire.Done:
+    async def pass_on(_: wire.Meant | None = None) -> wire.Done:
         """Pass the person's turn on without a word: step mode's Enter."""
         return await act(agent, lambda: person.pass_on(log))
 

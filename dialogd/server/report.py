@@ -9,7 +9,7 @@ from dialogd import __version__
 from dialogd.agent import Agent
 from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Wait
-from dialogd.reporting import misplaced, phase
+from dialogd.reporting import phase
 from dialogd.server import wire
 
 __all__ = ["health", "opening", "phase"]
@@ -31,7 +31,6 @@ def health(agent: Agent, port: int) -> wire.Health:
     number = state.number if state else 0
     working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1)) if call else None
     weak, open_ = lifecycle.assessed(dialog) if dialog else None, wire.questions(dialog)
-    warnings = [*dialog.header.warnings, misplaced(agent.me, port, dialog, agent.file.path)] if dialog else []
     outcome = agent.action.outcome if isinstance(agent.action, Stop) else (state.outcome if state else None)
     return wire.Health(
         id=agent.me,
@@ -60,7 +59,7 @@ def health(agent: Agent, port: int) -> wire.Health:
         secrets_redacted=agent.turns.tally.secrets,
         signals=[wire.Noticed(kind=s.kind, text=s.text, agents=list(s.agents)) for s in agent.noticed()],
         convergence=wire.Assessed.model_validate(weak) if weak else None,
-        warnings=list(filter(None, warnings)),
+        warnings=list(dialog.header.warnings) if dialog else [],
         usd=agent.turns.tally.bill.known_usd,
     )
 

@@ -15,7 +15,7 @@ def result_routes(app: FastAPI, agent: Agent, act: Act) -> None:
     log, secrets = agent.file, agent.options.secrets
 
     @app.post("/approve")
-    async def approve() -> wire.Done:
+    async def approve(_: wire.Meant | None = None) -> wire.Done:
         """Take the result, once the dialog has ended; said twice, it is written once."""
         return await act(agent, lambda: person.approve(log), starts=False)
 

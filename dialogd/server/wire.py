@@ -21,7 +21,16 @@ class Problem(BaseModel):
     fix: str
 
 
-class Notify(BaseModel):
+class Meant(BaseModel):
+    """Which dialog a request is about; a daemon of another one refuses it. Naming none means the daemon's own."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    file: str = Field("", description="the path of its file, in full", max_length=4096)
+    dialog: str = Field("", description="its id", max_length=200)
+
+
+class Notify(Meant):
     """What a notify may carry; nothing at all is as good."""
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
@@ -38,10 +47,8 @@ class Notified(BaseModel):
     turn_passed: bool | None = None
 
 
-class Say(BaseModel):
+class Say(Meant):
     """The person's words."""
-
-    model_config = ConfigDict(extra="forbid")
 
     text: str = Field(description="what to say", max_length=1_000_000)
     to: str = Field("", description="whom the turn passes to: an id or a name", max_length=200)
@@ -50,18 +57,14 @@ class Say(BaseModel):
     budget: str = Field("", description="set the dialog's budget: $4, 500k tokens", max_length=100)
 
 
-class Named(BaseModel):
+class Named(Meant):
     """An agent."""
-
-    model_config = ConfigDict(extra="forbid")
 
     agent: str = Field(description="an id or a name", max_length=200)
 
 
-class Reject(BaseModel):
+class Reject(Meant):
     """Why the person does not take the result."""
-
-    model_config = ConfigDict(extra="forbid")
 
     reason: str = Field(description="what is wrong with it", max_length=1_000_000)
 
@@ -85,15 +88,13 @@ def questions(dialog: Dialog | None) -> list[Question]:
     return [Question.model_validate(each) for each in asked.facts(dialog)] if dialog is not None else []
 
 
-class Word(BaseModel):
+class Word(Meant):
     """Who asks for the word; all fields are optional."""
-
-    model_config = ConfigDict(extra="forbid")
 
     agent: str = Field("", description="an id or a name; empty: the person", max_length=200)
 
 
-class Halt(BaseModel):
+class Halt(Meant):
     """How a stop is asked for; all fields are optional."""
 
     model_config = ConfigDict(extra="ignore")

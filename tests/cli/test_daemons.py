@@ -107,27 +107,33 @@ def test_a_daemon_that_cannot_start_in_the_background_says_why(dialogd: Commands
     assert dialogd.daemons() == ()
 
 
-def test_a_daemon_where_the_dialog_does_not_look_for_it_is_told_of_with_the_way_out(dialogd: Commands) -> None:
-    """At start, in `/health` and in its log; the header's line that it prints is one that ends the warning."""
+def test_a_daemon_on_a_port_of_its_own_is_nothing_to_warn_of(dialogd: Commands) -> None:
+    """The header names another one: daemons of a file find each other all the same."""
     dialogd.begin("Tabs?")
     (port,) = free_ports(1)
     started = dialogd("start", "A", "--detach", "--port", str(port))
-    daemon = dialogd.daemons()[0]
+    assert (started.code, "warning" in started.err) == (0, False), started.err
     answer = ask(port, "GET", "/health", seconds=5)
-    assert (started.code, answer is not None) == (0, True), started.err
-    assert f"A listens on http://localhost:{port}, and the dialog names http://localhost:3001" in started.err
-    assert f"Start it without --port: {dialogd.start_line('A')}; or" in started.err
-    said = re.search(r"this line into its header: (.*)\n", started.err)
-    assert said is not None
-    assert [f"warning: {text}\n" for text in (answer or (0, {}))[1]["warnings"]] == [
-        line for line in started.err.splitlines(keepends=True) if line.startswith("warning: ")
-    ]
-    assert "warning: A listens on" in Path(daemon.log).read_text(encoding="utf-8")
+    assert answer is not None
+    assert answer[1]["warnings"] == []
+    assert "warning" not in Path(dialogd.daemons()[0].log).read_text(encoding="utf-8")
     assert dialogd("stop").code == 0
-    text = re.sub(r"(?m)^\*\*Agents:\*\*.*$", lambda _: said[1], dialogd.begin("T", "b.md").path.read_text("utf-8"))
-    (dialogd.folder / "b.md").write_text(text, encoding="utf-8")
-    again = dialogd("start", "A", "--detach", "--port", str(port), "--file", "b.md")
-    assert (again.code, "warning: " in again.err) == (0, False), again.err
+
+
+def test_a_new_dialog_beside_a_running_one_has_ports_and_hints_of_its_own(dialogd: Commands) -> None:
+    """Where the usual port is another dialog's, the header, the start line and the curl line name the next free one."""
+    registry = Registry(dialogd.state)
+    other = dialogd.folder / "other.md"
+    with registry.entry("A", 3001, other, other):
+        done = dialogd("new", "Tabs?")
+    assert (done.code, done.err) == (0, "")
+    agents = parse(dialogd.file.read_bytes()).header.agents
+    port = int(agents[0].url.rpartition(":")[2])
+    assert port > 3002
+    assert agents[1].url == "http://localhost:3002"
+    assert f"dialogd start A --port {port} " in done.out
+    assert f"curl -X POST http://localhost:{port}/notify" in done.out
+    assert "3001" not in done.out
 
 
 def test_a_daemon_names_those_of_its_family_that_run_already(dialogd: Commands) -> None:
@@ -147,7 +153,7 @@ def test_a_daemon_names_those_of_its_family_that_run_already(dialogd: Commands) 
 
 
 def test_a_daemon_of_another_version_keeps_nobody_from_starting(dialogd: Commands) -> None:
-    """One that names no backend, and one that names an unknown one: no family, and the other warnings all the same."""
+    """One that names no backend, and one that names an unknown one: no family."""
     dialogd.begin("Tabs?")
     answers = [{"pid": os.getpid(), **more} for more in ({}, {"backend": "of-tomorrow"})]
 
@@ -168,7 +174,6 @@ def test_a_daemon_of_another_version_keeps_nobody_from_starting(dialogd: Command
             done = dialogd("start", "A", "--detach", "--port", str(port))
         server.shutdown()
     assert (done.code, answers) == (0, []), done.err
-    assert f"warning: A listens on http://localhost:{port}, and the dialog names" in done.err
     assert "of one family" not in done.err
 
 

@@ -25,6 +25,7 @@ from tests.docs.manual import DOCS, REPOSITORY, blocks, codes, section, table
 
 PAGE, EVENTS = DOCS / "http.md", DOCS / "events.md"
 TEXT = PAGE.read_text(encoding="utf-8")
+INTRO = next(part for part in TEXT.split("\n\n") if part.startswith("A body may name the dialog"))
 AGENT = cast("Any", SimpleNamespace(me="A", file=None, hub=events.Hub(), options=SimpleNamespace(secrets=())))
 SCHEMA: dict[str, Any] = create_app(AGENT, 3001, cast("Any", None), StateDir(Path("state"))).openapi()
 ROUTES = {f"{method.upper()} {path}": about for path, way in SCHEMA["paths"].items() for method, about in way.items()}
@@ -65,7 +66,8 @@ def test_every_field_of_a_route_is_named(route: str) -> None:
         model = str(content.get("content", {}).get("application/json", {}).get("schema", {}).get("$ref", ""))
         fields |= set(SCHEMA["components"]["schemas"].get(model.rpartition("/")[2], {}).get("properties", ()))
     named = set(codes(page)) | {key for text in blocks(PAGE, "json") if text.text in page for key in keys(text.text)}
-    shared = {"status", "turn", "turn_of", "phase"} if route.startswith("POST") else set()  # said once, at `say`
+    # Said once: at `say`, and before the routes.
+    shared = {"status", "turn", "turn_of", "phase", *codes(INTRO)} if route.startswith("POST") else set()
     assert fields - named - shared == set()
 
 
