@@ -24,7 +24,7 @@ from dialogd.logfile import LogFile
 from dialogd.memory import Memory
 from dialogd.memory import keep as keep_copy
 from dialogd.peers import Peers
-from dialogd.plan.keep import disown, keep
+from dialogd.plan.keep import disown, keep, place
 from dialogd.player import player, prepare
 from dialogd.protocol.state import Dialog
 from dialogd.registry import Registry
@@ -63,7 +63,8 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
         secrets = (*plays.options.secrets, *plays.backend.secrets)
         is_json = settings.log_format == "json"
         logs.set_up_logging(settings.id, log_file, json_lines=is_json, debug=settings.debug, secrets=secrets)
-        stack.enter_context(registry.entry(settings.id, port, file, log_file))
+        plans = place(file, state, settings.plan) if settings.plan else None
+        stack.enter_context(registry.entry(settings.id, port, file, log_file, plans))
         hub = Hub(logs.say_event, secrets=secrets)
 
         async def run() -> None:
@@ -73,7 +74,7 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
             others = Peers(settings.id, peers, str(file), lambda: registry.urls(file))
             agent = Agent(settings.id, log, plays.backend, others, hub, plays.options)
             alerts = Alerts(agent, f"http://localhost:{port}/", chosen(settings), secrets)
-            await Daemon(agent, listener, port, state, alerts, leaves_plan=settings.plan).run()
+            await Daemon(agent, listener, port, state, alerts, plans).run()
 
         asyncio.run(run())
     return 0
@@ -131,8 +132,7 @@ class Daemon:
         port: int,
         state: StateDir,
         alerts: Alerts,
-        *,
-        leaves_plan: bool = False,
+        plans: Path | None = None,
     ) -> None:
         self.agent = agent
         self.alerts = alerts
@@ -143,7 +143,7 @@ class Daemon:
         self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close])
         self._loop: asyncio.Task[None] | None = None
         self._plans: list[asyncio.Future[None]] = []
-        self.leaves_plan = leaves_plan
+        self.plans = plans  # where they go; None: it leaves none
         self._disowned = ""
         agent.on_written = self._written
         agent.on_end = self._ended
@@ -177,11 +177,11 @@ class Daemon:
     def _written(self, dialog: Dialog) -> None:
         """This daemon has written an entry: what follows from it outside of the file."""
         self.alerts.written(dialog)
-        if dialog.state.outcome is not None and self.leaves_plan:
-            self._plans.append(asyncio.ensure_future(self._leave_plan(dialog)))
-        elif self.leaves_plan and dialog.state.rejected not in ("", self._disowned):
+        if dialog.state.outcome is not None and self.plans:
+            self._plans.append(asyncio.ensure_future(self._leave_plan(dialog, self.plans)))
+        elif self.plans and dialog.state.rejected not in ("", self._disowned):
             self._disowned = dialog.state.rejected
-            self._plans.append(asyncio.ensure_future(self._disown_plan(dialog)))
+            self._plans.append(asyncio.ensure_future(self._disown_plan(dialog, self.plans)))
 
     def _ended(self, dialog: Dialog) -> None:
         """The dialog has ended, or the person has rejected its result; whoever wrote that."""
@@ -197,22 +197,22 @@ class Daemon:
             memory = Memory(self.state.root, patience=INDEX_WAIT)
             threading.Thread(target=memory.add, args=(copy,), name="memory", daemon=True).start()
 
-    async def _leave_plan(self, dialog: Dialog) -> None:
+    async def _leave_plan(self, dialog: Dialog, folder: Path) -> None:
         """Write the plan of a dialog that this agent's entry ended, in the disk's thread."""
         file, now = self.agent.file.path, datetime.now(UTC)
         try:
-            pair = await self.agent.on_disk(lambda: keep(dialog, file, Path.cwd(), now))
+            pair = await self.agent.on_disk(lambda: keep(dialog, file, folder, now))
         except (DialogdError, OSError) as error:
             self.agent.hub.publish("warning", text=f"no plan was left: {error}")
         else:
             if pair is not None:
                 logs.say(f"plan: {pair[0]}", plan=str(pair[0]))
 
-    async def _disown_plan(self, dialog: Dialog) -> None:
+    async def _disown_plan(self, dialog: Dialog, folder: Path) -> None:
         """Say in the plan of the result before that the person has rejected it."""
         file = self.agent.file.path
         try:
-            await self.agent.on_disk(lambda: disown(dialog, file, Path.cwd()))
+            await self.agent.on_disk(lambda: disown(dialog, file, folder))
         except (DialogdError, OSError) as error:
             self.agent.hub.publish("warning", text=f"the plan of the rejected result stays as it is: {error}")
 
@@ -252,11 +252,15 @@ class Daemon:
         await self._end_loop()
         dialog: Dialog | None = None
         copy: Path | None = None
+        before = agent.dialog
         try:
             dialog = await agent.on_disk(lambda: person.stop(agent.file, wanted.reason))
             copy = await agent.on_disk(lambda: keep_copy(dialog, agent.file.path, self.state))
         except FileNotFoundError:
             pass  # no dialog yet: the daemon stops all the same
+        else:
+            if self.plans and (before is None or before.state.outcome is None):
+                self._plans.append(asyncio.ensure_future(self._leave_plan(dialog, self.plans)))
         finally:
             if wanted.hop == 0:
                 await agent.peers.stop(dialog or agent.dialog, wanted.reason)

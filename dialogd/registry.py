@@ -19,7 +19,10 @@ SETTLED = 1_000_000_000  # nanoseconds after which a change of the folder was th
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A registered daemon. `created` is its process's start time, so that a reused pid is not mistaken for it."""
+    """A registered daemon. `created` is its process's start time, so that a reused pid is not mistaken for it.
+
+    `plans` is the folder where it leaves the plan of a dialog that ends, "" where it leaves none.
+    """
 
     id: str
     port: int
@@ -27,6 +30,7 @@ class Running:
     pid: int
     created: float
     log: str = ""
+    plans: str = ""
 
     @property
     def url(self) -> str:
@@ -73,11 +77,11 @@ class Registry:
             lock.release()
 
     @contextmanager
-    def entry(self, agent: str, port: int, file: Path, log: Path) -> Iterator[Running]:
+    def entry(self, agent: str, port: int, file: Path, log: Path, plans: Path | None = None) -> Iterator[Running]:
         """Be listed as running."""
         import psutil
 
-        me = Running(agent, port, str(file), os.getpid(), psutil.Process().create_time(), str(log))
+        me = Running(agent, port, str(file), os.getpid(), psutil.Process().create_time(), str(log), str(plans or ""))
         target = self.folder / f"{port}-{agent}.json"
         part = target.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(asdict(me)), encoding="utf-8")

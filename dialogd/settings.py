@@ -76,7 +76,7 @@ class Settings:
     price: str = ""
     budget: str = ""
     digest: bool = False
-    plan: bool = True
+    plan: bool | Path = True
     desktop: str = "auto"
     bell: bool = True
     on_question: str = ""
@@ -170,6 +170,14 @@ def _switch(value: object, _folder: Path) -> bool:
     return word in ("1", "true", "yes", "on")
 
 
+def _plan(value: object, folder: Path) -> bool | Path:
+    """Whether a plan is left, or the folder that it goes to."""
+    try:
+        return _switch(value, folder)
+    except ValueError:
+        return _path(value, folder)
+
+
 def _count(value: object, _folder: Path) -> int:
     try:
         return count(cast("str | int", value))
@@ -259,7 +267,7 @@ SETTINGS = (
     _setting("price", _line, "dollars per million tokens, `IN/OUT[/CACHED]`, or `free`; unset: list prices"),
     _setting("budget", _budget, "what this agent may spend in one dialog: `$1.50`, `200k tokens`"),
     _setting("digest", _switch, "sum up what no longer fits the model's window, in a note, at this agent's cost"),
-    _setting("plan", _switch, "leave a plan, as Markdown and JSON, when a dialog ends"),
+    _setting("plan", _plan, "leave a plan when a dialog ends: `true`, `false`, or the folder it goes to"),
     _setting("desktop", _desktop, "alerts on the desktop: `auto` where it can be done, `on`, `off`"),
     _setting("bell", _switch, "alerts ring in the daemon's terminal"),
     _setting("on_question", _hook, "a command (JSON on stdin) or URL (POST) for when an agent needs you"),

@@ -35,6 +35,11 @@ class StateDir:
         return self._made(self.root / "archive")
 
     @property
+    def plans(self) -> Path:
+        """The plans of dialogs that stood in the default file."""
+        return self._made(self.archive / "plans")
+
+    @property
     def memory(self) -> Path:
         """The index over the archive, and what the person said of outcomes."""
         return self._made(self.root / "memory")

@@ -27,6 +27,8 @@ from dialogd.plan.reading import STEPS, beginning, labelled
 from dialogd.plan.value import Plan
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
+from dialogd.settings import DEFAULT_FILE
+from dialogd.state import StateDir
 from dialogd.testing.room import Room, opening
 from tests.examples import examples
 from tests.plans.scenes import BY_HAND, POSTGRES, SCENES, consensus, deadlock, played, setup, unfinished, vote
@@ -704,15 +706,14 @@ def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
     assert not elsewhere.exists()
 
 
-def test_a_plan_goes_to_docs_where_there_is_one(tmp_path: Path) -> None:
-    """Of the working folder; else it stands beside the dialog, wherever the work is done."""
-    (tmp_path / "work").mkdir()
-    file = tmp_path / "talks" / "dialog.md"
-    assert place(file, tmp_path / "work") == file.parent
-    (tmp_path / "work" / "docs").write_text("a file is no folder")
-    assert place(file, tmp_path / "work") == file.parent
-    (tmp_path / "docs").mkdir()
-    assert place(file, tmp_path) == tmp_path / "docs"
+def test_a_plan_has_one_place_whoever_leaves_it(tmp_path: Path) -> None:
+    """Beside the dialog; of the default file in the archive, which nothing cleans up; or in a folder that was named."""
+    state, file = StateDir(tmp_path / "state"), tmp_path / "talks" / "dialog.md"
+    assert place(file, state) == file.parent
+    assert place(DEFAULT_FILE, state) == state.archive / "plans"
+    assert place(DEFAULT_FILE.with_name("other.md"), state) == DEFAULT_FILE.parent.resolve()
+    for path in (file, DEFAULT_FILE):
+        assert place(path, state, tmp_path / "plans") == tmp_path / "plans"
 
 
 def test_a_dialog_in_which_nobody_spoke_leaves_no_plan(tmp_path: Path) -> None:

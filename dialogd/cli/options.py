@@ -76,12 +76,18 @@ Recall = Annotated[
     ),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Archive and replace a dialog that has not ended.")]
-Plan = Annotated[bool | None, typer.Option("--plan/--no-plan", help="Leave a plan when the dialog ends. Default: yes.")]
+Plan = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Where the plan goes when the dialog ends. Default: beside the dialog file."),
+]
+NoPlan = Annotated[bool, typer.Option("--no-plan", help="Leave no plan.")]
 Pace = Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds between an agent's turns. Default: 2.")]
 
 
-def settings_for(file: str | None = None, **flags: object) -> Settings:
+def settings_for(file: str | None = None, *, no_plan: bool = False, **flags: object) -> Settings:
     """The settings of this command: these flags, then environment and files. The dialog's path comes out normal."""
+    if no_plan:
+        flags["plan"] = False
     return load({"file": _whole(file) if file is not None else None, **flags}, os.environ, Path.cwd())
 
 

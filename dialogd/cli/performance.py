@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from dialogd import person
@@ -27,6 +26,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.registry import Running
 from dialogd.seats import Cast
 from dialogd.settings import Settings
+from dialogd.state import StateDir
 
 Tell = Callable[[str, Mapping[str, Any]], None]  # a kind of event, and its data
 
@@ -166,10 +166,12 @@ class _Stage:
 
     def _plan(self, dialog: Dialog) -> dict[str, str | None]:
         """Where the plan of the ended dialog lies, as Markdown and as JSON; nowhere if none was wanted."""
-        from dialogd.plan.keep import keep
+        from dialogd.plan.keep import keep, place
 
+        settings = self.settings
+        folder = place(settings.file, StateDir(settings.state_dir), settings.plan)
         try:
-            kept = self.settings.plan and keep(dialog, self.settings.file, Path.cwd(), datetime.now(UTC))
+            kept = settings.plan and keep(dialog, settings.file, folder, datetime.now(UTC))
         except StorageError as error:
             self.tell("warning", {"text": f"{error}; {error.fix}"})
             kept = None

@@ -54,7 +54,7 @@ def plan(
     *,
     out: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where to write it; `-` prints it. Default: docs/, else beside the dialog."),
+        typer.Option(metavar="DIR", help="Where to write it; `-` prints it. Default: beside the dialog file."),
     ] = None,
     synthesize: Annotated[
         str | None, typer.Option(SYNTHESIZE, metavar="[AGENT]", help="Let a model write a unified plan, in one call.")
@@ -83,7 +83,7 @@ def plan(
     if out == "-":
         show(plain(as_json(facts_of(drawn)) if json else markdown(drawn).removesuffix("\n")))
         return
-    folder = Path.cwd() / Path(out).expanduser() if out else place(where, Path.cwd())
+    folder = Path.cwd() / Path(out).expanduser() if out else _place(settings)
     page, facts = write(drawn, folder, datetime.now(UTC))
     show(as_json({"markdown": str(page), "json": str(facts)}) if json else plain(f"{page}\n{facts}"))
 
@@ -105,6 +105,11 @@ def _silent(settings: Settings, dialog: Dialog) -> Refused:
     )
 
 
+def _place(settings: Settings) -> Path:
+    """Where plans of this file go."""
+    return place(settings.file, StateDir(settings.state_dir), settings.plan)
+
+
 def leave(settings: Settings, dialog: Dialog) -> Path | None:
     """Leave the plan of a dialog that has ended, where plans are wanted; gives the page's path, None without one.
 
@@ -113,7 +118,7 @@ def leave(settings: Settings, dialog: Dialog) -> Path | None:
     if not settings.plan or dialog.state.outcome is None:
         return None
     try:
-        pair = keep(dialog, settings.file, Path.cwd(), datetime.now(UTC))
+        pair = keep(dialog, settings.file, _place(settings), datetime.now(UTC))
     except DialogdError as error:
         remark(plain(f"note: no plan was left: {error}; {error.fix}"))
         return None
@@ -123,7 +128,7 @@ def leave(settings: Settings, dialog: Dialog) -> Path | None:
 def disown(settings: Settings, dialog: Dialog) -> None:
     """Say in the plan of a result that it was rejected; what keeps it from being written is a remark."""
     try:
-        page = keeping.disown(dialog, settings.file, Path.cwd())
+        page = keeping.disown(dialog, settings.file, _place(settings))
     except DialogdError as error:
         remark(plain(f"note: the plan of the rejected result stays as it is: {error}; {error.fix}"))
         return

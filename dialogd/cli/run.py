@@ -45,7 +45,7 @@ TEXT_LENGTH = 300  # characters of the decided text in the last lines; the file 
 
 
 @asks_for_a_dialog
-def run(
+def run(  # noqa: PLR0913 - every option of the command is an argument
     topic: Topic = None,
     *,
     wanted: Wanted,
@@ -55,6 +55,7 @@ def run(
     go_on: Continue = False,
     stay: Stay = False,
     plan: options.Plan = None,
+    no_plan: options.NoPlan = False,
 ) -> None:
     """Hold a whole dialog: write the file, start a daemon per agent, show what they say, end when it ends.
 
@@ -63,12 +64,12 @@ def run(
     """
     with interruptible() as interrupt:
         if go_on:
-            settings = options.settings_for(file or topic, pace=pace, plan=plan)
+            settings = options.settings_for(file or topic, pace=pace, plan=plan, no_plan=no_plan)
             cast = _former_cast(settings, pace)
             raise typer.Exit(_perform(settings, cast, interrupt, is_new=False, stay=stay))
         if topic is None:
             raise BadInput("what is the dialog to be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
-        settings = options.settings_for(file, pace=pace, plan=plan)
+        settings = options.settings_for(file, pace=pace, plan=plan, no_plan=no_plan)
         settings, cast = new_cast(settings, wanted, pace or "", replace=replace)
         raise typer.Exit(_perform(settings, cast, interrupt, is_new=True, stay=stay))
 

@@ -95,17 +95,18 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     debug: Debug = False,
     detach: Detach = False,
     plan: options.Plan = None,
+    no_plan: options.NoPlan = False,
 ) -> None:
     """Run one agent's daemon until Ctrl-C or `dialogd stop`. The dialog file may come later."""
     given = locals()
     flags = {name: given[name] or None for name in OWN}
     flags["resume"] = "last" if go_on else resume
-    settings = options.settings_for(file, id=agent, plan=plan, **flags)
+    settings = options.settings_for(file, id=agent, plan=plan, no_plan=no_plan, **flags)
     if not settings.id:
         raise BadInput("which agent is this daemon to speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
     urls = peers(settings, peer or ())
     if detach:
-        _detached(settings, arguments(settings.id, settings.file, {**flags, "no_plan": plan is False}, urls))
+        _detached(settings, arguments(settings.id, settings.file, {**flags, "plan": plan, "no_plan": no_plan}, urls))
     else:
         _serve(settings, urls)
 

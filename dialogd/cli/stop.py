@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,8 +36,8 @@ def stop(file: options.FileOption = None) -> None:
     for daemon, how in zip(running, ends, strict=True):
         show(plain(f"{daemon.id} (pid {daemon.pid}, port {daemon.port}) {how}"))
     files = dict.fromkeys([settings.file, *(Path(daemon.file) for daemon in running)])
-    served = {Path(daemon.file) for daemon in running}
-    closed = [_close(settings, path, served=path in served) for path in files]
+    served = {Path(daemon.file): daemon.plans for daemon in running}
+    closed = [_close(settings, path, served) for path in files]
     if not running and not any(closed):
         raise NotRunning(
             f"nothing to stop: no daemon runs, and {settings.file} holds no open dialog",
@@ -75,12 +76,15 @@ def _signal(daemon: Running, number: signal.Signals) -> None:
             os.kill(daemon.pid, number)
 
 
-def _close(settings: Settings, file: Path, *, served: bool) -> bool:
-    """Close the dialog of that file and archive it; False when there is none, or it had ended with nobody there."""
+def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool:
+    """Close the dialog of that file and archive it; False when there is none, or it had ended with nobody there.
+
+    `served` are the files that had daemons, each with the folder for its plan: theirs is the place, too.
+    """
     log = options.log_of(options.settings_for(str(file)))
     try:
         before = log.read()
-        if before.state.outcome is not None and not served:
+        if before.state.outcome is not None and file not in served:
             return False
         dialog = person.stop(log, "dialogd stop")
         copy = keep(dialog, file, StateDir(settings.state_dir))
@@ -91,6 +95,7 @@ def _close(settings: Settings, file: Path, *, served: bool) -> bool:
         return False
     name = dialog.state.outcome.name if dialog.state.outcome else "open"
     show(plain(f"{file} [{name}], copied to {copy}"))
-    if name == "STOPPED" and (page := leave(replace(settings, file=file), dialog)) is not None:
+    plan = settings.plan if file not in served else Path(served[file]) if served[file] else False
+    if name == "STOPPED" and (page := leave(replace(settings, file=file, plan=plan), dialog)) is not None:
         show(plain(f"plan {page}"))
     return True

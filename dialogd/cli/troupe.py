@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 
 from dialogd.cli.client import notify
@@ -71,7 +72,8 @@ class Troupe:
     def _spawn(self, seat: Seat) -> Child:
         flags: dict[str, object] = {
             "port": seat.port, "backend": seat.backend, "model": seat.model, "command": seat.command,
-            "project": seat.project, "pace": self.cast.pace, "no_plan": not self.settings.plan,
+            "project": seat.project, "pace": self.cast.pace,
+            "no_plan": not self.settings.plan, "plan": plan if isinstance(plan := self.settings.plan, Path) else "",
         }  # fmt: skip
         urls = {s.id: f"http://localhost:{s.port}" for s in self.cast.seats if s.id != seat.id}
         output = StateDir(self.settings.state_dir).dialog(self.settings.file) / f"{seat.id}.out"

@@ -16,23 +16,25 @@ from dialogd.plan.page import markdown
 from dialogd.plan.value import Plan
 from dialogd.protocol.result import as_ended, rejected
 from dialogd.protocol.state import Dialog
+from dialogd.settings import DEFAULT_FILE
+from dialogd.state import StateDir
 
 MOST = 1_000  # plans with the same time
 
 
-def keep(dialog: Dialog, file: Path, cwd: Path, now: datetime) -> tuple[Path, Path] | None:
+def keep(dialog: Dialog, file: Path, folder: Path, now: datetime) -> tuple[Path, Path] | None:
     """Leave the plan of a dialog, once per end: the same end gives the same names, and a plan that is there stays.
 
-    `file` is the dialog's, `cwd` the folder whose `docs/` is looked for, `now` the time where the file names none.
+    `file` is the dialog's, `folder` the plan's `place`, `now` the time where the file names none.
     Gives the paths of the Markdown and the JSON; None when no agent has spoken. Raises `StorageError`.
     """
     if not has_spoken(dialog):
         return None
     file = file.parent.resolve() / file.name
-    return write(draw_up(dialog, str(file)), place(file, cwd), now)
+    return write(draw_up(dialog, str(file)), folder, now)
 
 
-def disown(dialog: Dialog, file: Path, cwd: Path) -> Path | None:
+def disown(dialog: Dialog, file: Path, folder: Path) -> Path | None:
     """Say in the plan of a result that the person has rejected since, at its top, that they did; its page, or None.
 
     Only a plan that stands as it was left is written anew: what somebody has changed is theirs. Raises `StorageError`.
@@ -42,7 +44,7 @@ def disown(dialog: Dialog, file: Path, cwd: Path) -> Path | None:
         return None
     file = file.parent.resolve() / file.name
     plan = draw_up(as_ended(dialog, found.ended_in), str(file))
-    folder, pairs = place(file, cwd), (_bytes(plan), _bytes(replace(plan, rejections=(*plan.rejections, found))))
+    pairs = (_bytes(plan), _bytes(replace(plan, rejections=(*plan.rejections, found))))
     if not ended_at(plan.dialog):
         return None
     stem = _stem(plan, datetime.now(UTC))
@@ -74,10 +76,15 @@ def _read(path: Path) -> bytes:
     return path.read_bytes() if path.is_file() and not path.is_symlink() else b""
 
 
-def place(file: Path, cwd: Path) -> Path:
-    """Where plans go: to `docs/` of the working folder if it has one, else beside the dialog file."""
-    docs = cwd / "docs"
-    return docs if docs.is_dir() else file.parent
+def place(file: Path, state: StateDir, named: bool | Path = True) -> Path:
+    """Where plans go, whoever leaves them: to the folder that was named, else beside the dialog file.
+
+    The default file lies where the system cleans up: its plans go into the archive.
+    """
+    if isinstance(named, Path):
+        return named
+    file, usual = (path.parent.resolve() / path.name for path in (file, DEFAULT_FILE))
+    return state.plans if file == usual else file.parent
 
 
 def write(plan: Plan, folder: Path, now: datetime) -> tuple[Path, Path]:

@@ -33,7 +33,7 @@ def test_a_plan_is_written_and_its_paths_are_printed(dialogd: Commands) -> None:
 
 
 def test_a_plan_goes_where_it_is_told(dialogd: Commands) -> None:
-    """To docs/ of the working folder where there is one; to --out, which is made; to stdout."""
+    """Beside the dialog, whatever the working folder holds; to --out, which is made; to stdout."""
     file = by_hand(dialogd)
     (dialogd.folder / "docs").mkdir()
     usual, told, page, facts = dialogd.all(
@@ -44,7 +44,7 @@ def test_a_plan_goes_where_it_is_told(dialogd: Commands) -> None:
             ["plan", "--out", "-", "--json"],
         ]
     )
-    assert {Path(path).parent for path in usual.json.values()} == {dialogd.folder.resolve() / "docs"}
+    assert {Path(path).parent for path in usual.json.values()} == {dialogd.folder.resolve()}
     assert {Path(path).parent for path in told.out.split()} == {dialogd.folder / "a" / "b"}
     assert len(list((dialogd.folder / "a" / "b").iterdir())) == 2
     assert page.out.startswith("# Plan: Tabs or spaces")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.cli.client import notify
+from dialogd.cli.client import ask, notify
 from tests.cli.command import Commands, until
 
 PAGE = re.compile(r"^plan +(\S+collaboration_plan_\d{8}T\d{6}Z\.md)$", re.M)
@@ -21,16 +21,42 @@ def plans(folder: Path) -> list[str]:
 
 
 def test_a_run_leaves_a_plan_and_prints_its_path(dialogd: Commands) -> None:
-    """Once, though its daemons would leave the same; in docs/ where the working folder has one."""
-    (dialogd.folder / "docs").mkdir()
-    run = dialogd("run", "Tabs?", *CAST, "--file", "d.md", DIALOGD_PLAN="1")
+    """Once, though its daemons would leave the same; beside the dialog, whatever the working folder holds."""
+    for name in ("docs", "talks"):
+        (dialogd.folder / name).mkdir()
+    run = dialogd("run", "Tabs?", *CAST, "--file", "talks/d.md", DIALOGD_PLAN="1")
     assert run.code == 0, run.err
     (page,) = PAGE.findall(run.out)
-    assert Path(page).parent == dialogd.folder.resolve() / "docs"
-    assert (plans(Path(page).parent), plans(dialogd.folder)) == ([".json", ".md"], [])
+    assert Path(page).parent == dialogd.folder.resolve() / "talks"
+    assert (plans(Path(page).parent), plans(dialogd.folder), plans(dialogd.folder / "docs")) == (
+        [".json", ".md"],
+        [],
+        [],
+    )
     assert json.loads(Path(page).with_suffix(".json").read_text())["outcome"]["name"] == "CONSENSUS_REACHED"
-    again = dialogd("plan", "d.md")
+    again = dialogd("plan", "talks/d.md")
     assert again.out.split()[0] == page
+    named = dialogd("run", "Tabs?", *CAST, "--file", "talks/e.md", "--plan", "wanted")
+    assert Path(PAGE.findall(named.out)[0]).parent == dialogd.folder / "wanted"
+    assert (plans(dialogd.folder / "wanted"), len(plans(dialogd.folder / "talks"))) == ([".json", ".md"], 2)
+
+
+@pytest.mark.parametrize("way", ["stop", "curl"])
+def test_whoever_stops_a_dialog_leaves_the_plan_where_its_daemon_would(dialogd: Commands, way: str) -> None:
+    """`dialogd stop`, and a bare `POST /stop`: one plan, in the folder that the daemon was told."""
+    dialogd.begin("Tabs?")
+    done = dialogd("start", "A", "--port", "0", "--detach", "--plan", "wanted", DIALOGD_PLAN="1")
+    assert done.code == 0, done.err
+    (daemon,) = dialogd.daemons()
+    notify([daemon])
+    until(lambda: dialogd.log.read().state.number == 2, "a first reply")
+    if way == "stop":
+        stopped = dialogd("stop", DIALOGD_PLAN="1")
+        assert Path(PAGE.findall(stopped.out)[0]).parent == dialogd.folder / "wanted"
+    else:
+        ask(daemon.port, "POST", "/stop", seconds=10)
+        until(lambda: not dialogd.daemons(), "the daemon to end")
+    assert (plans(dialogd.folder / "wanted"), plans(dialogd.folder)) == ([".json", ".md"], [])
 
 
 def test_no_plan_is_left_where_none_is_wanted(dialogd: Commands) -> None:
@@ -83,7 +109,6 @@ def test_a_plan_that_cannot_be_written_changes_no_end(dialogd: Commands) -> None
     """The dialog has ended all the same; a remark says what stood in the way."""
     if not Path("/proc/self").is_dir():
         pytest.skip("needs a folder in which nobody may write, not even the superuser: /proc")
-    (dialogd.folder / "docs").symlink_to("/proc")
-    run = dialogd("run", "Tabs?", *CAST, "--file", "d.md", DIALOGD_PLAN="1")
+    run = dialogd("run", "Tabs?", *CAST, "--file", "d.md", "--plan", "/proc")
     assert (run.code, PAGE.findall(run.out)) == (0, [])
     assert "note: no plan was left: the plan cannot be written to" in run.err

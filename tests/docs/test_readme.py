@@ -13,7 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from dialogd.plan.keep import place
 from dialogd.settings import DEFAULT_FILE
+from dialogd.state import StateDir
 from tests.docs.manual import README, REPOSITORY, Block, Sandbox, blocks, put_dialogd, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -47,6 +49,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / name, folder / name)
     (folder / ".venv" / "bin").mkdir(parents=True)
+    (folder / "docs").mkdir()
     put_dialogd(folder / ".venv" / "bin")
     (folder / ".venv" / ".stamp").touch()
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), "LANG": "C.UTF-8"}
@@ -55,6 +58,18 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Completed
     )
     (dialog,) = folder.glob("tmp.*/dialog.md")
     return done, dialog.read_text(encoding="utf-8")
+
+
+def test_make_demo_leaves_the_clone_as_it_was(
+    demo: tuple[subprocess.CompletedProcess[str], str],
+) -> None:
+    """The plan lies beside the dialog, which is thrown away; git would see nothing new."""
+    page = Path(re.findall(r"^plan +(\S+)$", demo[0].stdout, re.M)[0])
+    assert (page.is_file(), page.parent.name.startswith("tmp.")) == (True, True)
+    clone = page.parent.parent
+    made = {".venv", ".local", ".cache", "Makefile", "pyproject.toml", "scripts", "docs", page.parent.name}
+    assert {path.name for path in clone.iterdir()} <= made
+    assert not [*(clone / "docs").iterdir()]
 
 
 def test_make_demo_ends_in_a_consensus(demo: tuple[subprocess.CompletedProcess[str], str]) -> None:
@@ -115,7 +130,8 @@ def test_the_small_agent_reaches_a_consensus(sandbox: Sandbox) -> None:
 
 def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None:
     """Play the section of the three terminals through, each block after `translated`."""
-    before = set(file.parent.glob("collaboration_plan_*"))
+    home = place(file, StateDir(Path(sandbox.environment["DIALOGD_STATE_DIR"])))
+    before = set(home.glob("collaboration_plan_*"))
     one, two = (sandbox.start(translated(by_hand(kind))) for kind in ("terminal-1", "terminal-2"))
     for daemon in (one, two):
         until(lambda daemon=daemon: "listening on port" in daemon.said(), "a daemon that listens")
@@ -135,7 +151,7 @@ def hold(sandbox: Sandbox, file: Path, translated: Callable[[str], str]) -> None
     assert (one.process.wait(5), two.process.wait(5)) == (0, 0)
     copy = stopped.rpartition("copied to ")[2].partition("\n")[0]
     assert Path(copy).read_bytes() == file.read_bytes()
-    plans = set(file.parent.glob("collaboration_plan_*")) - before
+    plans = set(home.glob("collaboration_plan_*")) - before
     assert {page.suffix for page in plans} == {".md", ".json"}
     for page in plans:
         page.unlink()
