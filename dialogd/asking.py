@@ -16,7 +16,7 @@ from dialogd.bill import Bill, from_record
 from dialogd.call import Call, Ears, ask, is_affordable
 from dialogd.errors import BackendError, DialogdError
 from dialogd.events import Hub
-from dialogd.forecast import forecast, reading, usual_cap
+from dialogd.forecast import at_stake, forecast, reading, usual_cap
 from dialogd.journal import Journal, Received
 from dialogd.logfile import Addition, LogFile
 from dialogd.prompt import Prompt
@@ -113,7 +113,7 @@ class Asking:
         known = dialog
         if self.backend.costs:
             dialog = await self.room.look(full=True) or dialog
-        self.call = call = Call()
+        self.call = call = Call(self._book if self.backend.costs else None)
         self.hub.publish("state", state="thinking", reason="", **standing(dialog, thinking=True))
         self.hub.agent(self.me, "thinking", turn=dialog.state.number + 1, seconds=0.0)
         got: Received | None = None
@@ -135,6 +135,19 @@ class Asking:
             return got
         finally:
             self._account(call, answered=got is not None)
+
+    async def _book(self, request: Request) -> None:
+        """Journal what the turn will have cost by the end of the call that goes out now: a kill in its middle counts.
+
+        Raises `DialogdError`: what cannot be booked is not bought.
+        """
+        so_far = self.call.bill if self.call is not None else Bill()
+
+        def book() -> None:
+            bill = so_far.plus(at_stake(self.backend, request.prompt(), request.dialog, self.me))
+            self.journal.calling(asdict(bill), is_first=not so_far.calls)
+
+        await self.room.on_disk(book)
 
     async def _clarified(self, call: Call, request: Request, dialog: Dialog, debt: Debt, text: str) -> str | None:
         """The reply, asked back once where something needed is unclear in it; as it came where that brings nothing."""
@@ -159,7 +172,7 @@ class Asking:
         self.tally.thinking += call.seconds
         self.tally.secrets += call.secrets
         self.tally.pay(call.bill)
-        if not answered and call.bill.calls:
+        if not answered and (call.bill.calls or self.journal.is_calling):
             with suppress(DialogdError):  # a full disk must not hide why the call ended
                 self.journal.record("spent", durable=False, usage=asdict(call.bill))
 

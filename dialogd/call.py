@@ -6,14 +6,14 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from dialogd.backends import Backend, Request, Tool, Usage
 from dialogd.backends.limiter import asked_to_wait
 from dialogd.bill import Bill, is_possible, of_call
-from dialogd.errors import BackendError
+from dialogd.errors import BackendError, DialogdError
 from dialogd.parts import tokens_of
 from dialogd.pieces import Pieces
 from dialogd.protocol.redact import redact
@@ -30,8 +30,12 @@ LARGEST = 4 * 1024 * 1024  # characters of a reply; more is a runaway
 
 @dataclass(slots=True)
 class Call:
-    """A call under way: what has arrived, and what all its attempts came to. `seconds` is its age."""
+    """A call under way: what has arrived, and what all its attempts came to. `seconds` is its age.
 
+    `before` is told of each request just before it goes out.
+    """
+
+    before: Callable[[Request], Awaitable[None]] | None = None
     began: float = field(default_factory=time.monotonic)
     parts: list[str] = field(default_factory=list)
     bill: Bill = field(default_factory=Bill)
@@ -72,7 +76,8 @@ async def ask(
 ) -> str:
     """The backend's reply, without secrets. Up to three attempts within `deadline` seconds from the call's beginning.
 
-    Raises `BackendError` once no attempt is left, the deadline has passed, or trying again is useless.
+    Raises `BackendError` once no attempt is left, the deadline has passed, or trying again is useless, and what
+    `call.before` raises.
     """
     secrets = (*secrets, *backend.secrets)
     request = replace(request, until=call.began + deadline)
@@ -103,7 +108,7 @@ async def _answered(backend: Backend, request: Request, call: Call, ears: Ears, 
     """What one attempt brings, without secrets. A backend's bug is an error that no attempt mends."""
     try:
         text = await _attempt(backend, _left(request, call.bill), call, ears, secrets)
-    except BackendError:
+    except DialogdError:
         raise
     except Exception as error:  # else the turn would be asked for, and paid, again and again
         raise _bug(error, secrets) from error
@@ -163,6 +168,8 @@ def _wait(attempt: int, shortest: float) -> float:
 
 async def _attempt(backend: Backend, request: Request, call: Call, ears: Ears, secrets: Sequence[str]) -> str:
     size, usage = 0, Usage()
+    if call.before is not None:
+        await call.before(request)
     call.parts = parts = []
     pieces = Pieces(ears.text, secrets)
     try:

@@ -57,6 +57,29 @@ def reading(backend: Backend, dialog: Dialog, me: str) -> tuple[float, int]:
     return usd * MARGIN, round(tokens * MARGIN)
 
 
+def at_stake(backend: Backend, prompt: Prompt, dialog: Dialog, me: str) -> Bill:
+    """What a call counts as until its real bill is known: as dear as this agent's dearest of late, or its prompt alone.
+
+    A program that calls its model as often as it likes is priced by its turns alone, anything else by its prompt.
+    """
+    told = _turns(dialog, me)
+    dearest = max(told, key=lambda spent: (spent.micros, spent.tokens), default=Spent(unknown=1))
+    tokens_in, tokens_out = tokens_of(prompt.text), max((s.tokens_out for s in told), default=LEAST_REPLY)
+    usd = backend.price.usd(tokens_in, tokens_out) if backend.price is not None else None
+    if told and (usd is None or not backend.most_out):
+        tokens_in, tokens_out, usd = dearest.tokens_in, dearest.tokens_out, None if dearest.unknown else dearest.usd
+    return Bill(
+        model=backend.model,
+        calls=1,
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        usd=usd or 0.0,
+        tokens_known=1,
+        usd_known=int(usd is not None),
+        is_estimated=True,
+    )
+
+
 def usual_cap(dialog: Dialog, own: Estimate, backend: Backend) -> Estimate:
     """What an agent may spend on a paid key: its `own` cap, else the usual one, unless the dialog has a budget."""
     limits = dialog.state.limits

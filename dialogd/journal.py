@@ -6,6 +6,7 @@ ours, which is reported. Losing the journal loses no committed turn.
 
     started  the person has started the dialog                  {dialog}
     reply    an agent's reply, before it is in the file         {debt, text, usage, ms, nonce}
+    calling  what a turn comes to by the end of a paid call     {usage, is_first}
     spent    what a call came to that brought no reply          {usage}
     intent   the exact bytes about to be appended at an offset  {at, entry, number}
     done     what became of the last intent                     {chain, number}
@@ -74,6 +75,7 @@ def _bytes(text: str) -> bytes:
 _SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "started": {"dialog": _is_text},
     "reply": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
+    "calling": {"usage": _is_bill, "is_first": lambda value: isinstance(value, bool)},
     "spent": {"usage": _is_bill},
     "intent": {"at": _is_count, "entry": _is_entry, "number": _is_count},
     "done": {"chain": _is_text, "number": _is_count},
@@ -126,6 +128,7 @@ class Journal:
     def __init__(self, folder: Path, writer: str) -> None:
         self.path = folder / f"{writer}.journal"
         self.writer = writer
+        self.is_calling = False  # a call that this very object was told of is under way
         self._begin(0)
 
     def _begin(self, inode: int) -> None:
@@ -152,6 +155,7 @@ class Journal:
                 os.close(fd)
             if new:
                 flush_folder(self.path.parent)
+            self.is_calling &= kind not in ("reply", "spent")
         except OSError as error:
             raise self._refused(error) from error
 
@@ -179,6 +183,14 @@ class Journal:
         nonce = {"nonce": received.nonce} if received.nonce else {}
         debt, text, usage = list(received.debt), received.text, received.usage
         self.record("reply", durable=durable, debt=debt, text=text, usage=usage, ms=received.ms, **nonce)
+
+    def calling(self, usage: Mapping[str, Any], *, is_first: bool) -> None:
+        """Book a paid call before it is made, with what its turn will have come to by then, as far as can be known.
+
+        The bill that comes with the reply, or else the `spent`, takes its place. After a kill there is neither.
+        """
+        self.record("calling", durable=False, usage=dict(usage), is_first=is_first)
+        self.is_calling = True
 
     def draft(self, received: Received, why: str) -> None:
         """Keep a reply whose debt was closed."""
@@ -211,8 +223,12 @@ class Journal:
         return self._known().drafts
 
     def owed(self) -> tuple[dict[str, Any], ...]:
-        """What calls came to that no entry has accounted for, oldest first; not the reply that is being kept."""
-        return self._known().owed
+        """What calls came to that no entry has accounted for, oldest first; not the reply that is being kept.
+
+        A call that was begun and not heard of again is among them; the one that this object was told of is not.
+        """
+        known = self._known()
+        return known.owed + (() if self.is_calling else known.calling)
 
     def _known(self) -> _Tally:
         """What all records come to; reads only those that came since the last time, so that a turn costs the same."""
@@ -262,6 +278,7 @@ class _Tally:
         self.received: Received | None = None
         self.drafts: tuple[str, ...] = ()
         self.owed: tuple[dict[str, Any], ...] = ()
+        self.calling: tuple[dict[str, Any], ...] = ()  # the turn that is being bought, or was when its daemon died
         self._accounts = False  # the last intent gives account of what was spent
         # As a turn, since the reply: what an earlier entry or a note came to says nothing about it.
         self._written = False
@@ -273,7 +290,7 @@ class _Tally:
                 agent, re_, chain = record["debt"]
                 nonce = str(record.get("nonce", ""))
                 self.received = Received((agent, re_, chain), record["text"], record["usage"], record["ms"], nonce)
-                self._written = False
+                self._written, self.calling = False, ()
             case "intent":
                 entry = _bytes(record["entry"])
                 self.intent = Intent(self.writer, record["at"], entry, record["number"])
@@ -281,7 +298,7 @@ class _Tally:
                 self._accounts = b" calls=" in entry.partition(b" -->")[0]
             case "done":
                 self.intent = None
-                self.owed = () if self._accounts else self.owed
+                self.owed, self.calling = ((), ()) if self._accounts else (self.owed, self.calling)
                 self.received = None if self._written else self.received
             case "draft":
                 if self.received is not None:
@@ -290,8 +307,15 @@ class _Tally:
                 self.drafts += (record["text"],)
             case "sent":
                 self.drafts = ()
-            case "spent":
-                self.owed += (record["usage"],)
+            case "calling" | "spent" as kind:
+                self._bill(record["usage"], is_settled=kind == "spent", is_first=bool(record.get("is_first")))
+
+    def _bill(self, usage: dict[str, Any], *, is_settled: bool, is_first: bool) -> None:
+        """Take what a turn comes to; the one booked before is replaced, or was never heard of again."""
+        if is_settled:
+            self.owed, self.calling = (*self.owed, usage), ()
+        else:
+            self.owed, self.calling = self.owed + (self.calling if is_first else ()), (usage,)
 
 
 class Journals:

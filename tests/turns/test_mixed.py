@@ -9,8 +9,11 @@ import psutil
 import pytest
 
 from dialogd import person
+from dialogd.journal import Journals
+from dialogd.logfile import LogFile
 from dialogd.standin import Answer, Hang, Seen, StandIn
 from dialogd.standin.minds import consensus
+from dialogd.state import StateDir
 from dialogd.testing.pair import Launch, Pair
 from tests.logfile.files import log_of
 
@@ -128,6 +131,36 @@ def test_a_model_and_a_person_talk(tmp_path: Path, launch: Launch) -> None:
     assert dialog is not None
     assert "Consider Redis too." in said[1]
     assert [entry.by for entry in dialog.turns][:3] == ["USER", "USER", "A"]
+
+
+def test_calls_that_kills_end_count_against_the_budget(tmp_path: Path, launch: Launch) -> None:
+    """Killed with -9 in the middle of each call: every one stands in the account, and the budget ends the dialog."""
+    calls: list[str] = []
+
+    def mind(seen: Seen) -> Answer:
+        calls.append(seen.prompt)
+        return Hang()
+
+    with (
+        StandIn(mind) as server,
+        Pair(tmp_path, "A", backend="anthropic", environment=services(server), launch=launch) as pair,
+    ):
+        pair.begin(TOPIC, budget="$0.25")
+        for kill in range(1, 30):
+            pair.start()
+            pair.notify()
+            pair.until(lambda n=kill: len(calls) == n or pair.outcome, "a call, or the end")  # type: ignore[misc]
+            if pair.outcome:
+                break
+            pair["A"].kill()
+        (one, *_) = (bill["usd"] for bill in log_at(pair).journals.of("A").owed())
+        assert pair.outcome == "BUDGET_REACHED"
+        assert 1 < len(calls) <= 0.25 / one
+
+
+def log_at(pair: Pair) -> LogFile:
+    """The dialog file of these daemons, with their journals."""
+    return LogFile(pair.file, Journals(StateDir(pair.state_dir).dialog(pair.file)))
 
 
 @pytest.mark.parametrize("backend", ["anthropic", "gpt"])

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
 from dialogd import person
 from dialogd.asking import Options
-from dialogd.backends import Usage
-from dialogd.errors import BackendError
+from dialogd.backends import Request, Tool, Usage
+from dialogd.errors import BackendError, UnsafeFile
+from dialogd.parts import tokens_of
 from dialogd.prices import FREE, Price
 from dialogd.protocol.decide import Wait, Write
 from dialogd.protocol.model import Frame
 from dialogd.protocol.state import Dialog
-from tests.logfile.files import OPENING, log_of
-from tests.turns.minds import DEAR, Mind, agent_with, step
+from tests.logfile.files import OPENING, log_of, turn
+from tests.turns.minds import DEAR, Mind, agent_with, journal_refusing, step
 
 SAID = Usage(model="m-1", tokens_in=1_000, tokens_out=100)  # at DEAR: 0.012 dollars
 BUSY = BackendError("too many requests", fix="wait", retryable=True, kind="busy")
@@ -221,3 +225,70 @@ async def test_half_and_four_fifths_of_the_budget_are_warned_of_once_each(tmp_pa
         "50% of the budget is spent: 17,000 of 30,000 tokens",
         "80% of the budget is spent: 25,500 of 30,000 tokens",
     ]
+
+
+def booked(path: Path) -> list[dict[str, object]]:
+    """What A's journal says was booked before calls, oldest first."""
+    journal = log_of(path).journals.of("A")
+    return [record["usage"] for record in journal.records() if record["kind"] == "calling"]
+
+
+async def test_a_call_is_booked_before_it_is_made(tmp_path: Path) -> None:
+    """Whoever looks while it is under way sees its estimate: the prompt's tokens and a short reply's, at its price."""
+    path = dialog_in(tmp_path)
+    seen: list[float] = []
+
+    class Looking(Mind):
+        async def reply(self, request: Request) -> AsyncIterator[str | Usage | Tool]:
+            (owed,) = log_of(path).journals.of("A").owed()
+            seen.append(owed["usd"])
+            seen.append(DEAR.usd(tokens_of(request.prompt().text), 1_000))
+            async for line in super().reply(request):
+                yield line
+
+    dialog = await step(path, Looking(("Postgres.", SAID), price=DEAR))
+    assert seen[0] == pytest.approx(seen[1])
+    assert account(dialog) == ("1", "1000", "100", "0.012")  # the real bill has taken its place
+    assert log_of(path).journals.of("A").owed() == ()
+
+
+async def test_each_attempt_is_booked_with_what_the_ones_before_it_cost(tmp_path: Path) -> None:
+    """The second attempt's booking has the first one's real bill in it, and takes the place of the first booking."""
+    path = dialog_in(tmp_path)
+    dialog = await step(path, Mind((SAID, BUSY), ("Postgres.", SAID), price=DEAR))
+    first, second = booked(path)
+    assert second["usd"] == pytest.approx(float(str(first["usd"])) + 0.012)
+    assert account(dialog) == ("2", "2000", "200", "0.024")
+
+
+async def test_a_turn_is_booked_as_dear_as_the_dearest_of_late(tmp_path: Path) -> None:
+    """A program that calls its model as often as it likes: its turns tell, its prompt does not."""
+    path = dialog_in(tmp_path)
+    mind = Mind(("Postgres.", Usage("m-1", 90_000, 5_000, usd=0.7)), ("Redis.", SAID), price=None)
+    mind.most_out = 0
+    await step(path, mind)
+    log = log_of(path)
+    log.append(turn("B-3", "B", "A"), log.journals.of("B"))
+    await step(path, mind)
+    first, second = booked(path)
+    assert (first["usd_known"], second["usd"], second["tokens_out"]) == (0, 0.7, 5_000)
+
+
+async def test_a_free_mind_books_nothing(tmp_path: Path) -> None:
+    """Its turn is written without one more line in the journal."""
+    path, mind = dialog_in(tmp_path), Mind(("Postgres.",))
+    mind.costs = False
+    await step(path, mind)
+    kinds = [record["kind"] for record in log_of(path).journals.of("A").records()]
+    assert kinds == ["reply", "intent", "done"]
+
+
+async def test_what_cannot_be_booked_is_not_bought(tmp_path: Path) -> None:
+    """A journal that must not be written to: no call, and the reason; then the turn is taken."""
+    path, mind = dialog_in(tmp_path), Mind(("Postgres.", SAID), price=DEAR)
+    async with agent_with(path, mind) as agent:
+        with journal_refusing(agent), pytest.raises(UnsafeFile):
+            await agent.step()
+        assert mind.asked == []
+        await agent.step()
+    assert log_of(path).read().state.number == 2
