@@ -58,16 +58,19 @@ def reading(backend: Backend, dialog: Dialog, me: str) -> tuple[float, int]:
 
 
 def at_stake(backend: Backend, prompt: Prompt, dialog: Dialog, me: str) -> Bill:
-    """What a call counts as until its real bill is known: as dear as this agent's dearest of late, or its prompt alone.
+    """What a call counts as until its real bill is known: by its prompt, and by what its last turns read and wrote.
 
-    A program that calls its model as often as it likes is priced by its turns alone, anything else by its prompt.
+    A program, which calls its model as often as it likes, counts as its dearest turn of late, once there is one.
     """
-    told = _turns(dialog, me)
+    told, price = _turns(dialog, me), backend.price
     dearest = max(told, key=lambda spent: (spent.micros, spent.tokens), default=Spent(unknown=1))
-    tokens_in, tokens_out = tokens_of(prompt.text), max((s.tokens_out for s in told), default=LEAST_REPLY)
-    usd = backend.price.usd(tokens_in, tokens_out) if backend.price is not None else None
-    if told and (usd is None or not backend.most_out):
-        tokens_in, tokens_out, usd = dearest.tokens_in, dearest.tokens_out, None if dearest.unknown else dearest.usd
+    usd = None if dearest.unknown else dearest.usd
+    tokens_in, tokens_out = dearest.tokens_in, dearest.tokens_out
+    if backend.most_out or not told:
+        read_usd, read_tokens = reading(backend, dialog, me)
+        tokens_in, tokens_out = tokens_of(prompt.text), max((s.tokens_out for s in told), default=LEAST_REPLY)
+        usd = max(price.usd(tokens_in, 0), read_usd) + price.usd(0, tokens_out) if price is not None else usd
+        tokens_in = max(tokens_in, read_tokens)
     return Bill(
         model=backend.model,
         calls=1,
