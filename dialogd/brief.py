@@ -222,6 +222,7 @@ def _vote(header: Header) -> str:
         f" approved when at least two approve, when approvals weigh {_share(rules.threshold)} of approvals and"
         f" rejections or more, and when {_share(rules.quorum)} of all votes' weight or more was cast. Who abstains"
         " counts as having voted; who does not vote is absent, and never a yes."
+        f"{' Of several that are approved at once the earliest wins.' if rules.winner == 'first' else ''}"
         f" After {FAILED_VOTES} failed votes {above} decides."
     )
 

@@ -124,7 +124,8 @@ def _rules(dialog: Dialog) -> str:
     rules = dialog.header.rules
     verdict = {
         "mutual": "all sign the same text",
-        "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}",
+        "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}"
+        + (", the first wins" if rules.winner == "first" else ""),
         "moderator": "the moderator decides",
         "judge": f"{rules.judge or 'nobody'} judges",
     }[rules.verdict]

@@ -130,7 +130,8 @@ def _facts(chosen: Template) -> Iterator[str]:
 def _verdict(chosen: Template) -> str:
     rules = chosen.terms.rules
     if rules.verdict == "vote":
-        return f"vote (threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%})"
+        first = ", the first wins" if rules.winner == "first" else ""
+        return f"vote (threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}{first})"
     return f"judge ({chosen.terms.judge})" if rules.verdict == "judge" else rules.verdict
 
 

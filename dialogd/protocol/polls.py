@@ -23,7 +23,7 @@ _ROUNDING = 1 - 1e-9  # three thirds are a whole
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How a poll stands: who said what, by name; `weights` of approval, rejection and all voters; None: one each."""
+    """How a poll stands: who said what, by name; `weights` of approval, rejection, all voters; None: all the same."""
 
     approve: tuple[str, ...]
     reject: tuple[str, ...]
@@ -61,7 +61,7 @@ def tally(header: Header, poll: Poll) -> Tally:
         absent=tuple(who for who in everybody if who not in cast),
         is_quorate=is_quorate,
         is_approved=is_quorate and enough and len(names["approve"]) >= 2,  # nobody decides alone
-        weights=(yes, no, whole) if any(weight(header, [who]) != 1 for who in everybody) else None,
+        weights=(yes, no, whole) if len({weight(header, [who]) for who in everybody}) > 1 else None,
     )
 
 

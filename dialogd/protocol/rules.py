@@ -19,6 +19,7 @@ T = TypeVar("T")
 
 ORDERS = ("alternate", "round-robin", "priority", "free", "parallel")
 VERDICTS = ("mutual", "vote", "moderator", "judge")
+WINNERS = ("most", "first")
 PARALLEL_ROUNDS = 5
 CONVERGENCE_THRESHOLD = 0.6
 FAILED_VOTES = 3  # after which the moderator decides, else the person
@@ -64,8 +65,9 @@ class Phase:
 class Rules:
     """How a dialog comes to its decision. The defaults are those of a plain pair.
 
-    `threshold` and `quorum` are parts of the votes' weight, `roles` those of agents by id, `judge` an agent's id,
-    `kinds` this dialog's own kinds of contribution with their meaning. `board` is None where nothing is counted.
+    `threshold` and `quorum` are parts of the votes' weight, `winner` says which of several proposals that are approved
+    at once. `roles` are those of agents by id, `judge` is an agent's id, `kinds` are this dialog's own kinds of
+    contribution with their meaning. `board` is None where nothing is counted.
     """
 
     template: str = ""
@@ -78,6 +80,7 @@ class Rules:
     judge: str = ""
     threshold: float = 2 / 3
     quorum: float = 2 / 3
+    winner: str = "most"
     convergence_threshold: float = CONVERGENCE_THRESHOLD
     guidelines: str = ""
     board: Board | None = None
@@ -152,6 +155,7 @@ def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[s
         judge=reader.take(setup, "judge", _one_of(ids), ""),
         threshold=reader.take(setup, "threshold", _part, 2 / 3),
         quorum=reader.take(setup, "quorum", _part, 2 / 3),
+        winner=reader.take(setup, "winner", _one_of(WINNERS), "most"),
         convergence_threshold=reader.take(setup, "convergence_threshold", _part, CONVERGENCE_THRESHOLD),
         guidelines=reader.take(setup, "guidelines", _text, ""),
         board=None if board is None else _board(reader, board),

@@ -5,14 +5,14 @@ Every decision is written as a mark: `[DECISION P1: outcome | method | evidence 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from dialogd.protocol import ballots
 from dialogd.protocol.consent import refers_to
 from dialogd.protocol.model import ANY, USER, Header, Mark
 from dialogd.protocol.onward import limit_reached
 from dialogd.protocol.polls import Tally, is_closed, tally
-from dialogd.protocol.roster import judge, voters
+from dialogd.protocol.roster import judge, voters, weight
 from dialogd.protocol.rules import FAILED_VOTES
 from dialogd.protocol.state import Dialog, Poll, State
 
@@ -103,7 +103,7 @@ def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> t
 
 
 def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> Iterator[Mark]:
-    """The votes that are over: at most one is won, and the third that fails goes to the moderator.
+    """The votes that are over: at most one is won, by the rule `winner`; the third that fails goes to the moderator.
 
     A round is heard to its end first: what the others of it say is on its way, and may be the dissent worth reading.
     """
@@ -111,27 +111,39 @@ def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> 
     is_last = is_last or bool(limit_reached(dialog.state, after, me, header)[0])
     if not is_last and any(debt.agent not in (me, USER, ANY) for debt in after.debts):
         return
+    over = [p for p in after.polls if is_closed(header, p, after.failed) or (is_last and p.ballots)]
+    counts = {poll.ref: tally(header, poll) for poll in over}
+    held = {ref: _held(dialog, after, ref, is_last=is_last) for ref, count in counts.items() if count.is_approved}
+    free = [ref for ref, what in held.items() if what is None]
+    won = _winner(header, {ref: counts[ref] for ref in free})
+    known = {poll.ref for poll in dialog.state.polls if is_closed(header, poll, dialog.state.failed)}
     failed = False
-    for poll in after.polls:
-        if not (is_closed(header, poll, after.failed) or (is_last and poll.ballots)):
-            continue
-        count = tally(header, poll)
-        if count.is_approved:
-            held = _held(dialog, after, poll.ref, is_last=is_last)
-            if held is not None:
-                yield from (
-                    held
-                    if poll.ref not in {p.ref for p in dialog.state.polls if is_closed(header, p, dialog.state.failed)}
-                    else ()
-                )
-                continue
-            why = f"at least {header.rules.threshold:.0%} for it"
-            yield _of_vote(header, poll.ref, "approved", count.evidence, why)
+    for poll in over:
+        count = counts[poll.ref]
+        if poll.ref == won:
+            yield _of_vote(header, poll.ref, "approved", count.evidence, _why_approved(header, won, free))
             return
+        if count.is_approved:
+            yield from (held[poll.ref] or ()) if poll.ref not in known else ()
+            continue
         failed = True
         yield _of_vote(header, poll.ref, "rejected", count.evidence, _why_rejected(header, poll, count))
     if failed and after.failed_votes + 1 >= FAILED_VOTES and not is_last:
         yield Mark("ESCALATE", f"{FAILED_VOTES} votes failed")
+
+
+def _winner(header: Header, approved: Mapping[str, Tally]) -> str:
+    """Which of these, in the order in which they were proposed, wins by the dialog's rule; "" where there is none."""
+    if header.rules.winner == "first":
+        return next(iter(approved), "")
+    return max(approved, key=lambda ref: weight(header, approved[ref].approve), default="")  # the earlier of equals
+
+
+def _why_approved(header: Header, won: str, approved: Sequence[str]) -> str:
+    why = f"at least {header.rules.threshold:.0%} for it"
+    others = [ref for ref in approved if ref != won]
+    rule = "the first wins" if header.rules.winner == "first" else "the most for it wins, of equals the first"
+    return f"{why}, and for {', '.join(others)}: {rule}" if others else why
 
 
 def _why_rejected(header: Header, poll: Poll, count: Tally) -> str:

@@ -14,7 +14,7 @@ Value = str | bool | int | float | Sequence[str]
 
 _PLAIN = (
     "template", "order", "verdict", "sealed", "red_team", "objections", "review", "judge", "threshold", "quorum",
-    "convergence_threshold", "guidelines", "success", "errors",
+    "winner", "convergence_threshold", "guidelines", "success", "errors",
 )  # fmt: skip
 _RAW = re.compile("[\x7f-\x9f\u2028\u2029]")  # a reader of lines may split at some of them
 

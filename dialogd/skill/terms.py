@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dialogd.protocol.roles import STANDARD, USUAL, Role
-from dialogd.protocol.rules import CONVERGENCE_THRESHOLD, KIND, ORDERS, REVIEW, VERDICTS, Phase, Rules
+from dialogd.protocol.rules import CONVERGENCE_THRESHOLD, KIND, ORDERS, REVIEW, VERDICTS, WINNERS, Phase, Rules
 from dialogd.protocol.text import one_line
 from dialogd.skill import Skill, values
 from dialogd.skill.front import Problem, Value, Written
@@ -43,6 +43,7 @@ KEYS: Mapping[str, tuple[Read, str]] = MappingProxyType(
         "review": (values.flag, "review: true"),
         "threshold": (values.part, "threshold: 3/4"),
         "quorum": (values.part, "quorum: 1/2"),
+        "winner": (values.one_of(WINNERS), f"winner: {' | '.join(WINNERS)}"),
         "convergence_threshold": (values.part, "convergence_threshold: 0.6"),
         "guidelines": (values.text, "guidelines: what the moderator goes by"),
         "board": (values.board, "board: with indented lines such as `round_limit: 5`"),
@@ -162,6 +163,7 @@ def _rules(reader: _Reader, skill: Skill) -> Rules:
         review=is_review,
         threshold=reader.take("threshold", usual.threshold),
         quorum=reader.take("quorum", usual.quorum),
+        winner=reader.take("winner", usual.winner),
         convergence_threshold=reader.take("convergence_threshold", CONVERGENCE_THRESHOLD),
         guidelines=reader.take("guidelines", ""),
         board=reader.take("board", None),

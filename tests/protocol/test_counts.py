@@ -60,6 +60,42 @@ def test_one_agent_alone_approves_nothing() -> None:
     assert [found.outcome for found in here.dialog.state.decisions] == ["rejected"]
 
 
+@pytest.mark.parametrize(
+    ("rule", "won", "reason"),
+    [
+        ("", "P2", "the most for it wins, of equals the first"),
+        ('winner = "most"', "P2", "the most for it wins, of equals the first"),
+        ('winner = "first"', "P1", "the first wins"),
+    ],
+)
+def test_of_several_that_are_approved_at_once_one_wins_by_the_rule(rule: str, won: str, reason: str) -> None:
+    """The one with most for it, or the earliest, however many are for the others; the decision says so."""
+    here = room("ABC", f'verdict = "vote"\norder = "parallel"\n{rule}', turn="A, B, C")
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
+    speak(here, ("A", "[VOTE: P1 approve]\n[VOTE: P2 approve]"), ("B", "[VOTE: P1 approve]\n[VOTE: P2 approve]"))
+    speak(here, ("C", "[VOTE: P1 abstain]\n[VOTE: P2 approve]"))
+    other = "P1" if won == "P2" else "P2"
+    found = [(d.ref, d.outcome, d.reason) for d in here.dialog.state.decisions]
+    assert found == [(won, "approved", f"at least 67% for it, and for {other}: {reason}")]
+    assert ended(here) == "DECIDED"
+
+
+def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
+    """By what their approvals weigh, not by how many there are."""
+    votes = (("A", "[VOTE: P1 approve]\n[VOTE: P2 approve]"), ("B", "[VOTE: P1 abstain]\n[VOTE: P2 approve]"))
+    won = []
+    for weights in ("", "[roles.C]\nweight = 3"):
+        here = room("ABC", f'verdict = "vote"\norder = "parallel"\n{weights}', turn="A, B, C")
+        speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
+        speak(here, *votes, ("C", "[VOTE: P1 approve]\n[VOTE: P2 abstain]"))
+        won.append(here.dialog.state.decisions[0].ref)
+    assert won == ["P1", "P1"]
+    heavy = room("ABC", 'verdict = "vote"\norder = "parallel"\n[roles.B]\nweight = 3', turn="A, B, C")
+    speak(heavy, ("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
+    speak(heavy, *votes, ("C", "[VOTE: P1 approve]\n[VOTE: P2 abstain]"))
+    assert heavy.dialog.state.decisions[0].ref == "P2"
+
+
 def test_at_the_limit_votes_count_although_the_round_is_not_over() -> None:
     """Nobody will be heard any more: what was cast is what there is."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Max Turns: 6", turn="A, B, C")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dialogd.protocol.header import read_header
 from dialogd.protocol.roles import PERMISSIONS, STANDARD, Role
-from dialogd.protocol.rules import ORDERS, REVIEW, VERDICTS, Board, Phase, Rules
+from dialogd.protocol.rules import ORDERS, REVIEW, VERDICTS, WINNERS, Board, Phase, Rules
 from dialogd.protocol.setup import setup
 
 # Rules hold texts on one line, as reading makes them.
@@ -56,6 +56,7 @@ every_rule = st.builds(
     judge=st.sampled_from(["", "A", "b-2"]),
     threshold=parts,
     quorum=parts,
+    winner=st.sampled_from(WINNERS),
     convergence_threshold=parts,
     guidelines=texts,
     board=st.none() | boards,
