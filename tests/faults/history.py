@@ -28,6 +28,7 @@ _FRAMED = re.compile(r"## (?:Turn (\d+)|Note) — (.*)")
 _FRAME = re.compile(r"(<!-- dialogd by=(\S+)(.*) bytes=(\d+) prev=([0-9a-f]*)) sha=([0-9a-f]{16}) -->")
 _HEADING = re.compile(r"##\s+(?:turn\s+(\d+)(?:\s*[—–:-]+(.*)|[\s#]*)|(user)[\s#]*|(note)\s+[—–:-]+.*)", re.I)
 _TURN = re.compile(r"\s*[*_`]{0,4}\s*turn[*_`]{0,3}\s*:[*_`\s]*(\S.*)", re.I)
+_TURN_LINE = re.compile(r"TURN: [A-Za-z][\w-]*(?:, [A-Za-z][\w-]*)*")
 _RULE = re.compile(r"\s*-{3,}\s*")
 _MARK = re.compile(r"\[([A-Z_]+)(?: (P\d+))?(?:: (.*))?\]")
 _TYPED_MARK = re.compile(r"\s*(?:[-*+]\s+)?[*_`]*\[([A-Za-z_]+)(?:\s*:\s*(.*))?\][*_`.]*\s*")
@@ -146,7 +147,7 @@ class _Reader:
 
     def _ends(self, at: int) -> bool:
         """True for a line that ends a frame whose hash does not fit."""
-        return _HEADING.fullmatch(self.texts[at]) is not None or re.match(r"TURN: [A-Za-z]", self.texts[at]) is not None
+        return _HEADING.fullmatch(self.texts[at]) is not None or _TURN_LINE.match(self.texts[at]) is not None
 
     def _by_hand(self) -> Iterator[Entry]:
         stop = next((at for at in range(self.at, len(self.texts)) if self._frame(at)), len(self.texts))
@@ -221,7 +222,7 @@ def _trailer(text: str) -> tuple[str, tuple[tuple[str, str, str], ...], tuple[st
     """Body, marks and TURN line of what stands in a frame: nothing else in it is structure."""
     lines = text.rstrip("\n").split("\n")
     owes = None
-    if lines[-1].startswith("TURN: "):
+    if _TURN_LINE.fullmatch(lines[-1]):
         owes = tuple(lines.pop()[len("TURN: ") :].split(", "))
     while lines and not lines[-1]:
         lines.pop()
@@ -412,9 +413,8 @@ class Judge:
     def close(self, data: bytes) -> list[str]:
         """The last look; gives all that was wrong."""
         self.look(data)
-        typed = Counter(
-            word for entry in _Reader(data).entries() if entry.claims == "USER" for word in entry.text.split()
-        )
+        hands = [entry.text for entry in _Reader(data).entries() if entry.by in ("", "USER")]
+        typed = Counter(word for text in hands for word in text.split())
         return self.found + [f"{word} stands {typed[word]} times" for word in sorted(self.words) if typed[word] != 1]
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -31,13 +33,32 @@ def at(actions: Mapping[int, Callable[[], object]], work: Callable[[], object]) 
     watched(work, called)
 
 
+def written(files: Mapping[str, Path], work: Callable[[], object]) -> list[str]:
+    """Do the work; every write to these files, flush of them and reading of them, in order: `["flush dialog", ...]`."""
+    words = {"write": "write", "fsync": "flush", "pread": "read"}
+    steps: list[str] = []
+
+    def called(name: str, frame: FrameType) -> None:
+        if name not in words:
+            return
+        touched = os.fstat(frame.f_locals["fd"])
+        found = [file for file, path in files.items() if path.exists() and os.path.samestat(path.stat(), touched)]
+        steps.extend(f"{words[name]} {file}" for file in found)
+
+    _hooked(work, called)
+    return steps
+
+
 def watched(work: Callable[[], object], called: Callable[[str], None]) -> None:
     """Do the work; tell `called` the name of each system call just before it is made, by this thread."""
+    _hooked(work, lambda name, _: called(name))
 
+
+def _hooked(work: Callable[[], object], called: Callable[[str, FrameType], None]) -> None:
     # The interpreter's own hook: our code runs unchanged, and does not know.
-    def hook(_: FrameType, event: str, function: Any) -> None:
+    def hook(frame: FrameType, event: str, function: Any) -> None:
         if event == "c_call" and function.__module__ in MODULES and function.__name__ in CALLS:
-            called(function.__name__)
+            called(function.__name__, frame)
 
     before = sys.getprofile()
     sys.setprofile(hook)
