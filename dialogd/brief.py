@@ -14,7 +14,7 @@ from dialogd.protocol.model import Agent, Header
 from dialogd.protocol.questions import NAME
 from dialogd.protocol.roles import CRITIQUE, DECIDE, MODERATE, PERSONALITIES, POST, PROPOSE, VOTE, Role
 from dialogd.protocol.roster import judge, moderator, speakers, voters
-from dialogd.protocol.rules import FAILED_VOTES, Board, Rules
+from dialogd.protocol.rules import Board, Rules
 
 _ALWAYS = ("PROPOSAL", "OBJECTION", "CONCEDE", "AGREE", "EVIDENCE", "QUESTION", "RE", "CONFIDENCE", "PASS")
 _TYPED = ("IDEA", "CRITIQUE", "SYNTHESIS")
@@ -223,8 +223,12 @@ def _vote(header: Header) -> str:
         f" rejections or more, and when {_share(rules.quorum)} of all votes' weight or more was cast. Who abstains"
         " counts as having voted; who does not vote is absent, and never a yes."
         f"{' Of several that are approved at once the earliest wins.' if rules.winner == 'first' else ''}"
-        f" After {FAILED_VOTES} failed votes {above} decides."
+        f" After {_failed_votes(rules)} {above} decides."
     )
+
+
+def _failed_votes(rules: Rules) -> str:
+    return f"{rules.escalation_threshold} failed vote{'' if rules.escalation_threshold == 1 else 's'}"
 
 
 def _conditions(header: Header) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
+from types import MappingProxyType
 
 from dialogd.protocol.header import agent_words
 from dialogd.protocol.model import USER, Agent, Header, Limits
@@ -39,6 +40,7 @@ class Opening:
 
     `budget` (US dollars) and `tokens` are what all agents together may spend; None: no limit. `recalled` is a block
     quote of earlier decisions, in which nothing acts. `rehearsed` are the agents whose lines are scripted.
+    `thresholds` outrank the template's, by the names of `Rules`.
     """
 
     topic: str
@@ -59,11 +61,12 @@ class Opening:
     tokens: int | None = None
     max_rounds: int | None = None
     max_time: float | None = None
+    thresholds: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     @cached_property
     def rules(self) -> Rules:
         """How it comes to its decision."""
-        return self.template.rules([agent.id for agent in self.agents])
+        return replace(self.template.rules([agent.id for agent in self.agents]), **dict(self.thresholds))  # type: ignore[arg-type]
 
     @property
     def header(self) -> Header:
@@ -190,9 +193,13 @@ def _conflicts(header: Header) -> Iterator[str]:
         yield "nobody may propose, so there is nothing to decide on; give PROPOSE to one agent"
     elif rules.verdict == "vote" and _may_tie(rules, able) and not moderator(header):
         yield (
-            f"a vote may end in a tie ({', '.join(able)}), and nobody moderates: after three of them you are asked;"
+            f"a vote may end in a tie ({', '.join(able)}), and nobody moderates: after {_failed(rules)} you are asked;"
             " one more agent, or MODERATE for one without a vote, would settle it"
         )
+
+
+def _failed(rules: Rules) -> str:
+    return "the first" if rules.escalation_threshold == 1 else f"{rules.escalation_threshold} of them"
 
 
 def _may_tie(rules: Rules, able: tuple[str, ...]) -> bool:

@@ -54,6 +54,7 @@ class Settings:
     """How one daemon or command is set up. `pace`, `retry_wait` and `poll` are seconds.
 
     `port` is None unless somebody set it: then the dialog's header or `default_port` decides; 0 is any free one.
+    `max_rounds` and the thresholds are those of new dialogs, None where the template's count.
     """
 
     id: str = ""
@@ -77,6 +78,10 @@ class Settings:
     budget: str = ""
     digest: bool = False
     plan: bool | Path = True
+    max_rounds: int | None = None
+    convergence_threshold: float | None = None
+    escalation_threshold: int | None = None
+    auto_propose_threshold: int | None = None
     desktop: str = "auto"
     bell: bool = True
     on_question: str = ""
@@ -185,6 +190,16 @@ def _count(value: object, _folder: Path) -> int:
         raise ValueError(f"must be a number such as `8192` ({error})") from None
 
 
+def _part(value: object, _folder: Path) -> float:
+    try:
+        number = float(str(value).strip())
+    except ValueError:
+        number = 0.0
+    if not 0 < number <= 1:
+        raise ValueError("must be a number above 0 and up to 1, such as `0.6`")
+    return number
+
+
 def _budget(value: object, folder: Path) -> str:
     text = _line(value, folder)
     try:
@@ -268,6 +283,25 @@ SETTINGS = (
     _setting("budget", _budget, "what this agent may spend in one dialog: `$1.50`, `200k tokens`"),
     _setting("digest", _switch, "sum up what no longer fits the model's window, in a note, at this agent's cost"),
     _setting("plan", _plan, "leave a plan when a dialog ends: `true`, `false`, or the folder it goes to"),
+    _setting("max_rounds", _count, "rounds after which a new dialog ends", "MAX_COLLABORATION_ROUNDS"),
+    _setting(
+        "convergence_threshold",
+        _part,
+        "from which overlap replies count as alike, in a new dialog; unset: 0.6",
+        "CONVERGENCE_THRESHOLD",
+    ),
+    _setting(
+        "escalation_threshold",
+        _count,
+        "failed votes after which the moderator decides, else you, in a new dialog; unset: 3",
+        "ESCALATION_THRESHOLD",
+    ),
+    _setting(
+        "auto_propose_threshold",
+        _count,
+        "contributions that make what they refer to a proposal, on the board of a new dialog; unset: 3",
+        "AUTO_PROPOSE_THRESHOLD",
+    ),
     _setting("desktop", _desktop, "alerts on the desktop: `auto` where it can be done, `on`, `off`"),
     _setting("bell", _switch, "alerts ring in the daemon's terminal"),
     _setting("on_question", _hook, "a command (JSON on stdin) or URL (POST) for when an agent needs you"),

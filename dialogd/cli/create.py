@@ -24,6 +24,7 @@ from dialogd.protocol import units
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Agent
 from dialogd.protocol.roster import judge, speakers
+from dialogd.protocol.rules import THRESHOLDS
 from dialogd.protocol.state import Dialog
 from dialogd.seats import Seat
 from dialogd.settings import FIRST_PORT, Settings
@@ -89,8 +90,9 @@ def usual_ports(seats: Sequence[Seat]) -> list[int]:
     return [FIRST_PORT + index for index in range(len(seats))]
 
 
-def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int]) -> Opening:
-    """Put together what the file is to say. Raises `BadInput` for whatever makes no sense."""
+def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], settings: Settings | None = None) -> Opening:
+    """Put together what the file is to say: as asked, else by `settings`, else by the template. Raises `BadInput`."""
+    settings = settings or Settings()
     if not wanted.topic.strip():
         raise BadInput("the topic is empty", fix='name one: dialogd new "Where should sessions live?"')
     chosen = template(wanted.template)
@@ -112,9 +114,10 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int]) -> Open
         context=_context(wanted.context or ()),
         budget=budget,
         tokens=tokens,
-        max_rounds=wanted.max_rounds or chosen.terms.max_rounds,
+        max_rounds=wanted.max_rounds or settings.max_rounds or chosen.terms.max_rounds,
         rehearsed=tuple(s.id for s in seats if family_of(s.backend) == LAST_RESORT),
         max_time=chosen.terms.max_time if wanted.max_time is None else _seconds(wanted.max_time, "--max-time"),
+        thresholds={key: set_ for key in THRESHOLDS if (set_ := getattr(settings, key)) is not None},
     )
     max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
     return replace(opening, max_turns=max_turns, first=_first(wanted.first, opening, seats))

@@ -36,7 +36,7 @@ def new(
     """Begin a dialog: write its file. A dialog that has ended is archived; one that has not is never overwritten."""
     settings = options.settings_for(file)
     seats = wanted.seats()
-    opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats)), wanted, settings)
+    opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats), settings), wanted, settings)
     for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
         remark(plain(f"note: of {cut.path} only the beginning goes along"))
     for warning in warnings(opening):

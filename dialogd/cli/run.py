@@ -83,7 +83,9 @@ def new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) ->
     explicit = settings.origin("file") != "default"
     if explicit or not (all(map(is_free, ports)) and (replace or _is_vacant(settings))):
         ports = free_ports(len(seats))
-    opening = _with_budget(with_recalled(draw_up(wanted, seats, ports), wanted, settings), seats, choices, settings)
+    opening = _with_budget(
+        with_recalled(draw_up(wanted, seats, ports, settings), wanted, settings), seats, choices, settings
+    )
     if not explicit and ports != usual_ports(seats):
         own = Path(tempfile.gettempdir()) / f"claude-dialog-{opening.dialog}.md"
         remark(plain(f"note: {DEFAULT_FILE} or its ports are in use; this dialog has a file of its own"))

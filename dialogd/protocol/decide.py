@@ -177,7 +177,7 @@ def _time(dialog: Dialog, clock: Clock) -> Action | None:
 
 def _raised(dialog: Dialog, clock: Clock) -> Action | None:
     """A point that enough contributions refer to becomes a proposal."""
-    found = to_raise(dialog.state) if dialog.header.rules.board is not None else ()
+    found = to_raise(dialog.header, dialog.state) if dialog.header.rules.board is not None else ()
     if not found:
         return None
     turn, *cited_by = found

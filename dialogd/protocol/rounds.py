@@ -11,7 +11,6 @@ from types import MappingProxyType
 from dialogd.protocol import ballots
 from dialogd.protocol.model import USER, Entry, Header, Mark
 from dialogd.protocol.roster import speakers
-from dialogd.protocol.rules import REFERENCES
 from dialogd.protocol.state import Debt, Dialog, State
 
 CONTRIBUTIONS = frozenset({"PROPOSAL", "IDEA", "CRITIQUE", "QUESTION", "EVIDENCE", "SYNTHESIS", "KIND"})
@@ -73,10 +72,10 @@ def raised(state: State, entry: Entry) -> State:
     return state.but(cited=MappingProxyType({**state.cited, **dict.fromkeys(turns, frozenset({RAISED}))}))
 
 
-def to_raise(state: State) -> tuple[int, ...]:
+def to_raise(header: Header, state: State) -> tuple[int, ...]:
     """The turn that enough contributions refer to, and those that do; empty while there is none."""
     for turn, by in sorted(state.cited.items()):
-        if RAISED not in by and len(by) >= REFERENCES and turn not in state.struck:
+        if RAISED not in by and len(by) >= header.rules.auto_propose_threshold and turn not in state.struck:
             return (turn, *sorted(by))
     return ()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from reprlib import repr as shown
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -20,10 +20,9 @@ T = TypeVar("T")
 ORDERS = ("alternate", "round-robin", "priority", "free", "parallel")
 VERDICTS = ("mutual", "vote", "moderator", "judge")
 WINNERS = ("most", "first")
+THRESHOLDS = ("convergence_threshold", "escalation_threshold", "auto_propose_threshold")
 PARALLEL_ROUNDS = 5
 CONVERGENCE_THRESHOLD = 0.6
-FAILED_VOTES = 3  # after which the moderator decides, else the person
-REFERENCES = 3  # contributions that refer to the same one make it a proposal
 REVIEW: Mapping[str, str] = MappingProxyType(
     {
         "FINDING": "severity | category | file | line | issue | suggestion",
@@ -66,8 +65,10 @@ class Rules:
     """How a dialog comes to its decision. The defaults are those of a plain pair.
 
     `threshold` and `quorum` are parts of the votes' weight, `winner` says which of several proposals that are approved
-    at once. `roles` are those of agents by id, `judge` is an agent's id, `kinds` are this dialog's own kinds of
-    contribution with their meaning. `board` is None where nothing is counted.
+    at once. After `escalation_threshold` failed votes the moderator decides, else the person; `auto_propose_threshold`
+    contributions to a board that refer to the same one make it a proposal. `roles` are those of agents by id, `judge`
+    is an agent's id, `kinds` are this dialog's own kinds of contribution with their meaning. `board` is None where
+    nothing is counted.
     """
 
     template: str = ""
@@ -82,6 +83,8 @@ class Rules:
     quorum: float = 2 / 3
     winner: str = "most"
     convergence_threshold: float = CONVERGENCE_THRESHOLD
+    escalation_threshold: int = 3
+    auto_propose_threshold: int = 3
     guidelines: str = ""
     board: Board | None = None
     roles: Mapping[str, Role] = field(default_factory=lambda: MappingProxyType({}))
@@ -104,8 +107,8 @@ class Rules:
 
     @property
     def is_plain(self) -> bool:
-        """True for a dialog that asks for nothing beyond what a plain pair does."""
-        return self == _PLAIN
+        """True for a dialog that asks for nothing beyond what a plain pair does; thresholds alone change nothing."""
+        return self == replace(_PLAIN, **{key: getattr(self, key) for key in THRESHOLDS})
 
 
 _NO_ROLE = Role()
@@ -157,6 +160,8 @@ def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[s
         quorum=reader.take(setup, "quorum", _part, 2 / 3),
         winner=reader.take(setup, "winner", _one_of(WINNERS), "most"),
         convergence_threshold=reader.take(setup, "convergence_threshold", _part, CONVERGENCE_THRESHOLD),
+        escalation_threshold=reader.take(setup, "escalation_threshold", _some, 3),
+        auto_propose_threshold=reader.take(setup, "auto_propose_threshold", _some, 3),
         guidelines=reader.take(setup, "guidelines", _text, ""),
         board=None if board is None else _board(reader, board),
         roles=MappingProxyType(_roles(reader, setup, ids)),
@@ -254,6 +259,12 @@ def _count(value: Any) -> int:
     number = _integer(value)
     if not 0 <= number <= 1_000_000:
         raise ValueError(f"{shown(value)} is not from 0 to 1,000,000")
+    return number
+
+
+def _some(value: Any) -> int:
+    if not (number := _count(value)):
+        raise ValueError("0 is not from 1 on")
     return number
 
 

@@ -13,7 +13,6 @@ from dialogd.protocol.model import ANY, USER, Header, Mark
 from dialogd.protocol.onward import limit_reached
 from dialogd.protocol.polls import Tally, is_closed, tally
 from dialogd.protocol.roster import judge, voters, weight
-from dialogd.protocol.rules import FAILED_VOTES
 from dialogd.protocol.state import Dialog, Poll, State
 
 _ENDS = {"mutual": ("mutual",), "vote": ("vote", "moderator"), "moderator": ("moderator",), "judge": ("judge",)}
@@ -103,7 +102,7 @@ def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> t
 
 
 def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> Iterator[Mark]:
-    """The votes that are over: at most one is won, by the rule `winner`; the third that fails goes to the moderator.
+    """The votes that are over: at most one is won, by the rule `winner`; when enough have failed the moderator decides.
 
     A round is heard to its end first: what the others of it say is on its way, and may be the dissent worth reading.
     """
@@ -128,8 +127,9 @@ def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> 
             continue
         failed = True
         yield _of_vote(header, poll.ref, "rejected", count.evidence, _why_rejected(header, poll, count))
-    if failed and after.failed_votes + 1 >= FAILED_VOTES and not is_last:
-        yield Mark("ESCALATE", f"{FAILED_VOTES} votes failed")
+    enough = header.rules.escalation_threshold
+    if failed and after.failed_votes + 1 >= enough and not is_last:
+        yield Mark("ESCALATE", f"{enough} vote{'' if enough == 1 else 's'} failed")
 
 
 def _winner(header: Header, approved: Mapping[str, Tally]) -> str:

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
 from dialogd.protocol.roles import PERMISSIONS, STANDARD, USUAL, Role
-from dialogd.protocol.rules import REVIEW, Board, Phase, Rules
+from dialogd.protocol.rules import REVIEW, THRESHOLDS, Board, Phase, Rules
 
 Value = str | bool | int | float | Sequence[str]
 
 _PLAIN = (
     "template", "order", "verdict", "sealed", "red_team", "objections", "review", "judge", "threshold", "quorum",
-    "winner", "convergence_threshold", "guidelines", "success", "errors",
+    "winner", *THRESHOLDS, "guidelines", "success", "errors",
 )  # fmt: skip
 _RAW = re.compile("[\x7f-\x9f\u2028\u2029]")  # a reader of lines may split at some of them
 

@@ -45,6 +45,8 @@ KEYS: Mapping[str, tuple[Read, str]] = MappingProxyType(
         "quorum": (values.part, "quorum: 1/2"),
         "winner": (values.one_of(WINNERS), f"winner: {' | '.join(WINNERS)}"),
         "convergence_threshold": (values.part, "convergence_threshold: 0.6"),
+        "escalation_threshold": (values.count, "escalation_threshold: 3"),
+        "auto_propose_threshold": (values.count, "auto_propose_threshold: 3"),
         "guidelines": (values.text, "guidelines: what the moderator goes by"),
         "board": (values.board, "board: with indented lines such as `round_limit: 5`"),
     }
@@ -165,6 +167,8 @@ def _rules(reader: _Reader, skill: Skill) -> Rules:
         quorum=reader.take("quorum", usual.quorum),
         winner=reader.take("winner", usual.winner),
         convergence_threshold=reader.take("convergence_threshold", CONVERGENCE_THRESHOLD),
+        escalation_threshold=reader.take("escalation_threshold", usual.escalation_threshold),
+        auto_propose_threshold=reader.take("auto_propose_threshold", usual.auto_propose_threshold),
         guidelines=reader.take("guidelines", ""),
         board=reader.take("board", None),
         phases=tuple(_phases(skill)),

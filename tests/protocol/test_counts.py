@@ -96,6 +96,25 @@ def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
     assert heavy.dialog.state.decisions[0].ref == "P2"
 
 
+@pytest.mark.parametrize(("most", "escalates"), [(1, True), (2, False), (3, False)])
+def test_votes_that_fail_are_handed_on_after_as_many_as_the_dialog_says(most: int, escalates: bool) -> None:
+    """To the person, where nobody moderates."""
+    here = room("AB", f'verdict = "vote"\nescalation_threshold = {most}')
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | no]"))
+    assert (here.dialog.state.escalated == "USER") == escalates
+    assert [mark.value for e in here.dialog.entries for mark in e.all("ESCALATE")] == ["1 vote failed"] * escalates
+
+
+@pytest.mark.parametrize(("enough", "made"), [(2, True), (3, False)])
+def test_as_many_references_as_the_dialog_says_make_a_proposal(enough: int, made: bool) -> None:
+    """On a board, of the turn that they refer to."""
+    here = room("ABC", f'order = "round-robin"\nauto_propose_threshold = {enough}\n[board]')
+    speak(here, ("A", "[IDEA: Postgres]"), ("B", "[RE: 2]\n[IDEA: with a job]"), ("C", "[RE: 2]\n[IDEA: and an index]"))
+    for who in "ABC":
+        here.step(who)
+    assert bool(here.dialog.state.proposals) == made
+
+
 def test_at_the_limit_votes_count_although_the_round_is_not_over() -> None:
     """Nobody will be heard any more: what was cast is what there is."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Max Turns: 6", turn="A, B, C")

@@ -58,6 +58,8 @@ every_rule = st.builds(
     quorum=parts,
     winner=st.sampled_from(WINNERS),
     convergence_threshold=parts,
+    escalation_threshold=st.integers(1, 1000),
+    auto_propose_threshold=st.integers(1, 1000),
     guidelines=texts,
     board=st.none() | boards,
     roles=st.dictionaries(st.sampled_from(["A", "b-2"]), roles, max_size=2).map(MappingProxyType),
