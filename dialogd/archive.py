@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from dialogd.disk import write_once
+from dialogd.disk import make_folder, write_once
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.state import Dialog
 
@@ -20,7 +20,7 @@ def archive(dialog: Dialog, file: Path, folder: Path) -> Path:
     beside = file.with_name(file.name + ".d")
     if beside.is_dir():
         attachments = folder / f"{target.stem}.d"
-        attachments.mkdir(mode=0o700, exist_ok=True)
+        make_folder(attachments)
         for item in beside.iterdir():
             if item.is_file() and not item.is_symlink() and not item.name.startswith("."):
                 write_once(item.read_bytes(), attachments / item.name)

@@ -31,6 +31,23 @@ def flush_folder(path: Path) -> None:
         os.close(fd)
 
 
+def make_folder(path: Path) -> None:
+    """Make a private folder, and those above it that are missing, unless it is there.
+
+    Each is made durable in the one above it: what is flushed in a folder that a power loss takes away is lost too.
+    """
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return
+    except FileNotFoundError:
+        make_folder(path.parent)
+        path.mkdir(mode=0o700, exist_ok=True)
+    flush_folder(path.parent)
+
+
 def write_once(data: bytes, target: Path) -> None:
     """Write a file in one step, durably, unless it is there: a crash or a full disk leaves it whole or absent."""
     if not target.exists():

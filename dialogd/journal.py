@@ -16,6 +16,7 @@ ours, which is reported. Losing the journal loses no committed turn.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -25,13 +26,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dialogd.disk import distrust, flush, flush_folder
+from dialogd.disk import distrust, flush, flush_folder, make_folder, why, write_once
 from dialogd.errors import StorageError, UnsafeFile
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.model import Entry
 from dialogd.protocol.state import Dialog
 
 PERSON = "person"  # the journal of what command line and HTTP write for the person
+
+SUSPECT_FIX = "check the disk, then restart this daemon"
 
 _OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -122,13 +125,21 @@ class Received:
         return next(mine, None)
 
 
+@dataclass(slots=True)
+class _Trust:
+    """Whether this process may still write journals: `problem` says why not."""
+
+    problem: str = ""
+
+
 class Journal:
     """The journal of one writer. Not shared between threads."""
 
-    def __init__(self, folder: Path, writer: str) -> None:
+    def __init__(self, folder: Path, writer: str, trust: _Trust | None = None) -> None:
         self.path = folder / f"{writer}.journal"
         self.writer = writer
         self.is_calling = False  # a call that this very object was told of is under way
+        self._trust = trust or _Trust()
         self._begin(0)
 
     def _begin(self, inode: int) -> None:
@@ -136,47 +147,64 @@ class Journal:
         self._inode, self._read_to, self._tally = inode, 0, _Tally(self.writer)
 
     def record(self, kind: str, *, durable: bool = True, **fields: Any) -> None:
-        """Append one record; `durable` flushes it. Raises `StorageError`; a failed flush is never tried again."""
+        """Append one record; `durable` flushes it. A folder that is gone is made anew.
+
+        Raises `StorageError`, and after a failed flush for good, as the dialog file does: what was not flushed may be
+        gone, and a second flush would prove nothing.
+        """
+        if self._trust.problem:
+            raise StorageError(self._trust.problem, fix=SUSPECT_FIX)
         line = json.dumps({"kind": kind, "time": round(time.time(), 3), **fields}, ensure_ascii=False)
-        data = b"\n" + line.encode("utf-8", "surrogatepass") + b"\n"
         try:
-            new = not self.path.exists()
-            fd = os.open(self.path, _OPEN, 0o600)
+            fd, is_new = self._opened()
             try:
                 problem = distrust(os.fstat(fd))
                 if problem:
                     raise UnsafeFile(f"the journal {self.path} {problem[0]}", fix=problem[1])
-                view = memoryview(data)
+                view = memoryview(b"\n" + _bytes(line) + b"\n")
                 while view:
                     view = view[os.write(fd, view) :]
-                if durable:
-                    flush(fd)
+                self._flush(fd if durable else None, folder=is_new)
             finally:
                 os.close(fd)
-            if new:
-                flush_folder(self.path.parent)
             self.is_calling &= kind not in ("reply", "spent")
         except OSError as error:
             raise self._refused(error) from error
+
+    def _opened(self) -> tuple[int, bool]:
+        """The file, open to be appended to, and whether it is new."""
+        is_new = not self.path.exists()
+        try:
+            return os.open(self.path, _OPEN, 0o600), is_new
+        except FileNotFoundError:
+            make_folder(self.path.parent)
+            return os.open(self.path, _OPEN, 0o600), True
+
+    def _flush(self, fd: int | None, *, folder: bool) -> None:
+        try:
+            if fd is not None:
+                flush(fd)
+            if folder:
+                flush_folder(self.path.parent)
+        except OSError as error:
+            self._trust.problem = f"flushing {self.path} failed ({why(error)}); what was noted may not be on the disk"
+            raise StorageError(self._trust.problem, fix=SUSPECT_FIX) from error
 
     def flush(self) -> None:
         """Make durable what was recorded without that. Raises `StorageError`."""
         try:
             fd = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-            try:
-                flush(fd)
-            finally:
-                os.close(fd)
         except FileNotFoundError:
             return  # set aside meanwhile, with the dialog that it belongs to
         except OSError as error:
             raise self._refused(error) from error
+        try:
+            self._flush(fd, folder=False)
+        finally:
+            os.close(fd)
 
     def _refused(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"the journal {self.path} cannot be written: {error.strerror}",
-            fix="free some space or name another DIALOGD_STATE_DIR",
-        )
+        return StorageError(f"the journal {self.path} cannot be written: {why(error)}", fix=_fix(error, self.path))
 
     def reply(self, received: Received, *, durable: bool = True) -> None:
         """Remember a reply before anything else is done with it."""
@@ -247,6 +275,15 @@ class Journal:
                 self._tally.take(record)
             self._read_to += sum(map(len, lines)) + len(lines) + (len(rest) if _record(rest) else 0)
         return self._tally
+
+
+def _fix(error: OSError, path: Path) -> str:
+    """What to do about a journal that cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free some space, or name another DIALOGD_STATE_DIR"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"give yourself the right to write it: chmod u+rwX {path.parent} {path}"
+    return "check the disk, or name another DIALOGD_STATE_DIR"
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
@@ -324,15 +361,21 @@ class Journals:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: dict[str, Journal] = {}
+        self._trust = _Trust()
+
+    @property
+    def suspect(self) -> str:
+        """Why no journal is written from here any more: a flush failed. "" while all is well."""
+        return self._trust.problem
 
     def of(self, writer: str) -> Journal:
         """The journal of one writer: an agent id, or `PERSON`."""
-        return Journal(self.folder, writer)
+        return Journal(self.folder, writer, self._trust)
 
     def all(self) -> tuple[Journal, ...]:
         """Every journal there is; each remembers what of it was read."""
         writers = sorted(path.stem for path in self.folder.glob("*.journal"))
-        return tuple(self._known.setdefault(writer, Journal(self.folder, writer)) for writer in writers)
+        return tuple(self._known.setdefault(writer, self.of(writer)) for writer in writers)
 
     def odd(self) -> tuple[str, ...]:
         """In words: each line of a journal that is no record of ours. It stays where it is, and counts for nothing."""
@@ -379,13 +422,12 @@ class Journals:
         while target.exists():
             number += 1
             target = target.with_name(f"{target.name.split('-')[0]}-{number}")
-        target.parent.mkdir(mode=0o700, exist_ok=True)
-        target.mkdir(mode=0o700)
+        make_folder(target)
         dropped = self.dropped(present)
         if dropped:
-            kept = target / "dropped.md"
-            kept.touch(mode=0o600)
-            kept.write_text("".join(dropped), encoding="utf-8", errors="surrogatepass")
+            write_once(_bytes("".join(dropped)), target / "dropped.md")
         for journal in journals:
             journal.path.rename(target / journal.path.name)
+        flush_folder(target)
+        flush_folder(self.folder)
         return target

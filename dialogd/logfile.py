@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from dialogd.disk import distrust, fix, flush, flush_folder, moved, pread, why, write_once
+from dialogd.disk import distrust, fix, flush, flush_folder, make_folder, moved, pread, why, write_once
 from dialogd.errors import DialogdError, StorageError, UnsafeFile
-from dialogd.journal import Journal, Journals, chain_of
+from dialogd.journal import SUSPECT_FIX, Journal, Journals, chain_of
 from dialogd.lock import Lock
 from dialogd.protocol import grammar, render
 from dialogd.protocol.model import Condition
@@ -61,12 +61,17 @@ class LogFile:
         self._mutex = threading.RLock()
         self.lock = Lock(path.with_name(path.name + ".lock"))
         self._looked_for_torn = False
-        self.suspect = ""
+        self._suspect = ""
 
     @property
     def attachments(self) -> Path:
         """The folder of attachments beside the file."""
         return self.path.with_name(self.path.name + ".d")
+
+    @property
+    def suspect(self) -> str:
+        """Why nothing more is written from here: a flush failed, of the file or of a journal. "" while all is well."""
+        return self._suspect or self.journals.suspect
 
     def read(self, *, full: bool = False) -> Dialog:
         """The dialog as the file stands; reads only what was appended, unless `full` or the past was touched.
@@ -194,8 +199,8 @@ class LogFile:
             flush(fd)
         except OSError as error:
             # A failed flush may have dropped the dirty pages: a second one would succeed and prove nothing.
-            self.suspect = f"flushing {self.path} failed ({why(error)}); what was written may not be on the disk"
-            raise StorageError(self.suspect, fix="check the disk, then restart this daemon") from error
+            self._suspect = f"flushing {self.path} failed ({why(error)}); what was written may not be on the disk"
+            raise StorageError(self.suspect, fix=SUSPECT_FIX) from error
 
     def _landed(self, fd: int, data: bytes) -> bool:
         """True when the bytes stand, in one piece, in the file that the path now names."""
@@ -263,7 +268,7 @@ class LogFile:
 
     def _attach(self, addition: Addition) -> None:
         try:
-            self.attachments.mkdir(mode=0o700, exist_ok=True)
+            make_folder(self.attachments)
             # Named by its hash: when it is there already, it is the same text.
             write_once(addition.overflow.encode("utf-8", "replace"), self.attachments / addition.attachment)
         except OSError as error:
@@ -275,7 +280,7 @@ class LogFile:
         Raises `StorageError` when a stopped process holds it, and for good once a flush has failed.
         """
         if self.suspect:
-            raise StorageError(self.suspect, fix="check the disk, then restart this daemon")
+            raise StorageError(self.suspect, fix=SUSPECT_FIX)
         return self.lock.held()
 
     def create(self, data: bytes, *, replace: bool = False) -> None:

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from dialogd.disk import make_folder
 from dialogd.errors import UnsafeFile
 
 
@@ -56,9 +57,7 @@ class StateDir:
 
     def _made(self, path: Path) -> Path:
         try:
-            self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.parent.mkdir(mode=0o700, exist_ok=True)
-            path.mkdir(mode=0o700, exist_ok=True)
+            make_folder(path)
             owner = self.root.stat().st_uid
         except OSError as error:
             raise UnsafeFile(

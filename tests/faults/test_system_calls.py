@@ -154,15 +154,52 @@ def test_nothing_more_is_written_after_a_failed_flush(tmp_path: Path) -> None:
     assert done.said.count("may not be on the disk") == 2
 
 
-def test_a_journal_flush_that_failed_keeps_the_entry_out(tmp_path: Path) -> None:
-    """What was not journalled durably is not written; it is journalled anew, not just flushed again."""
+@pytest.mark.parametrize("k", [1, 2])
+def test_a_journal_flush_that_failed_is_never_tried_again(tmp_path: Path, k: int) -> None:
+    """As one of the dialog: what was not journalled durably is not written, and nothing else from this process."""
     place = Place(tmp_path / "eio")
-    done, first = place.run(4, "fsync:error=EIO:when=1", touching=[place.journal("A")])
+    journal = place.journal("A")
+    done, first = place.run(8, f"fsync:error=EIO:when={k}", touching=[journal])
     calls = [line for line in done.trace.split("\n") if "write(" in line or "fsync(" in line]
     failed = next(index for index, line in enumerate(calls) if "EIO" in line)
-    assert "write(" in calls[failed + 1], calls
-    assert first["asked"][0] == first["acknowledged"][0] == 2
-    assert problems(place.path, [f"A-{number}" for number in first["asked"]]) == []
+    own = calls[failed].split()[0]
+    assert [line for line in calls[failed + 1 :] if line.startswith(own)] == []
+    assert first["asked"] == first["acknowledged"] + [2 * k]
+    assert f"flushing {journal} failed" in first["errors"][0]
+    _, second = place.run(4)
+    assert not set(first["asked"]) & set(second["asked"])
+    assert problems(place.path, [f"A-{number}" for number in first["asked"] + second["asked"]]) == []
+    assert place.drafts() == []
+
+
+def test_folders_are_made_durable_before_what_is_in_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """State directory and attachments, each in the folder above it, before the entry is acknowledged."""
+    path = dialog_file(tmp_path)
+    state = tmp_path / "home" / "state"
+    monkeypatch.setenv("DIALOGD_STATE_DIR", str(state))
+    done = traced(tmp_path, [], ["dialogd", "say", "--note", "Mind the cost.", "--file", str(path)])
+    assert done.code == 0, done.said
+    (folder,) = (state / "dialogs").iterdir()
+    flushed = [made_durable(done, each) for each in (state.parent, state, folder.parent, folder)]
+    assert flushed == [True] * 4
+    assert place_of(done, "fsync", path) > max(place_of(done, "fsync", each.parent) for each in (folder, state))
+    done = traced(tmp_path, [], ["tests.logfile.writers", "long", str(path), "1", "1"])
+    assert done.code == 0, done.said
+    assert made_durable(done, path.with_name("dialog.md.d"))
+    assert place_of(done, "fsync", path) > place_of(done, "fsync", path.parent)
+
+
+def place_of(done: Traced, call: str, path: Path) -> int:
+    """Where in the trace the first such call on that file stands, -1 for nowhere."""
+    lines = done.trace.split("\n")
+    return next((at for at, line in enumerate(lines) if f" {call}(" in line and f"<{path}>" in line), -1)
+
+
+def made_durable(done: Traced, folder: Path) -> bool:
+    """True when the folder was made, and the one above it flushed after that."""
+    lines = done.trace.split("\n")
+    made = next(at for at, line in enumerate(lines) if " mkdir(" in line and f'{folder.name}"' in line)
+    return any(" fsync(" in line and f"<{folder.parent}>" in line for line in lines[made:])
 
 
 def test_a_write_that_does_nothing_is_noticed_and_made_good(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def traced(folder: Path, paths: list[Path], words: list[str], *faults: str) -> T
     """Run `python -m WORDS`; only calls that touch `paths`, if any are named, are seen and get the faults."""
     trace = folder / "trace"
     # Not --seccomp-bpf, which is faster: with it faults are not counted, and most never happen.
-    command = ["strace", "-f", "-y", "-s", "24", "-o", str(trace), "-e", f"trace={TOUCHING}", "-e", "signal=none"]
+    command = ["strace", "-f", "-y", "-s", "200", "-o", str(trace), "-e", f"trace={TOUCHING}", "-e", "signal=none"]
     for path in paths:
         command += ["-P", str(path)]
     for fault in faults:

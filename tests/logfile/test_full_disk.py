@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -153,3 +154,33 @@ def test_after_a_failed_append_the_file_can_be_read(tmp_path: Path) -> None:
         log.append(turn("mine"), log.journals.of("A"))
     assert log.read().state.owing == ("A",)
     assert log_of(path).read().state.number == 1
+
+
+async def test_a_state_directory_that_vanishes_is_made_anew(tmp_path: Path) -> None:
+    """Taken away under a running agent: its next turn is written, journalled, and private."""
+    path, backend = dialog_file(tmp_path), Counting()
+    state = tmp_path / "state"
+    async with agent_at(path, "A", backend) as agent:
+        await agent.step()
+        other = log_of(path, "elsewhere")
+        other.append(turn("B-3", "B", "A"), other.journals.of("B"))
+        shutil.rmtree(state)
+        agent.wake()
+        await agent.step()
+    assert [entry.number for entry in naive_read(path) if entry.sound] == [2, 3, 4]
+    assert [record["kind"] for record in log_of(path).journals.of("A").records()][-3:] == ["reply", "intent", "done"]
+    assert state.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_journal_that_cannot_be_written_says_what_to_do(tmp_path: Path) -> None:
+    """Nobody is told to free some space where there is plenty."""
+    path = dialog_file(tmp_path)
+    log = log_of(path)
+    with files_up_to(10), pytest.raises(StorageError) as full:
+        log.append(turn("mine"), log.journals.of("A"))
+    assert "free some space" in full.value.fix
+    shutil.rmtree(tmp_path / "state")
+    (tmp_path / "state").write_text("a file in its place")
+    with pytest.raises(StorageError, match="not a directory") as gone:
+        log.append(turn("mine"), log.journals.of("A"))
+    assert gone.value.fix == "check the disk, or name another DIALOGD_STATE_DIR"

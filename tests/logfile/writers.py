@@ -5,6 +5,7 @@ HOW is one of
     stubborn  the same, going on after an error
     one-debt  through LogFile; all answer the same debt
     holding   the same; says `held` under the lock, and waits there for a byte on stdin
+    long      through LogFile, with an attachment
     archive   no append: copy the file to the folder `archive` beside it
     naive     read, compose, write, flush; no lock
 Each prints what it was told is in the file, one word per line.
@@ -20,6 +21,7 @@ from dialogd.archive import archive
 from dialogd.errors import DialogdError
 from dialogd.logfile import Addition, LogFile
 from dialogd.protocol import grammar, render
+from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Dialog
 from tests.logfile.files import log_of, turn
 
@@ -56,6 +58,12 @@ def holding(log: LogFile, word: str) -> bool:
     return log.append(wait, log.journals.of(word[:2])) is not None
 
 
+def long(log: LogFile, word: str) -> bool:
+    """Append an entry whose rest stands in an attachment."""
+    addition = Addition(Draft("A", "Claude A", 2, f"I say {word}", turn=("B",)), "rest.md", "and more")
+    return log.append(lambda _: addition, log.journals.of("A")) is not None
+
+
 def to_archive(log: LogFile, word: str) -> bool:
     """Copy the dialog."""
     return archive(log.read(), log.path, log.path.parent / "archive").exists()
@@ -80,6 +88,7 @@ HOW = {
     "stubborn": stubborn,
     "one-debt": one_debt,
     "holding": holding,
+    "long": long,
     "archive": to_archive,
     "naive": naive,
 }
