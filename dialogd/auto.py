@@ -10,18 +10,41 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from dialogd import keys
-from dialogd.backends import BACKENDS, Found, Kind, kind_of
+from dialogd.backends import BACKENDS, CODING, Found, Kind, kind_of
 from dialogd.backends.service import vendor_of
 from dialogd.backends.survey import COMMANDS, SCENARIOS, SERVICES, survey, variables_for
 from dialogd.errors import BadInput
+from dialogd.prices import FREE, Price, price_of
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.state import Dialog
 
 __all__ = [
-    "AUTO", "CHOSEN", "COMMANDS", "DEFAULT_CAP", "DEFAULT_TOKENS", "FAMILIES", "LAST_RESORT", "NO_MODEL", "SCENARIOS",
-    "SERVICES", "Choice",
-    "candidates", "choose", "default_cap", "family_of", "introduce", "is_priced", "known_names", "resolve", "seat_of",
-    "survey", "twins", "variables_for", "warning_of",
+    "AUTO",
+    "CHOSEN",
+    "COMMANDS",
+    "DEFAULT_CAP",
+    "DEFAULT_TOKENS",
+    "FAMILIES",
+    "LAST_RESORT",
+    "NO_MODEL",
+    "RUNS_PROJECT",
+    "SCENARIOS",
+    "SERVICES",
+    "TRUSTING",
+    "Choice",
+    "candidates",
+    "choose",
+    "default_cap",
+    "family_of",
+    "introduce",
+    "known_names",
+    "price_for",
+    "resolve",
+    "seat_of",
+    "survey",
+    "twins",
+    "variables_for",
+    "warning_of",
 ]  # fmt: skip
 
 AUTO = "auto"
@@ -48,7 +71,10 @@ NO_MODEL = (
 CHOSEN = frozenset({AUTO, "claude"})  # names that stand for whichever backend is here
 
 LOCAL = frozenset({"rehearsal", "ollama"})  # families whose text stays here
+TRUSTING = frozenset({*CODING, "acp"})  # backends that may run what a project contains
+RUNS_PROJECT = "what the project contains may run: its hooks, servers, plugins and scripts (--trust-project)"
 HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # an Ollama told to listen everywhere is here too
+_EMPTY: Mapping[str, str] = MappingProxyType({})
 _METERED = re.compile(r"\bkeys?\b|_API_KEY|_AUTH_TOKEN")
 
 
@@ -204,14 +230,15 @@ def seat_of(agent: str, agents: Sequence[str] = ()) -> int:
     return ord(agent.upper()) - ord("A") if len(agent) == 1 and agent.isascii() and agent.isalpha() else 0
 
 
-def introduce(choice: Choice, project: Path | None = None) -> str:
-    """What an agent is and why, who pays, and who sees what; on one line."""
+def introduce(choice: Choice, project: Path | None = None, *, trusts: bool = False) -> str:
+    """What an agent is and why, who pays, who sees what, and whether the project's own programs run; on one line."""
     kind = kind_of(choice.backend)
     model = choice.model or kind.model
     pays = "nobody pays" if choice.pays == "nobody" else f"paid by {choice.pays}"
     idle = f" ({' and '.join(choice.idle)} {'is' if len(choice.idle) == 1 else 'are'} not used)" if choice.idle else ""
     what = f"{choice.backend} {model}".strip()
-    return f"{what} ({choice.why}) — {pays}{idle}; {_seen(choice, project)}"
+    runs = f"; {RUNS_PROJECT}" if trusts and choice.backend in TRUSTING else ""
+    return f"{what} ({choice.why}) — {pays}{idle}; {_seen(choice, project)}{runs}"
 
 
 def _seen(choice: Choice, project: Path | None) -> str:
@@ -261,14 +288,27 @@ def default_cap(choice: Choice, dialog: Dialog | None) -> float | None:
     return DEFAULT_CAP if choice.is_metered and not is_set else None
 
 
-def is_priced(choice: Choice, model: str = "", price: str = "") -> bool:
-    """False when nobody can say what its tokens cost: then a budget must count tokens. `price` is the person's."""
-    if price or choice.backend not in SERVICES:
-        return choice.backend not in COMMANDS or bool(price)
-    from dialogd.prices import price_of
+def price_for(
+    choice: Choice, model: str = "", price: str = "", *, agents: Path | None = None, table: Mapping[str, str] = _EMPTY
+) -> Price | None:
+    """What its tokens cost; None when nobody can say. `price` is the person's, `table` theirs by model.
+
+    A program chooses its model itself: the one that it asked when it was proved last counts (`agents` is the folder
+    where that is remembered), before that the one that its family's API asks. Raises `BadInput` for a bad price.
+    """
+    from dialogd.backends.canary import last_model
 
     kind = kind_of(choice.backend)
-    return price_of(model or choice.model or kind.model, kind.vendor) is not None
+    if not price and choice.backend in COMMANDS:
+        return None
+    if not price and kind.family in LOCAL:
+        return FREE
+    named = model or choice.model or kind.model
+    if not named and choice.backend in CODING:
+        family = (BACKENDS[member].model for member in FAMILIES.get(kind.family, ()))
+        named = (last_model(agents, choice.backend) if agents else "") or next(filter(None, family), "")
+    vendor = choice.vendor if choice.backend == "openai" else kind.vendor  # it speaks to anybody
+    return price_of(named, vendor, price, table)
 
 
 def known_names() -> tuple[str, ...]:

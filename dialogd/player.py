@@ -75,7 +75,7 @@ def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Pat
 # Flags that mean something to these backends only; an environment may hold them for others.
 _ONLY = {
     "resume": ("claude-code",),
-    "trust_project": ("claude-code", "codex", "gemini", "opencode"),
+    "trust_project": tuple(sorted(auto.TRUSTING)),
     "base_url": ("anthropic", "openai", "gpt", "grok", "ollama", "claude-code", "codex", "gemini", "opencode"),
     "api": ("openai", "gpt", "grok", "ollama"),
 }
@@ -130,7 +130,7 @@ def _options(settings: Settings, choice: auto.Choice, variables: Mapping[str, st
 
 def _remarks(settings: Settings, choice: auto.Choice, dialog: Dialog | None) -> list[str]:
     """What it is and why, who pays, who sees what; a cap that nobody asked for; twins."""
-    remarks = [auto.introduce(choice, settings.project)]
+    remarks = [auto.introduce(choice, settings.project, trusts=settings.trust_project)]
     if choice.is_last_resort(settings.backend):
         remarks.extend(auto.NO_MODEL[:2])
     if not settings.budget and (cap := auto.default_cap(choice, dialog)) is not None:

@@ -17,7 +17,8 @@ from dialogd.state import StateDir
 class Seat:
     """One agent of a cast. Empty: what the daemon's own settings say. `port` 0: not chosen yet.
 
-    `title` is what the template calls it.
+    `title` is what the template calls it, `price` what the person says its tokens cost; with `trust_project` what the
+    project contains may run.
     """
 
     id: str
@@ -27,6 +28,8 @@ class Seat:
     project: str = ""
     port: int = 0
     title: str = ""
+    price: str = ""
+    trust_project: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -42,8 +45,12 @@ class Seat:
 
     def flags(self) -> list[str]:
         """What `dialogd start` is told about it, but for port and file."""
-        pairs = {"backend": self.backend, "model": self.model, "command": self.command, "project": self.project}
-        return [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
+        pairs = {
+            "backend": self.backend, "model": self.model, "command": self.command, "project": self.project,
+            "price": self.price,
+        }  # fmt: skip
+        words = [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
+        return [*words, "--trust-project"] if self.trust_project else words
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,13 @@ def start_again(cast: Cast | None, dialog: str, agent: str, file: Path) -> str:
 
 def _of(record: Mapping[str, object]) -> Seat:
     texts = {key: str(record[key]) for key in ("id", "backend", "model", "command", "project")}
-    return Seat(**texts, port=int(str(record["port"])), title=str(record.get("title", "")))
+    return Seat(
+        **texts,
+        port=int(str(record["port"])),
+        title=str(record.get("title", "")),
+        price=str(record.get("price", "")),
+        trust_project=record.get("trust_project") is True,
+    )
 
 
 def _path(state: StateDir, file: Path) -> Path:

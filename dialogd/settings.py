@@ -278,7 +278,9 @@ SETTINGS = (
     _setting("base_url", _line, "another address of the service, such as http://localhost:8000/v1"),
     _setting("api", _api, "which API an OpenAI-compatible service speaks: `chat` or `responses`"),
     _setting("resume", _line, "a session of yours that `claude-code` goes on from, as a copy; `last`: the most recent"),
-    _setting("trust_project", _switch, "let the project's own hooks, servers and plugins run"),
+    _setting(
+        "trust_project", _switch, "let what the project contains run: hooks, servers, plugins, scripts; `acp` needs it"
+    ),
     _setting("price", _line, "dollars per million tokens, `IN/OUT[/CACHED]`, or `free`; unset: list prices"),
     _setting("budget", _budget, "what this agent may spend in one dialog: `$1.50`, `200k tokens`"),
     _setting("digest", _switch, "sum up what no longer fits the model's window, in a note, at this agent's cost"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd import auto
-from dialogd.auto import Choice, choose, default_cap, introduce, resolve, seat_of, twins
+from dialogd.auto import Choice, choose, default_cap, introduce, price_for, resolve, seat_of, twins
 from dialogd.backends import BACKENDS, Found
 from dialogd.errors import BadInput
+from dialogd.prices import FREE, Price, price_of
 from dialogd.protocol.grammar import parse
 
 MEMBERS = [member for members in auto.FAMILIES.values() for member in members]
@@ -212,11 +214,24 @@ def test_a_login_that_is_a_key_is_metered_too() -> None:
 def test_a_budget_counts_tokens_where_a_price_is_unknown() -> None:
     """The vendors' own models have list prices; another address, an unknown model and a foreign agent have none."""
     grok = Choice("grok", "", vendor="xAI")
-    assert auto.is_priced(Choice("anthropic", "", vendor="Anthropic"))
-    assert not auto.is_priced(Choice("anthropic", "", vendor="Anthropic"), "no-such-model")
-    assert not auto.is_priced(Choice("openai", "", vendor="whoever runs http://localhost:8000", model="mine"))
-    assert auto.is_priced(grok, "mine", "1/2")
-    assert (auto.is_priced(Choice("acp", "")), auto.is_priced(Choice("rehearsal", ""))) == (False, True)
+    assert price_for(Choice("anthropic", "", vendor="Anthropic"))
+    assert not price_for(Choice("anthropic", "", vendor="Anthropic"), "no-such-model")
+    assert not price_for(Choice("openai", "", vendor="whoever runs http://localhost:8000", model="mine"))
+    assert not price_for(Choice("openai", "", vendor="whoever runs http://localhost:8000"))
+    assert price_for(grok, "mine", "1/2") == Price(1, 2, source="given")
+    assert (price_for(Choice("acp", "")), price_for(Choice("rehearsal", ""))) == (None, FREE)
+
+
+def test_the_price_of_a_program_is_that_of_the_model_it_was_seen_to_ask(tmp_path: Path) -> None:
+    """Until a program was proved it is its family's usual model; a provider nobody knows has no price."""
+    usual = price_of(BACKENDS["anthropic"].model, "Anthropic")
+    claude = Choice("claude-code", "", vendor="Anthropic")
+    assert price_for(claude, agents=tmp_path) == usual
+    seen = {"safe": True, "why": "", "version": "2", "level": 0, "model": "claude-haiku-4-5", "backend": "claude-code"}
+    (tmp_path / "canary.json").write_text(json.dumps({"old": {**seen, "model": "x"}, "k": seen}))
+    assert price_for(claude, agents=tmp_path) == price_of("claude-haiku-4-5", "Anthropic") != usual
+    assert price_for(claude, "claude-opus-5-5", agents=tmp_path) == price_of("claude-opus-5-5", "Anthropic")
+    assert price_for(Choice("opencode", ""), agents=tmp_path) is None
 
 
 def test_a_key_alone_in_dotenv_gives_its_family(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
             "Agent",
             "acp",
             "whoever the agent asks",
-            project="whatever the agent does without asking; what it asks for is refused",
+            project="runs what it contains (hooks, servers, scripts), and whatever the agent does without asking; what"
+            " it asks for is refused",
         ),
     }
 )
@@ -136,7 +137,7 @@ class Options:
     environment  what a command gets in addition to the clean environment
     state      a folder of this agent's own (0700), for what may be lost: session ids, a canary's verdict
     resume     a session of the person's to go on from, `last` for the most recent one
-    trust_project  let the project's own hooks, servers and plugins run
+    trust_project  let what the project contains run: hooks, servers, plugins, scripts
     price      `IN/OUT[/CACHED]` in dollars per million tokens, or `free`
     """
 

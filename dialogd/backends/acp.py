@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from pathlib import Path
 
-from dialogd.backends import Found, Options, Request, Tool, Usage
+from dialogd.backends import CODING, Found, Options, Request, Tool, Usage
 from dialogd.backends.acp_errors import ended, judge, refused, unreadable
 from dialogd.backends.acp_usage import account
 from dialogd.backends.acp_warm import Warm
@@ -35,7 +35,8 @@ class ACP:
 
     The agent is started by the first reply and kept until `close`, a failure or a cancellation. A turn sends only what
     its session has not seen. Its environment is clean, with `options.environment` on top.
-    Raises `BadInput` without the package, or for a command that cannot be run.
+    Nothing keeps an agent from running what its project contains, so it is not started without
+    `options.trust_project`. Raises `BadInput` without that or the package, or for a command that cannot be run.
     """
 
     name = "acp"
@@ -58,6 +59,12 @@ class ACP:
             raise BadInput(f"the project {str(self._project)!r} is not a directory", fix="name an existing one")
         if self._program() is None:
             raise BadInput(f"command not found: {self._words[0]!r}", fix=_INSTALL_AGENT)
+        if not options.trust_project:
+            raise BadInput(
+                "an acp agent runs what its project contains (hooks, MCP servers, scripts): nothing keeps it from that",
+                fix="--trust-project allows it, for a project whose code you would run yourself; or name a backend that"
+                f" only reads: {', '.join(sorted(CODING))}",
+            )
         self._warm: Warm | None = None
         self._points: tuple[Checkpoint, ...] = ()
         self._turn = asyncio.Lock()
@@ -175,7 +182,7 @@ def probe(variables: Mapping[str, str], variant: str) -> Found:
         return Found(False, f"no {program} on PATH", pays, fix=_INSTALL_AGENT)
     from importlib.metadata import version
 
-    return Found(True, f"{program} on PATH", pays, version(PACKAGE))
+    return Found(True, f"{program} on PATH; starts with --trust-project only", pays, version(PACKAGE))
 
 
 _INSTALL_AGENT = "install the agent, or give its full path; no shell is used, so no ~ and no aliases"

@@ -26,6 +26,7 @@ from dialogd.backends.cli_reader import LostSession, Reader
 from dialogd.backends.cli_tool import CLITool, Turn
 from dialogd.backends.session import Plan, Sessions, checkpoint, plan, whole
 from dialogd.errors import BackendError
+from dialogd.prices import price_of
 from dialogd.prompt import Prompt
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.redact import redact
@@ -66,7 +67,7 @@ class AgentCLI(CLITool):
                 )
             self._verdict, self.level = verdict, verdict.level
             self.model = self.model or verdict.model
-            self.price = self._price()
+            self.price = self._price() or price_of(verdict.model, self.vendor)  # it may know models by words of its own
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Run the CLI once and yield what it used and which tools ran, then its reply. Raises `BackendError`."""

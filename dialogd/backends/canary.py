@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from dialogd.standin import Answer, Seen
 
 LIMIT = 60.0  # seconds for one rehearsal of two turns
+MEMORY = "canary.json"
 KEPT = 50  # verdicts
 RUNS = "3"  # raised whenever the canary learns to see more
 
@@ -53,13 +54,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a CLI may be used, and at which of its levels. `model` is the one that it asks by itself."""
+    """Whether the CLI of a `backend` may be used, and at which of its levels. `model` is what it asks by itself."""
 
     safe: bool
     why: str
     version: str = ""
     level: int = 0
     model: str = ""
+    backend: str = ""
 
 
 async def prove(cli: CLITool) -> Verdict:
@@ -67,18 +69,27 @@ async def prove(cli: CLITool) -> Verdict:
     version = await cli.version()
     if not version:
         return Verdict(False, "it does not say its version")
-    memory = cli.options.state.parent / "canary.json" if cli.options.state else None
+    memory = cli.options.state.parent / MEMORY if cli.options.state else None
     key = _key(cli, version)
     if (found := _verdict(_known(memory).get(key))) is not None:
         return found
-    verdict = replace(await _rehearse(cli), version=version)
+    verdict = replace(await _rehearse(cli), version=version, backend=cli.name)
     if memory and verdict.safe:
         others = {name: row for name, row in _known(memory).items() if name != key}
         write_json(memory, dict([*others.items(), (key, asdict(verdict))][-KEPT:]))
     return verdict
 
 
-def _known(memory: Path | None) -> Mapping[str, Any]:
+def last_model(agents: Path, backend: str) -> str:
+    """The model that a CLI asked by itself when it was proved last, "" where that is not remembered.
+
+    `agents` is the folder in which the agents' folders lie.
+    """
+    rows = (row for row in reversed(_known(agents / MEMORY).values()) if isinstance(row, dict))
+    return next((str(row.get("model") or "") for row in rows if row.get("backend") == backend), "")
+
+
+def _known(memory: Path | None) -> dict[str, Any]:
     rows = read_json(memory) if memory else None
     return rows if isinstance(rows, dict) else {}
 

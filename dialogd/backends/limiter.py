@@ -5,7 +5,6 @@ A wait that a turn has no time for is an error at once, which says until when; `
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import math
@@ -80,6 +79,8 @@ class Limiter:
 
         Raises `BackendError` at once where that is later than `until` (monotonic), when the turn is over.
         """
+        import asyncio  # `status` looks at what is held, and waits for nothing
+
         while (left := self.left) > 0:
             if time.monotonic() + left >= until:
                 raise BackendError(

@@ -22,6 +22,7 @@ from dialogd.auto import (
 from dialogd.backends import BACKENDS
 from dialogd.cli.terminal import plain, remark
 from dialogd.errors import BadInput
+from dialogd.prices import parse_price
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED
 from dialogd.seats import Seat
@@ -115,6 +116,19 @@ def seat_named(name: str, seats: Sequence[Seat]) -> str:
     """The id of the seat that is meant by its id or its title, in any case; "" for none."""
     word = _bare(name)
     return next((seat.id for seat in seats if word and word in (_bare(seat.id), _bare(seat.title))), "")
+
+
+def priced(seats: Sequence[Seat], prices: Sequence[str]) -> tuple[Seat, ...]:
+    """The seats with what the person says tokens cost: `IN/OUT` for all, `ID=IN/OUT` for one. Raises `BadInput`."""
+    said: dict[str, str] = {}
+    for text in prices:
+        name, _, price = text.rpartition("=")
+        parse_price(price, "--price")
+        who = seat_named(name, seats)
+        if name and not who:
+            raise BadInput(f"--price {text!r}: there is no agent {name!r}", fix="name one of: " + _people(seats))
+        said |= {who: price}
+    return tuple(replace(seat, price=said.get(seat.id, said.get("", seat.price))) for seat in seats)
 
 
 def _bare(name: str) -> str:

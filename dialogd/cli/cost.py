@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 RULES = 1_500  # tokens of a prompt that stand in no file: who an agent is, the marks, what is asked of it
 SAID = 1_000  # tokens by which a turn lengthens the prompts after it: over 400 words and their marks
+PROGRAM = 12_000  # tokens of a coding agent's own prompt: instructions and tools
+CALLS = 3  # of the model in a coding agent's turn that looks something up
 MOST_OUT = 8_192  # tokens of a reply, where nobody says
+_NO_PRICES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,40 +143,62 @@ def estimate_of(
 
     Raises `BadInput` for a price that cannot be read.
     """
-    from dialogd.backends import kind_of
-    from dialogd.prices import price_of
+    from dialogd.backends import CODING
 
-    prices = {}
-    for seat in seats:
-        choice = choices[seat.id]
-        if choice.is_metered or settings.price:
-            kind = kind_of(choice.backend)
-            model = seat.model or settings.model or kind.model
-            prices[seat.id] = price_of(model, kind.vendor, settings.price, table)
-    return estimate_line(opening, prices, settings.max_tokens)
+    prices = prices_of(seats, choices, settings, table)
+    programs = frozenset(who for who in prices if choices[who].backend in CODING)
+    return estimate_line(opening, prices, settings.max_tokens, programs)
 
 
-def estimate_line(opening: Opening, prices: Mapping[str, Price | None], most_out: int = 0) -> str:
+def prices_of(
+    seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings, table: Mapping[str, str] = _NO_PRICES
+) -> dict[str, Price | None]:
+    """What the tokens of those agents cost whose tokens somebody pays for, by id; None where nobody knows."""
+    from dialogd.auto import price_for
+    from dialogd.state import StateDir
+
+    agents = StateDir(settings.state_dir).agents
+    return {
+        seat.id: price_for(
+            choices[seat.id], seat.model or settings.model, seat.price or settings.price, agents=agents, table=table
+        )
+        for seat in seats
+        if choices[seat.id].is_metered or seat.price or settings.price
+    }
+
+
+def estimate_line(
+    opening: Opening, prices: Mapping[str, Price | None], most_out: int = 0, programs: Collection[str] = ()
+) -> str:
     """What a new dialog may cost, in a line; "" when nobody costs anything.
 
     `prices` are those of the agents that cost money, by id, None for an unknown one; `most_out` is how many tokens a
-    reply may have, 0 for the usual number.
+    reply may have, 0 for the usual number. `programs` are those that are coding agents: each call of theirs has a
+    prompt of their own, and how many a turn takes is theirs to say.
     """
     from dialogd.opening import compose
     from dialogd.parts import tokens_of
 
     start, out = RULES + tokens_of(compose(opening)), most_out or MOST_OUT
-    known = {
-        who: estimate(opening.max_turns, len(opening.agents), price.usd, start=start, said=min(SAID, out), out=out)
-        for who, price in prices.items()
-        if price is not None
-    }
+
+    def dear(who: str, price: Price) -> float:
+        begun, calls = (start + PROGRAM, CALLS) if who in programs else (start, 1)
+
+        def cost(tokens_in: int, tokens_out: int) -> float:
+            return price.usd(tokens_in, 0) * calls + price.usd(0, tokens_out)
+
+        return estimate(opening.max_turns, len(opening.agents), cost, start=begun, said=min(SAID, out), out=out)
+
+    known = {who: dear(who, price) for who, price in prices.items() if price is not None}
     strangers = " and ".join(who for who, price in prices.items() if price is None)
     if not any(known.values()):
         return f"estimate: unknown, for nobody knows the price of {strangers}" if strangers else ""
     parts = ", ".join(f"{who} {_cents(usd)}" for who, usd in known.items())
     whole = sum(known.values())
-    text = f"estimate: at most about {_cents(whole)} for {opening.max_turns} turns ({parts})"
+    many = " and ".join(who for who in known if who in programs)
+    most = "about" if many else "at most about"
+    text = f"estimate: {most} {_cents(whole)} for {opening.max_turns} turns ({parts})"
+    text += f"; more where {many} calls its model more than {CALLS} times a turn" if many else ""
     text += f"; unknown: {strangers}" if strangers else ""
     if opening.budget is not None and opening.budget < whole:
         text += f"; the budget of {dollars(opening.budget)} ends it before that"

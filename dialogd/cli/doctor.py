@@ -133,8 +133,10 @@ def _price(kind: Kind) -> str:
 
 def _proofs(state: StateDir) -> frozenset[str]:
     """The versions of programs that were seen to refuse every write, as far as that is remembered."""
+    from dialogd.backends.canary import MEMORY
+
     try:
-        rows = jsonlib.loads((state.agents / "canary.json").read_text(encoding="utf-8"))
+        rows = jsonlib.loads((state.agents / MEMORY).read_text(encoding="utf-8"))
         return frozenset(str(row["version"]) for row in rows.values() if row.get("safe") is True and row["version"])
     except (OSError, ValueError, KeyError, AttributeError):
         return frozenset()

@@ -75,6 +75,12 @@ Recall = Annotated[
         help="Put what earlier dialogs decided before the agents, as data: about the topic, or about QUESTION.",
     ),
 ]
+TrustProject = Annotated[
+    bool,
+    typer.Option(
+        "--trust-project", help="Let what the project contains run: hooks, servers, plugins, scripts. acp needs it."
+    ),
+]
 Replace = Annotated[bool, typer.Option("--replace", help="Archive and replace a dialog that has not ended.")]
 Plan = Annotated[
     str | None,

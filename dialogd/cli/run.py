@@ -6,7 +6,7 @@ import dataclasses
 import os
 import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from textwrap import shorten
@@ -17,9 +17,9 @@ import typer
 from dialogd import auto, person
 from dialogd.backends import Options, load_backend
 from dialogd.cli import options
-from dialogd.cli.cast import seated, warn_of_twins
+from dialogd.cli.cast import priced, seated, warn_of_twins
 from dialogd.cli.client import daemons
-from dialogd.cli.cost import estimate_of
+from dialogd.cli.cost import estimate_of, prices_of
 from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
 from dialogd.cli.history import keep_ended
 from dialogd.cli.launch import free_ports, is_free
@@ -40,6 +40,14 @@ from dialogd.state import StateDir
 Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
 Continue = Annotated[bool, typer.Option("--continue", help="Start the cast of a dialog again that has not ended.")]
 Stay = Annotated[bool, typer.Option("--stay", help="Keep the daemons and the page after the end, until Ctrl-C.")]
+Prices = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--price",
+        metavar="[ID=]PRICE",
+        help="Dollars per million tokens, IN/OUT[/CACHED] or free: of one agent, or of all; repeat it.",
+    ),
+]
 INTERRUPTED = 130
 TEXT_LENGTH = 300  # characters of the decided text in the last lines; the file and the plan have all of it
 
@@ -56,6 +64,8 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     stay: Stay = False,
     plan: options.Plan = None,
     no_plan: options.NoPlan = False,
+    price: Prices = None,
+    trust_project: options.TrustProject = False,
 ) -> None:
     """Hold a whole dialog: write the file, start a daemon per agent, show what they say, end when it ends.
 
@@ -70,14 +80,25 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
         if topic is None:
             raise BadInput("what is the dialog to be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
         settings = options.settings_for(file, pace=pace, plan=plan, no_plan=no_plan)
-        settings, cast = new_cast(settings, wanted, pace or "", replace=replace)
+        settings, cast = new_cast(
+            settings, wanted, pace or "", replace=replace, prices=price or (), trust_project=trust_project
+        )
         raise typer.Exit(_perform(settings, cast, interrupt, is_new=True, stay=stay))
 
 
-def new_cast(settings: Settings, wanted: Wanted, pace: str, *, replace: bool) -> tuple[Settings, Cast]:
+def new_cast(
+    settings: Settings,
+    wanted: Wanted,
+    pace: str,
+    *,
+    replace: bool,
+    prices: Sequence[str] = (),
+    trust_project: bool = False,
+) -> tuple[Settings, Cast]:
     """Choose who plays, file and ports, write the dialog, keep the cast."""
-    asked = wanted.seats()
+    asked = priced(wanted.seats(), prices)
     seats, choices = seated(asked, settings, os.environ, dotenv(Path.cwd()))
+    seats = _trusting(seats) if trust_project else seats
     _try_backends(seats, choices, settings)
     ports = usual_ports(seats)
     explicit = settings.origin("file") != "default"
@@ -112,7 +133,9 @@ def _try_backends(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], s
     for seat in seats:
         if seat.backend.partition(":")[0] in auto.SCENARIOS | auto.COMMANDS:
             command, model = seat.command or settings.command, seat.model or settings.model
-            load_backend(seat.backend, Options(command=command, model=model, project=_project(seat, settings)))
+            trusts = seat.trust_project or settings.trust_project
+            setup = Options(command=command, model=model, project=_project(seat, settings), trust_project=trusts)
+            load_backend(seat.backend, setup)
         choices[seat.id].required()
 
 
@@ -122,12 +145,23 @@ def _with_budget(
     """The dialog with a budget, where a key pays and nobody set one: dollars, or tokens where a price is unknown."""
     if opening.budget is not None or opening.tokens is not None or not any(c.is_metered for c in choices.values()):
         return opening
-    priced = all(auto.is_priced(choices[seat.id], seat.model or settings.model, settings.price) for seat in seats)
-    usd, tokens = (auto.DEFAULT_CAP, None) if priced else (None, auto.DEFAULT_TOKENS)
+    known = prices_of(seats, choices, settings)
+    usd, tokens = (auto.DEFAULT_CAP, None) if None not in known.values() else (None, auto.DEFAULT_TOKENS)
     capped = dataclasses.replace(opening, budget=usd, tokens=tokens)
     line = budget_line(capped.budget, capped.tokens)
     remark(f"note: a key pays and no budget was given: the dialog ends at {line}; --budget sets another limit")
     return capped
+
+
+def _trusting(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
+    """The seats, those told to let the project's own programs run that can. Raises `BadInput` when none can."""
+    trusting = tuple(dataclasses.replace(s, trust_project=s.backend in auto.TRUSTING) for s in seats)
+    if not any(seat.trust_project for seat in trusting):
+        raise BadInput(
+            f"--trust-project means nothing to {' and '.join(dict.fromkeys(seat.backend for seat in seats))}",
+            fix=f"leave it out; it is for {', '.join(sorted(auto.TRUSTING))}",
+        )
+    return trusting
 
 
 def _project(seat: Seat, settings: Settings) -> Path | None:
@@ -138,7 +172,8 @@ def _introduce(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], sett
     """Say of each agent what it is, who pays for it and who sees the text; warn about twins."""
     for seat in seats:
         who = f"{seat.id} ({seat.title})" if seat.title else seat.id
-        remark(plain(f"{who}: {auto.introduce(choices[seat.id], _project(seat, settings))}"))
+        trusts = seat.trust_project or settings.trust_project
+        remark(plain(f"{who}: {auto.introduce(choices[seat.id], _project(seat, settings), trusts=trusts)}"))
     warn_of_twins({who: choice.family for who, choice in choices.items()})
 
 

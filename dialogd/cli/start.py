@@ -47,9 +47,6 @@ Resume = Annotated[
     typer.Option("--resume", metavar="SESSION", help="claude-code: join with the context of a session of yours."),
 ]
 GoOn = Annotated[bool, typer.Option("--continue", help="claude-code: the same, with your most recent session.")]
-TrustProject = Annotated[
-    bool, typer.Option("--trust-project", help="Let the project's own hooks, servers and plugins run.")
-]
 Price = Annotated[
     str | None, typer.Option(metavar="PRICE", help="Dollars per million tokens: IN/OUT[/CACHED], or free.")
 ]
@@ -86,7 +83,7 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     api: Api = None,
     resume: Resume = None,
     go_on: GoOn = False,
-    trust_project: TrustProject = False,
+    trust_project: options.TrustProject = False,
     price: Price = None,
     budget: Budget = None,
     digest: Digest = False,

@@ -72,7 +72,7 @@ class Troupe:
     def _spawn(self, seat: Seat) -> Child:
         flags: dict[str, object] = {
             "port": seat.port, "backend": seat.backend, "model": seat.model, "command": seat.command,
-            "project": seat.project, "pace": self.cast.pace,
+            "project": seat.project, "price": seat.price, "trust_project": seat.trust_project, "pace": self.cast.pace,
             "no_plan": not self.settings.plan, "plan": plan if isinstance(plan := self.settings.plan, Path) else "",
         }  # fmt: skip
         urls = {s.id: f"http://localhost:{s.port}" for s in self.cast.seats if s.id != seat.id}

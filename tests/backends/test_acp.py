@@ -43,11 +43,14 @@ def whole(request: Request) -> str:
     return f"{prompt.system}\n\n{INTRO}\n\n{prompt.body}"
 
 
+TRUSTS = Options(trust_project=True)
+
+
 @asynccontextmanager
 async def talking_to(command: str, project: Path | None = None, model: str = "") -> AsyncIterator[ACP]:
     """A backend with that agent; nothing is left of it afterwards."""
     before = children()
-    backend = ACP(Options(variant=command, project=project, model=model))
+    backend = ACP(Options(variant=command, project=project, model=model, trust_project=True))
     try:
         yield backend
     finally:
@@ -97,13 +100,13 @@ class TestContract(BackendContract):
     """The acp backend keeps what every backend must."""
 
     def make(self) -> Backend:
-        return ACP(Options(variant=agent("echo")))
+        return ACP(Options(variant=agent("echo"), trust_project=True))
 
     def make_slow(self) -> Backend:
-        return ACP(Options(variant=agent("deaf")))
+        return ACP(Options(variant=agent("deaf"), trust_project=True))
 
     def make_failing(self) -> Backend:
-        return ACP(Options(variant=agent("crash")))
+        return ACP(Options(variant=agent("crash"), trust_project=True))
 
     async def test_a_finished_reply_leaves_no_process(self) -> None:
         """A finished reply leaves the warm agent and nothing else; closing ends it."""
@@ -140,10 +143,16 @@ class TestSettingUp:
 
     async def test_the_agent_follows_the_colon_or_is_the_command(self, request_: Request) -> None:
         """`acp:prog args` and `--command 'prog args'` are the same."""
-        for name, options in ((f"acp:{agent('echo')}", Options()), ("acp", Options(command=agent("echo")))):
+        for name, options in ((f"acp:{agent('echo')}", TRUSTS), ("acp", replace(TRUSTS, command=agent("echo")))):
             backend = load_backend(name, options)
             assert await answer(backend, request_) == whole(request_)
             await backend.close()
+
+    def test_without_the_projects_code_being_trusted_no_agent_is_started(self, tmp_path: Path) -> None:
+        """An agent runs hooks, servers and scripts of its project; who does not say that this may be gets none."""
+        with pytest.raises(BadInput, match="hooks, MCP servers, scripts") as caught:
+            load_backend(f"acp:{agent('echo')}", Options(project=tmp_path))
+        assert "--trust-project" in caught.value.fix
 
     def test_a_project_that_is_not_there_is_refused(self, tmp_path: Path) -> None:
         """A wrong --project is noticed before the first call."""
@@ -300,7 +309,7 @@ class TestSafety:
         monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test-0123456789")
         seen = tmp_path / "seen"
         script = shlex.join(["sh", "-c", f"env > {seen}; exec {agent('echo')}"])
-        backend = ACP(Options(variant=script, environment={"MY_TOKEN": "mine-0123456789"}))
+        backend = ACP(Options(variant=script, trust_project=True, environment={"MY_TOKEN": "mine-0123456789"}))
         await answer(backend, request_)
         await backend.close()
         assert "sk-ant-test" not in seen.read_text()
@@ -434,7 +443,7 @@ class TestEnding:
     async def test_a_cancelled_call_is_gone_in_a_second(self, request_: Request, habit: str) -> None:
         """Asked first, then ended by force; what it started goes with it."""
         before = children()
-        backend = ACP(Options(variant=agent(habit)))
+        backend = ACP(Options(variant=agent(habit), trust_project=True))
         pieces = backend.reply(request_)
         await anext(pieces), await anext(pieces)
         call = asyncio.ensure_future(anext(pieces))
@@ -449,7 +458,7 @@ class TestEnding:
     async def test_closing_during_a_reply_ends_it(self, request_: Request) -> None:
         """The reply fails, and nothing is left."""
         before = children()
-        backend = ACP(Options(variant=agent("deaf")))
+        backend = ACP(Options(variant=agent("deaf"), trust_project=True))
         call = asyncio.ensure_future(answer(backend, request_))
         await until(lambda: len(children() - before) >= 3, 10)
         await backend.close()
@@ -464,7 +473,7 @@ class TestEnding:
             "from dialogd.backends import Options\n"
             "from dialogd.backends.acp import ACP\n"
             "from dialogd.testing.backend_contract import BackendContract, answer\n"
-            f"backend = ACP(Options(variant={agent('deaf')!r}))\n"
+            f"backend = ACP(Options(variant={agent('deaf')!r}, trust_project=True))\n"
             "asyncio.run(answer(backend, BackendContract().request()))\n"
         )
         daemon = await asyncio.create_subprocess_exec(sys.executable, "-c", program)

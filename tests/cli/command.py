@@ -48,6 +48,14 @@ def _become(words: Sequence[str], environment: Mapping[str, str], folder: Path, 
     main()
 
 
+def program(folder: Path, name: str, script: str) -> None:
+    """A program in the folder `bin`."""
+    (folder / "bin").mkdir(exist_ok=True)
+    path = folder / "bin" / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
 @dataclass(frozen=True)
 class Done:
     """What a command came to."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from dialogd import auto
 from dialogd.cli.cast import read_cast, seated
 from dialogd.config import load
 from dialogd.errors import BadInput
@@ -14,7 +17,7 @@ from dialogd.seats import Cast, Seat, saved_cast
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 from dialogd.templates import template
-from tests.cli.command import Commands
+from tests.cli.command import Commands, program
 
 KEYS = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789", "XAI_API_KEY": "xai-test-0123456789abcdef"}
 
@@ -168,6 +171,56 @@ def test_run_introduces_everybody_and_caps_a_key_without_a_budget(dialogd: Comma
     assert "note: a key pays and no budget was given: the dialog ends at $5.00; --budget" in said
     assert [agent.name for agent in header.agents] == ["Claude A", "Grok B"]
     assert (header.limits.budget, header.limits.tokens) == (5.0, None)
+
+
+def test_run_counts_tokens_where_a_key_pays_and_no_price_is_known(dialogd: Commands) -> None:
+    """opencode on a key: nobody knows its price, so the usual budget is one in tokens; --price makes it dollars."""
+    program(dialogd.folder, "opencode", 'echo "1.18.33"')
+    words = ["run", "Tabs?", "--agents", "opencode,rehearsal", "--timeout", "1s"]
+    here = {"PATH": f"{dialogd.folder}/bin:/usr/bin:/bin", "OPENCODE_API_KEY": "oc-test-0123456789abcdef"}
+    unpriced = dialogd(*words, **here)
+    limits = dialogd.log.read().header.limits
+    assert (limits.budget, limits.tokens) == (None, 1_000_000), unpriced.err
+    assert "the dialog ends at 1,000,000 tokens; --budget" in unpriced.err
+    assert "there is a budget in dollars" not in unpriced.err
+    priced = dialogd(*words, "--price", "A=1/2", "--replace", **here)
+    limits = dialogd.log.read().header.limits
+    assert (limits.budget, limits.tokens) == (5.0, None), priced.err
+    assert re.search(r"^estimate: about \$[\d.]+ for 20 turns \(A \$", priced.err, re.MULTILINE)
+    cast = saved_cast(dialogd.state, dialogd.file)
+    assert cast is not None
+    assert [seat.price for seat in cast.seats] == ["1/2", ""]
+    assert cast.seats[0].flags()[-2:] == ["--price", "1/2"]
+
+
+def test_a_price_for_nobody_or_that_cannot_be_read_is_refused(dialogd: Commands) -> None:
+    """Exit code 2, the names there are, and nothing is written."""
+    for price, words in (("Z=1/2", "fix: name one of: A, B"), ("cheap", "--price 'cheap' cannot be read")):
+        done = dialogd("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--price", price)
+        assert (done.code, dialogd.file.exists()) == (2, False)
+        assert words in done.err
+
+
+def test_run_lets_a_projects_own_code_run_only_when_told(dialogd: Commands) -> None:
+    """An acp agent is refused without --trust-project, before anything is written; with it, it is said what runs."""
+    command = f"{sys.executable} -m dialogd.testing.acp_agent echo"
+    words = ["run", "Tabs?", "--agent", f"A=acp:{command}", "--agent", "B=rehearsal"]
+    done = dialogd(*words)
+    assert (done.code, dialogd.file.exists()) == (2, False)
+    assert "an acp agent runs what its project contains (hooks, MCP servers, scripts)" in done.err
+    assert "fix: --trust-project allows it" in done.err
+    with dialogd.background(*words, "--trust-project") as process:
+        until_begun(dialogd)
+        process.terminate()
+        assert process.wait(20) == 130, dialogd.output
+    assert f"; {auto.RUNS_PROJECT}\n" in next(row for row in dialogd.output.splitlines(True) if "A: acp" in row)
+    assert auto.RUNS_PROJECT not in next(row for row in dialogd.output.splitlines(True) if "B: rehearsal" in row)
+    cast = saved_cast(dialogd.state, dialogd.file)
+    assert cast is not None
+    assert [seat.trust_project for seat in cast.seats] == [True, False]
+    idle = dialogd("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--trust-project", "--replace")
+    assert idle.code == 2
+    assert "--trust-project means nothing to rehearsal" in idle.err
 
 
 def until_begun(dialogd: Commands) -> None:

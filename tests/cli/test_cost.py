@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -190,6 +191,22 @@ def test_the_estimate_of_a_cast_counts_those_whose_tokens_are_paid() -> None:
     assert "A $" in estimate_of(planned(), seats, choices, Settings(), {"claude-opus-5-5": "1/2"})
     with pytest.raises(BadInput, match="price"):
         estimate_of(planned(), seats, choices, Settings(price="cheap"), {})
+
+
+def test_the_estimate_knows_coding_agents_on_keys(tmp_path: Path) -> None:
+    """A coding agent on a key costs more than the same model's API, and says that it may call it more often."""
+    key = Choice("claude-code", "claude 2.1.330, with ANTHROPIC_API_KEY", "the key in ANTHROPIC_API_KEY", "Anthropic")
+    login = replace(key, why="logged in", pays="your Anthropic login")
+    api = Choice("anthropic", "a key", "the key in ANTHROPIC_API_KEY", "Anthropic")
+    seats = [Seat(who) for who in "ABC"]
+    line = estimate_of(planned(), seats, {"A": key, "B": login, "C": api}, Settings(state_dir=tmp_path), {})
+    found = re.fullmatch(
+        r"estimate: about \$[\d.]+ for 20 turns \(A \$([\d.]+), C \$([\d.]+)\)"
+        r"; more where A calls its model more than 3 times a turn",
+        line,
+    )
+    assert found, line
+    assert float(found[1]) > 2 * float(found[2])
 
 
 def test_what_no_entry_accounts_for_is_named(dialogd: Commands) -> None:

@@ -24,7 +24,7 @@ from dialogd.cli.launch import free_ports
 from dialogd.leftovers import LEASH, LEASH_SECONDS, OLD, Leftover, find, reap
 from dialogd.registry import Registry
 from dialogd.state import StateDir
-from tests.cli.command import Commands, Done, until
+from tests.cli.command import Commands, Done, program, until
 
 
 def look(dialogd: Commands, *words: str, **more: str) -> Done:
@@ -38,14 +38,6 @@ def look(dialogd: Commands, *words: str, **more: str) -> Done:
 def facts(done: Done) -> dict[str, dict[str, Any]]:
     """The facts by their names."""
     return {fact["name"]: fact for fact in done.json["facts"]}
-
-
-def program(folder: Path, name: str, script: str) -> None:
-    """A program on the path of `look`."""
-    (folder / "bin").mkdir(exist_ok=True)
-    path = folder / "bin" / name
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
 
 
 def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
