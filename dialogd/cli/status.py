@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -105,9 +106,16 @@ def _facts(situation: Situation, told: Sequence[Hold]) -> dict[str, object]:
         "convergence": lifecycle.assessed(dialog),
         "rules": procedure.facts(dialog, now()),
         **hand.facts(dialog),
-        "warnings": list(dialog.header.warnings),
+        "warnings": [*_warnings(dialog)],
         "secrets_redacted": _secrets(dialog),
     }
+
+
+def _warnings(dialog: Dialog) -> Iterator[str]:
+    """What cannot be understood in the header, and in what was typed since the last turn that a daemon wrote."""
+    yield from dialog.header.warnings
+    typed = takewhile(lambda entry: entry.frame is None or not entry.is_turn, reversed(dialog.entries))
+    yield from (entry.notice for entry in reversed([*typed]) if entry.notice)
 
 
 def _secrets(dialog: Dialog) -> int:
@@ -136,7 +144,7 @@ def _text(situation: Situation, told: Sequence[Hold]) -> str:
         *([("budget", spent)] if (spent := standing(dialog.state)) else []),
         *procedure.signal_row(dialog),
         *(("noticed", signal.text) for signal in signals(dialog) if dialog.state.outcome is None),
-        *(("warning", warning) for warning in dialog.header.warnings),
+        *(("warning", warning) for warning in _warnings(dialog)),
     ]
     if situation.needs_person():
         rows.append(("answer", f'dialogd say{_file_words(situation.file)} "…"'))

@@ -159,7 +159,7 @@ def _lines(
     findings: tuple[Finding, ...], dropped: tuple[str, ...], aside: tuple[Path, ...], journals: Journals
 ) -> Iterator[str]:
     for finding in findings:
-        yield f"{finding.title}: {finding.verdict}"
+        yield f"{finding.title}: {'; '.join(filter(None, (finding.verdict, line(finding.entry.notice))))}"
     for heading in dropped:
         yield f"missing: {heading.removeprefix('## ')}: it was written and is no longer in the file"
     if dropped:

@@ -9,7 +9,7 @@ complete = the last non-blank line, newline included, is a TURN line, an outcome
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol.hand import joined
@@ -26,6 +26,8 @@ HEADING = re.compile(
 )
 RULE = re.compile(r"[ \t]*-{3,}[ \t]*")
 _TURN = re.compile(r"[ \t]*+(?:[*_`]{1,4}[ \t]*+)?turn[*_`]{0,3}[ \t]*:[*_` \t]*(\S.*)", re.I)
+_NEARLY = re.compile(r"\W{0,6}([A-Za-z]{3,5})(\W{0,6})(|\w.*)")
+_NEARLY_LINE = 200  # characters; what is longer is no line of a word and names
 _PERSON = frozenset({"user", "me", "human", "you", "person"})
 CONTROLS = frozenset(
     {"PAUSED", "RESUMED", "LIMIT", "STRIKE", "VETO", "SKIP", "RETRY", "APPROVED", "INVITE", "LEAVE", "STEP"}
@@ -61,6 +63,35 @@ def passes_turn(line: str) -> bool:
     return _TURN.fullmatch(line) is not None
 
 
+def nearly_passes(header: Header, numbered: Iterable[tuple[int, str]]) -> str:
+    """What is said of the last of these lines that is nearly a TURN line, with its number; "" where none is.
+
+    Nearly: the word TURN, or that with one letter more, less, wrong or swapped, whatever signs stand around it, and
+    behind it nothing but names that somebody here answers to.
+    """
+    found = ""
+    for number, line in numbered:
+        match = _NEARLY.fullmatch(line) if len(line) < _NEARLY_LINE else None
+        if match is None or passes_turn(line) or not _is_nearly(match[1].casefold(), "turn"):
+            continue
+        ids, strangers = who(header, match[3].strip("[](){}<> "))
+        if not strangers and (ids or (match[1].casefold() == "turn" and ":" in match[2])):
+            names = ", ".join(ids) or "A"
+            found = (
+                f"line {number}, `{line.strip()}`, is no TURN line and passes no turn; write `TURN: {names}` below it"
+            )
+    return found
+
+
+def _is_nearly(word: str, wanted: str) -> bool:
+    """True for the word itself, and for one slip of the fingers: a letter more, less, wrong, or two swapped."""
+    more = any(word[:at] + word[at + 1 :] == wanted for at in range(len(word)))
+    less = any(wanted[:at] + wanted[at + 1 :] == word for at in range(len(wanted)))
+    others = [at for at, (one, two) in enumerate(zip(word, wanted, strict=False)) if one != two]
+    swapped = sorted(word) == sorted(wanted) and len(others) == 2 and others[1] == others[0] + 1
+    return more or less or swapped or (len(word) == len(wanted) and len(others) < 2)
+
+
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Lines of one entry: from `first` up to `last` (exclusive); `turn` is the index of its TURN line."""
@@ -89,10 +120,23 @@ def hand_entries(
     number = state.number
     for index, part in enumerate(parts):
         open_end = at_end and index == len(parts) - 1
-        entry = _entry(header(), lines, part, number, open_end=open_end)
+        counts = header()
+        entry = _entry(counts, lines, part, number, open_end=open_end)
+        if entry.turn is None and not entry.is_turn:
+            entry = replace(entry, notice=_without_turn(counts, lines, part, line, entry.condition))
         number = max(number, entry.number)
         end = min(offsets[part.last], len(region))
         yield replace(entry, start=offsets[part.first], end=end, line=line + part.first)
+
+
+def _without_turn(header: Header, lines: Sequence[str], part: _Part, line: int, condition: Condition) -> str:
+    """What is said of text that passes no turn: which line was meant to, else that it has none."""
+    within = [(index, lines[index]) for index in range(part.first, part.last)]
+    visible = (within[index] for index, _ in outside_fences([text for _, text in within], forgiving=True))
+    nearly = nearly_passes(header, ((line + index, text) for index, text in visible))
+    if nearly or condition is not Condition.UNFINISHED:
+        return nearly
+    return f"the text up to line {line + part.last - 1} passes no turn: it has no `TURN:` line, and counts as a remark"
 
 
 def _parts(lines: Sequence[str]) -> Iterator[_Part]:

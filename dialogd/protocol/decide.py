@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dialogd.protocol import asked
+from dialogd.protocol.byhand import nearly_passes
 from dialogd.protocol.compose import closing_note, limit_note, raising_note, stall_note
 from dialogd.protocol.model import ANY, USER, Condition, Mark
 from dialogd.protocol.moments import Zone
@@ -104,7 +105,9 @@ def _tail(dialog: Dialog, clock: Clock) -> Action | None:
     """What the end of the file asks for before anybody writes after it."""
     last = dialog.last
     if last is None:
-        return Wait("no_turn_yet", "the file has a header and no turn yet; write `## Turn 1 — User` and a question")
+        nearly = nearly_passes(dialog.header, enumerate(dialog.header.text.split("\n"), 1))
+        text = nearly or "write `## Turn 1 — User` and a question"
+        return Wait("no_turn_yet", f"the file has a header and no turn yet; {text}")
     if last.condition is Condition.DAMAGED:
         return Wait(
             "damaged",
@@ -112,7 +115,8 @@ def _tail(dialog: Dialog, clock: Clock) -> Action | None:
             " `dialogd say`, `dialogd retry` or a turn of your own",
         )
     if last.condition is Condition.UNFINISHED and clock.rest < UNFINISHED_REST:
-        return Wait("unfinished", "somebody is typing at the end of the file", UNFINISHED_REST - clock.rest)
+        text = "; ".join(filter(None, ("somebody is typing at the end of the file", last.notice)))
+        return Wait("unfinished", text, UNFINISHED_REST - clock.rest)
     if last.condition is Condition.UNFINISHED and last.turn is not None:
         return Write(None, "the last line lacked its newline")
     return None
@@ -252,7 +256,8 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
         text = f"waiting for {', '.join(agents)}" + (f"; no answer in time from {', '.join(late)}" if late else "")
         return Wait("not_my_turn", text, soonest)
     if not state.debts:
-        return Wait("unknown_turn", "no turn is open; `dialogd say` goes on")
+        notice = dialog.last.notice if dialog.last else ""
+        return Wait("unknown_turn", "; ".join(filter(None, ("no turn is open", notice, "`dialogd say` goes on"))))
     return _person(dialog, clock)
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from dialogd.errors import NotADialog
 from dialogd.protocol import hand
-from dialogd.protocol.byhand import RULE, hand_entries, lines_of, passes_turn
+from dialogd.protocol.byhand import RULE, hand_entries, lines_of, nearly_passes, passes_turn
 from dialogd.protocol.fold import fold
 from dialogd.protocol.framed import content_of, frame_of, is_whole, trimmed
 from dialogd.protocol.hashing import digest
@@ -79,6 +79,9 @@ def _first_entry(data: bytes) -> int:
         return len(data)
     if b"\x00" in data[:4096]:
         raise NotADialog("the file is binary, not Markdown text", fix="name another file with --file")
+    text = data.decode("utf-8", "replace")
+    if nearly := nearly_passes(read_header(""), enumerate(text.split("\n"), 1)):
+        raise NotADialog(f"no turn was found: {nearly}", fix="correct that line")
     raise NotADialog(
         "no turn was found: neither a `## Turn 1 — User` heading nor a `TURN: A` line, outside of code fences",
         fix="add `## Turn 1 — User`, your question and a last line `TURN: A`, or run `dialogd new TOPIC`",

@@ -166,8 +166,10 @@ def _nothing(agent: Agent, port: int, problem: str) -> dict[str, Any]:
 
 
 def _words(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
-    """Where the dialog stands, in one sentence; of a rehearsal, that it is one before that."""
-    return f"{_REHEARSAL if dialog.is_rehearsed else ''}{_stand(dialog, players, agents)}"
+    """Where the dialog stands, in one sentence; that it is a rehearsal, and what was not understood at its end."""
+    notice = dialog.last.notice if dialog.last is not None and dialog.state.outcome is None else ""
+    rehearsal = _REHEARSAL if dialog.is_rehearsed else ""
+    return f"{rehearsal}{_stand(dialog, players, agents)}{f' {notice[0].upper()}{notice[1:]}.' if notice else ''}"
 
 
 def _stand(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:

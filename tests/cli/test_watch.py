@@ -8,7 +8,10 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from dialogd import person
+from dialogd.cli.client import ask
 from dialogd.cli.feed import Feed
 from dialogd.cli.terminal import as_json, plain
 from dialogd.journal import PERSON, Journals
@@ -157,3 +160,28 @@ def test_nothing_that_steers_a_terminal_survives() -> None:
     assert "\t" in kept
     assert not STEERING.search(as_json({"text": everything}))
     assert json.loads(as_json({"text": everything})) == {"text": everything}
+
+
+@pytest.mark.parametrize("typed", ["\nWhat about cost?\n", "\nWhat about cost?\n\nTRUN: B\n"])
+def test_what_is_appended_without_a_turn_line_is_told_everywhere(dialogd: Commands, typed: str) -> None:
+    """`>>` in the shell: it passes no turn, and in which line, say `watch`, `status`, `verify`, page, daemon."""
+    dialogd.begin("Tabs?")
+    with dialogd.file.open("a", encoding="utf-8") as file:
+        file.write(typed)
+    line = dialogd.file.read_text(encoding="utf-8").count("\n")
+    what = (
+        f"line {line}, `TRUN: B`, is no TURN line" if "TRUN" in typed else f"the text up to line {line} passes no turn"
+    )
+    started = dialogd("start", "A", "--port", "0", "--detach")
+    assert started.code == 0, started.err
+    (daemon,) = dialogd.daemons()
+    with dialogd.background("watch") as process:
+        until(lambda: what in dialogd.output, "its reason", lambda: dialogd.output)
+        for command in ("status", "verify"):
+            assert what in dialogd(command).out
+        page, health = (ask(daemon.port, "GET", path, seconds=5) for path in ("/page/state", "/health"))
+        assert page is not None
+        assert health is not None
+        assert what.casefold() in page[1]["words"].casefold()
+        assert what in health[1]["waiting"]["reason"]
+        process.kill()
