@@ -204,9 +204,10 @@ def choose(
     *,
     agents: Sequence[str] = (),
     base_url: str = "",
+    state: Path | None = None,
 ) -> Choice:
     """`resolve` on this machine: looks at what `name` needs, all at once. Takes well under a second as a rule."""
-    found = survey(candidates(name), environment, dotenv, base_url)
+    found = survey(candidates(name), environment, dotenv, base_url, state)
     return resolve(name, seat, {**dotenv, **environment}, found.__getitem__, agents=agents, base_url=base_url)
 
 

@@ -105,6 +105,7 @@ def _choice(settings: Settings, dialog: Dialog | None, variables: Mapping[str, s
         variables,
         agents=ids,
         base_url=settings.base_url,
+        state=settings.state_dir,
     )
     return replace(choice, model=settings.model or choice.model)
 

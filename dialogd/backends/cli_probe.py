@@ -6,12 +6,17 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 from dialogd.backends import Found
 from dialogd.backends.command import clean_environment
+from dialogd.backends.keep import read_json, write_json
 
-VERSION_WAIT = 5.0  # seconds
+VERSION_WAIT = 15.0  # seconds; on a busy machine the largest of these programs needs several
+KNOWN_WAIT = 2.0  # seconds, where the last version of the same file is known
+MEMORY = "DIALOGD_STATE_DIR"  # the variable that says where versions are remembered
 
 # How this machine reaches the network; no secrets in them, and without them some people's CLIs reach nothing.
 NETWORK = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "https_proxy", "http_proxy", "no_proxy", "SSL_CERT_FILE",
@@ -35,7 +40,7 @@ def look(kind: CLI, variables: Mapping[str, str]) -> Found:
     if found is None:
         return Found(False, f"{kind.program} is not on PATH", fix=f"install {kind.program}")
     environment = {**clean_environment(os.environ), **variables}
-    version = _ask_version(found, environment)
+    version = _version(Path(found), environment, variables.get(MEMORY, ""))
     if not version:
         return Found(False, f"{kind.program} does not say its version", fix=f"run `{kind.program} --version` by hand")
     if login := kind.login(environment):
@@ -46,19 +51,44 @@ def look(kind: CLI, variables: Mapping[str, str]) -> Found:
     return Found(False, f"{kind.program} {version}, not logged in, no {kind.key}", version=version, fix=kind.log_in)
 
 
-def _ask_version(program: str, environment: Mapping[str, str]) -> str:
+def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
+    """What the program says of itself; on a machine too busy to ask, what the same file said last.
+
+    It is the same while path, size and time of change are. `state` is the state directory, "" for no memory.
+    """
+    memory = Path(state) / "programs" / f"{program.name}.json" if state else None
+    mark = _mark(program)
+    known = read_json(memory) if memory else None
+    last = str(known.get("version") or "") if isinstance(known, dict) and mark and known.get("file") == mark else ""
     try:
         run = subprocess.run(
             [program, "--version"],
             env=clean_environment(environment),
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=VERSION_WAIT,
+            timeout=KNOWN_WAIT if last else VERSION_WAIT,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except subprocess.TimeoutExpired:
+        return last
+    except OSError:
         return ""
-    return version_in(run.stdout) if run.returncode == 0 else ""
+    version = version_in(run.stdout) if run.returncode == 0 else ""
+    if memory and version and version != last:
+        with suppress(OSError):
+            memory.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(memory, {"file": mark, "version": version})
+    return version
+
+
+def _mark(program: Path) -> list[str | int]:
+    """What tells a file from one that took its place: path behind the links, size, time of change in nanoseconds."""
+    try:
+        real = program.resolve()
+        status = real.stat()
+    except OSError:
+        return []
+    return [str(real), status.st_size, status.st_mtime_ns]
 
 
 def version_in(said: bytes) -> str:

@@ -256,7 +256,7 @@ class CLITool:
         return price_of(self.model, self.vendor, self.options.price) if self.model or self.options.price else None
 
     async def version(self) -> str:
-        """What `--version` says, "" when it says nothing within 5 s."""
+        """What `--version` says, "" when it says nothing within 15 s."""
         child = Child([self._path, "--version"], b"", self.environment, self.state)
         said = b""
         try:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from dialogd import keys
 from dialogd.backends import Found, probe
+from dialogd.backends.cli_probe import MEMORY, VERSION_WAIT
 from dialogd.backends.service import host_of, vendor_of
 from dialogd.errors import BadInput, DialogdError
 
 SCENARIOS = frozenset({"rehearsal"})  # what follows the colon is a scenario
 COMMANDS = frozenset({"command", "acp"})  # what follows the colon is a command line
 SERVICES = frozenset({"anthropic", "openai", "gpt", "grok"})  # they speak to whatever address they are given
-LOOK_SECONDS = 3.0
+LOOK_SECONDS = VERSION_WAIT + 1.0
 
 
 def variables_for(
@@ -28,9 +30,17 @@ def variables_for(
 
 
 def survey(
-    names: Iterable[str], environment: Mapping[str, str], dotenv: Mapping[str, str], base_url: str = ""
+    names: Iterable[str],
+    environment: Mapping[str, str],
+    dotenv: Mapping[str, str],
+    base_url: str = "",
+    state: Path | None = None,
 ) -> dict[str, Found]:
-    """Look at these backends at once, each with its own variables; whoever needs over `LOOK_SECONDS` is not here."""
+    """Look at these backends at once, each with its own variables; whoever needs over `LOOK_SECONDS` is not here.
+
+    What programs said of themselves is remembered in the state directory `state`.
+    """
+    memory = {MEMORY: str(state)} if state else {}
     answers: dict[str, Found] = {}
 
     def look(name: str) -> None:
@@ -39,7 +49,7 @@ def survey(
         except BadInput as error:
             answers[name] = Found(False, str(error), fix=error.fix)
         else:
-            answers[name] = _looked(name, variables, base_url)
+            answers[name] = _looked(name, variables | memory, base_url)
 
     wanted = tuple(dict.fromkeys(names))
     threads = [threading.Thread(target=look, args=(name,), daemon=True) for name in wanted]

@@ -176,7 +176,8 @@ def seated(
     """
     named = [_with_settings(seat, settings) for seat in seats]
     names = [_name(seat, settings) for seat in named]
-    found = survey((look for name in names for look in candidates(name)), environment, dotenv, settings.base_url)
+    wanted = (look for name in names for look in candidates(name))
+    found = survey(wanted, environment, dotenv, settings.base_url, settings.state_dir)
     variables, ids = {**dotenv, **environment}, [seat.id for seat in seats]
     choices = {
         seat.id: resolve(name, index, variables, found.__getitem__, agents=ids, base_url=settings.base_url)

@@ -73,7 +73,7 @@ def _backends(settings: Settings) -> Iterator[Fact]:
     """Every line of the table, and whom `auto` would seat as A and B."""
     environment, own = os.environ, dotenv(Path.cwd())
     names = [f"acp:{settings.command}" if name == "acp" else name for name in BACKENDS]
-    found = auto.survey(names, environment, own)
+    found = auto.survey(names, environment, own, state=settings.state_dir)
     proofs = _proofs(StateDir(settings.state_dir))
     looks = dict(zip(BACKENDS, (found[name] for name in names), strict=True))
     for name, kind in BACKENDS.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import stat
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,10 +13,12 @@ import pytest
 
 from dialogd.backends import Options
 from dialogd.backends.claude_code import ClaudeCode
+from dialogd.backends.cli_probe import KNOWN_WAIT
 from dialogd.backends.cli_reader import Words, failed
 from dialogd.backends.cli_tool import Turn
 from dialogd.backends.codex import Codex
 from dialogd.backends.session import INTRO
+from dialogd.backends.survey import survey
 from dialogd.errors import BadInput
 
 KEY = "sk-ant-test-0123456789"
@@ -103,3 +107,34 @@ def test_no_value_becomes_a_flag_of_the_program(options: Options, option: str) -
     """`--resume=--dangerously-…` would be one."""
     with pytest.raises(BadInput, match="begins like a flag"):
         ClaudeCode(replace(options, **{option: "--dangerously-skip-permissions"}))  # type: ignore[arg-type]
+
+
+def test_a_program_on_a_busy_machine_is_what_it_was_last(tmp_path: Path) -> None:
+    """A version is waited for; where the same file has said one before, that one counts; a file that changed is asked.
+
+    So that a busy machine does not change who takes part.
+    """
+    binary, busy = tmp_path / "bin" / "claude", tmp_path / "busy"
+    binary.parent.mkdir()
+    text = f"#!/bin/sh\n[ ! -e {busy} ] || sleep $(cat {busy})\necho '2.1.330 (Claude Code)'\n"
+    binary.write_text(text)
+    binary.chmod(0o755)
+    environment = {"PATH": f"{binary.parent}:/usr/bin:/bin", "HOME": str(tmp_path), "ANTHROPIC_API_KEY": KEY}
+
+    def version() -> tuple[str, float]:
+        began = time.monotonic()
+        found = survey(["claude-code"], environment, {}, state=tmp_path / "state")["claude-code"]
+        return found.version, time.monotonic() - began
+
+    busy.write_text("3.5")
+    said, took = version()
+    assert (said, took >= 3.5) == ("2.1.330", True)
+    busy.write_text("60")
+    said, took = version()
+    assert (said, took < KNOWN_WAIT + 5) == ("2.1.330", True)
+    busy.unlink()
+    binary.write_text(text.replace("330", "331"))
+    assert version()[0] == "2.1.331"
+    (tmp_path / "state/programs/claude.json").write_text("[")
+    assert version()[0] == "2.1.331"
+    assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
