@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import shlex
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 from dialogd.errors import DialogdError
 from dialogd.server.problem import MEDIA_TYPE, problem
@@ -38,14 +41,42 @@ def handle_errors(app: FastAPI) -> None:
         return _answer(422, f"{where}: {first['msg']}", "see GET /docs for what this route takes")
 
     @app.exception_handler(HTTPException)
-    async def plain(_: Request, error: HTTPException) -> Response:
+    async def plain(request: Request, error: HTTPException) -> Response:
         headers = dict(error.headers or {})
-        return _answer(error.status_code, str(error.detail), "see GET /docs for the routes and what they take", headers)
+        line = _line(app, request)
+        docs = f"curl {request.base_url}docs lists the routes and what they take"
+        return _answer(error.status_code, str(error.detail), f"{line}; {docs}" if line else docs, headers)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
         log.error("unexpected error in %s %s", request.method, request.url.path, exc_info=error)
         return _answer(500, "an unexpected error; the daemon goes on", "see the daemon's log: dialogd logs")
+
+
+def _line(app: FastAPI, request: Request) -> str:
+    """The line to type for the route that was meant: this path by its own method, else the path most like it."""
+    from difflib import get_close_matches
+
+    routes = [route for route in app.routes if isinstance(route, Route) and route.methods]
+    meant = next((route for route in routes if route.matches(request.scope)[0] is Match.PARTIAL), None)
+    path = request.url.path
+    if meant is None:
+        by_path = {route.path: route for route in routes if "{" not in route.path}
+        close = get_close_matches(path, by_path, n=1)
+        if not close:
+            return ""
+        path, meant = close[0], by_path[close[0]]
+    url = shlex.quote(f"{request.base_url}{path[1:]}")
+    return f"curl -X POST {url}{_body(app, meant.path)}" if "POST" in (meant.methods or ()) else f"curl {url}"
+
+
+def _body(app: FastAPI, path: str) -> str:
+    """The `-d` of a POST to that route, with the fields that it cannot do without; "" where it needs none."""
+    schema = app.openapi()
+    content = schema["paths"].get(path, {}).get("post", {}).get("requestBody", {}).get("content", {})
+    model = content.get("application/json", {}).get("schema", {}).get("$ref", "").rpartition("/")[2]
+    needed = schema["components"]["schemas"].get(model, {}).get("required", ())
+    return f" -d {shlex.quote(json.dumps(dict.fromkeys(needed, '...')))}" if needed else ""
 
 
 def _answer(status: int, detail: str, fix: str, headers: dict[str, str] | None = None) -> Response:

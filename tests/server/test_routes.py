@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -462,12 +463,18 @@ def test_openapi_describes_every_route(idle: Daemon) -> None:
 
 
 def test_a_wrong_method_is_a_problem_that_names_the_right_one(idle: Daemon) -> None:
-    """Status 405 with `Allow`, on every route."""
+    """Status 405 with `Allow`, and the line to type, on every route."""
     for method, paths in ROUTES.items():
         for path in paths:
             for other in {"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"} - {method}:
                 answer = send(idle, f"{other} {path}")
                 assert (answer.problem["status"], answer.headers["allow"]) == (405, method)
+                line = (
+                    f"curl {'-X POST ' if method == 'POST' else ''}{shlex.quote(f'http://127.0.0.1:{idle.port}{path}')}"
+                )
+                assert answer.problem["fix"].startswith((f"{line}; ", f"{line} -d '{{"))
+    assert ' -d \'{"text": "..."}\'; ' in send(idle, "GET /say").problem["fix"]
+    assert "-d" not in send(idle, "GET /pause").problem["fix"]
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/notify/x", "/redoc", "/static/../health", "/%00", "/a" * 2000])
@@ -475,7 +482,15 @@ def test_an_unknown_route_is_a_problem(idle: Daemon, path: str) -> None:
     """Status 404, and where the routes are listed."""
     problem = send(idle, f"GET {path}").problem
     assert problem["status"] == 404
-    assert "/docs" in problem["fix"]
+    assert f"curl http://127.0.0.1:{idle.port}/docs" in problem["fix"]
+
+
+def test_a_mistyped_route_gets_the_line_to_type(idle: Daemon) -> None:
+    """The path that is most like it, by its own method."""
+    for typed, line in (("POST /notfy", "-X POST {}/notify"), ("GET /helth", "{}/health")):
+        answer = send(idle, typed)
+        assert answer.status == 404
+        assert answer.problem["fix"].startswith(f"curl {line.format(f'http://127.0.0.1:{idle.port}')}")
 
 
 # -- the person ----------------------------------------------------------------------------------------------------
