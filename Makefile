@@ -13,11 +13,13 @@ AGAIN ?=
 pytest := $(python) -m pytest -p no:schemathesis $(AGAIN)
 slow := slow or ptrace or root
 CLIS =
+SEEDS = 5
+FIRST = 1
 # Twice the processors: many tests wait for something.
 WORKERS := $(shell python3 -c 'import os; print(min(2 * (os.cpu_count() or 1), 8))' 2>/dev/null || echo 4)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-slow test-clis test-page screenshots check static format lint types imports docs bench clean
+.PHONY: help setup demo run test test-slow chaos test-clis test-page screenshots check static format lint types imports docs bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +43,9 @@ test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root, propert
 	$(pytest) --hypothesis-profile=full -m "($(slow)) and not clis and not browser" --ignore=tests/docs $(ARGS)
 	@# 5: ARGS chose no property
 	$(pytest) --hypothesis-profile=full -n logical -m "hypothesis and not ($(slow) or clis or browser)" --ignore=tests/docs $(ARGS) || test $$? = 5
+
+chaos: .venv/.stamp ## daemons killed, frozen, misled, from many seeds (SEEDS=20 FIRST=1), a minute each
+	$(python) -m tests.faults.chaos --seeds $(SEEDS) --first $(FIRST) $(ARGS)
 
 test-clis: .venv/.stamp ## real coding agents from npm against a stand-in (CLIS="gemini opencode" for all four)
 	@sh scripts/install_clis.sh $(CLIS)

@@ -31,7 +31,7 @@ from dialogd.protocol.state import Dialog, State
 _SEPARATORS = re.compile(rb"(?:[ \t\r]*\n|-{3,}[ \t\r]*\n)*")
 _FRAMED = re.compile(
     rb"## (?:Turn (\d{1,9})|Note) \xe2\x80\x94 ([^\n]*)\n"
-    rb"(<!-- dialogd (by=[^\n]* bytes=\d{1,9} prev=[0-9a-f]*) sha=([0-9a-f]{16}) -->)\n"
+    rb"(<!-- dialogd (by=[^\n]* bytes=\d{1,9} prev=[0-9a-f]*) sha=([0-9a-f]{16}) -->)(?:\n|\Z)"
 )
 _FRAME_LINE = b"\n<!-- dialogd by="
 _ANY_HEADING = re.compile(

@@ -108,7 +108,7 @@ class _Reader:
                 yield from self._by_hand()
 
     def _frame(self, at: int) -> re.Match[str] | None:
-        if at + 1 >= len(self.lines) - 1 or _FRAMED.fullmatch(self.texts[at]) is None:
+        if at + 1 >= len(self.lines) or _FRAMED.fullmatch(self.texts[at]) is None:
             return None
         return _FRAME.fullmatch(self.lines[at + 1].decode("utf-8", "replace"))
 

@@ -60,6 +60,15 @@ def test_a_file_cut_at_any_byte_keeps_what_was_whole_and_counts_nothing_torn() -
         assert not torn or isinstance(decide(dialog, "A", Clock()), Wait)
 
 
+def test_what_is_written_behind_a_torn_entry_stays_linked_to_it() -> None:
+    """Cut at any byte of a frame, an entry is chained to what it was read as, and read as that ever after."""
+    for size in range(FRAMED[-2].start + 1, FRAMED[-1].start):
+        room = Room(DATA[:size])
+        room.say("What happened here?")
+        assert all(entry.linked for entry in room.dialog.entries), DATA[:size][-60:]
+        assert parse(room.paper.data).entries == room.dialog.entries
+
+
 def test_a_cut_before_the_first_frame_never_ends_or_forges_anything() -> None:
     """Header and question cut anywhere: no dialog, or one whose only turn is the question."""
     for size in range(FIRST):
