@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dialogd.flow import Message, flow
+from dialogd.flow.messages import ASKING
 from dialogd.protocol import asked, ballots, board, moments
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
@@ -244,7 +245,7 @@ def _why(position: Position, entry: Entry) -> str:
 
 def _answers(messages: Sequence[Message], ids: set[str]) -> Iterator[Item]:
     """What was said in answer to a question, with the question."""
-    asked = {m.message_id: m for m in messages if m.requires_response}
+    asked = {m.message_id: m for m in messages if m.message_type in ASKING}
     for message in messages:
         question = asked.get(message.payload["answers"])
         if question is not None and message.payload["entry"] in ids:

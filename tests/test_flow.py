@@ -142,6 +142,35 @@ def test_a_question_for_the_person_stays_open_until_they_speak() -> None:
     assert not one(other, "QUESTION_FOR_USER").payload["is_open"]
 
 
+def test_everybody_is_called_by_name() -> None:
+    """As in the last heading of theirs; who shares a name has the id behind it; ids stay for programs."""
+    room = talked(("A", "Hello.\n[TO: B]"), text=opening("A", "B", "C", more=HANDED).replace("Claude C", "Claude B"))
+    first, second = flow(room.dialog)
+    assert (first.from_name, first.to_names, first.to_agent) == ("User", ("Claude A",), "A")
+    assert (second.from_name, second.to_names, second.to_agent) == ("Claude A", ("Claude B (B)",), "B")
+    assert "participant p3 as Claude B (B)" in as_mermaid(flow(room.dialog))
+    assert ">Claude A</text>" in as_svg(flow(room.dialog))
+    assert "Claude A to Claude B (B): TEXT Hello." in as_svg(flow(room.dialog))
+
+
+def test_what_gives_somebody_the_turn_by_name_asks_for_a_response() -> None:
+    """A task is the person's turn, or an agent's with TO: a debt; a mark that is only read by the next is none."""
+    room = talked(("A", "[PROPOSAL: Postgres]"), ("B", "[EVIDENCE: 200 reads]\n[TO: C]"))
+    assert [(m.message_type, m.requires_response) for m in flow(room.dialog)] == [
+        ("TEXT", True), ("PROPOSAL", False), ("EVIDENCE", True),
+    ]  # fmt: skip
+    room.say("Only for the record.", note=True)
+    assert not one(room, "TEXT").requires_response
+
+
+def test_a_review_s_score_has_its_total() -> None:
+    """The mean of its five parts, where all five are there."""
+    whole = "code quality 80 | test coverage 70 | security 30 | documentation 60 | acceptance criteria 80"
+    setup = "## Setup\n\n```toml\nreview = true\n```"
+    room = talked(("A", f"[SCORE: {whole}]"), ("B", "[SCORE: security 30]"), text=opening("A", "B", more=setup))
+    assert [m.payload["score"] for m in flow(room.dialog)] == [None, 64.0, None]
+
+
 def test_what_the_person_withdrew_is_shown_as_withdrawn() -> None:
     """A struck turn's marks stand there, and ask nothing any more; a vetoed proposal too."""
     room = talked(("A", "[QUESTION: why?]\n[TO: B]"), ("B", "[PROPOSAL: Redis]\n[TO: C]"))
@@ -181,7 +210,7 @@ def test_mermaid_names_everybody_by_an_alias() -> None:
     room = talked(("A", "[PROPOSAL: end; #1]\n[TO: B]"))
     room.types("\n## Note — User\n\n[PAUSED]\n")
     assert as_mermaid(flow(room.dialog)) == (
-        "sequenceDiagram\n    participant p1 as User\n    participant p2 as A\n    participant p3 as B\n"
+        "sequenceDiagram\n    participant p1 as User\n    participant p2 as Claude A\n    participant p3 as Claude B\n"
         "    p1->>p2: TEXT Where should user sessions live?\n    p2->>p3: PROPOSAL P1 e#110;d#59; #35;1\n"
         "    Note over p1,p3: User: PAUSED\n"
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pathlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Annotated
 
@@ -13,22 +15,27 @@ import typer
 
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, line, plain, show
+from dialogd.config import load
 from dialogd.errors import BadInput, NotADialog
 from dialogd.flow import Message, as_mermaid
 from dialogd.flow import flow as messages_of
+from dialogd.flow.messages import names_of
 from dialogd.logfile import LogFile
 from dialogd.protocol.byhand import who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
+from dialogd.seats import saved_cast
 from dialogd.seen import local
+from dialogd.settings import Settings
 from dialogd.since import since_turn
+from dialogd.state import StateDir
 
 LOOK = 0.1  # seconds between two looks at the file
 NO_TIME = "--:--:--"
+WIDEST = 30  # columns of a name
 TEXT = "TEXT"
 
-Path = Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")]
 Agents = Annotated[
     list[str] | None,
     typer.Option("--agent", metavar="ID", help="Only from or to this agent, User or System; repeat it for more."),
@@ -38,6 +45,14 @@ Kinds = Annotated[
 ]
 Since = Annotated[
     str | None, typer.Option(metavar="TURN", help="Only after this turn, or this long ago: 7, 2h, yesterday.")
+]
+
+
+Project = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR", help="The dialog of this project: of its settings, or of an agent that works there; or its id."
+    ),
 ]
 
 
@@ -62,13 +77,14 @@ class Wanted:
         )
 
 
-def flow(
-    path: Path = None,
+def flow(  # noqa: PLR0913, PLR0917 - its options
+    path: options.FileArgument = None,
     agent: Agents = None,
     kind: Kinds = None,
     since: Since = None,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="As a Mermaid sequence diagram.")] = False,
     follow: Annotated[bool, typer.Option("--follow", help="Go on as the dialog does, until it ends.")] = False,
+    project: Project = None,
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -79,7 +95,10 @@ def flow(
     """
     if mermaid and (json or follow):
         raise BadInput("--mermaid is a picture of what there is", fix="leave --json and --follow out")
-    log = options.log_of(options.settings_for(path if path is not None else file))
+    if project is not None and (path is not None or file is not None):
+        raise BadInput("a project and a file are named", fix="name one of the two")
+    settings = options.settings_for(path if path is not None else file)
+    log = options.log_of(settings if project is None else replace(settings, file=_file_of(project, settings)))
     if follow:
         with suppress(KeyboardInterrupt):
             _follow(log, agent or (), kind or (), since, json=json)
@@ -92,6 +111,32 @@ def flow(
         show(as_json([asdict(message) for message in messages]))
     else:
         show("\n".join([*_lines(dialog, messages), *_open(messages)]) or "nobody has said anything yet")
+
+
+def _file_of(project: str, settings: Settings) -> pathlib.Path:
+    """The dialog of a project: the one its own settings name, else the last one in which an agent works in it.
+
+    Not a folder: the dialog of that id, or of its beginning. Raises `BadInput`.
+    """
+    from dialogd.memory import Memory
+
+    known = Memory(settings.state_dir)
+    folder = pathlib.Path(project).expanduser().resolve()
+    if not folder.is_dir():
+        return known.dialog_path(project)
+    own = load({}, {name: value for name, value in os.environ.items() if name != "DIALOGD_FILE"}, folder)
+    if own.origin("file") != "default":
+        return own.file
+    state = StateDir(settings.state_dir)
+    for row in known.dialogs(None, files=[settings.file]):
+        cast = saved_cast(state, pathlib.Path(row.file)) if row.file else None
+        seats = cast.seats if cast is not None and cast.dialog == row.id else ()
+        if any(seat.project and folder == pathlib.Path(seat.project).resolve() for seat in seats):
+            return pathlib.Path(row.archive or row.file)
+    raise BadInput(
+        f"no dialog is known of the project {project}",
+        fix=f"name its file: dialogd flow FILE; or set `file` in {folder / 'dialogd.toml'}",
+    )
 
 
 def _wanted(dialog: Dialog, agents: Sequence[str], kinds: Sequence[str], since: str | None) -> Wanted:
@@ -142,15 +187,15 @@ def _follow(log: LogFile, agents: Sequence[str], kinds: Sequence[str], since: st
 
 
 def _lines(dialog: Dialog, messages: Sequence[Message]) -> Iterator[str]:
-    names = [agent.id for agent in (*dialog.header_as_written.agents, *dialog.header.agents)]
-    width = max(map(len, ["System", *names]))
-    to = max([width, *(len(m.to_agent) for m in messages)])
+    names = names_of(dialog).values()
+    width = min(WIDEST, max(map(len, ["System", *map(line, names)])))
+    to = max([width, *(min(WIDEST, len(_to(m))) for m in messages)])
     kind = max([8, *(len(line(m.message_type)) for m in messages)])
     for message in messages:
         said = message.payload
         words = " ".join(filter(None, [said["reference"], said["summary"]]))
         state = "  (withdrawn)" if said["is_withdrawn"] else "  (open)" if said["is_open"] else ""
-        head = f"{clock(message.timestamp)}  {message.from_agent:>{width}} → {message.to_agent or 'all':{to}}"
+        head = f"{clock(message.timestamp)}  {line(message.from_name):>{width}} → {_to(message):{to}}"
         yield plain(f"{head}  {line(message.message_type):{kind}}  {line(words)}{state}".rstrip())
 
 
@@ -161,10 +206,12 @@ def _open(messages: Sequence[Message]) -> Iterator[str]:
         yield ""
         yield f"open: {len(waiting)}"
     for message in waiting:
-        to = message.to_agent or "all"
-        yield plain(
-            f"  turn {message.payload['turn']}, {message.from_agent} → {to}: {line(message.payload['text'])[:200]}"
-        )
+        said = message.payload
+        yield plain(f"  turn {said['turn']}, {line(message.from_name)} → {_to(message)}: {line(said['text'])[:200]}")
+
+
+def _to(message: Message) -> str:
+    return line(", ".join(message.to_names)) or "all"
 
 
 def clock(at: str) -> str:

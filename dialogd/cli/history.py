@@ -131,7 +131,7 @@ def _page(row: Row, decisions: Sequence[Decision], dialog: Dialog) -> Iterator[s
     """The dialog for somebody at a terminal: what it came to, then everything that was said."""
     yield f"{line(row.topic)}  ({row.id})"
     yield line(row.headline)
-    yield f"{when(row)} · {', '.join(row.agents)} · {row.turns} turns · {cost(row)}"
+    yield f"{when(row)} · {', '.join(row.agents)} · {units.many(row.turns, 'turn')} · {cost(row)}"
     for name, value in (("file", row.file), ("archive", row.archive)):
         if value:
             yield f"{name:8} {value}"

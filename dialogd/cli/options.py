@@ -54,6 +54,7 @@ Step = Annotated[bool, typer.Option("--step", help="After every agent turn the w
 AllowDefaults = Annotated[
     bool, typer.Option("--allow-defaults", help="A question's default counts once its deadline has passed.")
 ]
+FileArgument = Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")]
 TemplateName = Annotated[
     str | None,
     typer.Option(

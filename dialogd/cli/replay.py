@@ -14,13 +14,12 @@ from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.errors import BadInput
 from dialogd.flow.replay import Step, changed, decisions, facts, steps
 
-Path = Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")]
 Turn = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only after turn N, with everything that held.")]
 Pause = Annotated[bool, typer.Option("--step", help="Wait for Enter after each entry; q ends it.")]
 
 
 def replay(
-    path: Path = None,
+    path: options.FileArgument = None,
     turn: Turn = None,
     pause: Pause = False,
     file: options.FileOption = None,

@@ -32,9 +32,14 @@ from dialogd.state import StateDir
 All = Annotated[bool, typer.Option("--all", help="List every daemon of yours, whatever its file.")]
 
 
-def status(file: options.FileOption = None, every: All = False, json: options.JsonOption = False) -> None:
+def status(
+    path: options.FileArgument = None,
+    file: options.FileOption = None,
+    every: All = False,
+    json: options.JsonOption = False,
+) -> None:
     """Show whose turn it is, what everybody waits for, and the daemons. Exit code 3 where there is no dialog."""
-    settings = options.settings_for(file)
+    settings = options.settings_for(path if path is not None else file)
     if every:
         _list(settings, json=json)
         return

@@ -77,7 +77,7 @@ class Agreement:
 
 
 def verify(
-    path: Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")] = None,
+    path: options.FileArgument = None,
     file: options.FileOption = None,
     certificate: Kept = None,
     json: options.JsonOption = False,

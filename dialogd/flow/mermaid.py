@@ -22,6 +22,14 @@ def participants(messages: Iterable[Message]) -> tuple[str, ...]:
     return (*(w for w in ("User",) if w in found), *agents, *(w for w in ("System",) if w in found))
 
 
+def names(messages: Iterable[Message]) -> dict[str, str]:
+    """What everybody is called who spoke or was spoken to, by id."""
+    found: dict[str, str] = {}
+    for message in messages:
+        found |= {message.from_agent: message.from_name, **dict(zip(others(message), message.to_names, strict=True))}
+    return found
+
+
 def others(message: Message) -> list[str]:
     """Whom a message names as addressees."""
     return [who for who in message.to_agent.split(", ") if who]
@@ -30,7 +38,8 @@ def others(message: Message) -> list[str]:
 def as_mermaid(messages: Sequence[Message]) -> str:
     """A `sequenceDiagram`; ends with a newline. Participants have names of their own making, so that any name works."""
     lanes = {who: f"p{number}" for number, who in enumerate(participants(messages), 1)}
-    lines = ["sequenceDiagram", *(f"    participant {alias} as {label(who)}" for who, alias in lanes.items())]
+    called = names(messages)
+    lines = ["sequenceDiagram", *(f"    participant {alias} as {label(called[who])}" for who, alias in lanes.items())]
     for message in messages:
         lines += _arrows(message, lanes)
     return "\n".join(lines) + "\n"
@@ -44,7 +53,7 @@ def _arrows(message: Message, lanes: dict[str, str]) -> Iterator[str]:
         yield f"    {speaker}{'-->>' if message.payload['is_withdrawn'] else '->>'}{target}: {text}"
     if not targets:
         ends = list(dict.fromkeys([next(iter(lanes.values())), list(lanes.values())[-1]]))
-        yield f"    Note over {','.join(ends)}: {label(message.from_agent)}: {text}"
+        yield f"    Note over {','.join(ends)}: {label(message.from_name)}: {text}"
 
 
 def title(message: Message) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
@@ -20,12 +21,13 @@ from dialogd.flow.reading import (
 from dialogd.protocol import ballots, questions
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
+from dialogd.protocol.review import total_of
 from dialogd.protocol.state import Dialog, Proposal
 
 TEXT = "TEXT"  # the type of a turn without marks that say something
 USER_NAME, SYSTEM_NAME = "User", "System"
 
-_ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
+ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
 _NAMING = frozenset({"PROPOSAL", "CONSENSUS_PROPOSED"})  # their ref is their own number
 _TO_ALL = frozenset({"DECISION", "DECIDED", "PHASE", "CLOSING", "DIGEST"})
 
@@ -34,7 +36,8 @@ class Payload(TypedDict):
     """What a message carries beside its envelope.
 
     `reference` is its own number (`P1`), or what it refers to; `turn` the number of its turn, or of the one before a
-    note; `answers` the id of the message it answers; `is_withdrawn` says that the person struck or vetoed it.
+    note; `answers` the id of the message it answers; `score` the total of a review's score; `is_withdrawn` says that
+    the person struck or vetoed it.
     """
 
     summary: str
@@ -44,6 +47,7 @@ class Payload(TypedDict):
     entry: str
     answers: str
     confidence: float | None
+    score: float | None
     is_open: bool
     is_withdrawn: bool
 
@@ -52,8 +56,9 @@ class Payload(TypedDict):
 class Message:
     """One message. `from_agent` and `to_agent` are agents' ids, `User` or `System`; several are joined by ", ".
 
-    `to_agent` is "" where it goes to all, `timestamp` "" where the file has none. `correlation_id` is the id of the
-    message that the chain of answers began with; "" where this one answers nothing.
+    `from_name` and `to_names` are what people call them. `to_agent` is "" where it goes to all, `timestamp` "" where
+    the file has none. `correlation_id` is the id of the message that the chain of answers began with; "" where this one
+    answers nothing. `requires_response`: it asks, or gives somebody the turn by name.
     """
 
     message_id: str
@@ -64,6 +69,8 @@ class Message:
     correlation_id: str
     requires_response: bool
     payload: Payload
+    from_name: str = ""
+    to_names: tuple[str, ...] = ()
 
 
 def flow(dialog: Dialog) -> tuple[Message, ...]:
@@ -168,7 +175,7 @@ class _Walk:
         one.to = self._addressed(one)
         if one.kind in ("PROPOSAL", "CONSENSUS_PROPOSED") and one.reference:
             self.places[one.reference.split(",")[0]] = place
-        if one.kind in _ASKING and not one.entry.is_struck:
+        if one.kind in ASKING and not one.entry.is_struck:
             one.is_open = True
             self.asked.append(_Asked(place, set(one.to), all_of=one.entry.mark("TO") is not None))
 
@@ -221,6 +228,7 @@ class _Walk:
         """What was said, as it stands now."""
         vetoed = frozenset(self.dialog.state.vetoed)
         roots: list[int] = []
+        names = names_of(self.dialog)
         for place, one in enumerate(self.said):
             roots.append(place if one.answers is None else roots[one.answers])
             withdrawn = one.entry.is_struck or (one.kind in _NAMING and one.reference in vetoed)
@@ -231,7 +239,7 @@ class _Walk:
                 to_agent=", ".join(one.to),
                 timestamp=one.entry.frame.at if one.entry.frame else "",
                 correlation_id="" if one.answers is None else self.said[roots[place]].id,
-                requires_response=one.kind in _ASKING,
+                requires_response=one.kind in ASKING or _is_task(one),
                 payload=Payload(
                     summary=one.summary,
                     reference=one.reference,
@@ -240,10 +248,31 @@ class _Walk:
                     entry=one.entry.id,
                     answers="" if one.answers is None else self.said[one.answers].id,
                     confidence=confidence_of(one.entry) if one.speaker == one.entry.by else None,
+                    score=total_of(one.text) if one.kind == "SCORE" else None,
                     is_open=one.is_open,
                     is_withdrawn=withdrawn,
                 ),
+                from_name=names.get(one.speaker, one.speaker),
+                to_names=tuple(names.get(who, who) for who in one.to),
             )
+
+
+def names_of(dialog: Dialog) -> Mapping[str, str]:
+    """What everybody is called, by id: as in the last heading of theirs; with the id behind it where two share one."""
+    found = {agent.id: agent.name for agent in (*dialog.header_as_written.agents, *dialog.header.agents)}
+    for entry in dialog.turns:
+        if entry.by in found and entry.frame is not None and entry.name:
+            found[entry.by] = entry.name
+    often = Counter(name.casefold() for name in (*found.values(), USER_NAME, SYSTEM_NAME))
+    return {who: name if often[name.casefold()] == 1 else f"{name} ({who})" for who, name in found.items()}
+
+
+def _is_task(one: _Said) -> bool:
+    """True for what opens a debt by name: a person's turn that passes it to agents, an agent's with `[TO: B]`."""
+    if one.speaker == SYSTEM_NAME or not one.entry.is_turn:
+        return False
+    passed = set(one.entry.turn or ()) - {USER}
+    return bool(passed) and (one.entry.mark("TO") is not None or (one.entry.by == USER and one.kind == TEXT))
 
 
 # Written by a daemon for its agent, out of what the agent said.

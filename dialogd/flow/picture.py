@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from dialogd.flow.mermaid import others, participants, title
+from dialogd.flow.mermaid import names, others, participants, title
 from dialogd.flow.messages import Message
 from dialogd.protocol.text import one_line, visible
 
@@ -28,12 +28,13 @@ def as_svg(messages: Sequence[Message], limit: int | None = 200) -> str:
     lanes = {who: MARGIN + place * LANE for place, who in enumerate(participants(shown))}
     width, height = 2 * MARGIN + (len(lanes) - 1) * LANE, HEAD + ROW * len(shown) + ROW // 2
     width = max(width, 2 * LABEL * LETTER)
-    about = f"Message flow: {len(shown)} of {len(messages)} messages between {', '.join(lanes)}"
+    called = names(shown)
+    about = f"Message flow: {len(shown)} of {len(messages)} messages between {', '.join(called[who] for who in lanes)}"
     rows = (_message(message, HEAD + ROW * (row + 1), lanes, width) for row, message in enumerate(shown))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="flow" viewBox="0 0 {width} {height}" width="{width}"'
         f' role="group" aria-label="{_text(about)}" font-size="12" fill="currentColor">',
-        *(_lane(who, x, height) for who, x in lanes.items()),
+        *(_lane(called[who], x, height) for who, x in lanes.items()),
         *rows,
         "</svg>",
     ]
@@ -53,8 +54,8 @@ def _message(message: Message, y: int, lanes: dict[str, int], width: int) -> str
     ends = [x for x in (named or lanes.values()) if x != at]
     middle = (min([at, *ends]) + max([at, *ends])) // 2
     states = (" is-open" if said["is_open"] else "") + (" is-withdrawn" if said["is_withdrawn"] else "")
-    to = f" to {message.to_agent}" if message.to_agent else " to all"
-    words = f"{message.from_agent}{to}: {title(message)}"
+    to = f" to {', '.join(message.to_names) or 'all'}"
+    words = f"{message.from_name}{to}: {title(message)}"
     text = one_line(title(message), LABEL)
     half = min(len(text) * LETTER, width // 2)
     middle = min(max(middle, half), width - half)

@@ -40,7 +40,9 @@ def as_json(plan: Plan) -> dict[str, Any]:
         **{key: [asdict(item) for item in items] for key, items in _lists(plan).items()},
         "worth": asdict(plan.worth),
         "findings": [{**asdict(item), "blocks": item.blocks} for item in plan.findings],
-        "score": {"parts": dict(plan.score.parts), "total": plan.score.total} if plan.score else None,
+        "score": {"parts": dict(plan.score.parts), "points": dict(plan.score.points), "total": plan.score.total}
+        if plan.score
+        else None,
         "signals": asdict(plan.signals),
         "metrics": _metrics(plan),
         "certificate": plan.certificate,

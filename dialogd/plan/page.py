@@ -10,6 +10,7 @@ from dialogd.plan.reading import listed, without_marks
 from dialogd.plan.record import record
 from dialogd.plan.value import Agreed, Decided, Plan, Said
 from dialogd.protocol.certificate import where
+from dialogd.protocol.units import many
 
 UNEXPLAINED = "naming neither evidence nor a turn that it answers"
 MOST = 12  # items of a list on the first screen; the record holds all
@@ -41,7 +42,7 @@ def _top(plan: Plan) -> Iterator[str]:
         f"dialog `{dialog.id}`",
         *([f"{'ended' if plan.ended else 'began'} {_date(when)}"] if when else []),
         agents,
-        f"{turns} turns, {rounds} complete round{'' if rounds == 1 else 's'}",
+        f"{many(turns, 'turn')}, {many(rounds, 'complete round')}",
         *([f"${plan.metrics.spent.usd:.4f}"] if plan.metrics.spent.usd else []),
     ]
     yield " · ".join(facts)

@@ -53,9 +53,13 @@ def _findings(plan: Plan) -> Iterator[str]:
     ]  # fmt: skip
     yield "\n".join(table(("no.", "severity", "category", "where", "issue", "suggestion", "resolved"), rows))
     if plan.score is not None:
-        parts = ", ".join(f"{name} {value:.0f}" for name, value in plan.score.parts.items())
-        total = f"{plan.score.total:.0f} of 100" if plan.score.total is not None else "none, for a part is missing"
-        yield f"Score: {total} ({parts})."
+        if plan.score.total is None:
+            parts = ", ".join(f"{name} {value:.0f}" for name, value in plan.score.parts.items())
+            yield f"Score: none, for a part is missing ({parts})."
+            return
+        points = [(name, f"{value:.1f}", f"{plan.score.points[name]:.2f}") for name, value in plan.score.parts.items()]
+        points.append(("**total**", "", f"**{sum(round(p, 2) for p in plan.score.points.values()):.2f}**"))
+        yield "\n".join(table(("part", "of 100", "points"), points))
 
 
 def _views(plan: Plan) -> Iterator[str]:

@@ -21,6 +21,7 @@ from dialogd.protocol.model import USER, Condition, Entry, Mark
 from dialogd.protocol.phrases import phrases
 from dialogd.protocol.roster import speakers
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.units import many
 
 Advice = Literal["FINALIZE", "MEDIATE", "CONTINUE"]
 
@@ -82,9 +83,9 @@ def is_last_round(dialog: Dialog) -> str:
     if state.closing:
         return state.closing
     if limits.max_rounds is not None and state.rounds + 1 >= limits.max_rounds:
-        return f"the limit of {limits.max_rounds} rounds"
+        return f"the limit of {many(limits.max_rounds, 'round')}"
     if limits.max_turns - state.counted <= len(speakers(dialog.header)):
-        return f"the limit of {limits.max_turns} turns"
+        return f"the limit of {many(limits.max_turns, 'turn')}"
     return ""
 
 

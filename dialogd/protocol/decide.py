@@ -16,7 +16,7 @@ from dialogd.protocol.render import Draft
 from dialogd.protocol.roster import speakers
 from dialogd.protocol.rounds import to_raise
 from dialogd.protocol.state import Debt, Dialog, Outcome
-from dialogd.protocol.units import in_words, seconds_between
+from dialogd.protocol.units import in_words, many, seconds_between
 
 UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it
 STALL_GRACE = 60.0  # seconds a peer waits beyond the timeout before it calls an agent stalled
@@ -147,7 +147,7 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
     if not any(who != USER for who in state.owing):
         return None
     if state.counted >= state.limits.max_turns:
-        mark = Mark("MAX_TURNS_REACHED", f"the limit of {state.limits.max_turns} turns")
+        mark = Mark("MAX_TURNS_REACHED", f"the limit of {many(state.limits.max_turns, 'turn')}")
     elif dialog.size >= state.limits.max_size:
         mark = Mark("MAX_SIZE_REACHED", f"the limit of {state.limits.max_size:,} bytes")
     else:

@@ -10,6 +10,7 @@ from dialogd.protocol.order import following
 from dialogd.protocol.questions import without_fields
 from dialogd.protocol.roster import judge, moderator
 from dialogd.protocol.state import State
+from dialogd.protocol.units import many
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +27,14 @@ def limit_reached(before: State, after: State, me: str, header: Header) -> tuple
     """The outcome of the limit that `after` has reached, and the limit in words; "" twice while there is room."""
     limits = after.limits
     if after.counted >= limits.max_turns:
-        return "MAX_TURNS_REACHED", f"the limit of {limits.max_turns} turns"
+        return "MAX_TURNS_REACHED", f"the limit of {many(limits.max_turns, 'turn')}"
     is_last_resort = me in (before.escalated, judge(header)) and not _rest(after, me)
     if after.rounds == before.rounds and not is_last_resort:
         return "", ""
     if after.closing:
         return "MAX_TIME_REACHED", after.closing
     if limits.max_rounds is not None and after.rounds >= limits.max_rounds:
-        return "MAX_TURNS_REACHED", f"the limit of {limits.max_rounds} rounds"
+        return "MAX_TURNS_REACHED", f"the limit of {many(limits.max_rounds, 'round')}"
     return "", ""
 
 

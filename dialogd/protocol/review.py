@@ -50,6 +50,11 @@ class Score:
     parts: Mapping[str, float]
     total: float | None
 
+    @property
+    def points(self) -> Mapping[str, float]:
+        """What each part adds to the total, 0 to 20: together they are it."""
+        return {name: value / len(PARTS) for name, value in self.parts.items()}
+
 
 def findings(dialog: Dialog) -> tuple[Finding, ...]:
     """Every finding in file order, numbered from 1."""
@@ -84,6 +89,12 @@ def score(dialog: Dialog) -> Score | None:
         name: fmean(values) for name in PARTS if (values := [said[name] for said in last.values() if name in said])
     }
     return Score(parts, fmean(parts.values()) if len(parts) == len(PARTS) else None)
+
+
+def total_of(text: str) -> float | None:
+    """The total of one reviewer's score as its mark has it; None where a part is missing."""
+    parts = _parts(tuple(field.strip() for field in text.split("|")))
+    return fmean(parts.values()) if len(parts) == len(PARTS) else None
 
 
 def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]]]:

@@ -127,6 +127,11 @@ def budget_line(usd: float | None, tokens: int | None) -> str:
     return ", ".join(parts)
 
 
+def many(count: int, what: str) -> str:
+    """A number of things: `1 round`, `5 rounds`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def in_words(duration: float) -> str:
     """Write finite seconds as people say them: `3 minutes 2 seconds`, `6.1 seconds`, `0 seconds`."""
     tenths = round(max(duration, 0.0), 1)

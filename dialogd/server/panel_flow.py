@@ -22,14 +22,16 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Messages from place `first` on, out of `total`; `older` and `newer` are what `before` is for the next ones."""
+    """Messages from place `first` on, out of `total`; `older` and `newer` are what `before` is for the next ones.
+
+    `agents` are who spoke: id and name."""
 
     messages: tuple[Message, ...]
     first: int
     total: int
     older: int | None
     newer: int | None
-    agents: tuple[str, ...]
+    agents: tuple[tuple[str, str], ...]
     kinds: tuple[str, ...]
     agent: str
     kind: str
@@ -51,7 +53,7 @@ def view(dialog: Dialog, wanted: Wanted) -> View:
         total=len(found),
         older=first if first > 0 else None,
         newer=min(end + PAGE, len(found)) if end < len(found) else None,
-        agents=tuple(dict.fromkeys(message.from_agent for message in every)),
+        agents=tuple({message.from_agent: message.from_name for message in every}.items()),
         kinds=tuple(sorted({message.message_type for message in every})),
         agent=wanted.agent,
         kind=wanted.kind,

@@ -13,6 +13,7 @@ import pytest
 
 from dialogd.logfile import LogFile
 from dialogd.person import stop
+from dialogd.seats import Cast, Seat
 from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands, until
 
@@ -38,10 +39,10 @@ def test_one_line_for_each_message_and_what_is_open(held: Commands) -> None:
     assert (done.code, done.err) == (0, "")
     first, second = (datetime(2026, 11, 21, 19, minute, tzinfo=UTC).astimezone() for minute in (1, 2))
     assert done.out == (
-        "--:--:--    User → A       TEXT      Where should user sessions live?\n"
-        f"{first:%H:%M:%S}       A → B       PROPOSAL  P1 keep sessions in Postgres\n"
-        f"{second:%H:%M:%S}       B → A       QUESTION  P1 how many reads?  (open)\n"
-        "\nopen: 1\n  turn 3, B → A: how many reads?\n"
+        "--:--:--      User → Claude A  TEXT      Where should user sessions live?\n"
+        f"{first:%H:%M:%S}  Claude A → Claude B  PROPOSAL  P1 keep sessions in Postgres\n"
+        f"{second:%H:%M:%S}  Claude B → Claude A  QUESTION  P1 how many reads?  (open)\n"
+        "\nopen: 1\n  turn 3, Claude B → Claude A: how many reads?\n"
     )
 
 
@@ -54,7 +55,7 @@ def test_filters_and_facts(held: Commands) -> None:
     question = found[3].json[0]
     assert set(question) == {
         "message_id", "message_type", "from_agent", "to_agent", "timestamp", "correlation_id", "requires_response",
-        "payload",
+        "payload", "from_name", "to_names",
     }  # fmt: skip
     assert (question["requires_response"], question["payload"]["is_open"]) == (True, True)
     assert question["correlation_id"].endswith(":2.1")
@@ -95,6 +96,31 @@ def test_the_script_does_the_same(held: Commands, repository: Path) -> None:
     environment = {**os.environ, **held.environment}
     done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (0, held("flow", "--kind", "PROPOSAL").out)
+
+
+def test_a_project_names_its_dialog(held: Commands, repository: Path) -> None:
+    """By its settings, by an agent that works in it, or by the dialog's id; the script takes it, too."""
+    own, works, neither = (held.folder / name for name in ("own", "works", "neither"))
+    for folder in (own, works, neither):
+        folder.mkdir()
+    (own / "dialogd.toml").write_text('file = "talk.md"\n')
+    (own / "talk.md").write_bytes(held.file.read_bytes())
+    seat = Seat("A", "rehearsal", project=str(works))
+    Cast(held.log.read().id, (seat,)).save(held.state, held.file)
+    expected = held("flow").out
+    by_settings, by_agent, none, both = held.all(
+        [["flow", "--project", str(own)], ["flow", "--project", "works"], ["flow", "--project", "neither"],
+         ["flow", "x.md", "--project", "own"]]
+    )  # fmt: skip
+    assert (by_settings.out, by_agent.out) == (expected, expected)
+    assert (none.code, both.code) == (2, 2)
+    assert "dialogd flow FILE" in none.err
+    script = [sys.executable, str(repository / "scripts" / "view_message_flow.py"), "--project", "works"]
+    environment = {**os.environ, **held.environment}
+    done = subprocess.run(
+        script, env=environment, cwd=held.folder, capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, expected)
 
 
 def test_replay_shows_what_changed_and_what_everybody_had_to_do(held: Commands) -> None:

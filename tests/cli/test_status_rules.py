@@ -289,3 +289,16 @@ def test_the_convergence_is_the_same_number_wherever_it_is_shown() -> None:
     assert found is not None
     assert "convergence 0.66" in dict(procedure.signal_row(stage.dialog))["signals"]
     assert "share 66% of their words" in str(found["reason"])
+
+
+def test_status_takes_the_file_as_its_argument(dialogd: Commands) -> None:
+    """As `flow` and `verify` do; an option names it, too."""
+    dialogd.begin("Tabs?")
+    dialogd.begin("Spaces?", "other.md")
+    own, other, option, none = dialogd.all(
+        [["status"], ["status", "other.md"], ["status", "--file", "other.md"], ["status", "gone.md"]]
+    )
+    assert own.out.startswith("Tabs?\n")
+    assert other.out == option.out
+    assert other.out.startswith("Spaces?\n")
+    assert none.code == 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dialogd.plan.make import draw_up
@@ -98,6 +100,17 @@ def test_the_score_is_the_mean_of_its_five_parts() -> None:
     twice = score(said(f"[KIND: SCORE | {FULL}]", f"[KIND: SCORE | {FULL}]", f"[KIND: SCORE | {better}]"))
     assert twice is not None
     assert (twice.parts["security"], twice.total) == (60, 70)
+
+
+def test_the_points_of_a_score_sum_up_to_it() -> None:
+    """In the JSON and in the table of the plan: each part has its fifth."""
+    drawn = draw_up(review())
+    assert drawn.score is not None
+    assert drawn.score.total == sum(drawn.score.points.values()) == 64
+    page = markdown(drawn)
+    points = [float(row) for row in re.findall(r"^\| [a-z ]+ \| [\d.]+ \| ([\d.]+) \|$", page, re.M)]
+    assert (len(points), sum(points)) == (5, 64)
+    assert "| **64.00** |" in page
 
 
 def test_a_score_with_a_part_missing_has_no_total() -> None:

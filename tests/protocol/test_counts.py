@@ -61,6 +61,20 @@ def test_one_agent_alone_approves_nothing() -> None:
 
 
 @pytest.mark.parametrize(
+    ("limit", "why"),
+    [("Max Rounds: 1", "the limit of 1 round"), ("Max Rounds: 2", "the limit of 2 rounds"),
+     ("Max Turns: 1", "the limit of 1 turn"), ("Max Turns: 2", "the limit of 2 turns")],
+)  # fmt: skip
+def test_a_limit_is_named_as_one_or_as_many(limit: str, why: str) -> None:
+    """In the outcome: one round, two rounds."""
+    here = room("AB", "objections = true", limit)
+    here.scripts = {"A": ["Tabs."] * 3, "B": ["Spaces."] * 3}
+    here.run()
+    assert here.dialog.state.outcome is not None
+    assert here.dialog.state.outcome.reason == why
+
+
+@pytest.mark.parametrize(
     ("rule", "won", "reason"),
     [
         ("", "P2", "the most for it wins, of equals the first"),

@@ -206,10 +206,10 @@ def test_the_flow_shows_every_message_once_as_a_picture_and_as_a_table(room: Roo
         seen[:0] = [(row[1], row[3], row[6]) for row in rows]
         older = [link for link in links(page) if int(link.rpartition("before=")[2]) == len(messages) - len(seen)]
         path = older[0] if len(seen) < len(messages) else ""
-    assert seen == [(m.from_agent, m.message_type, str(m.payload["turn"])) for m in messages]
+    assert seen == [(m.from_name, m.message_type, str(m.payload["turn"])) for m in messages]
     only = piece(room.a, "/page/flow?agent=B&kind=CRITIQUE").rows[1:]
     assert {row[3] for row in only} == {"CRITIQUE"}
-    assert all("B" in (row[1], *row[2].split(", ")) for row in only)
+    assert all("Claude B" in (row[1], *row[2].split(", ")) for row in only)
 
 
 # -- while you were away -------------------------------------------------------------------------------------------
