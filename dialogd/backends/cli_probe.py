@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import selectors
 import shutil
+import signal
 import subprocess
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +19,7 @@ from dialogd.backends.keep import read_json, write_json
 
 VERSION_WAIT = 15.0  # seconds; on a busy machine the largest of these programs needs several
 KNOWN_WAIT = 2.0  # seconds, where the last version of the same file is known
+LONGEST = 4096  # bytes that a version may have; a program that prints more of them floods its output
 MEMORY = "DIALOGD_STATE_DIR"  # the variable that says where versions are remembered
 
 # How this machine reaches the network; no secrets in them, and without them some people's CLIs reach nothing.
@@ -61,24 +65,47 @@ def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
     known = read_json(memory) if memory else None
     last = str(known.get("version") or "") if isinstance(known, dict) and mark and known.get("file") == mark else ""
     try:
-        run = subprocess.run(
-            [program, "--version"],
-            env=clean_environment(environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=KNOWN_WAIT if last else VERSION_WAIT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return last
+        said = _asked(program, environment, KNOWN_WAIT if last else VERSION_WAIT)
     except OSError:
         return ""
-    version = version_in(run.stdout) if run.returncode == 0 else ""
+    if said is None:
+        return last
+    version = version_in(said)
     if memory and version and version != last:
         with suppress(OSError):
             memory.parent.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(memory, {"file": mark, "version": version})
     return version
+
+
+def _asked(program: Path, environment: Mapping[str, str], seconds: float) -> bytes | None:
+    """What `--version` prints, at most `LONGEST` bytes; b"" where it fails, None where it has no end in that time."""
+    process = subprocess.Popen(
+        [program, "--version"],
+        env=clean_environment(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        bufsize=0,
+        start_new_session=True,
+    )
+    said, deadline = b"", time.monotonic() + seconds
+    with process, selectors.DefaultSelector() as pipes:
+        assert process.stdout is not None
+        pipes.register(process.stdout, selectors.EVENT_READ)
+        try:
+            while len(said) < LONGEST:
+                if not pipes.select(max(deadline - time.monotonic(), 0)):
+                    return None
+                if not (chunk := process.stdout.read(LONGEST)):
+                    return said if process.wait(max(deadline - time.monotonic(), 0)) == 0 else b""
+                said += chunk
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return b""
 
 
 def _mark(program: Path) -> list[str | int]:

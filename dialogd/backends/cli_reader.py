@@ -15,6 +15,7 @@ from dialogd.protocol.redact import redact
 from dialogd.protocol.text import one_line
 
 OUTPUT_CAP = 64 * 1024 * 1024  # bytes of stdout in one run; the files that it read are in there
+NOISE_CAP = 1024 * 1024  # bytes of stdout that are no event: warnings are let pass, a flood is not
 QUOTED = 200  # characters of a CLI's own words
 FIGURES = tuple(field.name for field in fields(Usage) if field.name not in ("model", "estimated"))
 
@@ -51,7 +52,8 @@ class Reader:
         self.hopeless = False
         self.tools: list[str] = []
         self.size = 0
-        self._rest = b""
+        self._rest: list[bytes] = []  # pieces of a line that has not ended
+        self._noise = 0
         self._refusals = 0
 
     def take(self, event: Event) -> None:
@@ -71,22 +73,29 @@ class Reader:
     def feed(self, chunk: bytes) -> None:
         """Take a piece of stdout: whole lines are events, what is no JSON is ignored."""
         self.size += len(chunk)
-        if self.size > OUTPUT_CAP:
+        *lines, last = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest = []
+        self._rest += [last] if last else []
+        self._noise += sum(len(line) + 1 for line in lines if not _is_event(line))
+        noise = self._noise + (sum(map(len, self._rest)) if self._rest and not _is_event(self._rest[0]) else 0)
+        if noise > NOISE_CAP or self.size > OUTPUT_CAP:
+            what = f"{NOISE_CAP >> 20} MiB that is no answer" if noise > NOISE_CAP else f"{OUTPUT_CAP >> 20} MiB"
             self.failure = BackendError(
-                f"{self.words.program} printed more than {OUTPUT_CAP // 1024 // 1024} MiB and was ended",
-                fix="ask for less to be read",
+                f"{self.words.program} floods its output: it printed more than {what}, and was ended",
+                fix=f"run `{self.words.program}` by hand, and see what it prints; or install another version",
                 kind="garbled",
             )
             self.hopeless = True
             return
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
         for line in lines:
             for event in _events(line):
                 self.take(event)
 
     def end(self, code: int, said: str) -> None:
         """The run is over. `said` is stderr's last line. Sets `failure` unless there is a reply."""
-        for event in _events(self._rest):
+        for event in _events(b"".join(self._rest)) if not self.hopeless else ():
             self.take(event)
         if self.failure is None and self.text is None:
             self.failure = failed(self.words, said or f"exited {code} without a reply")
@@ -103,8 +112,12 @@ class Reader:
         return replace(since(self.total, before, FIGURES), estimated=self.text is None)
 
 
+def _is_event(line: bytes) -> bool:
+    return line.lstrip().startswith(b"{")
+
+
 def _events(line: bytes) -> Iterator[Event]:
-    if line.lstrip().startswith(b"{"):
+    if _is_event(line):
         try:
             event = json.loads(line)
         except ValueError:

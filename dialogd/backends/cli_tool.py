@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 from dialogd.backends import Options, Tool, Usage
 from dialogd.backends.canary import Place
 from dialogd.backends.child import Child
-from dialogd.backends.cli_probe import NETWORK, VERSION_WAIT, version_in
+from dialogd.backends.cli_probe import LONGEST, NETWORK, VERSION_WAIT, version_in
 from dialogd.backends.cli_reader import LostSession, Reader, Words
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.errors import BackendError, BadInput
@@ -261,13 +261,13 @@ class CLITool:
         said = b""
         try:
             async with asyncio.timeout(VERSION_WAIT):
-                while chunk := await child.read():
+                while len(said) < LONGEST and (chunk := await child.read()):
                     said += chunk
         except TimeoutError:
             said = b""
         finally:
             await child.end()
-        return version_in(said)
+        return version_in(said) if len(said) < LONGEST else ""
 
     @property
     def path(self) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,28 @@ class TestCanary:
                 backend = Toy(own.options(server.url, manners, state=own.state / manners / "a"))
                 await backend.prepare()
                 assert backend.level == level
+
+    @pytest.mark.parametrize("manners", ["flood", "flood in one line", "flood of events"])
+    async def test_output_without_end_is_named(self, own: Bench, manners: str) -> None:
+        """A program that prints for ever, proved before or not, is ended soon, and the error says that it did."""
+        with StandIn(counting()) as server:
+            tame, wild = Toy(own.options(server.url)), Toy(own.options(server.url, manners))
+            await tame.prepare()
+            began = time.monotonic()
+            with pytest.raises(BackendError, match="toy floods its output: it printed more than") as caught:
+                await ask(wild, prompt())
+            assert time.monotonic() - began < 30
+            assert (caught.value.kind, caught.value.retryable) == ("garbled", False)
+            unproved = Toy(own.options(server.url, manners, effort="high"))
+            with pytest.raises(BackendError, match="is not used: the canary failed: toy floods its output") as caught:
+                await unproved.prepare()
+            await asyncio.gather(*(backend.close() for backend in (tame, wild, unproved)))
+
+    async def test_a_version_without_end_is_none(self, own: Bench) -> None:
+        """What prints for ever when it is asked for its version does not say it; nobody collects what it prints."""
+        (own.bin / "version").write_text("9" * 5_000_000)
+        verdict = await prove(Toy(own.options("http://127.0.0.1:9")))
+        assert (verdict.safe, verdict.why) == (False, "it does not say its version")
 
     async def test_a_program_without_a_version_is_refused(self, own: Bench) -> None:
         """Nothing is known of what does not say what it is."""

@@ -24,6 +24,10 @@ if "--version" in sys.argv:
     sys.exit()
 with (pathlib.Path(__file__).parent / "runs").open("a") as file:
     file.write(json.dumps({"argv": sys.argv[1:], "env": dict(os.environ), "cwd": str(here)}) + "\n")
+if manners.startswith("flood"):
+    line = {"flood": b"y\n", "flood in one line": b"x" * 9, "flood of events": b'{"nothing": 1}\n'}[manners]
+    while True:
+        os.write(1, line * 5000)
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 prompt = sys.stdin.read()
 if manners == "attach":
@@ -138,6 +142,8 @@ class Unguarded(Toy):
 class _Line(Reader):
     def take(self, event: Event) -> None:
         """The reply and all the rest."""
+        if "text" not in event:
+            return
         self.text, self.session = event["text"], event["session"]
         self.total = Usage("toy-1", event["in"], 1)
 
