@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dialogd.errors import DialogdError
 
 
 def main() -> None:
@@ -29,17 +33,39 @@ def main() -> None:
 
 
 def _carry_out() -> None:
-    """Read the command line and do what it says. Raises what the command raises."""
+    """Read the command line and do what it says. Raises what the command raises, `BadInput` for wrong usage."""
+    import typer
     from typer.main import get_command
 
     from dialogd.cli.app import build
 
+    usage_error: Any = typer.BadParameter.__bases__[0]  # typer has no public name for it
     try:
-        get_command(build())(prog_name="dialogd")
+        sys.exit(get_command(build())(prog_name="dialogd", standalone_mode=False))
+    except usage_error as error:
+        raise _misused(error) from None
+    except typer.Abort:
+        sys.exit(1)
     except SystemExit as end:  # typer makes one of a pipe that was closed
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
         raise
+
+
+def _misused(error: Any) -> DialogdError:
+    """What was typed wrong, and what there is instead; exits with the help where nothing was typed at all."""
+    from dialogd.errors import BadInput
+
+    said = str(error.format_message())
+    if said.startswith("Usage:"):
+        error.show()
+        sys.exit(error.exit_code)
+    options = sorted(getattr(error, "possibilities", None) or ())
+    if options:
+        said = str(error.message)
+    command = error.ctx.command_path if error.ctx is not None else "dialogd"
+    meant = f"did you mean {' or '.join(options)}? " if options else ""
+    return BadInput(f"{said[:1].lower()}{said[1:].rstrip('.')}", fix=f"{meant}what there is: {command} --help")
 
 
 def _from_the_system(error: OSError) -> int:

@@ -68,11 +68,31 @@ def test_every_command_explains_itself(dialogd: Commands) -> None:
 
 
 def test_wrong_usage_is_exit_code_2_and_goes_to_stderr(dialogd: Commands) -> None:
-    """Unknown commands and options, missing arguments, numbers that are none; no traceback anywhere."""
-    for done in dialogd.all([["nonsense"], ["say"], ["status", "--nonsense"], ["new", "x", "--max-turns", "0"]]):
+    """Unknown commands and options, missing arguments, numbers that are none: an error and its fix, as all others."""
+    wrong = {
+        "nonsense": ("no such command 'nonsense'", "dialogd --help"),
+        "say": ("missing argument 'TEXT'", "dialogd say --help"),
+        "--file x": ("no such option: --file", "dialogd --help"),
+        "run --fil x": ("no such option: --fil", "did you mean --file or --first? what there is: dialogd run --help"),
+        "new x --max-turns 0": ("invalid value for '--max-turns': ", "dialogd new --help"),
+        "status x": ("got unexpected extra argument(s) (x)", "dialogd status --help"),
+        "logs A --lines": ("option '--lines' requires an argument", "--help"),
+    }
+    ends = dialogd.all([line.split() for line in wrong])
+    for (message, fix), done in zip(wrong.values(), ends, strict=True):
         assert (done.code, done.out) == (2, "")
-        assert "Usage: dialogd" in done.err
-        assert "Traceback" not in done.err
+        said, way = done.err.removesuffix("\n").split("\n")
+        assert said.startswith(f"error: {message}")
+        assert way.startswith("  fix: ")
+        assert way.endswith(fix)
+
+
+def test_nothing_typed_is_answered_with_the_help(dialogd: Commands) -> None:
+    """On stderr, with exit code 2, its first lines saying what to type; for a group of commands too."""
+    top, group = dialogd.all([[], ["config"]])
+    assert (top.code, top.out, group.code) == (2, "", 2)
+    assert '  dialogd run "Where should user sessions live?"   a whole dialog, in one command' in top.err
+    assert group.err.startswith("Usage: dialogd config")
 
 
 def test_version(dialogd: Commands) -> None:
