@@ -277,6 +277,11 @@ class Agent:
         return list(signals(dialog)) if dialog is not None and dialog.state.outcome is None else []
 
     @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be written anywhere: what this environment holds, and what the backend does."""
+        return (*self.options.secrets, *self.backend.secrets)
+
+    @property
     def call(self) -> Call | None:
         """The call under way, or None."""
         return self.turns.call

@@ -19,12 +19,12 @@ from dialogd.events import Hub
 from dialogd.forecast import at_stake, forecast, reading, usual_cap
 from dialogd.journal import Journal, Received
 from dialogd.logfile import Addition, LogFile
+from dialogd.pieces import beginning
 from dialogd.prompt import Prompt
 from dialogd.protocol import compose, verdict
 from dialogd.protocol.decide import Clock
 from dialogd.protocol.model import Agent as Participant
 from dialogd.protocol.money import Estimate, allowance, reached
-from dialogd.protocol.redact import redact
 from dialogd.protocol.rounds import is_apart, is_open
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.reporting import standing
@@ -125,7 +125,7 @@ class Asking:
             request = self.request(dialog, debt, drafts)
             await asyncio.to_thread(request.prompt)  # with thousands of turns, a tenth of a second
             text = await self._in_time(call, request, dialog, debt)
-            said = text or redact(call.text, self._secrets)[0]
+            said = text or beginning(call.text, self._secrets)
             text = None if text is None else await self._clarified(call, request, dialog, debt, text)
             if text is None:
                 return Interrupted(said)

@@ -15,7 +15,7 @@ from dialogd.backends.limiter import asked_to_wait
 from dialogd.bill import Bill, is_possible, of_call
 from dialogd.errors import BackendError, DialogdError
 from dialogd.parts import tokens_of
-from dialogd.pieces import Pieces
+from dialogd.pieces import Pieces, beginning
 from dialogd.protocol.redact import redact
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import in_words
@@ -97,7 +97,7 @@ async def ask(
         raise BackendError(
             f"no answer within {in_words(deadline)}",
             fix="ask again with `dialogd retry`, or raise **Timeout:** in the header",
-            partial=redact(call.text, secrets)[0],
+            partial=beginning(call.text, secrets),
             kind="timeout",
             retryable=True,
         ) from None
@@ -142,7 +142,7 @@ def _bug(error: Exception, secrets: Sequence[str]) -> BackendError:
     log.exception("a backend broke its promise to raise nothing but BackendError")
     return _safe(
         BackendError(
-            f"the backend broke: {type(error).__name__}: {one_line(redact(str(error), secrets)[0], 200)}",
+            f"the backend broke: {type(error).__name__}: {one_line(str(error), 200, secrets)}",
             fix="look into `dialogd logs`, and tell the backend's author",
         ),
         secrets,
@@ -154,10 +154,12 @@ def _safe(error: BackendError, secrets: Sequence[str], too_long: float | None = 
 
     A wait that the service asked for, and that is `too_long` for the turn, is part of the cause.
     """
-    cause, fix, partial = (redact(text, secrets)[0] for text in (error.cause, error.fix, error.partial))
+    cause, fix = (redact(text, secrets)[0] for text in (error.cause, error.fix))
     if too_long:
         cause = f"{cause}; the service {asked_to_wait(too_long)}"
-    return BackendError(cause, fix=fix, retryable=error.retryable, partial=partial, kind=error.kind)
+    return BackendError(
+        cause, fix=fix, retryable=error.retryable, partial=beginning(error.partial, secrets), kind=error.kind
+    )
 
 
 def _wait(attempt: int, shortest: float) -> float:
@@ -179,7 +181,7 @@ async def _attempt(backend: Backend, request: Request, call: Call, ears: Ears, s
                     usage = chunk if is_possible(chunk) else usage
                     continue
                 if isinstance(chunk, Tool):
-                    ears.tool(redact(one_line(chunk.name, LONGEST_NAME), secrets)[0])
+                    ears.tool(one_line(chunk.name, LONGEST_NAME, secrets))
                     continue
                 parts.append(chunk)
                 size += len(chunk)

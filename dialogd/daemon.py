@@ -254,7 +254,7 @@ class Daemon:
         copy: Path | None = None
         before = agent.dialog
         try:
-            dialog = await agent.on_disk(lambda: person.stop(agent.file, wanted.reason))
+            dialog = await agent.on_disk(lambda: person.stop(agent.file, wanted.reason, secrets=agent.secrets))
             copy = await agent.on_disk(lambda: keep_copy(dialog, agent.file.path, self.state))
         except FileNotFoundError:
             pass  # no dialog yet: the daemon stops all the same

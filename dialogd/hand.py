@@ -126,17 +126,18 @@ def limit(log: LogFile, name: str, value: str) -> Dialog:
     return write(log, make)
 
 
-def invite(log: LogFile, agent: str) -> Dialog:
+def invite(log: LogFile, agent: str, *, secrets: Sequence[str] = ()) -> Dialog:
     """Have one more agent take part, behind the others: `C`, `C = Claude C`, `C = Claude C @ http://localhost:3003`.
 
-    Its daemon is started by the person. Does nothing when that very agent takes part. Raises `BadInput` for a bad id,
-    name or address, or an id or port that another agent has.
+    Its daemon is started by the person. Does nothing when that very agent takes part. `secrets` are taken out. Raises
+    `BadInput` for a bad id, name or address, or an id or port that another agent has.
     """
+    agent = redact(clean(agent), secrets)[0]
 
     def make(dialog: Dialog) -> Draft | None:
         if _takes_part(dialog, agent):
             return None
-        found, problem = hand.invited(dialog.header, clean(agent), dialog.state.hand.left)
+        found, problem = hand.invited(dialog.header, agent, dialog.state.hand.left)
         if found is None:
             port = hand.free_port(dialog.header, dialog.state.hand.left)
             raise BadInput(
@@ -212,7 +213,7 @@ def step(log: LogFile, *, on: bool) -> Dialog:
 
 def _mark(name: str, value: str, reason: str, secrets: Sequence[str]) -> Mark:
     """A mark with the person's reason behind its bar."""
-    words = one_line(redact(clean(reason), secrets)[0]).replace(" | ", " / ")
+    words = one_line(reason, secrets=secrets).replace(" | ", " / ")
     return Mark(name, f"{value} | {words}" if words else value)
 
 

@@ -158,9 +158,10 @@ def word(log: LogFile, agent: str = "") -> Dialog:
     return write(log, make)
 
 
-def stop(log: LogFile, why: str = "") -> Dialog:
-    """End the dialog with `[STOPPED]`. Does nothing when it has ended."""
-    return write(log, lambda d: None if d.state.outcome else note_of(Mark("STOPPED", one_line(redact(why)[0], 200))))
+def stop(log: LogFile, why: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
+    """End the dialog with `[STOPPED]`. Does nothing when it has ended. `secrets` are taken out."""
+    mark = Mark("STOPPED", one_line(why, secrets=secrets))
+    return write(log, lambda dialog: None if dialog.state.outcome else note_of(mark))
 
 
 def approve(log: LogFile) -> Dialog:

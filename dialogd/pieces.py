@@ -119,6 +119,15 @@ class Pieces:
         return kept
 
 
+def beginning(text: str, secrets: Sequence[str] = ()) -> str:
+    """The text of a reply that was broken off, without secrets, and without a last word that may have begun one."""
+    said: list[str] = []
+    pieces = Pieces(lambda piece, _: said.append(piece), secrets, pause=0.0)
+    pieces.add(text)
+    pieces.abandon()
+    return "".join(said)
+
+
 def _reach(pattern: re.Pattern[str], text: str) -> int:
     """How far the pattern matches from the beginning, 0 where it does not."""
     found = pattern.match(text)

@@ -67,6 +67,7 @@ def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Pat
         resume=settings.resume,
         trust_project=settings.trust_project,
         price=settings.price,
+        secrets=keys.secrets(os.environ, variables),
     )
     backend = load_backend(choice.backend, setup)
     return Player(backend, _options(settings, choice, variables), tuple(_remarks(settings, choice, dialog)))

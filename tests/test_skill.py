@@ -387,3 +387,11 @@ def test_no_text_makes_reading_fail(text: str) -> None:
     for whole in (text, f"---\n{text}", f"---\n{text}\n---\n## Agents\n### Ann\n{text}\n## Workflow\n{text}\n"):
         found = terms(whole)
         assert all(problem.line >= 0 and problem.what for problem in found.problems)
+
+
+def test_of_a_line_that_is_too_long_no_half_key_is_read() -> None:
+    """The cut would leave what nobody knows for a key."""
+    token = "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
+    skill = read(f"# x\n\n## Overview\n\n{'x' * 4_970} {token}\n", "x")
+    assert token[:12] not in skill.overview
+    assert any("something like a key" in problem.what for problem in skill.problems)

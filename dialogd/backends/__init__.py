@@ -139,6 +139,7 @@ class Options:
     resume     a session of the person's to go on from, `last` for the most recent one
     trust_project  let what the project contains run: hooks, servers, plugins, scripts
     price      `IN/OUT[/CACHED]` in dollars per million tokens, or `free`
+    secrets    the person's keys: taken out of what is quoted or kept, before it is cut short
     """
 
     variant: str = ""
@@ -155,6 +156,7 @@ class Options:
     resume: str = ""
     trust_project: bool = False
     price: str = ""
+    secrets: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,8 @@ class ACP:
         self._words = _split(options.variant or options.command)
         self._project = (options.project or Path()).absolute()
         self._environment = {**clean_environment(os.environ), **options.environment}
-        self.secrets = tuple(v for k, v in options.environment.items() if v and _SECRET_NAME.search(k.upper()))
+        held = tuple(v for k, v in options.environment.items() if v and _SECRET_NAME.search(k.upper()))
+        self.secrets = (*held, *options.secrets)
         if not self._project.is_dir():
             raise BadInput(f"the project {str(self._project)!r} is not a directory", fix="name an existing one")
         if self._program() is None:
@@ -103,13 +104,13 @@ class ACP:
                 async for piece in pieces:
                     yield piece
         except RequestError as error:
-            raise refused(error.code, str(error), error.data, warm.logins) from error
+            raise refused(error.code, str(error), error.data, warm.logins, self.secrets) from error
         except ConnectionError as error:
             await warm.wire.drained()
             code = await warm.end()
-            raise ended(self._words[0], warm.wire, code) from error
+            raise ended(self._words[0], warm.wire, code, self.secrets) from error
         except ValueError as error:  # pydantic's too
-            raise unreadable(error) from error
+            raise unreadable(error, self.secrets) from error
 
     async def _talk(self, warm: Warm, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         if self._warm is None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dialogd.backends.command import last_line
 from dialogd.errors import BackendError
+from dialogd.protocol.redact import redact
 
 if TYPE_CHECKING:
     from dialogd.backends.acp_wire import Wire
@@ -38,19 +40,19 @@ _ENDS = {
 }
 
 
-def refused(code: int, message: str, data: Any, logins: tuple[str, ...]) -> BackendError:
-    """The error that an agent answered with."""
-    said = _words(message, data)
+def refused(code: int, message: str, data: Any, logins: tuple[str, ...], secrets: Sequence[str] = ()) -> BackendError:
+    """The error that an agent answered with, without `secrets`."""
+    said = _line(_words(message, data), secrets)
     kind = next((kind for kind, codes, signs in _SIGNS if code in codes or re.search(signs, said, re.I)), "failed")
-    ways = f" ({', '.join(logins)})"[:QUOTED] if logins else ""
+    ways = f" ({_line(', '.join(logins), secrets)})" if logins else ""
     retryable = kind in ("busy", "network", "failed")
     return BackendError(
         f"answered with an error: {said}", fix=_FIXES[kind].format(logins=ways), retryable=retryable, kind=kind
     )
 
 
-def ended(program: str, wire: Wire, code: int) -> BackendError:
-    """The error of an agent that is gone."""
+def ended(program: str, wire: Wire, code: int, secrets: Sequence[str] = ()) -> BackendError:
+    """The error of an agent that is gone, without `secrets`."""
     if wire.errno is not None:
         return BackendError(
             f"cannot run {program!r}: {os.strerror(wire.errno)}",
@@ -58,7 +60,7 @@ def ended(program: str, wire: Wire, code: int) -> BackendError:
         )
     if wire.trouble:
         return BackendError(wire.trouble, fix="start the agent so that it speaks ACP on stdout", kind="garbled")
-    said = last_line(wire.stderr)
+    said = last_line(wire.stderr, secrets)
     return BackendError(
         f"ended in the middle, exit {code}" + (f": {said}" if said else ""),
         fix=f"run {program!r} by hand and see why it ends",
@@ -66,10 +68,10 @@ def ended(program: str, wire: Wire, code: int) -> BackendError:
     )
 
 
-def unreadable(error: ValueError) -> BackendError:
-    """The error of an agent whose answer is not what the protocol says."""
+def unreadable(error: ValueError, secrets: Sequence[str] = ()) -> BackendError:
+    """The error of an agent whose answer is not what the protocol says, without `secrets`."""
     return BackendError(
-        f"answered outside the protocol: {_line(str(error))}",
+        f"answered outside the protocol: {_line(str(error), secrets)}",
         fix="install another version of the agent",
         kind="garbled",
     )
@@ -87,9 +89,10 @@ def judge(stop_reason: str, text: str) -> None:
 def _words(message: str, data: Any) -> str:
     """What the agent says, its details included."""
     details = data.get("details") or data.get("message") if isinstance(data, dict) else data
-    return _line(f"{message}: {details}" if isinstance(details, str) and details != message else message)
+    return f"{message}: {details}" if isinstance(details, str) and details != message else message
 
 
-def _line(text: str) -> str:
-    """As one printable line."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:QUOTED]
+def _line(text: str, secrets: Sequence[str]) -> str:
+    """As one printable line, without secrets: those go before the line is cut."""
+    safe = redact(text, secrets)[0]
+    return " ".join("".join(c if c.isprintable() else " " for c in safe).split())[:QUOTED]

@@ -50,7 +50,8 @@ class Anthropic:
         variables = options.variables
         elsewhere = variables.get("ANTHROPIC_BASE_URL", "").strip()
         url = options.base_url or elsewhere or URL
-        self.service = services.service_of(url, KEYS, variables, options.model, beside=elsewhere)
+        service = services.service_of(url, KEYS, variables, options.model, beside=elsewhere)
+        self.service = replace(service, more=options.secrets)
         self.model = options.model
         self.most_out = options.max_tokens or services.MAX_TOKENS
         self.room = services.window_of(self.model) - self.most_out

@@ -11,7 +11,6 @@ from typing import Any
 from dialogd.backends import Usage
 from dialogd.backends.session import since
 from dialogd.errors import BackendError
-from dialogd.protocol.redact import redact
 from dialogd.protocol.text import one_line
 
 OUTPUT_CAP = 64 * 1024 * 1024  # bytes of stdout in one run; the files that it read are in there
@@ -150,7 +149,7 @@ def failed(words: Words, message: str, status: int | None = None) -> BackendErro
     if status is None and (found := _STATUS.search(message)):
         status = int(found[1])
     kind, again = _kind(message, status)
-    quoted = one_line(redact(message, words.secrets)[0], QUOTED)
+    quoted = one_line(message, QUOTED, words.secrets)
     return BackendError(
         f"{words.program} failed: {quoted}" if quoted else f"{words.program} failed",
         fix=_fix(kind, words),

@@ -21,7 +21,6 @@ from dialogd.backends.command import clean_environment, last_line
 from dialogd.errors import BackendError, BadInput
 from dialogd.prices import Price, price_of
 from dialogd.prompt import tokens_of
-from dialogd.protocol.redact import redact
 
 _PASSWORD = re.compile(r"://[^/@:]*:([^/@]+)@")  # of an address
 _JOINER = "\u2060"  # a word joiner: no CLI takes `@` and this for the name of a file
@@ -79,7 +78,8 @@ class CLITool:
         self.project = self._project()
         self.environment, self.paid = self._environment()
         password = _PASSWORD.search(self.base_url()) if self.paid else None
-        self.secrets = (self.paid, *(password.groups() if password else ())) if self.paid else ()
+        held = (self.paid, *(password.groups() if password else ())) if self.paid else ()
+        self.secrets = (*held, *options.secrets)
         self.chosen, self.effort = self.preferences()
         self.model = self.chosen
         self.price = self._price()
@@ -151,7 +151,7 @@ class CLITool:
             code = await child.end()
         if child.errno is not None:
             raise BackendError(f"cannot run {self.program!r}: {os.strerror(child.errno)}", fix="install it again")
-        said = last_line(redact(child.stderr.decode("utf-8", "replace"), self.secrets)[0].encode())
+        said = last_line(child.stderr, self.secrets)
         if turn.session and reader.text is None and self.missing(f"{reader.failure or ''} {said}"):
             raise self._lost(turn)
         reader.end(code, said)

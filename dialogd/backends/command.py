@@ -8,13 +8,14 @@ import re
 import shlex
 import shutil
 import signal
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
 from dialogd.backends import Found, Options, Request, Usage
-from dialogd.backends.child import Child
+from dialogd.backends.child import STDERR_TAIL, Child
 from dialogd.errors import BackendError, BadInput
 from dialogd.prices import Price, parse_price
+from dialogd.protocol.redact import redact
 
 OUTPUT_CAP = 4 * 1024 * 1024  # bytes
 ERROR_LINE = 200  # characters of stderr's last line that an error quotes
@@ -39,9 +40,9 @@ class Command:
     costs = False
     most_out = 0
     room = 0
-    secrets: tuple[str, ...] = ()
 
     def __init__(self, options: Options) -> None:
+        self.secrets = options.secrets
         self.price: Price | None = parse_price(options.price) if options.price else None
         self._words = _split(options.command)
         self._project = options.project
@@ -109,7 +110,7 @@ class Command:
                 f"cannot run {self._words[0]!r}: {os.strerror(child.errno)}",
                 fix="it must be a program for this machine, or a script whose first line names its interpreter (#!)",
             )
-        said = last_line(child.stderr)
+        said = last_line(child.stderr, self.secrets)
         if code != 0:
             raise BackendError(
                 f"exited {_exit(code)}: {said}" if said else f"exited {_exit(code)}",
@@ -155,9 +156,12 @@ def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in environment.items() if key in PASSED_ON or key.startswith("LC_")}
 
 
-def last_line(stderr: bytes) -> str:
-    """The last line with text on it, printable, at most `ERROR_LINE` characters; "" without one."""
+def last_line(stderr: bytes, secrets: Sequence[str] = ()) -> str:
+    """The last line with text on it, printable, without secrets, at most `ERROR_LINE` characters; "" without one."""
     text = _ESCAPE_SEQUENCE.sub("", stderr.decode("utf-8", "replace"))
+    if len(stderr) >= STDERR_TAIL:  # more was said before: the first word may be the end of a secret
+        text = re.sub(r"\A\S+", "", text)
+    text = redact(text, secrets)[0]
     lines = (" ".join("".join(c if c.isprintable() else " " for c in line).split()) for line in text.split("\n"))
     return next((line[:ERROR_LINE] for line in reversed(list(lines)) if line), "")
 

@@ -187,8 +187,8 @@ def _error(meaning: Meaning, cause: str, service: Service, reply: Reply) -> Back
     if meaning.kind == "refusal" and reply.detail:
         cause = f"{cause}: {_short(reply.detail, service.secrets)}"
     return BackendError(
-        one_line(redact(cause, service.secrets)[0], 2 * QUOTED),
-        fix=one_line(redact(fix, service.secrets)[0], 2 * QUOTED),
+        one_line(cause, 2 * QUOTED, service.secrets),
+        fix=one_line(fix, 2 * QUOTED, service.secrets),
         retryable=meaning.retryable,
         partial="" if meaning.kind == "refusal" else reply.text,  # what was refused is not offered again
         kind=meaning.kind,
@@ -208,7 +208,7 @@ def _names(body: object) -> list[str]:
 
 def _short(text: str, secrets: Sequence[str]) -> str:
     """The beginning of a service's words; a key that the cut would halve is taken out while it is whole."""
-    return one_line(redact(text, secrets)[0], QUOTED)
+    return one_line(text, QUOTED, secrets)
 
 
 def _quoted(body: object, secrets: Sequence[str]) -> str:
@@ -216,7 +216,7 @@ def _quoted(body: object, secrets: Sequence[str]) -> str:
     inner = _inner(body)
     if isinstance(inner, dict):
         return _short(str(inner.get("message") or " ".join(_names(body))), secrets)
-    text = inner if isinstance(inner, str) else ""
+    text = redact(inner, secrets)[0] if isinstance(inner, str) else ""
     if "<" in text[:200]:
         title = re.search(r"<title[^>]*>([^<]{1,200})", text[:4000], re.I)
         return f"a page titled {one_line(title[1], 80)!r}" if title else "a page instead of an answer"

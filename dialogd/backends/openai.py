@@ -76,7 +76,7 @@ class OpenAI:
             raise BadInput(f"the openai backend has no {options.variant!r}", fix="choose gpt, grok or ollama")
         self.name = options.variant or "openai"
         self.costs = options.variant != "ollama"
-        self.service = _service(options)
+        self.service = replace(_service(options), more=options.secrets)
         self.model = self.service.model
         self.most_out = options.max_tokens or services.MAX_TOKENS
         self.room = services.window_of(self.model) - self.most_out

@@ -56,6 +56,7 @@ class Service:
     url       the base URL
     key       "" where none is needed
     variable  where the key stands, or should
+    more      further secrets of the person's
     """
 
     vendor: str
@@ -63,6 +64,7 @@ class Service:
     key: str = field(repr=False)
     variable: str
     model: str
+    more: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def host(self) -> str:
@@ -71,8 +73,8 @@ class Service:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """The key, and a password in the URL."""
-        return tuple(secret for secret in (self.key, urlsplit(self.url).password or "") if secret)
+        """The key, a password in the URL, and what else the person holds."""
+        return tuple(secret for secret in (self.key, urlsplit(self.url).password or "", *self.more) if secret)
 
     @property
     def transport(self) -> dict[str, Any]:

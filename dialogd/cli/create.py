@@ -23,6 +23,7 @@ from dialogd.opening import MOST_OF_A_FILE, Context, Opening, begins, compose, e
 from dialogd.protocol import units
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Agent
+from dialogd.protocol.redact import redact
 from dialogd.protocol.roster import judge, speakers
 from dialogd.protocol.rules import THRESHOLDS
 from dialogd.protocol.state import Dialog
@@ -33,6 +34,7 @@ from dialogd.templates import template
 
 TOPIC = "*"  # what stands for `--recall` without a question: the topic's own
 MOST_OF_A_QUESTION = 500  # characters that are looked up
+BEHIND = 16 * 1024  # bytes behind the cut of a file that are read too, so that no secret is known by its half only
 MOST_OF_ALL = 400_000  # bytes of context files together: a dialog file has a limit, and prompts carry them all
 
 
@@ -101,8 +103,8 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
         Agent(s.id, s.name, f"http://localhost:{p}", is_named=s.is_known) for s, p in zip(seats, ports, strict=True)
     )
     opening = Opening(
-        topic=wanted.topic,
-        question=_question(wanted),
+        topic=_safe(wanted.topic),
+        question=_safe(_question(wanted)),
         agents=agents,
         first=(),
         template=chosen,
@@ -134,7 +136,7 @@ def with_recalled(opening: Opening, wanted: Wanted, settings: Settings) -> Openi
     found = Memory(settings.state_dir).recall(question)
     ids = ", ".join(dict.fromkeys(decision.dialog for decision in found))
     remark(plain(f"recalled: {ids}" if found else "note: nothing was recalled: no earlier dialog decided about that"))
-    return replace(opening, recalled=block(found))
+    return replace(opening, recalled=block(found, options.own_secrets()))
 
 
 def _question(wanted: Wanted) -> str:
@@ -209,15 +211,22 @@ def _text(path: str, most: int = 1_000_000) -> tuple[str, int]:
         raise BadInput(f"{path} is not a file" if file.exists() else f"{path} does not exist", fix="check the path")
     try:
         with file.open("rb") as source:
-            data = source.read(most + 1)
+            data = source.read(most + BEHIND)
         size = file.stat().st_size
     except OSError as error:
         raise BadInput(f"{path} cannot be read: {error.strerror}", fix="check its permissions") from error
     if b"\0" in data:
         raise BadInput(f"{path} is not text", fix="name text files only")
-    if len(data) > most:
-        data = data[: data.rfind(b"\n", 0, most) + 1 or most]
-    return data.decode("utf-8-sig", "replace"), size
+    text = _safe(data.decode("utf-8-sig", "replace"))
+    data = text.encode("utf-8", "replace")
+    if size <= most:
+        return text, len(data)
+    return data[: data.rfind(b"\n", 0, most) + 1 or most].decode("utf-8", "ignore"), size
+
+
+def _safe(text: str) -> str:
+    """The text without secrets: those go before anything is cut short."""
+    return redact(text, options.own_secrets())[0]
 
 
 def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool = False) -> Path | None:

@@ -88,7 +88,11 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
     given = name.strip() or (seat.name if seat.is_known else "")
     known = before.header.agent(seat.id) or next((one for one in before.state.hand.left if one.id == seat.id), None)
     is_new = known is None or bool(name.strip()) or port is not None
-    after = hand.invite(log, f"{seat.id}{given and f' = {given}'} @ http://localhost:{wanted}" if is_new else seat.id)
+    after = hand.invite(
+        log,
+        f"{seat.id}{given and f' = {given}'} @ http://localhost:{wanted}" if is_new else seat.id,
+        secrets=options.own_secrets(),
+    )
     done(settings, after, f"{seat.id} takes part" + ("" if len(after.entries) > len(before.entries) else " already"))
     remark(plain(f"start it in a terminal of its own: {start_command(seat.id, settings.file, seat.flags())}"))
 

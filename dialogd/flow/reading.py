@@ -7,6 +7,7 @@ import re
 from dialogd.protocol import ballots, questions
 from dialogd.protocol.marks import outside_fences, tolerant
 from dialogd.protocol.model import Entry, Mark
+from dialogd.protocol.redact import redact
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.text import one_line
 
@@ -66,5 +67,5 @@ def words_of(entry: Entry) -> str:
 
 def first_words(text: str) -> str:
     """The beginning of a text on one line, without the signs that format it."""
-    head = "\n".join(text.strip()[: 8 * SUMMARY].split("\n")[:12])
+    head = "\n".join(redact(text)[0].strip()[: 8 * SUMMARY].split("\n")[:12])
     return one_line("\n".join(_DECORATION.sub("", line) for line in head.split("\n")).replace(" | ", ", "), SUMMARY)

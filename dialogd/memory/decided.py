@@ -13,6 +13,7 @@ from dialogd.memory.values import Behind, Decision
 from dialogd.plan import open_ends
 from dialogd.plan.reading import CRUX, without_marks
 from dialogd.protocol.certificate import certify, unrecorded, until
+from dialogd.protocol.redact import redact
 from dialogd.protocol.result import WENT_ON, Reopening, as_of_now, reopenings
 from dialogd.protocol.signers import recorded, signer
 from dialogd.protocol.state import Decision as Record
@@ -65,7 +66,7 @@ def _read(dialog: Dialog, topic: str, record: Record, place: int) -> Made:
         topic=topic,
         ref=record.ref,
         status=record.outcome,
-        text=_cut(text or record.reason),
+        text=cut(text or record.reason),
         method=record.method,
         behind=behind,
         evidence=record.evidence,
@@ -82,7 +83,7 @@ def _unrecorded(dialog: Dialog, topic: str) -> Iterator[Made]:
         if c.ref not in dialog.state.vetoed:
             entry = dialog.entries[place]
             behind = tuple(Behind(s.agent, s.turn, s.reservation) for s in c.signers)
-            turns, text = _turns(c.stands_in, entry.id, behind), _cut(c.text)
+            turns, text = _turns(c.stands_in, entry.id, behind), cut(c.text)
             how = ("approved", text, c.method, behind, c.evidence, c.reason, turns, moment(entry))
             yield Made(place, entry.id, Decision(dialog.id, topic, c.ref, *how))
 
@@ -101,7 +102,7 @@ def _deadlock(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
     behind = tuple(Behind(agent, dialog.state.spoke_at.get(agent, 0)) for agent in dialog.state.deadlock)
     said_in = tuple(sorted({said.turn for said in (*crux, *positions)}))
     turns = said_in or _turns("", outcome.entry, behind)
-    text = _cut("\n".join(lines) or outcome.reason or "no agreement was in sight")
+    text = cut("\n".join(lines) or outcome.reason or "no agreement was in sight")
     place = places[outcome.entry]
     how = (text, "deadlock", behind, "", outcome.reason, turns, moment(dialog.entries[place]))
     yield Made(place, outcome.entry, Decision(dialog.id, topic, "", "undecided", *how))
@@ -136,5 +137,6 @@ def _turns(stands: str, entry: str, behind: Sequence[Behind]) -> tuple[int, ...]
     return tuple(sorted(numbers - {0}))
 
 
-def _cut(text: str) -> str:
-    return clean(text).replace("\ufffd", " ").strip()[:TEXT]
+def cut(text: str) -> str:
+    """A text as it is kept: its beginning, and of a secret nothing."""
+    return redact(clean(text))[0].replace("\ufffd", " ").strip()[:TEXT]

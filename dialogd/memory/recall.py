@@ -12,7 +12,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.memory.decided import TEXT
+from dialogd.memory.decided import cut
 from dialogd.memory.store import has_fts
 from dialogd.memory.values import DISCUSSED, Behind, Decision
 from dialogd.memory.words import content, like, quoted
@@ -179,7 +179,7 @@ def _has_decided(connection: sqlite3.Connection, dialog: str) -> bool:
 def _discussed(connection: sqlite3.Connection, key: int, covered: float) -> Decision:
     """What was said about it where nobody decided anything."""
     query = (
-        f"SELECT e.dialog, d.topic, substr(e.text, 1, {TEXT}), e.turn, COALESCE(NULLIF(e.at, ''), d.at), d.name,"
+        "SELECT e.dialog, d.topic, e.text, e.turn, COALESCE(NULLIF(e.at, ''), d.at), d.name,"
         " e.agent FROM entry e JOIN dialog d ON d.id = e.dialog WHERE e.key = ?"
     )
     dialog, topic, text, turn, at, name, agent = connection.execute(query, (key,)).fetchone()
@@ -188,7 +188,7 @@ def _discussed(connection: sqlite3.Connection, key: int, covered: float) -> Deci
         topic=topic,
         ref="",
         status=DISCUSSED,
-        text=text,
+        text=cut(text),
         method="",
         behind=(Behind(agent, turn),) if agent else (),
         evidence="",

@@ -17,7 +17,7 @@ from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import is_outcome, outside_fences, tolerant
 from dialogd.protocol.model import ALL, ANY, USER, Condition, Entry, Header, Mark
 from dialogd.protocol.state import State
-from dialogd.protocol.text import unescape
+from dialogd.protocol.text import one_line, unescape
 
 HEADING = re.compile(
     r"##[ \t]+(?:turn[ \t]+(?P<number>\d{1,9})(?:[ \t]*[—–:-]+(?P<name>.*)|[ \t#]*)"
@@ -213,7 +213,7 @@ def _targets(header: Header, lines: Sequence[str], part: _Part) -> tuple[tuple[s
     ids_known = ", ".join(agent.id for agent in header.agents)
     if ids:
         return ids, f"nobody here is called {', '.join(strangers)}" if strangers else ""
-    return (USER,), f"TURN: names nobody known ({', '.join(strangers)[:60]}); the agents are {ids_known}"
+    return (USER,), f"TURN: names nobody known ({one_line(', '.join(strangers), 60)}); the agents are {ids_known}"
 
 
 def _speaker(header: Header, heading: re.Match[str] | None) -> tuple[str, str]:

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from dialogd.protocol import units
 from dialogd.protocol.model import RESERVED, Agent, Header, Limits
 from dialogd.protocol.rules import PARALLEL_ROUNDS, Rules, read_rules
+from dialogd.protocol.text import one_line
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -117,7 +118,7 @@ def _value(
 
 def _dialog_id(text: str, warnings: list[str]) -> str:
     if text and not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text):
-        warnings.append(f"header: Dialog: {text[:40]!r} is no id (letters, digits, . _ -); deriving one")
+        warnings.append(f"header: Dialog: {one_line(text, 40)!r} is no id (letters, digits, . _ -); deriving one")
         return ""
     return text
 
@@ -164,11 +165,11 @@ def read_agent(part: str, seat: int) -> tuple[Agent | None, str]:
     """The agent that `C = Claude C @ http://localhost:3003` means, or None, and what could not be understood."""
     match = _AGENT.fullmatch(part)
     if match is None or not AGENT_ID.fullmatch(match[1].strip()) or match[1].strip().upper() in RESERVED:
-        return None, f"{part[:60]!r} is no agent (ID = Name @ http://localhost:PORT)"
+        return None, f"{one_line(part, 60)!r} is no agent (ID = Name @ http://localhost:PORT)"
     agent_id, problem, url = match[1].strip(), "", match[4] or agent_url(seat)
     address = LOOPBACK_URL.fullmatch(url)
     if address is None or not 0 < int(address[2]) < 65536:
-        problem = f"{agent_id}: {url[:60]!r} is no loopback address; using {agent_url(seat)}"
+        problem = f"{agent_id}: {one_line(url, 60)!r} is no loopback address; using {agent_url(seat)}"
         url = agent_url(seat)
     name = " ".join((match[2] or "").split())
     agent = Agent(agent_id, name or f"Claude {agent_id}", url.rstrip("/"), (match[3] or "").strip(), bool(name))

@@ -6,6 +6,9 @@ Lines are split on `\\n` and on nothing else: two readers that disagree about li
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+from dialogd.protocol.redact import redact
 
 _BLANKS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
@@ -52,7 +55,10 @@ def unescape(text: str) -> str:
     return _UNESCAPE.sub(r"\1\2", text) if "\\" in text else text
 
 
-def one_line(text: str, limit: int = 500) -> str:
-    """A value for a mark: one line, no control characters, at most `limit` code points."""
-    flat = " ".join(clean(text).split())
+def one_line(text: str, limit: int = 500, secrets: Sequence[str] = ()) -> str:
+    """A value for a mark: one line, no control characters, no secrets, at most `limit` code points.
+
+    Secrets go first: of one that is cut, nobody sees any more that it was one.
+    """
+    flat = " ".join(redact(clean(text), secrets)[0].split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"

@@ -257,7 +257,7 @@ async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool = True)
 
 
 def _person_routes(app: FastAPI, agent: Agent) -> None:
-    log, secrets = agent.file, agent.options.secrets
+    log, secrets = agent.file, agent.secrets
 
     @app.post("/say")
     async def say(words: wire.Say) -> wire.Done:

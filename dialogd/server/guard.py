@@ -31,6 +31,8 @@ SECURITY_HEADERS = (
 
 Headers = list[tuple[bytes, bytes]]
 
+SHOWN = 200  # characters of a path that the log shows; of a longer one nothing, for a cut would halve a secret in it
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -86,7 +88,8 @@ class Guard:
         if isinstance(outcome, bytes):
             await self.app(scope, _replay(outcome, receive), send)
         elif outcome is not None:
-            log.info("refused %s %.200r: %s", scope["method"], scope["path"], outcome.detail)
+            path = scope["path"] if len(scope["path"]) <= SHOWN else f"a path of {len(scope['path'])} characters"
+            log.info("refused %s %r: %s", scope["method"], path, outcome.detail)
             await answer(outcome, send)
 
 

@@ -107,7 +107,7 @@ def hand_routes(app: FastAPI, agent: Agent, act: Act) -> None:
 
 
 def _on_what_was_said(app: FastAPI, agent: Agent, act: Act) -> None:
-    log, secrets = agent.file, agent.options.secrets
+    log, secrets = agent.file, agent.secrets
 
     @app.post("/veto")
     async def veto(wanted: Veto) -> wire.Done:
@@ -132,12 +132,12 @@ def _on_what_was_said(app: FastAPI, agent: Agent, act: Act) -> None:
 
 
 def _on_who_takes_part(app: FastAPI, agent: Agent, act: Act) -> None:
-    log, secrets = agent.file, agent.options.secrets
+    log, secrets = agent.file, agent.secrets
 
     @app.post("/invite")
     async def invite(wanted: Invite) -> wire.Done:
         """Have one more agent take part; its daemon is started on the command line."""
-        return await act(agent, lambda: hand.invite(log, _named(wanted.agent)), starts=False)
+        return await act(agent, lambda: hand.invite(log, _named(wanted.agent), secrets=secrets), starts=False)
 
     @app.post("/leave")
     async def leave(wanted: Leave) -> wire.Done:

@@ -154,7 +154,7 @@ class _Ear:
         state, turn, seconds = data["state"], data["turn"], float(data["seconds"])
         if state not in get_args(State) or not (turn is None or _is_count(turn)) or not 0 <= seconds < math.inf:
             raise ValueError(state)
-        reason = one_line(_text(data, "reason"))
+        reason = self._line(data, "reason")
         self._hub.agent(self._who, state, turn=turn, reason=reason, seconds=seconds, is_relayed=True)
 
     def _writes(self, data: dict[str, Any]) -> None:
@@ -167,11 +167,15 @@ class _Ear:
             self._hub.text(self._who, turn, text, reset=reset, is_relayed=True)
 
     def _failed(self, data: dict[str, Any]) -> None:
-        words = {name: one_line(_text(data, name)) for name in ("type", "message", "fix")}
+        words = {name: self._line(data, name) for name in ("type", "message", "fix")}
         self._hub.relay("error", {"by": self._who, **words, "recoverable": bool(data["recoverable"])})
 
+    def _line(self, data: dict[str, Any], name: str) -> str:
+        """A text on one line, without the secrets that this daemon knows."""
+        return one_line(_text(data, name), secrets=self._agent.secrets)
+
     def _kept(self, data: dict[str, Any]) -> None:
-        why, text = one_line(_text(data, "why")), clean(_text(data, "text"))
+        why, text = self._line(data, "why"), clean(_text(data, "text"))
         self._hub.relay("draft", {"by": self._who, "why": why, "text": text})
 
 

@@ -12,7 +12,7 @@ from dialogd.server.hand import Act
 
 def result_routes(app: FastAPI, agent: Agent, act: Act) -> None:
     """Add the routes of this module."""
-    log, secrets = agent.file, agent.options.secrets
+    log, secrets = agent.file, agent.secrets
 
     @app.post("/approve")
     async def approve(_: wire.Meant | None = None) -> wire.Done:

@@ -68,7 +68,7 @@ class Skill:
 def read(text: str, name: str) -> Skill:
     """Read a skill; `name` counts where the front matter gives none."""
     whole = clean(text.removeprefix("\ufeff")).split("\n")
-    lines = [line[:LONGEST_LINE] for line in whole]
+    lines = [line if len(line) <= LONGEST_LINE else redact(line)[0][:LONGEST_LINE] for line in whole]
     front = front_matter(lines)
     title, intro, found = parts.split(lines, front.end)
     by_name = {section.name: section for section in reversed(found)}
@@ -127,7 +127,7 @@ def _lines(lines: Sequence[str]) -> Iterator[Problem]:
     for number, line in enumerate(lines, 1):
         if len(line) > LONGEST_LINE:
             yield Problem(number, f"a line of {len(line):,} characters", f"break it: up to {LONGEST_LINE:,} are read")
-        elif redact(line)[1]:
+        if redact(line)[1]:
             yield Problem(number, "there is something like a key in it", "take it out: keys belong into .env")
 
 

@@ -19,6 +19,7 @@ from dialogd.backends.cli_probe import look
 from dialogd.backends.cli_reader import Words, failed
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError, BadInput
+from dialogd.protocol.redact import redact
 from dialogd.standin import Hang, Say, Seen, StandIn
 from dialogd.testing.backend_contract import BackendContract
 from tests.backends.toy_cli import Bench, Thread, Toy, Unguarded, bench, install
@@ -212,6 +213,20 @@ class TestTurns:
             await ask(backend, prompt(turn(2, "A", "Reply of request 1.", re="1"), turn(3, "B", "No.")), re="3")
             assert GOES_ON in server.calls[1].last
             assert server.calls[1].prompt.count("Postgres or Redis?") == 1
+
+    @pytest.mark.parametrize("length", [0, 150, 180, 1_960, 1_980])
+    async def test_what_is_kept_of_a_session_holds_no_secret(self, toy: Bench, length: int) -> None:
+        """Of a reply a line is remembered, cut short: without keys of the person's. The session goes on."""
+        own, token = "correct-horse-battery-staple", "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
+        said = f"{'x' * length} {own} y\n\nAnd {'y' * length} {token} too.\n\nThat is all there is to it."
+        with StandIn(lambda _: Say(said)) as server:
+            backend = Toy(toy.options(server.url, secrets=(own,)))
+            await ask(backend, prompt())
+            kept = (toy.state / "toy-sessions.json").read_text()
+            assert '"said"' in kept
+            assert [part for part in (own[:12], own[-12:], token[:12], token[-12:]) if part in kept] == []
+            await ask(backend, prompt(turn(2, "A", redact(said, (own,))[0], re="1"), turn(3, "B", "No.")), re="3")
+            assert GOES_ON in server.calls[1].last
 
     async def test_a_thread_that_heard_what_it_did_not_answer_is_left(self, toy: Bench) -> None:
         """Where a session cannot be forked, a turn that failed has spoilt it: the next begins anew."""

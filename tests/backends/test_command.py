@@ -18,6 +18,7 @@ import psutil
 import pytest
 
 from dialogd.backends import Backend, Options, Request, load_backend
+from dialogd.backends.child import STDERR_TAIL
 from dialogd.backends.command import Command, clean_environment, last_line
 from dialogd.errors import BackendError, BadInput
 from dialogd.prompt import Part, Prompt
@@ -446,3 +447,33 @@ def _double_fork(directory: Path) -> str:
         "    os._exit(0)\n"
         "os.wait(); os.read(reader, 1)\n"
     )
+
+
+class TestSecrets:
+    """What a command says on stderr is quoted in short, and never a secret or a part of one."""
+
+    TOKEN = "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
+    OWN = "correct-horse-battery-staple"
+
+    @pytest.mark.parametrize("length", [0, 165, 180, 190, 199])
+    def test_a_secret_goes_before_the_line_is_cut(self, length: int) -> None:
+        """Of its own shape, or one that is known here; in colours too."""
+        for secret, own in ((self.TOKEN, ()), (self.OWN, (self.OWN,))):
+            for written in (secret, f"{secret[:9]}\x1b[1m{secret[9:]}"):
+                line = last_line(f"{'x' * length} {written}".encode(), own)
+                assert secret[:12] not in line
+                assert secret[-12:] not in line
+
+    def test_the_end_of_a_secret_is_not_told_where_its_beginning_is_lost(self) -> None:
+        """Of very much, only the end is kept."""
+        kept = f"x{self.TOKEN} the end {'y' * STDERR_TAIL}"[3:][:STDERR_TAIL].encode()
+        assert last_line(kept).startswith("the end")
+
+    async def test_an_error_of_a_command_quotes_no_secret_of_the_person(self, request_: Request) -> None:
+        """The backend knows what must not be told."""
+        script = f"printf '%0180d {self.OWN}' 0 >&2; exit 1"
+        command = Command(Options(command=shlex.join(["sh", "-c", script]), secrets=(self.OWN,)))
+        with pytest.raises(BackendError) as caught:
+            await answer(command, request_)
+        assert self.OWN[:12] not in str(caught.value)
+        assert "[redacted" in str(caught.value)

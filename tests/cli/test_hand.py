@@ -83,3 +83,27 @@ def test_an_invited_agent_starts_without_more_flags_and_speaks_in_its_turn(dialo
     finally:
         dialogd("stop")
         dialogd.end_daemons()
+
+
+def test_no_secret_of_the_environment_stands_in_what_a_command_writes(dialogd: Commands) -> None:
+    """Each command with words of the person's own, where they are cut too."""
+    secret = "correct-horse-battery-staple"
+    said = f"{'x' * 470} {secret} y"
+    dialogd.begin("Tabs?")
+    lines = [
+        ["suggest", said],
+        ["veto", "P1", said],
+        ["strike", "1", said],
+        ["say", said],
+        ["say", "--note", said],
+        ["ask", "B", said],
+        ["invite", "C", "--name", secret],
+        ["leave", "B", said],
+        ["stop"],
+        ["reject", said],
+    ]
+    for line in lines:
+        done = dialogd(*line, MY_API_KEY=secret)
+        assert secret[:12] not in dialogd.file.read_text(encoding="utf-8"), line
+        assert done.code == 0, (line, done.err)
+    assert dialogd.file.read_text(encoding="utf-8").count("[redacted: own key]") >= 8

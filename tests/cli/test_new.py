@@ -175,3 +175,17 @@ def test_listed_backends_are_seated_by_letter() -> None:
     """`--agents a,b,c` gives A, B, C; nothing gives A and B with what their daemons are set to."""
     assert [seat.id for seat in read_cast("rehearsal, command,rehearsal:ask", None)] == ["A", "B", "C"]
     assert read_cast(None, None) == (Seat("A"), Seat("B"))
+
+
+def test_no_secret_of_topic_question_or_context_stands_in_the_file(dialogd: Commands) -> None:
+    """Nor a part of one, where a topic or a file is cut."""
+    own, token = "correct-horse-battery-staple", "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
+    for number, secret in enumerate((own, token)):
+        (dialogd.folder / "long.txt").write_text(f"{'x' * 49_980} {secret} y", encoding="utf-8")
+        (dialogd.folder / "short.txt").write_text(f"it is {secret}\n", encoding="utf-8")
+        words = ["--question", f"Why {secret}?", "--context", "long.txt", "--context", "short.txt"]
+        done = dialogd("new", f"{'t' * 280} {secret}", *words, "--file", f"{number}.md", MY_TOKEN=own)
+        assert done.code == 0, done.err
+        assert "short.txt" not in done.err
+        text = (dialogd.folder / f"{number}.md").read_text(encoding="utf-8")
+        assert [part for part in (secret[:12], secret[9:21], secret[-12:]) if part in text] == []

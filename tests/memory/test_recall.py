@@ -158,3 +158,31 @@ def test_a_recalled_block_is_inert(text: str) -> None:
     (entry,) = dialog.entries
     assert (entry.marks, dialog.state.owing, dialog.state.outcome) == ((), ("A",), None)
     assert dialog.header.warnings == ()
+
+
+TOKEN = "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
+OWN = "correct-horse-battery-staple"
+
+
+@pytest.mark.parametrize("secret", [TOKEN, OWN])
+def test_no_secret_and_no_part_of_one_is_recalled(secret: str) -> None:
+    """From wherever it stands in a decision, and wherever a quote is cut."""
+    for length in (*range(1_160, 1_200, 8), *range(84, 120, 8), *range(160, 300, 16), 0):
+        said = f"{'x' * length} {secret} y"
+        decision = Decision(
+            "d", said, "P1", "approved", said, "mutual", (Behind("A", 2),), said, said, (2,), "2026-11-21",
+            superseded=said, verdict=Verdict("worked", said, "2026-11-22"),
+        )  # fmt: skip
+        quote = block([decision], [OWN])
+        assert [part for part in (secret[:12], secret[9:21], secret[-12:]) if part in quote] == []
+
+
+def test_no_part_of_a_secret_is_kept_where_a_long_text_is_cut(shelf: Shelf) -> None:
+    """What was only said, and what was decided: both are kept up to a length."""
+    for length in (19_960, 19_970, 19_999):
+        text = f"{'We talk about keys. ' * 1_000}"[: length - 1] + f" {TOKEN}"
+        shelf.put(past(length, f"Keys {length}", "", text))
+        shelf.put(past(length + 1, f"More keys {length}", text))
+    found = shelf.memory.recall("talk about keys", 20)
+    assert len(found) == 6
+    assert [d.dialog for d in found if TOKEN[:12] in d.text or TOKEN[9:21] in d.text] == []

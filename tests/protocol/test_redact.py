@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.protocol.redact import key_begins, key_ends, key_may_begin, places, redact
+from dialogd.protocol.text import one_line
 from dialogd.testing.room import Room, opening
 from tests.examples import examples
 
@@ -142,3 +143,24 @@ def test_no_secret_of_a_reply_or_of_the_person_is_in_the_file() -> None:
     room.say(key, note=True)
     assert key not in room.text
     assert room.text.count("[redacted: anthropic key]") == 5
+
+
+@pytest.mark.parametrize("limit", [40, 60])
+def test_no_part_of_a_secret_stands_where_a_reply_is_cut(limit: int) -> None:
+    """Max Message cuts what is free of secrets already, in the file and beside it."""
+    key = SECRETS["github token"][0]
+    for before in range(limit - len(key), limit + 1):
+        room = Room(opening(keys=[f"Max Message: {limit}"]), A=[f"{'x' * before} {key}{' and so on' * 9}"])
+        room.step("A")
+        written = "".join([room.text, *room.attachments.values()])
+        assert "more characters" in written
+        assert [part for part in (key[:12], key[10:22], key[-12:]) if part in written] == []
+
+
+@pytest.mark.parametrize("secret", [SECRETS["github token"][0], "correct-horse-battery"])
+def test_a_line_is_cut_only_once_it_is_free_of_secrets(secret: str) -> None:
+    """Wherever the cut falls."""
+    for limit in range(8, 90):
+        line = one_line(f"{'x' * 20} {secret} {'y' * 40}", limit, ["correct-horse-battery"])
+        assert len(line) <= limit
+        assert secret[:6] not in line

@@ -70,3 +70,34 @@ def test_an_invited_agent_is_told_and_one_that_left_says_why_it_is_quiet(room: R
     send(room.b, "POST /ask", {"agent": "A", "text": "Back?"})
     room.minds["A"].call(2).end("Back again.\n")
     until(lambda: "Back again." in room.text, "A to speak again")
+
+
+def test_no_secret_of_the_environment_stands_in_what_a_route_writes(tmp_path: Path) -> None:
+    """Each route with words of the person's own; by its name in the environment it is known as a key."""
+    secret = "correct-horse-battery-staple"
+    said = f"{'x' * 470} {secret} y"
+    acts: list[tuple[str, dict[str, object]]] = [
+        ("say", {"text": said}),
+        ("say", {"text": said, "note": True}),
+        ("suggest", {"text": said}),
+        ("veto", {"proposal": "P1", "reason": said}),
+        ("strike", {"turn": 1, "reason": said}),
+        ("ask", {"agent": "B", "text": said}),
+        ("invite", {"agent": f"C = {secret}"}),
+        ("invite", {"agent": {"id": "D", "name": secret}}),
+        ("leave", {"agent": "B", "reason": said}),
+        ("stop", {"reason": f"{'x' * 470} {secret}"}),
+    ]
+    with Room(tmp_path, environment={"MY_API_KEY": secret}) as room:
+        room.open("A")
+        for path, body in acts:
+            before = len(room.text)
+            answer = send(room.a, f"POST /{path}", body)
+            assert answer.status in (200, 400), (path, answer.body)
+            assert secret[:12] not in room.text[before:], path
+            assert answer.status == 400 or len(room.text) > before
+        assert room.a.wait(5) == 0
+        room.start("A")
+        assert send(room.a, "POST /reject", {"reason": said}).status == 200
+        assert "[REJECTED: x" in room.text
+        assert secret[:12] not in room.text

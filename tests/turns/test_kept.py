@@ -50,7 +50,7 @@ async def test_a_failure_is_not_bought_again_while_the_disk_refuses_to_write_it_
                     await agent.step()
         await agent.step()
     assert len(mind.asked) == 1
-    assert log_of(path).journals.of("A").drafts() == ("Half a reply",)
+    assert log_of(path).journals.of("A").drafts() == ("Half a ",)
     last = log_of(path).read().last
     assert last is not None
     assert last.mark("AGENT_ERROR")

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from dialogd import logs, person
+from dialogd import hand, logs, person
 from dialogd.asking import Options
+from dialogd.backends import Request, Tool, Usage
 from dialogd.errors import BackendError
+from dialogd.logfile import LogFile
 from tests.logfile.files import log_of
 from tests.turns.minds import Mind, agent_with, interrupted
 from tests.turns.test_spending import dialog_in
 
 OWN = "correct-horse-battery-staple"
 SHAPED = "sk-ant-api03-" + "Ab1" * 12
+TOKEN = "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"  # forty characters; of one less nobody knows what it is
 TOLD = Options(pace=0.0, poll=0.05, retry_wait=0.001, secrets=(OWN,))
 
 
@@ -103,3 +106,90 @@ def test_a_log_holds_no_key_not_even_in_a_traceback(log_lines: Path) -> None:
     assert "it broke" in text
     assert "ValueError: no such key: [redacted: anthropic key] [redacted: own key]" in text
     assert OWN not in text
+
+
+def traces(text: str) -> list[str]:
+    """The pieces of either secret, as long as a third of it, that stand in a text."""
+    thirds = [secret[at : at + len(secret) // 3] for secret in (OWN, TOKEN) for at in range(0, len(secret), 4)]
+    return sorted({third for third in thirds if len(third) > 8 and third in text})
+
+
+REASONS: dict[str, Callable[[LogFile, str], object]] = {
+    "say": lambda log, text: person.say(log, text, secrets=(OWN,)),
+    "note": lambda log, text: person.say(log, text, note=True, secrets=(OWN,)),
+    "ask": lambda log, text: hand.ask(log, "A", text, secrets=(OWN,)),
+    "suggest": lambda log, text: hand.suggest(log, text, secrets=(OWN,)),
+    "veto": lambda log, text: hand.veto(log, "P1", text, secrets=(OWN,)),
+    "strike": lambda log, text: hand.strike(log, "1", text, secrets=(OWN,)),
+    "leave": lambda log, text: hand.leave(log, "A", text, secrets=(OWN,)),
+    "stop": lambda log, text: person.stop(log, text, secrets=(OWN,)),
+    "reject": lambda log, text: (person.stop(log), person.reject(log, text, secrets=(OWN,))),
+    "invite": lambda log, text: hand.invite(log, f"C = {text}", secrets=(OWN,)),
+}
+
+
+@pytest.mark.parametrize("act", REASONS)
+def test_no_secret_stands_in_what_the_person_does(tmp_path: Path, act: str) -> None:
+    """In no reason, name or text, whole or in part: what is cut short is free of secrets before."""
+    path = dialog_in(tmp_path)
+    hand.suggest(log_of(path), "Use Redis")
+    for secret in (OWN, TOKEN):
+        for before in ("", *(f"{'x' * (length - 1)} " for length in (180, 470, 485))):
+            again = path.read_bytes()
+            REASONS[act](log_of(path), f"{before}{secret}")
+            assert traces(path.read_text()) == []
+            assert act == "invite" or "[redacted" in path.read_text() or before
+            path.write_bytes(again)
+
+
+async def test_no_part_of_a_key_stands_where_a_message_is_cut(tmp_path: Path) -> None:
+    """A reply longer than Max Message, its attachment, and a mark that is shortened because it does not count."""
+    for number, length in enumerate((9_970, 9_985, 9_999)):
+        (folder := tmp_path / str(number)).mkdir()
+        path = dialog_in(folder)
+        text = f"{'x' * (length - 1)} {TOKEN} and {OWN}.\n\n[VOTE: P1 approve {'y' * 20} {TOKEN}]\n"
+        told, counted = await said_by(path, Mind((text,)))
+        assert counted == 3
+        assert "more characters" in path.read_text()
+        assert traces(told + everything_under(folder) + everything_under(log_of(path).journals.folder)) == []
+
+
+async def test_no_part_of_a_key_stands_in_a_reply_that_was_broken_off(tmp_path: Path) -> None:
+    """By an error, by the person, by the clock: 39 of 40 characters are no secret that anybody would know."""
+    told, failed = await said_by(
+        dialog_in(tmp_path), Mind((f"It is {OWN[:-1]}", BackendError("gone", fix="go", partial=f"It is {TOKEN[:-1]}")))
+    )
+    path = tmp_path / "dialog.md"
+    late = dialog_in(tmp_path, "**Timeout:** 1 second")
+    assert failed == 0
+    await said_by(late, Mind((f"It is {TOKEN[:-1]}", 20.0)))
+    for secret in (OWN, TOKEN):
+        path, mind = dialog_in(tmp_path), Mind((f"So far: it is {secret[:-1]}", 20.0))
+        async with agent_with(path, mind, options=TOLD) as agent:
+            with agent.hub.join() as events:
+                await interrupted(
+                    agent, lambda mind=mind, agent=agent: bool(agent.call and agent.call.parts), person.say, path
+                )
+                await agent.hub.close()
+                told += "\n".join([json.dumps(event.data) async for event in events])
+    kept = everything_under(log_of(path).journals.folder)
+    assert "So far: it is" in kept
+    assert traces(told + kept + everything_under(tmp_path)) == []
+
+
+async def test_no_part_of_a_key_stands_in_a_tools_name_or_an_error(tmp_path: Path) -> None:
+    """Both are shortened where they are told."""
+    path = dialog_in(tmp_path)
+    bug = ValueError(f"{'x' * 180} {TOKEN}")
+
+    class Broken(Mind):
+        async def reply(self, request: Request) -> AsyncIterator[str | Usage | Tool]:
+            """A tool, then what no backend should raise."""
+            yield Tool(f"{'run ' * 12}{OWN}")
+            yield Tool(f"{'run ' * 12}{TOKEN}")
+            raise bug
+
+    told, _ = await said_by(path, Broken())
+    assert "run run" in told
+    assert "the backend broke" in path.read_text()
+    assert traces(told + everything_under(tmp_path)) == []
