@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from dialogd.cli import options
-from dialogd.cli.terminal import as_json, plain, show
+from dialogd.cli.terminal import as_json, plain, remark, show
 from dialogd.disk import fix, why, write_over
 from dialogd.errors import BadInput, StorageError
-from dialogd.export import FORMATS, attachments_of, file_name
+from dialogd.export import FORMATS, attachments_of, file_name, not_shown
 from dialogd.export import export as exported
 from dialogd.protocol.state import Dialog
 
@@ -45,7 +45,10 @@ def export(
     settings = options.settings_for(path if path is not None else file)
     dialog = options.dialog_at(options.log_of(settings))
     data = None if out == "-" else _target(out, dialog, to, settings.file, force=force)
-    made = exported(dialog, to, attachments=attachments_of(settings.file))
+    attachments = attachments_of(settings.file)
+    made = exported(dialog, to, attachments=attachments)
+    if gone := not_shown(dialog, to, attachments=attachments):
+        remark(plain(f"warning: no font here has {gone}: they are not in the PDF; `--to html` has every character"))
     if data is None:
         _print(made)
         return

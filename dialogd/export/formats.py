@@ -47,6 +47,15 @@ def export(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) ->
     return as_pdf(document)
 
 
+def not_shown(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) -> str:
+    """In words, the characters that the document leaves out, because no font here has them; "" for none."""
+    if to != "pdf":
+        return ""
+    from dialogd.export.pdf import left_out
+
+    return left_out(draw_up(dialog, attachments))
+
+
 def file_name(dialog: Dialog, to: str) -> str:
     """`TOPIC-DIALOG.FORMAT`: a name that every system and every header takes, whatever topic and id hold."""
     parts = (_plain(dialog.header.topic.lower()) or "dialog", _plain(dialog.id))

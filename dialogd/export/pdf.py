@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -67,8 +68,23 @@ def _notice(document: Document, fonts: Sequence[str]) -> str:
     if not gone:
         return ""
     return (
-        f"No font of the machine that made this file has some characters, and boxes stand for them: {in_words(gone)}."
+        "No font of the machine that made this file has some characters, and nothing or boxes stand for them:"
+        f" {in_words(gone)}. An export to HTML has them."
     )
+
+
+def left_out(document: Document) -> str:
+    """In words, the characters that a PDF made here does not show; "" for none, or where nobody can tell."""
+    if find_spec("typst") is not None:
+        import typst
+
+        fonts = [font.path for font in typst.Fonts().fonts() if font.path]
+    elif (lister := shutil.which("fc-list")) is not None:  # the browser has its fonts from there
+        done = subprocess.run([lister, "--format", "%{file}\\n"], capture_output=True, timeout=PATIENCE, check=False)
+        fonts = [line for line in os.fsdecode(done.stdout).split("\n") if line]
+    else:
+        return ""
+    return in_words(unshown(document, fonts))
 
 
 def unshown(document: Document, fonts: Sequence[str]) -> str:
@@ -83,7 +99,9 @@ def by_browser(document: Document, browser: str, patience: float = PATIENCE) -> 
     with tempfile.TemporaryDirectory(prefix="dialogd-pdf-") as name:
         folder = Path(name)
         page, out = folder / "page.html", folder / "page.pdf"
-        page.write_text(as_html(document), encoding="utf-8")
+        gone = left_out(document)
+        facts = (*document.facts, *([("Not shown", f"{gone}: no font here has them")] if gone else []))
+        page.write_text(as_html(replace(document, facts=facts)), encoding="utf-8")
         sandbox = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
         words = [browser, *_QUIET, *sandbox, f"--user-data-dir={folder / 'profile'}", f"--print-to-pdf={out}"]
         _run([*words, page.as_uri()], folder, patience)

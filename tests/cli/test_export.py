@@ -8,7 +8,7 @@ import pytest
 
 from dialogd.archive import archive
 from dialogd.export import export
-from dialogd.testing.room import opening
+from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands
 from tests.export.dialogs import peaceful
 
@@ -92,6 +92,20 @@ def test_a_dialog_of_the_archive_is_exported_with_its_attachments(ended: Command
     copy = archive(peaceful().dialog, ended.file, folder)
     done = ended("export", str(copy), "--to", "md", "--out", "-")
     assert "the whole text" in done.out
+
+
+def test_what_no_font_can_set_is_named_and_html_offered(dialogd: Commands) -> None:
+    """By `export --to pdf`, for a character that hardly a machine has a font for; by other formats nothing is lost."""
+    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
+    room = Room(opening("A", "B"))
+    room.thinks("A")
+    room.answers("A", "Some \U0001e922 and more.")
+    dialogd.file.write_bytes(room.paper.data)
+    pdf, html = dialogd.all([["export", "--to", to, "--out", f"x.{to}"] for to in ("pdf", "html")])
+    assert (pdf.code, html.code, html.err) == (0, 0, "")
+    assert "no font here has 1 of ADLAM (U+1E922)" in pdf.err
+    assert "`--to html` has every character" in pdf.err
+    assert "\U0001e922" in (dialogd.folder / "x.html").read_text(encoding="utf-8")
 
 
 def test_a_pdf_begins_like_one(ended: Commands) -> None:

@@ -14,7 +14,7 @@ HOSTILE = {
     "escaped": "\\<script>alert(4)</script> \\\\\\<img src=x> \\\\<b> \\![p](https://evil.example/p.png) `\\<i>`",
     "fences": "```python title\nprint('hi') # </pre><script>alert(2)</script>\n```\n\n````md\n```\nnested\n```\n````",
     "long": "words " * 600 + "x" * 5_000,
-    "languages": "emoji 🎉 數據庫 Ελληνικά кириллица",
+    "languages": "emoji 🎉 數據庫 Ελληνικά кириллица, and \U0001e922, for which hardly a machine has a font",
     "controls": "nul \x00 escape \x1b[2J replaced \ufffd end",
     "quotes": ">" * 40 + " very deep quote",
     "lists": "- " * 40 + "very deep list",
