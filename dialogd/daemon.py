@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import resource
 import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ from dialogd.plan.keep import disown, keep, place
 from dialogd.player import player, prepare
 from dialogd.protocol.state import Dialog
 from dialogd.registry import Registry
+from dialogd.seats import remember_start
 from dialogd.server.app import create_app
 from dialogd.server.uvicorn_server import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
@@ -66,6 +68,8 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
         plans = place(file, state, settings.plan) if settings.plan else None
         stack.enter_context(registry.entry(settings.id, port, file, log_file, plans))
         hub = Hub(logs.say_event, secrets=secrets)
+        own = dataclasses.replace(settings, file=file)
+        remember_start(state, own, present, peers)
 
         async def run() -> None:
             for remark in plays.remarks:
@@ -74,7 +78,9 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
             others = Peers(settings.id, peers, str(file), lambda: registry.urls(file))
             agent = Agent(settings.id, log, plays.backend, others, hub, plays.options)
             alerts = Alerts(agent, f"http://localhost:{port}/", chosen(settings), secrets)
-            await Daemon(agent, listener, port, state, alerts, plans).run()
+            daemon = Daemon(agent, listener, port, state, alerts, plans)
+            daemon.remember = lambda dialog: remember_start(state, own, dialog, peers)
+            await daemon.run()
 
         asyncio.run(run())
     return 0
@@ -145,14 +151,17 @@ class Daemon:
         self._plans: list[asyncio.Future[None]] = []
         self.plans = plans  # where they go; None: it leaves none
         self._disowned = ""
+        self.remember: Callable[[Dialog], None] | None = None  # how it was started, for the dialog that it speaks in
+        self._remembered = ""
         agent.on_written = self._written
         agent.on_end = self._ended
 
     async def run(self) -> None:
         """Serve until a signal or a stop."""
         running = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            running.add_signal_handler(number, self._over.set)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` has it
+                running.add_signal_handler(number, self._signalled, number)
         agent = self.agent
         serving = asyncio.create_task(self.server.serve())
         stop_watching = asyncio.Event()
@@ -174,9 +183,20 @@ class Daemon:
         await agent.close()
         self._sum_up()
 
+    def _signalled(self, number: signal.Signals) -> None:
+        """End in order, and say what ended this daemon."""
+        if number == signal.SIGHUP:
+            logs.say("ended by SIGHUP: its terminal was closed")
+        else:
+            logs.say(f"ended by {number.name}")
+        self._over.set()
+
     def _written(self, dialog: Dialog) -> None:
         """This daemon has written an entry: what follows from it outside of the file."""
         self.alerts.written(dialog)
+        if self.remember is not None and dialog.id != self._remembered:
+            self._remembered = dialog.id
+            self._plans.append(asyncio.ensure_future(self._keep_start(dialog, self.remember)))
         if dialog.state.outcome is not None and self.plans:
             self._plans.append(asyncio.ensure_future(self._leave_plan(dialog, self.plans)))
         elif self.plans and dialog.state.rejected not in ("", self._disowned):
@@ -196,6 +216,11 @@ class Daemon:
         else:
             memory = Memory(self.state.root, patience=INDEX_WAIT)
             threading.Thread(target=memory.add, args=(copy,), name="memory", daemon=True).start()
+
+    async def _keep_start(self, dialog: Dialog, remember: Callable[[Dialog], None]) -> None:
+        """Keep how this daemon was started; without it the advice to start it again is plainer."""
+        with suppress(DialogdError, OSError):
+            await self.agent.on_disk(lambda: remember(dialog))
 
     async def _leave_plan(self, dialog: Dialog, folder: Path) -> None:
         """Write the plan of a dialog that this agent's entry ended, in the disk's thread."""

@@ -32,7 +32,8 @@ LEASH_SECONDS = 1.5  # a leash ends what it holds within half a second of being 
 class Leftover:
     """One thing that is left: `kind` is `registration`, `seat`, `process` or `folder`.
 
-    `pid` and `created` tell a process from a later one of the same number.
+    `pid` and `created` tell a process from a later one of the same number. `daemon` is the one that a registration
+    tells of.
     """
 
     kind: str
@@ -40,6 +41,7 @@ class Leftover:
     path: Path | None = None
     pid: int = 0
     created: float = 0.0
+    daemon: Running | None = None
 
 
 def find(state: StateDir, temporary: Path | None = None) -> tuple[Leftover, ...]:
@@ -77,7 +79,8 @@ def _registrations(registry: Path) -> Iterator[Leftover]:
     for path in sorted(registry.glob("*.json")):
         daemon = _dead(path)
         if daemon is not None:
-            yield Leftover("registration", f"{daemon.id} on port {daemon.port}, pid {daemon.pid}, is gone", path)
+            what = f"{daemon.id} on port {daemon.port}, pid {daemon.pid}, is gone"
+            yield Leftover("registration", what, path, daemon=daemon)
 
 
 def _dead(path: Path) -> Running | None:

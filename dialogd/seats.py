@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dialogd.backends import BACKENDS, kind_of
-from dialogd.settings import start_command
+from dialogd.config import dotenv
+from dialogd.keys import secrets
+from dialogd.protocol.redact import redact
+from dialogd.protocol.state import Dialog
+from dialogd.settings import SETTINGS, Settings, start_command
 from dialogd.state import StateDir
 
 
@@ -85,11 +89,59 @@ def saved_cast(state: StateDir, file: Path) -> Cast | None:
         return None
 
 
-def start_again(cast: Cast | None, dialog: str, agent: str, file: Path) -> str:
-    """The command that starts an agent's daemon: with what `cast` had play it, where that is of this dialog."""
-    seats = cast.seats if cast is not None and cast.dialog == dialog else ()
-    flags = next((seat.flags() for seat in seats if seat.id == agent), [])
-    return start_command(agent, file, flags)
+def remember_start(state: StateDir, settings: Settings, dialog: Dialog | None, peers: Mapping[str, str]) -> None:
+    """Keep how this daemon was started, for whoever starts it again: its flags, but for those that hold a secret.
+
+    `dialog` is what stands in its file: what its header says as well is not kept.
+    """
+    own = secrets(os.environ, dotenv(Path.cwd()))
+    target = _start_path(state, settings.file, settings.id)
+    part = target.with_suffix(f".{os.getpid()}")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as out:
+        urls = {agent.id: agent.url for agent in dialog.header.agents} if dialog is not None else {}
+        said = {("--port", urls.get(settings.id, "").rpartition(":")[2])}
+        said |= {("--peer", f"{who}={url}") for who, url in urls.items()}
+        flags = [flag for flag in _flags(settings, peers) if flag not in said and redact(" ".join(flag), own)[1] == 0]
+        json.dump({"dialog": dialog.id if dialog is not None else "", "flags": flags}, out)
+    part.replace(target)
+
+
+def _flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """The flags of `dialogd start`, each with its value; of what the environment said, the backend."""
+    for one in SETTINGS:
+        value, origin = getattr(settings, one.name), settings.origin(one.name)
+        is_told = origin.startswith("flag") or (one.name == "backend" and origin.startswith("environment"))
+        if not is_told or one.name in ("id", "file", "state_dir"):
+            continue
+        if value is False:
+            yield ("--no-plan",) if one.name == "plan" else ()
+        elif value is True:
+            yield () if one.name == "plan" else (f"--{one.name.replace('_', '-')}",)
+        else:
+            yield (f"--{one.name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value))
+    for who, url in peers.items():
+        yield ("--peer", f"{who}={url}")
+
+
+def start_again(state: StateDir, file: Path, dialog: str | None, agent: str) -> str:
+    """The command that starts an agent's daemon as it was started last, else with what `run` had play it.
+
+    Known is only what belongs to `dialog`, None for any; otherwise the command has no flags but the file.
+    """
+    try:
+        found = json.loads(_start_path(state, file, agent).read_text(encoding="utf-8"))
+        if dialog is None or found["dialog"] in ("", dialog):
+            return start_command(agent, file, [str(word) for flag in found["flags"] for word in flag])
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    cast = saved_cast(state, file)
+    seats = cast.seats if cast is not None and dialog in (None, cast.dialog) else ()
+    return start_command(agent, file, next((seat.flags() for seat in seats if seat.id == agent), []))
+
+
+def _start_path(state: StateDir, file: Path, agent: str) -> Path:
+    return state.dialog(file) / f"start-{agent}.json"
 
 
 def _of(record: Mapping[str, object]) -> Seat:

@@ -18,6 +18,8 @@ from dialogd.cli.checks import CHECKS, Fact
 from dialogd.cli.terminal import as_json, plain, show
 from dialogd.config import dotenv
 from dialogd.leftovers import Leftover, find, reap
+from dialogd.registry import Running
+from dialogd.seats import start_again
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 
@@ -48,7 +50,10 @@ def doctor(clear: Reap = False, file: options.FileOption = None, json: options.J
     else:
         width = max(len(fact.name) for fact in facts)
         show(plain("\n".join(line for fact in facts for line in _lines(fact, width))))
-        show(plain("\n".join(_about(left, taken, width))))
+        state = StateDir(settings.state_dir)
+        gone = [item.daemon for item in left if item.daemon is not None]
+        starts = {daemon: start_again(state, Path(daemon.file), None, daemon.id) for daemon in gone}
+        show(plain("\n".join(_about(left, taken, starts, width))))
     raise typer.Exit(0 if sound else 1)
 
 
@@ -157,8 +162,10 @@ def _lines(fact: Fact, width: int) -> Iterator[str]:
         yield f"    {'':{width}}  fix: {fact.fix}"
 
 
-def _about(left: Iterable[Leftover], taken: Mapping[Leftover, bool], width: int) -> Iterator[str]:
-    """What is left behind, by kind, and what became of it."""
+def _about(
+    left: Iterable[Leftover], taken: Mapping[Leftover, bool], starts: Mapping[Running, str], width: int
+) -> Iterator[str]:
+    """What is left behind, by kind, and what became of it; how each daemon that is gone can be started again."""
     found = list(left)
     if not found:
         yield f"ok  {'leftovers':{width}}  none"
@@ -169,7 +176,10 @@ def _about(left: Iterable[Leftover], taken: Mapping[Leftover, bool], width: int)
         gone = sum(taken.get(item, False) for item in some)
         done = f"; {gone} of {len(some)} taken away" if taken else ""
         yield f"--  {'leftovers':{width}}  {len(some)} {words}{done}"
-        yield from (f"    {'':{width}}  {item.what}" for item in some[:LISTED])
+        for item in some[:LISTED]:
+            yield f"    {'':{width}}  {item.what}"
+            if item.daemon is not None and (again := starts.get(item.daemon)):
+                yield f"    {'':{width}}  start it again: {again}"
     if found and not taken:
         yield f"    {'':{width}}  fix: dialogd doctor --reap"
 

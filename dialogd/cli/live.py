@@ -25,7 +25,6 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.signals import budget
 from dialogd.protocol.state import Outcome
-from dialogd.seats import saved_cast
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 
@@ -129,9 +128,9 @@ class Live:
         if self._made_of != (dialog, heard):
             self._made_of = (dialog, heard)
             running, healths = (heard.running, heard.healths) if heard else ((), {})
-            cast = saved_cast(StateDir(self.settings.state_dir), self.settings.file)
+            state = StateDir(self.settings.state_dir)
             healths = _fresh(healths, dialog.state.number)
-            self.situation = Situation(dialog, self.settings.file, running, healths, cast)
+            self.situation = Situation(dialog, self.settings.file, running, healths, state)
             self._show_situation(self.situation)
         self._show_line()
 

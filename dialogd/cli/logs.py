@@ -13,7 +13,8 @@ from dialogd.cli import options
 from dialogd.cli.client import daemons
 from dialogd.cli.terminal import as_json, plain, remark, show
 from dialogd.errors import NotRunning
-from dialogd.settings import Settings, start_command
+from dialogd.seats import start_again
+from dialogd.settings import Settings
 from dialogd.state import StateDir
 
 Agent = Annotated[str, typer.Argument(metavar="ID", help="The agent, such as A.")]
@@ -54,9 +55,10 @@ def _find(settings: Settings, agent: str, *, only_here: bool) -> tuple[Path, boo
     folder = StateDir(settings.state_dir).logs
     found = [path for path in folder.glob("*.log") if path.name.casefold().startswith(f"{agent.casefold()}-")]
     if not found:
+        again = start_again(StateDir(settings.state_dir), settings.file, None, agent)
         raise NotRunning(
             f"{agent} has no log in {folder}",
-            fix=f"start it: {start_command(agent, settings.file)}; or see `dialogd status`",
+            fix=f"start it: {again}; or see `dialogd status`",
         )
     return max(found, key=lambda path: path.stat().st_mtime), False
 

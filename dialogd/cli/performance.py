@@ -121,7 +121,7 @@ class _Stage:
         if dialog is not self._asked[1] or (not is_over and now - self._asked[0] >= ASK):
             self._asked = (now, dialog)
             running = () if is_over else daemons(self.settings, self.settings.file)
-            self._state(Situation.of(dialog, self.settings.file, running))
+            self._state(Situation.of(dialog, self.settings.file, running, StateDir(self.settings.state_dir)))
         return is_over
 
     def _state(self, situation: Situation) -> None:

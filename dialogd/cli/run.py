@@ -33,8 +33,8 @@ from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, R
 from dialogd.opening import Opening, warnings
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.units import budget_line
-from dialogd.seats import Cast, Seat, saved_cast
-from dialogd.settings import DEFAULT_FILE, Settings, start_command
+from dialogd.seats import Cast, Seat, saved_cast, start_again
+from dialogd.settings import DEFAULT_FILE, Settings
 from dialogd.state import StateDir
 
 Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
@@ -200,7 +200,8 @@ def _former_cast(settings: Settings, pace: str | None) -> Cast:
         )
     cast = saved_cast(StateDir(settings.state_dir), settings.file)
     if cast is None or cast.dialog != dialog.id:
-        starts = "; ".join(start_command(agent.id, settings.file) for agent in dialog.header.agents)
+        state = StateDir(settings.state_dir)
+        starts = "; ".join(start_again(state, settings.file, dialog.id, agent.id) for agent in dialog.header.agents)
         raise NotRunning(f"nobody knows who played in {settings.file}", fix=f"start its agents one by one: {starts}")
     if daemons(settings, settings.file):
         _busy(settings)

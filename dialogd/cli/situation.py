@@ -17,8 +17,9 @@ from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.units import in_words
 from dialogd.registry import Running
-from dialogd.seats import Cast, start_again
+from dialogd.seats import start_again
 from dialogd.seen import local
+from dialogd.state import StateDir
 
 
 def exit_code(outcome: Outcome | None) -> int:
@@ -32,21 +33,21 @@ def exit_code(outcome: Outcome | None) -> int:
 class Situation:
     """A dialog and the health of its daemons, by agent id; None for one that is registered and does not answer.
 
-    `cast` is what `run` had play in it, where that is known.
+    `state` is where it is kept how they were started.
     """
 
     dialog: Dialog
     file: Path
     daemons: tuple[Running, ...]
     healths: Mapping[str, dict[str, Any] | None]
-    cast: Cast | None = None
+    state: StateDir
 
     @classmethod
-    def of(cls, dialog: Dialog, file: Path, daemons: Iterable[Running], cast: Cast | None = None) -> Situation:
+    def of(cls, dialog: Dialog, file: Path, daemons: Iterable[Running], state: StateDir) -> Situation:
         """Ask every daemon of the dialog, all at once."""
         running = tuple(daemons)
         answers = zip(running, in_parallel(health, running), strict=True)
-        return cls(dialog, file, running, {daemon.id: answer for daemon, answer in answers}, cast)
+        return cls(dialog, file, running, {daemon.id: answer for daemon, answer in answers}, state)
 
     @property
     def owing(self) -> tuple[str, ...]:
@@ -121,7 +122,7 @@ class Situation:
             daemon = next((daemon for daemon in self.daemons if daemon.id == agent), None)
             if daemon is not None:
                 return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"
-            again = start_again(self.cast, self.dialog.id, agent, self.file)
+            again = start_again(self.state, self.file, self.dialog.id, agent)
             return f"waiting for {agent}; its daemon does not run: {again}"
         waiting = answer.get("waiting")
         if isinstance(waiting, dict) and waiting.get("status") not in ("starting", "not_my_turn"):

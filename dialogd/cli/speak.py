@@ -16,7 +16,7 @@ from dialogd.cli.terminal import plain, show
 from dialogd.logfile import LogFile
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
-from dialogd.seats import saved_cast, start_again
+from dialogd.seats import start_again
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 
@@ -118,5 +118,5 @@ def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
     asleep = next((who for who in agents if who not in running and who != "ANY"), "")
     if not asleep:
         return owing
-    cast = saved_cast(StateDir(settings.state_dir), settings.file)
-    return f"{owing} (not running: {start_again(cast, dialog.id, asleep, settings.file)})"
+    again = start_again(StateDir(settings.state_dir), settings.file, dialog.id, asleep)
+    return f"{owing} (not running: {again})"

@@ -24,7 +24,6 @@ from dialogd.protocol.redact import places
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
 from dialogd.registry import Running
-from dialogd.seats import saved_cast
 from dialogd.seen import local
 from dialogd.settings import Settings, file_words
 from dialogd.state import StateDir
@@ -49,7 +48,7 @@ def status(
     except NotRunning as error:
         waiting = ", ".join(f"{daemon.id} on port {daemon.port}" for daemon in running)
         raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=error.fix) from None
-    situation = Situation.of(dialog, settings.file, running, saved_cast(StateDir(settings.state_dir), settings.file))
+    situation = Situation.of(dialog, settings.file, running, StateDir(settings.state_dir))
     told = holds(StateDir(settings.state_dir).agents)
     show(as_json(_facts(situation, told)) if json else plain(_text(situation, told)))
 

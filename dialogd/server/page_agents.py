@@ -15,7 +15,7 @@ from dialogd.protocol import money
 from dialogd.protocol.model import ANY
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.units import dollars
-from dialogd.seats import saved_cast, start_again
+from dialogd.seats import start_again
 from dialogd.server.page_entries import Cast
 from dialogd.settings import start_command
 from dialogd.state import StateDir
@@ -97,23 +97,18 @@ def page_agents(agent: Agent, dialog: Dialog, players: Cast, healths: Healths, s
 
 
 def _starts(agent: Agent, dialog: Dialog, state_dir: StateDir) -> dict[str, str]:
-    """By agent id, the command that starts its daemon: as `run` did, else with the backend that it last had."""
-    path, saved = agent.file.path, saved_cast(state_dir, agent.file.path)
-    known = {seat.id for seat in saved.seats} if saved is not None and saved.dialog == dialog.id else set()
+    """By agent id, the command that starts its daemon as it was last, else with the backend that it had."""
+    path = agent.file.path
     backends = {**agent.peers.backends, agent.me: agent.backend.name}
 
-    def flags(who: str) -> list[str]:
-        name = backends.get(who, "")
+    def start(who: str) -> str:
+        known, name = start_again(state_dir, path, dialog.id, who), backends.get(who, "")
         # What follows the colon of these is not told, and they are another agent without it.
         is_enough = name and name.partition(":")[0] not in COMMANDS | SCENARIOS
-        return ["--backend", name] if is_enough else []
+        plain = start_command(who, path)
+        return start_command(who, path, ["--backend", name]) if known == plain and is_enough else known
 
-    return {
-        one.id: start_again(saved, dialog.id, one.id, path)
-        if one.id in known
-        else start_command(one.id, path, flags(one.id))
-        for one in dialog.header.agents
-    }
+    return {one.id: start(one.id) for one in dialog.header.agents}
 
 
 def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str) -> dict[str, Any]:

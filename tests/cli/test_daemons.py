@@ -13,6 +13,8 @@ import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import pytest
+
 from dialogd.cli.client import ask
 from dialogd.cli.launch import free_ports, is_free, late
 from dialogd.protocol.grammar import parse
@@ -188,3 +190,44 @@ def test_a_command_that_is_advised_works_when_it_is_pasted(dialogd: Commands) ->
     assert f"waiting for A; its daemon does not run: {command}\n" in shown.out
     started = dialogd(*shlex.split(command)[1:], "--port", "0", "--detach")
     assert (started.code, [daemon.file for daemon in dialogd.daemons()]) == (0, [str(file)]), started.err
+
+
+def test_a_daemon_that_died_is_started_again_as_it_was(dialogd: Commands) -> None:
+    """Its backend, flags and file, told by status, by `say`, `logs` and `doctor`; no secret in it."""
+    dialogd.begin("Tabs?")
+    secret = "sk-ant-api03-" + "A" * 40
+    own = ["--port", "0", "--backend", "rehearsal:slow=60", "--pace", "0.5", "--no-plan", "--role", f"critic {secret}"]
+    done = dialogd("start", "A", *own, "--detach", DIALOGD_BACKEND="")
+    assert done.code == 0, done.err
+    (daemon,) = dialogd.daemons()
+    assert dialogd.start_line("A") not in dialogd("status").out
+    os.kill(daemon.pid, signal.SIGKILL)
+    until(lambda: not daemon.is_alive(), "its end")
+    again = f"dialogd start A --port 0 --backend rehearsal:slow=60 --pace 0.5 --no-plan --file {dialogd.file}"
+    assert f"start it again: {again}\n" in dialogd("doctor").out
+    for said in (dialogd("status").out, dialogd("say", "And spaces?").out):
+        assert again in said
+    for log in dialogd.state.logs.glob("*.log"):
+        log.unlink()
+    assert again in dialogd("logs", "A").err
+    kept = dialogd.state.dialog(dialogd.file) / "start-A.json"
+    assert secret not in kept.read_text(encoding="utf-8")
+    assert kept.stat().st_mode & 0o777 == 0o600
+    restarted = dialogd(*shlex.split(again)[1:], "--detach")
+    assert restarted.code == 0, restarted.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_daemon_that_a_signal_ends_says_so_and_ends_in_order(dialogd: Commands, number: signal.Signals) -> None:
+    """In its log, with its sum as the last line; exit code 0, and it is no longer registered."""
+    dialogd.begin("Tabs?")
+    with dialogd.background("start", "A", "--port", "0") as process:
+        until(dialogd.daemons, "the daemon", lambda: dialogd.output)
+        (daemon,) = dialogd.daemons()
+        until(lambda: "listening on port" in dialogd.output, "it to listen", lambda: dialogd.output)
+        process.send_signal(number)
+        assert process.wait(10) == 0, dialogd.output
+    log = Path(daemon.log).read_text(encoding="utf-8")
+    assert f"ended by {number.name}" in log
+    assert "stopped: 0 turns written" in log.rstrip().split("\n")[-1]
+    assert not [*dialogd.state.registry.glob("*.json")]

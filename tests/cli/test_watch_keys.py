@@ -16,6 +16,7 @@ from dialogd.cli.glance import glance
 from dialogd.cli.keyboard import Decoder
 from dialogd.cli.situation import Situation
 from dialogd.cli.terminal import colour_of
+from dialogd.state import StateDir
 from dialogd.testing.room import Room, opening
 
 WIDE = "漢字かな🎉é\u0301e\u0301❤\ufe0f👩\u200d💻 word \uff46"
@@ -94,7 +95,7 @@ def situation(**working: object) -> Situation:
     room.step("A")
     room.step("B")
     health = {"working_on": {"turn": 4, "seconds": 61.5}} if working.get("A") else {}
-    return Situation(room.dialog, Path("/f"), (), {"A": health})
+    return Situation(room.dialog, Path("/f"), (), {"A": health}, StateDir(Path("/s")))
 
 
 def test_the_live_line_keeps_what_matters_in_every_width() -> None:
