@@ -122,7 +122,7 @@ def skip(log: LogFile, agent: str) -> Dialog:
         if one not in dialog.state.owing and one not in dialog.state.failed:
             owing = ", ".join(dialog.state.owing) or "nobody"
             raise Refused(
-                f"{one} owes no turn: the dialog is {lifecycle.phase(dialog)}, and the turn is with {owing}",
+                f"{one} owes no turn: the dialog is {lifecycle.where(dialog)}, and the turn is with {owing}",
                 fix=f"skip {owing}, or wait for {one}'s turn",
             )
         mark = Mark("SKIP", one)
@@ -147,7 +147,7 @@ def word(log: LogFile, agent: str = "") -> Dialog:
             return None
         if one in dialog.state.owing:
             raise Refused(
-                f"{one} has the word: the dialog is {lifecycle.phase(dialog)}, and the turn is with {one}",
+                f"{one} has the word: the dialog is {lifecycle.where(dialog)}, and the turn is with {one}",
                 fix='speak: dialogd say "…"' if one == USER else "ask for it again after that turn",
             )
         able = speakers(dialog.header)

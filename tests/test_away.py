@@ -81,7 +81,7 @@ def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
     terms = "by 2026-11-21 22:00 UTC; default: eu (not taken: this dialog takes no defaults)"
     assert news.needed == f"answer B: which region? ({terms})"
     assert "(by 2026-11-22 00:00; default: eu" in away(voted.dialog, 4, clock_at(timezone(timedelta(hours=2)))).needed
-    assert news.now == "streaming: it waits for you"
+    assert news.now == "under way: it waits for you"
     assert [item.text for item in news.asked_you] == ["which region?"]
     lines = as_text(news).split("\n")
     assert lines[2] == f"needed from you: {news.needed}"
@@ -197,7 +197,7 @@ def test_a_screenful_tells_how_much_it_leaves_out() -> None:
     told = as_text(away(room.dialog, 1), most=3, width=80).split("\n")
     assert "proposed: 9" in told
     assert "  and 6 earlier" in told
-    assert sum("way" in line for line in told) == 3
+    assert sum("way " in line for line in told) == 3
     assert max(map(len, told)) <= 80
     room.types("\n## Note — User\n\n[VETO: P9]\n")
     (vetoed,) = [line for line in as_text(away(room.dialog, 1), most=1, width=60).split("\n") if ", A: P9 way" in line]

@@ -16,7 +16,7 @@ from dialogd.protocol.state import Decision, Dialog, Poll
 from dialogd.protocol.units import in_words
 
 LATEST = 3  # decisions that are shown; all of them are among the facts
-BY = {"harvest": "dialogd plan, dialogd export", "reset": "dialogd say …"}  # what no command is called
+BY = {"harvest": "dialogd plan, dialogd export", "reset": "dialogd say … opens it again"}  # for words of programs
 
 
 def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
@@ -31,10 +31,9 @@ def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
 
 
 def allowance(dialog: Dialog) -> str:
-    """The state's name and what it allows: `streaming: post, read, vote, stop`; the command where the word is none."""
+    """Where it stands and what that allows: `under way: post, read, vote, stop`; commands where there are any."""
     where = lifecycle.phase(dialog)
-    words = (f"{word} ({BY[word]})" if word in BY else word for word in lifecycle.ALLOWED[where])
-    return f"{where}: {', '.join(words)}"
+    return f"{lifecycle.PLAIN[where]}: {', '.join(BY.get(word, word) for word in lifecycle.ALLOWED[where])}"
 
 
 def rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:

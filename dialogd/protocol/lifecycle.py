@@ -4,7 +4,8 @@ dormant ─ an agent speaks → streaming ⇄ converging ─ the end → collaps
                                 ↑                                  │
                                 └──── a new turn of the person ────┘
 
-Who brings in something new where a decision is due is refused with the state's name.
+People read plain words for them; these names are for programs. Who brings in something new where a decision is due is
+refused with the state in words.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from dialogd.protocol.state import Dialog
 
 Phase = Literal["dormant", "streaming", "converging", "collapsed"]
 
+# The states as people read them: the dialog is …
+PLAIN: Mapping[Phase, str] = MappingProxyType(
+    {"dormant": "not begun", "streaming": "under way", "converging": "deciding", "collapsed": "over"}
+)
 # What a dialog allows, in the words of those who know such systems; what the person can do beside it.
 ALLOWED: Mapping[Phase, tuple[str, ...]] = MappingProxyType(
     {
@@ -73,15 +78,20 @@ def _why_converging(dialog: Dialog) -> str:
     return ""
 
 
+def where(dialog: Dialog) -> str:
+    """The state as people read it: the dialog is …"""
+    return PLAIN[phase(dialog)]
+
+
 def in_words(dialog: Dialog) -> str:
-    """The state's name and why: `collapsed: it ended with STOPPED`."""
-    where, outcome = phase(dialog), dialog.state.outcome
+    """The state and why, in plain words: `over: it ended with STOPPED`."""
+    outcome = dialog.state.outcome
     if outcome is not None:
-        return f"{where}: it ended with {outcome.name}"
-    if where == "dormant":
-        return f"{where}: {'paused; ' if dialog.state.paused else ''}no agent has spoken yet"
+        return f"{where(dialog)}: it ended with {outcome.name}"
+    if phase(dialog) == "dormant":
+        return f"{where(dialog)}: {'paused; ' if dialog.state.paused else ''}no agent has spoken yet"
     found = (_why_still(dialog), _why_converging(dialog))
-    return f"{where}: {'; '.join(filter(None, found)) or 'the agents take their turns'}"
+    return f"{where(dialog)}: {'; '.join(filter(None, found)) or 'the agents take their turns'}"
 
 
 def _why_still(dialog: Dialog) -> str:
@@ -118,7 +128,7 @@ def allowed(dialog: Dialog) -> tuple[str, ...]:
 
 
 def refuse(dialog: Dialog, operation: str) -> None:
-    """Do nothing where the dialog allows that operation. Raises `Refused`, which names the state, where it does not."""
+    """Do nothing where the dialog allows that operation. Raises `Refused`, which says where it stands, else."""
     if operation in allowed(dialog):
         return
     cannot = f"cannot {_IN_WORDS.get(operation, operation)}"
@@ -127,7 +137,7 @@ def refuse(dialog: Dialog, operation: str) -> None:
     if operation == "word":
         order = dialog.header.rules.order
         raise Refused(
-            f"{cannot}: the dialog is {phase(dialog)}, and its order is {order}, not free",
+            f"{cannot}: the dialog is {where(dialog)}, and its order is {order}, not free",
             fix='speak now: dialogd say "…"; or begin a dialog with `order = "free"` in its Setup',
         )
     raise Refused(
@@ -136,7 +146,7 @@ def refuse(dialog: Dialog, operation: str) -> None:
 
 
 def marks_refused(dialog: Dialog, me: str, mark_name: str) -> str:
-    """Why agent `me` may not use marks of that name as the dialog stands, with the state's name; "" where it may.
+    """Why agent `me` may not use marks of that name as the dialog stands; "" where it may.
 
     A plain dialog refuses nothing, and a text that is to be signed alone refuses nothing either.
     """

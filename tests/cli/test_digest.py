@@ -22,7 +22,7 @@ def test_a_digest_says_what_is_needed_and_what_happened(dialogd: Commands) -> No
         ]
     )
     assert plain.out == (
-        "since turn 1: 2 turns\nnow: streaming: it waits for you\nneeded from you: answer B: which region?\n"
+        "since turn 1: 2 turns\nnow: under way: it waits for you\nneeded from you: answer B: which region?\n"
         "\nasked you:\n  turn 3, B: which region?\n\nproposed:\n  turn 2, A: P1 Postgres\n"
     )
     assert "Postgres" not in since.out

@@ -55,8 +55,8 @@ def test_what_the_dialog_does_not_allow_is_refused(dialogd: Commands) -> None:
         assert re.search(r"^error: .+\n  fix: \S", done.err, re.DOTALL), done.err
         assert "Traceback" not in done.err
     assert "A (Claude A), B (Claude B)" in wrong[0].err
-    assert "B owes no turn: the dialog is dormant, and the turn is with A" in wrong[2].err
-    assert "cannot ask for the word: the dialog is dormant, and its order is alternate, not free" in wrong[-1].err
+    assert "B owes no turn: the dialog is not begun, and the turn is with A" in wrong[2].err
+    assert "cannot ask for the word: the dialog is not begun, and its order is alternate, not free" in wrong[-1].err
     assert dialogd.file.read_bytes() == before
 
 
@@ -80,7 +80,7 @@ def test_stop_closes_and_archives_and_a_word_opens_again(dialogd: Commands) -> N
     for words in (["skip", "A"], ["retry", "A"], ["word"]):
         refused = dialogd(*words)
         assert refused.code == 1
-        assert "the dialog is collapsed: it ended with STOPPED" in refused.err
+        assert "the dialog is over: it ended with STOPPED" in refused.err
         assert "fix: open it again with a turn of yours: dialogd say" in refused.err
     opened = dialogd("say", "I disagree, because tabs", "--turns", "10")
     assert opened.out.startswith("turn 2 is yours; the dialog is open again; A owes")
@@ -122,7 +122,7 @@ def test_the_word_is_asked_for_where_the_order_is_free(dialogd: Commands) -> Non
     assert [str(mark) for entry in dialog.entries for mark in entry.marks] == ["[WORD: D]", "[WORD: USER]", "[WORD: B]"]
     assert (dialog.state.queue, dialog.state.owing) == (("D", "USER", "B"), ("A",))
     lines: dict[str, tuple[int, str]] = {
-        "word A": (1, "A has the word: the dialog is dormant, and the turn is with A"),
+        "word A": (1, "A has the word: the dialog is not begun, and the turn is with A"),
         "word C": (1, "C gets no turns in this dialog"),
         "word Z": (2, "this dialog has no agent 'Z'"),
     }

@@ -28,7 +28,7 @@ def test_a_result_is_taken_or_rejected_by_a_command(dialogd: Commands) -> None:
     dialogd.begin("Tabs?")
     early = dialogd.all([["approve"], ["reject", "no"]])
     assert [done.code for done in early] == [1, 1]
-    assert "error: cannot approve: the dialog is dormant: no agent has spoken yet\n  fix: " in early[0].err
+    assert "error: cannot approve: the dialog is not begun: no agent has spoken yet\n  fix: " in early[0].err
     dialogd.file.write_text(ended().text, encoding="utf-8")
     assert dialogd("approve").out == "approved: the result of CONSENSUS_REACHED, in 3\n"
     assert dialogd("approve").out == "it was approved already: the result of CONSENSUS_REACHED, in 3\n"

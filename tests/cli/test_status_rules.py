@@ -62,7 +62,7 @@ def test_status_of_a_council_shows_its_way_to_a_decision(dialogd: Commands) -> N
     text, facts = dialogd.all([["status"], ["status", "--json"]])
     assert (text.code, text.err, facts.err) == (0, "", "")
     for row in (
-        "  state    waiting (streaming: post, read, vote, stop)",
+        "  state    waiting (under way: post, read, vote, stop)",
         "  rules    council: order round-robin; verdict vote, threshold 75%, quorum 50%",
         "  round    1 of 5; phase 1 of 2, DISCOVERY: what there is",
         "  vote     P1: B approve; not yet: A, C",
@@ -84,7 +84,7 @@ def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
     """The state's word in its row, and one row of weak signals once both have spoken; nothing else is new."""
     dialogd.begin("Tabs?")
     before = dialogd("status").out
-    assert "  state    waiting (dormant: start, configure, add agent)\n" in before
+    assert "  state    waiting (not begun: start, configure, add agent)\n" in before
     assert "signals" not in before
     with dialogd.file.open("a", encoding="utf-8") as file:
         file.write("\n## Turn 2 — Claude A\n\nTabs, tabs everywhere.\n\nTURN: B\n")
@@ -99,8 +99,8 @@ def test_status_of_a_plain_pair_stays_short(dialogd: Commands) -> None:
     facts = dialogd("status", "--json").json
     assert facts["rules"]["template"] == ""
     assert dialogd("stop").code == 0
-    allows = "harvest (dialogd plan, dialogd export), reset (dialogd say …)"
-    assert f"  state    ended (collapsed: {allows})\n" in dialogd("status").out
+    allows = "dialogd plan, dialogd export, dialogd say … opens it again"
+    assert f"  state    ended (over: {allows})\n" in dialogd("status").out
 
 
 def test_what_was_noticed_is_no_advice_after_the_end(dialogd: Commands) -> None:
@@ -302,3 +302,26 @@ def test_status_takes_the_file_as_its_argument(dialogd: Commands) -> None:
     assert other.out == option.out
     assert other.out.startswith("Spaces?\n")
     assert none.code == 3
+
+
+def test_no_command_shows_people_the_states_names(dialogd: Commands) -> None:
+    """Neither before anybody spoke, nor while they do, nor after the end; programs have them in JSON."""
+    dialogd.begin("Tabs?", "a.md")
+    stage = room(A=["I propose tabs.\n\n[PROPOSAL: tabs]"], B=["[OBJECTION: width]"])
+    for me in "AB":
+        stage.step(me)
+    (dialogd.folder / "b.md").write_text(stage.text, encoding="utf-8")
+    stage.stop("enough")
+    (dialogd.folder / "c.md").write_text(stage.text, encoding="utf-8")
+    shown = [["status"], ["board"], ["digest"], ["replay"], ["export", "--to", "md", "--out", "-"]]
+    lines = [
+        [*words, "--file", f"{name}.md"]
+        for name in "abc"
+        for words in [*shown, *([["plan", "--out", "-"]] * (name != "a"))]
+    ]
+    lines.append(["watch", "--file", "c.md"])
+    for words, done in zip(lines, dialogd.all(lines), strict=True):
+        assert done.out, (words, done.err)
+        assert not re.search(r"dormant|streaming|converging|collapsed|harvest", done.out), (words, done.out)
+    known = [dialogd("status", "--json", "--file", f"{name}.md").json["lifecycle"] for name in "abc"]
+    assert known == ["dormant", "streaming", "collapsed"]

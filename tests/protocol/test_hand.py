@@ -527,7 +527,7 @@ def test_what_can_be_done_follows_the_dialog() -> None:
     assert {"veto", "leave", "pass"} <= set(lifecycle.commands(room.dialog))
     room.stop()
     assert {"strike", "suggest", "invite"} <= set(lifecycle.commands(room.dialog))
-    with pytest.raises(Refused, match="collapsed"):
+    with pytest.raises(Refused, match="the dialog is over"):
         hand.step(room.log, on=True)
 
 

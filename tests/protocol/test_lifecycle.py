@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
+from dialogd.cli import procedure
 from dialogd.errors import Refused
 from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import MARKS, Who
@@ -64,27 +66,27 @@ def test_what_makes_a_dialog_converge(setup: tuple[str, ...], state: dict[str, o
     """A last round, an escalation, a judge whose turn it is, a red team: each is said in words."""
     dialog = stood(*setup, **state)
     assert lifecycle.phase(dialog) == "converging"
-    assert lifecycle.in_words(dialog) == f"converging: {why}"
+    assert lifecycle.in_words(dialog) == f"deciding: {why}"
 
 
 def test_what_stands_still_is_named_before_what_goes_on() -> None:
     """Paused, or the person's turn: then no agent takes its turn; with what is being decided, if anything is."""
     stage = room(A=["Postgres.", "[QUESTION_FOR_USER: or Redis?]"], B=["Hm."], C=["Why?"])
     stage.pause()
-    assert lifecycle.in_words(stage.dialog) == "dormant: paused; no agent has spoken yet"
+    assert lifecycle.in_words(stage.dialog) == "not begun: paused; no agent has spoken yet"
     stage.resume()
     stage.step("A")
-    assert lifecycle.in_words(stage.dialog) == "streaming: the agents take their turns"
+    assert lifecycle.in_words(stage.dialog) == "under way: the agents take their turns"
     stage.pause()
-    assert lifecycle.in_words(stage.dialog) == "streaming: paused"
-    with pytest.raises(Refused, match="cannot approve: the dialog is streaming: paused"):
+    assert lifecycle.in_words(stage.dialog) == "under way: paused"
+    with pytest.raises(Refused, match="cannot approve: the dialog is under way: paused"):
         lifecycle.refuse(stage.dialog, "approve")
     stage.resume()
     for me in ("B", "C", "A"):
         stage.step(me)
-    assert lifecycle.in_words(stage.dialog) == "streaming: it waits for you"
+    assert lifecycle.in_words(stage.dialog) == "under way: it waits for you"
     paused = stood(escalated="C", escalation="three votes failed", paused=True)
-    assert lifecycle.in_words(paused) == "converging: paused; C is to decide: three votes failed"
+    assert lifecycle.in_words(paused) == "deciding: paused; C is to decide: three votes failed"
 
 
 def test_a_judge_that_owes_nothing_makes_nothing_converge() -> None:
@@ -98,7 +100,7 @@ def test_a_text_to_be_signed_names_who_signed_it() -> None:
     """By id, in order; `nobody yet` where its author may not sign."""
     stage = room(A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"])
     stage.step("A")
-    assert lifecycle.in_words(stage.dialog) == "converging: the text P1 is to be signed; signed by A"
+    assert lifecycle.in_words(stage.dialog) == "deciding: the text P1 is to be signed; signed by A"
     standing = stage.dialog.state.standing
     assert standing is not None
     nobody = stood(standing=replace(standing, signers=()))
@@ -128,13 +130,14 @@ def in_state(name: str, *setup: str) -> Dialog:
 def test_what_a_state_does_not_allow_is_refused_by_its_name(name: str) -> None:
     """Everything that some state allows, in each state; nothing is refused that is allowed."""
     dialog = in_state(name)
-    assert lifecycle.phase(dialog) == name
+    phase = lifecycle.phase(dialog)
+    assert phase == name
     assert lifecycle.allowed(dialog) == STATES[name][1]
     for operation in {word for _, words in STATES.values() for word in words}:
         if operation in lifecycle.allowed(dialog):
             lifecycle.refuse(dialog, operation)
             continue
-        with pytest.raises(Refused, match=f"cannot {operation}: the dialog is {name}: ") as refused:
+        with pytest.raises(Refused, match=f"cannot {operation}: the dialog is {lifecycle.PLAIN[phase]}: ") as refused:
             lifecycle.refuse(dialog, operation)
         assert refused.value.fix
 
@@ -144,12 +147,12 @@ def test_a_refusal_says_what_to_do_next() -> None:
     with pytest.raises(Refused) as ended:
         lifecycle.refuse(in_state("collapsed"), "retry")
     assert (str(ended.value), ended.value.fix) == (
-        "cannot retry: the dialog is collapsed: it ended with STOPPED",
+        "cannot retry: the dialog is over: it ended with STOPPED",
         'open it again with a turn of yours: dialogd say "…"',
     )
     with pytest.raises(Refused) as early:
         lifecycle.refuse(in_state("dormant"), "harvest")
-    assert str(early.value) == "cannot harvest: the dialog is dormant: no agent has spoken yet"
+    assert str(early.value) == "cannot harvest: the dialog is not begun: no agent has spoken yet"
     assert early.value.fix == f"what it allows now: start, configure, add agent, {', '.join(PERSONS)}"
 
 
@@ -166,7 +169,7 @@ def test_nothing_is_paused_after_the_end() -> None:
     stage = room()
     stage.stop()
     before = stage.text
-    with pytest.raises(Refused, match="cannot pause: the dialog is collapsed: it ended with STOPPED"):
+    with pytest.raises(Refused, match="cannot pause: the dialog is over: it ended with STOPPED"):
         stage.pause()
     assert stage.text == before
 
@@ -176,10 +179,10 @@ def test_the_word_is_asked_for_where_the_order_is_free() -> None:
     free = stood('order = "free"')
     lifecycle.refuse(free, "word")
     assert "word" in lifecycle.allowed(free)
-    with pytest.raises(Refused, match="the dialog is streaming, and its order is round-robin, not free") as refused:
+    with pytest.raises(Refused, match="the dialog is under way, and its order is round-robin, not free") as refused:
         lifecycle.refuse(stood('order = "round-robin"'), "word")
     assert "dialogd say" in refused.value.fix
-    with pytest.raises(Refused, match="cannot ask for the word: the dialog is collapsed"):
+    with pytest.raises(Refused, match="cannot ask for the word: the dialog is over"):
         lifecycle.refuse(in_state("collapsed", 'order = "free"'), "word")
 
 
@@ -227,7 +230,7 @@ def test_a_text_to_be_signed_alone_refuses_no_mark() -> None:
 def test_a_refused_mark_says_which_state_and_what_it_takes() -> None:
     """So that the agent can do it right when it is asked once more."""
     why = lifecycle.marks_refused(stood(COUNCIL, closing="the time limit"), "A", "PROPOSAL")
-    assert why.startswith("the dialog is converging: one last round sums up, because of the time limit; it takes AGREE")
+    assert why.startswith("the dialog is deciding: one last round sums up, because of the time limit; it takes AGREE")
 
 
 def test_weak_signals_are_facts_once_two_agents_have_spoken() -> None:
@@ -246,4 +249,18 @@ def test_weak_signals_are_facts_once_two_agents_have_spoken() -> None:
 def test_an_empty_state_is_dormant() -> None:
     """What a file that is all header folds to."""
     dialog = replace(room().dialog, state=State())
-    assert lifecycle.in_words(dialog) == "dormant: no agent has spoken yet"
+    assert lifecycle.in_words(dialog) == "not begun: no agent has spoken yet"
+
+
+def test_people_read_plain_words() -> None:
+    """The states' names are for programs: no text for people has one, in whatever state."""
+    for name in STATES:
+        dialog = in_state(name)
+        told = [lifecycle.in_words(dialog), procedure.allowance(dialog), lifecycle.marks_refused(dialog, "A", "IDEA")]
+        for operation in ("retry", "word", "approve", "start"):
+            try:
+                lifecycle.refuse(dialog, operation)
+            except Refused as error:
+                told += [str(error), error.fix]
+        for text in told:
+            assert not re.search(r"dormant|streaming|converging|collapsed|harvest", text), text

@@ -518,7 +518,7 @@ def test_before_the_end_there_is_no_result() -> None:
     stage.step("A")
     before = stage.text
     for act in (stage.approve, lambda: stage.reject("no")):
-        with pytest.raises(Refused, match=r"cannot (approve|reject): the dialog is streaming"):
+        with pytest.raises(Refused, match=r"cannot (approve|reject): the dialog is under way"):
             act()
     assert stage.text == before
     stage.types("\n[APPROVED]\n")

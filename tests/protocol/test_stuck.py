@@ -357,4 +357,4 @@ def test_what_a_judge_may_not_bring_in_is_refused_with_the_state_and_what_it_tak
     last = here.dialog.last
     assert last is not None
     assert [mark.name for mark in last.marks] == ["DECIDE", "CRUX", "EXPERIMENT", "REFUSED"]
-    assert "the dialog is converging: J judges; it takes CONFIDENCE, CRUX" in here.questions[0][1]
+    assert "the dialog is deciding: J judges; it takes CONFIDENCE, CRUX" in here.questions[0][1]

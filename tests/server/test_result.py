@@ -31,7 +31,7 @@ def test_a_result_is_approved_then_rejected_and_the_dialog_goes_on(room: Room) -
     for line, body in (("POST /approve", None), ("POST /reject", {"reason": "no"})):
         problem = send(room.a, line, body).problem
         assert problem["status"] == 409
-        assert "the dialog is dormant" in problem["detail"]
+        assert "the dialog is not begun" in problem["detail"]
     with room.file.open("a", encoding="utf-8") as file:
         file.write(f"\n---\n\n{CONSENSUS}")
     until(lambda: send(room.a, "GET /dialog").json["outcome"] == "CONSENSUS_REACHED", "the end")

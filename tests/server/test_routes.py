@@ -719,11 +719,11 @@ def test_the_word_is_refused_where_nobody_can_ask_for_it(room: Room) -> None:
     room.open()
     problem = send(room.a, "POST /word", {"agent": "B"}).problem
     assert problem["status"] == 409
-    assert "the dialog is dormant, and its order is alternate, not free" in problem["detail"]
+    assert "the dialog is not begun, and its order is alternate, not free" in problem["detail"]
     assert send(room.a, "POST /word", {"agent": "A", "x": 1}).problem["status"] == 422
     with room.file.open("a") as file:
         file.write("\nEnough.\n\n[CONSENSUS_REACHED]\n")
-    assert "the dialog is collapsed" in send(room.a, "POST /word").problem["detail"]
+    assert "the dialog is over" in send(room.a, "POST /word").problem["detail"]
     room.file.write_text(room.opening("Or both?", "A").replace("## Rules", FREE), encoding="utf-8")
     assert send(room.a, "POST /word", {"agent": "Z"}).problem["status"] == 400
     assert send(room.a, "POST /word", {"agent": "A"}).problem["status"] == 409
