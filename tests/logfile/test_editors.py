@@ -194,3 +194,29 @@ def test_the_naive_appender_loses_a_turn_to_an_editors_save(tmp_path: Path, save
         at({moment: lambda: SAVES[save](log.path, loaded)}, lambda: naive_append(log.path, entry))
         lost += times(log.path, "second") == 0
     assert lost > 0
+
+
+def test_a_save_under_the_name_is_read_as_a_whole(tmp_path: Path) -> None:
+    """A word was changed far above, and something typed below: both are seen, though the end is as it was."""
+    path = dialog_file(tmp_path)
+    log = log_of(path)
+    log.append(turn("one", size=2_000), log.journals.of("A"))
+    assert log.read().entries[0].body.strip() == "Postgres or Redis?"
+    new = path.with_name("new.md")
+    new.write_bytes(path.read_bytes().replace(b"Postgres or Redis?", b"Postgres or Mongo?") + b"\nHm.\n\nTURN: B\n")
+    new.chmod(0o600)
+    new.replace(path)
+    dialog = log.read()
+    assert dialog.entries[0].body.strip() == "Postgres or Mongo?"
+    assert dialog.entries[-1].body.strip() == "Hm."
+
+
+@pytest.mark.parametrize("typed", ["\nConsider Re", "\nConsider Redis.\n", "\nConsider Redis.\n\nTURN: B\n"])
+def test_a_newline_is_added_to_nothing_but_a_last_turn_line(tmp_path: Path, typed: str) -> None:
+    """By the time it is to be written the person has typed on: what stands there is left alone."""
+    path = dialog_file(tmp_path)
+    with path.open("a") as file:
+        file.write(typed)
+    before = path.read_bytes()
+    log_of(path).newline()
+    assert path.read_bytes() == before

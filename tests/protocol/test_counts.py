@@ -75,6 +75,28 @@ def test_a_limit_is_named_as_one_or_as_many(limit: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("quorum", "outcome"), [("1.0", "rejected"), ("0.6", "approved")], ids=["of all", "of two in three"]
+)
+def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
+    """Neither yes, no nor abstention: it brings no quorum, and the count says that its agent is absent."""
+    here = room("ABC", f'verdict = "vote"\norder = "round-robin"\nquorum = {quorum}')
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[PASS]"))
+    speak(here, ("A", "[VOTE: P1 approve | mine]"))
+    (found,) = here.dialog.state.decisions
+    assert found.outcome == outcome
+    assert found.evidence == "2 for (B, A), absent: C"
+
+
+def test_a_pass_is_no_signature() -> None:
+    """The text stays on the table, signed by who proposed it alone, and the dialog goes on."""
+    here = room("AB", "")
+    speak(here, ("A", TEXT), ("B", "[PASS]"))
+    assert ended(here) == ""
+    assert here.dialog.state.standing is not None
+    assert [who for who, _ in here.dialog.state.standing.signers] == ["A"]
+
+
+@pytest.mark.parametrize(
     ("rule", "won", "reason"),
     [
         ("", "P2", "the most for it wins, of equals the first"),

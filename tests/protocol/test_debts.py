@@ -12,6 +12,7 @@ from dialogd.protocol.fold import limit
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER, Limits
 from dialogd.protocol.state import State
+from dialogd.testing.paper import Paper
 from dialogd.testing.room import Room, opening, waits
 
 BROKEN = BackendError("exit code 1", fix="look at its log")
@@ -126,6 +127,28 @@ def test_a_late_double_reply_is_refused() -> None:
 
 
 # -- the person ----------------------------------------------------------------------------------------------------
+
+
+def test_a_reply_is_to_the_very_words_that_asked_for_it() -> None:
+    """Another turn 1 stands there, for A too: a reply to the old one is a draft, also when only the words differ."""
+    room = Room(opening("A", "B", question="Where should user sessions live?"))
+    room.thinks("A")
+    room.paper = Paper(opening("A", "B", question="What is for lunch?").encode())
+    assert owing(room) == ("A",)
+    assert room.answers("A", "In Postgres.") is None
+    assert room.drafts["A"] == ["In Postgres."]
+    assert speakers(room) == "u"
+
+
+def test_an_edit_of_what_was_written_moves_no_debt() -> None:
+    """B's turn is changed by a person while A answers it: it asks still, by the hash that was recorded."""
+    room = Room(opening("A", "B"), A=["Postgres."], B=["Why not Redis?"])
+    room.step("A")
+    room.step("B")
+    room.thinks("A")
+    room.paper = Paper(room.paper.data.replace(b"Why not Redis?", b"Why not Mongo?"))
+    assert room.answers("A", "It forgets.") is not None
+    assert speakers(room) == "uABA"
 
 
 def test_a_persons_turn_closes_every_debt_and_a_note_none() -> None:

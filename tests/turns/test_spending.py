@@ -19,6 +19,7 @@ from dialogd.prices import FREE, Price
 from dialogd.protocol.decide import Wait, Write
 from dialogd.protocol.model import Frame
 from dialogd.protocol.state import Dialog
+from tests.faults.replies import locked
 from tests.logfile.files import OPENING, log_of, turn
 from tests.turns.minds import DEAR, Mind, agent_with, journal_refusing, step
 
@@ -110,6 +111,25 @@ async def test_an_interrupted_call_is_paid_by_the_next_entry_also_after_a_restar
         await turn
     dialog = await step(path, Mind(("Postgres.", SAID), price=DEAR))
     assert account(dialog) == ("2", "~1500", "~110", "~0.0172")
+
+
+async def test_a_reply_that_came_too_late_is_paid_by_the_next_entry(tmp_path: Path) -> None:
+    """It was bought whole and is kept as a draft: the agent's next frame has its bill too, also after a restart."""
+    path = dialog_in(tmp_path)
+    async with agent_with(path, Mind(("Postgres.", SAID), price=DEAR)) as agent:
+        await agent.look()
+        with locked(path):
+            turn = asyncio.ensure_future(agent.step())
+            deadline = time.monotonic() + 5
+            while log_of(path).journals.of("A").received() is None:
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.01)
+            with path.open("a") as file:
+                file.write("\nConsider the cost.\n\nTURN: A\n")
+        await turn
+    assert log_of(path).journals.of("A").drafts() == ("Postgres.",)
+    dialog = await step(path, Mind(("Redis.", SAID), price=DEAR))
+    assert account(dialog) == ("2", "2000", "200", "0.024")
 
 
 async def test_a_stopped_call_is_not_forgotten_either(tmp_path: Path) -> None:

@@ -1,0 +1,105 @@
+"""What a journal's records come to: what waits, what is owed, what was committed, whose file it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dialogd.journal import Journal, Journals, Received, chain_of
+from dialogd.protocol.render import Draft, render
+from tests.logfile.files import dialog_file, log_of, turn
+
+REPLY = Received(("A", "1", "c0ffee"), "Postgres.", {"calls": 1, "usd": 0.5}, 5)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    """A's."""
+    (tmp_path / "state").mkdir(mode=0o700)
+    return Journal(tmp_path / "state", "A")
+
+
+def wrote(journal: Journal, number: int = 0, calls: str = "", body: str = "So.") -> str:
+    """Record that a turn, or without a number a note, was appended; its hash."""
+    entry = b"\n---\n\n" + render(Draft("A", "Claude A", number, body, attributes=(("calls", calls),)), "")
+    chain = chain_of(entry)
+    journal.record("intent", at=0, entry=entry.decode(), number=number)
+    journal.record("done", chain=chain, number=number)
+    return chain
+
+
+def test_a_note_settles_no_reply(journal: Journal) -> None:
+    """The same daemon called a peer stalled while its own reply waited: that still waits. Its turn settles it."""
+    journal.reply(REPLY)
+    wrote(journal)
+    assert journal.received() == REPLY
+    wrote(journal, 2)
+    assert journal.received() is None
+
+
+def test_only_an_entry_that_gives_account_settles_what_is_owed(journal: Journal) -> None:
+    """What calls came to stays owed until a frame says `calls=`; words in a body say nothing."""
+    journal.record("spent", usage={"usd": 0.25})
+    wrote(journal, 2, body="It took calls=2 in all.")
+    assert journal.owed() == ({"usd": 0.25},)
+    wrote(journal, calls="2")
+    assert journal.owed() == ()
+
+
+def test_a_reply_that_became_a_draft_stays_owed(journal: Journal) -> None:
+    """It was bought, whether it was sent or not; a reply that waits is on the bill of its own turn."""
+    journal.reply(REPLY)
+    assert journal.owed() == ()
+    journal.draft(REPLY, "late")
+    assert journal.owed() == (REPLY.usage,)
+
+
+def test_a_reply_has_landed_only_where_its_own_debt_was_opened(tmp_path: Path) -> None:
+    """Another dialog in the same file has a turn 2 of A's as well: that is not this reply."""
+    log = log_of(dialog_file(tmp_path))
+    log.append(turn("one"), log.journals.of("A"))
+    dialog = log.read()
+    opened = dialog.entry("1")
+    assert opened is not None
+    here, elsewhere = (Received(("A", "1", chain), "I say one", {}, 5) for chain in (opened.chain, "0" * 16))
+    assert here.landed(dialog, "A") == dialog.last
+    assert here.landed(dialog, "B") is None
+    assert elsewhere.landed(dialog, "A") is None
+
+
+def test_a_journal_that_another_took_the_place_of_is_read_from_its_beginning(journal: Journal) -> None:
+    """Set aside with its dialog while a daemon runs: nothing of it is known any more, and all of the new one."""
+    journal.draft(REPLY, "late")
+    assert journal.drafts() == ("Postgres.",)
+    journal.path.rename(journal.path.with_suffix(".old"))
+    other = Journal(journal.path.parent, "A")
+    for text in ("Redis.", "Mongo, which has a longer name and more to say for itself, and again."):
+        other.draft(Received(("A", "1", "beef"), text, {}, 5), "late")
+    assert journal.drafts() == other.drafts()
+    assert len(journal.drafts()) == 2
+
+
+def test_of_two_that_see_a_cut_one_sets_the_journals_aside(tmp_path: Path) -> None:
+    """What was received for the new dialog by then is not carried away with the old one's."""
+    path = dialog_file(tmp_path)
+    before = path.read_bytes()
+    first, second = log_of(path), log_of(path)
+    first.append(turn("one"), first.journals.of("A"))
+    path.write_bytes(before)
+    present = {entry.chain for entry in first.read(full=True).entries}
+    assert first.set_aside(present) is not None
+    journals: Journals = second.journals
+    journals.of("A").reply(REPLY)
+    assert second.set_aside(present) is None
+    assert journals.of("A").received() == REPLY
+
+
+def test_only_turns_are_known_as_committed_and_missed(journal: Journal) -> None:
+    """A note that is gone makes no cut."""
+    wrote(journal)
+    journals = Journals(journal.path.parent)
+    assert (journals.committed(), journals.dropped(set())) == ({}, [])
+    chain = wrote(journal, 2)
+    assert journals.committed() == {2: chain}
+    assert len(journals.dropped(set())) == 1
