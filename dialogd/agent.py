@@ -7,15 +7,19 @@ is in the file; what this object remembers can be lost.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
+from dialogd import person
 from dialogd.asking import Options
 from dialogd.backends import Backend
 from dialogd.call import Call
 from dialogd.errors import DialogdError
 from dialogd.events import Hub
+from dialogd.journal import DROPPED, Lost, still_lost
 from dialogd.logfile import Addition, LogFile
 from dialogd.peers import Peers
 from dialogd.protocol.decide import STALL_GRACE, Action, Clock, Reply, Wait, Write, decide
@@ -49,6 +53,8 @@ class Agent:
         self.turns = Turns(me, file, backend, hub, options, self)
         self._settled = asyncio.Condition()
         self._high = self._announced = 0
+        self._full_reads = 0  # of the file, as of the last look
+        self._lost: tuple[Lost, ...] = ()
         self.reporter = Reporter(hub, me)
         self._looking = asyncio.Lock()  # one look at a time: an older reading must not be taken for a cut
         self._begun = self._done = 0  # looks are numbered: the last one that began, the last one that succeeded
@@ -127,8 +133,11 @@ class Agent:
             first = self.dialog is None
             if first or (dialog.last is not None and dialog.last.condition in _TORN):
                 dialog = await self.on_disk(self.file.finish_torn)
-            if first or dialog.state.number < self._high or self._is_another(dialog):
+            anew = not first and (dialog.state.number < self._high or self._is_another(dialog))
+            if first or anew or self._has_lost(dialog):
                 await self._check_identity(dialog, first=first)
+            if anew:
+                self.seen.began_anew()
             if not (self.seen.started or dialog.state.spoken):
                 self.seen.started = await self.on_disk(lambda: self.file.journals.started(dialog.id))
             self._high = dialog.state.number
@@ -139,7 +148,7 @@ class Agent:
     async def take(self, dialog: Dialog) -> None:
         """Know the dialog as it stood after this daemon had written to it, unless a later look knows more."""
         async with self._looking:
-            if self.dialog is not None and self.dialog.size < dialog.size:
+            if self.dialog is not None and self.dialog.size < dialog.size and not self._is_reread:
                 self._begun += 1
                 self._know(dialog)
 
@@ -151,7 +160,7 @@ class Agent:
             is_news |= state.rejected not in ("", before.rejected) or state.approved not in ("", before.approved)
         self.seen.observe(dialog, self.file.path)
         self._announce(dialog)
-        self.dialog, self._done = dialog, self._begun
+        self.dialog, self._done, self._full_reads = dialog, self._begun, self.file.full_reads
         if is_news:
             self.on_end(dialog)
 
@@ -161,31 +170,59 @@ class Agent:
             return False
         return dialog.id != self.dialog.id
 
+    @property
+    def _is_reread(self) -> bool:
+        """True when the file was read from its beginning since the last look: what stood there may have changed."""
+        return self.file.full_reads != self._full_reads
+
+    def _has_lost(self, dialog: Dialog) -> bool:
+        """True when a turn that a daemon had written is there no longer."""
+        if self.dialog is None or not self._is_reread:
+            return False
+        present = {entry.chain for entry in dialog.entries}
+        return any(entry.frame and entry.is_turn and entry.chain not in present for entry in self.dialog.entries)
+
     async def _check_identity(self, dialog: Dialog, *, first: bool) -> None:
-        """Set the journal aside when turns that were committed are gone: a new dialog, or a person's cut."""
+        """Tell of turns that were committed and are gone; a new dialog, or a person's cut, sets the journal aside."""
         for text in await self.on_disk(self.file.journals.odd) if first else ():
             self.hub.publish("warning", text=text)
         present = {entry.chain for entry in dialog.entries}
         committed = await self.on_disk(self.file.journals.committed)
         gone = [number for number, chain in sorted(committed.items()) if chain not in present]
+        aside: Path | None = None
         if gone and (dialog.state.number < max(committed) or len(gone) == len(committed)):
             aside = await self.on_disk(lambda: self.file.set_aside(present))
-            if aside is not None:
-                self.hub.publish("dropped", first=gone[0], last=gone[-1], kept=str(aside / "dropped.md"))
             self.turns.forget()
-        if not first:
-            self.seen.began_anew()
-            self._announced = 0
+        before = {one.chain for one in self._lost}
+        self._lost = await self.on_disk(lambda: self.file.journals.lost(dialog))
+        if any(one.chain not in before for one in self._lost):
+            first_, last, text = self._lost[0].number, self._lost[-1].number, self.missing(dialog)
+            self.hub.publish("dropped", first=first_, last=last, kept=str(self._lost[-1].kept), text=text)
+        elif aside is not None:
+            kept = aside / DROPPED
+            text = f"turns {gone[0]} to {gone[-1]} are no longer in the file; their text is in {kept}"
+            self.hub.publish("dropped", first=gone[0], last=gone[-1], kept=str(kept), text=text)
+
+    def missing(self, dialog: Dialog) -> str:
+        """What is to be said of turns that a save has taken out, with the command that puts them back; "" for none."""
+        return person.taken_out(still_lost(self._lost, dialog), self.file.path)
 
     def _announce(self, dialog: Dialog) -> None:
-        """Publish the entries that came since the last look."""
-        known = len(dialog.entries) if self._begun <= 1 else self._announced
-        for entry in dialog.entries[known:]:
-            if entry.condition is Condition.UNFINISHED:
-                return
+        """Publish the entries that came since the last look, each once, also where others were taken out before it."""
+        is_typing = dialog.last is not None and dialog.last.condition is Condition.UNFINISHED
+        entries = dialog.entries[:-1] if is_typing else dialog.entries
+        known = self._announced
+        self._announced = len(entries)
+        if self._begun <= 1:
+            return  # what stood there before this daemon is no news
+        if self.dialog is None or not self._is_reread:
+            news = entries[known:]
+        else:
+            is_same = self.dialog.id == dialog.id
+            told = Counter(entry.chain for entry in self.dialog.entries[:known] if entry.frame or is_same)
+            news = tuple(entry for entry in entries if not _taken(told, entry.chain))
+        for entry in news:
             self.reporter.entry(entry, dialog)
-            known += 1
-        self._announced = known
 
     async def _working(self, dialog: Dialog) -> frozenset[str]:
         """Ask the daemons of overdue agents whether they are at it; nobody is asked before that."""
@@ -289,3 +326,9 @@ class Agent:
     def is_typing(self, dialog: Dialog) -> bool:
         """True while somebody is typing at the end of the file."""
         return self.seen.is_typing(dialog)
+
+
+def _taken(told: Counter[str], chain: str) -> bool:
+    """Take one of these from what was told, if there is one."""
+    told[chain] -= 1
+    return told[chain] >= 0

@@ -8,7 +8,7 @@ ours, which is reported. Losing the journal loses no committed turn.
     reply    an agent's reply, before it is in the file         {debt, text, usage, ms, nonce}
     calling  what a turn comes to by the end of a paid call     {usage, is_first}
     spent    what a call came to that brought no reply          {usage}
-    intent   the exact bytes about to be appended at an offset  {at, entry, number}
+    intent   the exact bytes about to be appended at an offset  {at, entry, number, dialog}
     done     what became of the last intent                     {chain, number}
     draft    a reply whose debt was closed                      {debt, text, why}
     sent     drafts up to here were shown to their agent again
@@ -21,7 +21,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,10 @@ from typing import Any
 from dialogd.disk import distrust, flush, flush_folder, make_folder, why, write_once
 from dialogd.errors import StorageError, UnsafeFile
 from dialogd.protocol.hashing import digest
-from dialogd.protocol.model import Entry
+from dialogd.protocol.model import USER, Entry
 from dialogd.protocol.state import Dialog
 
+DROPPED = "dropped.md"  # the text of turns whose journals were set aside
 PERSON = "person"  # the journal of what command line and HTTP write for the person
 
 SUSPECT_FIX = "check the disk, then restart this daemon"
@@ -74,7 +75,7 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-# What each kind of record must have; of what else stands in it, only a nonce is read.
+# What each kind of record must have; of what else stands in it, a nonce and an intent's dialog are read.
 _SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "started": {"dialog": _is_text},
     "reply": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
@@ -130,6 +131,26 @@ class _Trust:
     """Whether this process may still write journals: `problem` says why not."""
 
     problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A turn of this very dialog that was committed and is no longer in its file; `kept` is where its text lies."""
+
+    number: int
+    chain: str
+    text: str
+    kept: Path
+
+
+def still_lost(lost: Iterable[Lost], dialog: Dialog) -> tuple[Lost, ...]:
+    """Those of them that have not come back, as they were or in a note of the person's that names their hashes."""
+    lost = tuple(lost)
+    if not lost:
+        return ()
+    present = {entry.chain for entry in dialog.entries}
+    notes = "\n".join(entry.body for entry in dialog.entries if entry.by == USER and not entry.is_turn)
+    return tuple(one for one in lost if one.chain not in present and one.chain not in notes)
 
 
 class Journal:
@@ -227,6 +248,17 @@ class Journal:
     def records(self) -> Iterator[dict[str, Any]]:
         """All records, oldest first; what is none of ours is left out."""
         yield from filter(None, map(_record, self._lines()))
+
+    def turns(self) -> Iterator[tuple[int, str, str, str]]:
+        """Number, hash, text and dialog of every turn that this writer is known to have committed, oldest first."""
+        intent: dict[str, Any] | None = None
+        for record in self.records():
+            if record["kind"] == "intent":
+                intent = record
+            elif record["kind"] == "done" and intent is not None:
+                if intent["number"]:
+                    yield intent["number"], record["chain"], intent["entry"], str(intent.get("dialog", ""))
+                intent = None
 
     def odd(self) -> tuple[int, ...]:
         """The numbers of the lines that are no records of ours, and were not torn by a crash either."""
@@ -400,17 +432,24 @@ class Journals:
 
     def dropped(self, present: set[str]) -> list[str]:
         """The committed entries, as text, whose hash is not among `present`; oldest first."""
-        missing: list[tuple[int, str]] = []
-        for journal in self.all():
-            pending: dict[str, Any] | None = None
-            for record in journal.records():
-                if record["kind"] == "intent":
-                    pending = record
-                elif record["kind"] == "done" and pending is not None:
-                    if record["chain"] not in present and pending["number"]:
-                        missing.append((pending["number"], pending["entry"]))
-                    pending = None
+        missing = [
+            (n, entry) for journal in self.all() for n, chain, entry, _ in journal.turns() if chain not in present
+        ]
         return [text for _, text in sorted(missing)]
+
+    def lost(self, dialog: Dialog) -> tuple[Lost, ...]:
+        """The turns of this dialog that a save has taken out of its file and that have not come back; by number.
+
+        Journals that were set aside tell too, while the text that was kept of them is there: who deletes that forgets.
+        """
+        found: dict[str, Lost] = {}
+        for folder in (self.folder, *(kept.parent for kept in sorted(self.folder.glob(f"aside/*/{DROPPED}")))):
+            for journal in Journals(folder).all():
+                for number, chain, text, of in journal.turns():
+                    kept = journal.path if folder == self.folder else folder / DROPPED
+                    if of == dialog.id:
+                        found[chain] = Lost(number, chain, text, kept)
+        return still_lost(sorted(found.values(), key=lambda one: one.number), dialog)
 
     def set_aside(self, present: set[str]) -> Path | None:
         """Move all journals to a folder of their own, with the dropped turns as text; None when there are none."""
@@ -425,7 +464,7 @@ class Journals:
         make_folder(target)
         dropped = self.dropped(present)
         if dropped:
-            write_once(_bytes("".join(dropped)), target / "dropped.md")
+            write_once(_bytes("".join(dropped)), target / DROPPED)
         for journal in journals:
             journal.path.rename(target / journal.path.name)
         flush_folder(target)

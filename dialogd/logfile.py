@@ -177,7 +177,7 @@ class LogFile:
             entry = render.render(addition.draft, last.chain if last else "")
             data = render.joint(dialog) + entry
             number = addition.draft.number
-            journal.record("intent", at=dialog.size, entry=data.decode("utf-8"), number=number)
+            journal.record("intent", at=dialog.size, entry=data.decode("utf-8"), number=number, dialog=dialog.id)
             if not self._is_as_read():
                 raise _Replaced
             self._write(fd, data)

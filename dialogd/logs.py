@@ -116,7 +116,7 @@ _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "note": _note,
     "notified": lambda d: f"notified by {d['by']}",
     "appended": lambda d: f"appended turn {d['number']} in {d['ms'] / 1000:.1f} s",
-    "dropped": lambda d: f"turns {d['first']} to {d['last']} are no longer in the file; their text is in {d['kept']}",
+    "dropped": lambda d: d["text"],
     "warning": lambda d: f"warning: {d['text']}",
     "draft": lambda d: f"kept a reply as a draft: {d['why']}",
     "error": lambda d: f"failed: {d['message']}; {d['fix']}",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from dialogd.errors import BadInput, Refused
-from dialogd.journal import PERSON
+from dialogd.journal import PERSON, Lost
 from dialogd.logfile import Addition, LogFile
 from dialogd.protocol import lifecycle, units
 from dialogd.protocol.byhand import who
@@ -17,7 +19,8 @@ from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
 from dialogd.protocol.roster import speakers
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import clean, one_line
+from dialogd.protocol.text import clean, one_line, unescape
+from dialogd.settings import file_words
 
 
 def now() -> str:
@@ -156,6 +159,48 @@ def word(log: LogFile, agent: str = "") -> Dialog:
         return note_of(Mark("WORD", one))
 
     return write(log, make)
+
+
+def restore(log: LogFile) -> Dialog:
+    """Put turns back that a save has taken out of the file, as text in a note. Does nothing where none is missing.
+
+    Their marks do not count any more: who spoke since has answered a dialog without them.
+    """
+
+    def make(dialog: Dialog) -> Draft | None:
+        lost = log.journals.lost(dialog)
+        if not lost:
+            return None
+        intro = f"{_turns_of(lost)} had been taken out of this file by a save, and stand here as text."
+        body = "\n\n".join([intro, *map(_as_text, lost)])
+        return Draft(USER, "User", body=body)
+
+    return write(log, make)
+
+
+def taken_out(lost: Sequence[Lost], file: Path) -> str:
+    """What is to be said of turns that a save has taken out of `file`, with what puts them back; "" for none."""
+    if not lost:
+        return ""
+    back = shlex.join(["dialogd", "restore", *file_words(file)])
+    return (
+        f"{_turns_of(lost)}: taken out of the file by a save. Put back, as a note of yours: {back};"
+        f" the text is kept in {lost[-1].kept}"
+    )
+
+
+def _turns_of(lost: Sequence[Lost]) -> str:
+    numbers = sorted({one.number for one in lost})
+    if len(numbers) == 1:
+        return f"Turn {numbers[0]}"
+    is_row = numbers[-1] - numbers[0] == len(numbers) - 1
+    return f"Turns {numbers[0]} to {numbers[-1]}" if is_row else f"Turns {', '.join(map(str, numbers))}"
+
+
+def _as_text(lost: Lost) -> str:
+    """A turn as a note has it: its heading with its hash, by which it is known to be back, and all that stood below."""
+    heading, _, rest = lost.text.lstrip("-\n").partition("\n")
+    return f"**{heading.removeprefix('## ')}** ({lost.chain})\n\n{unescape(rest.partition(chr(10))[2].strip(chr(10)))}"
 
 
 def stop(log: LogFile, why: str = "", *, secrets: Sequence[str] = ()) -> Dialog:

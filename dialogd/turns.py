@@ -168,9 +168,10 @@ class Turns:
         self._pending = None
         self.tally.wrote(received.ms / 1000)
         self.tally.secrets += secrets
+        entry = received.landed(dialog, self.me)  # the person may have added a turn of theirs by now
         self.hub.publish(
             "appended",
-            number=dialog.state.number,
+            number=entry.number if entry else dialog.state.number,
             ms=received.ms,
             usd=from_record(received.usage).known_usd,
             by=self.me,

@@ -94,8 +94,8 @@ def build() -> typer.Typer:
     app.callback(help=HELP, epilog=EPILOG)(_top)
     for command in (
         new.new, start.start, run.run, status.status, watch.watch, speak.say, speak.pause, speak.resume, speak.retry,
-        speak.skip, speak.word, result.approve, result.reject, stop.stop, logs.logs, board.board, verify.verify,
-        plan.plan, doctor.doctor, cost.cost,
+        speak.skip, speak.word, speak.restore, result.approve, result.reject, stop.stop, logs.logs, board.board,
+        verify.verify, plan.plan, doctor.doctor, cost.cost,
         history.list, history.show, history.search, recall.recall, recall.outcome,
         flow.flow, replay.replay, digest.digest, export.export,
         hand.veto, hand.strike, hand.suggest, hand.ask, hand.limit, hand.invite, hand.leave, hand.step, hand.pass_on,

@@ -58,6 +58,8 @@ class Live:
         self._held_up = ("", 0.0)
         self._told = ""
         self._spent = ""
+        self._missing = ""
+        self._full_reads = 0
 
     def __enter__(self) -> Live:
         self.keyboard.__enter__()
@@ -113,6 +115,7 @@ class Live:
         for news in self.feed.poll():
             self.tell(news)
         dialog = self.feed.dialog
+        self._tell_missing()
         if dialog is None:
             self.situation = None
             self.desk.know(None, "")
@@ -133,6 +136,17 @@ class Live:
             self.situation = Situation(dialog, self.settings.file, running, healths, state)
             self._show_situation(self.situation)
         self._show_line()
+
+    def _tell_missing(self) -> None:
+        """Turns that a save has taken out of the file; looked for when what stood there before has changed."""
+        dialog = self.feed.dialog
+        if dialog is None or self._full_reads == self.log.full_reads:
+            return
+        self._full_reads = self.log.full_reads
+        missing = person.taken_out(self.log.journals.lost(dialog), self.settings.file)
+        if missing and missing != self._missing:
+            self.say(f"-- {missing}")
+        self._missing = missing
 
     def say(self, text: str) -> None:
         """A line about the dialog, not of it."""

@@ -85,6 +85,14 @@ def word(agent: Speaker = USER, file: options.FileOption = None) -> None:
     done(settings, after, what.replace(f"{USER} asks", "you ask") + (f"; in line: {ahead}" if len(queue) > 1 else ""))
 
 
+def restore(file: options.FileOption = None) -> None:
+    """Put turns back that an editor's save has taken out of the file, as text in a note of yours."""
+    settings, log, before = opened(file)
+    after = person.restore(log)
+    is_back = after.state.notes != before.state.notes or after.size != before.size
+    done(settings, after, "they are back, as a note of yours" if is_back else "no turn is missing")
+
+
 def _control(file: str | None, agent: str, act: Callable[[LogFile, str], Dialog], what: str) -> None:
     settings, log, _ = opened(file)
     done(settings, act(log, agent), f"{agent} is {what}")

@@ -16,7 +16,7 @@ from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.situation import Situation
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.errors import NotRunning
-from dialogd.person import now
+from dialogd.person import now, taken_out
 from dialogd.protocol import asked, lifecycle
 from dialogd.protocol.model import USER
 from dialogd.protocol.money import standing
@@ -44,13 +44,16 @@ def status(
         return
     running = daemons(settings, settings.file)
     try:
-        dialog = options.dialog_at(options.log_of(settings))
+        log = options.log_of(settings)
+        dialog = options.dialog_at(log)
     except NotRunning as error:
         waiting = ", ".join(f"{daemon.id} on port {daemon.port}" for daemon in running)
         raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=error.fix) from None
     situation = Situation.of(dialog, settings.file, running, StateDir(settings.state_dir))
     told = holds(StateDir(settings.state_dir).agents)
-    show(as_json(_facts(situation, told)) if json else plain(_text(situation, told)))
+    missing = taken_out(log.journals.lost(dialog), settings.file)
+    warnings = (*filter(None, [missing]), *_warnings(dialog))
+    show(as_json(_facts(situation, told, warnings)) if json else plain(_text(situation, told, warnings)))
 
 
 def _list(settings: Settings, *, json: bool) -> None:
@@ -79,7 +82,7 @@ def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]
     }
 
 
-def _facts(situation: Situation, told: Sequence[Hold]) -> dict[str, object]:
+def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -> dict[str, object]:
     dialog, state = situation.dialog, situation.dialog.state
     outcome = state.outcome
     end = (
@@ -110,7 +113,7 @@ def _facts(situation: Situation, told: Sequence[Hold]) -> dict[str, object]:
         "convergence": lifecycle.assessed(dialog),
         "rules": procedure.facts(dialog, now()),
         **hand.facts(dialog),
-        "warnings": [*_warnings(dialog)],
+        "warnings": list(warnings),
         "secrets_redacted": _secrets(dialog),
     }
 
@@ -128,7 +131,7 @@ def _secrets(dialog: Dialog) -> int:
     return sum(places("\n".join((entry.body, *map(str, entry.marks)))) for entry in written)
 
 
-def _text(situation: Situation, told: Sequence[Hold]) -> str:
+def _text(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -> str:
     dialog = situation.dialog
     title = line(dialog.header.topic) or "(without a topic)"
     whose = ", ".join(situation.turn_of) or "nobody"
@@ -148,7 +151,7 @@ def _text(situation: Situation, told: Sequence[Hold]) -> str:
         *([("budget", spent)] if (spent := standing(dialog.state)) else []),
         *procedure.signal_row(dialog),
         *(("noticed", signal.text) for signal in signals(dialog) if dialog.state.outcome is None),
-        *(("warning", warning) for warning in _warnings(dialog)),
+        *(("warning", warning) for warning in warnings),
     ]
     if situation.needs_person():
         rows.append(("answer", f'dialogd say{_file_words(situation.file)} "…"'))

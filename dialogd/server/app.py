@@ -275,6 +275,11 @@ def _person_routes(app: FastAPI, agent: Agent) -> None:
         """Go on after a pause."""
         return await _act(agent, lambda: person.resume(log), starts=False)
 
+    @app.post("/restore")
+    async def restore() -> wire.Done:
+        """Put turns back that an editor's save has taken out, as text in a note of the person's."""
+        return await _act(agent, lambda: person.restore(log), starts=False)
+
 
 def _turn_routes(app: FastAPI, agent: Agent) -> None:
     log = agent.file

@@ -59,7 +59,7 @@ def health(agent: Agent, port: int) -> wire.Health:
         secrets_redacted=agent.turns.tally.secrets,
         signals=[wire.Noticed(kind=s.kind, text=s.text, agents=list(s.agents)) for s in agent.noticed()],
         convergence=wire.Assessed.model_validate(weak) if weak else None,
-        warnings=list(dialog.header.warnings) if dialog else [],
+        warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
         usd=agent.turns.tally.bill.known_usd,
     )
 

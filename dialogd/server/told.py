@@ -139,11 +139,12 @@ class Warned(Told):
 
 
 class Dropped(Told):
-    """Turns that were committed are gone from the file."""
+    """Turns that were committed are gone from the file; `text` says so, with what puts them back, if anything does."""
 
     first: int
     last: int
     kept: str
+    text: str
 
 
 class Notified(Told):

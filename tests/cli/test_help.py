@@ -20,6 +20,7 @@ COMMANDS = [
     "retry",
     "skip",
     "word",
+    "restore",
     "approve",
     "reject",
     "stop",

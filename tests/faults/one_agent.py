@@ -1,7 +1,8 @@
 """Agent A in one process, with B's answers written in between: `python -m tests.faults.one_agent FILE STEPS`.
 
 Prints what came of it as JSON: the turns for which the backend was asked, the numbers of the turns that were
-acknowledged, and the errors. What happens to its system calls is the business of whoever traces it.
+acknowledged, and of those that were told as appended, and the errors. What happens to its system calls is the business
+of whoever traces it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ async def run(path: Path, steps: int) -> dict[str, object]:
     backend = Counting()
     acknowledged: list[int] = []
     errors: list[str] = []
-    async with agent_at(path, "A", backend) as agent:
+    told: list[int] = []
+
+    def hear(kind: str, data: dict[str, object]) -> None:
+        if kind == "appended":
+            told.append(int(str(data["number"])))
+
+    async with agent_at(path, "A", backend, hear) as agent:
         for _ in range(steps):
             try:
                 action = await agent.step()
@@ -36,7 +43,7 @@ async def run(path: Path, steps: int) -> dict[str, object]:
                     other.append(turn(f"B-{number}", "B", "A"), other.journals.of("B"))
             except (DialogdError, OSError) as error:
                 errors.append(str(error))
-    return {"asked": backend.asked, "acknowledged": acknowledged, "errors": errors}
+    return {"asked": backend.asked, "acknowledged": acknowledged, "errors": errors, "told": told}
 
 
 if __name__ == "__main__":

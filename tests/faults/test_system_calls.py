@@ -264,6 +264,30 @@ def test_an_archive_that_is_killed_leaves_a_whole_copy_or_none(tmp_path: Path, c
             return
 
 
+def test_the_turn_that_was_appended_is_the_one_that_is_told(tmp_path: Path) -> None:
+    """While A's turn is flushed the person appends the next one: `appended` names A's."""
+    place = Place(tmp_path / "later")
+    before = place.path.stat().st_size
+    done = threading.Event()
+
+    def type_() -> None:
+        while not done.is_set():
+            if place.path.stat().st_size > before:
+                with place.path.open("ab") as file:
+                    file.write(b"\n## Turn 3\n\nWait.\n\nTURN: B\n")
+                return
+
+    person = threading.Thread(target=type_)
+    person.start()
+    try:
+        _, first = place.run(1, "fsync:delay_enter=400000:when=1", touching=[place.path])
+    finally:
+        done.set()
+        person.join()
+    assert log_of(place.path).read().state.number == 3
+    assert first["told"] == [2]
+
+
 @contextmanager
 def typed_before_the_write(path: Path) -> Iterator[None]:
     """While the write to the dialog is held up, the person appends a line to it."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from dialogd.agent import Agent
 from dialogd.asking import Options
@@ -40,10 +41,15 @@ class Counting:
 
 
 @asynccontextmanager
-async def agent_at(path: Path, me: str = "A", backend: Counting | None = None) -> AsyncIterator[Agent]:
-    """An agent as it is after a start of its daemon; the person's notify has come."""
+async def agent_at(
+    path: Path,
+    me: str = "A",
+    backend: Counting | None = None,
+    log: Callable[[str, dict[str, Any]], None] | None = None,
+) -> AsyncIterator[Agent]:
+    """An agent as it is after a start of its daemon; the person's notify has come. `log` hears its events."""
     options = Options(pace=0.0, poll=0.05, retry_wait=0.01)
-    agent = Agent(me, log_of(path), backend or Counting(), Peers(me, {}), Hub(), options)
+    agent = Agent(me, log_of(path), backend or Counting(), Peers(me, {}), Hub(log), options)
     agent.seen.nudge()
     try:
         yield agent

@@ -283,6 +283,36 @@ def test_what_is_odd_in_the_file_is_told(room: Room) -> None:
         assert "better choice" in Path(dropped["kept"]).read_text()
 
 
+def test_a_turn_is_told_once_while_somebody_types_below_it(room: Room) -> None:
+    """A turn and the beginning of the next come at once: however often the file grows, the turn is told once."""
+    room.open()
+    with listening(room.a) as events, room.file.open("a") as file:
+        file.write("\n## Turn 2\n\nTabs, I say.\n\nTURN: USER\n\n## Turn 3\n\nOr")
+        for word in (" spaces", " or", " both", " of", " them"):
+            file.write(word)
+            file.flush()
+            assert len(send(room.a, "GET /dialog").json["entries"]) == 3
+        file.write("?\n\nTURN: USER\n")
+        file.flush()
+        events.until("turn", number=3)
+    assert [data["number"] for data in events.of("turn")] == [2, 3]
+
+
+def test_turns_are_told_once_also_when_others_are_taken_out(room: Room) -> None:
+    """An old copy is saved over a newer file: what is gone is told as that, what stays is no news, what is new is."""
+    room.open()
+    with listening(room.a) as events:
+        room.think().end("Tabs are the better choice.\n")
+        events.until("turn", number=2)
+        old = room.text
+        send(room.a, "POST /say", {"text": "Why not spaces?", "to": "B"})
+        events.until("turn", number=3)
+        room.file.write_text(old + "\n## Turn 3\n\nBy hand.\n\nTURN: USER\n")
+        events.until("dropped", first=3, last=3)
+        events.until("turn", text="By hand.")
+        assert [data["number"] for data in events.of("turn")] == [2, 3, 3]
+
+
 def test_a_stop_is_told_before_bye(room: Room) -> None:
     """The `[STOPPED]` note, then `bye`, then the end of the stream."""
     room.open()
