@@ -22,7 +22,7 @@ from dialogd.events import Hub
 from dialogd.journal import DROPPED, Lost, still_lost
 from dialogd.logfile import Addition, LogFile
 from dialogd.peers import Peers
-from dialogd.protocol.decide import STALL_GRACE, Action, Clock, Reply, Wait, Write, decide
+from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide, patience
 from dialogd.protocol.model import USER, Condition
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Dialog
@@ -33,6 +33,7 @@ from dialogd.turns import STORAGE_WAIT, Turns
 T = TypeVar("T")
 
 _TORN = (Condition.DAMAGED, Condition.UNFINISHED)
+PAUSE = 5  # times `retry_wait`: before an agent that failed is asked again, with nobody between
 FULL_READ = 30.0  # seconds after which the whole file is read again, off the hot path
 
 
@@ -46,7 +47,7 @@ class Agent:
         self.peers = peers
         self.hub = hub
         self.options = options
-        self.seen = Seen(options.pace, peers.own)
+        self.seen = Seen(options.pace, peers.own, PAUSE * options.retry_wait)
         self.dialog: Dialog | None = None
         self.action: Action = Wait("starting", "starting")
         self.wakes = asyncio.Event()
@@ -226,9 +227,11 @@ class Agent:
 
     async def _working(self, dialog: Dialog) -> frozenset[str]:
         """Ask the daemons of overdue agents whether they are at it; nobody is asked before that."""
-        overdue = dialog.state.limits.timeout + STALL_GRACE
-        ages = self.seen.clock().ages
-        late = [d.agent for d in dialog.state.debts if ages.get(d.timer, 0.0) >= overdue and not d.stalled]
+        ages, late = self.seen.clock().ages, []
+        for debt in dialog.state.debts:
+            overdue = patience(dialog, debt)
+            if overdue is not None and ages.get(debt.timer, 0.0) >= overdue:
+                late.append(debt.agent)
         if not late or dialog.state.paused:
             return frozenset()
         return await self.peers.working(dialog, late, str(self.file.path))

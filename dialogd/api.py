@@ -83,19 +83,21 @@ async def run(  # noqa: PLR0913 - what `dialogd run` takes as options
     budget: str | None = None,
     pace: float | None = None,
     allow_defaults: bool = False,
+    unattended: bool = False,
     replace: bool = False,
 ) -> AsyncGenerator[Event, None]:
     """Hold a whole dialog as `dialogd run` does, and tell what happens; the last event is `ended`.
 
     `agents` are backends, seated as A, B, C …, or `ID=BACKEND[:MODEL][@DIR]`; `"auto"` takes whoever is there. `pace`
     is in seconds, `max_time` and `timeout` are durations (`"30 minutes"`), `budget` an amount (`"$2.00"`). With
-    `allow_defaults` a question's default counts once its deadline has passed. Raises `DialogdError` where it cannot
-    begin or go on. Closing the iterator stops the dialog and ends every process of it.
+    `allow_defaults` a question's default counts once its deadline has passed; `unattended` has nothing wait for the
+    person. Raises `DialogdError` where it cannot begin or go on. Closing the iterator stops the dialog and ends every
+    process of it.
     """
     asked = {
         "question": question, "context": [os.fspath(path) for path in context] or None, "first": first,
         "max_turns": max_turns, "max_rounds": max_rounds, "max_time": max_time, "timeout": timeout, "budget": budget,
-        "allow_defaults": allow_defaults, **_seats(agents),
+        "allow_defaults": allow_defaults, "unattended": unattended, **_seats(agents),
     }  # fmt: skip
     wanted = Wanted(topic, template=template, **{name: value for name, value in asked.items() if value is not None})
     speed = None if pace is None else str(pace)

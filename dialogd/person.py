@@ -12,7 +12,7 @@ from dialogd.journal import PERSON, Lost
 from dialogd.logfile import Addition, LogFile
 from dialogd.protocol import lifecycle, units
 from dialogd.protocol.byhand import who
-from dialogd.protocol.compose import passed_by_hand
+from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.model import ALL, USER, Mark
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.redact import redact
@@ -210,7 +210,10 @@ def stop(log: LogFile, why: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
 
 
 def approve(log: LogFile) -> Dialog:
-    """Take the result, by a note. Does nothing when it is taken already. Raises `Refused` before the end."""
+    """Take the result, or the text that only absent agents have not signed, by a note; that ends the dialog.
+
+    Does nothing when it is taken already. Raises `Refused` before the end.
+    """
 
     def make(dialog: Dialog) -> Draft | None:
         if dialog.state.approved:
@@ -218,7 +221,8 @@ def approve(log: LogFile) -> Dialog:
         lifecycle.refuse(dialog, "approve")
         return note_of(Mark("APPROVED"))
 
-    return write(log, make)
+    after = write(log, make)
+    return after if after.state.outcome else write(log, lambda dialog: decided_note(dialog, now()))
 
 
 def reject(log: LogFile, reason: str, *, secrets: Sequence[str] = ()) -> Dialog:

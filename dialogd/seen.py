@@ -17,9 +17,10 @@ from dialogd.protocol.units import in_words
 class Seen:
     """What this daemon, at `url`, has seen of the dialog, and when. Pauses do not age anything."""
 
-    def __init__(self, pace: float, url: str = "") -> None:
+    def __init__(self, pace: float, url: str = "", pause: float = 0.0) -> None:
         self.pace = pace
         self.url = url
+        self.pause = pause
         self.nudged = False
         self.started = False
         self.lain = 0.0
@@ -80,6 +81,7 @@ class Seen:
             working=working,
             pace=self.pace,
             url=self.url,
+            pause=self.pause,
         )
 
 

@@ -211,10 +211,13 @@ def test_the_question_of_a_round_comes_with_the_turn_that_asks() -> None:
 
 def test_the_end_comes_before_the_failure_that_brought_it() -> None:
     """Everybody fails: one entry, two alerts; what shows each entry once shows the end."""
-    paper = Paper(opening("A", "B"), A=[BackendError("no quota", fix="pay")], B=[BackendError("no net", fix="plug")])
-    paper.step("A")
+    failing = {"A": [BackendError("no quota", fix="pay")] * 2, "B": [BackendError("no net", fix="plug")] * 2}
+    paper = Paper(opening("A", "B"), **failing)
+    for who in "AA":
+        paper.step(who)
     paper.skip("A")
-    paper.step("B")
+    for who in "BB":
+        paper.step(who)
     end, error = raised(paper)
     assert (end.event, end.is_main, error.event, error.is_main) == ("end", True, "error", False)
     assert end.reason.startswith("STOPPED: error")

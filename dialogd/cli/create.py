@@ -55,6 +55,7 @@ class Wanted:
     context: options.ContextFiles = None
     step: options.Step = False
     allow_defaults: options.AllowDefaults = False
+    unattended: options.Unattended = False
     template: options.TemplateName = None
     budget: options.Budget = None
     recall: options.Recall = None
@@ -97,6 +98,12 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
     settings = settings or Settings()
     if not wanted.topic.strip():
         raise BadInput("the topic is empty", fix='name one: dialogd new "Where should sessions live?"')
+    if wanted.unattended and (wanted.step or len(seats) < 2):
+        why = "--step waits for you after every turn" if wanted.step else "one agent alone agrees to nothing"
+        raise BadInput(
+            f"--unattended cannot be: {why}",
+            fix="leave one of the two out" if wanted.step else "name two agents: --agents claude,codex",
+        )
     chosen = template(wanted.template)
     budget, tokens = _budget(wanted.budget)
     agents = tuple(
@@ -113,6 +120,7 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
         timeout=chosen.timeout if wanted.timeout is None else _seconds(wanted.timeout, "--timeout"),
         step=wanted.step,
         allow_defaults=wanted.allow_defaults,
+        unattended=wanted.unattended,
         context=_context(wanted.context or ()),
         budget=budget,
         tokens=tokens,

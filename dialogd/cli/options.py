@@ -51,6 +51,10 @@ ContextFiles = Annotated[
     typer.Option("--context", metavar="FILE", help="A file the agents are to know; repeat it for more."),
 ]
 Step = Annotated[bool, typer.Option("--step", help="After every agent turn the word is yours.")]
+Unattended = Annotated[
+    bool,
+    typer.Option("--unattended", help="Nobody is at the table: nothing waits for you, and everything has an end."),
+]
 AllowDefaults = Annotated[
     bool, typer.Option("--allow-defaults", help="A question's default counts once its deadline has passed.")
 ]

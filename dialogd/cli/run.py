@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -233,6 +234,10 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
     ):
         show.say(f"{label:6} {text}")
     show.screen.write("")
+    if not sys.stdin.isatty() and not show.log.read().header.is_unattended:
+        remark(
+            "note: this has no terminal, and may wait for you: where an agent asks or fails; --unattended never does"
+        )
     ending = "`dialogd run` was cut off"
     try:
         with show:
@@ -251,6 +256,8 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
                 _stop(show, ending)
         finally:
             troupe.end()
+            if ending.startswith("error"):
+                leave(show.settings, show.log.read())
     show.screen.clear()
     code = _close(show, stay=stay)
     return INTERRUPTED if is_cut else code

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dialogd.plan.reading import listed
 from dialogd.plan.value import Agreed, Decided
 from dialogd.protocol.model import USER
+from dialogd.protocol.roster import voters
 from dialogd.protocol.state import Dialog, Outcome
 
 METHODS = {
@@ -37,7 +38,7 @@ def _headline(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, .
     last = next((d for d in reversed(decisions) if str(d.turn) == outcome.entry), None)
     reason = outcome.reason.strip()
     if outcome.name == "CONSENSUS_REACHED":
-        return _consensus(agreed, outcome)
+        return _consensus(dialog, agreed, outcome)
     if outcome.name == "DECIDED":
         return f"decided {_how(last)}" if last is not None else f"decided: {reason}".removesuffix(": ")
     if outcome.name == "DEADLOCK":
@@ -63,12 +64,15 @@ def _how(decision: Decided) -> str:
     return f"{method(decision.method)}: {what}"
 
 
-def _consensus(agreed: Agreed | None, outcome: Outcome) -> str:
+def _consensus(dialog: Dialog, agreed: Agreed | None, outcome: Outcome) -> str:
     if agreed is None or agreed.method != "mutual":
         by = "the person" if outcome.by == USER else outcome.by
         return f"consensus, as {by} wrote it; not everybody signed the text"
     who = [f"{signer.agent} in turn {signer.turn}" for signer in agreed.signers]
-    return f"consensus: {METHODS['mutual']}, {agreed.ref or 'as it stands'} ({', '.join(who)})"
+    left = listed(tuple(one for one in voters(dialog.header) if all(one != s.agent for s in agreed.signers)))
+    how = "everybody who was left signed the same text" if left else METHODS["mutual"]
+    text = f"consensus: {how}, {agreed.ref or 'as it stands'} ({', '.join(who)})"
+    return f"{text}; left out, being absent: {left}" if left else text
 
 
 def _stopped(outcome: Outcome, reason: str) -> str:

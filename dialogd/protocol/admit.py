@@ -15,7 +15,7 @@ from dialogd.protocol.marks import Reply, same_text
 from dialogd.protocol.model import Mark
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.roles import MODERATE, PROPOSE, VOTE
-from dialogd.protocol.roster import judge
+from dialogd.protocol.roster import judge, moderator
 from dialogd.protocol.rounds import CONTRIBUTIONS, is_sealed_round
 from dialogd.protocol.ruled_out import why_vetoed
 from dialogd.protocol.state import Dialog
@@ -74,6 +74,7 @@ def admitted(dialog: Dialog, me: str, reply: Reply) -> tuple[Reply, tuple[Refusa
     for mark in reply.marks:
         length += len(str(mark))
         why = _too_long(dialog, length) or why_vetoed(dialog, mark, reply) or _condition(dialog, mark)
+        why = why or _to_nobody(dialog, me, mark)
         why = why or ("" if is_plain else _why_not(dialog, me, mark, said))
         if not why and mark.name in CONTRIBUTIONS:
             why, room = (_full(dialog, me, full), room) if room <= 0 else ("", room - 1)
@@ -118,6 +119,19 @@ def is_signature(dialog: Dialog, mark: Mark, reply: Reply) -> bool:
         return refers_to(mark, standing.proposal.ref)
     same = not reply.summary or digest(same_text(reply.summary)) == standing.proposal.sha
     return mark.name == "CONSENSUS_REACHED" and same
+
+
+def _to_nobody(dialog: Dialog, me: str, mark: Mark) -> str:
+    """Why a mark does not count that is for the person, where nobody is at the table; one question may be asked."""
+    header, state = dialog.header, dialog.state
+    if not header.is_unattended:
+        return ""
+    if mark.name == QUESTION and me in state.askers:
+        return "nobody is at the table, as the last question was told: decide without the person"
+    above = moderator(header)
+    if mark.name == "ESCALATE" and (above in ("", me) or above in state.absent):
+        return "nobody is at the table, and nobody else moderates: decide among yourselves"
+    return ""
 
 
 def _why_not(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:

@@ -38,8 +38,8 @@ def taken(state: State, entry: Entry) -> State:
 
 
 def approved(state: State, entry: Entry) -> State:
-    """The state with the person's approval of the result, where this note is the first that gives it after the end."""
-    if entry.is_turn or state.outcome is None or state.approved or entry.mark("APPROVED") is None:
+    """The state with the person's approval, where this note is the first that gives it."""
+    if entry.is_turn or state.approved or entry.mark("APPROVED") is None:
         return state
     return state.but(approved=entry.id)
 
@@ -51,6 +51,9 @@ def allows_defaults(header: Header) -> bool:
 
 def how_to_ask(header: Header) -> tuple[str, str]:
     """The form of a question, as agents are taught it, and what comes of its deadline and default in this dialog."""
+    if header.is_unattended:
+        alone = "nobody is at the table to answer it: it comes back to you, and a second one does not count"
+        return f"{NAME}: text | default: what you do otherwise", f"{alone}; decide yourself, and say what you assume"
     after = "your default counts, if you gave one" if allows_defaults(header) else "it still waits"
     meaning = f"the dialog waits for the person; after that time (15 minutes at least) {after}"
     return f"{NAME}: text | in 2 hours | default: what you do otherwise", meaning  # whoever has no clock can count

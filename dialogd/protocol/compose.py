@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from dialogd.protocol.admit import admitted, left_in_words
 from dialogd.protocol.consent import next_ref
@@ -17,13 +18,14 @@ from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, read_reply
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Frame, Mark
 from dialogd.protocol.moments import Here
-from dialogd.protocol.onward import Step, onward
+from dialogd.protocol.onward import Step, onward, ways_out
+from dialogd.protocol.order import following
 from dialogd.protocol.questions import written
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
 from dialogd.protocol.roster import judge, speakers
 from dialogd.protocol.rounds import CONTRIBUTIONS
-from dialogd.protocol.settle import as_it_stands, counted, end_of
+from dialogd.protocol.settle import as_it_stands, end_of, taken, without
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import clean, one_line
 from dialogd.protocol.verdict import Ruling, rule
@@ -72,7 +74,7 @@ def agent_turn(
     ruling = _ruled(dialog, agent.id, reply, body)
     ruling = replace(ruling, marks=written(ruling.marks, here or Here(dict(attributes).get("at", ""))))
     number = dialog.state.number + 1
-    marks = (*ruling.marks, *_last_mark(dialog, ruling))
+    marks = (*_with_one_end(ruling), *_last_mark(dialog, ruling))
     if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
         rehearsed = "REHEARSAL, " if dialog.is_rehearsed else ""
         body = "\n\n".join(part for part in (body, closing_lines(number, duration, f"{rehearsed}{ruling.why}")) if part)
@@ -99,11 +101,25 @@ def _ruled(dialog: Dialog, me: str, reply: Reply, body: str) -> Ruling:
     return ruling if ruling.turn is None else Ruling(ruling.marks, None, "MAX_SIZE_REACHED", why)
 
 
+def _with_one_end(ruling: Ruling) -> tuple[Mark, ...]:
+    """The marks of a turn; under one that ends otherwise what its agent alone called for is no end, and says so."""
+    if ruling.turn is not None:
+        return ruling.marks
+    why = "one agent alone calls it, and this turn is the last"
+    return tuple(
+        Mark("REFUSED", " | ".join((f"DEADLOCK {mark.value.replace(' | ', ' / ')}".rstrip(), why)))
+        if mark.name == "DEADLOCK"
+        else mark
+        for mark in ruling.marks
+    )
+
+
 def _last_mark(dialog: Dialog, ruling: Ruling) -> tuple[Mark, ...]:
     """The mark by which a turn ends the dialog, with the reason where no other line says it."""
     if not ruling.outcome:
         return ()
-    is_said = ruling.outcome in ("MAX_TURNS_REACHED", "MAX_TIME_REACHED") and not dialog.header.rules.is_plain
+    is_limit = ruling.outcome in ("MAX_TURNS_REACHED", "MAX_TIME_REACHED") and not dialog.header.rules.is_plain
+    is_said = is_limit or (ruling.outcome in ("DEADLOCK", "STOPPED") and dialog.header.is_unattended)
     return (Mark(ruling.outcome, ruling.why if is_said else ""),)
 
 
@@ -129,19 +145,22 @@ def error_note(dialog: Dialog, agent: str, cause: str, fix: str, attributes: tup
     """
     words = (one_line(part).replace(" | ", " / ") for part in (cause, fix))
     mark = Mark("AGENT_ERROR", " | ".join((agent, *words)))
-    failed = dialog.state.failed | {agent}
-    if {a.id for a in dialog.header.agents} <= failed and len(dialog.header.agents) > 1:
+    absent = dialog.state.absent | ({agent} if dialog.state.missed.get(agent) else set())
+    if len(dialog.header.agents) > 1 and set(speakers(dialog.header)) <= absent:
         marks = (mark, Mark("STOPPED", "error: every agent failed"))
         return Draft(SYSTEM, "System", marks=marks, attributes=attributes)
     return _note(passed_on(dialog, agent, mark), (mark,), attributes)
 
 
 def stall_note(dialog: Dialog, agent: str, at: str) -> Draft:
-    """The note that says an agent gave no answer in time; among more than two the turn goes on."""
-    seal = dialog.state.seal(agent)
+    """The note that says an agent gave no answer in time; among more than two the turn goes on.
+
+    Between two the debt stays open; with nobody at the table until it was noted twice.
+    """
+    seal, debt = dialog.state.seal(agent), dialog.state.debt(agent)
     mark = Mark("STALLED", f"{agent} | its seal in {seal.entry} is void: the text did not come" if seal else agent)
-    is_round = dialog.header.rules.order == "parallel" or bool(dialog.state.seals)
-    if len(dialog.header.agents) <= 2 and not is_round:
+    is_again = debt is not None and debt.stalled
+    if _is_pair(dialog) and not dialog.state.seals and not is_again:
         return Draft(SYSTEM, "System", marks=(mark,), attributes=(("at", at),))
     return _note(passed_on(dialog, agent, mark), (mark,), (("at", at),))
 
@@ -149,26 +168,35 @@ def stall_note(dialog: Dialog, agent: str, at: str) -> Draft:
 def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Step:
     """How it goes on when a note with `mark` passes over `agent`: the rest of the round, else what comes next.
 
-    Between two agents the person is next, but in rounds: there one's failure does not stop the other. So is the person
-    when nobody gave an answer since the last turn.
+    Of two agents, and where it is the judge, who failed once is asked again; then the person is next, but in rounds:
+    there one's failure does not stop the other. So is the person when nobody gave an answer since the last turn.
     """
     header, state = dialog.header, dialog.state
-    rest = tuple(who for who in state.owing if who != agent)
+    rest = tuple(who for who in state.owing if who != agent and not (who == USER and header.is_unattended))
     if rest:
         return Step(turn=rest)
-    is_pair = len(header.agents) <= 2 and header.rules.order != "parallel" and not state.closing
-    if is_pair or agent == judge(header):
-        return Step(turn=(USER,))
     note = Entry("", 0, SYSTEM, "", "", (mark,), (), Condition.SOUND, "", 0, 0, 0, frame=Frame(SYSTEM, "", 0, "", ""))
     after = fold(header, state, note)
-    found = tuple(counted(dialog, agent, after)) if header.rules.verdict == "vote" else ()
+    is_told = mark.name == "STALLED" and not header.is_unattended  # of two, the person is told who is silent
+    if agent not in after.absent and (agent == judge(header) or (_is_pair(dialog) and not is_told)):
+        return Step(turn=(agent,))
+    found = tuple(without(dialog, agent, after))
     outcome, why = end_of(header, found)
     if outcome:
         return Step(found, outcome=outcome, why=why)
+    if _is_pair(dialog) and not header.is_unattended:
+        ways = ways_out(header, after)
+        return Step((Mark("QUESTION_FOR_USER", ways),) if ways else (), (USER,))
     step = onward(header, state, after, agent)
-    if mark.name == "STALLED" and step.turn is not None and _is_silent(dialog, agent):
+    is_still = mark.name == "STALLED" and step.turn is not None and _is_silent(dialog, agent)
+    if is_still and not header.is_unattended:
         step = replace(step, turn=(USER,))
     return replace(step, marks=(*found, *step.marks))
+
+
+def _is_pair(dialog: Dialog) -> bool:
+    """True where two take turns with one another: one that is silent keeps the other from going on."""
+    return len(dialog.header.agents) <= 2 and dialog.header.rules.order != "parallel" and not dialog.state.closing
 
 
 def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Step:
@@ -183,13 +211,15 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Step:
     if mark.name == "LEAVE" and alone.questions and alone.owing == (USER,):
         return Step()  # a TURN line would answer the question; the person has the word without one
     after = fold(header, state, note)
-    after = after.but(hand=replace(after.hand, step=False), failed=after.failed | {agent})
+    after = after.but(hand=replace(after.hand, step=False), missed=MappingProxyType({**after.missed, agent: 2}))
     rest = tuple(who for who in after.owing if who not in (agent, USER))
     if rest:
         return Step(turn=rest)
     if mark.name == "LEAVE":
         header, agent = effective(header, after.hand), after.last_agent
     step = onward(header, state.but(escalated="", escalation=""), after, agent)  # what it was to decide is dropped
+    if mark.name == "SKIP" and step.turn == (USER,) and ways_out(header, after):
+        step = replace(step, turn=following(header, after, agent))  # they know who is missing
     return replace(step, marks=tuple(mark for mark in step.marks if mark.name == "PHASE"))
 
 
@@ -221,11 +251,36 @@ def limit_note(dialog: Dialog, mark: Mark, at: str) -> Draft:
 
 def closing_note(dialog: Dialog, why: str, at: str) -> Draft:
     """The note that asks everybody for a last word; those who owe a turn give it with that."""
-    able = tuple(who for who in speakers(dialog.header) if who not in dialog.state.failed)
+    out = {*dialog.state.absent, *(debt.agent for debt in dialog.state.debts if debt.stalled)}
+    able = tuple(who for who in speakers(dialog.header) if who not in out)
     mark = Mark("CLOSING", why)
     if not able:
         return limit_note(dialog, Mark("MAX_TIME_REACHED", why), at)
     return Draft(SYSTEM, "System", marks=(mark,), turn=able, attributes=(("at", at),))
+
+
+def decided_note(dialog: Dialog, at: str) -> Draft | None:
+    """The note that ends the dialog where its end needs no word any more; None where it does.
+
+    The person took the text, or everybody who is left has signed it.
+    """
+    state = dialog.state
+    if state.standing is None or not (state.approved or state.absent or state.hand.left):
+        return None
+    found = taken(dialog) or (as_it_stands(dialog) if dialog.header.rules.verdict == "mutual" else [])
+    outcome = "DECIDED" if state.approved else end_of(dialog.header, found)[0]
+    if not found or not outcome:
+        return None
+    return Draft(SYSTEM, "System", marks=(*found, Mark(outcome)), attributes=(("at", at),))
+
+
+def going_on(dialog: Dialog, at: str) -> Draft:
+    """The note by which it goes on where the turn is the person's, and nobody is at the table."""
+    header, state = dialog.header, dialog.state
+    alone = state.but(debts=tuple(debt for debt in state.debts if debt.agent != USER))
+    step = onward(header, alone, alone, state.last_agent)
+    draft = _note(step, (), (("at", at),))
+    return replace(draft, body="Nobody is at the table.")
 
 
 def raising_note(dialog: Dialog, turn: int, cited_by: Sequence[int], at: str) -> Draft:

@@ -17,6 +17,13 @@ from dialogd.protocol.roster import voters
 from dialogd.protocol.state import Proposal, Standing, State
 
 
+def signing(header: Header, state: State) -> tuple[str, ...]:
+    """Who has to sign a text: all who may vote; with nobody at the table not who is absent, while two are left."""
+    able = voters(header)
+    here = tuple(who for who in able if who not in state.absent)
+    return here if header.is_unattended and len(here) > 1 else able
+
+
 def positions(header: Header, state: State, entry: Entry) -> State:
     """Proposals, signatures, objections and calls for a deadlock of one agent turn."""
     state = proposed(state, entry)

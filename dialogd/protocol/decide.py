@@ -8,10 +8,11 @@ from types import MappingProxyType
 
 from dialogd.protocol import asked
 from dialogd.protocol.byhand import nearly_passes
-from dialogd.protocol.compose import closing_note, limit_note, raising_note, stall_note
+from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
 from dialogd.protocol.model import ANY, USER, Condition, Mark
 from dialogd.protocol.moments import Zone
 from dialogd.protocol.money import Estimate, reached
+from dialogd.protocol.onward import ways_out
 from dialogd.protocol.render import Draft
 from dialogd.protocol.roster import speakers
 from dialogd.protocol.rounds import to_raise
@@ -40,6 +41,7 @@ class Clock:
     priced   it is known what this agent's tokens cost
     paid     the reply is here already: nothing more has to be bought for it
     url      where this daemon listens, if it is one
+    pause    seconds that an agent which failed waits before it is asked again
     """
 
     at: str = ""
@@ -57,6 +59,7 @@ class Clock:
     priced: bool = True
     paid: bool = False
     url: str = ""
+    pause: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,13 @@ def decide(dialog: Dialog, me: str, clock: Clock) -> Action:
     state = dialog.state
     if state.outcome is not None:
         return Stop(state.outcome)
-    return _tail(dialog, clock) or _hold(dialog, me, clock) or _limits(dialog, clock) or _turn(dialog, me, clock)
+    return (
+        _tail(dialog, clock)
+        or _hold(dialog, me, clock)
+        or _decided(dialog, clock)
+        or _limits(dialog, clock)
+        or _turn(dialog, me, clock)
+    )
 
 
 def _tail(dialog: Dialog, clock: Clock) -> Action | None:
@@ -141,11 +150,20 @@ def _hold(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     return None
 
 
+def _decided(dialog: Dialog, clock: Clock) -> Action | None:
+    """What is decided without another word ends the dialog by a note."""
+    note = decided_note(dialog, clock.at)
+    return Write(note, "decided by the signatures there are") if note is not None else None
+
+
 def _limits(dialog: Dialog, clock: Clock) -> Action | None:
-    """A limit that a person's turn reached, or that was lowered, ends the dialog by a note."""
+    """A limit that a person's turn reached, or that was lowered, ends the dialog by a note.
+
+    While it waits for the person alone, the time passes all the same.
+    """
     state = dialog.state
     if not any(who != USER for who in state.owing):
-        return None
+        return _time(dialog, clock)
     if state.counted >= state.limits.max_turns:
         mark = Mark("MAX_TURNS_REACHED", f"the limit of {many(state.limits.max_turns, 'turn')}")
     elif dialog.size >= state.limits.max_size:
@@ -173,10 +191,15 @@ def _time(dialog: Dialog, clock: Clock) -> Action | None:
     """Once the time is over, one last round sums up what there is."""
     state = dialog.state
     left = time_left(dialog, clock.at)
-    if left is None or left > 0 or state.closing or not state.spoken:
+    has_begun = state.spoken or bool(state.missed)
+    if left is None or left > 0 or not has_begun:
         return None
-    note = closing_note(dialog, f"the time limit of {in_words(state.limits.max_time or 0.0)}", clock.at)
-    return Write(note, "the time is over; one last round")
+    if not state.closing:
+        note = closing_note(dialog, f"the time limit of {in_words(state.limits.max_time or 0.0)}", clock.at)
+        return Write(note, "the time is over; one last round")
+    if any(who != USER for who in state.owing):
+        return None
+    return _end(dialog, Mark("MAX_TIME_REACHED", state.closing), clock)
 
 
 def _raised(dialog: Dialog, clock: Clock) -> Action | None:
@@ -190,15 +213,25 @@ def _raised(dialog: Dialog, clock: Clock) -> Action | None:
 
 def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
     mine = dialog.state.debt(me)
-    if mine is not None and (mine.agent == me or me in (speakers(dialog.header) or (me,))):
+    able = [who for who in speakers(dialog.header) or (me,) if who not in dialog.state.absent]
+    if mine is not None and (mine.agent == me or me in able):
         if (sealed := _sealed(dialog, me, clock)) is not None:
             return sealed
         if (stop := _budget(dialog, me, clock)) is not None:
             return stop
         if clock.rest < clock.pace and dialog.last is not None and dialog.last.by != USER:
             return Wait("pace", f"leaves {clock.pace:g} s between turns", clock.pace - clock.rest)
+        rest = clock.pause - clock.ages.get(mine.timer, 0.0)
+        if rest > 0 and not clock.paid and _has_just_failed(dialog, me, mine):
+            return Wait("pace", f"{me} failed; it is asked again after a pause", rest)
         return Reply(mine)
     return _others(dialog, clock)
+
+
+def _has_just_failed(dialog: Dialog, me: str, debt: Debt) -> bool:
+    """True when the note that asks this agent says that it failed."""
+    asks = dialog.entry(debt.re) if me in dialog.state.failed else None
+    return asks is not None and any(mark.fields[0] == me for mark in asks.all("AGENT_ERROR"))
 
 
 def _sealed(dialog: Dialog, me: str, clock: Clock) -> Action | None:
@@ -224,6 +257,8 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
         return _end(dialog, Mark("BUDGET_REACHED", why), clock)
     if clock.priced or (state.limits.budget is None and clock.cap is None):
         return None
+    if dialog.header.is_unattended:
+        return _end(dialog, Mark("BUDGET_REACHED", f"nobody knows what {me}'s model costs"), clock)
     return Wait(
         "unpriced",
         f"there is a budget in dollars, and nobody knows what {me}'s model costs; start {me} with --price IN/OUT"
@@ -239,12 +274,11 @@ def _end(dialog: Dialog, mark: Mark, clock: Clock) -> Write:
 def _others(dialog: Dialog, clock: Clock) -> Action:
     """Whom this agent waits for, and whether one of them has to be called stalled."""
     state = dialog.state
-    overdue = state.limits.timeout + STALL_GRACE
     soonest: float | None = None
     for debt in state.debts:
-        age = clock.ages.get(debt.timer, 0.0)
+        age, overdue = clock.ages.get(debt.timer, 0.0), patience(dialog, debt)
         is_waiting = state.seal(debt.agent) is not None and not debt.is_ready
-        if debt.agent in (USER, ANY) or debt.stalled or is_waiting:
+        if overdue is None or is_waiting:
             continue
         if age >= overdue and debt.agent not in clock.working:
             return Write(stall_note(dialog, debt.agent, clock.at), f"{debt.agent} gave no answer in {in_words(age)}")
@@ -255,10 +289,22 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
         late = [d.agent for d in state.debts if d.stalled]
         text = f"waiting for {', '.join(agents)}" + (f"; no answer in time from {', '.join(late)}" if late else "")
         return Wait("not_my_turn", text, soonest)
+    if dialog.header.is_unattended:
+        return Write(going_on(dialog, clock.at), "nobody is at the table; it goes on without the person")
     if not state.debts:
         notice = dialog.last.notice if dialog.last else ""
         return Wait("unknown_turn", "; ".join(filter(None, ("no turn is open", notice, "`dialogd say` goes on"))))
     return _person(dialog, clock)
+
+
+def patience(dialog: Dialog, debt: Debt) -> float | None:
+    """The age in seconds at which others call this debt's agent stalled; None where they do not, or not any more.
+
+    With nobody at the table who was called stalled is called so once more, after as long again, and is absent then.
+    """
+    if debt.agent in (USER, ANY) or (debt.stalled and not dialog.header.is_unattended):
+        return None
+    return (dialog.state.limits.timeout + STALL_GRACE) * (2 if debt.stalled else 1)
 
 
 def _person(dialog: Dialog, clock: Clock) -> Action:
@@ -267,5 +313,6 @@ def _person(dialog: Dialog, clock: Clock) -> Action:
     if note is not None:
         return Write(note, "the person did not answer in time; the default is taken")
     notice = dialog.last.notice if dialog.last else ""
-    why = asked.waiting(dialog, clock.at, clock.zone) or notice or "it is the person's turn"
+    why = asked.waiting(dialog, clock.at, clock.zone) or ways_out(dialog.header, dialog.state) or notice
+    why = why or "it is the person's turn"
     return Wait("waiting_for_user", f"waiting for the person: {why}", asked.next_look(dialog, clock.at))

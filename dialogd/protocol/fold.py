@@ -14,6 +14,7 @@ from dialogd.protocol import asked, consent, hand, polls, rounds, units
 from dialogd.protocol.marks import is_outcome
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark
 from dialogd.protocol.money import accounted
+from dialogd.protocol.onward import is_takeable
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.reviewing import reviewed
 from dialogd.protocol.roster import judge
@@ -27,7 +28,7 @@ def fold(header: Header, state: State, entry: Entry) -> State:
         # What paused the dialog goes on doing so while the person types below it.
         if entry.condition is Condition.DAMAGED:
             return state
-        return _controls(header, state, entry) if state.outcome is None else asked.approved(state, entry)
+        return _approved(header, _controls(header, state, entry) if state.outcome is None else state, entry)
     number, notes = (entry.number, 0) if entry.is_turn else (state.number, state.notes + 1)
     state = accounted(header, state.but(number=number, notes=notes), entry)
     if entry.by == USER:
@@ -40,14 +41,18 @@ def fold(header: Header, state: State, entry: Entry) -> State:
 
 
 def ending(entry: Entry) -> Mark | None:
-    """The outcome mark by which this entry ends the dialog: one that no TURN line follows."""
+    """The outcome mark by which this entry ends the dialog: one that no TURN line follows.
+
+    A daemon writes it last; what an agent only called for (`[DEADLOCK]`) may stand above it.
+    """
     if entry.turn is not None:
         return None
-    return next((m for m in entry.written if is_outcome(m)), None)
+    ends = [mark for mark in entry.written if is_outcome(mark)]
+    return (ends[0] if entry.frame is None else ends[-1]) if ends else None
 
 
 def _person(header: Header, state: State, entry: Entry) -> State:
-    state = before = asked.approved(_controls(header, state, entry), entry)
+    state = before = _approved(header, _controls(header, state, entry), entry)
     if entry.is_turn:
         state = _spoken_to(state, entry)
         if state.outcome is not None and ending(entry) is None:
@@ -63,6 +68,13 @@ def _person(header: Header, state: State, entry: Entry) -> State:
     return _last_word(_put(header, state, entry) if entry.mark("PROPOSAL") is not None else state, entry)
 
 
+def _approved(header: Header, state: State, entry: Entry) -> State:
+    """The state with the person's approval: of the result, or of a text that only absent agents have not signed."""
+    if state.outcome is None and not is_takeable(header, state):
+        return state
+    return asked.approved(state, entry)
+
+
 def _spoken_to(state: State, entry: Entry) -> State:
     """What a person's turn clears: debts, signatures, votes, calls for a deadlock, and the round that was under way."""
     return state.but(
@@ -71,6 +83,9 @@ def _spoken_to(state: State, entry: Entry) -> State:
         deadlock=(),
         questions=(),
         failed=frozenset(),
+        missed=MappingProxyType({}),
+        told=frozenset(),
+        approved="",
         spoke=frozenset(),
         passed=frozenset(),
         is_quiet=False,
@@ -123,7 +138,9 @@ def _controls(header: Header, state: State, entry: Entry) -> State:
             if entry.turn is None and not state.debts:
                 state = _open(state, entry, following(header, state, who))
         elif mark.name == "RETRY" and header.agent(who):
-            state = state.but(debts=_without(state, who, USER), failed=state.failed - {who})
+            # One more failure, and it is absent again: nobody pays meanwhile.
+            missed = MappingProxyType({one: 1 if one == who else times for one, times in state.missed.items()})
+            state = state.but(debts=_without(state, who, USER), failed=state.failed - {who}, missed=missed)
             state = _open(state, entry, (who,))
     return state
 
@@ -146,11 +163,15 @@ def _passed_over(state: State, who: str) -> State:
 def _agent(header: Header, state: State, entry: Entry) -> State:
     by_hand = entry.frame is None
     state = state.but(
-        debts=() if by_hand else _without(state, entry.by, ANY),
+        debts=() if by_hand else _without(state, entry.by, ANY, *((USER,) if header.is_unattended else ())),
         failed=state.failed - {entry.by},
         last_agent=entry.by,
         spoken=True,
     )
+    if entry.by in state.missed:
+        state = state.but(missed=MappingProxyType({who: n for who, n in state.missed.items() if who != entry.by}))
+    if header.is_unattended and entry.by in state.askers:
+        state = state.but(told=state.told | {entry.by})
     state = rounds.spoken(header, state, entry)
     state = _ways(header, state, entry)
     return _last_word(asked.put(state, entry, entry.by), entry)
@@ -183,29 +204,45 @@ def _system(header: Header, state: State, entry: Entry) -> State:
     for mark in entry.marks:
         who = mark.fields[0]
         if mark.name == "AGENT_ERROR" and header.agent(who):
-            state = state.but(debts=_without(state, who), failed=state.failed | {who}, last_agent=who)
-            state = rounds.over(header, state.but(escalated=_unless(state.escalated, who)), who)
+            state = _missing(header, state.but(failed=state.failed | {who}), entry, who)
         elif mark.name == "STALLED" and header.agent(who):
-            if entry.turn is not None:
-                state = state.but(debts=_without(state, who), last_agent=who)
-                state = rounds.over(header, state.but(escalated=_unless(state.escalated, who)), who)
-            else:
-                debts = tuple(replace(d, stalled=True) if d.agent == who else d for d in state.debts)
-                state = state.but(debts=debts)
+            state = _missing(header, state, entry, who)
         elif mark.name == "SEALED" and header.agent(entry.by) and entry.frame is not None:
             state = _sealed(state, entry, who)
         elif mark.name == "CLOSING":
-            state = state.but(closing=mark.value, spoke=frozenset(), passed=frozenset())
+            state = _closing(state, mark.value)
     state = rounds.asked(header, state, entry)
     if entry.mark("PROPOSAL") is not None:
         state = _raised(header, state, entry)
     state = polls.escalated(header, polls.decided(header, state, entry), entry)
+    if header.is_unattended and entry.turn is not None:
+        state = state.but(debts=_without(state, USER))
     return _last_word(asked.taken(asked.put(state, entry, ""), entry), entry)
 
 
-def _unless(escalated: str, failed: str) -> str:
-    """What an agent that failed was to decide is the person's."""
-    return USER if escalated == failed and failed else escalated
+def _missing(header: Header, state: State, entry: Entry, who: str) -> State:
+    """The state after a note that `who` failed, or gave no answer in time.
+
+    A failure of who was called stalled counts once with that. Who is asked again at once, and who may still answer, has
+    not been passed over.
+    """
+    debt = next((debt for debt in state.debts if debt.agent == who), None)
+    is_known = debt is not None and debt.stalled and entry.mark("STALLED") is None
+    missed = MappingProxyType({**state.missed, who: state.missed.get(who, 0) + (not is_known)})
+    state = state.but(missed=missed)
+    if entry.turn is None and ending(entry) is None and entry.mark("STALLED") is not None:
+        return state.but(debts=tuple(replace(d, stalled=True) if d.agent == who else d for d in state.debts))
+    state = state.but(debts=_without(state, who), last_agent=who)
+    if who in state.absent and state.escalated == who:
+        state = state.but(escalated=USER)
+    return state if entry.turn == (who,) else rounds.over(header, state, who)
+
+
+def _closing(state: State, why: str) -> State:
+    """The state in which everybody has one last word: who was called stalled has had its chance, nobody else waits."""
+    stalled = frozenset(debt.agent for debt in state.debts if debt.stalled)
+    debts = tuple(d for d in state.debts if d.agent not in (USER, ANY, *stalled))
+    return state.but(closing=why, spoke=stalled, passed=frozenset(), debts=debts)
 
 
 def _raised(header: Header, state: State, entry: Entry) -> State:
@@ -248,6 +285,8 @@ def _last_word(state: State, entry: Entry) -> State:
 
 def _reason(entry: Entry, end: Mark) -> str:
     """Why the dialog ended, in words, as far as the entry says it."""
+    if end.name == "STOPPED" or (end.name == "DEADLOCK" and end.value):
+        return end.value
     decisions = entry.all("DECISION")
     decision = next((mark for mark in decisions if mark.fields[0] == "approved"), decisions[0] if decisions else None)
     if decision is not None:

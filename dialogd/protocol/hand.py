@@ -19,6 +19,7 @@ from types import MappingProxyType
 from dialogd.protocol import polls, rounds
 from dialogd.protocol.header import FIRST_PORT, read_agent
 from dialogd.protocol.model import USER, Agent, Entry, Header, Mark
+from dialogd.protocol.onward import awaited
 from dialogd.protocol.order import following
 from dialogd.protocol.questions import Question, without_fields
 from dialogd.protocol.roster import judge
@@ -37,7 +38,7 @@ _MOST_NAMED = 10_000  # turns of one STRIKE: after `## Turn 999999999`, typed by
 
 def first(header: Header) -> Hand:
     """What is set before the person has done anything."""
-    return Hand(step=True) if header.setup.get("step") is True else NO_HAND
+    return Hand(step=True) if header.setup.get("step") is True and not header.is_unattended else NO_HAND
 
 
 def effective(header: Header, hand: Hand) -> Header:
@@ -141,7 +142,9 @@ def done(header: Header, state: State, entry: Entry, mark: Mark) -> tuple[State,
             who = next((a.id for a in header.agents if a.id.casefold() == split(mark)[0].casefold()), "")
             if who and len(header.agents) > 1:
                 return _left(header, state, who)
-        case "STEP" if state.outcome is None and (word := split(mark)[0].casefold()) in _ON | _OFF:
+        case "STEP" if (
+            state.outcome is None and not header.is_unattended and (word := split(mark)[0].casefold()) in _ON | _OFF
+        ):
             state = state.but(hand=replace(state.hand, step=word in _ON))
     return state, ()
 
@@ -192,6 +195,7 @@ def _invited(header: Header, state: State, agent: Agent) -> State:
 def _left(header: Header, state: State, who: str) -> tuple[State, tuple[str, ...]]:
     """The state without an agent, and who is next where it was the one that owed a turn."""
     owed = any(debt.agent == who for debt in state.debts)
+    is_awaited = who in awaited(header, state)
     was_to_decide = state.escalated == who or (owed and who == judge(header))
     cast, gone = _others(header.agents, who), tuple(agent for agent in header.agents if agent.id == who)
     ids = [agent.id for agent in header.agents]
@@ -212,6 +216,10 @@ def _left(header: Header, state: State, who: str) -> tuple[State, tuple[str, ...
     if state.outcome is not None:
         return state, ()
     state = rounds.over(now, state, who)
+    if is_awaited and not was_to_decide and all(debt.agent == USER for debt in state.debts):
+        # That it may leave is what the person was asked; where one is left, a text on the table still waits for them.
+        is_last = len(cast) == 1 and state.standing is not None
+        return (state, ()) if is_last else (state.but(debts=(), questions=()), following(now, state, state.last_agent))
     if was_to_decide and not state.questions:
         why = f": {without_fields(state.escalation)}" if state.escalation else ""
         state = state.but(questions=(Question(f"{who}, who was to decide, has left; please do{why}"),))

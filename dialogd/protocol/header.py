@@ -47,6 +47,10 @@ def read_header(text: str) -> Header:
     keys = _keys(text)
     budget, tokens = _value(keys, "budget", units.budget, units.NO_BUDGET, warnings, "none")
     agents, setup = _agents(keys.get("agents", ""), warnings), _setup(text, warnings)
+    if setup.get("person", "present") not in ("present", "absent"):
+        warnings.append('header: Setup: person is neither "present" nor "absent"; using "present"')
+    if setup.get("person") == "absent" and setup.get("step") is True:
+        warnings.append("header: Setup: step means nothing where the person is absent; ignoring it")
     if not isinstance(setup.get("question_defaults", False), bool):
         warnings.append("header: Setup: question_defaults is neither true nor false; no default will be taken")
     rules = read_rules(setup, [agent.id for agent in agents], warnings)

@@ -17,6 +17,7 @@ from typing import Literal
 from dialogd.errors import Refused
 from dialogd.protocol.convergence import assess
 from dialogd.protocol.model import USER
+from dialogd.protocol.onward import is_takeable
 from dialogd.protocol.roster import judge
 from dialogd.protocol.state import Dialog
 
@@ -111,7 +112,9 @@ def commands(dialog: Dialog) -> tuple[str, ...]:
     word = ("word",) if dialog.header.rules.order == "free" else ()
     own = ("pass",) if USER in state.owing else ()
     veto = ("veto",) if any(proposal.ref not in state.vetoed for proposal in state.proposals) else ()
+    take = ("approve",) if is_takeable(dialog.header, dialog.state) else ()
     return (
+        *take,
         *("say", "resume" if state.paused else "pause", "retry", "skip", "stop", *word, *own),
         *("suggest", "ask", *veto, "strike", "limit", "invite", *_leave(dialog), "step"),
     )

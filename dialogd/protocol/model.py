@@ -98,6 +98,11 @@ class Header:
         """The agent of that id, or None."""
         return next((a for a in self.agents if a.id == agent_id), None)
 
+    @property
+    def is_unattended(self) -> bool:
+        """True where nobody is at the table: no turn is ever the person's, and nothing waits for them."""
+        return self.setup.get("person") == "absent"
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:

@@ -10,7 +10,7 @@ parallel     everybody at once: a round
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from types import MappingProxyType
 
 from dialogd.protocol.model import USER, Header
 from dialogd.protocol.roster import judge, speakers
@@ -18,18 +18,18 @@ from dialogd.protocol.state import State
 
 
 def following(header: Header, state: State, after: str) -> tuple[str, ...]:
-    """Whom the order names after a turn of `after`; agents whose last entry is an error are passed over.
+    """Whom the order names after a turn of `after`; absent agents are passed over.
 
     An unknown `after` means that the order begins. Whom something was escalated to comes first, and a judge that has
     read the positions in one order reads them in the other; one that asked the person goes on without an answer. Gives
     USER when no agent is left to ask.
     """
-    if state.escalated not in ("", USER, after, *state.failed):
+    if state.escalated not in ("", USER, after, *state.absent):
         return (state.escalated,)
-    if after and after == judge(header) and (len(state.judged) == 1 or after in state.askers):
+    if after and after == judge(header) and (len(state.judged) == 1 or after in {*state.askers} - state.told):
         return (after,)
     all_ = speakers(header)
-    able = [who for who in all_ if who not in state.failed]
+    able = [who for who in all_ if who not in state.absent]
     if not able:
         return (USER,)
     if len(all_) == 1:
@@ -54,11 +54,11 @@ def _single(header: Header, state: State, all_: Sequence[str], after: str) -> st
 
 def _cycle(state: State, ids: Sequence[str], after: str) -> str:
     start = ids.index(after) + 1 if after in ids else 0
-    return next((i for i in [*ids[start:], *ids[:start]] if i != after and i not in state.failed), USER)
+    return next((i for i in [*ids[start:], *ids[:start]] if i != after and i not in state.absent), USER)
 
 
 def _heaviest(header: Header, state: State, ids: Sequence[str], after: str) -> str:
-    able = [who for who in ids if who != after and who not in state.failed]
+    able = [who for who in ids if who != after and who not in state.absent]
 
     def pending(who: str) -> tuple[float, bool]:
         waited = state.number - state.chance_at.get(who, 0)
@@ -68,7 +68,7 @@ def _heaviest(header: Header, state: State, ids: Sequence[str], after: str) -> s
 
 
 def _free(state: State, ids: Sequence[str], after: str) -> str:
-    able = [who for who in ids if who != after and who not in state.failed]
+    able = [who for who in ids if who != after and who not in state.absent]
     wanted = next((who for who in state.queue if who in able or (who == USER and USER not in state.owing)), None)
     return wanted or min(able, key=lambda who: (state.chance_at.get(who, 0), who in state.spoke), default=USER)
 
@@ -84,5 +84,7 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
     askers = tuple(who for who in state.askers if header.agent(who))
     if header.rules.order != "parallel" and askers:
         return askers
-    named = following(header, replace(state, failed=frozenset(), queue=(), escalated="", judged=()), state.last_agent)
+    named = following(
+        header, state.but(missed=MappingProxyType({}), queue=(), escalated="", judged=()), state.last_agent
+    )
     return named if USER not in named else (speakers(header) or (header.agents[0].id,))[:1]

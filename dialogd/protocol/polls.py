@@ -65,16 +65,23 @@ def tally(header: Header, poll: Poll) -> Tally:
     )
 
 
-def is_closed(header: Header, poll: Poll, failed: Collection[str] = ()) -> bool:
+def is_closed(header: Header, poll: Poll, absent: Collection[str] = ()) -> bool:
     """True when everybody has voted or had the chance to, or when the missing votes cannot change the outcome.
 
-    Agents that `failed` are passed over here as everywhere: nobody waits for their votes, which stay absent.
+    Nobody waits for the votes of `absent` agents; the quorum counts them.
     """
     missing = [who for who in voters(header) if all(ballot.agent != who for ballot in poll.ballots)]
-    if all(who in poll.heard or who in failed for who in missing) and (poll.heard or poll.ballots):
+    if all(who in poll.heard or who in absent for who in missing) and (poll.heard or poll.ballots):
         return True
     cases = (poll, _if(poll, missing, "approve"), _if(poll, missing, "reject"))
     return bool(poll.ballots) and len({tally(header, case).is_approved for case in cases}) == 1
+
+
+def can_pass(header: Header, agents: Collection[str]) -> bool:
+    """True when a vote can be won by these agents' votes alone: they reach the quorum, and are two."""
+    able = voters(header)
+    here = [who for who in able if who in agents]
+    return len(here) > 1 and weight(header, here) >= header.rules.quorum * weight(header, able) * _ROUNDING
 
 
 def _if(poll: Poll, missing: Iterable[str], choice: str) -> Poll:
@@ -150,14 +157,15 @@ def escalated(header: Header, state: State, entry: Entry) -> State:
     """The state with who has to decide what the others could not: the moderator, then the person."""
     if header.rules.is_plain:
         return state
-    if state.escalated == entry.by and _asked(entry) >= state.escalated_at:
+    comes_back = header.is_unattended and entry.mark("QUESTION_FOR_USER") is not None
+    if state.escalated == entry.by and _asked(entry) >= state.escalated_at and not comes_back:
         state = state.but(escalated="", escalation="")
     mark = entry.mark("ESCALATE")
     if mark is None:
         return state
     above = moderator(header)
     can = above != entry.by or above in (entry.turn or ())  # its own turn may be the one that reached the limit
-    who = above if above and can and above not in state.failed else USER
+    who = above if above and can and above not in state.absent else USER
     return state.but(escalated=who, escalation=mark.value, escalated_at=state.number, failed_votes=0)
 
 

@@ -45,7 +45,7 @@ def over(header: Header, state: State, who: str) -> State:
     """The state once `who` has had its chance in this round: by a turn, or by being passed over."""
     spoke = state.spoke | {who}
     state = state.but(chance_at=MappingProxyType({**state.chance_at, who: state.number}))
-    able = frozenset(speakers(header)) - state.failed
+    able = frozenset(speakers(header)) - state.absent
     if not able or not able <= spoke:
         return state.but(spoke=spoke, is_quiet=False)
     return state.but(
@@ -59,7 +59,7 @@ def over(header: Header, state: State, who: str) -> State:
 
 def asked(header: Header, state: State, entry: Entry) -> State:
     """Who asks for the word in a note waits for it behind the others who did."""
-    ids = [USER, *speakers(header)]
+    ids = _heard(header)
     for mark in entry.all("WORD"):
         names = ballots.to(mark, ids) or ((entry.by,) if entry.by in ids else ())
         state = state.but(queue=(*state.queue, *(who for who in names if who not in state.queue)))
@@ -82,9 +82,14 @@ def to_raise(header: Header, state: State) -> tuple[int, ...]:
 
 def _queued(header: Header, state: State, entry: Entry) -> State:
     """Whom the word is handed to comes first, several in their order."""
-    ids = [USER, *speakers(header)]
+    ids = _heard(header)
     named = tuple(dict.fromkeys(who for mark in entry.all("TO") for who in ballots.to(mark, ids) if who != entry.by))
     return state.but(queue=(*named, *_others(state.queue, *named))) if named else state
+
+
+def _heard(header: Header) -> list[str]:
+    """Who may be handed the word: the person too, where they are at the table."""
+    return [*(() if header.is_unattended else (USER,)), *speakers(header)]
 
 
 def _cited(state: State, entry: Entry) -> Mapping[int, frozenset[int]]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dialogd.protocol import ballots
-from dialogd.protocol.consent import refers_to
+from dialogd.protocol.consent import refers_to, signing
 from dialogd.protocol.model import ANY, USER, Header, Mark
-from dialogd.protocol.onward import limit_reached
+from dialogd.protocol.onward import awaited, limit_reached
 from dialogd.protocol.polls import Tally, is_closed, tally
 from dialogd.protocol.roster import judge, voters, weight
-from dialogd.protocol.state import Dialog, Poll, State
+from dialogd.protocol.state import Dialog, Poll, Standing, State
 
 _ENDS = {"mutual": ("mutual",), "vote": ("vote", "moderator"), "moderator": ("moderator",), "judge": ("judge",)}
 
@@ -66,23 +66,53 @@ def as_it_stands(dialog: Dialog) -> list[Mark]:
             return []
 
 
+def without(dialog: Dialog, agent: str, after: State) -> list[Mark]:
+    """What is decided now that `agent` is passed over; `after` is the state in which it is."""
+    match dialog.header.rules.verdict:
+        case "mutual":
+            return list(_signed(dialog, "", after, ()))
+        case "vote":
+            return list(counted(dialog, agent, after))
+        case _:
+            return []
+
+
+def taken(dialog: Dialog) -> list[Mark]:
+    """The decision that the person made by taking the text on the table."""
+    standing = dialog.state.standing
+    if not dialog.state.approved or standing is None:
+        return []
+    why = "approved | person | {} | the person took the text as it stands"
+    return [Mark("DECISION", why.format(_signatures(dialog.header, standing)), standing.proposal.ref)]
+
+
+def _signatures(header: Header, standing: Standing) -> str:
+    """Who signed a text in which turn, and which voters did not."""
+    signers, able = dict(standing.signers), voters(header)
+    signed = ", ".join(f"{who} in turn {turn}" for who, turn in signers.items() if who in able)
+    left = ", ".join(who for who in able if who not in signers)
+    return f"signed by {signed}" + (f"; left out, being absent: {left}" if left else "")
+
+
 def _signed(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Iterator[Mark]:
     """The text on the table, once everybody who may sign has signed it."""
     standing, names = after.standing, {mark.name for mark in marks}
-    able = set(voters(dialog.header))
+    able = set(signing(dialog.header, after))
     if standing is None or len(able) < 2 or names & {"OBJECTION", "DEADLOCK", "CONSENSUS_PROPOSED"}:
         return
     signers, ref = dict(standing.signers), standing.proposal.ref
     signs = any(refers_to(mark, ref) for mark in marks if mark.name == "AGREE")
-    is_plain = dialog.header.rules.is_plain and not after.hand.left  # who left may have been the last to sign
+    # Who left, or is left out, may have been the last to sign.
+    is_plain = dialog.header.rules.is_plain and not (after.hand.left or after.absent)
     if not able <= set(signers) or not (signs or not is_plain):
         return
     held = _held(dialog, after, ref)
     if held is not None:
         yield from held if signs else ()
         return
-    names_ = ", ".join(f"{who} in turn {turn}" for who, turn in signers.items() if who in able)
-    yield Mark("DECISION", f"approved | mutual | signed by {names_} | everybody signed this very text", ref)
+    everybody = "everybody" if set(voters(dialog.header)) <= set(signers) else "everybody who is left"
+    why = f"{_signatures(dialog.header, standing)} | {everybody} signed this very text"
+    yield Mark("DECISION", f"approved | mutual | {why}", ref)
 
 
 def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> tuple[Mark, ...] | None:
@@ -108,14 +138,16 @@ def counted(dialog: Dialog, me: str, after: State, *, is_last: bool = False) -> 
     """
     header = dialog.header
     is_last = is_last or bool(limit_reached(dialog.state, after, me, header)[0])
+    if not is_last and awaited(header, after):
+        return  # the person, or the end, comes before a count that only absence decides
     if not is_last and any(debt.agent not in (me, USER, ANY) for debt in after.debts):
         return
-    over = [p for p in after.polls if is_closed(header, p, after.failed) or (is_last and p.ballots)]
+    over = [p for p in after.polls if is_closed(header, p, after.absent) or (is_last and p.ballots)]
     counts = {poll.ref: tally(header, poll) for poll in over}
     held = {ref: _held(dialog, after, ref, is_last=is_last) for ref, count in counts.items() if count.is_approved}
     free = [ref for ref, what in held.items() if what is None]
     won = _winner(header, {ref: counts[ref] for ref in free})
-    known = {poll.ref for poll in dialog.state.polls if is_closed(header, poll, dialog.state.failed)}
+    known = {poll.ref for poll in dialog.state.polls if is_closed(header, poll, dialog.state.absent)}
     failed = False
     for poll in over:
         count = counts[poll.ref]

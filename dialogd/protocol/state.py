@@ -161,6 +161,8 @@ class State(Asking):
     deadlock: tuple[str, ...] = ()  # who asked to call it a deadlock, since the last word against it
     questions: tuple[Question, ...] = ()  # what the person was asked, until they speak
     failed: frozenset[str] = frozenset()  # agents whose last entry is an error
+    missed: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # failed or stalled, in succession
+    told: frozenset[str] = frozenset()  # who asked, and was told that nobody is at the table
     last_agent: str = ""  # who of the agents spoke (or was passed over) last
     spoken: bool = False  # an agent has spoken since the last reopening, or ever
     # Rounds: one is complete when everybody who can speak has spoken, or was passed over.
@@ -215,6 +217,11 @@ class State(Asking):
     def debt(self, agent: str) -> Debt | None:
         """The open debt of `agent` (its own, or one that anybody may pay), or None."""
         return next((d for d in self.debts if d.agent in (agent, ANY)), None)
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """The agents that failed or stalled twice in succession: nobody waits for them."""
+        return frozenset(who for who, times in self.missed.items() if times > 1)
 
     @property
     def struck(self) -> frozenset[int]:

@@ -18,6 +18,7 @@ from dialogd.protocol.marks import Reply, same_text
 from dialogd.protocol.missing import missing, unsigned
 from dialogd.protocol.model import USER, Condition, Entry, Frame, Mark
 from dialogd.protocol.onward import onward
+from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import Question
 from dialogd.protocol.roster import judge, voters
 from dialogd.protocol.ruled_out import why_vetoed
@@ -79,7 +80,7 @@ def rule(dialog: Dialog, me: str, reply: Reply, *, is_last: bool = False) -> Rul
     """
     header, before = dialog.header, dialog.state
     reply, refused = admitted(dialog, me, reply)
-    marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *shown(refused)]
+    marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *shown(refused), *_unanswered(dialog, reply)]
     after = _after(dialog, me, reply, marks)
     found = settled(dialog, me, after, marks, is_last=is_last)
     if found:
@@ -89,14 +90,23 @@ def rule(dialog: Dialog, me: str, reply: Reply, *, is_last: bool = False) -> Rul
     if outcome:
         return Ruling(tuple(marks), None, outcome, why)
     if reply.has("DEADLOCK") and not _is_first(dialog, me) and _all_call_it(dialog, {*before.deadlock, me}):
-        if judge(header) and judge(header) not in before.failed and after.counted < after.limits.max_turns:
+        if judge(header) and judge(header) not in before.absent and after.counted < after.limits.max_turns:
             return Ruling(tuple(marks), (judge(header),))
         without = tuple(mark for mark in marks if mark.name != "DEADLOCK")
         return Ruling(without, None, "DEADLOCK", f"deadlock, called by {', '.join((*before.deadlock, me))}")
-    if me != USER and _waits_for_person(dialog, reply):
+    if me != USER and not header.is_unattended and _waits_for_person(dialog, reply):
         after = replace(after, questions=after.questions or (Question("asked"),))
     step = onward(header, before, after, me, is_decided=_decides(found))
     return Ruling((*marks, *step.marks), step.turn, step.outcome, step.why)
+
+
+def _unanswered(dialog: Dialog, reply: Reply) -> list[Mark]:
+    """What is said under a question to the person where nobody is at the table: it goes back."""
+    if not (dialog.header.is_unattended and reply.has(QUESTION)):
+        return []
+    return [
+        Mark("REFUSED", f"{QUESTION} | nobody is at the table: take your default, or decide, and say what you assume")
+    ]
 
 
 def _after(dialog: Dialog, me: str, reply: Reply, marks: Sequence[Mark]) -> State:
@@ -166,6 +176,10 @@ def _is_first(dialog: Dialog, me: str) -> bool:
 
 
 def _all_call_it(dialog: Dialog, who: set[str]) -> bool:
-    """True when all that may vote (all agents, where nobody may) call it a deadlock, and they are at least two."""
+    """True when all that may vote (all agents, where nobody may) call it a deadlock, and they are at least two.
+
+    Nobody waits for who is absent.
+    """
     able = set(voters(dialog.header)) or {agent.id for agent in dialog.header.agents}
+    able -= dialog.state.absent
     return len(able) >= 2 and able <= who

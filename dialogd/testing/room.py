@@ -62,7 +62,7 @@ class Room:
         self.prompts: list[tuple[str, str]] = []
         self.questions: list[tuple[str, str]] = []
         self.attachments: dict[str, str] = {}
-        self.nudged, self.lain, self.pace = True, 0.0, 0.0
+        self.nudged, self.lain, self.pace, self.retry_pause = True, 0.0, 0.0, 0.0
         self.working: frozenset[str] = frozenset()
         self.held: dict[str, str] = {}
         self.sealed: dict[str, str] = {}
@@ -106,6 +106,7 @@ class Room:
             ages={key: self.paper.now - first for key, first in self._first.items()},
             working=self.working,
             pace=self.pace,
+            pause=self.retry_pause,
         )
 
     # -- the agents -----------------------------------------------------------------------------------------------

@@ -187,8 +187,9 @@ def test_the_person_is_called_and_answers(dialogd: Commands) -> None:
 
 @pytest.mark.slow
 def test_a_dialog_in_which_everybody_fails_is_exit_code_1(dialogd: Commands) -> None:
-    """A's failure is the person's turn; B's after it ends the dialog in an error."""
-    with dialogd.background("run", "Tabs?", "--agents", "rehearsal:error,rehearsal:error", "--pace", "0") as process:
+    """A's second failure is the person's turn; B's after it ends the dialog in an error."""
+    words = ["run", "Tabs?", "--agents", "rehearsal:error,rehearsal:error", "--pace", "0"]
+    with dialogd.background(*words, DIALOGD_RETRY_WAIT="0") as process:
         until(lambda: "your turn: A failed" in dialogd.output, "the failure", lambda: dialogd.output)
         assert dialogd("skip", "A").code == 0
         assert process.wait(40) == 1, dialogd.output

@@ -389,8 +389,12 @@ def test_a_question_in_a_daemons_note_is_a_question() -> None:
     assert (question.by, question.default) == ("", "")
     assert question.text == "M did not decide; please do: stuck / by 2026-11-21T19:00:01Z / default: approve P1"
     more = '## Setup\n\n```toml\norder = "round-robin"\n```'
-    silent = Room(opening("A", "B", "C", more=more), A=["[PASS]"], B=["[PASS]"], C=[BackendError("down", fix="wait")])
-    for me in "ABC":
+    silent = Room(
+        opening("A", "B", "C", more=more), A=["[PASS]"], B=["[PASS]"], C=[BackendError("down", fix="wait")] * 2
+    )
+    silent.scripts["A"] *= 2
+    silent.scripts["B"] *= 2
+    for me in "ABCABC":
         silent.step(me)
     note = silent.dialog.last
     assert note is not None

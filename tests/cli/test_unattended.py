@@ -1,0 +1,84 @@
+"""`dialogd run` where agents fail, with the person at the table and without: nobody pays on, everything has an end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.state import Dialog
+from tests.cli.command import Commands, program, until
+
+PUTS = r"printf 'Here.\n\n## Consensus Summary\n\nUse Postgres.\n\n[CONSENSUS_REACHED]\n'"
+ROLES: Mapping[str, str] = {
+    "puts": f"if mkdir put 2>/dev/null; then {PUTS}; else echo 'I stay with it.'; fi",
+    "signs": "echo '[AGREE: P1]'",
+    "fails": "exit 1",
+    "passes": "echo '[PASS]'",
+    "asks": "echo '[QUESTION_FOR_USER: Postgres or Redis?]'",
+}
+QUICK = {"DIALOGD_RETRY_WAIT": "0", "DIALOGD_PLAN": "1"}
+
+
+def cast(dialogd: Commands, *roles: str) -> list[str]:
+    """Agents A, B … that play these roles."""
+    for name, script in ROLES.items():
+        program(dialogd.folder, name, f"cat >/dev/null\n{script}")
+    seats = zip("ABC", roles, strict=False)
+    return [word for who, role in seats for word in ("--agent", f"{who}=command:{dialogd.folder}/bin/{role}")]
+
+
+def dialog_of(dialogd: Commands) -> Dialog:
+    """The dialog as it stands."""
+    return parse(dialogd.file.read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("roles", "code", "outcome", "reason"),
+    [
+        (("puts", "fails", "signs"), 0, "CONSENSUS_REACHED", "absent: B"),
+        (("puts", "fails"), 1, "STOPPED", "error: fewer than two agents are left; absent: B"),
+        (("passes", "passes"), 4, "DEADLOCK", "everybody passed"),
+        (("asks", "asks"), 4, "MAX_TURNS_REACHED", ""),
+    ],
+)
+def test_unattended_it_ends_with_a_plan_and_a_code(
+    dialogd: Commands, roles: tuple[str, ...], code: int, outcome: str, reason: str
+) -> None:
+    """Nothing waits for the person: no turn is theirs, and nobody is told how not to wait."""
+    words = ["run", "Tabs?", *cast(dialogd, *roles), "--pace", "0", "--max-turns", "8", "--unattended"]
+    with dialogd.background(*words, **QUICK) as process:
+        assert process.wait(40) == code, dialogd.output
+        output = dialogd.output
+    dialog = dialog_of(dialogd)
+    assert dialog.state.outcome is not None
+    assert (dialog.state.outcome.name, reason in dialog.state.outcome.reason) == (outcome, True)
+    assert "\nTURN: USER\n" not in dialogd.file.read_text()
+    assert "\nplan " in output
+    (page,) = dialogd.folder.glob("collaboration_plan_*.md")
+    assert ("left out, being absent: B" in page.read_text()) is (code == 0)
+    assert "may wait for you" not in output
+
+
+def test_with_the_person_at_the_table_an_absent_signer_is_theirs_to_decide(dialogd: Commands) -> None:
+    """Nobody pays on; without a terminal it says before that it may wait; `leave B` is the end."""
+    words = ["run", "Tabs?", *cast(dialogd, "puts", "fails", "signs"), "--pace", "0"]
+    with dialogd.background(*words, **QUICK) as process:
+        until(lambda: "`leave B`" in dialogd.output, "the question", lambda: dialogd.output)
+        (note,) = [line for line in dialogd.output.split("\n") if "may wait for you" in line]
+        assert "--unattended" in note
+        assert sum(entry.by in ("A", "C") for entry in dialog_of(dialogd).turns) <= 4
+        assert dialogd("leave", "B").code == 0
+        assert process.wait(40) == 0, dialogd.output
+
+
+def test_new_says_in_the_file_that_nobody_is_at_the_table(dialogd: Commands) -> None:
+    """The Setup holds it; with step mode, or with one agent alone, it makes no sense: exit code 2."""
+    wrong = [["--step"], ["--agents", "rehearsal"]]
+    done = dialogd.all([["new", "Tabs?", "--unattended", "--file", f"{n}.md", *more] for n, more in enumerate(wrong)])
+    assert [one.code for one in done] == [2, 2]
+    assert dialogd("new", "Tabs?", "--unattended").code == 0
+    header = dialog_of(dialogd).header
+    assert "Nobody is at the table" in header.text
+    assert (header.is_unattended, header.warnings, header.rules.is_plain) == (True, (), True)

@@ -1,0 +1,545 @@
+"""Agents that fail or stay silent, dialogs with nobody at the table: nobody pays on, nothing waits, all of it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dialogd import hand, person
+from dialogd.errors import BackendError, Refused
+from dialogd.logfile import Addition
+from dialogd.protocol.decide import Stop, Write, decide
+from dialogd.protocol.model import USER, Mark
+from dialogd.protocol.render import Draft
+from dialogd.protocol.state import Outcome
+from dialogd.testing.room import Line, Room, opening, waits
+from tests.examples import examples
+
+DOWN = BackendError("exit code 1", fix="look at its log")
+TEXT = "Here.\n\n## Consensus Summary\n\nUse Postgres.\n\n[CONSENSUS_REACHED]"
+SIGNS = "[AGREE: P1]"
+OVERDUE = 300 + 60  # seconds: the timeout and a minute
+
+
+def setup(*lines: str) -> str:
+    """A Setup of these lines."""
+    return "## Setup\n\n```toml\n{}\n```".format("\n".join(lines))
+
+
+def room(ids: str, *lines: str, keys: tuple[str, ...] = (), turn: str = "", **scripts: list[Line]) -> Room:
+    """A room of these agents (`AB`), its Setup of these lines."""
+    return Room(opening(*ids, turn=turn, keys=keys, more=setup(*lines) if lines else ""), **scripts)
+
+
+def unattended(ids: str, *lines: str, keys: tuple[str, ...] = (), turn: str = "", **scripts: list[Line]) -> Room:
+    """The same with nobody at the table."""
+    return room(ids, 'person = "absent"', *lines, keys=keys, turn=turn, **scripts)
+
+
+def owing(here: Room) -> tuple[str, ...]:
+    """Who owes a turn."""
+    return here.dialog.state.owing
+
+
+def end(here: Room) -> Outcome:
+    """How it ended."""
+    assert here.dialog.state.outcome is not None, here.text
+    return here.dialog.state.outcome
+
+
+def goes(here: Room, hours: float = 3) -> None:
+    """Let everybody do what they have to, and time pass, until it has ended or so long has passed."""
+    until = here.paper.now + hours * 3600
+    while here.dialog.state.outcome is None and here.paper.now < until:
+        here.run()
+        here.advance(60)
+
+
+def paid(here: Room) -> int:
+    """How many turns of agents there are: calls that somebody paid for."""
+    return sum(entry.by != USER for entry in here.dialog.turns)
+
+
+# -- who failed is asked again, and then absent ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ids", ["AB", "ABC"])
+def test_one_transient_error_removes_nobody(ids: str) -> None:
+    """Who failed once is asked again, of two at once, of more in the next round; then it signs like the others."""
+    scripts: dict[str, list[Line]] = {who: [SIGNS, SIGNS] for who in ids}
+    here = room(ids, **{**scripts, "A": [TEXT, "I stay with it."], "B": [DOWN, SIGNS]})
+    here.run()
+    assert end(here).name == "CONSENSUS_REACHED"
+    assert "B in turn" in end(here).reason
+    assert USER not in [who for entry in here.dialog.entries[1:] for who in entry.turn or ()]
+
+
+def test_of_two_who_failed_is_asked_again_after_a_pause() -> None:
+    """Not at once: what failed a moment ago fails again. A second failure in succession is the person's."""
+    here = room("AB", A=[DOWN, DOWN])
+    here.retry_pause = 10
+    here.step("A")
+    assert owing(here) == ("A",)
+    assert waits(here.look("A")) == "pace"
+    here.advance(10)
+    here.step("A")
+    assert owing(here) == (USER,)
+
+
+def awaits_b(ids: str = "ABC", *lines: str) -> Room:
+    """A dialog in which everybody has signed P1 but B, which is absent, and the person is asked."""
+    scripts: dict[str, list[Line]] = {"A": [TEXT, *["More." for _ in range(20)]], "B": [DOWN] * 20}
+    here = room(ids, *lines, **scripts, C=[SIGNS, *["More." for _ in range(20)]])
+    here.run()
+    return here
+
+
+@pytest.mark.parametrize("ids", ["AB", "ABC"])
+def test_nobody_pays_on_where_only_absent_signers_are_missing(ids: str) -> None:
+    """The person is asked, by a question that names the three ways; not the limit of turns ends it."""
+    here = awaits_b(ids)
+    assert owing(here) == (USER,)
+    assert paid(here) <= 3
+    question = here.dialog.state.question
+    assert all(way in question for way in ("`retry B`", "`leave B`", "`approve`", "P1"))
+    assert "`retry B`" in getattr(here.look("A"), "reason", "")
+
+
+def test_a_retry_has_the_absent_one_sign() -> None:
+    """The first way. One more failure, and the person is asked again without a turn of anybody's."""
+    here = awaits_b()
+    before = paid(here)
+    here.retry("B")
+    here.run()
+    assert (owing(here), paid(here)) == ((USER,), before)
+    here.scripts["B"] = [SIGNS]
+    here.retry("B")
+    here.run()
+    assert end(here).name == "CONSENSUS_REACHED"
+
+
+@pytest.mark.parametrize(
+    "leaves", [lambda here: here.by_hand(hand.leave, "B"), lambda here: here.types("[LEAVE: B]\n")]
+)
+def test_without_the_absent_one_the_signatures_decide(leaves: Callable[[Room], None]) -> None:
+    """The second way, by command and by hand: whoever looks next writes the end; nobody is asked for another word."""
+    here = awaits_b()
+    before = paid(here)
+    leaves(here)
+    here.run()
+    assert (end(here).name, paid(here)) == ("CONSENSUS_REACHED", before)
+    assert "A in turn 2" in end(here).reason
+
+
+@pytest.mark.parametrize("ids", ["AB", "ABC"])
+@pytest.mark.parametrize("approves", [lambda here: here.approve(), lambda here: here.types("[APPROVED]\n")])
+def test_the_person_takes_a_text_that_absent_agents_did_not_sign(approves: Callable[[Room], None], ids: str) -> None:
+    """The third way, by command and by hand: they may end it alone, and the outcome says who signed and who did not."""
+    here = awaits_b(ids)
+    assert "approve" in hand.lifecycle.allowed(here.dialog)
+    approves(here)
+    here.run()
+    assert end(here).name == "DECIDED"
+    assert "person" in end(here).reason
+    assert "absent: B" in end(here).reason
+    assert here.dialog.state.approved
+
+
+def test_a_pair_from_which_the_absent_one_left_ends_by_approval() -> None:
+    """Nothing is agreed by one alone; the person still can."""
+    here = awaits_b("AB")
+    here.by_hand(hand.leave, "B")
+    here.run()
+    assert owing(here) == (USER,)
+    here.approve()
+    assert end(here).name == "DECIDED"
+
+
+def test_what_somebody_present_has_not_signed_is_not_taken() -> None:
+    """Approval before the end is for a text that waits for absent agents alone."""
+    here = room("ABC", A=[TEXT])
+    here.run()
+    with pytest.raises(Refused):
+        here.approve()
+    here.types("[APPROVED]\n")
+    here.scripts["B"] = ["[OBJECTION: too dear]"]
+    here.run()
+    assert here.dialog.state.outcome is None
+    assert here.dialog.state.approved == ""
+
+
+def test_a_word_of_the_person_gives_the_absent_one_another_chance() -> None:
+    """They are asked like the others again."""
+    here = awaits_b()
+    here.scripts["B"] = ["I am back."]
+    here.say("Once more, please.")
+    here.run()
+    assert any(entry.by == "B" for entry in here.dialog.turns)
+
+
+def test_a_vote_that_nobody_can_win_without_the_absent_asks_the_person() -> None:
+    """The quorum counts who is absent; where those who are left cannot reach it, nobody goes on paying."""
+    lines = ('verdict = "vote"', "quorum = 1.0", 'order = "round-robin"')
+    here = room(
+        "ABC",
+        *lines,
+        A=["[PROPOSAL: Postgres]", "[VOTE: P1 approve | mine]", *["More."] * 9],
+        B=[DOWN] * 9,
+        C=["Well.", *["More."] * 9],
+    )
+    here.run()
+    assert owing(here) == (USER,)
+    assert "`leave B`" in here.dialog.state.question
+    here.by_hand(hand.leave, "B")
+    here.scripts["C"] = ["[VOTE: P1 approve | fine]"]
+    here.run()
+    assert end(here).name == "DECIDED"
+
+
+def test_a_quorum_still_counts_who_is_absent() -> None:
+    """Two of three voters reach two thirds; of four, two do not."""
+    votes = ["[PROPOSAL: Postgres]", "[VOTE: P1 approve | fine]", "[VOTE: P1 approve | fine]"]
+    lines = ('verdict = "vote"', 'order = "round-robin"')
+    three = unattended("ABC", *lines, A=[*votes], B=[DOWN] * 9, C=[*votes[1:]])
+    goes(three)
+    assert (end(three).name, "absent: B" in end(three).reason) == ("DECIDED", True)
+    four = unattended("ABCD", *lines, A=[*votes], B=[DOWN] * 9, C=[*votes[1:]], D=[DOWN] * 9)
+    goes(four)
+    assert end(four).failed
+    assert "B, D" in end(four).reason
+
+
+def test_an_agent_that_stalls_twice_is_absent() -> None:
+    """Of three the debt closes each time; after the second time nobody waits for it any more."""
+    here = room("ABC", A=[TEXT, "More.", "More."], B=[None] * 9, C=[SIGNS, "More."])
+    here.run()
+    for _ in range(2):
+        assert owing(here) == ("B",)
+        here.advance(OVERDUE)
+        here.run()
+    assert here.dialog.state.absent == {"B"}
+    assert owing(here) == (USER,)
+
+
+def test_a_failure_of_who_was_called_stalled_counts_once() -> None:
+    """Its peers were only quicker to say so than its own daemon."""
+    here = room("AB", A=["One."], B=[None])
+    here.run()
+    here.thinks("B")
+    here.advance(OVERDUE)
+    here.step("A")
+    here.answers("B", DOWN)
+    assert here.dialog.state.missed == {"B": 1}
+    assert owing(here) == ("B",)
+
+
+# -- nobody at the table: the table of docs/protocol.md, row by row ---------------------------------------------------
+
+FORGETS = '[roles.M]\nrole = "moderator"'
+
+
+def test_unattended_a_pair_whose_agent_fails_ends_in_error() -> None:
+    """It was asked again once; then fewer than two are left. Exit code 1."""
+    here = unattended("AB", A=["One.", "Two."], B=[DOWN, DOWN])
+    goes(here)
+    assert end(here).failed
+    assert "B" in end(here).reason
+
+
+def test_unattended_a_pair_whose_agent_is_silent_ends_in_error() -> None:
+    """Its debt stays open for another timeout; then it is absent."""
+    here = unattended("AB", A=["One.", "Two."], B=[None] * 9)
+    goes(here)
+    assert end(here).failed
+    assert [str(mark) for entry in here.dialog.entries for mark in entry.all("STALLED")] == ["[STALLED: B]"] * 2
+    late = unattended("AB", A=[TEXT], B=[None])
+    late.run()
+    late.thinks("B")
+    late.advance(OVERDUE)
+    late.run()
+    late.answers("B", SIGNS)
+    assert end(late).name == "CONSENSUS_REACHED"
+
+
+def test_unattended_an_absent_signer_is_left_out_by_name() -> None:
+    """Those that remain have signed; the outcome names them, and who is left out; nobody pays on."""
+    here = unattended("ABC", A=[TEXT, "More."], B=[DOWN] * 9, C=[SIGNS])
+    goes(here)
+    assert end(here).name == "CONSENSUS_REACHED"
+    assert all(words in end(here).reason for words in ("A in turn 2", "C in turn 3", "absent: B"))
+    late = unattended("ABC", A=["One.", TEXT], B=[DOWN] * 9, C=["Two.", SIGNS])
+    goes(late)
+    assert (end(late).name, "absent: B" in end(late).reason) == ("CONSENSUS_REACHED", True)
+
+
+def test_unattended_fewer_than_two_agents_end_in_error() -> None:
+    """One is left: `[STOPPED: error: …]`, with who is absent."""
+    here = unattended("ABC", A=[TEXT, *["More."] * 9], B=[DOWN] * 9, C=[DOWN] * 9)
+    goes(here)
+    assert end(here).failed
+    assert "B, C" in end(here).reason
+    assert paid(here) <= 3
+
+
+def test_unattended_a_question_goes_back_and_a_second_one_is_refused() -> None:
+    """Its agent is told, and has the turn once more; the question stays open for the plan."""
+    asks = "Hm.\n\n[QUESTION_FOR_USER: Postgres or Redis? | default: Postgres]"
+    here = unattended("AB", A=[asks, asks, asks], B=["One.", "Two."])
+    here.step("A")
+    assert "nobody is at the table" in here.prompts[0][1]
+    assert owing(here) == ("A",)
+    (refused,) = here.dialog.entries[-1].all("REFUSED")
+    assert "nobody is at the table" in refused.value
+    assert here.dialog.state.question == "Postgres or Redis?"
+    here.step("A")
+    assert "take your default, or decide" in here.prompts[1][1]
+    assert owing(here) == ("B",)
+    assert here.dialog.entries[-1].mark("QUESTION_FOR_USER") is None
+    assert "nobody is at the table" in here.dialog.entries[-1].all("REFUSED")[0].value
+    assert len(here.dialog.state.questions) == 1
+
+
+def test_unattended_questions_of_a_round_go_back_to_all_who_asked() -> None:
+    """Once the round is over; then it goes on."""
+    asks = "[QUESTION_FOR_USER: which?]"
+    here = unattended("ABC", 'order = "parallel"', turn="A, B, C", A=[asks, "a"], B=["One."], C=[asks, "c"])
+    for who in "ABC":
+        here.step(who)
+    assert owing(here) == ("A", "C")
+    for who in "AC":
+        here.step(who)
+    assert owing(here) == ("A", "B", "C")
+
+
+@pytest.mark.parametrize("lines", [(), ('order = "round-robin"',), ('order = "parallel"',), ('verdict = "vote"',)])
+def test_unattended_a_round_of_passes_is_a_deadlock(lines: tuple[str, ...]) -> None:
+    """Nobody has anything to say, and nobody is there who had. Exit code 4."""
+    turn = "A, B" if "parallel" in "".join(lines) else "A"
+    here = unattended("AB", *lines, turn=turn, A=["[PASS]"] * 3, B=["[PASS]"] * 3)
+    goes(here)
+    assert (end(here).name, end(here).reason) == ("DEADLOCK", "everybody passed")
+
+
+def test_unattended_an_escalation_past_the_moderator_is_a_deadlock() -> None:
+    """Failed votes, and a moderator that does not decide, is silent or fails; and where there is none."""
+    no = ["[PROPOSAL: x]", *["[PROPOSAL: y]\n[VOTE: P1 reject | a]\n[VOTE: P2 reject | a]\n[VOTE: P3 reject | a]"] * 9]
+    for moderator in (["I cannot say."], [None] * 9, [DOWN] * 9):
+        here = unattended("ABM", FORGETS, A=["[ESCALATE: we cannot agree]", *["More."] * 9], B=["One."], M=moderator)
+        goes(here)
+        assert (end(here).name, "we cannot agree" in end(here).reason) == ("DEADLOCK", True)
+    votes = unattended("ABC", 'verdict = "vote"', 'order = "round-robin"', A=[*no], B=[*no], C=[*no])
+    goes(votes)
+    assert (end(votes).name, "votes failed" in end(votes).reason) == ("DEADLOCK", True)
+
+
+def test_unattended_nobody_ends_a_dialog_alone_by_escalating() -> None:
+    """Where nobody else moderates an agent's escalation is refused, like a question to nobody."""
+    here = unattended("AB", 'order = "round-robin"', A=["[ESCALATE: I give up]"] * 2, B=["One."])
+    here.step("A")
+    assert owing(here) == ("B",)
+    assert "nobody" in here.dialog.entries[-1].all("REFUSED")[0].value
+
+
+def test_unattended_one_transient_failure_of_the_moderator_decides_nothing() -> None:
+    """It is asked again, and decides."""
+    lines = (FORGETS, "[board]", "minimum_contributions = 0")
+    decides = "[DECIDE: P1 approve | fine]"
+    here = unattended(
+        "ABM", 'verdict = "moderator"', *lines, A=["[PROPOSAL: x]\n[ESCALATE: please]"], M=[DOWN, decides]
+    )
+    goes(here)
+    assert end(here).name == "DECIDED"
+
+
+def test_unattended_an_absent_judge_ends_it_in_error() -> None:
+    """It was asked twice; nothing can be decided without it."""
+    calls = "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"
+    here = unattended("ABJ", 'verdict = "judge"', 'judge = "J"', A=[calls], B=[calls], J=[DOWN] * 3)
+    goes(here)
+    assert end(here).failed
+    assert "J" in end(here).reason
+
+
+def test_unattended_a_judge_that_asks_judges_without_an_answer() -> None:
+    """Its question goes back to it; it judges in both orders then."""
+    calls = "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"
+    judges: list[Line] = ["[QUESTION_FOR_USER: what load?]", "[DECIDE: A | shown]", "[DECIDE: A | shown]"]
+    here = unattended("ABJ", 'verdict = "judge"', 'judge = "J"', A=[calls], B=[calls], J=judges)
+    goes(here)
+    assert end(here).name == "DECIDED"
+
+
+def test_unattended_step_mode_means_nothing() -> None:
+    """There is nobody to take the steps with: neither by the Setup nor by a mark."""
+    here = unattended("AB", "step = true", A=["One."], B=["Two."])
+    here.step("A")
+    assert owing(here) == ("B",)
+    here.types("[STEP: on]\n")
+    here.step("B")
+    assert owing(here) == ("A",)
+
+
+@pytest.mark.parametrize("last", ["TURN: bob\n", "TURN: USER\n", "TURN: A, USER\n", "turn: nobody at all.\n"])
+def test_unattended_a_turn_for_nobody_goes_to_the_next(last: str) -> None:
+    """A `TURN:` line for nobody known reads as the person's, who is not there."""
+    text = opening("A", "B", more=setup('person = "absent"')).replace("TURN: A\n", last)
+    here = Room(text, A=[TEXT, TEXT], B=[SIGNS, SIGNS])
+    goes(here)
+    assert end(here).name == "CONSENSUS_REACHED"
+
+
+def test_unattended_the_board_s_last_round_asks_nobody() -> None:
+    """`terminate_on_rounds = false` asks the person how to go on; with nobody there the limit is the end."""
+    lines = ("[board]", "round_limit = 1", "terminate_on_rounds = false")
+    here = unattended("AB", *lines, A=["One."], B=["Two."])
+    goes(here)
+    assert end(here).name == "MAX_TURNS_REACHED"
+
+
+def test_unattended_the_word_cannot_be_handed_to_the_person() -> None:
+    """Where the order is free, who asks for the person's word is not heard."""
+    here = unattended("AB", 'order = "free"', A=["[TO: USER]\nYours."], B=["Two."])
+    here.step("A")
+    assert owing(here) == ("B",)
+
+
+def test_unattended_an_agent_alone_is_too_few() -> None:
+    """By the header, not by failure: it says so at once."""
+    here = unattended("A", A=["One.", "Two."])
+    goes(here)
+    assert end(here).failed
+    assert paid(here) <= 1
+
+
+def test_unattended_unknown_prices_end_at_the_budget() -> None:
+    """A budget in dollars, and nobody who could say what the model costs: its turn is not begun."""
+    here = unattended("AB", keys=("Budget: $1",), A=["One."])
+    action = decide(here.dialog, "A", replace(here.clock(), priced=False))
+    assert isinstance(action, Write)
+    assert "BUDGET_REACHED" in str(action.draft)
+
+
+# -- the time limit holds whoever is waited for ----------------------------------------------------------------------
+
+TEN = ("Max Time: 10 minutes",)
+
+
+@pytest.mark.parametrize("lines", [(), ('person = "absent"',)])
+def test_the_time_limit_holds_while_a_pair_waits_for_a_silent_agent(lines: tuple[str, ...]) -> None:
+    """Who is there has a last word; who was called stalled has had its chance."""
+    here = room("AB", *lines, keys=TEN, A=["One.", "In sum: Postgres."], B=[None] * 9)
+    goes(here, hours=1)
+    assert end(here).name == "MAX_TIME_REACHED"
+    assert here.paper.now < 600 + 120
+
+
+@pytest.mark.parametrize(
+    "scripts",
+    [
+        {"A": ["[QUESTION_FOR_USER: which?]", "In sum."], "B": ["In sum."]},
+        {"A": ["One.", "In sum."], "B": [DOWN, DOWN, "In sum."]},
+        {"A": [DOWN, DOWN], "B": ["In sum."]},
+    ],
+)
+def test_the_time_limit_holds_while_a_pair_waits_for_the_person(scripts: dict[str, list[Line]]) -> None:
+    """An unanswered question, and a failed agent, keep nothing open beyond it."""
+    here = room("AB", keys=TEN, **scripts)
+    here.run()
+    assert owing(here) == (USER,)
+    goes(here, hours=1)
+    assert end(here).name == "MAX_TIME_REACHED"
+    assert here.paper.now < 600 + 120
+
+
+def test_before_anybody_spoke_the_time_does_not_run_out() -> None:
+    """A dialog that was written yesterday may be started today."""
+    here = room("AB", keys=TEN, turn="USER")
+    here.advance(3600)
+    assert waits(here.look("A")) == "waiting_for_user"
+
+
+# -- nobody ends a dialog alone --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("keys", "calls"), [("Max Turns: 3", "AB"), ("Max Turns: 2", "A")])
+def test_one_agents_deadlock_on_the_last_turn_is_the_limit(keys: str, calls: str) -> None:
+    """The end is the limit of turns, and the file bears that one end; the agent's word is refused by name."""
+    call = "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"
+    here = room("AB", keys=(keys,), **{who: [call if who == calls[-1] else "One."] for who in calls})
+    here.run()
+    assert end(here).name == "MAX_TURNS_REACHED"
+    assert here.dialog.entries[-1].mark("DEADLOCK") is None
+    assert "[REFUSED: DEADLOCK | one agent alone" in here.text
+
+
+def test_an_older_turn_with_two_ends_ended_by_what_its_daemon_wrote() -> None:
+    """Its agent called a deadlock in its last turn: the daemon's mark stands below."""
+    marks = (Mark("DEADLOCK"), Mark("MAX_TURNS_REACHED"))
+    here = room("AB")
+    here.paper.append(lambda _: Addition(Draft("A", "Claude A", 2, "Stuck.", marks)))
+    assert end(here).name == "MAX_TURNS_REACHED"
+
+
+# -- whatever happens, it ends ---------------------------------------------------------------------------------------
+
+LINES: list[Line] = [
+    DOWN,
+    None,
+    "I think Postgres.",
+    "[PASS]",
+    TEXT,
+    SIGNS,
+    "[QUESTION_FOR_USER: which?]",
+    "[QUESTION_FOR_USER: which? | by 18:00 | default: this]",
+    "[ESCALATE: stuck]",
+    "[DEADLOCK]\n[CRUX: x]\n[EXPERIMENT: y]",
+    "[PROPOSAL: Postgres]",
+    "[VOTE: P1 approve | fine]",
+    "[VOTE: P1 reject | slow]",
+    "[DECIDE: P1 approve | fine]",
+    "[DECIDE: A | shown]",
+    "[TO: USER]\nYours.",
+    "[OBJECTION: too dear]",
+]
+ORDERS = ["alternate", "round-robin", "priority", "free", "parallel"]
+
+
+@st.composite
+def dialogs(draw: st.DrawFn) -> tuple[Room, str]:
+    """An unattended dialog by some rule with agents that do anything, over and over."""
+    ids = draw(st.sampled_from(["AB", "ABC", "ABCD"]))
+    lines = [
+        f'order = "{draw(st.sampled_from(ORDERS))}"',
+        f'verdict = "{draw(st.sampled_from(["mutual", "vote", "moderator", "judge"]))}"',
+        f"sealed = {str(draw(st.booleans())).lower()}",
+        f"red_team = {str(draw(st.booleans())).lower()}",
+        f"step = {str(draw(st.booleans())).lower()}",
+        "question_defaults = true",
+        *((f'judge = "{ids[-1]}"',) if draw(st.booleans()) else ()),
+        *(("[board]", "terminate_on_rounds = false", "round_limit = 2") if draw(st.booleans()) else ()),
+        *((f"[roles.{ids[-1]}]", 'role = "moderator"') if draw(st.booleans()) else ()),
+        *((f"[roles.{ids[0]}]", 'role = "critic"') if draw(st.booleans()) else ()),
+    ]
+    plain = draw(st.booleans())
+    turn = draw(st.sampled_from([ids[0], ", ".join(ids[:2]), USER, "bob", "ANY"]))
+    scripts = {who: draw(st.lists(st.sampled_from(LINES), min_size=1, max_size=5)) for who in ids}
+    here = unattended(ids, *(() if plain else lines), keys=("Max Turns: 12",), turn=turn)
+    here.scripts = {who: script * 40 for who, script in scripts.items()}
+    return here, f"{ids} {turn} {[] if plain else lines} {scripts}"
+
+
+@examples(200)
+@given(dialogs())
+def test_unattended_every_dialog_ends_and_never_waits_for_the_person(given_: tuple[Room, str]) -> None:
+    """Whatever mixture of failing, silent, passing, asking agents: no turn of the person's is opened by a daemon."""
+    here, what = given_
+    entries = len(here.dialog.entries)
+    goes(here, hours=12)
+    assert here.dialog.state.outcome is not None, f"{what}\n{here.text}"
+    assert not [entry.id for entry in here.dialog.entries[entries:] if USER in (entry.turn or ())], what
+    assert all(isinstance(here.look(agent.id), Stop) for agent in here.dialog.header.agents)
+    assert person.stop(here.log).state.outcome == here.dialog.state.outcome
