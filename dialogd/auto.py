@@ -137,7 +137,8 @@ def resolve(
 ) -> Choice:
     """Which backend `name` comes to in that seat (from 0); the same wherever and in whichever order it is asked.
 
-    `auto` takes the families that are here in the order of `FAMILIES`, one by seat; `claude` Claude Code, else the key.
+    `auto` takes the families that are here, those with a login or key first, in the order of `FAMILIES`, one by seat;
+    `claude` Claude Code, else the key.
     `variables` are the person's, `found` looks at a backend (`candidates` names those it is asked for), `agents` are
     the ids of the dialog in their order, `base_url` is the address that was set in place of a variable's. What follows
     the colon is a model, but for rehearsal (a scenario), command and acp (a command line).
@@ -173,10 +174,16 @@ def _taken(name: str, seat: int, found: Callable[[str], Found], agents: Sequence
     if base != AUTO:
         return base, ()
     here = [family for family, members in FAMILIES.items() if any(found(member).here for member in members)]
+    here.sort(key=lambda family: not any(_has_way_in(found(member)) for member in FAMILIES[family]))
     if not here:
         return LAST_RESORT, ()
     twins = (who for index, who in enumerate(agents) if index != seat and (index - seat) % len(here) == 0)
     return _first(FAMILIES[here[seat % len(here)]], found), tuple(twins)
+
+
+def _has_way_in(look: Found) -> bool:
+    """True with a login or a key; an address that is asked without one, a gateway's, may let nobody in."""
+    return look.here and look.pays != "nobody"
 
 
 def _is_metered(pays: str, why: str) -> bool:

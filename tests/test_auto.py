@@ -37,7 +37,8 @@ class Machine:
     def __call__(self, name: str) -> Found:
         base = name.partition(":")[0]
         if base in self.here:
-            return HERE.get(base, Found(True, f"{base} 1.0"))
+            pays = f"your {base} login" if base in MEMBERS else "nobody"
+            return HERE.get(base, Found(True, f"{base} 1.0", pays))
         return Found(False, "not here", fix=f"install {base}")
 
 
@@ -220,6 +221,21 @@ def test_a_budget_counts_tokens_where_a_price_is_unknown() -> None:
     assert not price_for(Choice("openai", "", vendor="whoever runs http://localhost:8000"))
     assert price_for(grok, "mine", "1/2") == Price(1, 2, source="given")
     assert (price_for(Choice("acp", "")), price_for(Choice("rehearsal", ""))) == (None, FREE)
+
+
+def test_who_has_a_key_comes_before_an_address_without_one(tmp_path: Path) -> None:
+    """A gateway's address is set for all, and one key: who has it is seated first, who would ask without one after it.
+
+    Through the real look at this machine.
+    """
+    environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:1"}
+    environment["XAI_API_KEY"] = "xai-test-0123456789abcdef"
+    gateway = "http://127.0.0.1:9/v1"
+    chosen = [choose("auto", seat, environment, {}, agents="AB", base_url=gateway) for seat in range(2)]
+    assert [(choice.backend, choice.pays) for choice in chosen] == [
+        ("grok", "the key in XAI_API_KEY"),
+        ("gpt", "nobody"),
+    ]
 
 
 def test_the_price_of_a_program_is_that_of_the_model_it_was_seen_to_ask(tmp_path: Path) -> None:

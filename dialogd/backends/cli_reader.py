@@ -14,6 +14,7 @@ from dialogd.errors import BackendError
 from dialogd.protocol.text import one_line
 
 OUTPUT_CAP = 64 * 1024 * 1024  # bytes of stdout in one run; the files that it read are in there
+LINES_CAP = 100_000  # of stdout in one run; a long one has a thousand
 NOISE_CAP = 1024 * 1024  # bytes of stdout that are no event: warnings are let pass, a flood is not
 QUOTED = 200  # characters of a CLI's own words
 FIGURES = tuple(field.name for field in fields(Usage) if field.name not in ("model", "estimated"))
@@ -27,11 +28,13 @@ class LostSession(BackendError):
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How a CLI is called in errors, and how one logs in to it."""
+    """How a CLI is called in errors, how one logs in to it, and with a key of dialogd's giving where that goes."""
 
     program: str
     log_in: str
     keyed: bool = False  # it has a key of dialogd's giving, no login that it might renew
+    variable: str = ""
+    address: str = ""
     secrets: tuple[str, ...] = field(default=(), repr=False)  # taken out of what is quoted, before it is cut short
 
 
@@ -52,7 +55,7 @@ class Reader:
         self.tools: list[str] = []
         self.size = 0
         self._rest: list[bytes] = []  # pieces of a line that has not ended
-        self._noise = 0
+        self._noise = self._lines = 0
         self._refusals = 0
 
     def take(self, event: Event) -> None:
@@ -79,8 +82,10 @@ class Reader:
         self._rest += [last] if last else []
         self._noise += sum(len(line) + 1 for line in lines if not _is_event(line))
         noise = self._noise + (sum(map(len, self._rest)) if self._rest and not _is_event(self._rest[0]) else 0)
-        if noise > NOISE_CAP or self.size > OUTPUT_CAP:
+        self._lines += len(lines)
+        if noise > NOISE_CAP or self._lines > LINES_CAP or self.size > OUTPUT_CAP:
             what = f"{NOISE_CAP >> 20} MiB that is no answer" if noise > NOISE_CAP else f"{OUTPUT_CAP >> 20} MiB"
+            what = f"{LINES_CAP:,} lines" if self._lines > LINES_CAP else what
             self.failure = BackendError(
                 f"{self.words.program} floods its output: it printed more than {what}, and was ended",
                 fix=f"run `{self.words.program}` by hand, and see what it prints; or install another version",
@@ -150,8 +155,11 @@ def failed(words: Words, message: str, status: int | None = None) -> BackendErro
         status = int(found[1])
     kind, again = _kind(message, status)
     quoted = one_line(message, QUOTED, words.secrets)
+    cause = f"{words.program} failed: {quoted}" if quoted else f"{words.program} failed"
+    if kind == "auth" and words.keyed:
+        cause += f" ({status or 'refused'} from {words.address})"
     return BackendError(
-        f"{words.program} failed: {quoted}" if quoted else f"{words.program} failed",
+        cause,
         fix=_fix(kind, words),
         retryable=again,
         kind=kind,
@@ -169,7 +177,7 @@ def _kind(message: str, status: int | None) -> tuple[str, bool]:
 def _fix(kind: str, words: Words) -> str:
     return {
         "limit": f"wait until the limit of your login or key is renewed, or raise it; `{words.program}` says which",
-        "auth": words.log_in,
+        "auth": f"check {words.variable}: that key was sent to {words.address}" if words.keyed else words.log_in,
         "request": "choose another --model; if it is too long, start a new dialog from a summary of this one",
         "cut": "raise --max-tokens, or ask for a shorter reply",
         "busy": "ask again with `dialogd retry` in a while",

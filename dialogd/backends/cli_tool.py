@@ -19,6 +19,7 @@ from dialogd.backends.cli_probe import LONGEST, NETWORK, VERSION_WAIT, version_i
 from dialogd.backends.cli_reader import LostSession, Reader, Words
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.errors import BackendError, BadInput
+from dialogd.keys import bare
 from dialogd.prices import Price, price_of
 from dialogd.prompt import tokens_of
 
@@ -244,7 +245,8 @@ class CLITool:
 
     def words(self) -> Words:
         """How errors call it."""
-        return Words(self.program, self.log_in, bool(self.paid), self.secrets)
+        address = bare(self.base_url()) or self.vendor or "its provider"
+        return Words(self.program, self.log_in, bool(self.paid), self.key, address, self.secrets)
 
     def _program(self) -> str:
         found = shutil.which(self.program, path=self.environment.get("PATH"))

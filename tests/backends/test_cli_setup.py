@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,8 @@ from dialogd.backends.cli_tool import Turn
 from dialogd.backends.codex import Codex
 from dialogd.backends.session import INTRO
 from dialogd.backends.survey import survey
-from dialogd.errors import BadInput
+from dialogd.errors import BackendError, BadInput
+from dialogd.standin import Fail, StandIn, in_order
 
 KEY = "sk-ant-test-0123456789"
 PASSWORD = "hunter2-hunter2"
@@ -138,3 +140,36 @@ def test_a_program_on_a_busy_machine_is_what_it_was_last(tmp_path: Path) -> None
     (tmp_path / "state/programs/claude.json").write_text("[")
     assert version()[0] == "2.1.331"
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+
+
+REFUSED = r"""
+import json, os, sys, urllib.error, urllib.request
+url = os.environ.get("ANTHROPIC_BASE_URL", "") + "/v1/messages"
+request = urllib.request.Request(url, b"{}", {"x-api-key": os.environ["ANTHROPIC_API_KEY"]})
+try:
+    urllib.request.urlopen(request)
+except urllib.error.HTTPError as error:
+    retry = {"type": "system", "subtype": "api_retry", "error_status": error.code, "error": "authentication_failed"}
+    print(json.dumps(retry), flush=True)
+    sys.stdin.read()
+    sys.exit(1)
+"""
+
+
+async def test_a_refused_key_is_told_with_status_and_address(options: Options, tmp_path: Path) -> None:
+    """A wrong key, or a right one at a wrong address: the error names 401, where it was sent, and the variable."""
+    (tmp_path / "refused.py").write_text(REFUSED)
+    (tmp_path / "bin" / "claude").write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS {tmp_path}/refused.py\n")
+    with StandIn(in_order(Fail(401))) as server:
+        claude = ClaudeCode(replace(options, base_url=server.url.replace("http://", "http://me:hunter2-hunter2@")))
+        claude.environment["ANTHROPIC_BASE_URL"] = server.url  # this client takes no password in an address
+        with pytest.raises(BackendError) as caught:
+            async for _ in claude.run(turn(), claude.reader()):
+                pass
+        assert len(server.seen) == 1
+    error = caught.value
+    assert error.cause == f"claude failed: authentication_failed (401 from {server.url})"
+    assert error.fix == f"check ANTHROPIC_API_KEY: that key was sent to {server.url}"
+    assert (error.kind, error.retryable) == ("auth", False)
+    words = ClaudeCode(options).words()
+    assert failed(words, "authentication_failed", 401).cause.endswith("(401 from Anthropic)")
