@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def _carry_out() -> None:
 
     from dialogd.cli.app import build
 
+    _refuse_damaged(sys.argv[1:])
     usage_error: Any = typer.BadParameter.__bases__[0]  # typer has no public name for it
     try:
         sys.exit(get_command(build())(prog_name="dialogd", standalone_mode=False))
@@ -50,6 +52,21 @@ def _carry_out() -> None:
         if isinstance(end.__context__, BrokenPipeError):
             raise end.__context__ from None
         raise
+
+
+def _refuse_damaged(words: Sequence[str]) -> None:
+    """Raise `BadInput` for an argument that is no UTF-8, which would be damaged, unless a file has that name."""
+    import os
+
+    from dialogd.errors import BadInput
+
+    for word in words:
+        if any("\udc80" <= sign <= "\udcff" for sign in word) and not os.path.lexists(word):
+            shown = os.fsencode(word).decode("latin-1")
+            raise BadInput(
+                f"the argument {shown[:60]!r}, as Latin-1, is not UTF-8",
+                fix="type it in a terminal that is set to UTF-8, or convert it first: iconv -f latin1 -t utf-8",
+            )
 
 
 def _misused(error: Any) -> DialogdError:

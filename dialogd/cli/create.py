@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -152,7 +151,7 @@ def _question(wanted: Wanted) -> str:
         raise BadInput("both --question and --question-file were given", fix="give one of the two")
     text = wanted.question
     if wanted.question_file is not None:
-        text = sys.stdin.read() if wanted.question_file == "-" else _text(wanted.question_file)[0]
+        text = options.typed("-") if wanted.question_file == "-" else _text(wanted.question_file)[0]
     if text is not None and not text.strip():
         raise BadInput("the question is empty", fix="write one, or leave it out: then the topic is the question")
     return text or wanted.topic
@@ -225,7 +224,7 @@ def _text(path: str, most: int = 1_000_000) -> tuple[str, int]:
         raise BadInput(f"{path} cannot be read: {error.strerror}", fix="check its permissions") from error
     if b"\0" in data:
         raise BadInput(f"{path} is not text", fix="name text files only")
-    text = _safe(data.decode("utf-8-sig", "replace"))
+    text = _safe(options.in_utf8(data, path, is_whole=len(data) >= size))
     data = text.encode("utf-8", "replace")
     if size <= most:
         return text, len(data)

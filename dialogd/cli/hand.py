@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -61,14 +60,14 @@ def strike(turns: TurnNumbers, reason: Why = "", file: options.FileOption = None
 def suggest(text: Text, instead_of: Instead = "", file: options.FileOption = None) -> None:
     """Put a proposal of your own, numbered like all: your turn, which interrupts."""
     settings, log, _ = opened(file)
-    after = hand.suggest(log, _words(text), instead_of, secrets=options.own_secrets())
+    after = hand.suggest(log, options.typed(text), instead_of, secrets=options.own_secrets())
     done(settings, after, f"turn {after.state.number} is yours, and proposes {after.state.proposals[-1].ref}")
 
 
 def ask(agent: AgentId, text: Text, file: options.FileOption = None) -> None:
     """Ask one agent: your turn, to it alone; after its answer the order goes on."""
     settings, log, _ = opened(file)
-    after = hand.ask(log, agent, _words(text), secrets=options.own_secrets())
+    after = hand.ask(log, agent, options.typed(text), secrets=options.own_secrets())
     done(settings, after, f"turn {after.state.number} is yours")
 
 
@@ -136,10 +135,6 @@ def pass_on(file: options.FileOption = None) -> None:
     settings, log, before = opened(file)
     after = person.pass_on(log)
     done(settings, after, "passed on" if len(after.entries) > len(before.entries) else "it was not your turn")
-
-
-def _words(text: str) -> str:
-    return sys.stdin.read() if text == "-" else text
 
 
 def rows(dialog: Dialog) -> Iterator[tuple[str, str]]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dialogd.config import dotenv, load
-from dialogd.errors import NotRunning
+from dialogd.errors import BadInput, NotRunning
 from dialogd.journal import Journals
 from dialogd.keys import secrets
 from dialogd.logfile import LogFile
@@ -100,6 +102,25 @@ def settings_for(file: str | None = None, *, no_plan: bool = False, **flags: obj
     if no_plan:
         flags["plan"] = False
     return load({"file": _whole(file) if file is not None else None, **flags}, os.environ, Path.cwd())
+
+
+def typed(text: str) -> str:
+    """The words of a text argument; `-` reads standard input. Raises `BadInput` for bytes that are not UTF-8."""
+    if text != "-":
+        return text
+    return in_utf8(sys.stdin.buffer.read(), "standard input").replace("\r\n", "\n")
+
+
+def in_utf8(data: bytes, what: str, *, is_whole: bool = True) -> str:
+    """The text of these bytes; the last character may be cut where they are not the whole. Raises `BadInput`."""
+    try:
+        return codecs.getincrementaldecoder("utf-8-sig")().decode(data, is_whole)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise BadInput(
+            f"{what} is not UTF-8: byte {data[error.start]:#04x} in line {line}",
+            fix="convert it first, such as: iconv -f latin1 -t utf-8",
+        ) from None
 
 
 def own_secrets() -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -29,7 +28,7 @@ def approve(file: options.FileOption = None) -> None:
 def reject(reason: Reason, file: options.FileOption = None) -> None:
     """Do not take the result: your turn, with the reason, opens the dialog again."""
     settings, log, _ = opened(file)
-    words = sys.stdin.read() if reason == "-" else reason
+    words = options.typed(reason)
     after = person.reject(log, words, secrets=options.own_secrets())
     plan.disown(settings, after)
     keep_ended(settings, after)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Annotated
 
@@ -40,7 +39,7 @@ def say(
     file: options.FileOption = None,
 ) -> None:
     """Speak: your turn interrupts whoever is replying, and opens a dialog again that had ended."""
-    words = sys.stdin.read() if text == "-" else text
+    words = options.typed(text)
     settings, log, before = opened(file)
     own = options.own_secrets()
     after = person.say(log, words, to=to or "", note=note, turns=turns, budget=budget or "", secrets=own)

@@ -25,7 +25,7 @@ from dialogd.server.page import render_api
 from dialogd.server.page_routes import page_routes
 from dialogd.server.panels import panel_routes
 from dialogd.server.problem import MEDIA_TYPE
-from dialogd.server.refusals import handle_errors
+from dialogd.server.refusals import CONVERT, NOT_UTF8, handle_errors
 from dialogd.server.report import health, phase
 from dialogd.server.result import result_routes
 from dialogd.server.streams import stream_routes
@@ -113,6 +113,8 @@ async def _json_body(request: Request) -> dict[str, Any]:
         return {}
     try:
         body = json.loads(raw)
+    except UnicodeDecodeError:
+        raise BadInput(NOT_UTF8, fix=CONVERT) from None
     except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):

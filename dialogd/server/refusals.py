@@ -17,6 +17,9 @@ from dialogd.server.problem import MEDIA_TYPE, problem
 
 log = logging.getLogger("dialogd.server")
 
+NOT_UTF8 = "the body is not UTF-8"
+CONVERT = "send it as UTF-8, such as: iconv -f latin1 -t utf-8 body.json | curl --data-binary @- URL"
+
 
 def handle_errors(app: FastAPI) -> None:
     """Have `app` answer every error, an unforeseen one too, as a problem."""
@@ -42,6 +45,8 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> Response:
+        if isinstance(error.__cause__, UnicodeDecodeError):
+            return _answer(400, NOT_UTF8, CONVERT)
         headers = dict(error.headers or {})
         line = _line(app, request)
         docs = f"curl {request.base_url}docs lists the routes and what they take"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 from dialogd.cli.situation import exit_code
@@ -189,3 +190,40 @@ def test_settings_and_where_they_come_from(dialogd: Commands) -> None:
     assert facts.json["pace"] == {"value": "2", "origin": "default"}
     wrong = dialogd("config", "show", DIALOGD_PORT="nonsense")
     assert (wrong.code, "environment DIALOGD_PORT" in wrong.err) == (2, True)
+
+
+def given(dialogd: Commands, *words: str | bytes, typed: bytes = b"") -> tuple[int, str]:
+    """Exit code and stderr of a command with these very bytes as its words and its standard input."""
+    env = {**dialogd.environment, "LC_ALL": "C.UTF-8"}
+    line = [*dialogd.words([]), *words]
+    done = subprocess.run(line, input=typed, cwd=dialogd.folder, env=env, capture_output=True, timeout=60, check=False)
+    return done.returncode, done.stderr.decode()
+
+
+def test_what_is_no_utf_8_is_refused_by_every_door_and_damages_nothing(dialogd: Commands) -> None:
+    """Topic, question, context, words; as an argument, a file, standard input. What stands there is read."""
+    latin = "caf\u00e9 cr\u00e8me\n".encode("latin-1")
+    dialogd.begin("Tabs?")
+    before = dialogd.file.read_bytes()
+    (dialogd.folder / "latin.txt").write_bytes(latin)
+    argument = "as Latin-1, is not UTF-8"
+    doors: list[tuple[tuple[str | bytes, ...], str]] = [
+        (("say", latin), argument),
+        (("say", "-"), "standard input is not UTF-8: byte 0xe9 in line 1"),
+        (("ask", "A", "-"), "standard input is not UTF-8"),
+        (("new", latin, "--file", "x.md"), argument),
+        (("new", "T", "--file", "x.md", "-q", latin), argument),
+        (("new", "T", "--file", "x.md", "--question-file", "-"), "standard input is not UTF-8"),
+        (("new", "T", "--file", "x.md", "--question-file", "latin.txt"), "latin.txt is not UTF-8: byte 0xe9 in line 1"),
+        (("new", "T", "--file", "x.md", "--context", "latin.txt"), "latin.txt is not UTF-8"),
+    ]
+    for words, why in doors:
+        code, said = given(dialogd, *words, typed=latin)
+        assert (code, why in said, "\n  fix: " in said, "Traceback" in said) == (2, True, True, False), (words, said)
+    assert dialogd.file.read_bytes() == before
+    assert not (dialogd.folder / "x.md").exists()
+    assert given(dialogd, "say", "-", typed="caf\u00e9\r\n".encode())[0] == 0
+    assert "caf\u00e9\n" in dialogd.file.read_text(encoding="utf-8")
+    with dialogd.file.open("ab") as file:
+        file.write(b"\nWhat about caf\xe9s?\n\nTURN: A\n")
+    assert dialogd("status").code == 0

@@ -489,6 +489,20 @@ def test_a_wrong_method_is_a_problem_that_names_the_right_one(idle: Daemon) -> N
     assert "-d" not in send(idle, "GET /pause").problem["fix"]
 
 
+@pytest.mark.parametrize("path", ["/say", "/notify", "/pause", "/stop", "/reject"])
+def test_a_body_that_is_no_utf_8_is_refused_and_says_so(idle: Daemon, path: str) -> None:
+    """Latin-1 would be damaged in the file; nothing is done."""
+    before = idle.health()
+    data = b'{"text": "caf\xe9", "reason": "caf\xe9"}'
+    problem = send(idle, f"POST {path}", data).problem
+    assert (problem["status"], problem["detail"]) == (400, "the body is not UTF-8")
+    assert "iconv" in problem["fix"]
+    after = idle.health()
+    assert before is not None
+    assert after is not None
+    assert (after["turn"], after["phase"]) == (before["turn"], before["phase"])
+
+
 @pytest.mark.parametrize("path", ["/nothing", "/notify/x", "/redoc", "/static/../health", "/%00", "/a" * 2000])
 def test_an_unknown_route_is_a_problem(idle: Daemon, path: str) -> None:
     """Status 404, and where the routes are listed."""
