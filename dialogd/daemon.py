@@ -40,7 +40,8 @@ from dialogd.watch import watch
 MANY_FILES = 4096
 INDEX_WAIT = 0.5  # seconds for which the index may be in use; whoever asks next takes in what is missing
 TELL_WAIT = 0.2  # seconds that the loop has to finish what it does beside a call
-HALT_WAIT = 0.3  # seconds that a stop leaves for the alerts of an end just before it
+CLOSE_WAIT = 0.5  # seconds that a stop leaves for the disk before it answers
+HALT_WAIT = 0.3  # seconds that a stop leaves for the alerts of an end just before it, and for the lock
 
 
 def serve(settings: Settings, peers: Mapping[str, str]) -> int:
@@ -178,7 +179,9 @@ class Daemon:
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(serving, 2)
         watching.cancel()
-        await asyncio.gather(*self._plans)
+        while self._plans:  # what follows from a late end comes later
+            late, self._plans = self._plans, []
+            await asyncio.gather(*late)
         await self.alerts.close()
         await agent.close()
         self._sum_up()
@@ -273,25 +276,39 @@ class Daemon:
     async def halt(self, wanted: Halt) -> Stopped:
         """End the call, write `[STOPPED]`, archive, tell the peers once, then end this daemon."""
         agent = self.agent
-        self.alerts.patience = HALT_WAIT
+        self.alerts.patience, agent.file.lock.wait = HALT_WAIT, HALT_WAIT
         await self._end_loop()
-        dialog: Dialog | None = None
-        copy: Path | None = None
-        before = agent.dialog
+        closing = asyncio.ensure_future(self._close(wanted))
+        try:
+            await asyncio.wait({closing}, timeout=CLOSE_WAIT)
+            if wanted.hop == 0:
+                await agent.peers.stop(agent.dialog, wanted.reason)
+        finally:
+            asyncio.get_running_loop().call_later(0.05, self._over.set)
+        if closing.done():
+            return closing.result()
+        self._plans.append(asyncio.ensure_future(_ended(closing)))  # this process stays until the disk has answered
+        return Stopped(outcome=None, archive=None, note="the disk does not answer; [STOPPED] is written once it does")
+
+    async def _close(self, wanted: Halt) -> Stopped:
+        """Write `[STOPPED]` and copy the dialog; its plan follows."""
+        agent, before = self.agent, self.agent.dialog
         try:
             dialog = await agent.on_disk(lambda: person.stop(agent.file, wanted.reason, secrets=agent.secrets))
             copy = await agent.on_disk(lambda: keep_copy(dialog, agent.file.path, self.state))
         except FileNotFoundError:
-            pass  # no dialog yet: the daemon stops all the same
-        else:
-            if self.plans and (before is None or before.state.outcome is None):
-                self._plans.append(asyncio.ensure_future(self._leave_plan(dialog, self.plans)))
-        finally:
-            if wanted.hop == 0:
-                await agent.peers.stop(dialog or agent.dialog, wanted.reason)
-            asyncio.get_running_loop().call_later(0.05, self._over.set)
-        outcome = dialog.state.outcome if dialog else None
-        return Stopped(outcome=outcome.name if outcome else None, archive=str(copy) if copy else None)
+            return Stopped(outcome=None, archive=None)  # no dialog yet: the daemon stops all the same
+        if before is None or before.state.outcome is None:
+            self._plans.append(asyncio.ensure_future(self._finish(dialog)))
+        outcome = dialog.state.outcome
+        return Stopped(outcome=outcome.name if outcome else None, archive=str(copy))
+
+    async def _finish(self, dialog: Dialog) -> None:
+        """Leave the plan of a dialog that was stopped; then nothing of the stop is left to be done."""
+        if self.plans:
+            await self._leave_plan(dialog, self.plans)
+        with suppress(DialogdError):
+            await self.agent.on_disk(lambda: person.finished(self.agent.file, dialog))
 
     def _sum_up(self) -> None:
         agent, dialog = self.agent, self.agent.dialog
@@ -303,3 +320,11 @@ class Daemon:
             turns=tally.turns,
             usd=tally.bill.known_usd,
         )
+
+
+async def _ended(closing: asyncio.Future[Stopped]) -> None:
+    """Wait until a dialog was closed, or could not be, which is logged."""
+    try:
+        await closing
+    except (DialogdError, OSError) as error:
+        logs.log.warning("the dialog is still open: %s", error)

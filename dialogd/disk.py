@@ -128,7 +128,9 @@ FIXES = {
     errno.ELOOP: "name the real file with --file",
     errno.EISDIR: "name a file, not a directory, with --file",
     errno.EACCES: "give yourself the right to read and write it: chmod u+rw",
-    errno.ENOSPC: "free some space; the entry is kept and will be written",
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some space; the entry is kept and will be written"
+    ),
     errno.EROFS: "use a file on a disk that can be written, with --file",
 }
 

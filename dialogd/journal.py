@@ -12,6 +12,7 @@ ours, which is reported. Losing the journal loses no committed turn.
     done     what became of the last intent                     {chain, number}
     draft    a reply whose debt was closed                      {debt, text, why}
     sent     drafts up to here were shown to their agent again
+    kept     what follows from the person's stop is done        {chain}
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ _SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "done": {"chain": _is_text, "number": _is_count},
     "draft": {"debt": _is_debt, "text": _is_text, "why": _is_text},
     "sent": {},
+    "kept": {"chain": _is_text},
 }
 
 
@@ -430,12 +432,13 @@ class Journals:
                     turns[record["number"]] = record["chain"]
         return turns
 
+    def turns(self) -> list[tuple[int, str, str]]:
+        """Number, hash and text of every turn known to have been committed, by number."""
+        return sorted((n, chain, text) for journal in self.all() for n, chain, text, _ in journal.turns())
+
     def dropped(self, present: set[str]) -> list[str]:
         """The committed entries, as text, whose hash is not among `present`; oldest first."""
-        missing = [
-            (n, entry) for journal in self.all() for n, chain, entry, _ in journal.turns() if chain not in present
-        ]
-        return [text for _, text in sorted(missing)]
+        return [text for _, chain, text in self.turns() if chain not in present]
 
     def lost(self, dialog: Dialog) -> tuple[Lost, ...]:
         """The turns of this dialog that a save has taken out of its file and that have not come back; by number.

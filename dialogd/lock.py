@@ -23,7 +23,7 @@ LOCK_POLL = 0.001  # seconds; the library's default of 50 ms would be the slowes
 class Lock:
     """The lock file at one path. Made once and taken often: the library's object costs as much as taking it.
 
-    `wait` is how long it is waited for, in seconds.
+    `wait` is how long it is waited for, in seconds; who waits already heeds it too when it is made shorter.
     """
 
     def __init__(self, path: Path, wait: float = LOCK_WAIT) -> None:
@@ -43,7 +43,7 @@ class Lock:
         self._problems.clear()
         began = time.monotonic()
         try:
-            self._lock.acquire()
+            self._lock.acquire(cancel_check=lambda: time.monotonic() - began > self.wait)
         except Timeout as error:
             raise StorageError(
                 f"the lock {self.path} was not free within {self.wait:g} s; a stopped process may hold it",

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dialogd.errors import BadInput, Refused
-from dialogd.journal import PERSON, Lost
+from dialogd.journal import PERSON, Lost, chain_of
 from dialogd.logfile import Addition, LogFile
 from dialogd.protocol import lifecycle, units
 from dialogd.protocol.byhand import who
@@ -207,6 +207,28 @@ def stop(log: LogFile, why: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
     """End the dialog with `[STOPPED]`. Does nothing when it has ended. `secrets` are taken out."""
     mark = Mark("STOPPED", one_line(why, secrets=secrets))
     return write(log, lambda dialog: None if dialog.state.outcome else note_of(mark))
+
+
+def is_unfinished(log: LogFile, dialog: Dialog) -> bool:
+    """True when a stop has ended the dialog, and was itself ended before its copy and its plan were made."""
+    chain, is_ours = _end(dialog), False
+    for record in log.journals.of(PERSON).records() if chain else ():
+        is_ours |= record["kind"] == "intent" and chain_of(record["entry"].encode("utf-8", "surrogatepass")) == chain
+        if record["kind"] == "kept" and record["chain"] == chain:
+            return False
+    return is_ours
+
+
+def finished(log: LogFile, dialog: Dialog) -> None:
+    """Note that all that follows from a stop is done: the copy, the plan. Raises `StorageError`."""
+    if (chain := _end(dialog)) and is_unfinished(log, dialog):
+        log.journals.of(PERSON).record("kept", durable=False, chain=chain)
+
+
+def _end(dialog: Dialog) -> str:
+    """The hash of the entry that ended the dialog, "" while it goes on."""
+    entry = dialog.entry(dialog.state.outcome.entry) if dialog.state.outcome is not None else None
+    return entry.chain if entry is not None else ""
 
 
 def approve(log: LogFile) -> Dialog:

@@ -10,25 +10,32 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import typer
+
 from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.client import ask, daemons, in_parallel
 from dialogd.cli.plan import leave
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.errors import DialogdError, NotRunning
+from dialogd.logfile import LogFile
 from dialogd.memory import keep
+from dialogd.plan.make import has_spoken
+from dialogd.protocol.state import Dialog
 from dialogd.registry import Running
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 
 PATIENCE = 1.5  # seconds that a daemon has to end before it is killed
+LOCK_WAIT = 0.3  # seconds for which a stop waits for the lock of a dialog, which is held for milliseconds
 LAST_WAIT = 2.0  # seconds that the system has to take a killed process away
 
 
 def stop(file: options.FileOption = None) -> None:
     """Halt everything: every daemon of yours and its dialog. With --file only that dialog. The files stay.
 
-    Dialogs are closed with [STOPPED] and copied to the archive. Exit code 3 when there was nothing to stop.
+    Dialogs are closed with [STOPPED] and copied to the archive; a stop that was killed before that is finished. Exit
+    code 3 when there was nothing to stop, 1 when a dialog is open still, or was not kept.
     """
     settings = options.settings_for(file)
     running = daemons(settings, settings.file if file is not None else None)
@@ -38,6 +45,8 @@ def stop(file: options.FileOption = None) -> None:
     files = dict.fromkeys([settings.file, *(Path(daemon.file) for daemon in running)])
     served = {Path(daemon.file): daemon.plans for daemon in running}
     closed = [_close(settings, path, served) for path in files]
+    if False in closed:
+        raise typer.Exit(1)
     if not running and not any(closed):
         raise NotRunning(
             f"nothing to stop: no daemon runs, and {settings.file} holds no open dialog",
@@ -76,26 +85,49 @@ def _signal(daemon: Running, number: signal.Signals) -> None:
             os.kill(daemon.pid, number)
 
 
-def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool:
-    """Close the dialog of that file and archive it; False when there is none, or it had ended with nobody there.
+def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool | None:
+    """Close the dialog of that file, and keep it: True when that was done, also for a stop that was killed before it.
 
+    None when there is none, or it had ended with nobody there; False when it is open still, or was not kept; said so.
     `served` are the files that had daemons, each with the folder for its plan: theirs is the place, too.
     """
-    log = options.log_of(options.settings_for(str(file)))
     try:
+        log = options.log_of(options.settings_for(str(file)))
         before = log.read()
-        if before.state.outcome is not None and file not in served:
-            return False
-        dialog = person.stop(log, "dialogd stop")
-        copy = keep(dialog, file, StateDir(settings.state_dir))
+        if before.state.outcome is not None and file not in served and not person.is_unfinished(log, before):
+            return None
     except FileNotFoundError:
-        return False
+        return None
     except DialogdError as error:
         remark(plain(f"note: {file} is left as it is: {error}"))
+        return None
+    log.lock.wait = LOCK_WAIT
+    try:
+        dialog = person.stop(log, "dialogd stop")
+    except DialogdError as error:
+        remark(plain(f"{file} is still open: {error}; {error.fix}; then say `dialogd stop` again"))
         return False
-    name = dialog.state.outcome.name if dialog.state.outcome else "open"
+    return _keep(settings, log, dialog, served)
+
+
+def _keep(settings: Settings, log: LogFile, dialog: Dialog, served: Mapping[Path, str]) -> bool:
+    """Copy a dialog that is closed, and leave its plan; False, and a line that says so, where that failed."""
+    file, name = log.path, dialog.state.outcome.name if dialog.state.outcome else "open"
+    try:
+        copy = keep(dialog, file, StateDir(settings.state_dir))
+    except (DialogdError, OSError) as error:
+        why = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
+        remark(
+            plain(f"{file} [{name}] is closed, and has no copy in the archive: {why}; then say `dialogd stop` again")
+        )
+        return False
     show(plain(f"{file} [{name}], copied to {copy}"))
     plan = settings.plan if file not in served else Path(served[file]) if served[file] else False
-    if name == "STOPPED" and (page := leave(replace(settings, file=file, plan=plan), dialog)) is not None:
+    wanted = replace(settings, file=file, plan=plan)
+    page = leave(wanted, dialog) if name == "STOPPED" else None
+    if page is not None:
         show(plain(f"plan {page}"))
+    if page is not None or name != "STOPPED" or not plan or not has_spoken(dialog):
+        with suppress(DialogdError):  # the next stop finds all of it done, and says so once more
+            person.finished(log, dialog)
     return True

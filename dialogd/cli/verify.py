@@ -91,9 +91,11 @@ def verify(
         raise BadInput(f"there is no file {settings.file}", fix="name the dialog file: dialogd verify FILE")
     kept = _kept(Path(certificate)) if certificate is not None else None
     log = options.log_of(settings)
+    written = log.journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
     dialog = log.read(full=True)
     findings = tuple(_findings(dialog, _remembered(log.journals)))
-    dropped = tuple(_heading(text) for text in log.journals.dropped({entry.chain for entry in dialog.entries}))
+    present = {entry.chain for entry in dialog.entries}
+    dropped = tuple(_heading(text) for _, chain, text in written if chain not in present)
     aside = tuple(sorted(log.journals.folder.glob("aside/*/dropped.md")))
     compared = differences(kept, dialog) if kept is not None else None
     agreement = Agreement(certify(dialog), changes(dialog), compared, answers(dialog))

@@ -206,7 +206,8 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
             raise BadInput(f"the body makes no sense: {error}", fix="send no body at all") from None
         stopped = await halt(wanted)
         with suppress(DialogdError, OSError):
-            await agent.look()  # so that listeners hear of the end before they hear `bye`
+            if stopped.outcome is not None:
+                await agent.look()  # so that listeners hear of the end before they hear `bye`
         return stopped
 
 

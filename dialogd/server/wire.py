@@ -136,6 +136,7 @@ class Stopped(BaseModel):
     status: Literal["stopped"] = "stopped"
     outcome: str | None
     archive: str | None
+    note: str = ""
 
 
 class Working(BaseModel):

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 
 from dialogd.archive import archive
+from dialogd.journal import Journals
+from dialogd.logfile import LogFile
+from dialogd.state import StateDir
 from tests.faults.history import bought_twice, problems, records
 from tests.faults.tracing import Traced, traced
 from tests.logfile.files import dialog_file, log_of, naive_read, times, turn
@@ -286,6 +289,36 @@ def test_the_turn_that_was_appended_is_the_one_that_is_told(tmp_path: Path) -> N
         person.join()
     assert log_of(place.path).read().state.number == 3
     assert first["told"] == [2]
+
+
+@pytest.mark.parametrize("slow", ["dialog", "journal"])
+def test_verify_misses_nothing_of_a_dialog_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """While the file, or a journal, is opened slowly, turns are appended: none is missing, none unknown."""
+    monkeypatch.setenv("DIALOGD_STATE_DIR", str(tmp_path / "home"))
+    path = dialog_file(tmp_path)
+    log = LogFile(path, Journals(StateDir(tmp_path / "home").dialog(path)))
+    log.append(turn("w-0", "A", "B"), log.journals.of("A"))
+    done = threading.Event()
+
+    def go_on() -> None:
+        for k in range(1, 1000):
+            if done.wait(0.03):
+                return
+            log.append(turn(f"w-{k}", "A", "B"), log.journals.of("A"))
+
+    writer = threading.Thread(target=go_on)
+    writer.start()
+    target = path if slow == "dialog" else log.journals.of("A").path
+    try:
+        found = traced(tmp_path, [target], ["dialogd", "verify", str(path)], "openat:delay_enter=500000:when=1")
+    finally:
+        done.set()
+        writer.join()
+    assert log.read().state.number > 5
+    assert "no problems, none missing" in found.out
+    assert found.code == 0
 
 
 @contextmanager
