@@ -295,6 +295,6 @@ def _environment(folder: Path, state_dir: Path, more: Mapping[str, str]) -> dict
         "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
         "XDG_CONFIG_HOME": str(folder / "config"),
         "DIALOGD_STATE_DIR": str(state_dir),
-        **{"DIALOGD_POLL": "0.1", "DIALOGD_PLAN": "0"},
+        **{"DIALOGD_POLL": "0.1", "DIALOGD_PLAN": "0", "DIALOGD_RETRY_WAIT": "0"},
         **more,
     }

@@ -83,6 +83,7 @@ class Commands:
             "DIALOGD_FILE": str(self.file),
             "DIALOGD_STATE_DIR": str(folder / "state"),
             "DIALOGD_BACKEND": "rehearsal",
+            "DIALOGD_RETRY_WAIT": "0",
             "HOME": str(folder),
             "PYTHONPATH": REPOSITORY,
             "TMPDIR": str(folder),
