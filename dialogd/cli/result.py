@@ -16,10 +16,12 @@ Reason = Annotated[str, typer.Argument(metavar="REASON", help="What is wrong wit
 
 
 def approve(file: options.FileOption = None) -> None:
-    """Take the result of a dialog that has ended."""
+    """Take the result of a dialog that has ended, or a text that only absent agents have not signed: that ends it."""
     settings, log, before = opened(file)
     after = person.approve(log)
     keep_ended(settings, after)
+    if before.state.outcome is None:
+        plan.leave(settings, after)
     what = "it was approved already" if before.state.approved else "approved"
     outcome = after.state.outcome
     show(plain(f"{what}: the result of {outcome.name}, in {outcome.entry}" if outcome else what))

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
+from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
+from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands, program, until
 
 PUTS = r"printf 'Here.\n\n## Consensus Summary\n\nUse Postgres.\n\n[CONSENSUS_REACHED]\n'"
@@ -71,6 +73,20 @@ def test_with_the_person_at_the_table_an_absent_signer_is_theirs_to_decide(dialo
         assert sum(entry.by in ("A", "C") for entry in dialog_of(dialogd).turns) <= 4
         assert dialogd("leave", "B").code == 0
         assert process.wait(40) == 0, dialogd.output
+
+
+def test_approve_ends_what_only_an_absent_agent_did_not_sign(dialogd: Commands) -> None:
+    """Without any daemon too: decided by the person, with a plan."""
+    down = BackendError("exit code 1", fix="look")
+    room = Room(opening("A", "B", "C"), A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]", "More."])
+    room.scripts.update(B=[down, down], C=["[AGREE: P1]"])
+    room.run()
+    dialogd.file.write_bytes(room.paper.data)
+    dialogd.file.chmod(0o600)
+    done = dialogd("approve", DIALOGD_PLAN="1")
+    assert (done.code, "the result of DECIDED" in done.out) == (0, True), done.err
+    assert dialog_of(dialogd).state.approved
+    assert len(list(dialogd.folder.glob("collaboration_plan_*.md"))) == 1
 
 
 def test_new_says_in_the_file_that_nobody_is_at_the_table(dialogd: Commands) -> None:

@@ -383,6 +383,16 @@ def test_unattended_step_mode_means_nothing() -> None:
     assert owing(here) == ("A",)
 
 
+def test_unattended_an_end_that_is_struck_goes_on() -> None:
+    """The word would be the person's, who may have gone again."""
+    here = unattended("AB", A=[TEXT, "Then anew.", TEXT], B=[SIGNS, "Well.", SIGNS])
+    goes(here)
+    here.by_hand(hand.strike, "3")
+    assert here.dialog.state.outcome is None
+    goes(here)
+    assert end(here).name == "CONSENSUS_REACHED"
+
+
 @pytest.mark.parametrize("last", ["TURN: bob\n", "TURN: USER\n", "TURN: A, USER\n", "turn: nobody at all.\n"])
 def test_unattended_a_turn_for_nobody_goes_to_the_next(last: str) -> None:
     """A `TURN:` line for nobody known reads as the person's, who is not there."""
