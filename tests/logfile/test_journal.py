@@ -55,6 +55,15 @@ def test_a_reply_that_became_a_draft_stays_owed(journal: Journal) -> None:
     assert journal.owed() == (REPLY.usage,)
 
 
+def test_a_draft_is_shown_once(journal: Journal) -> None:
+    """What was given to its agent as "written, not sent" is not given again; what comes after it is."""
+    journal.draft(REPLY, "late")
+    journal.record("sent")
+    assert journal.drafts() == ()
+    journal.draft(Received(("A", "3", "c0ffee"), "Redis.", {}, 5), "late")
+    assert journal.drafts() == ("Redis.",)
+
+
 def test_a_reply_has_landed_only_where_its_own_debt_was_opened(tmp_path: Path) -> None:
     """Another dialog in the same file has a turn 2 of A's as well: that is not this reply."""
     log = log_of(dialog_file(tmp_path))

@@ -87,6 +87,18 @@ def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
     assert found.evidence == "2 for (B, A), absent: C"
 
 
+def test_a_turn_of_the_persons_clears_all_votes() -> None:
+    """What was approved before they spoke is approved anew, or not at all."""
+    here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
+    speak(here, ("A", "[PROPOSAL: Postgres]\n[VOTE: P1 approve | mine]"), ("B", "Why?"))
+    here.say("Consider the cost.", to="C")
+    speak(here, ("C", "[VOTE: P1 approve | cheap]"))
+    assert here.dialog.state.decisions == ()
+    (poll,) = here.dialog.state.polls
+    assert [ballot.agent for ballot in poll.ballots] == ["C"]
+    assert poll.heard == {"C"}
+
+
 def test_a_pass_is_no_signature() -> None:
     """The text stays on the table, signed by who proposed it alone, and the dialog goes on."""
     here = room("AB", "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dialogd import person
 from dialogd.errors import NotADialog
 from dialogd.protocol.decide import Clock, Wait, Write, decide
 from dialogd.protocol.grammar import parse
@@ -67,6 +68,17 @@ def test_what_is_written_behind_a_torn_entry_stays_linked_to_it() -> None:
         room.say("What happened here?")
         assert all(entry.linked for entry in room.dialog.entries), DATA[:size][-60:]
         assert parse(room.paper.data).entries == room.dialog.entries
+
+
+def test_what_the_person_set_by_a_note_that_was_cut_is_not_set() -> None:
+    """A note that is shorter than it was counts for nothing, with all that stands in it."""
+    room = Room(opening("A", "B"))
+    person.say(room.log, "Spend no more than that, please.", note=True, budget="$4")
+    assert room.dialog.state.limits.budget == 4
+    cut = parse(room.paper.data.replace(b", please", b""))
+    assert cut.last is not None
+    assert cut.last.condition is Condition.DAMAGED
+    assert cut.state.limits.budget is None
 
 
 def test_a_cut_before_the_first_frame_never_ends_or_forges_anything() -> None:

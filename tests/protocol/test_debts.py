@@ -221,6 +221,31 @@ def test_a_retry_asks_once_more_for_a_new_reply() -> None:
     assert speakers(room) == "uA"
 
 
+def test_who_is_asked_once_more_has_failed_no_longer() -> None:
+    """Its vote is waited for again, and the order counts on it."""
+    room = Room(opening("A", "B", "C"), A=[BROKEN])
+    room.step("A")
+    assert room.dialog.state.failed == {"A"}
+    room.retry("A")
+    assert room.dialog.state.failed == frozenset()
+
+
+def test_a_skip_typed_by_hand_takes_the_turn_from_the_person() -> None:
+    """A asked them something, and they type no more than `[SKIP: A]`: B goes on."""
+    room = Room(opening("A", "B"), A=["Which one?\n\n[QUESTION_FOR_USER: Postgres or Redis?]"])
+    room.step("A")
+    assert owing(room) == (USER,)
+    room.types("\n[SKIP: A]\n")
+    assert owing(room) == ("B",)
+
+
+def test_an_agents_turn_typed_by_hand_closes_every_debt() -> None:
+    """Who writes for A in a round says with the TURN line who goes on, and nobody else owes anything."""
+    room = Room(opening("A", "B", "C", turn="A, B, C"))
+    room.types("\n## Turn 2 — Claude A\n\nPostgres.\n\nTURN: B\n")
+    assert [(debt.agent, debt.re) for debt in room.dialog.state.debts] == [("B", "2")]
+
+
 def test_a_pause_holds_everybody_and_nothing_runs_out() -> None:
     """Paused, nobody acts, not even by a stall after a day; a turn under way is still appended."""
     room = chatty(opening())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dialogd import person
 from dialogd.errors import BackendError, DialogdError
+from dialogd.journal import Received
 from tests.logfile.files import log_of
 from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step
 from tests.turns.test_spending import SAID, WRONG, account, dialog_in
@@ -54,3 +55,35 @@ async def test_a_failure_is_not_bought_again_while_the_disk_refuses_to_write_it_
     last = log_of(path).read().last
     assert last is not None
     assert last.mark("AGENT_ERROR")
+
+
+async def test_a_failure_is_not_bought_again_while_the_file_refuses_its_note(tmp_path: Path) -> None:
+    """Everybody might have written the dialog file by the time the call had failed: one call, and one note later."""
+    path, mind = dialog_in(tmp_path), Mind((0.1, WRONG), (0.1, WRONG), (0.1, WRONG))
+
+    def open_to_all(_log: object, _text: str) -> None:
+        path.chmod(0o666)
+
+    async with agent_with(path, mind) as agent:
+        with suppress(DialogdError):
+            await interrupted(agent, lambda: len(mind.asked) == 1, open_to_all, path)
+        assert len(mind.asked) == 1
+        path.chmod(0o600)
+        await agent.step()
+    assert len(mind.asked) == 1
+    last = log_of(path).read().last
+    assert last is not None
+    assert last.mark("AGENT_ERROR")
+
+
+async def test_a_reply_to_another_question_is_no_reply_to_this_one(tmp_path: Path) -> None:
+    """Received and not written when its daemon died; now another turn 1 asks the same agent: it is asked anew."""
+    path = dialog_in(tmp_path)
+    opened = log_of(path).read().last
+    assert opened is not None
+    log_of(path).journals.of("A").reply(Received(("A", "1", opened.chain), "Postgres.", {}, 5))
+    path.write_text(path.read_text(encoding="utf-8").replace("Postgres or Redis?", "What is for lunch?"))
+    mind = Mind(("Soup.",))
+    dialog = await step(path, mind)
+    assert [entry.body for entry in dialog.turns[1:]] == ["Soup."]
+    assert "Postgres." in mind.asked[0].text

@@ -113,10 +113,12 @@ async def test_an_interrupted_call_is_paid_by_the_next_entry_also_after_a_restar
     assert account(dialog) == ("2", "~1500", "~110", "~0.0172")
 
 
-async def test_a_reply_that_came_too_late_is_paid_by_the_next_entry(tmp_path: Path) -> None:
-    """It was bought whole and is kept as a draft: the agent's next frame has its bill too, also after a restart."""
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_reply_that_came_too_late_is_paid_by_the_next_entry(tmp_path: Path, restarted: bool) -> None:
+    """It was bought whole: it is kept as a draft, once, shown to its agent, and the next frame has its bill too."""
     path = dialog_in(tmp_path)
-    async with agent_with(path, Mind(("Postgres.", SAID), price=DEAR)) as agent:
+    mind = Mind(("Postgres.", SAID), ("Redis.", SAID), price=DEAR)
+    async with agent_with(path, mind) as agent:
         await agent.look()
         with locked(path):
             turn = asyncio.ensure_future(agent.step())
@@ -127,9 +129,14 @@ async def test_a_reply_that_came_too_late_is_paid_by_the_next_entry(tmp_path: Pa
             with path.open("a") as file:
                 file.write("\nConsider the cost.\n\nTURN: A\n")
         await turn
-    assert log_of(path).journals.of("A").drafts() == ("Postgres.",)
-    dialog = await step(path, Mind(("Redis.", SAID), price=DEAR))
+        assert log_of(path).journals.of("A").drafts() == ("Postgres.",)
+        if not restarted:
+            await agent.step()
+    dialog = await step(path, mind) if restarted else log_of(path).read()
     assert account(dialog) == ("2", "2000", "200", "0.024")
+    assert "Postgres." in mind.asked[1].text
+    assert log_of(path).journals.of("A").drafts() == ()
+    assert [record["kind"] for record in log_of(path).journals.of("A").records()].count("draft") == 1
 
 
 async def test_a_stopped_call_is_not_forgotten_either(tmp_path: Path) -> None:
