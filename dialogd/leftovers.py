@@ -24,16 +24,18 @@ if TYPE_CHECKING:
 LEASH = (Path(__file__).parent / "backends" / "leash.py").resolve()
 PREFIX = "dialogd-"  # of temporary folders
 RUNS = "run-*"  # temporary folders of an agent's runs, in its own folder of the state directory
+MADE = "made-sessions.jsonl"  # in an agent's own folder
 OLD = 24 * 3600.0  # seconds; a younger temporary folder may be somebody's still
 LEASH_SECONDS = 1.5  # a leash ends what it holds within half a second of being asked
 
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """One thing that is left: `kind` is `registration`, `seat`, `process` or `folder`.
+    """One thing that is left: `kind` is `registration`, `seat`, `process`, `folder` or `session`.
 
-    `pid` and `created` tell a process from a later one of the same number. `daemon` is the one that a registration
-    tells of.
+    A `session` is a file that dialogd had a coding agent make in the person's home; `size` tells whether anybody went
+    on in it since. `pid` and `created` tell a process from a later one of the same number. `daemon` is the one that a
+    registration tells of.
     """
 
     kind: str
@@ -41,20 +43,23 @@ class Leftover:
     path: Path | None = None
     pid: int = 0
     created: float = 0.0
+    size: int = 0
     daemon: Running | None = None
 
 
 def find(state: StateDir, temporary: Path | None = None) -> tuple[Leftover, ...]:
     """Everything that daemons which are gone left behind; changes nothing.
 
-    Registrations of this state directory, leashed commands of this user and this installation whose daemon
-    is gone, and seats and temporary folders older than a day.
+    Registrations of this state directory, leashed commands of this user and this installation whose daemon is gone,
+    seats and temporary folders older than a day, and sessions of coding agents whose daemon does not run, as long as
+    nobody else went on in them.
     """
     registry = state.registry
     folder = Path(tempfile.gettempdir()) if temporary is None else temporary
     runs = (run for agent in (state.root / "agents").glob("*") for run in agent.glob(RUNS))
     folders = (*sorted(folder.glob(f"{PREFIX}*")), *sorted(runs))
-    return (*_processes(), *_registrations(registry), *_seats(registry), *_folders(folders))
+    sessions = _sessions(state)
+    return (*_processes(), *_registrations(registry), *_seats(registry), *_folders(folders), *sessions)
 
 
 def reap(leftover: Leftover) -> bool:
@@ -71,7 +76,29 @@ def reap(leftover: Leftover) -> bool:
         case "folder" if leftover.path and _is_stale(leftover.path):
             shutil.rmtree(leftover.path, ignore_errors=True)
             return not leftover.path.exists()
+        case "session" if leftover.path and _is_as_left(leftover.path, leftover.size):
+            leftover.path.unlink(missing_ok=True)
+            return not leftover.path.exists()
     return False
+
+
+def _sessions(state: StateDir) -> Iterator[Leftover]:
+    """Session files of agents whose daemon does not run, as dialogd left them."""
+    registered = [daemon for path in state.registry.glob("*.json") if (daemon := _registered(path)) is not None]
+    running = {state.agent(Path(daemon.file), daemon.id) for daemon in registered if daemon.is_alive()}
+    for folder in sorted(state.agents.glob("*")):
+        for path, size in made(folder).items() if folder not in running else ():
+            if _is_as_left(path, size):
+                yield Leftover("session", str(path), path, size=size)
+
+
+def _is_as_left(path: Path, size: int) -> bool:
+    """True for a file of this user's, no link, of exactly that length: nobody has written to it since."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid() and status.st_size == size
 
 
 def _registrations(registry: Path) -> Iterator[Leftover]:
@@ -85,11 +112,16 @@ def _registrations(registry: Path) -> Iterator[Leftover]:
 
 def _dead(path: Path) -> Running | None:
     """The daemon that an entry tells of, when it does not run any more."""
+    daemon = _registered(path)
+    return daemon if daemon is not None and not daemon.is_alive() else None
+
+
+def _registered(path: Path) -> Running | None:
+    """The daemon that an entry tells of, None where it cannot be read."""
     try:
-        daemon = Running(**json.loads(path.read_text(encoding="utf-8")))
+        return Running(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
-    return None if daemon.is_alive() else daemon
 
 
 def _seats(registry: Path) -> Iterator[Leftover]:
@@ -222,3 +254,23 @@ def _is_stale(path: Path) -> bool:
     except OSError:
         return False
     return time.time() - max(times) > OLD
+
+
+def note_made(folder: Path, file: Path | None) -> None:
+    """Remember in an agent's folder that dialogd had a CLI make this session file, and how long it is by now."""
+    with suppress(OSError):
+        if file is not None:
+            row = json.dumps({"file": str(file), "size": file.stat().st_size})
+            with (folder / MADE).open("a", encoding="utf-8") as out:
+                out.write(f"{row}\n")
+
+
+def made(folder: Path) -> dict[Path, int]:
+    """The session files that dialogd had CLIs make for the agent of this folder, with their sizes as it left them."""
+    found: dict[Path, int] = {}
+    with suppress(OSError):
+        for line in (folder / MADE).read_text(encoding="utf-8", errors="replace").split("\n"):
+            with suppress(ValueError, TypeError, KeyError):
+                row = json.loads(line)
+                found[Path(row["file"])] = int(row["size"])
+    return found

@@ -26,6 +26,7 @@ from dialogd.backends.cli_reader import LostSession, Reader
 from dialogd.backends.cli_tool import CLITool, Turn
 from dialogd.backends.session import Plan, Sessions, checkpoint, plan, whole
 from dialogd.errors import BackendError
+from dialogd.leftovers import note_made
 from dialogd.prices import price_of
 from dialogd.prompt import Prompt
 from dialogd.protocol.hashing import digest
@@ -100,9 +101,13 @@ class AgentCLI(CLITool):
             self._sessions.drop(chosen.after.session)  # from here on it has heard what it may never answer
         with tempfile.TemporaryDirectory(prefix="run-", dir=self.state, ignore_cleanup_errors=True) as folder:
             turn = self._turn(prompt, chosen, request, Path(folder))
-            async with aclosing(self.run(turn, reader, before)) as usages:
-                async for usage in usages:
-                    yield usage
+            try:
+                async with aclosing(self.run(turn, reader, before)) as usages:
+                    async for usage in usages:
+                        yield usage
+            finally:
+                if session := reader.session or reader.begun:
+                    note_made(self.state, self.session_file(session))
 
     def _turn(self, prompt: Prompt, chosen: Plan, request: Request, folder: Path) -> Turn:
         system = folder / "system.md"

@@ -96,6 +96,11 @@ class ClaudeCode(AgentCLI):
         """Its words for a session that is gone."""
         return "No conversation found" in said
 
+    def session_file(self, session: str) -> Path | None:
+        """One file per session, in a folder named after the directory that it ran in."""
+        projects = _folder(self.environment) / "projects"
+        return next(projects.glob(f"*/{session}.jsonl"), None) if _SESSION.fullmatch(session) else None
+
     def joined(self) -> str:
         """The person's session; for `last` the newest one of the project, and the same from then on.
 
@@ -160,6 +165,7 @@ class _Events(Reader):
         kind = event.get("type"), event.get("subtype")
         if kind == ("system", "init"):
             self._model = str(event.get("model", ""))
+            self.begun = str(event.get("session_id") or "")
         elif kind == ("system", "api_retry") and event.get("error_status") in (401, 403):
             self.refused(str(event.get("error") or "the key is refused"), event["error_status"])
         elif kind[0] == "assistant":

@@ -41,14 +41,15 @@ class Words:
 class Reader:
     """Takes the events of one run. A subclass notes what they say; success needs a positive sign, `text` set.
 
-    `total` is what the CLI has counted in this session by now; `tools` are those that have begun to run since somebody
-    looked, "" once one has ended; `hopeless` ends the run at once.
+    `begun` is the session that it runs in, `session` the one that can be continued. `total` is what the CLI has counted
+    in this session by now; `tools` are those that have begun to run since somebody looked, "" once one has ended;
+    `hopeless` ends the run at once.
     """
 
     def __init__(self, words: Words) -> None:
         self.words = words
         self.text: str | None = None
-        self.session = ""
+        self.session = self.begun = ""
         self.total = Usage()
         self.failure: BackendError | None = None
         self.hopeless = False

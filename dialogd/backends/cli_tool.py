@@ -130,6 +130,10 @@ class CLITool:
         """The model and the effort to ask for, "" where the CLI is to choose."""
         return self.options.model, self.options.effort
 
+    def session_file(self, session: str) -> Path | None:
+        """The file in the person's home in which it keeps a session; None where it keeps none there."""
+        return None
+
     def joined(self) -> str:
         """The person's session to go on from."""
         return self.options.resume

@@ -117,6 +117,11 @@ class Codex(AgentCLI):
             return "logged in with ChatGPT"
         return "logged in with a key" if kept.get("OPENAI_API_KEY") else ""
 
+    def session_file(self, session: str) -> Path | None:
+        """One file per thread, in folders by its day."""
+        rollouts = (_folder(self.environment) / "sessions").glob(f"*/*/*/rollout-*-{session}.jsonl")
+        return next(rollouts, None) if re.fullmatch(r"[0-9a-f-]{36}", session) else None
+
     def missing(self, said: str) -> bool:
         """Its words for a thread that is gone."""
         return re.search(r"thread/(fork|resume) failed|no rollout found", said) is not None

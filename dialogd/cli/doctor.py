@@ -24,17 +24,23 @@ from dialogd.settings import Settings
 from dialogd.state import StateDir
 
 Reap = Annotated[bool, typer.Option("--reap", help="End and remove what an earlier daemon left behind.")]
+Sessions = Annotated[
+    bool, typer.Option("--reap-sessions", help="Remove the sessions that coding agents have of dialogs of yours.")
+]
 MARKS = {"ok": "ok", "absent": "--", "warning": "??", "problem": "!!"}
 KINDS = {
     "process": "commands whose daemon is gone",
     "registration": "entries of daemons that are gone",
     "seat": "locks of seats that nobody holds",
     "folder": "temporary folders older than a day",
+    "session": "sessions that dialogd had coding agents make for dialogs",
 }
 LISTED = 5  # leftovers of one kind that are named
 
 
-def doctor(clear: Reap = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
+def doctor(
+    clear: Reap = False, sessions: Sessions = False, file: options.FileOption = None, json: options.JsonOption = False
+) -> None:
     """Look at this machine: backends, who pays, ports, file, lock, clock; each problem with its fix.
 
     Exit code 1 when no dialog can be held here. `--` is not here and does no harm, `??` deserves a look, `!!` must be
@@ -43,7 +49,8 @@ def doctor(clear: Reap = False, file: options.FileOption = None, json: options.J
     settings = options.settings_for(file)
     facts = [*everything(settings)]
     left = _left(settings)
-    taken = {leftover: reap(leftover) for leftover in left} if clear else {}
+    wanted = [leftover for leftover in left if (sessions if leftover.kind == "session" else clear)]
+    taken = {leftover: reap(leftover) for leftover in wanted}
     sound = all(fact.state != "problem" for fact in facts)
     if json:
         show(as_json(_facts(facts, left, taken, sound=sound)))
@@ -174,14 +181,17 @@ def _about(
         if not some:
             continue
         gone = sum(taken.get(item, False) for item in some)
-        done = f"; {gone} of {len(some)} taken away" if taken else ""
+        done = f"; {gone} of {len(some)} taken away" if any(item in taken for item in some) else ""
         yield f"--  {'leftovers':{width}}  {len(some)} {words}{done}"
         for item in some[:LISTED]:
             yield f"    {'':{width}}  {item.what}"
             if item.daemon is not None and (again := starts.get(item.daemon)):
                 yield f"    {'':{width}}  start it again: {again}"
-    if found and not taken:
+    untaken = {item.kind for item in found if item not in taken}
+    if untaken - {"session"}:
         yield f"    {'':{width}}  fix: dialogd doctor --reap"
+    if "session" in untaken:
+        yield f"    {'':{width}}  they do no harm; to remove them: dialogd doctor --reap-sessions"
 
 
 def _facts(

@@ -19,8 +19,11 @@ from dialogd.backends.cli_probe import look
 from dialogd.backends.cli_reader import Words, failed
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError, BadInput
+from dialogd.leftovers import Leftover, find, reap
 from dialogd.protocol.redact import redact
+from dialogd.registry import Registry
 from dialogd.standin import Hang, Say, Seen, StandIn
+from dialogd.state import StateDir
 from dialogd.testing.backend_contract import BackendContract
 from tests.backends.toy_cli import Bench, Thread, Toy, Unguarded, bench, install
 from tests.clis.rig import ask, counting, prompt, request, turn
@@ -245,6 +248,32 @@ class TestTurns:
             assert set(psutil.Process().children(recursive=True)) <= before
             await ask(backend, second, re="3")
             assert INTRO in server.calls[2].last
+
+    async def test_sessions_that_a_dialog_made_are_found_and_no_others(self, own: Bench, tmp_path: Path) -> None:
+        """Each turn's session file is known afterwards, unless somebody went on in it or its daemon runs; it can go."""
+        state, file, home = StateDir(tmp_path / "state"), tmp_path / "dialog.md", own.home
+        with StandIn(counting()) as server:
+            toy = Toy(own.options(server.url, state=state.agent(file, "A")))
+            for number in (1, 2, 3):
+                await ask(toy, prompt(), re=str(number))
+        mine = home / "mine.session"
+        mine.write_text("the person's own")
+        sessions = sorted(path for path in home.glob("*.session") if path != mine)
+        assert len(sessions) == 3
+
+        def found() -> list[Leftover]:
+            return [left for left in find(state, tmp_path / "none") if left.kind == "session"]
+
+        assert sorted(left.path for left in found() if left.path) == sessions
+        with sessions[0].open("a") as out:
+            out.write("the person went on here")
+        kept = found()
+        assert sorted(left.path for left in kept if left.path) == sessions[1:]
+        with Registry(state).entry("A", 3001, file, tmp_path / "log"):
+            assert found() == []
+        sessions[1].write_text("grown since it was looked at")
+        assert sorted(reap(left) for left in kept) == [False, True]
+        assert sorted(home.glob("*.session")) == sorted([*sessions[:2], mine])
 
     async def test_a_lost_session_is_no_failure(self, toy: Bench) -> None:
         """The whole dialog goes to a new one."""

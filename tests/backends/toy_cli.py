@@ -114,6 +114,10 @@ class Toy(AgentCLI):
         """Its words."""
         return "no such session" in said
 
+    def session_file(self, session: str) -> Path | None:
+        """In its home."""
+        return Path(self.environment["HOME"]) / f"{session}.session"
+
     def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """It has one way to write."""
         return (("write", {"path": str(place.project / "made")}),)

@@ -21,7 +21,7 @@ from dialogd.backends import BACKENDS
 from dialogd.backends.child import LEASH as TRUE_LEASH
 from dialogd.backends.limiter import Limiter, holds
 from dialogd.cli.launch import free_ports
-from dialogd.leftovers import LEASH, LEASH_SECONDS, OLD, Leftover, find, reap
+from dialogd.leftovers import LEASH, LEASH_SECONDS, OLD, Leftover, find, note_made, reap
 from dialogd.registry import Registry
 from dialogd.state import StateDir
 from tests.cli.command import Commands, Done, program, until
@@ -251,6 +251,21 @@ def age_seats(state: StateDir) -> None:
     """As if every seat had been taken long ago."""
     for path in state.registry.glob("*.seat"):
         os.utime(path, (time.time() - OLD - 60,) * 2)
+
+
+def test_sessions_of_dialogs_are_listed_and_go_only_when_asked_for(dialogd: Commands) -> None:
+    """`--reap` leaves them, for a dialog goes on from them; `--reap-sessions` takes them, and none of the person's."""
+    made, mine = dialogd.folder / "made.jsonl", dialogd.folder / "mine.jsonl"
+    for path in (made, mine):
+        path.write_text("{}")
+    note_made(dialogd.state.agent(dialogd.file, "A"), made)
+    listed, swept, reaped = (look(dialogd, *words) for words in ((), ("--reap",), ("--reap-sessions", "--json")))
+    for done in (listed, swept):
+        assert re.search(r"^--  leftovers +1 sessions that dialogd had coding agents make", done.out, re.MULTILINE)
+        assert "to remove them: dialogd doctor --reap-sessions\n" in done.out
+    (row,) = [row for row in reaped.json["leftovers"] if row["kind"] == "session"]
+    assert (row["path"], row["reaped"]) == (str(made), True)
+    assert (made.exists(), mine.exists()) == (False, True)
 
 
 def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:
