@@ -28,6 +28,7 @@ from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Dialog
 from dialogd.reporting import Reporter
 from dialogd.seen import Seen
+from dialogd.settings import new_command
 from dialogd.turns import STORAGE_WAIT, Turns
 
 T = TypeVar("T")
@@ -91,7 +92,10 @@ class Agent:
         dialog = await self.look(since=self._asked)
         self._asked = self._begun
         if dialog is None:
-            return Wait("no_dialog", f"there is no dialog at {self.file.path} yet; write one, or `dialogd new TOPIC`")
+            return Wait(
+                "no_dialog",
+                f"there is no dialog at {self.file.path} yet; write one, or `{new_command(self.file.path)}`",
+            )
         clock = await self.turns.priced(self.seen.clock(await self._working(dialog)), dialog)
         action = decide(dialog, self.me, clock)
         match action:
@@ -261,7 +265,10 @@ class Agent:
         except DialogdError as error:
             return Wait("error", f"{error}; {error.fix}")
         if dialog is None:
-            return Wait("no_dialog", f"there is no dialog at {self.file.path} yet; write one, or `dialogd new TOPIC`")
+            return Wait(
+                "no_dialog",
+                f"there is no dialog at {self.file.path} yet; write one, or `{new_command(self.file.path)}`",
+            )
         if start or sender in ("", USER):
             await self._begin(dialog, passed_on=start)
         return decide(dialog, self.me, self.seen.clock())

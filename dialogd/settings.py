@@ -41,6 +41,11 @@ def start_command(agent: str, file: Path, flags: Sequence[str] = ()) -> str:
     return shlex.join(["dialogd", "start", agent, *flags, *file_words(file)])
 
 
+def new_command(file: Path) -> str:
+    """The command that begins a dialog in this file, but for its topic."""
+    return shlex.join(["dialogd", "new", "TOPIC", *file_words(file)])
+
+
 class Row(NamedTuple):
     """One line of `dialogd config show --origin`; the value as text, "" where nothing is set."""
 

@@ -13,6 +13,7 @@ from dialogd.protocol.marks import tolerant
 from dialogd.protocol.model import Condition, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import escape
+from dialogd.settings import new_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,9 @@ class Feed:
             dialog = self.log.read()
         except FileNotFoundError:
             yield from self._trouble(
-                f"there is no dialog at {self.log.path} yet" if self._known is None else "the file is gone"
+                f"there is no dialog at {self.log.path} yet; begin one elsewhere: {new_command(self.log.path)}"
+                if self._known is None
+                else "the file is gone"
             )
             return
         except DialogdError as error:

@@ -16,7 +16,7 @@ from dialogd.journal import Journals
 from dialogd.keys import secrets
 from dialogd.logfile import LogFile
 from dialogd.protocol.state import Dialog
-from dialogd.settings import Settings
+from dialogd.settings import Settings, new_command
 from dialogd.state import StateDir
 
 FileOption = Annotated[
@@ -144,5 +144,6 @@ def dialog_at(log: LogFile) -> Dialog:
         return log.read()
     except FileNotFoundError:
         raise NotRunning(
-            f"there is no dialog at {log.path}", fix="begin one: dialogd new TOPIC; or name another file with --file"
+            f"there is no dialog at {log.path}",
+            fix=f"begin one: dialogd run TOPIC, or {new_command(log.path)}; or name another file with --file",
         ) from None

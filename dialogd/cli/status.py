@@ -48,7 +48,10 @@ def status(
         dialog = options.dialog_at(log)
     except NotRunning as error:
         waiting = ", ".join(f"{daemon.id} on port {daemon.port}" for daemon in running)
-        raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=error.fix) from None
+        others = dict.fromkeys(Path(daemon.file) for daemon in daemons(settings) if daemon not in running)
+        looks = "; ".join(shlex.join(["dialogd", "status", *file_words(file)]) for file in others)
+        fix = f"look at those that run: {looks}; or {error.fix}" if others else error.fix
+        raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=fix) from None
     situation = Situation.of(dialog, settings.file, running, StateDir(settings.state_dir))
     told = holds(StateDir(settings.state_dir).agents)
     missing = taken_out(log.journals.lost(dialog), settings.file)

@@ -19,6 +19,7 @@ from dialogd.protocol.model import Condition, Entry
 from dialogd.protocol.sealed import SealedAnswer, answers
 from dialogd.protocol.since import Change, changes, differences
 from dialogd.protocol.state import Dialog
+from dialogd.settings import new_command
 
 WORDS = {
     Condition.SOUND: "sound",
@@ -88,7 +89,10 @@ def verify(
     """
     settings = options.settings_for(path if path is not None else file)
     if not settings.file.exists():
-        raise BadInput(f"there is no file {settings.file}", fix="name the dialog file: dialogd verify FILE")
+        raise BadInput(
+            f"there is no file {settings.file}",
+            fix=f"name the dialog file: dialogd verify FILE; or begin a dialog: {new_command(settings.file)}",
+        )
     kept = _kept(Path(certificate)) if certificate is not None else None
     log = options.log_of(settings)
     written = log.journals.turns()  # before the file: what is written meanwhile stands there, and is not missed

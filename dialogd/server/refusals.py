@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
+from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -14,6 +15,7 @@ from starlette.routing import Match, Route
 
 from dialogd.errors import DialogdError
 from dialogd.server.problem import MEDIA_TYPE, problem
+from dialogd.settings import new_command
 
 log = logging.getLogger("dialogd.server")
 
@@ -30,7 +32,9 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(FileNotFoundError)
     async def missing(_: Request, error: FileNotFoundError) -> Response:
-        return _answer(409, f"there is no dialog at {error.filename} yet", "write one, or run `dialogd new TOPIC`")
+        return _answer(
+            409, f"there is no dialog at {error.filename} yet", f"write one: {new_command(Path(error.filename))}"
+        )
 
     @app.exception_handler(OSError)
     async def failed(_: Request, error: OSError) -> Response:

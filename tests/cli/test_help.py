@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 from dialogd import __version__
-from tests.cli.command import Commands
+from tests.cli.command import Commands, until
 
 COMMANDS = [
     "new",
@@ -132,3 +132,27 @@ def test_status_of_a_dialog_loads_as_little(dialogd: Commands) -> None:
     )
     lines = subprocess.check_output([sys.executable, "-c", program], env=dialogd.environment, text=True).split("\n")
     assert (lines[0], lines[-2]) == ("Tabs?", "heavy")
+
+
+def test_with_nothing_there_every_command_says_what_to_type_next(dialogd: Commands) -> None:
+    """No dialog, no daemon, no topic, no agent: the line that begins one; a dialog at another file is named."""
+    begin = f"dialogd new TOPIC --file {dialogd.file}"
+    lines = {
+        "status": begin,
+        "say hi": begin,
+        "plan": begin,
+        "verify": begin,
+        "logs A": "dialogd start A",
+        "stop": "dialogd run",
+    }
+    lines |= {"run": 'dialogd run "Tabs or spaces?"', "start": "dialogd start A", "run --continue": begin}
+    for (words, line), done in zip(lines.items(), dialogd.all([words.split() for words in lines]), strict=True):
+        assert (done.code in (2, 3), done.out) == (True, ""), (words, done)
+        assert line in done.err.partition("\n  fix: ")[2], (words, done.err)
+    other = dialogd.folder / "other.md"
+    assert dialogd("start", "A", "--port", "0", "--detach", "--file", str(other)).code == 0
+    elsewhere = dialogd("status")
+    assert elsewhere.code == 3
+    assert f"look at those that run: dialogd status --file {other}; or begin one: dialogd run TOPIC" in elsewhere.err
+    with dialogd.background("watch"):
+        until(lambda: f"begin one elsewhere: {begin}" in dialogd.output, "a next step", lambda: dialogd.output)

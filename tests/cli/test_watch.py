@@ -123,7 +123,7 @@ def test_each_finished_entry_comes_once_whatever_happens_to_the_file(tmp_path: P
         return [item.entry.body if item.entry else item.text for item in feed.poll()]
 
     head = "# D\n\n**Topic:** T\n\n---\n\n## Turn 1 — User\n\nfirst"
-    assert news() == [f"there is no dialog at {file} yet"]
+    assert news() == [f"there is no dialog at {file} yet; begin one elsewhere: dialogd new TOPIC --file {file}"]
     file.write_text(head, encoding="utf-8")
     file.chmod(0o600)
     assert news() == []
