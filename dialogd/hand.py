@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dialogd.errors import BadInput, Refused
 from dialogd.logfile import LogFile
-from dialogd.person import named, note_of, say, write
+from dialogd.person import named, note_of, say, single, write
 from dialogd.protocol import hand, lifecycle
 from dialogd.protocol.compose import passed_by_hand
 from dialogd.protocol.consent import next_ref
@@ -107,8 +107,7 @@ def ask(log: LogFile, agent: str, text: str, *, secrets: Sequence[str] = ()) -> 
 
     Raises `BadInput` for no agent, or several.
     """
-    if len(found := named(log.read(), agent)) != 1:
-        raise BadInput(f"{agent!r} names several agents: {', '.join(found)}", fix='ask one: dialogd ask B "why?"')
+    single(named(log.read(), agent), agent)
     return say(log, text, to=agent, secrets=secrets)
 
 
@@ -178,15 +177,13 @@ def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] 
     def make(dialog: Dialog) -> Draft | None:
         if any(agent.strip().casefold() in (one.id.casefold(), one.name.casefold()) for one in dialog.state.hand.left):
             return None
-        found = named(dialog, agent)
-        if len(found) != 1:
-            raise BadInput(f"{agent!r} names several agents: {', '.join(found)}", fix="let them leave one by one")
+        found = single(named(dialog, agent), agent)
         if len(dialog.header.agents) == 1:
-            raise Refused(f"{found[0]} is the last agent and cannot leave", fix="end the dialog: dialogd stop")
-        mark = _mark("LEAVE", found[0], reason, secrets)
-        if dialog.state.outcome is not None or found[0] not in dialog.state.owing:
+            raise Refused(f"{found} is the last agent and cannot leave", fix="end the dialog: dialogd stop")
+        mark = _mark("LEAVE", found, reason, secrets)
+        if dialog.state.outcome is not None or found not in dialog.state.owing:
             return note_of(mark)
-        step = passed_by_hand(dialog, found[0], mark)
+        step = passed_by_hand(dialog, found, mark)
         end = (Mark(step.outcome, step.why),) if step.outcome else ()
         return note_of(mark, *step.marks, *end, turn=step.turn)
 

@@ -104,12 +104,12 @@ def pass_on(log: LogFile) -> Dialog:
 def retry(log: LogFile, agent: str) -> Dialog:
     """Ask `agent` once more: it owes a turn anew.
 
-    Raises `BadInput` for an unknown id, `Refused` after the end and for an agent that gets no turns.
+    Raises `BadInput` for an unknown id or several, `Refused` after the end and for an agent that gets no turns.
     """
 
     def make(dialog: Dialog) -> Draft:
         lifecycle.refuse(dialog, "retry")
-        (one,) = _able(dialog, agent)
+        one = single(_able(dialog, agent), agent)
         rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
         return note_of(Mark("RETRY", one), turn=(one, *rest))
 
@@ -121,7 +121,7 @@ def skip(log: LogFile, agent: str) -> Dialog:
 
     def make(dialog: Dialog) -> Draft:
         lifecycle.refuse(dialog, "skip")
-        (one,) = named(dialog, agent)
+        one = single(named(dialog, agent), agent)
         if one not in dialog.state.owing and one not in dialog.state.failed:
             owing = ", ".join(dialog.state.owing) or "nobody"
             raise Refused(
@@ -139,13 +139,13 @@ def skip(log: LogFile, agent: str) -> Dialog:
 def word(log: LogFile, agent: str = "") -> Dialog:
     """Ask for the word where the order is free: for `agent`, else for the person; it comes behind who asked before.
 
-    Does nothing for who has asked already. Raises `BadInput` for an unknown name, `Refused` where nobody can ask:
-    another order, the end, an agent that gets no turns, the word is theirs already.
+    Does nothing for who has asked already. Raises `BadInput` for an unknown name or several, `Refused` where nobody can
+    ask: another order, the end, an agent that gets no turns, the word is theirs already.
     """
 
     def make(dialog: Dialog) -> Draft | None:
         lifecycle.refuse(dialog, "word")
-        one = USER if not agent or agent.upper() == USER else named(dialog, agent)[0]
+        one = USER if not agent or agent.upper() == USER else single(named(dialog, agent), agent)
         if one in dialog.state.queue:
             return None
         if one in dialog.state.owing:
@@ -293,6 +293,13 @@ def named(dialog: Dialog, name: str) -> tuple[str, ...]:
         known = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
         raise BadInput(f"this dialog has no agent {name!r}", fix=f"name one of: {known}")
     return agents
+
+
+def single(agents: tuple[str, ...], name: str) -> str:
+    """The one agent that `name` means. Raises `BadInput` where it means several."""
+    if len(agents) != 1:
+        raise BadInput(f"{name!r} names several agents: {', '.join(agents)}", fix=f"name one of: {', '.join(agents)}")
+    return agents[0]
 
 
 def _able(dialog: Dialog, name: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ The order is part of the format: clean, redact, lift marks, rule, cut; `grammar.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -30,6 +31,8 @@ from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import clean, one_line
 from dialogd.protocol.verdict import Ruling, rule
 
+_TURN_LINE = re.compile(r"TURN: [A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*")
+
 
 @dataclass(frozen=True, slots=True)
 class Written:
@@ -48,7 +51,13 @@ def received(text: str, kinds: Collection[str] = ()) -> tuple[Reply, int]:
     `kinds` are the dialog's own kinds of contribution.
     """
     safe, secrets = redact(clean(text))
-    return read_reply(safe, tuple(kinds)), secrets
+    return read_reply(_without_turn_line(safe), tuple(kinds)), secrets
+
+
+def _without_turn_line(text: str) -> str:
+    """The reply without a last line such as agents see at the end of every turn: the daemon writes that one."""
+    rest, _, last = text.rstrip().rpartition("\n")
+    return rest if _TURN_LINE.fullmatch(last) else text
 
 
 def agent_turn(

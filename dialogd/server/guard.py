@@ -53,13 +53,15 @@ class Limits:
 class Refusal:
     """Why a request is not served, and what its sender can do.
 
-    `resource_policy` is who may learn that it was refused; "" for nobody but this origin.
+    `resource_policy` is who may learn that it was refused; "" for nobody but this origin. `closes` where nobody knows
+    for sure where the request ends: what stands behind it must not be taken for another one.
     """
 
     status: int
     detail: str
     fix: str
     resource_policy: str = ""
+    closes: bool = False
 
 
 class Guard:
@@ -123,10 +125,11 @@ def check_caller(scope: Scope) -> Refusal | None:
 
 def _check_target(scope: Scope) -> Refusal | None:
     if scope.get("http_version") not in ("1.0", "1.1"):
-        return Refusal(505, "the request is not HTTP/1.1", "send HTTP/1.1")
+        return Refusal(505, "the request is not HTTP/1.1", "send HTTP/1.1", closes=True)
     if scope.get("raw_path", b"").startswith(b"/"):
         return None
-    return Refusal(400, "the request target is not a path", "send a path such as /health, not through a proxy")
+    fix = "send a path such as /health, not through a proxy"
+    return Refusal(400, "the request target is not a path", fix, closes=True)
 
 
 def _check_header_size(scope: Scope, limit: int) -> Refusal | None:
@@ -138,7 +141,8 @@ def _check_header_size(scope: Scope, limit: int) -> Refusal | None:
 
 def too_large_header(limit: int) -> Refusal:
     """Return the refusal of a request line and headers over `limit` bytes."""
-    return Refusal(431, f"the request's headers are larger than {limit} bytes", "send fewer or shorter headers")
+    what = f"the request's headers are larger than {limit} bytes"
+    return Refusal(431, what, "send fewer or shorter headers", closes=True)
 
 
 def _check_host(headers: Headers, port: int) -> Refusal | None:
@@ -206,7 +210,8 @@ def _foreign_page(detail: str) -> Refusal:
 def _check_length(headers: Headers, limit: int) -> Refusal | None:
     lengths = _values(headers, b"content-length")
     if lengths and _values(headers, b"transfer-encoding"):
-        return Refusal(400, "the body has two lengths: Content-Length and Transfer-Encoding", "send one of the two")
+        what = "the body has two lengths: Content-Length and Transfer-Encoding"
+        return Refusal(400, what, "send one of the two", closes=True)
     return _too_large_body(limit) if any(int(length) > limit for length in lengths) else None
 
 
@@ -268,5 +273,7 @@ async def answer(refusal: Refusal, send: Send) -> None:
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
     if refusal.resource_policy:
         headers.append((b"cross-origin-resource-policy", refusal.resource_policy.encode()))
+    if refusal.closes:
+        headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -261,3 +261,24 @@ def test_what_is_settled_is_not_read_again() -> None:
     grown = read_on(known, more)
     assert all(new is old for new, old in zip(grown.entries, known.entries, strict=False))
     assert (len(known.tail), len(grown.tail)) == (0, 0)
+
+
+@pytest.mark.parametrize("end", ["TURN: B", "TURN: B\n", "TURN: A, B \n\n \n", "TURN: USER"])
+def test_a_turn_line_of_its_own_at_the_end_of_a_reply_is_taken_off(end: str) -> None:
+    """The daemon writes that line; agents that copy what they see leave nothing of it, and their marks stand last."""
+    room = Room(opening("A", "B"), A=[f"I think so.\n\n[PROPOSAL: use tabs]\n\n{end}"])
+    room.step("A")
+    assert room.text.count("TURN:") == 2
+    assert room.text.endswith("I think so.\n\n[PROPOSAL P1: use tabs]\n\nTURN: B\n")
+
+
+@pytest.mark.parametrize(
+    "line", ["**TURN: B**", "turn: B", " TURN: B", "TURN: B please", "TURN:B", "TURN: B\n\nThat is all."]
+)
+def test_any_other_turn_line_of_a_reply_stays_and_is_escaped(line: str) -> None:
+    """In another place or form it is text."""
+    room = Room(opening("A", "B"), A=[f"I think so.\n\n{line}"])
+    room.step("A")
+    assert "\\" in room.text
+    assert room.dialog.entries[-1].body == f"I think so.\n\n{line}"
+    assert room.dialog.state.owing == ("B",)

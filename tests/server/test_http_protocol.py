@@ -239,3 +239,29 @@ def slowest_answer(port: int, *, times: int) -> float:
         assert ask(port, request(port)).status == 200
         durations.append(time.monotonic() - started)
     return max(durations)
+
+
+FRAMES = {
+    "two lengths": ("POST /notify", ("Content-Length: 4", "Transfer-Encoding: chunked"), b"0\r\n\r\n"),
+    "two lengths, the other way round": (
+        "POST /notify",
+        ("Transfer-Encoding: chunked", "Content-Length: 4"),
+        b"0\r\n\r\n",
+    ),
+    "no path": ("POST http://localhost/notify", (), b""),
+    "too large a header": ("POST /notify", (f"X-Large: {'x' * 66_000}",), b""),
+}
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+def test_what_stands_behind_a_request_of_unclear_length_is_not_carried_out(site: Site, frame: str) -> None:
+    """The answer says so, and the connection is closed: where the next request begins, nobody knows."""
+    line, headers, body = FRAMES[frame]
+    with connect(site.port) as connection:
+        connection.sendall(request(site.port, line, *headers) + body + request(site.port, "POST /notify", body=b"x"))
+        answer = read_answer(connection)
+        assert_refused(answer, 400, 431)
+        assert answer.headers["connection"] == "close"
+        assert drain(connection) == b""
+    assert ask(site.port, request(site.port)).status == 200
+    assert site.hits == ["health"]
