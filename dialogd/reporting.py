@@ -60,7 +60,7 @@ class Reporter:
         """Publish a state once, when it changes."""
         match action:
             case Wait(status, reason, _):
-                now: tuple[str, ...] = (status, reason.split(";")[0] if status in ("pace", "unfinished") else reason)
+                now: tuple[str, ...] = (status, reason.split(";")[0] if status == "pace" else reason)
             case Stop(outcome):
                 now = ("ended", f"{outcome.name} {outcome.reason}".strip(), outcome.entry)
             case Reply():

@@ -184,4 +184,5 @@ def test_what_is_appended_without_a_turn_line_is_told_everywhere(dialogd: Comman
         assert health is not None
         assert what.casefold() in page[1]["words"].casefold()
         assert what in health[1]["waiting"]["reason"]
+        until(lambda: what in dialogd("logs", "A").out, "its log")
         process.kill()
