@@ -62,7 +62,7 @@ def _last_words(situation: Situation, writing: Mapping[str, Writing]) -> str:
 
 
 def _turns(state: State) -> str:
-    return f"turn {state.counted} of {state.limits.max_turns}"
+    return f"turn {state.turns_in_words}"
 
 
 def _spent(state: State) -> str:

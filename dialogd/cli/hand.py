@@ -76,7 +76,10 @@ def limit(name: LimitName, value: Value, file: options.FileOption = None) -> Non
     settings, log, before = opened(file)
     after = hand.limit(log, name, value)
     changed = after.state.limits != before.state.limits
-    done(settings, after, f"{name} is {value} from here on" if changed else f"{name} was {value} already")
+    turns = (
+        f" (turn {after.state.turns_in_words})" if after.state.limits.max_turns != before.state.limits.max_turns else ""
+    )
+    done(settings, after, f"{name} is {value} from here on{turns}" if changed else f"{name} was {value} already")
 
 
 def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: options.FileOption = None) -> None:

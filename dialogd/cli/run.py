@@ -26,7 +26,7 @@ from dialogd.cli.history import keep_ended
 from dialogd.cli.launch import free_ports, is_free
 from dialogd.cli.live import LOOK, Live
 from dialogd.cli.plan import leave
-from dialogd.cli.situation import ended, exit_code
+from dialogd.cli.situation import AGREED, ended, exit_code, next_step
 from dialogd.cli.terminal import plain, remark
 from dialogd.cli.troupe import Interrupt, Troupe, interruptible
 from dialogd.config import dotenv
@@ -310,9 +310,8 @@ def _close(show: Live, *, stay: bool) -> int:
     keep_ended(show.settings, dialog)
     if (page := leave(show.settings, dialog)) is not None:
         show.say(f"plan   {page}")
-    if outcome is not None and outcome.name in ("CONSENSUS_REACHED", "DECIDED"):
-        named = f" --file {shlex.quote(str(show.settings.file))}"
-        if not stay:
-            show.say("page   it ended with the daemons; with --stay both are there until Ctrl-C")
-        show.say(f'next   dialogd approve{named}, or dialogd reject "why"{named} and dialogd run --continue{named}')
+    if outcome is not None and outcome.name in AGREED and not stay:
+        show.say("page   it ended with the daemons; with --stay both are there until Ctrl-C")
+    if step := next_step(dialog, show.settings.file):
+        show.say(f"next   {step}")
     return exit_code(outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from dialogd.state import StateDir
 
 def exit_code(outcome: Outcome | None) -> int:
     """0 for a dialog that goes on, or ended as its rule decides; 1 for one that ended in an error, 4 for other ends."""
-    if outcome is None or outcome.name in ("CONSENSUS_REACHED", "DECIDED"):
+    if outcome is None or outcome.name in AGREED:
         return 0
     return 1 if outcome.failed else 4
 
@@ -145,13 +146,33 @@ class Situation:
         """How many turns there are and how many may be."""
         state = self.dialog.state
         left = max(state.limits.max_turns - state.counted, 0)
-        return f"turn {state.counted} of {state.limits.max_turns} ({left} left)"
+        return f"turn {state.turns_in_words} ({left} left)"
 
 
 def ended(outcome: Outcome) -> str:
     """How it ended, in words."""
     reason = f": {outcome.reason}" if outcome.reason else ""
     return line(f"ended with {outcome.name}{reason}")
+
+
+AGREED = ("CONSENSUS_REACHED", "DECIDED")
+
+
+def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
+    """What the person can do about an end, as commands; "" while it goes on, or once they took the result.
+
+    `is_running` says that its daemons are still there.
+    """
+    outcome, named = dialog.state.outcome, f" --file {shlex.quote(str(file))}"
+    if outcome is None or dialog.state.approved:
+        return ""
+    go_on = "" if is_running else f" and dialogd run --continue{named}"
+    if outcome.name in AGREED:
+        return f'dialogd approve{named}, or dialogd reject "why"{named}{go_on}'
+    what = f"{outcome.name} {outcome.reason}".lower()
+    more = " --budget AMOUNT" if what.startswith(("budget", "stopped budget")) else ""
+    first = f"dialogd limit max_size 2MB{named}, then " if what.startswith(("max_size", "stopped size")) else ""
+    return f'dialogd plan{named} says where it stands; {first}dialogd say "…"{more}{named}{go_on} opens it again'
 
 
 def _rest(file: Path) -> float:

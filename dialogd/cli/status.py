@@ -13,7 +13,7 @@ import typer
 from dialogd.backends.limiter import Hold, holds
 from dialogd.cli import hand, options, procedure
 from dialogd.cli.client import daemons, health, in_parallel
-from dialogd.cli.situation import Situation
+from dialogd.cli.situation import Situation, next_step
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
@@ -156,6 +156,8 @@ def _text(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -
         *(("noticed", signal.text) for signal in signals(dialog) if dialog.state.outcome is None),
         *(("warning", warning) for warning in warnings),
     ]
+    if step := next_step(dialog, situation.file, is_running=bool(situation.daemons)):
+        rows.append(("next", step))
     if situation.needs_person():
         rows.append(("answer", f'dialogd say{_file_words(situation.file)} "…"'))
     return "\n".join([title, *(f"  {label:8} {line(text)}" for label, text in rows)])

@@ -91,7 +91,7 @@ def _facts(dialog: Dialog) -> Iterator[tuple[str, str]]:
     yield "Started", dialog.header.started
     end = dialog.entry(state.outcome.entry) if state.outcome else None
     yield "Ended", _time(end) if end else ""
-    yield "Turns", f"{state.number} of {state.limits.max_turns + state.base}"
+    yield "Turns", state.turns_in_words
     is_known = spent.entries > spent.unknown or spent.tokens
     yield "Spent", f"{in_dollars(spent)}, {in_tokens(spent)}" if is_known else ""
     yield "Open question", state.question

@@ -12,12 +12,12 @@ from dialogd.protocol.compose import closing_note, decided_note, going_on, limit
 from dialogd.protocol.model import ANY, USER, Condition, Mark
 from dialogd.protocol.moments import Zone
 from dialogd.protocol.money import Estimate, reached
-from dialogd.protocol.onward import ways_out
+from dialogd.protocol.onward import turns_limit, ways_out
 from dialogd.protocol.render import Draft
 from dialogd.protocol.roster import speakers
 from dialogd.protocol.rounds import to_raise
 from dialogd.protocol.state import Debt, Dialog, Outcome
-from dialogd.protocol.units import in_words, many, seconds_between
+from dialogd.protocol.units import in_words, seconds_between
 
 UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it
 STALL_GRACE = 60.0  # seconds a peer waits beyond the timeout before it calls an agent stalled
@@ -165,7 +165,7 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
     if not any(who != USER for who in state.owing):
         return _time(dialog, clock)
     if state.counted >= state.limits.max_turns:
-        mark = Mark("MAX_TURNS_REACHED", f"the limit of {many(state.limits.max_turns, 'turn')}")
+        mark = Mark("MAX_TURNS_REACHED", turns_limit(state))
     elif dialog.size >= state.limits.max_size:
         mark = Mark("MAX_SIZE_REACHED", f"the limit of {state.limits.max_size:,} bytes")
     else:

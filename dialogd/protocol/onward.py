@@ -11,7 +11,7 @@ from dialogd.protocol.polls import can_pass
 from dialogd.protocol.questions import without_fields
 from dialogd.protocol.roles import DECIDE, MODERATE
 from dialogd.protocol.roster import judge, moderator, speakers, voters
-from dialogd.protocol.state import State
+from dialogd.protocol.state import SINCE, State
 from dialogd.protocol.units import many
 
 
@@ -29,7 +29,7 @@ def limit_reached(before: State, after: State, me: str, header: Header) -> tuple
     """The outcome of the limit that `after` has reached, and the limit in words; "" twice while there is room."""
     limits = after.limits
     if after.counted >= limits.max_turns:
-        return "MAX_TURNS_REACHED", f"the limit of {many(limits.max_turns, 'turn')}"
+        return "MAX_TURNS_REACHED", turns_limit(after)
     is_last_resort = me in (before.escalated, judge(header)) and not _rest(after, me)
     if after.rounds == before.rounds and not is_last_resort:
         return "", ""
@@ -84,6 +84,11 @@ def ways_out(header: Header, state: State) -> str:
     if standing is not None:
         ways.append(f"`approve` takes {standing.proposal.ref} as it stands")
     return f"{signed}{', '.join(names)} {are} absent, and nothing can be decided without: {', '.join(ways)}"
+
+
+def turns_limit(state: State) -> str:
+    """The limit of turns in words; they are counted anew after a reopening."""
+    return f"the limit of {many(state.limits.max_turns, 'turn')}" + (f" {SINCE}" if state.base else "")
 
 
 def onward(header: Header, before: State, after: State, me: str, *, is_decided: bool = False) -> Step:

@@ -248,7 +248,14 @@ class State(Asking):
         """Turns that count against `max_turns`."""
         return self.number - self.base
 
+    @property
+    def turns_in_words(self) -> str:
+        """How many turns there are, and of how many: `12 of 20`; `24, 3 of 20 since it was opened again`."""
+        share = f"{self.counted} of {self.limits.max_turns}"
+        return f"{self.number}, {share} {SINCE}" if self.base else share
 
+
+SINCE = "since it was opened again"
 REHEARSAL = "rehearsal"  # the model that frames name where no model was asked
 
 _NAMES = tuple(f.name for f in fields(State))

@@ -33,6 +33,7 @@ OUTCOMES = {
 }
 
 
+_REOPEN = "A word of yours opens it again; turns, rounds and time are counted anew, and a budget can be raised."
 _REHEARSAL = "REHEARSAL, no model is asked. "
 
 
@@ -53,7 +54,7 @@ class Asked(wire.Question):
 
 
 class Ended(BaseModel):
-    """How the dialog ended, in words too, and who stands behind it."""
+    """How the dialog ended, in words too, who stands behind it, and what the person can do next."""
 
     name: str
     words: str
@@ -62,6 +63,7 @@ class Ended(BaseModel):
     entry: str
     failed: bool
     signers: list[str]
+    next: str
 
 
 class PageState(BaseModel):
@@ -194,7 +196,8 @@ def _outcome(dialog: Dialog) -> Ended | None:
     ended = dialog.state.outcome
     if ended is None:
         return None
-    certificate = certify(dialog) if ended.name in ("CONSENSUS_REACHED", "DECIDED") else None
+    is_agreed = ended.name in ("CONSENSUS_REACHED", "DECIDED")
+    certificate = certify(dialog) if is_agreed else None
     signers = certificate.signers if certificate else ()
     return Ended(
         name=ended.name,
@@ -204,6 +207,7 @@ def _outcome(dialog: Dialog) -> Ended | None:
         entry=ended.entry,
         failed=ended.failed,
         signers=[f"{one.name} in turn {one.turn}" if one.turn else one.name for one in signers],
+        next="" if is_agreed or dialog.state.approved else _REOPEN,
     )
 
 

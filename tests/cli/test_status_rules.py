@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from dialogd import hand
 from dialogd.cli import procedure
+from dialogd.cli.situation import next_step
 from dialogd.protocol import lifecycle
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Ballot, Decision, Dialog, Outcome, Poll, Seal
@@ -325,3 +327,69 @@ def test_no_command_shows_people_the_states_names(dialogd: Commands) -> None:
         assert not re.search(r"dormant|streaming|converging|collapsed|harvest", done.out), (words, done.out)
     known = [dialogd("status", "--json", "--file", f"{name}.md").json["lifecycle"] for name in "abc"]
     assert known == ["dormant", "streaming", "collapsed"]
+
+
+LIMITED = ("objections = true",)
+
+
+def limited() -> Room:
+    """A dialog that has reached its limit of three turns."""
+    stage = room(
+        *LIMITED, keys=["Max Turns: 3"], A=["Tabs.", "Tabs again."], B=["Spaces.", "Spaces again."], C=["Both."]
+    )
+    stage.run()
+    assert stage.dialog.state.outcome is not None
+    return stage
+
+
+def test_after_an_end_without_a_decision_the_next_step_is_printed(dialogd: Commands) -> None:
+    """As after a consensus, by `run`, `watch` and `status`; and nothing once the dialog goes on."""
+    dialogd.file.write_text(limited().text, encoding="utf-8")
+    words = ["run", "T", "--agents", "rehearsal,rehearsal", "--max-turns", "2", "--file", "own.md"]
+    status, watch, run = dialogd.all([["status"], ["watch"], words])
+    for done, name in ((status, "dialog.md"), (watch, "dialog.md"), (run, "own.md")):
+        file = dialogd.folder / name
+        step = f'dialogd plan --file {file} says where it stands; dialogd say "…" --file {file}'
+        said = done.out + done.err
+        assert f"{step} and dialogd run --continue --file {file} opens it again" in said, said
+    assert re.search(r"^  next     dialogd plan", status.out, re.M)
+    assert re.search(r"^next   dialogd plan", watch.out, re.M)
+    assert dialogd("say", "Go on.").code == 0
+    assert "next     " not in dialogd("status").out
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        ("[STOPPED: enough]", 'dialogd say "…" --file'),
+        ("[STOPPED: budget: $2.00 is spent]", 'dialogd say "…" --budget AMOUNT --file'),
+        ("[STOPPED: size: the limit of 1,000,000 bytes]", "dialogd limit max_size 2MB --file"),
+        ("[DEADLOCK]", 'dialogd say "…" --file'),
+    ],
+)
+def test_the_next_step_fits_the_end(end: str, expected: str) -> None:
+    """A spent budget is raised with the word that opens the dialog, a file that is full before it."""
+    stage = room(A=["Tabs."])
+    stage.step("A")
+    stage.types(f"\n## Turn 3 — User\n\nSo be it.\n\n{end}\n")
+    step = next_step(stage.dialog, Path("/d/x.md"), is_running=True)
+    assert expected in step
+    assert step.endswith("opens it again")
+    assert "run --continue" not in step
+
+
+def test_turns_are_counted_alike_after_a_reopening(dialogd: Commands) -> None:
+    """By `status`, `export`, `limit`, and by the file where it ends again: all in all, and since the reopening."""
+    stage = limited()
+    dialogd.file.write_text(stage.text, encoding="utf-8")
+    assert "turn 3 of 3 (0 left)" in dialogd("status").out
+    assert dialogd("say", "Once more.").code == 0
+    status, facts, export = dialogd.all([["status"], ["status", "--json"], ["export", "--to", "md", "--out", "-"]])
+    assert "turn 4, 1 of 3 since it was opened again (2 left)" in status.out
+    assert "**Turns:** 4, 1 of 3 since it was opened again" in export.out
+    assert [facts.json[key] for key in ("turn", "turns_counted", "max_turns")] == [4, 1, 3]
+    assert "(turn 4, 1 of 2 since it was opened again)" in dialogd("limit", "max_turns", "2").out
+    stage = Room(dialogd.file.read_bytes(), **{who: ["Again."] for who in "ABC"})
+    stage.run()
+    assert stage.dialog.state.number == 5
+    assert stage.text.endswith("[MAX_TURNS_REACHED: the limit of 2 turns since it was opened again]\n")

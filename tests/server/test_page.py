@@ -245,6 +245,7 @@ def test_the_state_says_who_thinks_since_when(tmp_path: Path) -> None:
         room.until(lambda: (state_of(room.a)["outcome"] or {}).get("name") == "STOPPED", "the end")
         ended = state_of(room.a)["outcome"]
         assert (ended["words"], ended["reason"]) == ("The dialog was stopped.", "lunch")
+        assert ended["next"].startswith("A word of yours opens it again")
 
 
 def state_of(daemon: Any) -> dict[str, Any]:

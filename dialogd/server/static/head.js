@@ -206,6 +206,7 @@ function renderOutcome(facts, isFirst) {
   if (ended) {
     put($("#outcome-words"), ended.words);
     put($("#outcome-reason"), ended.reason);
+    put($("#outcome-next"), ended.next);
     put($("#outcome-signers"), ended.signers.length ? `Signed by ${ended.signers.join(", ")}.` : "");
     $("#outcome").dataset.outcome = ended.name;
   }
