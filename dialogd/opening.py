@@ -154,7 +154,19 @@ _DECIDED = {
 def warnings(opening: Opening) -> tuple[str, ...]:
     """What may keep this dialog from a decision worth trusting, each with the change that would help."""
     about = () if opening.rules.is_plain else tuple(_warnings(opening.header))
-    return (*opening.template.remarks, *about)
+    return (*opening.template.remarks, *alone(opening.header), *about)
+
+
+def alone(header: Header) -> tuple[str, ...]:
+    """That one agent takes part, where its dialog's rule does not let it decide; nothing else."""
+    rules = header.rules
+    agents = header.agents
+    if len(agents) != 1 or (rules.verdict == "moderator" and rules.role(agents[0].id).may(DECIDE, MODERATE)):
+        return ()
+    return (
+        f"{agents[0].id} takes part alone: nobody answers it or signs what it proposes, so that only a limit or you end"
+        " it; name two, such as --agents claude,grok",
+    )
 
 
 def _warnings(header: Header) -> Iterator[str]:

@@ -135,11 +135,13 @@ def _line(value: object, folder: Path) -> str:
 
 
 def _id(value: object, folder: Path) -> str:
-    from dialogd.protocol.model import RESERVED
+    from dialogd.protocol.model import RESERVED, WHY_RESERVED
 
     text = _line(value, folder)
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", text) or text.upper() in RESERVED:
-        raise ValueError(f"must be letters, digits, `_`, `-` such as `A`, and none of {', '.join(sorted(RESERVED))}")
+    if text.upper() in RESERVED:
+        raise ValueError(f"is reserved: {WHY_RESERVED}")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", text):
+        raise ValueError("must be letters, digits, `_`, `-` such as `A`")
     return text
 
 

@@ -289,7 +289,8 @@ def test_a_limit_of_any_kind_is_a_limit_and_a_plain_pair_needs_none() -> None:
     assert warnings(made("---\norder: parallel\nmax_turns: 9\n---\n", "A", "B")) == ()
     short = replace(made("---\norder: parallel\n---\n", "A", "B"), max_turns=10)
     assert "10 turns are not enough" in warnings(short)[0]
-    assert warnings(begun(DEFAULT_TEMPLATE)) == warnings(begun(DEFAULT_TEMPLATE, "rehearsal")) == ()
+    assert warnings(begun(DEFAULT_TEMPLATE)) == warnings(begun(DEFAULT_TEMPLATE, "rehearsal,rehearsal")) == ()
+    assert warnings(begun(DEFAULT_TEMPLATE, "rehearsal"))[0].startswith("A takes part alone")
     voting = "---\nverdict: vote\nmax_rounds: 3\n---\n"
     with_moderator = f"{voting}## Agents\n### A1\n### B1\n### C1\n**Role:** moderator\n"
     for text, agents in ((voting, "ABC"), (with_moderator, "ABC")):

@@ -24,7 +24,7 @@ from dialogd.cli.terminal import plain, remark
 from dialogd.errors import BadInput
 from dialogd.prices import parse_price
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.model import RESERVED
+from dialogd.protocol.model import RESERVED, WHY_RESERVED
 from dialogd.seats import Seat
 from dialogd.settings import Settings
 from dialogd.templates import Template
@@ -140,7 +140,9 @@ def _seat(spec: str, cast: Sequence[Seat] = ()) -> Seat:
     agent, equals, rest = spec.partition("=")
     if any(seat.title for seat in cast):
         agent = seat_named(agent, cast) or agent
-    if not equals or not AGENT_ID.fullmatch(agent) or agent.upper() in RESERVED or not rest:
+    if equals and agent.upper() in RESERVED:
+        raise BadInput(f"--agent {spec!r}: the id {agent} is reserved: {WHY_RESERVED}", fix="take another, such as A")
+    if not equals or not AGENT_ID.fullmatch(agent) or not rest:
         raise BadInput(
             f"--agent {spec!r} is no agent",
             fix="write ID=BACKEND[:MODEL][@DIR], such as A=claude; an id is letters, digits, `_` and `-`",

@@ -19,7 +19,9 @@ from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.launch import arguments, spawn, until_ready
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.errors import BadInput, DialogdError
+from dialogd.opening import alone
 from dialogd.protocol.header import AGENT_ID, LOOPBACK_URL
+from dialogd.protocol.model import RESERVED, WHY_RESERVED
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 
@@ -113,7 +115,7 @@ def _serve(settings: Settings, urls: Mapping[str, str]) -> None:
     from dialogd.daemon import serve
 
     if sys.stderr.isatty():  # nobody reads it where `run` starts agents, and it costs them time
-        _warn_of_twins(settings)
+        _warn(settings)
     _leave(serve(settings, urls))
 
 
@@ -134,7 +136,15 @@ def _detached(settings: Settings, words: Sequence[str]) -> None:
     show(plain(f"{daemon.id} runs: pid {daemon.pid}, port {daemon.port}, log {daemon.log or child.output}"))
     remark(plain(f"end it with: dialogd stop, or kill {daemon.pid}"))
     with suppress(DialogdError, OSError):  # the daemon runs, whatever cannot be said of it
-        _warn_of_twins(settings)
+        _warn(settings)
+
+
+def _warn(settings: Settings) -> None:
+    """Say what may keep the dialog from a decision: that the agent is alone in it, that others are of its family."""
+    with suppress(DialogdError, OSError):
+        for text in alone(options.log_of(settings).read().header):
+            remark(plain(f"warning: {text}"))
+    _warn_of_twins(settings)
 
 
 def _warn_of_twins(settings: Settings) -> None:
@@ -151,6 +161,8 @@ def peers(settings: Settings, given: Sequence[str]) -> dict[str, str]:
     bare: list[str] = []
     for text in given:
         agent, equals, url = text.partition("=")
+        if equals and agent.upper() in RESERVED:
+            raise BadInput(f"--peer {text!r}: the id {agent} is reserved: {WHY_RESERVED}", fix="name an agent: B=URL")
         if equals and not AGENT_ID.fullmatch(agent):
             raise BadInput(f"--peer {text!r}: {agent!r} is no agent's id", fix="write --peer B=http://localhost:3002")
         if equals:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dialogd.protocol import units
-from dialogd.protocol.model import RESERVED, Agent, Header, Limits
+from dialogd.protocol.model import RESERVED, WHY_RESERVED, Agent, Header, Limits
 from dialogd.protocol.rules import PARALLEL_ROUNDS, Rules, read_rules
 from dialogd.protocol.text import one_line
 
@@ -168,7 +168,9 @@ def agent_words(agent: Agent) -> str:
 def read_agent(part: str, seat: int) -> tuple[Agent | None, str]:
     """The agent that `C = Claude C @ http://localhost:3003` means, or None, and what could not be understood."""
     match = _AGENT.fullmatch(part)
-    if match is None or not AGENT_ID.fullmatch(match[1].strip()) or match[1].strip().upper() in RESERVED:
+    if match is not None and match[1].strip().upper() in RESERVED:
+        return None, f"the id {match[1].strip()} is reserved: {WHY_RESERVED}"
+    if match is None or not AGENT_ID.fullmatch(match[1].strip()):
         return None, f"{one_line(part, 60)!r} is no agent (ID = Name @ http://localhost:PORT)"
     agent_id, problem, url = match[1].strip(), "", match[4] or agent_url(seat)
     address = LOOPBACK_URL.fullmatch(url)

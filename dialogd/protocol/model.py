@@ -15,6 +15,7 @@ SYSTEM = "SYSTEM"
 ANY = "ANY"
 ALL = "ALL"
 RESERVED = frozenset({USER, SYSTEM, ANY, ALL})
+WHY_RESERVED = "USER, SYSTEM, ANY and ALL name no agent in a dialog"
 
 # What a finished dialog may end with; a turn or note that carries one of these and no TURN line is the end.
 OUTCOMES = (

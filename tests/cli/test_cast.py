@@ -13,6 +13,7 @@ from dialogd import auto
 from dialogd.cli.cast import read_cast, seated
 from dialogd.config import load
 from dialogd.errors import BadInput
+from dialogd.protocol.header import read_agent
 from dialogd.seats import Cast, Seat, saved_cast
 from dialogd.settings import Settings
 from dialogd.state import StateDir
@@ -235,3 +236,34 @@ def test_run_refuses_who_is_not_here_before_anything_is_written(dialogd: Command
     done = dialogd("run", "Tabs?", "--agents", "grok,rehearsal", XAI_API_KEY="")
     assert (done.code, dialogd.file.exists()) == (2, False)
     assert "error: the backend grok cannot be used here: no key\n  fix: put XAI_API_KEY into" in done.err
+
+
+@pytest.mark.parametrize("name", ["USER", "system", "Any", "ALL"])
+def test_a_reserved_id_is_said_to_be_reserved(name: str, dialogd: Commands) -> None:
+    """By `new` and `start`, in a header and in an invitation."""
+    dialogd.begin("T", "other.md")
+    words = [
+        ["new", "T", "--agent", f"{name}=rehearsal", "--agent", "B=rehearsal"],
+        ["start", name],
+        ["start", "A", "--peer", f"{name}=http://localhost:3002"],
+        ["invite", name, "--file", "other.md"],
+    ]
+    for done in dialogd.all(words):
+        assert done.code == 2
+        assert "is reserved: USER, SYSTEM, ANY and ALL name no agent in a dialog" in done.err
+    assert f"the id {name} is reserved" in read_agent(f"{name} = Ann", 0)[1]
+
+
+def test_a_dialog_with_one_agent_warns(dialogd: Commands) -> None:
+    """Before it starts, by `new`, `run` and `start`; one that may decide by itself needs nobody."""
+    said = "warning: A takes part alone: nobody answers it or signs what it proposes"
+    words = ["--agent", "A=rehearsal", "--max-turns", "2"]
+    new, run, two, own = dialogd.all(
+        [["new", "T", *words], ["run", "T", *words, "--file", "b.md"], ["new", "T", "--file", "c.md"],
+         ["new", "T", "-t", "contemplator", "--file", "d.md"]]
+    )  # fmt: skip
+    started = dialogd("start", "A", "--detach", "--port", "0")
+    for done in (new, run, started):
+        assert (done.code in (0, 4), said in done.err) == (True, True), done.err
+    for done in (two, own):
+        assert "alone" not in done.err

@@ -17,7 +17,7 @@ def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
         (["veto", "p1"], f"P1 was ruled out already; {then}"),
         (["strike", "3", "a mistake"], f"turn 3 withdrawn; {then}"),
         (["strike", "3"], f"withdrawn already; {then}"),
-        (["limit", "max_turns", "40"], f"max_turns is 40 from here on; {then}"),
+        (["limit", "max_turns", "40"], f"max_turns is 40 from here on (turn 3 of 40); {then}"),
         (["ask", "B", "Why?"], f"turn 4 is yours; B owes the next turn (not running: {dialogd.start_line('B')})"),
         (["leave", "claude b", "no need"], 'B takes part no longer; the next turn is yours: dialogd say "…"'),
         (["leave", "B"], 'B had left already; the next turn is yours: dialogd say "…"'),

@@ -276,7 +276,7 @@ def test_an_invited_agent_waits_for_its_turn_in_every_order(order: str) -> None:
         ("A", ""),
         ("a", "A takes part already"),
         ("A = Somebody", "A takes part already"),
-        ("USER", "is no agent"),
+        ("USER", "the id USER is reserved"),
         ("1x", "is no agent"),
         ("", "is no agent"),
         ("C @ http://example.com:80", "is no loopback address"),
