@@ -26,9 +26,7 @@ from tests.docs.manual import DOCS, REPOSITORY, blocks, codes, section, table
 PAGE, EVENTS = DOCS / "http.md", DOCS / "events.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 INTRO = next(part for part in TEXT.split("\n\n") if part.startswith("A body may name the dialog"))
-AGENT = cast(
-    "Any", SimpleNamespace(me="A", file=None, hub=events.Hub(), secrets=(), options=SimpleNamespace(secrets=()))
-)
+AGENT = cast("Any", SimpleNamespace(me="A", file=None, hub=events.Hub(), secrets=()))
 SCHEMA: dict[str, Any] = create_app(AGENT, 3001, cast("Any", None), StateDir(Path("state"))).openapi()
 ROUTES = {f"{method.upper()} {path}": about for path, way in SCHEMA["paths"].items() for method, about in way.items()}
 

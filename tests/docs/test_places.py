@@ -156,7 +156,7 @@ def test_every_scenario_is_named() -> None:
 
 def test_every_route_has_its_place() -> None:
     """The page on HTTP names each path that a daemon answers."""
-    agent = cast("Any", SimpleNamespace(me="A", file=None, hub=Hub(), options=SimpleNamespace(secrets=())))
+    agent = cast("Any", SimpleNamespace(me="A", file=None, hub=Hub(), secrets=()))
     app = create_app(agent, 3001, cast("Any", None), StateDir(Path("state")))
     paths = {route.path for route in app.routes if hasattr(route, "path")}
     page = (DOCS / "http.md").read_text(encoding="utf-8")
