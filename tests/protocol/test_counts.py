@@ -90,7 +90,7 @@ def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
 def test_a_turn_of_the_persons_clears_all_votes() -> None:
     """What was approved before they spoke is approved anew, or not at all."""
     here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
-    speak(here, ("A", "[PROPOSAL: Postgres]\n[VOTE: P1 approve | mine]"), ("B", "Why?"))
+    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"))
     here.say("Consider the cost.", to="C")
     speak(here, ("C", "[VOTE: P1 approve | cheap]"))
     assert here.dialog.state.decisions == ()

@@ -530,6 +530,20 @@ def test_of_three_agents_a_stalled_one_is_passed_over() -> None:
     assert room.answers("A", "Sorry, late.") is None
 
 
+@pytest.mark.parametrize("order", ["free", "priority"])
+def test_of_two_that_have_waited_as_long_who_has_not_spoken_in_this_round_is_next(order: str) -> None:
+    """C's turn ended the round, then A gave no answer: both had their chance after turn 4, A its one of this round."""
+    room = chatty(opening("A", "B", "C", more=f'## Setup\n\n```toml\norder = "{order}"\n```'))
+    for me in "ABC":
+        room.step(me)
+    room.thinks("A")
+    room.advance(361)
+    room.step("C")
+    assert owing(room) == ("B",)
+    room.step("B")
+    assert owing(room) == ("C",)
+
+
 def test_an_agent_that_says_it_is_at_work_is_not_called_stalled() -> None:
     """However long it takes, while its own daemon says so."""
     room = chatty(opening())
