@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,8 +105,8 @@ async def test_a_whole_journal_completes_the_turn_and_warns_of_nothing(scene: Sc
 
 
 async def test_a_flipped_bit_anywhere_stops_no_daemon(scene: Scene) -> None:
-    """One bit of every fourth byte: the daemon goes on from the file, and writes its turn."""
-    assert await fuzzed(scene, ((at, at // 4 % 8) for at in range(0, len(scene.journal), 4))) > 300
+    """One bit of every eleventh byte: the daemon goes on from the file, and writes its turn."""
+    assert await fuzzed(scene, ((at, at // 11 % 8) for at in range(0, len(scene.journal), 11))) > 110
 
 
 @pytest.mark.slow
@@ -115,9 +116,10 @@ async def test_every_flipped_bit_stops_no_daemon(scene: Scene) -> None:
     assert await fuzzed(scene, ((at, bit) for at in range(len(scene.journal)) for bit in range(8))) > 10000
 
 
-async def test_json_of_another_shape_stops_no_daemon(scene: Scene) -> None:
-    """Each value of each record left out, and in its place whatever JSON can hold."""
-    for data in scene.variants():
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
+async def test_json_of_another_shape_stops_no_daemon(scene: Scene, every: int) -> None:
+    """Each value of each record left out, and in its place whatever JSON can hold; usually every fifth of these."""
+    for data in itertools.islice(scene.variants(), None, None, every):
         await scene.goes_on(data)
 
 
