@@ -23,7 +23,7 @@ from dialogd.journal import DROPPED, Lost, still_lost
 from dialogd.logfile import Addition, LogFile
 from dialogd.peers import Peers
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide, patience
-from dialogd.protocol.model import USER, Condition
+from dialogd.protocol.model import ANY, USER, Condition
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Dialog
 from dialogd.reporting import Reporter
@@ -234,7 +234,7 @@ class Agent:
         ages, late = self.seen.clock().ages, []
         for debt in dialog.state.debts:
             overdue = patience(dialog, debt)
-            if overdue is not None and ages.get(debt.timer, 0.0) >= overdue:
+            if overdue is not None and debt.agent != ANY and ages.get(debt.timer, 0.0) >= overdue:
                 late.append(debt.agent)
         if not late or dialog.state.paused:
             return frozenset()

@@ -17,7 +17,7 @@ from dialogd.protocol.fold import fold
 from dialogd.protocol.hand import effective
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, read_reply
-from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Frame, Mark
+from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Condition, Entry, Frame, Mark
 from dialogd.protocol.moments import Here
 from dialogd.protocol.onward import Step, onward, ways_out
 from dialogd.protocol.order import following
@@ -284,9 +284,9 @@ def decided_note(dialog: Dialog, at: str) -> Draft | None:
 
 
 def going_on(dialog: Dialog, at: str) -> Draft:
-    """The note by which it goes on where the turn is the person's, and nobody is at the table."""
+    """The note by which it goes on where the turn is the person's, or anybody's, and nobody is there to take it."""
     header, state = dialog.header, dialog.state
-    alone = state.but(debts=tuple(debt for debt in state.debts if debt.agent != USER))
+    alone = state.but(debts=tuple(debt for debt in state.debts if debt.agent not in (USER, ANY)))
     step = onward(header, alone, alone, state.last_agent)
     draft = _note(step, (), (("at", at),))
     return replace(draft, body="Nobody is at the table.")

@@ -216,7 +216,7 @@ def _system(header: Header, state: State, entry: Entry) -> State:
         state = _raised(header, state, entry)
     state = polls.escalated(header, polls.decided(header, state, entry), entry)
     if header.is_unattended and entry.turn is not None:
-        state = state.but(debts=_without(state, USER))
+        state = state.but(debts=_without(state, USER, *(() if ANY in entry.turn else (ANY,))))
     return _last_word(asked.taken(asked.put(state, entry, ""), entry), entry)
 
 

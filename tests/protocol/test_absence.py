@@ -402,6 +402,13 @@ def test_unattended_a_turn_for_nobody_goes_to_the_next(last: str) -> None:
     assert end(here).name == "CONSENSUS_REACHED"
 
 
+def test_unattended_a_word_that_nobody_takes_goes_to_the_next() -> None:
+    """`TURN: ANY`: one fails twice, the other is silent. Who is named then can be called stalled."""
+    here = unattended("AB", turn="ANY", A=[DOWN, DOWN], B=[None] * 9)
+    goes(here)
+    assert end(here).failed
+
+
 def test_unattended_the_board_s_last_round_asks_nobody() -> None:
     """`terminate_on_rounds = false` asks the person how to go on; with nobody there the limit is the end."""
     lines = ("[board]", "round_limit = 1", "terminate_on_rounds = false")

@@ -264,7 +264,8 @@ def test_an_error_says_what_to_do(tmp_path: Path) -> None:
             assert "run 'sh' by hand" in error["fix"]
             assert events.until("note").data["marks"][0].startswith("[AGENT_ERROR: A | exited 3: no quota left | ")
             assert events.until("state", state="waiting_for_user")
-            assert [data["state"] for data in events.of("state")[1:]].count("thinking") == 1
+            # It is asked again once.
+            assert [data["state"] for data in events.of("state")[1:]].count("thinking") == 2
 
 
 def test_what_is_odd_in_the_file_is_told(room: Room) -> None:
