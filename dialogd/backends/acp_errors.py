@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dialogd.backends.command import last_line
+from dialogd.backends.faults import SHORTER, TOO_LONG
 from dialogd.errors import BackendError
 from dialogd.protocol.redact import redact
 
@@ -45,10 +46,9 @@ def refused(code: int, message: str, data: Any, logins: tuple[str, ...], secrets
     said = _line(_words(message, data), secrets)
     kind = next((kind for kind, codes, signs in _SIGNS if code in codes or re.search(signs, said, re.I)), "failed")
     ways = f" ({_line(', '.join(logins), secrets)})" if logins else ""
+    fix = SHORTER if kind == "request" and TOO_LONG.search(said) else _FIXES[kind].format(logins=ways)
     retryable = kind in ("busy", "network", "failed")
-    return BackendError(
-        f"answered with an error: {said}", fix=_FIXES[kind].format(logins=ways), retryable=retryable, kind=kind
-    )
+    return BackendError(f"answered with an error: {said}", fix=fix, retryable=retryable, kind=kind)
 
 
 def ended(program: str, wire: Wire, code: int, secrets: Sequence[str] = ()) -> BackendError:

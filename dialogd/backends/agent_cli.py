@@ -24,6 +24,7 @@ from dialogd.backends import Options, Request, Tool, Usage
 from dialogd.backends.canary import Verdict, prove
 from dialogd.backends.cli_reader import LostSession, Reader
 from dialogd.backends.cli_tool import CLITool, Turn
+from dialogd.backends.faults import SHORTER
 from dialogd.backends.session import Plan, Sessions, checkpoint, plan, whole
 from dialogd.errors import BackendError
 from dialogd.leftovers import note_made
@@ -119,7 +120,7 @@ class AgentCLI(CLITool):
         if len(text) > self.longest:
             raise BackendError(
                 f"the prompt has {len(text):,} characters, and {self.program} takes {self.longest:,}",
-                fix="start a new dialog from a summary of this one",
+                fix=SHORTER,
                 kind="request",
             )
         return Turn(self.sendable(text), system, folder, session, join, request.allowance)

@@ -15,6 +15,7 @@ from dialogd.backends.agent_cli import AgentCLI, Turn
 from dialogd.backends.canary import Place
 from dialogd.backends.cli_probe import look
 from dialogd.backends.cli_reader import Event, Reader, Words, failed
+from dialogd.backends.faults import SHORTER
 from dialogd.backends.keep import read_json, write_json
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError
@@ -255,7 +256,7 @@ _FIXES = {
     "limit": "raise the budget, or end the dialog",
     "refusal": "put the question differently, or ask another model with --model",
     "cut": "raise --max-tokens, or ask for less",
-    "request": "start a new dialog from a summary of this one",
+    "request": SHORTER,
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from dialogd.backends import Usage
+from dialogd.backends.faults import SHORTER, TOO_LONG
 from dialogd.backends.session import since
 from dialogd.errors import BackendError
 from dialogd.protocol.text import one_line
@@ -161,7 +162,7 @@ def failed(words: Words, message: str, status: int | None = None) -> BackendErro
         cause += f" ({status or 'refused'} from {words.address})"
     return BackendError(
         cause,
-        fix=_fix(kind, words),
+        fix=SHORTER if kind == "request" and TOO_LONG.search(message) else _fix(kind, words),
         retryable=again,
         kind=kind,
     )
@@ -179,7 +180,7 @@ def _fix(kind: str, words: Words) -> str:
     return {
         "limit": f"wait until the limit of your login or key is renewed, or raise it; `{words.program}` says which",
         "auth": f"check {words.variable}: that key was sent to {words.address}" if words.keyed else words.log_in,
-        "request": "choose another --model; if it is too long, start a new dialog from a summary of this one",
+        "request": "choose another --model",
         "cut": "raise --max-tokens, or ask for a shorter reply",
         "busy": "ask again with `dialogd retry` in a while",
         "network": "look at the connection, then ask again with `dialogd retry`",

@@ -19,7 +19,11 @@ from dialogd.protocol.text import one_line
 QUOTED = 200  # characters of a service's own words
 
 _AGAIN = "ask again with `dialogd retry` once {vendor} is well"
-_SHORTER = "start a new dialog from a summary of this one, or choose a --model with a larger window"
+# What is left where a prompt is too long for a model whose window dialogd does not know better.
+SHORTER = (
+    "take turns out of what agents see (`dialogd strike N`), leave --project out (and with it its notes),"
+    " choose a --model with a larger window, or begin a new dialog from a summary of this one"
+)
 
 
 class Meaning(NamedTuple):
@@ -44,7 +48,7 @@ STATUS: Mapping[int, Meaning] = {
     404: Meaning("request", False, "check the model ({model}), the address ({host}) and --api: one of them is unknown"),
     408: Meaning("timeout", True, _AGAIN),
     409: BUSY,
-    413: Meaning("request", False, _SHORTER),
+    413: Meaning("request", False, SHORTER),
     429: Meaning("busy", True, "let fewer agents use the key in {variable}, or wait a while"),
     503: BUSY,
     529: BUSY,
@@ -69,12 +73,17 @@ _SPENT = re.compile(
     r"spend(?:ing)?[ _]limit|insufficient_quota|billing_(?:error|hard|not)|credit balance|(?:available|any) credits",
     re.I,
 )
+TOO_LONG = re.compile(
+    r"context_length|(?:context|prompt|input)\W{1,3}(?:is |length |window ){0,2}(?:too (?:long|large)|exceed)"
+    r"|(?:context|maximum) (?:length|window|context)|too (?:long|large)|exceeds the maximum|too many (?:input )?tokens",
+    re.I,
+)
 _POLICY = re.compile(r"content_filter|content_policy|_policy_?violation|bio_policy", re.I)
 
 ENDS: Mapping[str, tuple[Meaning, str]] = {
     "": (Meaning("cut", True, _AGAIN), "the stream of {vendor} ended before the reply did"),
     "length": (Meaning("cut", False, "raise --max-tokens"), "the reply was cut at {most} tokens"),
-    "window": (Meaning("cut", False, _SHORTER), "the dialog and the reply outgrew the window of {model}"),
+    "window": (Meaning("cut", False, SHORTER), "the dialog and the reply outgrew the window of {model}"),
     "refusal": (REFUSAL, "{model} refused"),
     "tool": (Meaning("garbled", True, "choose another --model"), "{model} asked for a tool instead of answering"),
     "pause": (Meaning("cut", True, _AGAIN), "{vendor} paused the reply instead of ending it"),
@@ -175,6 +184,8 @@ def _meaning(status: int, body: object) -> Meaning:
         return MOVED
     if status in (400, 402, 403, 429) and _SPENT.search(said):
         return LIMIT
+    if status in (400, 413, 422) and TOO_LONG.search(said):
+        return STATUS[413]
     if status in (400, 500) and _POLICY.search(said):
         return REFUSAL
     return STATUS.get(status, FAILED if status >= 500 else REQUEST)

@@ -50,7 +50,7 @@ def request(*parts: str, now: str = "This is turn 2.", **changes: Any) -> Reques
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one reply came to."""
+    """What one reply came to; `usages` since the service was asked."""
 
     text: str
     usages: tuple[Usage, ...]
@@ -76,9 +76,9 @@ async def outcome(backend: API, asked: Request | None = None) -> Outcome:
     try:
         async with aclosing(backend.reply(asked or request())) as pieces:
             async for piece in pieces:
-                if isinstance(piece, Usage):
+                if isinstance(piece, Usage) and piece.calls:
                     usages.append(piece)
-                else:
+                elif isinstance(piece, str):
                     texts.append(piece)
     except BackendError as caught:
         error = caught

@@ -338,3 +338,11 @@ def test_words_of_a_failure_are_understood(message: str, status: int | None, kin
     assert (error.kind, error.retryable) == (kind, again)
     assert error.cause.startswith("toy failed: ")
     assert error.fix
+
+
+def test_too_long_a_prompt_gets_advice_that_shortens_it() -> None:
+    """Said by a program, as by an API; a model that is not there gets other advice."""
+    words = Words("toy", "log in")
+    assert "`dialogd strike N`" in failed(words, "Prompt is too long").fix
+    assert "`dialogd strike N`" in failed(words, "input exceeds the context window", 400).fix
+    assert failed(words, "There's an issue with the selected model", 404).fix == "choose another --model"

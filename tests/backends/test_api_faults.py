@@ -124,6 +124,27 @@ ALL_FAULTS = (
 ROWS = [pytest.param(form, fault, id=f"{form}: {fault.name}") for fault in ALL_FAULTS for form in fault.forms]
 
 
+LONG = (
+    "prompt is too long: 210000 tokens > 200000 maximum",
+    "This model's maximum context length is 32768 tokens. However, you requested 40000 tokens.",
+    "Your input exceeds the context window of this model. Please adjust your input and try again.",
+)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("said", LONG)
+async def test_a_prompt_that_is_too_long_gets_advice_that_shortens_it(form: str, said: str) -> None:
+    """As services and gateways say it, with status 400; another objection gets no such advice."""
+    with StandIn(in_order(Fail(400, message=said), Fail(400, message="top_k must be positive"))) as server:
+        backend = make(form, server)
+        long, other = [(await outcome(backend)).failed for _ in range(2)]
+        await backend.close()
+    assert (long.kind, long.retryable) == ("request", False)
+    for words in ("`dialogd strike N`", "leave --project out", "a larger window", "from a summary of this one"):
+        assert words in long.fix
+        assert words not in other.fix
+
+
 class Desk:
     """A stand-in, and a patient and a hurried backend for each form; shared, because making them costs the most."""
 
