@@ -543,7 +543,10 @@ def dialogs(draw: st.DrawFn) -> tuple[Room, str]:
     ]
     plain = draw(st.booleans())
     turn = draw(st.sampled_from([ids[0], ", ".join(ids[:2]), USER, "bob", "ANY"]))
-    scripts = {who: draw(st.lists(st.sampled_from(LINES), min_size=1, max_size=5)) for who in ids}
+    # Silence is a daemon that is gone: one at least is there, and looks.
+    speaks = [line for line in LINES if line is not None]
+    lines_of = {who: speaks if who == ids[0] else LINES for who in ids}
+    scripts = {who: draw(st.lists(st.sampled_from(lines_of[who]), min_size=1, max_size=5)) for who in ids}
     here = unattended(ids, *(() if plain else lines), keys=("Max Turns: 12",), turn=turn)
     here.scripts = {who: script * 40 for who, script in scripts.items()}
     return here, f"{ids} {turn} {[] if plain else lines} {scripts}"
