@@ -70,6 +70,16 @@ def test_what_is_written_behind_a_torn_entry_stays_linked_to_it() -> None:
         assert parse(room.paper.data).entries == room.dialog.entries
 
 
+def test_a_frame_that_stands_there_again_takes_the_next_number() -> None:
+    """A turn is counted from the one before it, whatever its copied heading says: nobody's number goes back."""
+    data = DATA[: FRAMED[-1].start]
+    copied = parse(data + DATA[FRAMED[0].start : FRAMED[0].end])
+    assert copied.last is not None
+    assert copied.last.condition is Condition.SOUND
+    assert copied.last.number == copied.state.number == parse(data).state.number + 1
+    assert not copied.last.linked
+
+
 def test_what_the_person_set_by_a_note_that_was_cut_is_not_set() -> None:
     """A note that is shorter than it was counts for nothing, with all that stands in it."""
     room = Room(opening("A", "B"))
