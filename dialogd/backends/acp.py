@@ -17,6 +17,7 @@ from dialogd.backends import CODING, Found, Options, Request, Tool, Usage
 from dialogd.backends.acp_errors import ended, judge, refused, unreadable
 from dialogd.backends.acp_usage import account
 from dialogd.backends.acp_warm import Warm
+from dialogd.backends.child import not_started
 from dialogd.backends.command import clean_environment
 from dialogd.backends.session import Checkpoint, checkpoint, plan
 from dialogd.errors import BackendError, BadInput
@@ -147,11 +148,7 @@ class ACP:
         try:
             return Warm([program, *self._words[1:]], self._environment, self._project)
         except OSError as error:
-            raise BackendError(
-                f"no process could be started: {error.strerror}: {error.filename or program}",
-                fix="look at the limits of this machine (`ulimit -a`, free memory) and at the project directory",
-                retryable=True,
-            ) from error
+            raise not_started(error, program) from error
 
     async def _drop(self) -> None:
         """End the agent: first by asking, then by its leash."""

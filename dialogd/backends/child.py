@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from dialogd.errors import BackendError
+
 LEASH = Path(__file__).with_name("leash.py").resolve()
 CHUNK = 64 * 1024
 STDERR_TAIL = 64 * 1024
@@ -134,6 +136,15 @@ class Child:
         outputs = [fd for name, fd in self._pipes.items() if name != "stdin"]
         inputs = [fd for name, fd in self._pipes.items() if name == "stdin"]
         await _any_ready((self._control.fileno(), *outputs), inputs)
+
+
+def not_started(error: OSError, program: str) -> BackendError:
+    """The error of a machine that starts no process, for whoever makes a `Child`."""
+    return BackendError(
+        f"no process could be started: {error.strerror}: {error.filename or program}",
+        fix="look at the limits of this machine (`ulimit -a`, free memory) and at the project directory",
+        retryable=True,
+    )
 
 
 def _nonblocking(pipe: IO[bytes]) -> int:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from dialogd.backends import Options, Tool, Usage
 from dialogd.backends.canary import Place
-from dialogd.backends.child import Child
+from dialogd.backends.child import Child, not_started
 from dialogd.backends.cli_probe import LONGEST, NETWORK, VERSION_WAIT, version_in
 from dialogd.backends.cli_reader import LostSession, Reader, Words
 from dialogd.backends.command import clean_environment, last_line
@@ -191,11 +191,7 @@ class CLITool:
                 [self._path, *self.arguments(turn)], turn.text.encode("utf-8", "replace"), environment, self.project
             )
         except OSError as error:
-            raise BackendError(
-                f"no process could be started: {error.strerror}: {error.filename or self._path}",
-                fix="look at the limits of this machine (`ulimit -a`, free memory) and at the project directory",
-                retryable=True,
-            ) from error
+            raise not_started(error, self._path) from error
 
     def _lost(self, turn: Turn) -> BackendError:
         if turn.join:

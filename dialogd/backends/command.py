@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
 from dialogd.backends import Found, Options, Request, Usage
-from dialogd.backends.child import STDERR_TAIL, Child
+from dialogd.backends.child import STDERR_TAIL, Child, not_started
 from dialogd.errors import BackendError, BadInput
 from dialogd.prices import Price, parse_price
 from dialogd.protocol.redact import redact
@@ -97,11 +97,7 @@ class Command:
         try:
             return Child([program, *self._words[1:]], prompt, environment, self._project)
         except OSError as error:
-            raise BackendError(
-                f"no process could be started: {error.strerror}: {error.filename or program}",
-                fix="look at the limits of this machine (`ulimit -a`, free memory) and at the project directory",
-                retryable=True,
-            ) from error
+            raise not_started(error, program) from error
 
     def _judge(self, child: Child, code: int, text: str) -> None:
         """Raise `BackendError` unless the command did its work."""

@@ -74,8 +74,8 @@ _SPENT = re.compile(
     re.I,
 )
 TOO_LONG = re.compile(
-    r"context_length|(?:context|prompt|input)\W{1,3}(?:is |length |window ){0,2}(?:too (?:long|large)|exceed)"
-    r"|(?:context|maximum) (?:length|window|context)|too (?:long|large)|exceeds the maximum|too many (?:input )?tokens",
+    r"context_length|(?:context|maximum) (?:length|window|context)|too (?:long|large)|exceeds the maximum"
+    r"|too many (?:input )?tokens",
     re.I,
 )
 _POLICY = re.compile(r"content_filter|content_policy|_policy_?violation|bio_policy", re.I)
