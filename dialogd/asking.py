@@ -21,7 +21,7 @@ from dialogd.journal import Journal, Received
 from dialogd.logfile import Addition, LogFile
 from dialogd.pieces import beginning
 from dialogd.prompt import Prompt
-from dialogd.protocol import compose, verdict
+from dialogd.protocol import closing, compose, verdict
 from dialogd.protocol.decide import Clock
 from dialogd.protocol.model import Agent as Participant
 from dialogd.protocol.money import Estimate, allowance, reached
@@ -80,7 +80,7 @@ class Interrupted:
     text: str
 
 
-received = lru_cache(maxsize=1)(compose.received)  # a reply is looked at more than once on its way into the file
+read = lru_cache(maxsize=1)(compose.received)  # a reply is looked at more than once on its way into the file
 
 
 async def beside(work: Callable[[], T]) -> T:
@@ -149,10 +149,48 @@ class Asking:
 
         await self.room.on_disk(book)
 
-    async def _clarified(self, call: Call, request: Request, dialog: Dialog, debt: Debt, text: str) -> str | None:
-        """The reply, asked back once where something needed is unclear in it; as it came where that brings nothing."""
+    async def confirmed(self, dialog: Dialog, debt: Debt, received: Received) -> Received | Interrupted:
+        """The reply with the answer to its closing question, "" where there is none; as it is where nothing is asked.
+
+        Whatever goes wrong, the reply stays: what is unclear in it does not count then.
+        """
         kinds = tuple(dialog.header.rules.kinds)
-        question = await beside(lambda: verdict.unclear(dialog, self.me, received(text, kinds)[0]))
+        found = await beside(lambda: closing.matters(dialog, self.me, read(received.text, kinds)[0]))
+        self.call = call = Call(self._book if self.backend.costs else None)
+        self.hub.agent(self.me, "thinking", turn=dialog.state.number + 1)
+        got = False
+        try:
+            request = self._about(dialog, debt, received, found)
+            if not is_affordable(self.backend, request, from_record(received.usage)):
+                self.hub.publish("warning", text="the closing question cannot be paid; going on without")
+                return replace(received, answer="")
+            text = await self._in_time(call, request, dialog, debt, aloud=False, spent=received.ms / 1000)
+            if text is None:
+                return Interrupted(received.text)
+            got = True
+            both = from_record(received.usage).plus(call.bill)
+            ms = received.ms + round(call.seconds * 1000)
+            return replace(received, answer=text, usage=asdict(both), ms=ms)
+        except BackendError as error:
+            self.hub.publish("warning", text=f"no answer to the closing question: {error.cause}; going on without")
+            return replace(received, answer="")
+        finally:
+            self._account(call, answered=got)
+
+    def _about(self, dialog: Dialog, debt: Debt, received: Received, found: Sequence[closing.Matter]) -> Request:
+        """The closing question as it is asked."""
+        turn = self.request(dialog, debt, ())
+
+        @cache
+        def rendered() -> Prompt:
+            return prompt.confirmation(dialog, turn.agent, debt.re, received.text, found, secrets=self._secrets)
+
+        return replace(turn, prompt=rendered, question=closing.question(found))
+
+    async def _clarified(self, call: Call, request: Request, dialog: Dialog, debt: Debt, text: str) -> str | None:
+        """The reply, asked for anew once where it lacks what no line can add; as it came where that brings nothing."""
+        kinds = tuple(dialog.header.rules.kinds)
+        question = await beside(lambda: verdict.lacks_body(dialog, self.me, read(text, kinds)[0]))
         if not question or (text.strip() and not is_affordable(self.backend, request, call.bill)):
             return text
         whole, me = request.prompt, request.agent
@@ -184,7 +222,8 @@ class Asking:
             return dialog
         request = replace(self.request(dialog, debt, ()), prompt=lambda: wanted[0])
         try:
-            text = await self._in_time(call, request, dialog, debt, aloud=False)
+            # It leaves time for the turn.
+            text = await self._in_time(call, request, dialog, debt, aloud=False, part=0.5)
             body = (await beside(lambda: compose.received(text or "")))[0].body
         except BackendError as error:
             self.hub.publish("warning", text=f"no digest could be made: {error.cause}; going on without")
@@ -281,11 +320,22 @@ class Asking:
         return (*self.options.secrets, *self.backend.secrets)
 
     async def _in_time(
-        self, call: Call, request: Request, dialog: Dialog, debt: Debt, *, aloud: bool = True
+        self,
+        call: Call,
+        request: Request,
+        dialog: Dialog,
+        debt: Debt,
+        *,
+        aloud: bool = True,
+        part: float = 1.0,
+        spent: float = 0.0,
     ) -> str | None:
-        """The backend's answer, unless the debt is closed while it is written: then the call is ended, None."""
+        """The backend's answer, unless the debt is closed while it is written: then the call is ended, None.
+
+        It may take that `part` of the turn's time, of which `spent` seconds are gone.
+        """
         ears = self._ears(request.turn, debt, dialog, aloud=aloud)
-        limit = dialog.state.limits.timeout * (1.0 if aloud else 0.5)  # a digest leaves time for the turn
+        limit = max(dialog.state.limits.timeout * part - spent, 0.0)
         wait, secrets = self.options.retry_wait, self.options.secrets
         task = asyncio.ensure_future(
             ask(self.backend, request, call, deadline=limit, retry_wait=wait, ears=ears, secrets=secrets)

@@ -239,7 +239,7 @@ def _why(position: Position, entry: Entry) -> str:
     """The cause of a change; else what its vote gives as the reason, which is no cause: nothing that can be checked."""
     if position.cause:
         return f"because of {one_line(position.cause, WIDTH // 2)}"
-    vote = ballots.cast(entry.marks)[0].get(position.ref)
+    vote = ballots.cast(entry.marks).get(position.ref)
     return f"voting with the reason: {one_line(vote.reason, WIDTH // 2)}" if vote and vote.reason else "naming no cause"
 
 
@@ -264,7 +264,7 @@ def _needed(dialog: Dialog, zone: moments.Zone | None) -> str:
     """What the dialog waits for from the person, in words; "" while it goes on by itself."""
     state = dialog.state
     if state.outcome is not None:
-        if state.approved or state.outcome.name == "STOPPED":
+        if state.approved or (state.outcome.name == "STOPPED" and not state.outcome.is_limit):
             return ""
         return "look at the result: `dialogd approve` takes it, `dialogd reject WHY` sends the agents back to it"
     if state.question:

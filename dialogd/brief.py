@@ -9,19 +9,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from dialogd.protocol.asked import how_to_ask
+from dialogd.protocol.kinds import Kind
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import Agent, Header
 from dialogd.protocol.questions import NAME
-from dialogd.protocol.roles import CRITIQUE, DECIDE, MODERATE, PERSONALITIES, POST, PROPOSE, VOTE, Role
+from dialogd.protocol.roles import CRITIQUE, DECIDE, MODERATE, OWN_KINDS, PERSONALITIES, POST, PROPOSE, VOTE, Role
 from dialogd.protocol.roster import judge, moderator, speakers, voters
 from dialogd.protocol.rules import Board, Rules
 
 _ALWAYS = ("PROPOSAL", "OBJECTION", "CONCEDE", "AGREE", "EVIDENCE", "QUESTION", "RE", "CONFIDENCE", "PASS")
 _TYPED = ("IDEA", "CRITIQUE", "SYNTHESIS")
-_LAST = ("DEADLOCK", "CRUX", "EXPERIMENT", "QUESTION_FOR_USER")
+_LAST = ("DEADLOCK", "QUESTION_FOR_USER")
 
 # How a mark is written, and what it means to an agent, where the table's own words do not say enough.
 _FORMS = {
+    "AGREE": ("AGREE: P4 | your reason", MARKS["AGREE"].meaning),
+    "DEADLOCK": (
+        "DEADLOCK: the crux | the cheapest experiment",
+        "no agreement is in sight: the one question on which it turns, and the test that would settle it; ends the"
+        " dialog when every agent says so",
+    ),
     "VOTE": ("VOTE: P1 approve | your reason", "your vote on proposal P1: `approve`, `reject` or `abstain`"),
     "DECIDE": ("DECIDE: P1 approve | your reason", "you decide on proposal P1: `approve` or `reject`"),
     "ESCALATE": ("ESCALATE: why you cannot decide", "gives a decision that was asked of you to the person"),
@@ -30,14 +37,6 @@ _FORMS = {
     "CONFIDENCE": ("CONFIDENCE: 0.7", "how sure you are, 0 to 1"),
     "TO": ("TO: ID", "hands the word to that agent; several get it in the order named"),
 }
-_REVIEW = (
-    ("FINDING: severity | category | file | line | issue | suggestion", "one finding; severity `blocking` blocks"),
-    ("RESOLVED: 2 | how", "your own finding 2 (they are numbered in the order of the dialog) blocks no longer"),
-    (
-        "SCORE: code quality 80 | test coverage 70 | security 90 | documentation 60 | acceptance criteria 80",
-        "your score, each part from 0 to 100",
-    ),
-)
 _MAY = {
     POST: "bring in ideas and put together what was said",
     CRITIQUE: "criticize and object",
@@ -51,10 +50,17 @@ _REASONS = (
     " source you quote is. Change your mind where they do, and say what changed it. An objection with its reason is"
     " worth more than praise."
 )
+CLOSING = (
+    "Marks that decide something (`AGREE`, `VOTE`, `DECIDE`, `CONSENSUS_REACHED`, `DEADLOCK`, `QUESTION_FOR_USER` …)"
+    " count in the form shown, among the last lines of your reply. A yes is to the text as it stands, without any"
+    " condition: if you have one, write `[OBJECTION: …]` instead. Give your reasons, also beside a yes; you may then be"
+    " asked in one line whether it is meant without a condition."
+)
 _TEXT = "write it under `## Consensus Summary`, then `[CONSENSUS_REACHED]`"
 _DEADLOCK = (
-    "A deadlock is a good result: where no agreement is in sight, write `[DEADLOCK]` with both positions, `[CRUX: …]`"
-    " for the one question on which they turn, and `[EXPERIMENT: …]` for the cheapest test that would settle it."
+    "A deadlock is a good result: where no agreement is in sight, say both positions and write"
+    " `[DEADLOCK: the crux | the cheapest experiment]`: the one question on which they turn, and the cheapest test that"
+    " would settle it."
 )
 
 
@@ -79,11 +85,8 @@ def marks(header: Header, agent: Agent) -> str:
         return f"{judges}\n{_line(*how_to_ask(header))}"
     rules, own = header.rules, header.rules.role(agent.id)
     lines = [_taught(header, agent, name) for name in _names(header, agent) if own.may_use(name)]
-    if own.may_use("KIND"):
-        lines += [_line(form, meaning) for form, meaning in _REVIEW if _is_kind(rules, form)]
-        lines += [
-            _line(f"{kind}: …", meaning or "a contribution of this dialog's own") for kind, meaning in _own(rules)
-        ]
+    if own.may(*OWN_KINDS):
+        lines += [_line(*_own(name, kind)) for name, kind in rules.kinds.items()]
     return "\n".join(lines)
 
 
@@ -168,22 +171,21 @@ def _taught(header: Header, agent: Agent, name: str) -> str:
         return _line(name, "puts the text under your `## Consensus Summary` as a proposal")
     if name == "AGREE" and (header.rules.verdict != "mutual" or agent.id not in voters(header)):
         return _line("AGREE: P1", "accepts a proposal; it decides nothing")
-    form, meaning = how_to_ask(header) if name == NAME else _FORMS.get(name, (name, MARKS[name].meaning))
-    return _line(form, meaning)
+    return _line(*form_of(header, name))
+
+
+def form_of(header: Header, name: str) -> tuple[str, str]:
+    """How a mark is written, and what it means."""
+    return how_to_ask(header) if name == NAME else _FORMS.get(name, (name, MARKS[name].meaning))
 
 
 def _line(form: str, meaning: str) -> str:
     return f"- `[{form}]`: {meaning}"
 
 
-def _is_kind(rules: Rules, form: str) -> bool:
-    """True for a line of reviews that this dialog's reader knows."""
-    return rules.review and form.partition(":")[0] in rules.kinds
-
-
-def _own(rules: Rules) -> list[tuple[str, str]]:
-    reviewed = {form.partition(":")[0] for form, _ in _REVIEW if _is_kind(rules, form)}
-    return [(kind, meaning) for kind, meaning in rules.kinds.items() if kind not in reviewed]
+def _own(name: str, kind: Kind) -> tuple[str, str]:
+    """How a dialog's own kind of contribution is written, and what it means."""
+    return f"{name}: {' | '.join(kind.fields) or '…'}", kind.meaning or "a contribution of this dialog's own"
 
 
 def _decides(header: Header, agent: Agent) -> str:

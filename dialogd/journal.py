@@ -7,6 +7,7 @@ ours, which is reported. Losing the journal loses no committed turn.
     started  the person has started the dialog                  {dialog}
     reply    an agent's reply, before it is in the file         {debt, text, usage, ms, nonce}
     calling  what a turn comes to by the end of a paid call     {usage, is_first}
+    answer   what it answered to the closing question           {debt, text, usage, ms}
     spent    what a call came to that brought no reply          {usage}
     intent   the exact bytes about to be appended at an offset  {at, entry, number, dialog}
     done     what became of the last intent                     {chain, number}
@@ -23,7 +24,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,7 @@ _SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "started": {"dialog": _is_text},
     "reply": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
     "calling": {"usage": _is_bill, "is_first": lambda value: isinstance(value, bool)},
+    "answer": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
     "spent": {"usage": _is_bill},
     "intent": {"at": _is_count, "entry": _is_entry, "number": _is_count},
     "done": {"chain": _is_text, "number": _is_count},
@@ -109,7 +111,8 @@ class Intent:
 class Received:
     """A reply as it came from the backend, for the debt of that key; `usage` is the bill of its calls.
 
-    `nonce` is what its seal is made with, in a sealed round.
+    `nonce` is what its seal is made with, in a sealed round. `answer` is what its agent said to the closing question:
+    None before it was asked, "" where no answer came.
     """
 
     debt: tuple[str, str, str]
@@ -117,6 +120,7 @@ class Received:
     usage: dict[str, Any]
     ms: int
     nonce: str = ""
+    answer: str | None = None
 
     def landed(self, dialog: Dialog, me: str) -> Entry | None:
         """The turn as which this reply of agent `me` stands in the file already, or None."""
@@ -190,7 +194,7 @@ class Journal:
                 self._flush(fd if durable else None, folder=is_new)
             finally:
                 os.close(fd)
-            self.is_calling &= kind not in ("reply", "spent")
+            self.is_calling &= kind not in ("reply", "answer", "spent")
         except OSError as error:
             raise self._refused(error) from error
 
@@ -242,6 +246,11 @@ class Journal:
         """
         self.record("calling", durable=False, usage=dict(usage), is_first=is_first)
         self.is_calling = True
+
+    def answer(self, received: Received) -> None:
+        """Remember the answer to the closing question; the flush of the intent to append makes it durable."""
+        debt, text, usage = list(received.debt), received.answer or "", received.usage
+        self.record("answer", durable=False, debt=debt, text=text, usage=usage, ms=received.ms)
 
     def draft(self, received: Received, why: str) -> None:
         """Keep a reply whose debt was closed."""
@@ -362,6 +371,11 @@ class _Tally:
                 nonce = str(record.get("nonce", ""))
                 self.received = Received((agent, re_, chain), record["text"], record["usage"], record["ms"], nonce)
                 self._written, self.calling = False, ()
+            case "answer":
+                self.calling = ()
+                if self.received is not None and self.received.debt == tuple(record["debt"]):
+                    usage, ms = record["usage"], record["ms"]
+                    self.received = replace(self.received, answer=record["text"], usage=usage, ms=ms)
             case "intent":
                 entry = _bytes(record["entry"])
                 self.intent = Intent(self.writer, record["at"], entry, record["number"])

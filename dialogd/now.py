@@ -256,7 +256,7 @@ def _position(dialog: Dialog, who: str) -> str:
     return "\n\n".join(text for text in texts if text.strip())
 
 
-_NOT_ITS_OWN = frozenset({"DECISION", "REFUSED", "RED_TEAM", "PHASE", "ESCALATE"})
+_NOT_ITS_OWN = frozenset({"DECISION", "REFUSED", "ROUND", "ESCALATE"})
 
 
 def _last_of(dialog: Dialog, who: str) -> Entry | None:

@@ -156,7 +156,7 @@ def word(log: LogFile, agent: str = "") -> Dialog:
         able = speakers(dialog.header)
         if one != USER and one not in able:
             raise Refused(f"{one} gets no turns in this dialog", fix=f"ask for one of: USER, {', '.join(able)}")
-        return note_of(Mark("WORD", one))
+        return note_of(Mark("TO", one))
 
     return write(log, make)
 

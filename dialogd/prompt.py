@@ -9,15 +9,15 @@ from dataclasses import replace
 from dialogd import brief, view, window
 from dialogd.now import WORDS, now
 from dialogd.parts import Part, Prompt, fenced, tokens_of
-from dialogd.protocol.asked import how_to_ask
-from dialogd.protocol.marks import MARKS, Who
+from dialogd.protocol.closing import Matter, question
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Header, Mark
+from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.redact import redact
 from dialogd.protocol.roster import judge
 from dialogd.protocol.ruled_out import strikes
 from dialogd.protocol.state import Dialog
 
-__all__ = ["WORDS", "Part", "Prompt", "digest", "fenced", "render", "repair", "tokens_of"]
+__all__ = ["WORDS", "Part", "Prompt", "confirmation", "digest", "fenced", "render", "repair", "tokens_of"]
 
 _TAUGHT = (
     "PROPOSAL",
@@ -93,6 +93,21 @@ def repair(prompt: Prompt, agent: Agent, re_: str, reply: str, question: str) ->
     return Prompt(prompt.system, (*prompt.parts, said), f"# One question back\n\n{question}")
 
 
+def confirmation(
+    dialog: Dialog, agent: Agent, re_: str, reply: str, found: Sequence[Matter], *, secrets: Sequence[str] = ()
+) -> Prompt:
+    """The closing question about a reply: the rules, the texts it is about, the reply, and the question; no dialog."""
+    about = {matter.about for matter in found}
+    texts = [f"## {p.ref}\n\n{fenced(p.text)}" for p in dialog.state.proposals if p.ref in about]
+    parts = [Part("text", "# What it is about\n\n" + "\n\n".join(texts))] if texts else []
+    parts.append(Part("reply", f"# Your reply\n\n{fenced(reply)}", agent.id, re_))
+    return Prompt(
+        system=redact(_system(dialog, agent), secrets)[0],
+        parts=tuple(_safe(part, secrets) for part in parts),
+        now=f"# One question about your reply\n\n{redact(question(found), secrets)[0]}",
+    )
+
+
 def _system(dialog: Dialog, agent: Agent) -> str:
     if not brief.is_needed(dialog.header):
         return f"{_who(dialog, agent)}\n\n{_rules(dialog.header, agent)}"
@@ -121,13 +136,13 @@ def _label(dialog: Dialog, agent_id: str) -> str:
 
 
 def _rules(header: Header, agent: Agent) -> str:
-    lines = [(name, MARKS[name].meaning) for name in _TAUGHT if Who.AGENT in MARKS[name].who]
-    taught = "\n".join(f"- `[{form}]`: {meaning}" for form, meaning in (*lines, how_to_ask(header)))
+    forms = (brief.form_of(header, name) for name in (*_TAUGHT, QUESTION))
+    taught = "\n".join(f"- `[{form}]`: {meaning}" for form, meaning in forms)
     agreement = (
         "Agreement counts only over one exact text: write it under `## Consensus Summary`, then `[CONSENSUS_REACHED]`."
         " The others sign that text with `[AGREE: P4]` (its number) and their reason. Agree only for a stated reason;"
-        " an objection with its reason is worth more than praise. If no agreement is in sight, write `[DEADLOCK]`"
-        " with both positions, the crux, and the cheapest experiment that would settle it."
+        " an objection with its reason is worth more than praise. If no agreement is in sight, say both positions and"
+        " write `[DEADLOCK: the crux | the cheapest experiment that would settle it]`."
     )
     return f"{_how(agent, '[PROPOSAL: keep sessions in Postgres]', taught)}\n\n{agreement}\n\n{_DATA}"
 
@@ -136,7 +151,7 @@ def _how(agent: Agent, example: str, taught: str) -> str:
     return (
         "# How this works\n\n"
         f"Write only the text of your own turn, as {agent.id}; no heading and no TURN line, those are written for you."
-        f" A mark is a line of its own, such as `{example}`:\n\n{taught}"
+        f" A mark is a line of its own, such as `{example}`:\n\n{taught}\n\n{brief.CLOSING}"
     )
 
 

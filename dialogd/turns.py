@@ -6,8 +6,7 @@ import secrets as random
 from contextlib import suppress
 from dataclasses import replace
 
-from dialogd.asking import Asking, Interrupted, Options, Room, beside
-from dialogd.asking import received as read
+from dialogd.asking import Asking, Interrupted, Options, Room, beside, read
 from dialogd.backends import Backend
 from dialogd.bill import Bill, from_record
 from dialogd.call import Call
@@ -15,7 +14,8 @@ from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.events import Hub
 from dialogd.journal import Journal, Received
 from dialogd.logfile import Addition, LogFile, Make
-from dialogd.protocol import compose, verdict
+from dialogd.protocol import compose
+from dialogd.protocol.closing import is_clear
 from dialogd.protocol.decide import Action, Clock, Reply, Wait
 from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.model import Agent as Participant
@@ -86,10 +86,41 @@ class Turns:
             except BackendError as error:
                 return await self._fail(debt, error)
             if received is None:
-                return Wait("interrupted", "the turn passed while the reply was being written", 0.001)
+                return _passed()
+        if received.answer is None:
+            try:
+                confirmed = await self._confirm(dialog, debt, received)
+            except BackendError as error:
+                return await self._fail(debt, error)
+            except StorageError as error:
+                return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
+            if confirmed is None:
+                return _passed()
+            received = confirmed
         action = await self._deliver(dialog, debt, received)
         self._rests()
         return action
+
+    async def _confirm(self, dialog: Dialog, debt: Debt, received: Received) -> Received | None:
+        """The reply with the answer to its closing question; None when the debt was closed meanwhile.
+
+        The reply is kept before the question is asked, and the answer with the turn: a kill buys neither twice.
+        """
+        kinds = tuple(dialog.header.rules.kinds)
+        if debt.is_ready or await beside(lambda: is_clear(dialog, self.me, read(received.text, kinds)[0])):
+            return received
+        if self._is_new:
+            await self.room.on_disk(lambda: self.journal.reply(received))
+            self._is_new = False
+        confirmed = await self.asking.confirmed(dialog, debt, received)
+        if isinstance(confirmed, Interrupted):
+            self.hub.agent(self.me, "idle")
+            self.tally.ends["interrupted"] += 1
+            await self._keep_draft(received, "its turn passed while it was asked about it")
+            return None
+        self._pending = confirmed
+        await self.room.on_disk(lambda: self.journal.answer(confirmed))
+        return confirmed
 
     def _rests(self) -> None:
         """Whatever came of the turn: the agent is at it no more."""
@@ -136,7 +167,7 @@ class Turns:
             hold = self._held(now) if is_open(now, self.me, debt) else None
             if hold or not is_open(now, self.me, debt):
                 return None
-            addition = self._drawn_up(now, debt, verdict.readable(now, self.me, reply), received)
+            addition = self._drawn_up(now, debt, reply, received)
             return self._sealed(now, debt, received, addition.draft) or addition
 
         try:
@@ -209,6 +240,7 @@ class Turns:
             self.participant(dialog),
             debt,
             reply,
+            answer=received.answer,
             attributes=(
                 ("at", wall()),
                 ("ms", str(received.ms)),
@@ -277,6 +309,10 @@ class Turns:
     def participant(self, dialog: Dialog) -> Participant:
         """This agent as the header and its own flags describe it."""
         return self.asking.participant(dialog)
+
+
+def _passed() -> Wait:
+    return Wait("interrupted", "the turn passed while the reply was being written", 0.001)
 
 
 def _lost(me: str) -> BackendError:

@@ -85,9 +85,10 @@ CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their firs
 class Request:
     """One turn that is asked for. `prompt()` renders, once asked, everything a model needs.
 
-    `re` and `chain` name the entry that opened the debt. `allowance` is what this turn may cost in US dollars and
-    `tokens` how many tokens it may use, None without a budget. `reads` are the tokens that its calls have read of late.
-    `until` is when the turn is over (monotonic).
+    `question` is the closing question where that is asked and no turn, about the reply to the debt `re`; a backend with
+    a session asks it there. `re` and `chain` name the entry that opened the debt. `allowance` is what this turn may
+    cost in US dollars and `tokens` how many tokens it may use, None without a budget. `reads` are the tokens that its
+    calls have read of late. `until` is when the turn is over (monotonic).
     """
 
     dialog: Dialog
@@ -97,6 +98,7 @@ class Request:
     prompt: Callable[[], Prompt]
     re: str = ""
     chain: str = ""
+    question: str = ""
     allowance: float | None = None
     tokens: int | None = None
     reads: int = 0

@@ -135,7 +135,9 @@ class ACP:
                 else:
                     yield account(guess, piece, "".join(said), warm.ears.spent)
                     judge(piece.stop_reason, "".join(said))
-        self._points = (checkpoint(prompt, request.re, basis, session=session, reply="".join(said), usage=Usage()),)
+        if not request.question:
+            point = checkpoint(prompt, request.re, basis, session=session, reply="".join(said), usage=Usage())
+            self._points = (point,)
 
     async def _started(self) -> Warm:
         """The agent of the turn before, if it is still there; else a new one."""

@@ -18,6 +18,7 @@ import asyncio
 import tempfile
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 from dialogd.backends import Options, Request, Tool, Usage
@@ -98,7 +99,7 @@ class AgentCLI(CLITool):
     ) -> AsyncGenerator[Usage | Tool, None]:
         """One run of the CLI, whose output `reader` takes. Yields what was used and what ran; raises `BackendError`."""
         before = chosen.after.usage if chosen.after else None
-        if chosen.after and not self.forks:
+        if chosen.after and not self.forks and not request.question:
             self._sessions.drop(chosen.after.session)  # from here on it has heard what it may never answer
         with tempfile.TemporaryDirectory(prefix="run-", dir=self.state, ignore_cleanup_errors=True) as folder:
             turn = self._turn(prompt, chosen, request, Path(folder))
@@ -126,6 +127,11 @@ class AgentCLI(CLITool):
         return Turn(self.sendable(text), system, folder, session, join, request.allowance)
 
     def _remember(self, prompt: Prompt, request: Request, reader: Reader, reply: str) -> None:
+        if request.question:  # what is gone on from is the reply, not what was asked about it
+            after = plan(prompt, request.agent.id, self._basis(prompt), self._sessions.points).after
+            if after is not None and not self.forks:
+                self._sessions.add(replace(after, session=reader.session or after.session, usage=reader.total))
+            return
         if reader.session:
             basis = self._basis(prompt)
             self._sessions.add(

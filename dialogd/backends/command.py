@@ -92,6 +92,7 @@ class Command:
             **self._environment,
             "DIALOGD_AGENT": request.agent.id,
             "DIALOGD_TURN": str(request.turn),
+            "DIALOGD_QUESTION": request.question,
         }
         prompt = request.prompt().text.encode("utf-8", "replace")
         try:

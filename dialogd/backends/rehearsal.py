@@ -46,6 +46,10 @@ class Rehearsal:
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
         """Stream the next lines of the script. Raises `BackendError` in the scenario `error`, always."""
+        if request.question:
+            yield means_it(request.prompt().parts[-1].text, request.question)
+            yield Usage(model=self.model, usd=0.0)
+            return
         scene = Scene(request)
         text = "\n\n".join(part for part in (lines.OPENING, lines.heard(scene), self._script(scene)) if part)
         pieces = re.findall(r"\S+\s*" if self._seconds else r"(?s).+?(?:\n\n|$)", text)
@@ -57,6 +61,16 @@ class Rehearsal:
 
     async def close(self) -> None:
         """Nothing is kept between replies."""
+
+
+def means_it(reply: str, question: str) -> str:
+    """The answer of a scripted agent to a closing question: what its reply says, without a reason."""
+    lines = []
+    for asked in question.split("\n"):
+        forms = [form for form in re.findall(r"`(\[[^`]*\])`", asked) if not form.startswith("[RESERVATION")]
+        own = [form for form in forms if form[:-1] in reply]
+        lines += (own or forms)[:1]
+    return "\n".join(lines)
 
 
 def probe(_variables: Mapping[str, str], _variant: str) -> Found:

@@ -53,11 +53,9 @@ def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]
     """
     parts, reply = split(prompt)
     for point in reversed(checkpoints):
-        if point.system != system or not _saw(point, parts):
-            continue
-        if reply is not None:
-            if point.count == len(parts) and _is_of(point, reply, me):
-                return Plan(f"{ASKED_BACK}\n\n{prompt.now}", point)
+        if point.system == system and reply is not None and point.said and _is_of(point, reply, me):
+            return Plan(f"{ASKED_BACK}\n\n{prompt.now}", point)
+        if reply is not None or point.system != system or not _saw(point, parts):
             continue
         mine = next((index for index in range(point.count, len(parts)) if parts[index].by == me), None)
         if mine is not None and _is_of(point, parts[mine], me):
@@ -67,8 +65,8 @@ def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]
 
 
 def whole(prompt: Prompt) -> str:
-    """The whole dialog, for a session that knows nothing of it."""
-    return f"{INTRO}\n\n{prompt.body}"
+    """All that is asked, for a session that knows nothing of it."""
+    return f"{INTRO}\n\n{prompt.body}" if split(prompt)[1] is None else prompt.body
 
 
 def checkpoint(prompt: Prompt, re: str, system: str, *, session: str, reply: str, usage: Usage) -> Checkpoint:

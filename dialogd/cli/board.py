@@ -16,7 +16,7 @@ from dialogd.errors import BadInput
 from dialogd.protocol import board as views
 from dialogd.protocol.board import Contribution, Decided, Proposed
 from dialogd.protocol.byhand import who
-from dialogd.protocol.rounds import CONTRIBUTIONS
+from dialogd.protocol.kinds import CONTRIBUTIONS
 from dialogd.protocol.state import Dialog
 
 WIDTH = 100  # columns
@@ -122,7 +122,7 @@ def _agent(dialog: Dialog, name: str) -> str:
 def _kind(dialog: Dialog, name: str) -> str:
     kind = re.sub(r"[\s-]+", "_", name.strip()).upper()
     own = {*dialog.header.rules.kinds, *(c.kind for c in views.contributions(dialog))}
-    known = (CONTRIBUTIONS - {"KIND"}) | own | {views.TEXT, DECISION}
+    known = {name for name, kind in CONTRIBUTIONS.items() if kind.counts} | own | {views.TEXT, DECISION}
     if kind not in known:
         raise BadInput(f"no contribution is of type {name!r}", fix=f"name one of: {', '.join(sorted(known))}")
     return kind

@@ -9,6 +9,7 @@ from typing import Any
 from dialogd.protocol import decide, lifecycle
 from dialogd.protocol.certificate import where
 from dialogd.protocol.convergence import hundredths
+from dialogd.protocol.marks import round_of
 from dialogd.protocol.model import USER
 from dialogd.protocol.result import as_of_now, rejected, reopenings
 from dialogd.protocol.roster import voters, weight
@@ -151,7 +152,9 @@ def _phase(dialog: Dialog) -> dict[str, Any] | None:
     if index < 0:
         return None
     if state.outcome is not None:
-        began = [mark.value for e in dialog.entries if e.frame and e.number > state.base for mark in e.all("PHASE")]
+        began = [
+            name for e in dialog.entries if e.frame and e.number > state.base if (name := round_of(e.marks, "phase"))
+        ]
         names = [phase.name for phase in rules.phases[: index + 1]]
         index = names.index(began[-1]) if began and began[-1] in names else 0
     phase = rules.phases[index]

@@ -147,7 +147,7 @@ def _sections(chosen: Template) -> Iterator[str]:
     for phase in rules.phases:
         rounds = "1 round" if phase.rounds == 1 else f"{phase.rounds} rounds"
         yield f"phase    {phase.name} ({rounds}): {phase.description}"
-    for name, meaning in rules.kinds.items():
+    for name, meaning in ((name, kind.meaning) for name, kind in rules.kinds.items()):
         yield f"message  [{name}]: {meaning}"
     yield from (f"success  {point}" for point in rules.success)
     yield from (f"error    {point}" for point in rules.errors)

@@ -29,7 +29,7 @@ USER_NAME, SYSTEM_NAME = "User", "System"
 
 ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
 _NAMING = frozenset({"PROPOSAL", "CONSENSUS_PROPOSED"})  # their ref is their own number
-_TO_ALL = frozenset({"DECISION", "DECIDED", "PHASE", "CLOSING", "DIGEST"})
+_TO_ALL = frozenset({"DECISION", "DECIDED", "ROUND", "DIGEST"})
 
 
 class Payload(TypedDict):
@@ -281,7 +281,7 @@ _NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
 
 
 def _is_daemons(mark: Mark) -> bool:
-    return MARKS[mark.name].who is Who.DAEMON and mark.name not in _OF_AGENTS
+    return mark.name in MARKS and MARKS[mark.name].who is Who.DAEMON and mark.name not in _OF_AGENTS
 
 
 def _name(who: str) -> str:

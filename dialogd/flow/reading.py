@@ -18,10 +18,7 @@ _DECORATION = re.compile(r"^[ \t]*(?:#{1,6}[ \t]+|>[ \t]?|[-*+][ \t]+)*|[*_`]{2,
 
 
 def kind_of(mark: Mark) -> tuple[str, str]:
-    """A mark's type and text; this dialog's own kinds stand in the first field."""
-    if mark.name == "KIND":
-        kind, _, text = mark.value.partition("|")
-        return kind.strip().upper() or "KIND", text.strip()
+    """A mark's type and text."""
     if mark.name == questions.NAME:
         return mark.name, questions.parse(mark).said
     return mark.name, mark.value

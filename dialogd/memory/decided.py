@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from dialogd.memory.times import moment
 from dialogd.memory.values import Behind, Decision
 from dialogd.plan import open_ends
-from dialogd.plan.reading import CRUX, without_marks
+from dialogd.plan.reading import without_marks
 from dialogd.protocol.certificate import certify, unrecorded, until
 from dialogd.protocol.redact import redact
 from dialogd.protocol.result import WENT_ON, Reopening, as_of_now, reopenings
@@ -93,7 +93,7 @@ def _deadlock(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
     outcome = dialog.state.outcome
     if outcome is None or outcome.name != "DEADLOCK" or outcome.entry not in places:
         return
-    crux, positions = open_ends.marked(dialog, "CRUX", CRUX), open_ends.positions_of(dialog)
+    crux, positions = open_ends.cruxes(dialog), open_ends.positions_of(dialog)
     lines = [
         *(f"Crux: {said.text}" for said in crux),
         *(f"{said.by}: {said.text}" for said in positions),

@@ -8,7 +8,7 @@ from dialogd.plan import open_ends
 from dialogd.plan.conflicts import conflicts, dissent
 from dialogd.plan.figures import metrics
 from dialogd.plan.outcome import headline
-from dialogd.plan.reading import CRUX, before_summary, beginning, is_substantial, own_words, turns_of
+from dialogd.plan.reading import before_summary, beginning, is_substantial, own_words, turns_of
 from dialogd.plan.value import Agreed, Approval, Change, Decided, Plan, Said, Signals, Signed, View, Vote
 from dialogd.plan.worth import worth
 from dialogd.protocol import ballots, review
@@ -55,7 +55,7 @@ def draw_up(dialog: Dialog, file: str = "") -> Plan:
         dissent=dissent(dialog, agreed, decisions, stances),
         changes=tuple(_changes(stances)),
         positions=open_ends.positions_of(dialog),
-        crux=open_ends.marked(dialog, "CRUX", CRUX),
+        crux=open_ends.cruxes(dialog),
         experiments=tried,
         questions=open_ends.questions(dialog, now, decisions, stances, found),
         steps=open_ends.steps(dialog, now, tried),

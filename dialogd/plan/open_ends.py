@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from dialogd.plan.conflicts import referred
 from dialogd.plan.reading import CRUX, EXPERIMENT, STEPS, labelled, own_words, turns_of
 from dialogd.plan.value import Agreed, Decided, Said, Step
 from dialogd.protocol.ledger import Position, latest
-from dialogd.protocol.marks import same_text
+from dialogd.protocol.marks import crux, experiment, same_text
+from dialogd.protocol.model import Mark
 from dialogd.protocol.review import Finding
 from dialogd.protocol.state import Dialog, Proposal
 
@@ -26,7 +27,7 @@ def questions(
     """What the marks leave open, most pressing first."""
     return (
         *_for_the_person(dialog),
-        *(() if agreed else marked(dialog, "CRUX", CRUX)),
+        *(() if agreed else cruxes(dialog)),
         *_unanswered(dialog),
         *_undecided(dialog, agreed, decisions, positions),
         *(Said("FINDING", f.by, f.turn, f"finding {f.number} blocks: {f.issue}") for f in findings if f.blocks),
@@ -74,15 +75,25 @@ def _is_replaced(dialog: Dialog, proposal: Proposal) -> bool:
     return bool(proposal.sha) and proposal.ref != texts[-1]
 
 
-def marked(dialog: Dialog, name: str, label: str) -> tuple[Said, ...]:
-    """Each agent's last mark of that name; where it never used the mark, what its last turn says under `label`.
+def cruxes(dialog: Dialog) -> tuple[Said, ...]:
+    """The questions on which the disagreement turns."""
+    return _named(dialog, "CRUX", crux, CRUX)
+
+
+def experiments(dialog: Dialog) -> tuple[Said, ...]:
+    """The cheapest experiments that would settle it."""
+    return _named(dialog, "EXPERIMENT", experiment, EXPERIMENT)
+
+
+def _named(dialog: Dialog, name: str, read: Callable[[Iterable[Mark]], Iterable[str]], label: str) -> tuple[Said, ...]:
+    """What each agent's last deadlock names; where it names none, what its last turn says under `label`.
 
     What several say in the same words stands once, under all their names.
     """
     found: list[Said] = []
     for agent in dict.fromkeys(entry.by for entry in turns_of(dialog)):
         turns = tuple(turns_of(dialog, agent))
-        said = [Said(name, agent, e.number, m.value) for e in turns for m in e.all(name)]
+        said = [Said(name, agent, e.number, text) for e in turns for text in read(e.marks)]
         texts = labelled(own_words(turns[-1]), label)
         found += said[-1:] or [Said(name, agent, turns[-1].number, text) for text in texts[:1]]
     same: dict[str, Said] = {}
@@ -106,11 +117,6 @@ def positions_of(dialog: Dialog) -> tuple[Said, ...]:
                     last["OBJECTION"] = Said("OBJECTION", agent, entry.number, mark.value)
         found += last.values()
     return tuple(found)
-
-
-def experiments(dialog: Dialog) -> tuple[Said, ...]:
-    """The cheapest experiments that would settle it."""
-    return marked(dialog, "EXPERIMENT", EXPERIMENT)
 
 
 def steps(dialog: Dialog, agreed: Agreed | None, tried: Sequence[Said]) -> tuple[Step, ...]:

@@ -19,9 +19,9 @@ METHODS = {
 }
 _LIMITS = {
     "MAX_TURNS_REACHED": "the limit of turns or rounds",
-    "MAX_TIME_REACHED": "the time limit",
-    "BUDGET_REACHED": "the budget",
-    "MAX_SIZE_REACHED": "the size limit",
+    "time": "the time limit",
+    "budget": "the budget",
+    "size": "the size limit",
 }
 
 
@@ -45,9 +45,9 @@ def _headline(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, .
         called = f"called by {listed(dialog.state.deadlock)}" if dialog.state.deadlock else ""
         why = _how(last) if last is not None else reason or called
         return f"deadlock, nothing was agreed: {why}".removesuffix(": ")
-    if outcome.name in _LIMITS:
+    if outcome.is_limit:
         decided = "without an agreement" if agreed is None else "after a decision"
-        return f"ended {decided} by {reason or _LIMITS[outcome.name]}"
+        return f"ended {decided} by {outcome.why or _LIMITS[outcome.cause or outcome.name]}"
     return _stopped(outcome, reason)
 
 

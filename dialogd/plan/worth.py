@@ -15,13 +15,14 @@ from dialogd.plan.outcome import method
 from dialogd.plan.reading import listed, turns_of
 from dialogd.plan.value import Agreed, Comparison, Cost, Decided, Said, Worth
 from dialogd.protocol import ballots
+from dialogd.protocol.kinds import CONTRIBUTIONS, REVIEW
+from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import Entry, Mark
 from dialogd.protocol.roster import judge, speakers
 from dialogd.protocol.spent import Spent, account
 from dialogd.protocol.state import Dialog
 
 UNCHANGED = "nobody changed a vote afterwards"
-_REVIEW = frozenset({"FINDING", "RESOLVED", "SCORE"})
 _MS = re.compile(r"[0-9]{1,12}")
 
 
@@ -70,14 +71,14 @@ def _choice(dialog: Dialog, entry: Entry) -> Choice | None:
         if mark.name == "OBJECTION" and (refs := aims(made(dialog), entry, mark)):
             key, name = _of_proposal(dialog, refs[0])
             return f"against {key}", f"against {name}"
-        if mark.name == "KIND" and len(mark.fields) > 1 and not _is_of_review(dialog, mark):
-            return _of_text(" | ".join(mark.fields[1:]))
+        if contributes(mark) and mark.name not in CONTRIBUTIONS and not _is_of_review(dialog, mark):
+            return _of_text(mark.value)
     return None
 
 
 def _is_of_review(dialog: Dialog, mark: Mark) -> bool:
     """True for a finding or a score: what a reviewer saw is no choice."""
-    return dialog.header.rules.review and mark.fields[0].upper() in _REVIEW
+    return dialog.header.rules.review and mark.name in REVIEW
 
 
 def _of_vote(dialog: Dialog, mark: Mark) -> Choice | None:

@@ -1,24 +1,23 @@
-"""What of a reply may count: each mark against the role of its agent, the state and the limits of its dialog.
-
-In a plain dialog everything that an agent may write counts.
-"""
+"""What of a reply may count: each mark against the role of its agent, the state and the limits of its dialog."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol import ballots, lifecycle
-from dialogd.protocol.consent import refers_to
 from dialogd.protocol.hashing import digest
-from dialogd.protocol.marks import Reply, same_text
-from dialogd.protocol.model import Mark
+from dialogd.protocol.kinds import CONTRIBUTIONS
+from dialogd.protocol.marks import MARKS, Reply, Who, contributes, same_text
+from dialogd.protocol.model import USER, Mark
+from dialogd.protocol.polls import positioned
 from dialogd.protocol.questions import NAME as QUESTION
-from dialogd.protocol.roles import MODERATE, PROPOSE, VOTE
-from dialogd.protocol.roster import judge, moderator
-from dialogd.protocol.rounds import CONTRIBUTIONS, is_sealed_round
+from dialogd.protocol.review import level
+from dialogd.protocol.roles import MODERATE, OWN_KINDS, PROPOSE, VOTE
+from dialogd.protocol.roster import judge, moderator, speakers, voters
+from dialogd.protocol.rounds import is_sealed_round
 from dialogd.protocol.ruled_out import why_vetoed
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Dialog, Standing
 from dialogd.protocol.text import one_line
 
 MOST_REFUSALS = 20  # marks that are named one by one
@@ -26,10 +25,11 @@ MOST_REFUSALS = 20  # marks that are named one by one
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A mark that does not count, and why, in words for its agent and for readers."""
+    """A mark that does not count, and why, in words for readers. `stays` is True where it stands in the body anyway."""
 
     mark: Mark
     why: str
+    stays: bool = False
 
     @property
     def said(self) -> str:
@@ -47,44 +47,23 @@ class Refusal:
         return Mark("REFUSED", f"{self.said} | {self.why}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """One reply, and what its votes and decisions come to together: read once, however many there are."""
-
-    reply: Reply
-    votes: Mapping[str, ballots.Choice]
-    decisions: Mapping[str, frozenset[str]]
-
-    @classmethod
-    def of(cls, dialog: Dialog, reply: Reply) -> _Said:
-        decisions: dict[str, frozenset[str]] = {}
-        for mark in reply.marks:
-            choice = ballots.decision(mark) if mark.name == "DECIDE" else None
-            if choice is not None:
-                decisions[choice.ref] = decisions.get(choice.ref, frozenset()) | {choice.choice}
-        return cls(reply, _votes(dialog, reply.marks), decisions)
-
-
 def admitted(dialog: Dialog, me: str, reply: Reply) -> tuple[Reply, tuple[Refusal, ...]]:
-    """The reply with the marks that count, in the form that the file has, and those that do not."""
-    refused: list[Refusal] = []
+    """The reply with the marks that count, and those that do not."""
+    refused = [Refusal(mark, _strange(mark), stays=True) for mark in reply.strange]
     kept: list[Mark] = []
-    is_plain, room = dialog.header.rules.is_plain, _room(dialog, me)
-    full, said, length = room, _Said.of(dialog, reply), 0
+    room = full = _room(dialog, me)
+    length = 0
     for mark in reply.marks:
         length += len(str(mark))
-        why = _too_long(dialog, length) or why_vetoed(dialog, mark, reply) or _condition(dialog, mark)
-        why = why or _to_nobody(dialog, me, mark)
-        why = why or ("" if is_plain else _why_not(dialog, me, mark, said))
-        if not why and mark.name in CONTRIBUTIONS:
+        why = _too_long(dialog, length) or why_vetoed(dialog, mark, reply) or _to_nobody(dialog, me, mark)
+        why = why or _why_not(dialog, me, mark, reply)
+        if not why and contributes(mark):
             why, room = (_full(dialog, me, full), room) if room <= 0 else ("", room - 1)
         if why:
             refused.append(Refusal(mark, why))
-        elif mark.name == "VOTE" and not is_plain:
-            kept += [choice.mark("VOTE") for choice in _votes(dialog, [mark]).values()]
         else:
             kept.append(mark)
-    return replace(reply, marks=tuple(kept)), tuple(refused)
+    return replace(reply, marks=tuple(kept), strange=()), tuple(refused)
 
 
 def shown(refused: Sequence[Refusal]) -> tuple[Mark, ...]:
@@ -96,7 +75,16 @@ def shown(refused: Sequence[Refusal]) -> tuple[Mark, ...]:
 
 def left_in_words(refused: Sequence[Refusal]) -> str:
     """What did not count and is too long to be named whole: it stays text, so that nothing is lost."""
-    return "\n".join(str(r.mark) for index, r in enumerate(refused) if index >= MOST_REFUSALS or r.is_shortened)
+    return "\n".join(
+        str(r.mark) for index, r in enumerate(refused) if not r.stays and (index >= MOST_REFUSALS or r.is_shortened)
+    )
+
+
+def _strange(mark: Mark) -> str:
+    """Why a bracketed name that an agent cannot use does not count."""
+    if mark.name not in MARKS:
+        return f"no mark is called {mark.name}"
+    return f"{mark.name} is written by {'daemons' if Who.DAEMON in MARKS[mark.name].who else 'the person'}"
 
 
 def _too_long(dialog: Dialog, length: int) -> str:
@@ -110,15 +98,29 @@ def claims_consensus(reply: Reply) -> bool:
     return reply.has("CONSENSUS_REACHED") and not (reply.has("OBJECTION") or reply.has("DEADLOCK"))
 
 
-def is_signature(dialog: Dialog, mark: Mark, reply: Reply) -> bool:
-    """True when this mark would sign the text on the table."""
-    standing = dialog.state.standing
+def on_the_table(dialog: Dialog, me: str) -> Standing | None:
+    """The text that agent `me` signs without naming it: the one that lay there when its turn was asked for."""
+    standing, debt = dialog.state.standing, dialog.state.debt(me)
+    if standing is None or debt is None:
+        return standing
+    return standing if _at(standing.proposal.entry) <= _at(debt.re) else None
+
+
+def _at(entry: str) -> tuple[int, int]:
+    number, _, note = entry.partition(".")
+    return (int(number), int(note or 0)) if number.isdecimal() and (note or "0").isdecimal() else (0, 0)
+
+
+def signed(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+    """The number of the text on the table that this mark would sign; "" where it signs none."""
+    standing = dialog.state.standing if mark.name == "AGREE" else on_the_table(dialog, me)
     if standing is None:
-        return False
+        return ""
+    ref = standing.proposal.ref
     if mark.name == "AGREE":
-        return refers_to(mark, standing.proposal.ref)
+        return ref if ref in ballots.agreed(mark) else ""
     same = not reply.summary or digest(same_text(reply.summary)) == standing.proposal.sha
-    return mark.name == "CONSENSUS_REACHED" and same
+    return ref if mark.name == "CONSENSUS_REACHED" and same else ""
 
 
 def _to_nobody(dialog: Dialog, me: str, mark: Mark) -> str:
@@ -134,108 +136,130 @@ def _to_nobody(dialog: Dialog, me: str, mark: Mark) -> str:
     return ""
 
 
-def _why_not(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
+def _why_not(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
     """Why a mark of this agent does not count; "" when it does."""
     header = dialog.header
     role, rules = header.rules.role(me), header.rules
     called = f" ({role.name})" if role.name else ""
     if me == judge(header):
-        return lifecycle.marks_refused(dialog, me, mark.name) or _asks_first(me, mark, said)
-    if not role.may_use(mark.name):
+        return lifecycle.marks_refused(dialog, me, mark.name) or _judges(dialog, me, mark, reply)
+    if not (role.may_use(mark.name) if mark.name in MARKS else role.may(*OWN_KINDS)):
         return f"{me} may not use {mark.name}{called}"
-    if _is_sealed(dialog, me):  # what counts must not depend on what others of the round have written by then
-        return _sealed(dialog, me, mark, said)
-    if why := lifecycle.marks_refused(dialog, me, mark.name):
+    if is_first_answer(dialog, me) and mark.name in ("VOTE", "AGREE", "DECIDE"):
+        # What counts must not depend on what others of the round have written by then.
+        return "first answers are sealed: nothing can be answered yet"
+    if not is_first_answer(dialog, me) and (why := lifecycle.marks_refused(dialog, me, mark.name)):
         return why
     if mark.name == "RE" and rules.board is not None and not rules.board.allow_references:
         return "this dialog allows no references"
-    if mark.name == "TO" and rules.order != "free" and not role.may(MODERATE):
-        return f"the order is {rules.order}: nobody hands the word on"
-    checks = {"VOTE": _vote, "DECIDE": _decide, "CONSENSUS_REACHED": _consensus, "AGREE": _agree}
+    checks = {
+        "VOTE": _vote,
+        "DECIDE": _decide,
+        "CONSENSUS_REACHED": _consensus,
+        "AGREE": _agree,
+        "TO": _to,
+        "CONFIDENCE": _confidence,
+    }
     check = checks.get(mark.name)
-    return check(dialog, me, mark, said) if check else ""
+    if check is not None:
+        return check(dialog, me, mark, reply)
+    return _contribution(dialog, mark, reply) if contributes(mark) else ""
 
 
-def _asks_first(me: str, mark: Mark, said: _Said) -> str:
-    """Why a judgement does not count that comes with a question to the person."""
-    asks = mark.name == "DECIDE" and said.reply.has(QUESTION)
-    return f"{me} asks the person first, and judges once they have answered" if asks else ""
-
-
-def _sealed(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
-    if mark.name in ("VOTE", "AGREE", "DECIDE"):
-        return "first answers are sealed: nothing can be answered yet"
-    return _text(dialog, me, said) if mark.name == "CONSENSUS_REACHED" else ""
-
-
-def _condition(dialog: Dialog, mark: Mark) -> str:
-    """Why an AGREE to the text on the table is no signature: it has an if or a but."""
-    standing = dialog.state.standing
-    if mark.name != "AGREE" or standing is None or not refers_to(mark, standing.proposal.ref):
+def _judges(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+    """Why a mark of the judge's does not count."""
+    if mark.name != "DECIDE":
         return ""
-    ref = standing.proposal.ref
-    if ref in ballots.agreed(mark):
-        return ""
-    return f"a signature has no condition: write [AGREE: {ref} | reason], or [OBJECTION: …]"
+    if reply.has(QUESTION):
+        return f"{me} asks the person first, and judges once they have answered"
+    ids = positioned(dialog.header, dialog.state)
+    return "" if ballots.pick(mark, ids) else f"it names none of {', '.join((*ids, 'none'))}"
 
 
-def _votes(dialog: Dialog, marks: Sequence[Mark]) -> Mapping[str, ballots.Choice]:
-    """The clear votes among these marks, by proposal; one without a number is for the only one that is open."""
-    open_ = dialog.state.polls
-    return ballots.cast(marks, only=open_[0].ref if len(open_) == 1 else "")[0]
-
-
-def _consensus(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
-    if is_signature(dialog, mark, said.reply):
-        return _agree(dialog, me, mark, said)
-    return _text(dialog, me, said)
-
-
-def _text(dialog: Dialog, me: str, said: _Said) -> str:
-    """Why this reply puts no text on the table; who does so under `mutual` signs it by that."""
+def _contribution(dialog: Dialog, mark: Mark, reply: Reply) -> str:
+    """Why a contribution does not count: it lacks what its kind, or this dialog, asks for."""
     rules = dialog.header.rules
-    role = rules.role(me)
-    if len(said.reply.body) > dialog.state.limits.max_message:
-        return "an agreed text is never cut, and this one is too long"
-    if not role.may(PROPOSE):
-        return f"{me} may not put a text on the table ({role.name or 'no PROPOSE'})"
-    signs = rules.verdict == "mutual" and role.may(VOTE) and claims_consensus(said.reply)
-    return _without_reservation(dialog, said.reply) if signs else ""
-
-
-def _agree(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
-    rules = dialog.header.rules
-    if not is_signature(dialog, mark, said.reply) or rules.verdict != "mutual":
-        return ""
-    if not rules.role(me).may(VOTE):
-        return f"{me} may not sign ({rules.role(me).name or 'no VOTE'})"
-    return _without_reservation(dialog, said.reply)
-
-
-def _without_reservation(dialog: Dialog, reply: Reply) -> str:
-    lacking = dialog.header.rules.objections and not any(m.value for m in reply.marks if m.name == "RESERVATION")
-    return "its strongest remaining objection is not named: [RESERVATION: …]" if lacking else ""
-
-
-def _vote(dialog: Dialog, _: str, mark: Mark, said: _Said) -> str:
-    if dialog.header.rules.verdict != "vote":
-        return "nothing is voted on in this dialog"
-    meant = _votes(dialog, [mark])
-    if not meant or len(meant) < len(ballots.votes(mark)) or any(ref not in said.votes for ref in meant):
-        return "unclear: write [VOTE: P1 approve | reason], approve, reject or abstain, once, and nothing against it"
-    open_ = [poll.ref for poll in dialog.state.polls]
-    closed = [ref for ref in meant if ref not in open_]
-    if closed:
-        return f"{', '.join(closed)} is not open for votes; open: {', '.join(open_) or 'none'}"
-    if any(choice.choice == "approve" for choice in meant.values()):
-        return _without_reservation(dialog, said.reply)
+    kind = CONTRIBUTIONS.get(mark.name) or rules.kinds.get(mark.name)
+    if kind is not None and kind.levels and level(mark) not in kind.levels:
+        return f"its {kind.fields[0]} is none of {', '.join(kind.levels)}"
+    sure = any(ballots.confidence(m) is not None for m in reply.marks if m.name == "CONFIDENCE")
+    if rules.board is not None and rules.board.require_confidence and not sure:
+        return "this dialog asks how sure you are: [CONFIDENCE: 0.8] beside it"
     return ""
 
 
-def _decide(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
+def _confidence(_: Dialog, __: str, mark: Mark, ___: Reply) -> str:
+    return "" if ballots.confidence(mark) is not None else "it is no number from 0 to 1"
+
+
+def _to(dialog: Dialog, me: str, mark: Mark, _: Reply) -> str:
+    rules = dialog.header.rules
+    ids = [USER, *speakers(dialog.header)]
+    if not ballots.to(mark, ids):
+        return f"nobody here is called that; there are {', '.join(ids)}"
+    if rules.order != "free" and not rules.role(me).may(MODERATE):
+        return f"the order is {rules.order}: nobody hands the word on"
+    return ""
+
+
+def _consensus(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+    if signed(dialog, me, mark, reply):
+        return _signs(dialog, me, reply)
+    if not reply.summary:
+        return "there is no text on the table, and no `## Consensus Summary` above it: nothing to agree on"
+    rules = dialog.header.rules
+    role = rules.role(me)
+    if len(reply.body) > dialog.state.limits.max_message:
+        return "an agreed text is never cut, and this one is too long"
+    if not role.may(PROPOSE):
+        return f"{me} may not put a text on the table ({role.name or 'no PROPOSE'})"
+    signs = rules.verdict == "mutual" and role.may(VOTE) and claims_consensus(reply)
+    return _without_reservation(dialog, reply) if signs else ""
+
+
+def _agree(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+    known = {proposal.ref for proposal in dialog.state.proposals}
+    strange = [ref for ref in ballots.agreed(mark) if ref not in known]
+    if strange:
+        return f"there is no {', '.join(strange)}"
+    return _signs(dialog, me, reply) if signed(dialog, me, mark, reply) else ""
+
+
+def _signs(dialog: Dialog, me: str, reply: Reply) -> str:
+    """Why agent `me` does not sign the text on the table."""
+    rules = dialog.header.rules
+    if rules.verdict != "mutual":
+        return ""
+    if not rules.role(me).may(VOTE):
+        return f"{me} may not sign ({rules.role(me).name or 'no VOTE'})"
+    return _without_reservation(dialog, reply)
+
+
+def lacks_reservation(dialog: Dialog, reply: Reply) -> bool:
+    """True for a reply whose yes must name the strongest objection left, and that does not."""
+    return dialog.header.rules.objections and not any(m.value for m in reply.marks if m.name == "RESERVATION")
+
+
+def _without_reservation(dialog: Dialog, reply: Reply) -> str:
+    lacking = lacks_reservation(dialog, reply)
+    return "its strongest remaining objection is not named: [RESERVATION: …]" if lacking else ""
+
+
+def _vote(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
+    if dialog.header.rules.verdict != "vote":
+        return "nothing is voted on in this dialog"
+    choice = ballots.vote(mark)
+    open_ = [poll.ref for poll in dialog.state.polls]
+    if choice is None or choice.ref not in open_:
+        ref = choice.ref if choice else "it"
+        return f"{ref} is not open for votes; open: {', '.join(open_) or 'none'}"
+    return _without_reservation(dialog, reply) if choice.choice == ballots.APPROVE else ""
+
+
+def _decide(dialog: Dialog, me: str, mark: Mark, _: Reply) -> str:
     choice, state = ballots.decision(mark), dialog.state
-    if choice is None or len(said.decisions.get(choice.ref, ())) > 1:
-        return "unclear: write [DECIDE: P1 approve | reason] or reject"
+    if choice is None:
+        return "it is not of the form [DECIDE: P1 approve | reason], or reject"
     if all(proposal.ref != choice.ref for proposal in state.proposals):
         return f"there is no {choice.ref}"
     known = next((d for d in state.decisions if d.ref == choice.ref and d.is_final), None)
@@ -246,18 +270,24 @@ def _decide(dialog: Dialog, me: str, mark: Mark, said: _Said) -> str:
     return ""
 
 
+def may_vote(dialog: Dialog, me: str) -> bool:
+    """True for an agent whose vote counts, while something is open."""
+    return dialog.header.rules.verdict == "vote" and me in voters(dialog.header) and bool(dialog.state.polls)
+
+
 def _room(dialog: Dialog, me: str) -> int:
     """How many contributions this agent may still make now."""
     board, state = dialog.header.rules.board, dialog.state
     if board is None:
         return 1_000_000
-    if _is_sealed(dialog, me):
+    if is_first_answer(dialog, me):
         return board.max_contributions_per_round
     own = board.max_contributions_per_round - state.in_round.get(me, 0)
     return min(own, board.blackboard_capacity - state.contributed)
 
 
-def _is_sealed(dialog: Dialog, me: str) -> bool:
+def is_first_answer(dialog: Dialog, me: str) -> bool:
+    """True while agent `me` owes a sealed first answer."""
     debt = dialog.state.debt(me)
     return debt is not None and is_sealed_round(dialog, debt)
 

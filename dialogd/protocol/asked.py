@@ -56,7 +56,7 @@ def how_to_ask(header: Header) -> tuple[str, str]:
         return f"{NAME}: text | default: what you do otherwise", f"{alone}; decide yourself, and say what you assume"
     after = "your default counts, if you gave one" if allows_defaults(header) else "it still waits"
     meaning = f"the dialog waits for the person; after that time (15 minutes at least) {after}"
-    return f"{NAME}: text | in 2 hours | default: what you do otherwise", meaning  # whoever has no clock can count
+    return f"{NAME}: text | in 2h | default: what you do otherwise", meaning  # whoever has no clock can count
 
 
 def takes_default(header: Header, question: Question) -> bool:

@@ -1,187 +1,123 @@
-"""One reply's votes, and what DECIDE, TO, RE and CONFIDENCE say, as models write them. Pure, total, linear.
-
-What is not clear is None, or named as unclear, so that it can be asked back; it never counts as a yes.
-"""
+"""What VOTE, DECIDE, AGREE, TO, RE and CONFIDENCE say, in their literal forms. Pure, total, linear."""
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from dialogd.protocol.attempts import attempts
-from dialogd.protocol.choices import Choice, agreed, decision, tokens, vote, votes
 from dialogd.protocol.model import Mark
-from dialogd.protocol.wording import APPROVE, JUDGING, REJECT, is_conditional, is_withdrawn
 
-__all__ = [
-    "Choice",
-    "agreed",
-    "cast",
-    "confidence",
-    "decision",
-    "pick",
-    "references",
-    "suspects",
-    "to",
-    "vote",
-    "votes",
-]
+APPROVE, REJECT, ABSTAIN = "approve", "reject", "abstain"
 
-_WORD = re.compile(r"[^\W_]\w*(?:-\w+)*|\S")
-_NOBODY = frozenset({"none", "neither", "undecided", "nobody", "tie", "draw", "neutral"})
-_JUDGED = JUDGING | frozenset("*_`\"'’@=:")
-_NOT_YET = _JUDGED | {",", "and", "&", "or"}  # what begins no reason
-_ENDS = frozenset(".;–—-(|")
-_EVERYONE = frozenset({"all", "everyone", "everybody", "both"})
-_RANGE = re.compile(r"(\d{1,6})[ ]?[–-][ ]?(\d{1,6})(?![\w.])")
-_TURNS = re.compile(r"(?:\b(?:turns?|messages?|entry|note)[ ]#?|(?<![\w.#])#?)(\d{1,6})(?!\w|[.,]\d|%)", re.I)
-_CITED = re.compile(r"\b(?:turns?|messages?)[ ]#?(\d{1,6})(?![\w])", re.I)
-_PROPOSAL = re.compile(r"(?<![\w-])P#?(\d{1,6})(?!\w)", re.I)
-_NUMBER = re.compile(r"(\d{1,3}(?:[.,]\d{1,6})?|[.,]\d{1,6})[ ]?(%|/[ ]?(\d{1,3})\b)?")
+_CHOICE = re.compile(r"(?:(P\d{1,6}) )?(approve|reject|abstain)(?:\s*\|\s*(.*))?", re.I)
+_RANGE = re.compile(r"(\d{1,6})\s?[–-]\s?(\d{1,6})")
+_NUMBER = re.compile(r"(\d{1,3}(?:\.\d{1,6})?|\.\d{1,6})\s?(%|/\s?10\b)?")
 
 
-def cast(marks: Iterable[Mark], only: str = "") -> tuple[Mapping[str, Choice], tuple[str, ...]]:
-    """The clear votes of one reply by ref, and in words what is unclear or contradicts itself.
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`choice` (approve, reject or abstain) on proposal `ref`, "" where the mark names none."""
 
-    `only` is the proposal that a vote without a ref is for: the one that is open, where there is just one.
-    """
-    marks = tuple(marks)
-    clear: dict[str, Choice] = {}
-    unclear: dict[str, None] = {}
+    ref: str
+    choice: str
+    reason: str = ""
+
+    def mark(self, name: str) -> Mark:
+        """It in canonical form, as a VOTE or DECIDE."""
+        said = f"{self.ref} {self.choice}".strip()
+        return Mark(name, f"{said} | {self.reason}" if self.reason else said)
+
+
+def vote(mark: Mark) -> Choice | None:
+    """What a VOTE or DECIDE on a proposal chooses; None for one in no such form."""
+    match = _CHOICE.fullmatch(mark.value)
+    if match is None or (match[1] and mark.ref):
+        return None
+    return Choice((match[1] or mark.ref).upper(), match[2].lower(), match[3] or "")
+
+
+def decision(mark: Mark) -> Choice | None:
+    """Approve or reject, as a DECIDE mark says; None when it says neither."""
+    choice = vote(mark)
+    return choice if choice is not None and choice.ref and choice.choice in (APPROVE, REJECT) else None
+
+
+def cast(marks: Iterable[Mark]) -> Mapping[str, Choice]:
+    """The votes of one entry by proposal; two different ones on the same proposal are none."""
+    found: dict[str, Choice] = {}
+    unclear: set[str] = set()
     for mark in marks:
-        if mark.name != "VOTE":
+        choice = vote(mark) if mark.name == "VOTE" else None
+        if choice is None:
             continue
-        meant = [Choice(choice.ref or only, choice.choice, choice.reason) for choice in votes(mark)]
-        if not meant or not all(choice.ref for choice in meant):
-            unclear[str(mark)[:200]] = None
-        for choice in meant:
-            known = clear.setdefault(choice.ref, choice)
-            if known.choice != choice.choice:
-                unclear[f"{choice.ref}: both {known.choice} and {choice.choice}"] = None
-    for ref, word in _against(marks, clear):
-        unclear[f"{ref}: {clear[ref].choice} beside {word}"] = None
-    doubtful = {words.partition(":")[0] for words in unclear}
-    return {ref: choice for ref, choice in clear.items() if ref and ref not in doubtful}, tuple(unclear)
+        known = found.setdefault(choice.ref, choice)
+        if known.choice != choice.choice:
+            unclear.add(choice.ref)
+    return {ref: choice for ref, choice in found.items() if ref and ref not in unclear}
 
 
-def _against(marks: Sequence[Mark], clear: Mapping[str, Choice]) -> Iterator[tuple[str, str]]:
-    """Refs whose vote another mark of the same reply contradicts, and which."""
-    answered = [ref for mark in marks if mark.name == "RE" for ref in references(mark)[1]]
-    for mark in marks:
-        if mark.name == "OBJECTION":
-            named = _named(mark) or answered
-            yield from ((ref, "an OBJECTION to it") for ref in named if ref in clear and clear[ref].choice == APPROVE)
-        elif mark.name == "AGREE":
-            yield from ((ref, "an AGREE") for ref in agreed(mark) if ref in clear and clear[ref].choice == REJECT)
+def is_yes(mark: Mark) -> bool:
+    """True for a mark that approves of something."""
+    if mark.name == "VOTE" or (mark.name == "DECIDE" and decision(mark) is not None):
+        choice = vote(mark)
+        return choice is not None and choice.choice == APPROVE
+    return mark.name in ("AGREE", "CONSENSUS_REACHED") or (mark.name == "DECIDE" and mark.value[:4].lower() != "none")
 
 
-def _named(mark: Mark) -> list[str]:
-    """The proposals that a value begins with, and the mark's own."""
-    kinds = itertools.takewhile(lambda token: token[0] in ("ref", "filler", "joint", "stop"), tokens(mark.value[:200]))
-    return [*([mark.ref] if mark.ref else []), *(said for kind, said, _ in kinds if kind == "ref")]
+def agreed(mark: Mark) -> tuple[str, ...]:
+    """The proposals that an AGREE names at its beginning; frames of earlier versions may name several."""
+    if mark.name != "AGREE":
+        return ()
+    return tuple(dict.fromkeys([*([mark.ref] if mark.ref else []), *_leading(mark.value)]))
+
+
+def _leading(value: str) -> Iterator[str]:
+    """The proposals that a value begins with: `P1`, `P1, P4`, `P1 and P4`."""
+    match = re.match(r"P\d{1,6}(?!\w)(?:(?:\s*[,&+]\s*|\s+and\s+)P\d{1,6}(?!\w))*", value, re.I)
+    yield from (ref.upper() for ref in re.findall(r"P\d+", match[0], re.I)) if match else ()
+
+
+def objected(mark: Mark) -> tuple[str, ...]:
+    """The proposals that an OBJECTION or CONCEDE names at its beginning; () where it names none."""
+    return tuple(dict.fromkeys([*([mark.ref] if mark.ref else []), *_leading(mark.value)]))
 
 
 def pick(mark: Mark, ids: Sequence[str]) -> tuple[str, str] | None:
-    """Whose position a judge's DECIDE chooses, an agent's id or "none", and why; None when that is not clear."""
-    known = {agent.casefold(): agent for agent in ids}
-    head, _, reason = mark.value.partition("|")
-    found: list[str] = []
-    start = 0  # where a reason may begin: behind the last comma or colon after a name
-    for match in _WORD.finditer(head):
-        word = match[0].casefold()
-        if word in known or word in _NOBODY:
-            found.append(known.get(word, "none"))
-        elif found and (word in _ENDS or word in ("because", "since", "as") or (start and word not in _NOT_YET)):
-            reason = " ".join(part for part in (head[start or match.start() :].strip(" ,.;:–—-("), reason) if part)
-            break
-        elif word not in _JUDGED and word != ",":
-            return None
-        start = match.end() if found and word in (",", ":") else start
-    reason = " ".join(reason.split())
-    if mark.ref or len(set(found)) != 1 or is_withdrawn(reason) or is_conditional(reason[:60]):
-        return None
-    return found[0], reason
+    """Whose position a judge's DECIDE chooses, an agent's id or "none", and why; None for any other value."""
+    head, _, reason = (part.strip() for part in mark.value.partition("|"))
+    known = {"none": "none", **{agent.casefold(): agent for agent in ids}}
+    chosen = known.get(head.casefold())
+    return (chosen, reason) if chosen is not None and not mark.ref else None
 
 
 def to(mark: Mark, ids: Sequence[str]) -> tuple[str, ...]:
-    """The agents that a TO mark hands the word on to, in its order; who is not known is passed over."""
+    """The agents that a TO mark names, `B` or `B, C`, in its order; () when one of them is not known."""
     known = {agent.casefold(): agent for agent in ids}
-    named: list[str] = []
-    last = ""
-    for match in _WORD.finditer(re.split(r"[|:;.(—–]", mark.value, maxsplit=1)[0]):
-        word = match[0].casefold()
-        if word in _EVERYONE:
-            named.extend(ids)
-        elif word in known:
-            named.append(known[word])
-            last = match[0]
-            continue
-        elif word not in ("and", "&", ",", "+", "then", "agent", "agents", "@", "*", "_", "`", "or", "/", "und", "et"):
-            if last and last != known[last.casefold()]:
-                named.pop()  # an article, as in "a colleague"
-            break
-        last = ""
-    return tuple(dict.fromkeys(named))
+    named = [known.get(part.strip().casefold()) for part in mark.value.split(",")]
+    return tuple(dict.fromkeys(who for who in named if who)) if all(named) else ()
 
 
 def references(mark: Mark) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The turns and the proposals that a mark refers to: `RE: 3, P1`, `RE: turns 3-5`; what follows a `|` is no ref."""
-    head = mark.value.partition("|")[0]
-    refs = dict.fromkeys([*([mark.ref] if mark.ref else []), *(f"P{int(n)}" for n in _PROPOSAL.findall(head))])
-    bare = re.match(
-        r"(?:[\s,;&+#–*_`().-]|\d{1,6}(?!\w|%)|P#?\d{1,6}\b|(?:turns?|and|to|messages?|proposals?)\b)*+", head, re.I
-    )
-    lead = _PROPOSAL.sub(" ", bare[0] if bare else "")
+    """The turns and the proposals that a RE mark names before a `|`: `4, P2`, `turn 3`, `3-5`."""
     turns: list[int] = []
-    for first, last in _RANGE.findall(lead):
-        turns.extend(range(int(first), min(int(last), int(first) + 50) + 1))
-    lead = _RANGE.sub(" ", lead)
-    turns.extend(int(n) for n in itertools.chain(_TURNS.findall(lead), _CITED.findall(head)))
-    return tuple(dict.fromkeys(turns)), tuple(refs)
+    refs = [mark.ref] if mark.ref else []
+    for part in re.split(r"[,;&+]|\band\b", mark.value.partition("|")[0]):
+        said = re.sub(r"^(?:turns?|messages?|proposals?)\s+", "", part.strip(" \t*_`#.()"), flags=re.I)
+        if match := _RANGE.fullmatch(said):
+            first, last = int(match[1]), int(match[2])
+            turns.extend(range(first, min(last, first + 50) + 1))
+        elif re.fullmatch(r"P\d{1,6}", said, re.I):
+            refs.append(f"P{int(said[1:])}")
+        elif re.fullmatch(r"\d{1,6}", said):
+            turns.append(int(said))
+    return tuple(dict.fromkeys(turns)), tuple(dict.fromkeys(refs))
 
 
 def confidence(mark: Mark) -> float | None:
-    """A CONFIDENCE from 0 to 1: `0.8`, `80%`, `8/10`, `85`; None when it is no such number."""
-    said = mark.value.partition("|")[0].strip(" \t~≈*_`=()").rstrip(".").casefold()
-    match = _NUMBER.fullmatch(re.sub(r"^(?:about|around|approx\.?|roughly) ", "", said[:40]).strip("~≈ "))
+    """A CONFIDENCE from 0 to 1: `0.8`, `80%`, `8/10`; None when it is no such number."""
+    match = _NUMBER.fullmatch(mark.value.partition("|")[0].strip())
     if match is None:
         return None
-    digits = match[1].replace(",", ".")
-    value = float(digits)
-    if match[3]:
-        value = value / int(match[3]) if int(match[3]) else -1.0
-    elif match[2] or (value > 10 and "." not in digits):
-        value /= 100
+    value = float(match[1]) / {"%": 100, "": 1}.get(match[2] or "", 10)
     return value if 0 <= value <= 1 else None
-
-
-_SURE = re.compile(r"\b(approve|reject|abstain)", re.I)
-
-
-def suspects(body: str, names: Iterable[str], marks: Iterable[Mark] = ()) -> tuple[str, ...]:
-    """Lines of a body that look like a VOTE, DECIDE, AGREE or CONSENSUS_REACHED that was not read; at most five.
-
-    `marks` are those that were read: a line that says the same as one of them asks for nothing.
-    """
-    marks = tuple(marks)
-    clear, _ = cast(marks)
-    signs = any(mark.name in ("AGREE", "CONSENSUS_REACHED") for mark in marks)
-    decided = {choice.ref: choice for mark in marks if mark.name == "DECIDE" and (choice := decision(mark))}
-    found: dict[str, None] = {}
-    for name, line in attempts(body, names):
-        known = {"VOTE": clear, "DECIDE": decided}.get(name)
-        if (signs if known is None else _repeats(line, known)) or line in found:
-            continue
-        found[line] = None
-        if len(found) == 5:
-            break
-    return tuple(found)
-
-
-def _repeats(line: str, known: Mapping[str, Choice]) -> bool:
-    """True when a line names only proposals that are chosen on, and no other choice than theirs."""
-    refs = [f"P{int(n)}" for n in _PROPOSAL.findall(line)] or list(known)
-    if not refs or any(ref not in known for ref in refs):
-        return False
-    return {word.casefold() for word in _SURE.findall(line)} <= {known[ref].choice for ref in refs}

@@ -10,11 +10,11 @@ from dialogd.protocol import ballots
 from dialogd.protocol.certificate import Certificate, certify
 from dialogd.protocol.fold import fold
 from dialogd.protocol.ledger import AGAINST, FOR, latest, positions
-from dialogd.protocol.model import USER, Condition, Entry, Mark
+from dialogd.protocol.marks import contributes
+from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.refold import steps
 from dialogd.protocol.result import Reopening, Standing, as_of_now, reopenings
 from dialogd.protocol.roster import weight
-from dialogd.protocol.rounds import CONTRIBUTIONS
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Ballot, Decision, Dialog
 
@@ -131,11 +131,11 @@ def _of(entry: Entry, number: int, refs: tuple[str, ...]) -> Iterator[Contributi
     sure = next((c for m in entry.all("CONFIDENCE") if (c := ballots.confidence(m)) is not None), None)
     body = own_words(entry.body)
     plain = Contribution(entry.number, entry.by, TEXT, body, about, sure, number)
-    typed = [mark for mark in entry.marks if mark.name in CONTRIBUTIONS]
+    typed = [mark for mark in entry.marks if contributes(mark)]
     free = iter(refs)
     for mark in typed:
-        kind, text = _kind(mark)
-        yield replace(plain, kind=kind, text=text, ref=next(free, mark.ref) if kind == "PROPOSAL" else "")
+        ref = next(free, mark.ref) if mark.name == "PROPOSAL" else ""
+        yield replace(plain, kind=mark.name, text=mark.value, ref=ref)
     if not typed and body.strip() and not entry.mark("PASS"):
         yield plain
 
@@ -145,14 +145,6 @@ def _about(entry: Entry) -> tuple[str, ...]:
     named = [ballots.references(mark) for mark in entry.all("RE")]
     turns = [str(turn) for turns, _ in named for turn in turns]
     return tuple(dict.fromkeys([*turns, *(ref for _, refs in named for ref in refs)]))
-
-
-def _kind(mark: Mark) -> tuple[str, str]:
-    """A contribution's kind and text; this dialog's own kinds stand in the first field."""
-    if mark.name != "KIND":
-        return mark.name, mark.value
-    kind, _, text = mark.value.partition("|")
-    return kind.strip().upper(), text.strip()
 
 
 def proposals(dialog: Dialog) -> tuple[Proposed, ...]:

@@ -12,9 +12,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from dialogd.protocol.ballots import is_yes
 from dialogd.protocol.hand import joined
 from dialogd.protocol.hashing import digest
-from dialogd.protocol.marks import is_outcome, outside_fences, tolerant
+from dialogd.protocol.marks import canonical, is_outcome, outside_fences, tolerant
 from dialogd.protocol.model import ALL, ANY, USER, Condition, Entry, Header, Mark
 from dialogd.protocol.state import State
 from dialogd.protocol.text import one_line, unescape
@@ -173,15 +174,21 @@ def _entry(header: Header, lines: Sequence[str], part: _Part, before: int, *, op
     heading = part.heading
     targets, notice = _targets(header, lines, part)
     newline = not open_end or part.last < len(lines)
-    marks = tuple(mark for at, mark in part.marks if newline or at < part.last - 1)
+    speaker, name = _speaker(header, heading)
+    last = part.last if part.turn is None else part.turn
+    bare = _bare_at_the_end(lines, part.first, last) if speaker != USER else frozenset()
+    marks = tuple(
+        mark
+        for at, mark in part.marks
+        if (newline or at < part.last - 1) and (speaker == USER or at in bare or not _is_yes(part, mark))
+    )
     last_mark = part.marks[-1] if part.marks else None
     controls = last_mark is not None and last_mark[0] == part.last - 1 and last_mark[1].name in CONTROLS
     ends = part.turn is None and any(is_outcome(mark) for mark in marks)
     rejects = last_mark is not None and last_mark[0] == part.last - 1 and last_mark[1].name == "REJECTED"
     complete = ends or (newline and (part.turn is not None or controls or rejects))
     is_turn = complete and not controls and not (heading and heading["note"] is not None)
-    speaker, name = _speaker(header, heading)
-    text = lines[part.first + (1 if heading else 0) : part.last if part.turn is None else part.turn]
+    text = lines[part.first + (1 if heading else 0) : last]
     return Entry(
         id="",
         number=_number(heading, before) if is_turn else 0,
@@ -197,6 +204,21 @@ def _entry(header: Header, lines: Sequence[str], part: _Part, before: int, *, op
         line=0,
         notice=notice,
     )
+
+
+def _bare_at_the_end(lines: Sequence[str], first: int, last: int) -> frozenset[int]:
+    """The lines at the end of an agent's turn, typed by hand, that are bare marks: nobody can ask what it meant."""
+    found: set[int] = set()
+    for index in range(last - 1, first - 1, -1):
+        if lines[index].strip() and canonical(lines[index].rstrip()) is None:
+            break
+        found.add(index)
+    return frozenset(found)
+
+
+def _is_yes(part: _Part, mark: Mark) -> bool:
+    """True for a mark by which an agent approves; a CONSENSUS_REACHED without a TURN line is the person's end."""
+    return is_yes(mark) and not (mark.name == "CONSENSUS_REACHED" and part.turn is None)
 
 
 def _number(heading: re.Match[str] | None, before: int) -> int:

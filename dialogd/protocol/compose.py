@@ -11,12 +11,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from dialogd.protocol.admit import admitted, left_in_words
+from dialogd.protocol.admit import Refusal, admitted, left_in_words
+from dialogd.protocol.closing import settled
 from dialogd.protocol.consent import next_ref
 from dialogd.protocol.fold import fold
 from dialogd.protocol.hand import effective
 from dialogd.protocol.hashing import digest
-from dialogd.protocol.marks import Reply, read_reply
+from dialogd.protocol.marks import Reply, contributes, read_reply, round_of
 from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Condition, Entry, Frame, Mark
 from dialogd.protocol.moments import Here
 from dialogd.protocol.onward import Step, onward, ways_out
@@ -25,7 +26,6 @@ from dialogd.protocol.questions import written
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
 from dialogd.protocol.roster import judge, speakers
-from dialogd.protocol.rounds import CONTRIBUTIONS
 from dialogd.protocol.settle import as_it_stands, end_of, taken, without
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import clean, one_line
@@ -66,6 +66,7 @@ def agent_turn(
     debt: Debt,
     reply: Reply,
     *,
+    answer: str | None = None,
     attributes: tuple[tuple[str, str], ...],
     duration: str,
     folder: str,
@@ -73,14 +74,18 @@ def agent_turn(
 ) -> Written:
     """The turn by which `agent` pays `debt` in the dialog as it stands.
 
+    `answer` is what the agent said to the closing question about its reply, None where it was not asked.
     `attributes` go to the frame (`at`, `ms`, `model` …). `duration` is the dialog's age in words, for the closing
     lines. `folder` is the name of the attachments' folder, as linked from the file. By `here` the deadlines of
     questions are read; default: `at`.
     """
+    reply, unclear = settled(dialog, agent.id, reply, answer)
+    reply, refused = admitted(dialog, agent.id, reply)
+    refused = (*unclear, *refused)
     # What did not count goes before the body: a summary reaches to the body's end.
-    words = (left_in_words(admitted(dialog, agent.id, reply)[1]), reply.body)
+    words = (left_in_words(refused), reply.body)
     body, attachment, overflow = cut("\n\n".join(filter(None, words)), dialog.state.limits.max_message, folder)
-    ruling = _ruled(dialog, agent.id, reply, body)
+    ruling = _ruled(dialog, agent.id, reply, refused, body)
     ruling = replace(ruling, marks=written(ruling.marks, here or Here(dict(attributes).get("at", ""))))
     number = dialog.state.number + 1
     marks = (*_with_one_end(ruling), *_last_mark(dialog, ruling))
@@ -99,15 +104,15 @@ def agent_turn(
     return Written(draft, ruling.outcome, ruling.why, attachment, overflow)
 
 
-def _ruled(dialog: Dialog, me: str, reply: Reply, body: str) -> Ruling:
+def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str) -> Ruling:
     """What the reply comes to; the turn for which the file has no more room ends the dialog, with what is decided."""
-    ruling, most = rule(dialog, me, reply), dialog.state.limits.max_size
+    ruling, most = rule(dialog, me, reply, refused), dialog.state.limits.max_size
     size = sum(len(part.encode("utf-8", "replace")) for part in (body, *map(str, ruling.marks)))
     if ruling.turn is None or dialog.size + size < most:
         return ruling
-    ruling = rule(dialog, me, reply, is_last=True)
-    why = f"the limit of {most:,} bytes"
-    return ruling if ruling.turn is None else Ruling(ruling.marks, None, "MAX_SIZE_REACHED", why)
+    ruling = rule(dialog, me, reply, refused, is_last=True)
+    why = f"size: the limit of {most:,} bytes"
+    return ruling if ruling.turn is None else Ruling(ruling.marks, None, "STOPPED", why)
 
 
 def _with_one_end(ruling: Ruling) -> tuple[Mark, ...]:
@@ -125,10 +130,10 @@ def _with_one_end(ruling: Ruling) -> tuple[Mark, ...]:
 
 def _last_mark(dialog: Dialog, ruling: Ruling) -> tuple[Mark, ...]:
     """The mark by which a turn ends the dialog, with the reason where no other line says it."""
-    if not ruling.outcome:
+    if not ruling.outcome or any(mark.name == ruling.outcome for mark in ruling.marks):
         return ()
-    is_limit = ruling.outcome in ("MAX_TURNS_REACHED", "MAX_TIME_REACHED") and not dialog.header.rules.is_plain
-    is_said = is_limit or (ruling.outcome in ("DEADLOCK", "STOPPED") and dialog.header.is_unattended)
+    is_limit = ruling.outcome == "MAX_TURNS_REACHED" and not dialog.header.rules.is_plain
+    is_said = ruling.outcome == "STOPPED" or is_limit or (ruling.outcome == "DEADLOCK" and dialog.header.is_unattended)
     return (Mark(ruling.outcome, ruling.why if is_said else ""),)
 
 
@@ -229,7 +234,7 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Step:
     step = onward(header, state.but(escalated="", escalation=""), after, agent)  # what it was to decide is dropped
     if mark.name == "SKIP" and step.turn == (USER,) and ways_out(header, after):
         step = replace(step, turn=following(header, after, agent))  # they know who is missing
-    return replace(step, marks=tuple(mark for mark in step.marks if mark.name == "PHASE"))
+    return replace(step, marks=tuple(mark for mark in step.marks if round_of((mark,), "phase") is not None))
 
 
 def _is_silent(dialog: Dialog, agent: str) -> bool:
@@ -262,9 +267,9 @@ def closing_note(dialog: Dialog, why: str, at: str) -> Draft:
     """The note that asks everybody for a last word; those who owe a turn give it with that."""
     out = {*dialog.state.absent, *(debt.agent for debt in dialog.state.debts if debt.stalled)}
     able = tuple(who for who in speakers(dialog.header) if who not in out)
-    mark = Mark("CLOSING", why)
+    mark = Mark("ROUND", f"closing | {why}")
     if not able:
-        return limit_note(dialog, Mark("MAX_TIME_REACHED", why), at)
+        return limit_note(dialog, Mark("STOPPED", f"time: {why}"), at)
     return Draft(SYSTEM, "System", marks=(mark,), turn=able, attributes=(("at", at),))
 
 
@@ -295,7 +300,7 @@ def going_on(dialog: Dialog, at: str) -> Draft:
 def raising_note(dialog: Dialog, turn: int, cited_by: Sequence[int], at: str) -> Draft:
     """The note that makes a point a proposal, because several contributions refer to it."""
     entry = dialog.entry(str(turn))
-    typed = next((m.fields[-1] for m in entry.marks if m.name in CONTRIBUTIONS), "") if entry else ""
+    typed = next((m.fields[-1] for m in entry.marks if contributes(m)), "") if entry else ""
     text = one_line(typed or (entry.body.strip() if entry else ""), 300)
     who = f"turn {turn} of {entry.by}" if entry else f"turn {turn}"
     said = f"{text} | {who}, referred to in turns {', '.join(map(str, cited_by))}"

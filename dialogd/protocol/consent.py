@@ -6,13 +6,13 @@ so the same rules number and sign for them here.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from dialogd.protocol import ballots
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import prose, same_text, summary_of
-from dialogd.protocol.model import USER, Entry, Header, Mark
+from dialogd.protocol.model import USER, Entry, Header
 from dialogd.protocol.roster import voters
 from dialogd.protocol.state import Proposal, Standing, State
 
@@ -93,24 +93,9 @@ def _sign(state: State, entry: Entry) -> State:
     standing = state.standing
     if standing is None or standing.signed_by(entry.by):
         return state
-    if any(refers_to(mark, standing.proposal.ref) for mark in entry.all("AGREE")):
+    if any(standing.proposal.ref in ballots.agreed(mark) for mark in entry.all("AGREE")):
         return state.but(standing=replace(standing, signers=(*standing.signers, (entry.by, entry.number))))
     return state
-
-
-# The numbers that a value begins with. One that is named later, as in "P2, simpler than P4", is not meant; and a yes
-# with a condition is not one.
-_REFS = re.compile(
-    r"[*_` ]*(?:(?:with|to|proposal|text) )*((?:P?\d{1,6}(?:(?: ?[,&+] ?| and )(?=P?\d))?)+)(?!\w)"
-    r"(?![*_`]*[ ,;:—–-]*(?:but|except|if|minus|not|once|only|partly|partially|provided|unless|without)\b)",
-    re.I,
-)
-
-
-def refers_to(mark: Mark, ref: str) -> bool:
-    """True when an AGREE, VOTE … mark names the proposal `ref`: `[AGREE: P4]`, `[AGREE: P1, P4 | because …]`."""
-    match = _REFS.match(mark.value)
-    return mark.ref == ref or (match is not None and ref in re.findall(r"P\d+", match[1].upper()))
 
 
 def _others(signers: tuple[str, ...], agent: str) -> tuple[str, ...]:

@@ -17,8 +17,7 @@ from itertools import islice
 from typing import Literal
 
 from dialogd.protocol import ballots
-from dialogd.protocol.model import USER, Condition, Entry, Mark
-from dialogd.protocol.phrases import phrases
+from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.roster import speakers
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import many
@@ -132,23 +131,29 @@ def counted(entry: Entry) -> tuple[int, int]:
 
     A kind of mark counts once; a phrase and a mark beside it say the same yes or no.
     """
-    yes, no = phrases(entry.body)
-    kinds = {_kind(mark) for mark in entry.marks}
-    kinds |= {choice.choice for choice in ballots.cast(entry.marks, "P0")[0].values()}  # one without a number counts
+    yes, no = phrases(_unquoted(entry.body))
+    kinds = {mark.name for mark in entry.marks} | {choice.choice for choice in ballots.cast(entry.marks).values()}
     return max(yes, len(kinds & _YES)), max(no, len(kinds & _NO))
 
 
+_AGREE = (
+    "i agree", "we agree", "i accept", "you're right", "you are right", "good point", "let's proceed", "sounds good",
+    "i concede",
+)  # fmt: skip
+_DISAGREE = (
+    "i disagree", "i don't agree", "i do not agree", "i object", "i'm not convinced", "i am not convinced",
+    "however, i", "on the other hand", "i still think",
+)  # fmt: skip
+
+
+def phrases(text: str) -> tuple[int, int]:
+    """How many of the phrases of agreement, and of disagreement, a text holds; each counts once, wherever it stands."""
+    said = " ".join(text.lower().replace("’", "'").split())
+    yes, no = (sum(re.search(rf"\b{phrase}\b", said) is not None for phrase in each) for each in (_AGREE, _DISAGREE))
+    return yes, no
+
+
 _YES, _NO = frozenset({"AGREE", "CONCEDE", "approve"}), frozenset({"OBJECTION", "CRITIQUE", "reject"})
-_WITH_A_CONDITION = re.compile(
-    r"\W*(?:(?:with|to|the|proposal|text) )*(?:p?\d{1,6}\b(?: and |[ ,&+])*)*[ ,;:—–-]*"
-    r"(?:but|except|if|minus|not|once|only|partly|partially|provided|unless|without)\b",
-    re.I,
-)
-
-
-def _kind(mark: Mark) -> str:
-    """What a mark counts as: its name; "" for a yes with a condition."""
-    return "" if mark.name == "AGREE" and _WITH_A_CONDITION.match(mark.value) else mark.name
 
 
 @lru_cache(maxsize=8 * WINDOW)

@@ -167,7 +167,7 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
     if state.counted >= state.limits.max_turns:
         mark = Mark("MAX_TURNS_REACHED", turns_limit(state))
     elif dialog.size >= state.limits.max_size:
-        mark = Mark("MAX_SIZE_REACHED", f"the limit of {state.limits.max_size:,} bytes")
+        mark = Mark("STOPPED", f"size: the limit of {state.limits.max_size:,} bytes")
     else:
         return _time(dialog, clock) or _raised(dialog, clock)
     return _end(dialog, mark, clock)
@@ -199,7 +199,7 @@ def _time(dialog: Dialog, clock: Clock) -> Action | None:
         return Write(note, "the time is over; one last round")
     if any(who != USER for who in state.owing):
         return None
-    return _end(dialog, Mark("MAX_TIME_REACHED", state.closing), clock)
+    return _end(dialog, Mark("STOPPED", f"time: {state.closing}"), clock)
 
 
 def _raised(dialog: Dialog, clock: Clock) -> Action | None:
@@ -254,7 +254,7 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     state = dialog.state
     why = reached(state, me, clock.next, Estimate(clock.cap, clock.cap_tokens))
     if why:
-        return _end(dialog, Mark("BUDGET_REACHED", why), clock)
+        return _end(dialog, Mark("STOPPED", f"budget: {why}"), clock)
     if clock.priced or (state.limits.budget is None and clock.cap is None):
         return None
     if dialog.header.is_unattended:

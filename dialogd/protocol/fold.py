@@ -11,12 +11,12 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dialogd.protocol import asked, consent, hand, polls, rounds, units
-from dialogd.protocol.marks import is_outcome
+from dialogd.protocol.marks import is_outcome, round_of
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark
 from dialogd.protocol.money import accounted
 from dialogd.protocol.onward import is_takeable
 from dialogd.protocol.order import following, reopened
-from dialogd.protocol.reviewing import reviewed
+from dialogd.protocol.review import reviewed
 from dialogd.protocol.roster import judge
 from dialogd.protocol.state import Debt, Outcome, Seal, State
 
@@ -187,8 +187,8 @@ def _ways(header: Header, state: State, entry: Entry) -> State:
     for part in (polls.voted, polls.judged, polls.decided, polls.escalated):
         state = part(header, state, entry)
     state = reviewed(state, entry)
-    asks = entry.mark("RED_TEAM")
-    return state.but(red_team=asks.value) if asks is not None else state
+    asks = round_of(entry.marks, "red team")
+    return state.but(red_team=asks) if asks is not None else state
 
 
 def _withdrawn(header: Header, state: State, entry: Entry) -> State:
@@ -209,9 +209,8 @@ def _system(header: Header, state: State, entry: Entry) -> State:
             state = _missing(header, state, entry, who)
         elif mark.name == "SEALED" and header.agent(entry.by) and entry.frame is not None:
             state = _sealed(state, entry, who)
-        elif mark.name == "CLOSING":
-            state = _closing(state, mark.value)
-    state = rounds.asked(header, state, entry)
+        elif mark.name == "ROUND" and mark.fields[0] == "closing":
+            state = _closing(state, round_of((mark,), "closing") or "time")
     if entry.mark("PROPOSAL") is not None:
         state = _raised(header, state, entry)
     state = polls.escalated(header, polls.decided(header, state, entry), entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 
 from dialogd.protocol.fold import ending
 from dialogd.protocol.marks import canonical
@@ -50,8 +51,8 @@ def frame_of(match: re.Match[bytes]) -> Frame:
     )
 
 
-def content_of(text: str) -> tuple[str, tuple[Mark, ...], tuple[str, ...] | None]:
-    """Split a frame's inside into body, trailer marks and TURN line."""
+def content_of(text: str, kinds: Container[str] = ()) -> tuple[str, tuple[Mark, ...], tuple[str, ...] | None]:
+    """Split a frame's inside into body, trailer marks and TURN line; `kinds` are the dialog's own contributions."""
     text = text.rstrip("\n")
     head, _, last = text.rpartition("\n")
     match = _TURN_LINE.fullmatch(last)
@@ -61,7 +62,7 @@ def content_of(text: str) -> tuple[str, tuple[Mark, ...], tuple[str, ...] | None
     marks: list[Mark] = []
     while True:
         head, _, last = text.rpartition("\n")
-        mark = canonical(last)
+        mark = canonical(last, kinds)
         if mark is None:
             break
         marks.append(mark)

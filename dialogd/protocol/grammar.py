@@ -245,7 +245,7 @@ def _framed(data: bytes, match: re.Match[bytes], cursor: _Cursor, before: Entry 
     if sound_end is None and (last := _LAST_WORD.search(data, content)):
         end = last.start() if last[0].startswith((b"#", b"\xef")) else last.end()
     inside = data[content:end] if sound_end else trimmed(data[content:end])
-    body, marks, turn = content_of(inside.decode("utf-8", "replace"))
+    body, marks, turn = content_of(inside.decode("utf-8", "replace"), cursor.header.rules.kinds)
     number = max(int(match[1]), cursor.state.number + 1) if match[1] else 0
     state = cursor.state
     entry = Entry(

@@ -6,20 +6,16 @@ Positions come from marks alone, as they stand in the file. A change wants a cau
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from dialogd.protocol import ballots
-from dialogd.protocol.consent import refers_to
-from dialogd.protocol.model import USER, Condition, Entry, Mark
+from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.state import Dialog, Proposal
 
 FOR, AGAINST, OPEN, CONCEDED = "for", "against", "open", "conceded"
 _STANCES = MappingProxyType({"approve": FOR, "reject": AGAINST, "abstain": OPEN})
-_REF = re.compile(r"P\d{1,6}")
-_LEADING = re.compile(r"\W*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)", re.I)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,32 +75,20 @@ def _stances(entry: Entry, raised: Mapping[str, Sequence[Proposal]], text: str) 
     """The stances of one turn by proposal; an objection beats a yes in the same reply."""
     stances = {proposal.ref: FOR for proposal in raised.get(entry.id, ())}
     for mark in entry.all("AGREE"):
-        stances |= dict.fromkeys(_agreed(mark), FOR)
-    stances |= {ref: _STANCES[choice.choice] for ref, choice in ballots.cast(entry.marks)[0].items()}
+        stances |= dict.fromkeys(ballots.agreed(mark), FOR)
+    stances |= {ref: _STANCES[choice.choice] for ref, choice in ballots.cast(entry.marks).items()}
     for mark in entry.all("DECIDE"):
         choice = ballots.decision(mark)
         if choice is not None and choice.ref:
             stances[choice.ref] = _STANCES[choice.choice]
     answered = _answered(entry, raised)
     for mark in entry.all("CONCEDE"):
-        named = _named(mark)
+        named = ballots.objected(mark)
         stances |= dict.fromkeys(named or [ref for ref in answered if ref not in stances], CONCEDED)
     for mark in entry.all("OBJECTION"):
-        refs = _named(mark) or answered or ([text] if text else [])
+        refs = ballots.objected(mark) or answered or ([text] if text else [])
         stances |= dict.fromkeys(refs, AGAINST)
     return stances
-
-
-def _agreed(mark: Mark) -> list[str]:
-    """The proposals that an AGREE accepts, as signatures count it."""
-    names = _REF.findall(f"{mark.ref} {mark.value}".upper())
-    return [ref for ref in dict.fromkeys(names) if refers_to(mark, ref)]
-
-
-def _named(mark: Mark) -> list[str]:
-    """The proposals that a mark names itself: before its colon, or first thing after it."""
-    match = _LEADING.match(mark.value)
-    return [mark.ref] if mark.ref else _REF.findall(match[1].upper()) if match else []
 
 
 def _answered(entry: Entry, raised: Mapping[str, Sequence[Proposal]]) -> list[str]:

@@ -39,14 +39,14 @@ ALLOWED: Mapping[Phase, tuple[str, ...]] = MappingProxyType(
 
 _CLOSING = frozenset(
     {
-        "SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONFIDENCE", "RE", "CRUX", "EXPERIMENT", "DECIDE",
+        "SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONFIDENCE", "RE", "DECIDE",
         "CONCEDE", "QUESTION_FOR_USER", "DEADLOCK", "CONSENSUS_REACHED", "PASS",
     }
 )  # fmt: skip
 _ESCALATED = frozenset(
     {"DECIDE", "VOTE", "RE", "SYNTHESIS", "CONFIDENCE", "EVIDENCE", "ESCALATE", "QUESTION_FOR_USER", "PASS"}
 )
-_JUDGING = frozenset({"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "CRUX", "EXPERIMENT", "QUESTION_FOR_USER", "PASS"})
+_JUDGING = frozenset({"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "QUESTION_FOR_USER", "PASS"})
 
 _IN_WORDS = {"word": "ask for the word"}
 _OPEN_AGAIN = 'open it again with a turn of yours: dialogd say "…"'

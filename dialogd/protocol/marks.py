@@ -1,24 +1,23 @@
-"""The mark language: one table of what may be said in a line of its own, and the tolerant reader of replies.
+"""The mark language: what may be said in a line of its own, and how a reply is read. Pure, total, linear.
 
-    mark  = "[" NAME [" " ref] [":" SP value] "]"      a line of its own; the value runs to the last "]"
+    mark  = "[" NAME [" " ref] [": " value] "]"        a line of its own; the value runs to the last "]"
     NAME  = 1*( A-Z / "_" )
     ref   = "P" 1*DIGIT
 
-Daemons write marks in exactly this form. Models bold, indent, bullet and punctuate: the reader takes all that,
-outside fences and block quotes. A name that is not in the table is text.
+Four families. Contributions count on any line of a reply outside fences and quotations. Decisions count in its closing
+block alone: its last lines, as far up as they are marks or blank. Records are written by daemons, the person's hand by
+the person. No sentence around a mark is read.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dialogd.protocol.around import around
-from dialogd.protocol.doubt import is_doubtful
-from dialogd.protocol.loose import CAREFUL, closes_early, could_be, loose, visible
+from dialogd.protocol.kinds import CONTRIBUTIONS
 from dialogd.protocol.model import OUTCOMES, Mark
 
 
@@ -31,7 +30,7 @@ class Who(enum.Flag):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Row:
     """One row of the table: who may write the mark and what it means."""
 
     who: Who
@@ -40,93 +39,125 @@ class Kind:
 
 _A, _D, _P = Who.AGENT, Who.DAEMON, Who.PERSON
 
-MARKS = MappingProxyType(
+_DECISIONS = {
+    "AGREE": Row(
+        _A, "accepts a proposal as it stands, without any condition; over the consensus text it is a signature"
+    ),
+    "VOTE": Row(_A, "approve, reject or abstain on a proposal"),
+    "DECIDE": Row(_A, "decides on a proposal, for whom the rules name"),
+    "CONSENSUS_REACHED": Row(_A | _D | _P, "everyone agreed to the same text: the dialog ends"),
+    "DEADLOCK": Row(_A | _D | _P, "no agreement is in sight; ends the dialog when every agent says so"),
+    "PASS": Row(_A, "nothing to add; never a yes"),
+    "TO": Row(_A | _D | _P, "hands the word on, where the order allows it; by the person: asks for it"),
+    "ESCALATE": Row(_A | _D, "to the moderator, else to the person"),
+    "QUESTION_FOR_USER": Row(_A | _D, "the dialog waits for the person"),
+}
+_RECORDS = {
+    "CONSENSUS_PROPOSED": "the exact text, by its hash, that the others may sign",
+    "DECISION": "what was decided, by which method, on which evidence, and why",
+    "REFUSED": "a mark that did not count, and why",
+    "SEALED": "the hash of an answer that follows once all have sealed theirs",
+    "ROUND": "what begins with the next turn: a phase, a red-team turn, the closing round",
+    "STALLED": "an agent gave no answer in time",
+    "AGENT_ERROR": "an agent failed: who, cause, fix",
+    "DIGEST": "sums up turns for the agents whose window they no longer fit: author, turns, cost",
+    "DEFAULT_TAKEN": "the deadline of a question passed: its default counts as the answer",
+    "DECIDED": "the rule of this dialog decided: it ends",
+    "MAX_TURNS_REACHED": "the limit of turns or rounds ended the dialog",
+}
+_HAND = {
+    "PAUSED": "agents finish their turn and wait",
+    "RESUMED": "agents go on",
+    "STEP": "on: the word comes back to the person after every turn; off: it does not",
+    "LIMIT": "changes a limit: max_turns, max_rounds, max_time, timeout, max_message, max_size, budget",
+    "SKIP": "passes over an agent that owes a turn",
+    "RETRY": "asks an agent once more",
+    "STRIKE": "withdraws a turn",
+    "VETO": "rules a proposal out",
+    "INVITE": "one more agent takes part from here on: `C = Name @ url`",
+    "LEAVE": "an agent takes part no longer",
+    "APPROVED": "the person takes the result",
+    "REJECTED": "the person does not take the result: the dialog goes on, and why",
+}
+DECIDING = frozenset(_DECISIONS)
+_CHOOSING = ("AGREE", "VOTE", "DECIDE")  # words may stand between these names and what they choose
+FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "PROPOSAL": Kind(_A | _D | _P, "something to decide; the daemon writes its number"),
-        "IDEA": Kind(_A, "a thought, not yet a proposal"),
-        "CRITIQUE": Kind(_A, "what is weak in something said"),
-        "QUESTION": Kind(_A, "asked of the other agents"),
-        "EVIDENCE": Kind(_A, "a fact, with its source"),
-        "SYNTHESIS": Kind(_A, "several points brought together"),
-        "KIND": Kind(_A, "a contribution of a kind that this dialog has of its own: `RESULTS | text`"),
-        "RE": Kind(_A, "what this answers: turns and proposals"),
-        "CONFIDENCE": Kind(_A, "how sure the agent is, 0 to 1"),
-        "AGREE": Kind(_A, "accepts a proposal; over the consensus text it is a signature"),
-        "OBJECTION": Kind(_A, "a reason against; clears the signatures"),
-        "RESERVATION": Kind(_A, "the strongest objection that a signer still has; the signature stands"),
-        "CONCEDE": Kind(_A, "gives up a point, with the reason"),
-        "PASS": Kind(_A, "nothing to add; never a yes"),
-        "VOTE": Kind(_A, "approve, reject or abstain on a proposal"),
-        "DECIDE": Kind(_A, "asks for a decision on a proposal"),
-        "DECISION": Kind(_D, "what was decided, by which method, on which evidence, and why"),
-        "REFUSED": Kind(_D, "a mark that did not count, and why"),
-        "SEALED": Kind(_D, "the hash of an answer that follows once all have sealed theirs"),
-        "RED_TEAM": Kind(_D, "agreement came at once: the next turn argues against it before it counts"),
-        "PHASE": Kind(_D, "the phase that begins"),
-        "CLOSING": Kind(_D, "why one last round sums up what there is"),
-        "DECIDED": Kind(_D, "the rule of this dialog decided: it ends"),
-        "DIGEST": Kind(_D, "sums up turns for the agents whose window they no longer fit: author, turns, cost"),
-        "CONSENSUS_PROPOSED": Kind(_D, "the exact text, by its hash, that the others may sign"),
-        "CONSENSUS_REACHED": Kind(_A | _D | _P, "everyone agreed to the same text: the dialog ends"),
-        "DEADLOCK": Kind(_A | _D | _P, "no agreement is in sight; ends the dialog when every agent says so"),
-        "QUESTION_FOR_USER": Kind(_A, "the dialog waits for the person"),
-        "DEFAULT_TAKEN": Kind(_D, "the deadline of a question passed: its default counts as the answer"),
-        "CRUX": Kind(_A, "the one question on which a disagreement turns"),
-        "EXPERIMENT": Kind(_A, "the cheapest test that would settle it"),
-        "MAX_TURNS_REACHED": Kind(_D, "the limit of turns or rounds ended the dialog"),
-        "MAX_TIME_REACHED": Kind(_D, "the time limit ended the dialog"),
-        "BUDGET_REACHED": Kind(_D, "the budget ended the dialog"),
-        "MAX_SIZE_REACHED": Kind(_D, "the size limit ended the dialog"),
-        "STOPPED": Kind(_D | _P, "somebody or an error stopped the dialog"),
-        "STALLED": Kind(_D, "an agent gave no answer in time"),
-        "AGENT_ERROR": Kind(_D, "an agent failed: who, cause, fix"),
-        "PAUSED": Kind(_P, "agents finish their turn and wait"),
-        "RESUMED": Kind(_P, "agents go on"),
-        "LIMIT": Kind(_P, "changes a limit: max_turns, max_rounds, max_time, timeout, max_message, max_size, budget"),
-        "STRIKE": Kind(_P, "withdraws a turn"),
-        "VETO": Kind(_P, "rules a proposal out"),
-        "INVITE": Kind(_P, "one more agent takes part from here on: `C = Name @ url`"),
-        "LEAVE": Kind(_P, "an agent takes part no longer"),
-        "STEP": Kind(_P, "on: the word comes back to the person after every turn; off: it does not"),
-        "APPROVED": Kind(_P, "the person takes the result"),
-        "REJECTED": Kind(_P, "the person does not take the result: the dialog goes on, and why"),
-        "SKIP": Kind(_P, "passes over an agent that owes a turn"),
-        "RETRY": Kind(_P, "asks an agent once more"),
-        "TO": Kind(_A, "hands the word on, where the order allows it"),
-        "WORD": Kind(_D | _P, "asks for the word, where the order is free"),
-        "ESCALATE": Kind(_A | _D, "to the moderator, else to the person"),
+        "contributions": tuple(CONTRIBUTIONS),
+        "decisions": tuple(_DECISIONS),
+        "records": (*_RECORDS, "STOPPED"),
+        "the person's hand": tuple(_HAND),
+    }
+)
+MARKS: Mapping[str, Row] = MappingProxyType(
+    {
+        **{
+            name: Row(_A | _D | _P if name in ("PROPOSAL", "RE") else _A, k.meaning)
+            for name, k in CONTRIBUTIONS.items()
+        },
+        **_DECISIONS,
+        **{name: Row(_D, meaning) for name, meaning in _RECORDS.items()},
+        "STOPPED": Row(_D | _P, "ended by the person, an error, or a limit of time, size or budget: `time: why`"),
+        **{name: Row(_P, meaning) for name, meaning in _HAND.items()},
     }
 )
 
+# What files of earlier versions hold in their frames, as it is said now. CRUX and EXPERIMENT keep their names.
+_EARLIER = {
+    "RED_TEAM": ("ROUND", "red team | "),
+    "PHASE": ("ROUND", "phase | "),
+    "CLOSING": ("ROUND", "closing | "),
+    "WORD": ("TO", ""),
+    "MAX_TIME_REACHED": ("STOPPED", "time: "),
+    "BUDGET_REACHED": ("STOPPED", "budget: "),
+    "MAX_SIZE_REACHED": ("STOPPED", "size: "),
+}
+EARLIER = frozenset({*_EARLIER, "KIND", "CRUX", "EXPERIMENT"})
+
 CANONICAL = re.compile(r"\[([A-Z][A-Z_]*)(?: (P\d{1,6}))?(?:: (.*))?\]")
-TOLERANT = re.compile(
-    r"[ \t]*+(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)?[*_`~]{0,4}"
-    r"\[[ \t]*+([A-Za-z][A-Za-z_-]*+(?:[ \t]++[A-Za-z_-]++)*?)(?:[ \t]+([Pp]\d{1,6}))?[ \t]*+(?::(.*))?\]"
-    r"[ \t]*+(?:[*_`~.,;:!]{1,6}[ \t]*+)?"
+# Tolerance is mechanical: case, indentation, a bullet, bold or backticks around the bracket.
+_LITERAL = re.compile(
+    r"[ \t]*+(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)?[*_`]{0,4}"
+    r"\[[ \t]*+([A-Za-z][A-Za-z_]*+)(?:[ \t]++([Pp]\d{1,6}))?[ \t]*+(?::(.*))?\][*_`]{0,4}[ \t]*+"
 )
+_TRIED = re.compile(r"[\s*_`#+-]*+(?:\d{1,3}[.)]\s++)?[*_`]*+\[\s*+([A-Za-z][A-Za-z_ -]{1,30})")
+_BRACKETS = re.compile(r"\[([A-Z][A-Z_]{2,39})(?:: ?(.*))?\]")
 FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
 SUMMARY = re.compile(r"[ \t]*(?:#{1,6}[ \t]*)?[*_]{0,3}(?:final[ \t]+)?consensus[ \t]+summary[*_:. \t]*(.*)", re.I)
+_HIDES = re.compile(r"\s*<(?:(!--)|(think|thinking|thought|reasoning|scratchpad|analysis)>)", re.I)
 
 
-def canonical(line: str) -> Mark | None:
-    """The mark that a daemon wrote as this very line, or None."""
+def canonical(line: str, kinds: Container[str] = ()) -> Mark | None:
+    """The mark that a daemon wrote as this very line, or None; `kinds` are the dialog's own."""
     match = CANONICAL.fullmatch(line)
-    if match is None or match[1] not in MARKS:
+    if match is None:
         return None
-    return Mark(match[1], match[3] or "", match[2] or "")
+    name, ref, value = match[1], match[2] or "", match[3] or ""
+    if name in MARKS or name in kinds or name in ("CRUX", "EXPERIMENT"):
+        return Mark(name, value, ref)
+    if name == "KIND":
+        kind, _, text = value.partition("|")
+        return Mark(kind.strip().upper(), text.strip(), ref, line)
+    if name in _EARLIER:
+        new, before = _EARLIER[name]
+        return Mark(new, f"{before}{value}".strip().removesuffix(":").removesuffix(" |"), ref, line)
+    return None
+
+
+def literal(line: str) -> Mark | None:
+    """The mark that a line of a reply, or of hand-written text, is; its name may be none that anybody knows."""
+    if "[" not in line:
+        return None
+    match = _LITERAL.fullmatch(line)
+    if match is None:
+        return None
+    return Mark(match[1].upper(), " ".join((match[3] or "").split()), (match[2] or "").upper())
 
 
 def tolerant(line: str) -> Mark | None:
-    """The mark that this line of a reply, or of hand-written text, means; or None."""
-    if "[" not in line:
-        return None
-    match = TOLERANT.fullmatch(line)
-    if match is None:
-        return None
-    name = re.sub(r"[ \t-]+", "_", match[1].strip()).upper()
-    if name not in MARKS:
-        return None
-    return Mark(name, " ".join((match[3] or "").split()), (match[2] or "").upper())
+    """The known mark that a line of hand-written text is, or None."""
+    mark = literal(line)
+    return mark if mark is not None and mark.name in MARKS else None
 
 
 def outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[int, str]]:
@@ -173,71 +204,189 @@ def _closes(fence: re.Match[str] | None, opening: str) -> bool:
     return fence is not None and not fence[2].strip() and fence[1][0] == opening[0] and len(fence[1]) >= len(opening)
 
 
+def _shown(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The lines that no HTML comment and no block of thoughts hides; one that nothing closes hides all that follows."""
+    closing = ""
+    for index, line in lines:
+        if closing:
+            closing = "" if closing in line.casefold() else closing
+            continue
+        match = _HIDES.match(line) if "<" in line else None
+        end = ("-->" if match[1] else f"</{match[2].casefold()}>") if match else ""
+        if end and end not in line.casefold():
+            closing = end
+        else:
+            yield index, line
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An agent's reply with its marks lifted out. `summary` is its `## Consensus Summary`, without heading."""
+    """An agent's reply with its marks lifted out. `summary` is its `## Consensus Summary`, without heading.
+
+    `tried` are lines, with the name they begin with, that begin like a deciding mark and are none: not in its form, or
+    not in the closing block. `strange` are marks in brackets that no agent may write, or that nobody knows. Both stay
+    text.
+    """
 
     body: str
     marks: tuple[Mark, ...]
     summary: str = ""
+    tried: tuple[tuple[str, str], ...] = ()
+    strange: tuple[Mark, ...] = ()
 
     def has(self, name: str) -> bool:
         """True when the reply carries that mark."""
         return any(m.name == name for m in self.marks)
 
+    def words(self, *, states_text: bool = False) -> str:
+        """What the reply says beside its decisions, which may put a condition on a yes.
+
+        With `states_text` the text under its `## Consensus Summary` is what the yes is given to, and no word beside it.
+        """
+        body = before_summary(self.body) if states_text else self.body
+        said = (mark.value for mark in self.marks if mark.name not in (*DECIDING, "RE", "CONFIDENCE"))
+        return "\n".join(part for part in (body.strip(), *said) if part)
+
 
 def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
     """Lift the marks that an agent may use out of its reply; everything else stays text.
 
-    `kinds` are this dialog's own kinds of contribution: `[RESULTS: text]` is lifted as `[KIND: RESULTS | text]`.
+    `kinds` are this dialog's own kinds of contribution.
     """
     lines = text.split("\n")
-    known = MARKS.keys() | set(kinds)
-    seen = dict(visible(outside_fences(lines, forgiving=False)))
-    read = {index: _lifted(line, known) for index, line in seen.items()}
-    read = {index: tuple(map(_of_kind, marks)) for index, marks in read.items() if marks}
-    decides = any(mark.name in CAREFUL for marks in read.values() for mark in marks)
-    words = around(seen, read) if decides else {}
-    found = {
-        index: marks
-        for index, marks in read.items()
-        if all(Who.AGENT in MARKS[mark.name].who for mark in marks)
-        and not (any(mark.name in CAREFUL for mark in marks) and is_doubtful(marks, *words[index]))
-    }
+    seen = dict(_shown(outside_fences(lines, forgiving=False)))
+    read = {index: mark for index, line in seen.items() if (mark := literal(line)) is not None}
+    first = _closing_block(lines, seen, read)
+    found: dict[int, Mark] = {}
+    tried: dict[tuple[str, str], None] = {}
+    strange: dict[Mark, None] = {}
+    for index, line in seen.items():
+        mark = read.get(index)
+        if mark is not None and _counts(mark, kinds, in_closing_block=index >= first):
+            found[index] = _tidy(mark)
+        elif (name := _attempted(line)) is not None:
+            tried[name, line.strip()] = None
+        elif mark is not None and mark.name not in kinds and _is_strange(mark, line):
+            strange[mark] = None
+    tried.update((attempt, None) for attempt in _fenced_at_the_end(lines, seen))
     body = _without(lines, found)
-    return Reply(body, tuple(dict.fromkeys(mark for marks in found.values() for mark in marks)), summary_of(body))
+    marks = tuple(dict.fromkeys(found.values()))
+    return Reply(body, marks, summary_of(body), tuple(tried), tuple(strange))
 
 
-def _lifted(line: str, known: Container[str]) -> tuple[Mark, ...]:
-    """The marks that a line of a reply consists of. What decides something is read only where nothing follows it."""
-    if not could_be(line):
-        return ()
-    mark = tolerant(line)
-    is_plain = mark is not None and not closes_early(mark.value)
-    if mark is not None and is_plain and not (mark.name in CAREFUL and "~~" in line):
-        return (mark,)
-    marks = loose(line, known)
-    return marks or ((mark,) if mark is not None and mark.name not in CAREFUL else ())
+def _counts(mark: Mark, kinds: Container[str], *, in_closing_block: bool) -> bool:
+    """True for a mark that stands where it counts, in a form that it may have."""
+    if mark.name in kinds and mark.name not in MARKS:
+        return True
+    if mark.name not in MARKS or Who.AGENT not in MARKS[mark.name].who:
+        return False
+    if mark.name not in DECIDING:
+        return True
+    form = FORMS[mark.name]
+    return in_closing_block and not mark.ref and form.fullmatch(mark.value) is not None
 
 
-def _of_kind(mark: Mark) -> Mark:
-    """A mark whose name is a kind of this dialog, as the KIND that it is."""
-    if mark.name in MARKS:
+def _tidy(mark: Mark) -> Mark:
+    """The mark in the form that the file has: numbers in capitals, choices in small letters, ` | ` before a reason."""
+    if mark.name not in _CHOOSING:
         return mark
-    return Mark("KIND", f"{mark.name} | {mark.value}" if mark.value else mark.name, mark.ref)
+    head, _, reason = (part.strip() for part in mark.value.partition("|"))
+    ref, *choice = head.split()
+    ref = ref.upper() if choice or mark.name == "AGREE" else ref
+    said = " ".join((ref, *choice)) if not choice else f"{ref} {choice[0].lower()}"
+    return Mark(mark.name, f"{said} | {reason}" if reason else said)
+
+
+_REASON = r"(?:\s*\|.*)?"
+_REF, _ID = r"P\d{1,6}", r"[A-Za-z][A-Za-z0-9_-]*"
+FORMS: Mapping[str, re.Pattern[str]] = MappingProxyType(
+    {
+        "AGREE": re.compile(rf"{_REF}{_REASON}", re.I),
+        "VOTE": re.compile(rf"{_REF} (?:approve|reject|abstain){_REASON}", re.I),
+        "DECIDE": re.compile(rf"(?:{_REF} (?:approve|reject)|{_ID}){_REASON}", re.I),
+        "CONSENSUS_REACHED": re.compile(r""),
+        "DEADLOCK": re.compile(r".*"),
+        "PASS": re.compile(r".*"),
+        "TO": re.compile(rf"{_ID}(?:\s*,\s*{_ID})*", re.I),
+        "ESCALATE": re.compile(r".*"),
+        "QUESTION_FOR_USER": re.compile(r".*"),
+    }
+)
+
+
+def _closing_block(lines: Sequence[str], seen: Container[int], read: Container[int]) -> int:
+    """The index at which the closing block begins: its lines are marks or blank, to the end of the reply."""
+    first = len(lines)
+    for index in range(len(lines) - 1, -1, -1):
+        if not lines[index].strip():
+            continue
+        if index not in seen or (index not in read and _attempted(lines[index]) is None):
+            break
+        first = index
+    return first
+
+
+def _attempted(line: str) -> str | None:
+    """The deciding name that a line begins with, behind decoration and a bracket; None without one."""
+    match = _TRIED.match(line) if "[" in line else None
+    if match is None:
+        return None
+    if line.startswith("](", match.end()):
+        return None  # a link
+    said = re.sub(r"[ -]+", "_", match[1].strip(" -")).upper()
+    return said if said in DECIDING else next((name for name in _CHOOSING if said.startswith(f"{name}_")), None)
+
+
+def _is_strange(mark: Mark, line: str) -> bool:
+    """True for a bracketed name in capitals: a mark that somebody meant, and no agent may write."""
+    return mark.name in MARKS or _BRACKETS.fullmatch(line.strip(" \t*_`-")) is not None
+
+
+def _fenced_at_the_end(lines: Sequence[str], seen: Container[int]) -> Iterator[tuple[str, str]]:
+    """Attempts in a fence that closes the reply and holds nothing else: its writer meant them."""
+    inside: list[tuple[str, str]] = []
+    fences = 0
+    for index in range(len(lines) - 1, -1, -1):
+        line = lines[index]
+        if not line.strip():
+            continue
+        if index in seen:
+            break
+        if FENCE.fullmatch(line):
+            fences += 1
+            if fences == 2:
+                break
+        elif (name := _attempted(line)) is not None:
+            inside.append((name, line.strip()))
+        else:
+            return
+    if fences == 2:
+        yield from reversed(inside)
 
 
 def summary_of(body: str) -> str:
     """The text under the last `Consensus Summary` heading of a body, or "" without one."""
+    start, first, lines = _summary_at(body)
+    if start is None:
+        return ""
+    return "\n".join(part for part in (first, "\n".join(lines[start + 1 :]).strip("\n")) if part)
+
+
+def before_summary(body: str) -> str:
+    """A body without its `Consensus Summary`; the whole of it without one."""
+    start, _, lines = _summary_at(body)
+    return body if start is None else "\n".join(lines[:start])
+
+
+def _summary_at(body: str) -> tuple[int | None, str, Sequence[str]]:
+    """The line of the last `Consensus Summary` heading, what stands in it, and all lines."""
     lines = body.split("\n")
     start, first = None, ""
     for index, line in outside_fences(lines, forgiving=False):
         match = SUMMARY.fullmatch(line)
         if match and (line.lstrip(" \t")[:1] in ("#", "*", "_") or not match[1]):
             start, first = index, match[1].strip()
-    if start is None:
-        return ""
-    return "\n".join(part for part in (first, "\n".join(lines[start + 1 :]).strip("\n")) if part)
+    return start, first, lines
 
 
 def prose(body: str) -> str:
@@ -256,6 +405,35 @@ def same_text(text: str) -> str:
 def is_outcome(mark: Mark) -> bool:
     """True for a mark that, without a TURN line, ends the dialog."""
     return mark.name in OUTCOMES
+
+
+def contributes(mark: Mark) -> bool:
+    """True for a mark that is a contribution of its own: one of a kind that counts, or of a dialog's own kind."""
+    kind = CONTRIBUTIONS.get(mark.name)
+    return kind.counts if kind is not None else mark.name not in MARKS and mark.name not in EARLIER
+
+
+def round_of(marks: Iterable[Mark], kind: str) -> str | None:
+    """What the marks say of a round of that kind (`phase`, `red team`, `closing`); None where they do not."""
+    for mark in marks:
+        if mark.name == "ROUND" and mark.fields[0] == kind:
+            return " | ".join(mark.fields[1:])
+    return None
+
+
+def crux(marks: Iterable[Mark]) -> Iterator[str]:
+    """The questions on which a disagreement turns, as a deadlock names them."""
+    for mark in marks:
+        if mark.name in ("DEADLOCK", "CRUX"):
+            yield from (text for text in (mark.fields[0] if mark.name == "DEADLOCK" else mark.value,) if text)
+
+
+def experiment(marks: Iterable[Mark]) -> Iterator[str]:
+    """The tests that would settle a disagreement, as a deadlock names them."""
+    for mark in marks:
+        if mark.name in ("DEADLOCK", "EXPERIMENT"):
+            text = " | ".join(mark.fields[1:]) if mark.name == "DEADLOCK" else mark.value
+            yield from (said for said in (text,) if said)
 
 
 def _without(lines: Sequence[str], gone: Container[int]) -> str:

@@ -18,25 +18,20 @@ RESERVED = frozenset({USER, SYSTEM, ANY, ALL})
 WHY_RESERVED = "USER, SYSTEM, ANY and ALL name no agent in a dialog"
 
 # What a finished dialog may end with; a turn or note that carries one of these and no TURN line is the end.
-OUTCOMES = (
-    "CONSENSUS_REACHED",
-    "DEADLOCK",
-    "DECIDED",
-    "MAX_TURNS_REACHED",
-    "MAX_TIME_REACHED",
-    "BUDGET_REACHED",
-    "MAX_SIZE_REACHED",
-    "STOPPED",
-)
+OUTCOMES = ("CONSENSUS_REACHED", "DEADLOCK", "DECIDED", "MAX_TURNS_REACHED", "STOPPED")
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One typed line: `[NAME]`, `[NAME: value]` or `[NAME P1: value]`."""
+    """One typed line: `[NAME]`, `[NAME: value]` or `[NAME P1: value]`.
+
+    `line` is how an earlier version wrote it, "" where that is how it is written now.
+    """
 
     name: str
     value: str = ""
     ref: str = ""
+    line: str = field(default="", compare=False)
 
     @property
     def fields(self) -> tuple[str, ...]:

@@ -1,25 +1,17 @@
-"""Times as people write them, read by the clock of a place: dates, times of day, offsets. Pure.
-
-time   = [ "today" / "tomorrow" ] clock [zone] / date [ ("T" / SP) clock [zone] ]
-clock  = HH ":" MM [":" SS] / HH [":" MM] ("am" / "pm") / "noon" / "midnight"
-"""
+"""Times, read by the clock of a place: `2026-11-22T18:00+01:00`, `2026-11-22 18:00`, `18:00`. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta, timezone, tzinfo
+from datetime import datetime, time, timedelta, tzinfo
 
 JUST_PASSED = 21_600.0  # seconds for which a time of day that has passed means today's
 
 _ISO = re.compile(r"([2-8]\d{3}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)\s?([Zz]|[+-]\d\d:?\d\d)")
-_TIME = re.compile(
-    r"(?:(today|tomorrow|[2-8]\d{3}-\d\d-\d\d)(?:,?\s+(?:at\s+)?|[Tt](?=\d))?)?"
-    r"(?:(\d\d?)(?::(\d\d)(?::(\d\d))?)?\s?([ap]\.?m\.?)?|(noon|midnight))?"
-    r"(?:\s?(utc|gmt|[Zz]|[+-]\d\d:?\d\d))?(?:\s+(today|tomorrow))?\.?",
-    re.I,
-)
+_LOCAL = re.compile(r"([2-8]\d{3}-\d\d-\d\d)[Tt ](\d\d:\d\d(?::\d\d)?)")
+_CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 
 # A moment by the clock of a place, with the offset of that very date; a naive one is a time by that clock.
 Zone = Callable[[datetime], datetime]
@@ -54,28 +46,21 @@ def moment_of(text: str) -> datetime | None:
 
 
 def named(words: str, now: datetime, zone: Zone) -> datetime | None:
-    """The moment that these words name, a time of day in `zone` where they name none. Raises `ValueError`.
+    """The moment that an ISO time, or a time of day in `zone`, names; None for other words. Raises `ValueError`.
 
     A time of day that has just passed is today's; one that has long passed is tomorrow's, as midnight always is.
     """
     words = " ".join(words.split())
     if exact := iso(words):
         return datetime.fromisoformat(exact.replace("Z", "+00:00"))
-    match = _TIME.fullmatch(words)
-    if match is None or not any((match[1], match[2], match[6])):
+    if match := _LOCAL.fullmatch(words):
+        return zone(datetime.fromisoformat(f"{match[1]}T{match[2]}"))
+    match = _CLOCK.fullmatch(words)
+    if match is None:
         return None
-    day, hour, minute, second, half, name, offset, after = match.groups()
-    is_bare = hour is not None and minute is None and half is None
-    if is_bare or (day and after):  # `by 18` is no time
-        return None
-    zone = clock_at(_offset(offset)) if offset else zone
-    word = (day or after or "").lower()
-    date = datetime.fromisoformat(word).date() if word[:1].isdigit() else zone(now).date()
-    moment = datetime.combine(date, _clock(hour, minute, second, half, name))
+    moment = datetime.combine(zone(now).date(), time(int(match[1]), int(match[2])))
     ago = (now - zone(moment)).total_seconds()
-    is_midnight = (name or "").lower() == "midnight"
-    is_next = ago >= (0 if moment.time() == time(0) else JUST_PASSED)
-    if word == "tomorrow" or (word == "today" and is_midnight) or (not word and is_next):
+    if ago >= (0 if moment.time() == time(0) else JUST_PASSED):
         moment += timedelta(days=1)
     return zone(moment)
 
@@ -83,27 +68,6 @@ def named(words: str, now: datetime, zone: Zone) -> datetime | None:
 def clock_at(offset: tzinfo | None) -> Zone:
     """The clock of a place with that offset on every date."""
     return lambda moment: moment.astimezone(offset) if moment.tzinfo else moment.replace(tzinfo=offset)
-
-
-def _clock(hour: str | None, minute: str | None, second: str | None, half: str | None, name: str | None) -> time:
-    """The time of day; the last minute where only a date is given. Raises `ValueError`."""
-    if name:
-        return time(12 if name.lower() == "noon" else 0)
-    if hour is None:
-        return time(23, 59)
-    number = int(hour)
-    if half:
-        if not 1 <= number <= 12:
-            raise ValueError(f"{hour} {half} is no time")
-        number = number % 12 + (12 if half[0] in "pP" else 0)
-    return time(number, int(minute or 0), int(second or 0))
-
-
-def _offset(zone: str) -> timezone:
-    if zone.upper() in ("UTC", "GMT", "Z"):
-        return UTC
-    sign = -1 if zone[0] == "-" else 1
-    return timezone(sign * timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:])))
 
 
 def whole_minute(moment: datetime) -> datetime:

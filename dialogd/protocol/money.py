@@ -78,7 +78,7 @@ def allowance(state: State, me: str, cap: Estimate) -> Estimate:
 
 
 def reached(state: State, me: str, turn: Estimate, cap: Estimate) -> str:
-    """Why agent `me` may not buy the `turn` it owes, in words for `[BUDGET_REACHED]`; "" when it may.
+    """Why agent `me` may not buy the `turn` it owes, in words for `[STOPPED: budget: …]`; "" when it may.
 
     It may not when the turn would pass its share of the dialog's budget, or the `cap` of its own, or when nothing is
     left. A turn whose cost is unknown is bought while something is left.

@@ -34,7 +34,7 @@ def limit_reached(before: State, after: State, me: str, header: Header) -> tuple
     if after.rounds == before.rounds and not is_last_resort:
         return "", ""
     if after.closing:
-        return "MAX_TIME_REACHED", after.closing
+        return "STOPPED", f"time: {after.closing}"
     if limits.max_rounds is not None and after.rounds >= limits.max_rounds:
         return "MAX_TURNS_REACHED", f"the limit of {many(limits.max_rounds, 'round')}"
     return "", ""
@@ -150,7 +150,7 @@ def _phase(header: Header, before: State, after: State) -> Iterator[Mark]:
     rules = header.rules
     now = rules.phase(after.rounds)
     if now > rules.phase(before.rounds) >= 0:
-        yield Mark("PHASE", rules.phases[now].name)
+        yield Mark("ROUND", f"phase | {rules.phases[now].name}")
 
 
 def _passed_up(before: State, after: State, me: str) -> Iterator[Mark]:

@@ -103,7 +103,7 @@ def voted(header: Header, state: State, entry: Entry) -> State:
     """The state with an agent turn's votes, and with who has had the chance to vote."""
     if entry.by not in voters(header) or not state.polls:
         return state
-    cast, _ = ballots.cast(entry.marks)
+    cast = ballots.cast(entry.marks)
     seen = int(entry.frame.re.split(".")[0] or 0) if entry.frame is not None else entry.number
     return state.but(polls=tuple(_with(poll, cast, entry, seen) for poll in state.polls))
 

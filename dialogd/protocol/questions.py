@@ -1,8 +1,8 @@
 """Questions to the person: their words, until when an answer is waited for, and what counts without one. Pure.
 
 reply  = field *( "|" field )                      in any order; one that is neither of the two below is the text
-by     = ( "by" / "until" / "before" / "deadline" ) [":" / "="] time  /  ( "in" / "within" ) [":"] duration
-time   = as moments.py reads it
+by     = "by" time / "in" number ( "m" / "h" / "d" )
+time   = ISO date and time, with its offset or by the daemon's clock / HH ":" MM
 file   = [ text " | " ] "by " ISO time with its offset [" (asked: " what was asked ")"] " | " "default: " text
 
 The file holds ISO times alone: a time of day means another moment tomorrow, and another one elsewhere.
@@ -15,23 +15,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from dialogd.protocol import units
 from dialogd.protocol.model import Mark
 from dialogd.protocol.moments import Here, as_iso, clock_at, iso, moment_of, named, whole_minute
 from dialogd.protocol.text import one_line
 
 NAME = "QUESTION_FOR_USER"
 LEAST = 900.0  # seconds that the person has at least
+LONGEST = 7 * 86_400.0  # seconds ahead that `in 7d` may name
 NO_TEXT = "(see above)"  # in place of a question's text that stands in the body of its turn
 
-_SPLIT = re.compile(
-    r"\s+\|\s+|^\|\s+|\s*\|\s*(?=(?:by|until|before|deadline|in|within|default)\b\s*[\w:=*])|\s+\|$", re.I
-)
-_BY = re.compile(r"(by|until|before|deadline)\b\s*[:=]?\s*(\S.*)", re.I)
-_IN = re.compile(r"(?:(?:by|deadline)\s*[:=]?\s*)?(?:in|within)\b\s*:?\s*(?:the next\s+)?(\S.*)", re.I)
-_DEFAULT = re.compile(r"default(?: answer)?\s*[:=]\s*(\S.*)", re.I)
+_BY = re.compile(r"by\s+(\S.*)", re.I)
+_IN = re.compile(r"in\s+(\d{1,6})\s?(m|h|d)", re.I)
+_SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_DEFAULT = re.compile(r"default\s*:\s*(\S.*)", re.I)
 _ASKED = re.compile(r"\s*\(asked: ([^()]*)\)$")
-_FORM = "write in 2 hours, by 18:00 or by 2026-11-22 18:00"
+_FORM = "write in 30m, by 18:00 or by 2026-11-22T18:00+01:00"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +89,7 @@ def parse(mark: Mark) -> Question:
     texts, by, default = [], "", ""
     for field in fields:
         found = _BY.fullmatch(field)
-        moment = iso(_ASKED.sub("", found[2])) if found and found[1].lower() == "by" else ""
+        moment = iso(_ASKED.sub("", found[1])) if found else ""
         answer = _DEFAULT.fullmatch(field) if len(fields) > 1 else None
         if moment and not by:
             by = moment
@@ -133,7 +131,7 @@ class _Read:
 
     @classmethod
     def of(cls, value: str, here: Here) -> _Read:
-        fields = [field for part in _SPLIT.split(value) if (field := part.strip()).strip("| ")]
+        fields = [field for part in re.split(r"\s*\|\s*", value) if (field := part.strip()).strip("| ")]
         texts: list[str] = []
         moments: dict[str, datetime] = {}
         defaults: dict[str, str] = {}
@@ -191,25 +189,15 @@ def _moment(field: str, here: Here) -> tuple[datetime | None, str]:
     now = moment_of(here.at)
     if now is None:
         return None, ""
-    within = _IN.fullmatch(field)
+    words = _ASKED.sub("", field)
+    within = _IN.fullmatch(words)
     if within is not None:
-        return _after(within[1], now), field if within[1][0].isdigit() else ""
-    match = _BY.fullmatch(field)
+        ahead = int(within[1]) * _SECONDS[within[2].lower()]
+        return (whole_minute(now + timedelta(seconds=ahead)), words) if 0 < ahead <= LONGEST else (None, words)
+    match = _BY.fullmatch(words)
     if match is None:
         return None, ""
-    words = _ASKED.sub("", match[2].strip())
     try:
-        moment = named(words, now, here.zone or clock_at(now.tzinfo))
+        return named(match[1], now, here.zone or clock_at(now.tzinfo)), words
     except (ValueError, OverflowError):
-        moment = None
-    is_attempt = match[1].lower() in ("by", "deadline")
-    return moment, _ASKED.sub("", field) if moment is not None or is_attempt else ""
-
-
-def _after(duration: str, now: datetime) -> datetime | None:
-    """The moment so long after `now`; None where it is no duration, or longer than a week."""
-    try:
-        seconds = units.seconds(_ASKED.sub("", duration).rstrip(". ").removesuffix(" from now"))
-        return whole_minute(now + timedelta(seconds=seconds))
-    except (ValueError, OverflowError):
-        return None
+        return None, words

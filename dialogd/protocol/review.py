@@ -1,8 +1,8 @@
 """What a review comes to: its findings, which of them are resolved, and the score. Read from the marks, pure.
 
-[KIND: FINDING | severity | category | file | line | issue | suggestion]     numbered 1, 2 … in file order
-[KIND: RESOLVED | 2 | how]                                                   by the agent that raised it
-[KIND: SCORE | code quality 80 | test coverage 70 | …]                       each part 0 to 100
+[FINDING: severity | category | file | line | issue | suggestion]     numbered 1, 2 … in file order
+[RESOLVED: 2 | how]                                                   by the agent that raised it
+[SCORE: code quality 80 | test coverage 70 | …]                       each part 0 to 100
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from dialogd.protocol.model import Condition, Entry
-from dialogd.protocol.reviewing import BLOCKING, kind_fields, severity
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.kinds import REVIEW, Kind
+from dialogd.protocol.model import Condition, Entry, Mark
+from dialogd.protocol.state import Dialog, State
 
 PARTS = ("code quality", "test coverage", "security", "documentation", "acceptance criteria")
 _PART = re.compile(r"(.+?)[ :=]+([0-9]{1,3})(?:\.[0-9]+)?(?: ?(?:/ ?100|%))?")
@@ -40,7 +40,7 @@ class Finding:
     @property
     def blocks(self) -> bool:
         """True while it stands in the way of an approval."""
-        return severity(self.severity) in BLOCKING and not self.resolved_in
+        return _word(self.severity) in REVIEW["FINDING"].blocks and not self.resolved_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,43 @@ class Score:
     def points(self) -> Mapping[str, float]:
         """What each part adds to the total, 0 to 20: together they are it."""
         return {name: value / len(PARTS) for name, value in self.parts.items()}
+
+
+def reviewed(state: State, entry: Entry) -> State:
+    """The state with the findings of a review: those that block, until the agent that raised them is content."""
+    for mark in entry.written:
+        kind = REVIEW.get(mark.name)
+        if kind is None:
+            continue
+        if kind.numbers:
+            state = state.but(findings=state.findings + 1)  # of a struck turn, too: its numbers are not given again
+        if not entry.is_struck:
+            state = _weighed(state, entry, mark, kind)
+    return state
+
+
+def _weighed(state: State, entry: Entry, mark: Mark, kind: Kind) -> State:
+    """The state once a mark blocks an approval, or takes back what blocked one."""
+    if level(mark) in kind.blocks:
+        return state.but(blocking=(*state.blocking, (state.findings, entry.by)))
+    if kind.resolves:
+        digits = "".join(c for c in level(mark) if c.isdecimal())
+        return state.but(blocking=tuple(o for o in state.blocking if (str(o[0]), o[1]) != (digits, entry.by)))
+    return state
+
+
+def fields_of(mark: Mark) -> tuple[str, ...]:
+    """A mark's fields, split at every bar, without emphasis."""
+    return tuple(part.strip(" \t*_`") for part in mark.value.split("|"))
+
+
+def level(mark: Mark) -> str:
+    """The first field in small letters: of a finding how grave it is."""
+    return _word(fields_of(mark)[0])
+
+
+def _word(field: str) -> str:
+    return field.strip(" \t*_`.!").casefold()
 
 
 def findings(dialog: Dialog) -> tuple[Finding, ...]:
@@ -98,13 +135,12 @@ def total_of(text: str) -> float | None:
 
 
 def _contributions(dialog: Dialog) -> Iterator[tuple[Entry, str, tuple[str, ...]]]:
-    """Entry, kind and fields of each of this dialog's own kinds of contribution."""
+    """Entry, kind and fields of each mark of a review."""
     for entry in dialog.entries:
         if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED) or not entry.is_turn:
             continue
-        for mark in (mark for mark in entry.written if mark.name == "KIND"):
-            kind, *fields = kind_fields(mark)
-            yield entry, kind.upper(), tuple(fields)
+        for mark in (mark for mark in entry.written if mark.name in REVIEW):
+            yield entry, mark.name, fields_of(mark)
 
 
 def _six(fields: tuple[str, ...]) -> tuple[str, str, str, str, str, str]:

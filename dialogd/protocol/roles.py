@@ -44,7 +44,6 @@ NEEDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "IDEA": frozenset({POST, PROPOSE}),
         "SYNTHESIS": frozenset({POST, MODERATE, DECIDE}),
-        "KIND": frozenset({POST, PROPOSE, CRITIQUE, MODERATE}),
         "CRITIQUE": frozenset({CRITIQUE}),
         "OBJECTION": frozenset({CRITIQUE, VOTE}),
         "PROPOSAL": frozenset({PROPOSE}),
@@ -52,6 +51,7 @@ NEEDS: Mapping[str, frozenset[str]] = MappingProxyType(
         "DECIDE": frozenset({DECIDE, MODERATE}),
     }
 )
+OWN_KINDS = (POST, PROPOSE, CRITIQUE, MODERATE)  # one of these for a dialog's own kinds of contribution
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,18 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from dialogd.protocol import ballots
+from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Entry, Header, Mark
 from dialogd.protocol.roster import speakers
 from dialogd.protocol.state import Debt, Dialog, State
 
-CONTRIBUTIONS = frozenset({"PROPOSAL", "IDEA", "CRITIQUE", "QUESTION", "EVIDENCE", "SYNTHESIS", "KIND"})
 RAISED = -1  # among the turns that cite one: it was made a proposal
 
 
 def contributions(marks: Iterable[Mark]) -> int:
     """How many contributions a turn holds: its typed ones, else itself, unless it only passes."""
-    names = [mark.name for mark in marks]
-    typed = sum(name in CONTRIBUTIONS for name in names)
-    return typed or int("PASS" not in names)
+    marks = tuple(marks)
+    return sum(map(contributes, marks)) or int(all(mark.name != "PASS" for mark in marks))
 
 
 def spoken(header: Header, state: State, entry: Entry) -> State:
@@ -58,10 +57,10 @@ def over(header: Header, state: State, who: str) -> State:
 
 
 def asked(header: Header, state: State, entry: Entry) -> State:
-    """Who asks for the word in a note waits for it behind the others who did."""
+    """Whom the person queues waits for the word behind the others who do."""
     ids = _heard(header)
-    for mark in entry.all("WORD"):
-        names = ballots.to(mark, ids) or ((entry.by,) if entry.by in ids else ())
+    for mark in entry.all("TO"):
+        names = ballots.to(mark, ids) or ((entry.by,) if not mark.value and entry.by in ids else ())
         state = state.but(queue=(*state.queue, *(who for who in names if who not in state.queue)))
     return state
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dialogd.protocol import ballots
-from dialogd.protocol.consent import refers_to
 from dialogd.protocol.hand import NO_REASON, split, turns_in
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, same_text
@@ -62,9 +61,9 @@ def _about(dialog: Dialog, mark: Mark, reply: Reply) -> Iterator[str]:
     """The proposals that a mark says yes or no to, or whose very text it puts anew."""
     match mark.name:
         case "AGREE":
-            yield from (ref for ref in dialog.state.vetoed if refers_to(mark, ref))
+            yield from (ref for ref in dialog.state.vetoed if ref in ballots.agreed(mark))
         case "VOTE":
-            yield from (choice.ref for choice in ballots.votes(mark))
+            yield from (choice.ref for choice in (ballots.vote(mark),) if choice)
         case "DECIDE" if (choice := ballots.decision(mark)) is not None:
             yield choice.ref
         case "PROPOSAL":

@@ -5,7 +5,6 @@ A value that makes no sense means the default, and a warning. Without a Setup no
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from reprlib import repr as shown
@@ -13,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dialogd.protocol import units
+from dialogd.protocol.kinds import NAME, REVIEW, Kind
 from dialogd.protocol.roles import PERMISSIONS, STANDARD, USUAL, Role
 
 T = TypeVar("T")
@@ -23,14 +23,6 @@ WINNERS = ("most", "first")
 THRESHOLDS = ("convergence_threshold", "escalation_threshold", "auto_propose_threshold")
 PARALLEL_ROUNDS = 5
 CONVERGENCE_THRESHOLD = 0.6
-REVIEW: Mapping[str, str] = MappingProxyType(
-    {
-        "FINDING": "severity | category | file | line | issue | suggestion",
-        "RESOLVED": "the finding's number | how",
-        "SCORE": "code quality N | test coverage N | security N | documentation N | acceptance criteria N (0 to 100)",
-    }
-)
-KIND = re.compile(r"[A-Z][A-Z_]{1,39}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +81,7 @@ class Rules:
     board: Board | None = None
     roles: Mapping[str, Role] = field(default_factory=lambda: MappingProxyType({}))
     phases: tuple[Phase, ...] = ()
-    kinds: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    kinds: Mapping[str, Kind] = field(default_factory=lambda: MappingProxyType({}))
     success: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
 
@@ -166,7 +158,7 @@ def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[s
         board=None if board is None else _board(reader, board),
         roles=MappingProxyType(_roles(reader, setup, ids)),
         phases=reader.take(setup, "phases", _phases, ()),
-        kinds=MappingProxyType({**(REVIEW if is_review else {}), **_kinds(reader, setup)}),
+        kinds=MappingProxyType(_kinds(reader, setup, REVIEW if is_review else {})),
         success=reader.take(setup, "success", _texts, ()),
         errors=reader.take(setup, "errors", _texts, ()),
     )
@@ -210,11 +202,11 @@ def _role(reader: _Reader, table: Mapping[str, Any], where: str) -> Role:
     )
 
 
-def _kinds(reader: _Reader, setup: Mapping[str, Any]) -> dict[str, str]:
-    kinds: dict[str, str] = {}
+def _kinds(reader: _Reader, setup: Mapping[str, Any], known: Mapping[str, Kind]) -> dict[str, Kind]:
+    kinds = dict(known)
     for name, meaning in (reader.table(setup, "messages") or {}).items():
-        if KIND.fullmatch(name) and isinstance(meaning, str):
-            kinds[name] = " ".join(meaning.split())
+        if NAME.fullmatch(name) and isinstance(meaning, str):
+            kinds[name] = replace(known.get(name, Kind("")), meaning=" ".join(meaning.split()))
         else:
             reader.warnings.append(f"header: Setup: messages.{name} is no NAME with a meaning; ignoring it")
     return kinds

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from dialogd.protocol import ballots
-from dialogd.protocol.consent import refers_to, signing
+from dialogd.protocol.consent import signing
 from dialogd.protocol.model import ANY, USER, Header, Mark
 from dialogd.protocol.onward import awaited, limit_reached
 from dialogd.protocol.polls import Tally, is_closed, tally
@@ -101,7 +101,7 @@ def _signed(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Ite
     if standing is None or len(able) < 2 or names & {"OBJECTION", "DEADLOCK", "CONSENSUS_PROPOSED"}:
         return
     signers, ref = dict(standing.signers), standing.proposal.ref
-    signs = any(refers_to(mark, ref) for mark in marks if mark.name == "AGREE")
+    signs = any(ref in ballots.agreed(mark) for mark in marks if mark.name == "AGREE")
     # Who left, or is left out, may have been the last to sign.
     is_plain = dialog.header.rules.is_plain and not (after.hand.left or after.absent)
     if not able <= set(signers) or not (signs or not is_plain):
@@ -127,7 +127,7 @@ def _held(dialog: Dialog, after: State, ref: str, *, is_last: bool = False) -> t
     first = 2 if rules.sealed else 1  # turns of each agent in the very first exchange
     at_once = bool(after.turns_of) and max(after.turns_of.values()) <= first
     if rules.red_team and not (after.is_tested or is_last) and (at_once or state.red_team):  # a pass argues nothing
-        return (Mark("RED_TEAM", ref),)
+        return (Mark("ROUND", f"red team | {ref}"),)
     return None
 
 

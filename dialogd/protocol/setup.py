@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
+from dialogd.protocol.kinds import REVIEW
 from dialogd.protocol.roles import PERMISSIONS, STANDARD, USUAL, Role
-from dialogd.protocol.rules import REVIEW, THRESHOLDS, Board, Phase, Rules
+from dialogd.protocol.rules import THRESHOLDS, Board, Phase, Rules
 
 Value = str | bool | int | float | Sequence[str]
 
@@ -24,7 +25,7 @@ def setup(rules: Rules, more: Mapping[str, Value]) -> str:
     usual = Rules()
     plain = {key: getattr(rules, key) for key in _PLAIN if getattr(rules, key) != getattr(usual, key)}
     known = REVIEW if rules.review else {}
-    kinds = {name: meaning for name, meaning in rules.kinds.items() if known.get(name) != meaning}
+    kinds = {name: kind.meaning for name, kind in rules.kinds.items() if known.get(name) != kind}
     lines = [
         *_pairs({**plain, **more}),
         *_board(rules.board),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from dialogd.protocol.consent import refers_to
+from dialogd.protocol import ballots
 from dialogd.protocol.convergence import WINDOW, counted, overlap
 from dialogd.protocol.ledger import positions
 from dialogd.protocol.model import USER, Condition, Entry
@@ -118,7 +118,7 @@ def _accepted(dialog: Dialog, recent: list[Entry]) -> Signal | None:
     authors = {p.ref: p.by for p in dialog.state.proposals[-WINDOW:]}
     for entry in recent[-2:]:
         for mark in entry.all("AGREE"):
-            ref = next((r for r in authors if refers_to(mark, r)), None)
+            ref = next((r for r in authors if r in ballots.agreed(mark)), None)
             if ref and authors[ref] != entry.by:
                 text = f"{entry.by} accepts {ref} of {authors[ref]}"
                 if dialog.header.rules.verdict == "mutual":

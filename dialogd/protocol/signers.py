@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dialogd.protocol import ballots
-from dialogd.protocol.consent import refers_to
 from dialogd.protocol.model import Condition, Entry
 from dialogd.protocol.state import Dialog
 
@@ -47,9 +46,13 @@ def position(evidence: str) -> tuple[str, int]:
 def _vote(entries: Sequence[Entry], who: str, ref: str) -> int:
     """The turn of the last vote of that agent, if it approves; else 0."""
     for entry in reversed(entries):
-        choice = ballots.cast(entry.written)[0].get(ref) if _is_turn_of(entry, who) else None
+        if not _is_turn_of(entry, who):
+            continue
+        choice = ballots.cast(entry.written).get(ref)
         if choice is not None:
             return entry.number if choice.choice == "approve" else 0
+        if entry.frame is None and any(mark.name == "VOTE" and ref in mark.value.upper() for mark in entry.written):
+            return entry.number  # typed in words that an earlier version read: what was counted is not judged anew
     return 0
 
 
@@ -85,4 +88,4 @@ def stands(entry: Entry, ref: str, method: str) -> bool:
     if method == "judge":
         return any(mark.name == "DECIDE" for mark in said)
     puts = any(mark.name == "CONSENSUS_PROPOSED" and mark.ref == ref for mark in said)
-    return puts or entry.frame is None or any(mark.name == "AGREE" and refers_to(mark, ref) for mark in said)
+    return puts or entry.frame is None or any(mark.name == "AGREE" and ref in ballots.agreed(mark) for mark in said)

@@ -121,9 +121,25 @@ class Outcome:
     reason: str = ""
 
     @property
+    def cause(self) -> str:
+        """What stopped the dialog, `time`, `size`, `budget` or `error`; "" for the person, and for every other end."""
+        cause = self.reason.partition(":")[0] if self.name == "STOPPED" else ""
+        return cause if cause in ("time", "size", "budget", "error") else ""
+
+    @property
+    def why(self) -> str:
+        """The reason without the cause before it."""
+        return self.reason.removeprefix(self.cause).removeprefix(":").strip()
+
+    @property
+    def is_limit(self) -> bool:
+        """True for an end by a limit."""
+        return self.name == "MAX_TURNS_REACHED" or self.cause in ("time", "size", "budget")
+
+    @property
     def failed(self) -> bool:
         """True when the dialog ended because no agent could go on."""
-        return self.name == "STOPPED" and self.reason.startswith("error")
+        return self.cause == "error"
 
 
 @dataclass(frozen=True, slots=True)

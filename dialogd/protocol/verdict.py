@@ -10,18 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.protocol.admit import MOST_REFUSALS, admitted, claims_consensus, shown
-from dialogd.protocol.consent import next_ref, refers_to
+from dialogd.protocol import ballots
+from dialogd.protocol.admit import Refusal, claims_consensus, shown, signed
+from dialogd.protocol.consent import next_ref
 from dialogd.protocol.fold import fold
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, same_text
-from dialogd.protocol.missing import missing, unsigned
 from dialogd.protocol.model import USER, Condition, Entry, Frame, Mark
 from dialogd.protocol.onward import onward
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import Question
 from dialogd.protocol.roster import judge, voters
-from dialogd.protocol.ruled_out import why_vetoed
 from dialogd.protocol.settle import end_of, settled
 from dialogd.protocol.state import Dialog, State
 
@@ -39,47 +38,32 @@ class Ruling:
     why: str = ""
 
 
-def unclear(dialog: Dialog, me: str, reply: Reply) -> str:
-    """What must be asked back once before this reply of `me` can count, in words for it; "" when it is clear."""
+def lacks_body(dialog: Dialog, me: str, reply: Reply) -> str:
+    """Why the reply must be written anew, in words for its agent; "" when it need not. Asked for once, before all else.
+
+    An empty reply, a consensus without its text, an agreed text or a proposal that is too long: those are never cut.
+    """
     if not reply.body.strip() and not reply.marks:
         return "Your reply was empty. Answer with your contribution, or with the single line [PASS]."
-    questions = []
-    if claims_consensus(reply) and not reply.summary and dialog.state.standing is None:
-        questions.append(
+    limit, mark = dialog.state.limits.max_message, Mark("CONSENSUS_REACHED")
+    if claims_consensus(reply) and not reply.summary and not signed(dialog, me, mark, reply):
+        return (
             "You wrote [CONSENSUS_REACHED], but there is no agreed text yet. Send your reply again with a section"
             " `## Consensus Summary` that states exactly what is agreed, then [CONSENSUS_REACHED]; or without the mark."
         )
-    limit = dialog.state.limits.max_message
     if claims_consensus(reply) and len(reply.body) > limit:
-        questions.append(
-            f"An agreed text is never cut, and yours has over {limit} characters. Send the reply again, shorter."
-        )
-    _, refused = admitted(dialog, me, reply)
-    again = [f"[{refusal.said}] does not count: {refusal.why}." for refusal in refused[:MOST_REFUSALS]]
-    again += missing(dialog, me, reply) if not dialog.header.rules.is_plain else unsigned(dialog, me, reply)
-    questions += [*again, "Send the whole reply again, with this put right."] if again else []
-    return " ".join(questions)
+        return f"An agreed text is never cut, and yours has over {limit} characters. Send the reply again, shorter."
+    if any(mark.name == "PROPOSAL" and len(mark.value) > limit for mark in reply.marks):
+        return f"A proposal is never cut, and yours has over {limit} characters. Send the reply again, shorter."
+    return ""
 
 
-def readable(dialog: Dialog, me: str, reply: Reply) -> Reply:
-    """The reply of a plain dialog without a claim of agreement that stayed unclear, or too long: that is never cut.
+def rule(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal] = (), *, is_last: bool = False) -> Ruling:
+    """What the admitted `reply` of `me` comes to in `dialog` as it stands now; `refused` is what did not count of it.
 
-    One to what the person ruled out stays: it is refused by name.
-    """
-    if not (dialog.header.rules.is_plain and reply.has("CONSENSUS_REACHED") and unclear(dialog, me, reply)):
-        return reply
-    if any(why_vetoed(dialog, mark, reply) for mark in reply.marks):
-        return reply
-    return replace(reply, marks=tuple(mark for mark in reply.marks if mark.name != "CONSENSUS_REACHED"))
-
-
-def rule(dialog: Dialog, me: str, reply: Reply, *, is_last: bool = False) -> Ruling:
-    """What `reply` by `me` comes to in `dialog` as it stands now. Pure; called again if the dialog has moved on.
-
-    `is_last` says that the file has room for no other turn.
+    Pure; called again if the dialog has moved on. `is_last` says that the file has room for no other turn.
     """
     header, before = dialog.header, dialog.state
-    reply, refused = admitted(dialog, me, reply)
     marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *shown(refused), *_unanswered(dialog, reply)]
     after = _after(dialog, me, reply, marks)
     found = settled(dialog, me, after, marks, is_last=is_last)
@@ -92,8 +76,8 @@ def rule(dialog: Dialog, me: str, reply: Reply, *, is_last: bool = False) -> Rul
     if reply.has("DEADLOCK") and not _is_first(dialog, me) and _all_call_it(dialog, {*before.deadlock, me}):
         if judge(header) and judge(header) not in before.absent and after.counted < after.limits.max_turns:
             return Ruling(tuple(marks), (judge(header),))
-        without = tuple(mark for mark in marks if mark.name != "DEADLOCK")
-        return Ruling(without, None, "DEADLOCK", f"deadlock, called by {', '.join((*before.deadlock, me))}")
+        last = sorted(marks, key=lambda mark: mark.name == "DEADLOCK")  # its own call, with its crux, is the end
+        return Ruling(tuple(last), None, "DEADLOCK", f"deadlock, called by {', '.join((*before.deadlock, me))}")
     if me != USER and not header.is_unattended and _waits_for_person(dialog, reply):
         after = replace(after, questions=after.questions or (Question("asked"),))
     step = onward(header, before, after, me, is_decided=_decides(found))
@@ -155,8 +139,8 @@ def _consensus(dialog: Dialog, me: str, reply: Reply) -> list[Mark]:
     if not claims_consensus(reply) or (rules.verdict == "mutual" and len(voters(dialog.header)) < 2):
         return []
     standing, text = state.standing, same_text(reply.summary)
-    if standing is not None and (not text or digest(text) == standing.proposal.sha):
-        agreed = any(refers_to(mark, standing.proposal.ref) for mark in reply.marks if mark.name == "AGREE")
+    if standing is not None and signed(dialog, me, Mark("CONSENSUS_REACHED"), reply):
+        agreed = any(standing.proposal.ref in ballots.agreed(mark) for mark in reply.marks)
         return [] if agreed or standing.signed_by(me) else [Mark("AGREE", standing.proposal.ref)]
     if not text:
         return []

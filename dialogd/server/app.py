@@ -40,12 +40,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 _FIX = "ask the daemon of that dialog: `dialogd status --all` lists them; or name neither file nor dialog"
 _LOOKS = 5  # steps to wait for until a note that is about to be written says why nobody replies
-_STATUS = {
-    "MAX_TURNS_REACHED": "max_turns",
-    "MAX_TIME_REACHED": "max_time",
-    "MAX_SIZE_REACHED": "max_size",
-    "BUDGET_REACHED": "budget",
-}
+_STATUS = {"MAX_TURNS_REACHED": "max_turns", "time": "max_time", "size": "max_size", "budget": "budget"}
 
 
 class _AnyType(APIRoute):
@@ -239,7 +234,7 @@ async def _after_turn(agent: Agent, written: int) -> JSONResponse:
 def _notified(action: Action) -> JSONResponse:
     match action:
         case Stop(outcome):
-            name = _STATUS.get(outcome.name, outcome.name.lower())
+            name = _STATUS.get(outcome.cause or outcome.name, outcome.name.lower())
             return JSONResponse({"status": name, "reason": outcome.reason or "the dialog has ended"})
         case Wait(status, reason, _) if status != "pace":
             return JSONResponse({"status": status, "reason": reason})

@@ -13,7 +13,7 @@ from dialogd.protocol import lifecycle, money
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import USER
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.units import dollars, in_words
 from dialogd.server import wire
 from dialogd.server.page_agents import Healths, PageAgent, cost, page_agents
@@ -26,9 +26,9 @@ OUTCOMES = {
     "DEADLOCK": "No agreement is in sight.",
     "DECIDED": "The rule of this dialog has decided.",
     "MAX_TURNS_REACHED": "The limit of turns was reached.",
-    "MAX_TIME_REACHED": "The time was over.",
-    "BUDGET_REACHED": "The budget was reached.",
-    "MAX_SIZE_REACHED": "The file is as large as it may get.",
+    "time": "The time was over.",
+    "budget": "The budget was reached.",
+    "size": "The file is as large as it may get.",
     "STOPPED": "The dialog was stopped.",
 }
 
@@ -177,7 +177,7 @@ def _words(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
 def _stand(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
     state = dialog.state
     if state.outcome is not None:
-        return OUTCOMES.get(state.outcome.name, state.outcome.name)
+        return _ended(state.outcome)
     busy = [agent.name for agent in agents if agent.state == "thinking"]
     thinking = f"{' and '.join(busy)} {'is' if len(busy) == 1 else 'are'} thinking." if busy else ""
     if state.paused:
@@ -192,6 +192,10 @@ def _stand(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
     return "It is your turn." if state.owing else "Nobody owes a turn; say something to go on."
 
 
+def _ended(outcome: Outcome) -> str:
+    return OUTCOMES.get(outcome.cause) or OUTCOMES.get(outcome.name, outcome.name)
+
+
 def _outcome(dialog: Dialog) -> Ended | None:
     ended = dialog.state.outcome
     if ended is None:
@@ -201,7 +205,7 @@ def _outcome(dialog: Dialog) -> Ended | None:
     signers = certificate.signers if certificate else ()
     return Ended(
         name=ended.name,
-        words=f"{_REHEARSAL if dialog.is_rehearsed else ''}{OUTCOMES.get(ended.name, ended.name)}",
+        words=f"{_REHEARSAL if dialog.is_rehearsed else ''}{_ended(ended)}",
         reason=ended.reason,
         by=ended.by,
         entry=ended.entry,

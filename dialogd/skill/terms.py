@@ -9,8 +9,9 @@ from string import Template as Filled
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from dialogd.protocol.kinds import NAME, REVIEW, Kind
 from dialogd.protocol.roles import STANDARD, USUAL, Role
-from dialogd.protocol.rules import CONVERGENCE_THRESHOLD, KIND, ORDERS, REVIEW, VERDICTS, WINNERS, Phase, Rules
+from dialogd.protocol.rules import CONVERGENCE_THRESHOLD, ORDERS, VERDICTS, WINNERS, Phase, Rules
 from dialogd.protocol.text import one_line
 from dialogd.skill import Skill, values
 from dialogd.skill.front import Problem, Value, Written
@@ -187,16 +188,16 @@ def _phases(skill: Skill) -> Iterator[Phase]:
         yield Phase(name, description, max(step.rounds, 1))
 
 
-def _kinds(reader: _Reader, skill: Skill) -> dict[str, str]:
-    kinds: dict[str, str] = {}
+def _kinds(reader: _Reader, skill: Skill) -> dict[str, Kind]:
+    kinds: dict[str, Kind] = {}
     for message in skill.messages:
         name = "_".join(message.name.upper().replace("-", " ").replace("_", " ").split())
-        if not KIND.fullmatch(name):
+        if not NAME.fullmatch(name):
             reader.note(message.line, f"{message.name!r} is no name of a message (letters and `_`), and is left out")
         elif name in kinds:
             reader.problem(message.line, f"the message {name} is there twice", "keep one of the two")
         else:
-            kinds[name] = one_line(message.description, values.LONGEST)
+            kinds[name] = Kind(one_line(message.description, values.LONGEST))
     return kinds
 
 

@@ -15,7 +15,7 @@ from typing import cast
 from dialogd import person, prompt
 from dialogd.errors import BackendError
 from dialogd.logfile import Addition, LogFile, Make
-from dialogd.protocol import compose, moments, verdict
+from dialogd.protocol import closing, compose, moments, verdict
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import Reply as Text
@@ -51,8 +51,9 @@ def opening(
 class Room:
     """Agents with scripts, by id.
 
-    `prompts` and `questions` (back) are what they were asked, `drafts` what came too late, `held` what waits because
-    somebody is typing, `attachments` what was too long, by name.
+    `prompts`, `questions` (for a new body) and `asked` (closing questions) are what they were asked; `confirms` is what
+    an agent answers to its closing questions, one after the other: without it, it means what it wrote. `drafts` is
+    what came too late, `held` what waits because somebody is typing, `attachments` what was too long, by name.
     """
 
     def __init__(self, text: str | bytes, **scripts: Sequence[Line]) -> None:
@@ -61,6 +62,9 @@ class Room:
         self.drafts: dict[str, list[str]] = {}
         self.prompts: list[tuple[str, str]] = []
         self.questions: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, str]] = []
+        self.confirms: dict[str, list[str]] = {}
+        self._answers: dict[str, str | None] = {}
         self.attachments: dict[str, str] = {}
         self.nudged, self.lain, self.pace, self.retry_pause = True, 0.0, 0.0, 0.0
         self.working: frozenset[str] = frozenset()
@@ -166,12 +170,13 @@ class Room:
             error = line
             return self._append(lambda now: self._failed(now, me, debt, error))
         kinds = self.dialog.header.rules.kinds
-        question = verdict.unclear(self.dialog, me, compose.received(line, kinds)[0])
+        question = verdict.lacks_body(self.dialog, me, compose.received(line, kinds)[0])
         if question:
             self.questions.append((me, question))
             again = self.scripts[me].pop(0) if self.scripts.get(me) else None
             line = again if isinstance(again, str) else line
         reply, _ = compose.received(line, kinds)
+        self._answers[me] = self._confirmed(me, reply)
         self.drafts.pop(me, None)
         if is_sealed_round(self.dialog, debt) and not debt.is_ready:
             self.sealed[me] = line
@@ -180,6 +185,15 @@ class Room:
         if entry is None:
             self.drafts.setdefault(me, []).append(line)
         return entry
+
+    def _confirmed(self, me: str, reply: Text) -> str | None:
+        """What agent `me` says to the closing question: the next of `confirms`, else that it means what it wrote."""
+        found = closing.matters(self.dialog, me, reply)
+        if not found:
+            return None
+        self.asked.append((me, closing.question(found)))
+        given = self.confirms.get(me)
+        return given.pop(0) if given else closing.confirmed(found)
 
     def _seal(self, now: Dialog, me: str, debt: Debt, reply: Text) -> Addition | None:
         addition = self._turn(now, me, debt, reply)
@@ -198,12 +212,13 @@ class Room:
     def _turn(self, now: Dialog, me: str, debt: Debt, reply: Text, *, nonce: str = "") -> Addition | None:
         if not is_open(now, me, debt):
             return None
-        reply, duration = verdict.readable(now, me, reply), in_words(max(self.paper.now, 1.0))
+        duration = in_words(max(self.paper.now, 1.0))
         written = compose.agent_turn(
             now,
             self._agent(me),
             debt,
             reply,
+            answer=self._answers.get(me),
             attributes=(("nonce", nonce),),
             duration=duration,
             folder="dialog.md.d",
