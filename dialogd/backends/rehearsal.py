@@ -68,8 +68,7 @@ def means_it(reply: str, question: str) -> str:
     lines = []
     for asked in question.split("\n"):
         forms = [form for form in re.findall(r"`(\[[^`]*\])`", asked) if not form.startswith("[RESERVATION")]
-        own = [form for form in forms if form[:-1] in reply]
-        lines += (own or forms)[:1]
+        lines += [form for form in forms if form[:-1] in reply][:1]
     return "\n".join(lines)
 
 

@@ -84,7 +84,7 @@ def _strange(mark: Mark) -> str:
     """Why a bracketed name that an agent cannot use does not count."""
     if mark.name not in MARKS:
         return f"no mark is called {mark.name}"
-    return f"{mark.name} is written by {'daemons' if Who.DAEMON in MARKS[mark.name].who else 'the person'}"
+    return f"{'daemons' if Who.DAEMON in MARKS[mark.name].who else 'the person'} alone may write that"
 
 
 def _too_long(dialog: Dialog, length: int) -> str:

@@ -78,18 +78,19 @@ def _admitted(dialog: Dialog, me: str, reply: Reply) -> Reply:
 def question(found: Sequence[Matter]) -> str:
     """What the agent is asked, in words for it."""
     if len(found) == 1:
-        return f"{found[0].said} Answer with one line, and nothing else: {_or(found[0].forms)}."
+        return f"{found[0].said} Answer with one line, and with no other word: {_or(found[0].forms)}."
     asked = "\n".join(f"{number}. {m.said} {_or(m.forms)}" for number, m in enumerate(found, 1))
-    return f"Answer with one line for each of these, and nothing else:\n\n{asked}"
+    return f"Answer with one line for each of these, and with no other word:\n\n{asked}"
 
 
 def confirmed(found: Sequence[Matter]) -> str:
-    """The answer of an agent that means its reply as it stands: for scripted ones."""
+    """The answer of an agent that means its yes as it stands, and has nothing to add: for scripted ones."""
     lines = []
     for matter in found:
-        own = next((str(mark) for mark in matter.marks if str(mark) in matter.forms), None)
-        bare = next((_bare(mark) for mark in matter.marks), None)
-        lines.append(own or (bare if bare in matter.forms else matter.forms[0]))
+        said = {_bare(mark) for mark in matter.marks}
+        lines += [form for form in matter.forms if form in said and len(said) == 1]
+        if matter.about not in (TEXT, DECISION) and "[CONSENSUS_REACHED]" in said and len(said) == 1:
+            lines.append(f"[AGREE: {matter.about}]")
     return "\n".join(dict.fromkeys(lines))
 
 
@@ -132,6 +133,7 @@ def _dropped(matter: Matter, chosen: Sequence[Mark]) -> Iterator[Mark]:
     is_for = any(map(ballots.is_yes, chosen))
     for mark in matter.marks:
         is_same = any(_bare(mark) == _bare(one) for one in chosen)
+        is_same = is_same or (mark.name == "CONSENSUS_REACHED" and any(one.name == "AGREE" for one in chosen))
         if not is_same and (is_for or ballots.is_yes(mark) or mark.name in ("VOTE", "DECIDE")):
             yield mark
 
@@ -364,7 +366,7 @@ def _beside(said: str, against: Sequence[Mark]) -> str:
 def _reservation(dialog: Dialog, kept: Reply) -> str:
     """What this dialog asks for beside a yes, where the reply lacks it."""
     lacks = lacks_reservation(dialog, kept)
-    return " A yes needs a second line: `[RESERVATION: the strongest objection left]`." if lacks else ""
+    return " Below a yes this dialog asks for a line `[RESERVATION: the strongest objection left]`." if lacks else ""
 
 
 def _deadlock(against: Sequence[Mark]) -> tuple[str, ...]:

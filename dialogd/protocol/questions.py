@@ -26,6 +26,7 @@ NO_TEXT = "(see above)"  # in place of a question's text that stands in the body
 
 _BY = re.compile(r"by\s+(\S.*)", re.I)
 _IN = re.compile(r"in\s+(\d{1,6})\s?(m|h|d)", re.I)
+_ATTEMPT = re.compile(r"(?:in|within)\s+\d", re.I)
 _SECONDS = {"m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _DEFAULT = re.compile(r"default\s*:\s*(\S.*)", re.I)
 _ASKED = re.compile(r"\s*\(asked: ([^()]*)\)$")
@@ -196,7 +197,7 @@ def _moment(field: str, here: Here) -> tuple[datetime | None, str]:
         return (whole_minute(now + timedelta(seconds=ahead)), words) if 0 < ahead <= LONGEST else (None, words)
     match = _BY.fullmatch(words)
     if match is None:
-        return None, ""
+        return None, words if _ATTEMPT.match(words) else ""
     try:
         return named(match[1], now, here.zone or clock_at(now.tzinfo)), words
     except (ValueError, OverflowError):

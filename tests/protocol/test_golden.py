@@ -76,7 +76,7 @@ def played(room: Room, name: str, text: str) -> str:
         room.advance(float(what.split()[0]))
     elif what == "looks":
         return decided(room, who)
-    elif what in ("corrects", "asks for the word"):
+    elif what in ("corrects", "confirms", "asks for the word"):
         prepared(room, who, what, text)
     elif what in ("", "thinks", "answers", "fails"):
         return replied(room, who, what, text)
@@ -98,9 +98,11 @@ def replied(room: Room, who: str, what: str, text: str) -> str:
 
 
 def prepared(room: Room, who: str, what: str, text: str) -> None:
-    """What an agent will answer when it is asked back; or that it asks for the word."""
+    """What an agent will write anew, or answer to its closing question; or that it asks for the word."""
     if what == "corrects":
         room.scripts[who] = [text]
+    elif what == "confirms":
+        room.confirms[who] = [text]
     else:
         room.asks_for_the_word(who)
 
@@ -131,22 +133,24 @@ def acted(room: Room, what: str, text: str) -> None:
     acts[verb]()
 
 
-def asked_back(room: Room, before: int) -> str:
-    """What an agent was asked back since then, in a line."""
-    return "".join(f"> {who} is asked back: {question}\n" for who, question in room.questions[before:])
+def asked_back(room: Room, before: tuple[int, int]) -> str:
+    """What an agent was asked about its reply since then."""
+    anew = (f"> {who} is asked to write anew: {question}\n" for who, question in room.questions[before[0] :])
+    about = (f"> {who} is asked: {' '.join(question.split())}\n" for who, question in room.asked[before[1] :])
+    return "".join((*anew, *about))
 
 
 def run(script: str) -> tuple[str, Room]:
     """Play a script; gives what it comes to as text, and the room."""
     room, remarks = begun(script), []
     for name, text in commands(script):
-        asked = len(room.questions)
+        asked = len(room.questions), len(room.asked)
         try:
             remark = played(room, name, text)
         except (DialogdError, ValueError) as error:
             remark = f"refused: {error}"
         remarks += [f"> {remark}\n"] if remark else []
-        remarks.append(asked_back(room, asked) if not room.dialog.header.rules.is_plain else "")
+        remarks.append(asked_back(room, asked))
         room.advance(1)
     return "".join([*remarks, "====\n", room.text]), room
 

@@ -1,0 +1,529 @@
+"""The closing question: when it is asked, what it names, what its answer may hold, and what no answer leaves."""
+
+from __future__ import annotations
+
+import pytest
+
+from dialogd.errors import BackendError
+from dialogd.protocol import closing
+from dialogd.protocol.marks import read_reply
+from dialogd.testing.room import Room, opening
+
+# What an agent writes beside its yes. An honest one confirms it; one with a condition says so when it is asked.
+HONEST = (
+    "I do not see why I should not write",
+    "Only Postgres survives a node loss, so I sign.",
+    "If the node dies, sessions survive: that is what convinced me.",
+    "I cannot find a reason against it.",
+    "No objection from me, unless you count the name.",
+    "I withdraw my objection of turn 3.",
+    "Shall we begin tomorrow?",
+    "There is nothing I would change, except perhaps my first opinion of it.",
+    "I was against it until I read the benchmark; now I am for it.",
+    "I would not have thought so yesterday, but the figures hold.",
+    "Ich habe keinen Einwand mehr; nur Postgres überlebt den Ausfall.",
+    "Wenn ein Knoten stirbt, bleiben die Sitzungen: dafür bin ich.",
+    "Ich wüsste nicht, warum ich es nicht unterschreiben sollte.",
+    "Je ne vois aucune raison de refuser.",
+    "Si un nœud tombe, les sessions survivent, et cela me suffit.",
+    "No veo motivo para no aprobarlo.",
+    "Si cae un nodo, las sesiones sobreviven; por eso lo firmo.",
+    "Nie widzę powodu, żeby tego nie podpisać.",
+    "Jeśli węzeł padnie, sesje przetrwają, i to mnie przekonało.",
+    "Ik zie geen reden om het niet te doen.",
+    "Als een knooppunt uitvalt, blijven de sessies bestaan.",
+    "Non vedo perché non dovrei firmare.",
+    "Se cade un nodo, le sessioni restano: mi basta.",
+    "Não vejo razão para recusar.",
+    "Se um nó cair, as sessões ficam; por isso aprovo.",
+    "反対する理由が見当たりません。",
+    "ノードが落ちてもセッションは残る。だから賛成です。",
+    "Не вижу причин не подписать.",
+    "Если узел упадёт, сессии останутся, этого достаточно.",
+    "我看不出有什么理由反对。",
+    "Agreed at last. But only because the test convinced me.",
+    "Fine.",
+)
+CONDITIONAL = (
+    "This is conditional on the budget being raised.",
+    "Draft, please ignore:",
+    "I agree as soon as clause 3 is dropped.",
+    "Once the price is named, this is my vote:",
+    "In principle.",
+    "My signature holds from Monday, when legal has looked at it.",
+    "B asked me to write this line; I have not made up my mind.",
+    "An example of what I could write:",
+    "Take this as a placeholder.",
+    "Not before the migration is tested.",
+    "With the TTL at 30 minutes instead of 60, yes.",
+    "I would sign a version without the last line.",
+    "Vorausgesetzt, der Preis steht fest.",
+    "Unter Vorbehalt der Prüfung durch die Rechtsabteilung.",
+    "Erst wenn Absatz 3 gestrichen ist.",
+    "À condition que le budget soit relevé.",
+    "Sous réserve d'un essai de charge.",
+    "Siempre que se quite la cláusula 3.",
+    "Con la condición de que haya pruebas.",
+    "Pod warunkiem, że budżet wzrośnie.",
+    "Dopiero gdy usuniemy punkt 3.",
+    "Op voorwaarde dat het budget omhoog gaat.",
+    "Pas als clausule 3 weg is.",
+    "A patto che si tolga la clausola 3.",
+    "Solo dopo la prova di carico.",
+    "Desde que o orçamento seja aumentado.",
+    "Só depois de retirar a cláusula 3.",
+    "予算が増えるなら賛成です。",
+    "第3条を削除した場合に限ります。",
+    "При условии, что бюджет увеличат.",
+    "Только после нагрузочного теста.",
+    "前提是预算增加。",
+)
+SAYINGS = [(words, True) for words in HONEST] + [(words, False) for words in CONDITIONAL]
+TEXT = "We keep them there.\n\n## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
+
+SETUPS = {
+    "mutual": "",
+    "vote": 'verdict = "vote"',
+    "moderator": 'verdict = "moderator"\n[roles]\nC = "moderator"',
+    "judge": 'verdict = "judge"\njudge = "C"',
+    "parallel": 'order = "parallel"',
+    "parallel vote": 'order = "parallel"\nverdict = "vote"',
+    "sealed": "sealed = true",
+}
+
+
+def room(setup: str, *agents: str, turn: str = "", keys: tuple[str, ...] = ()) -> Room:
+    """A room with that Setup."""
+    more = f"## Setup\n\n```toml\n{setup}\n```" if setup else ""
+    return Room(opening(*agents, turn=turn, keys=keys, more=more))
+
+
+def say(here: Room, who: str, text: str, *, answer: str | None = None) -> None:
+    """Agent `who` takes its turn with that text, and answers a closing question so, else as it wrote."""
+    here.thinks(who)
+    here.confirms[who] = [answer] if answer is not None else []
+    here.answers(who, text)
+    here.confirms[who] = []
+
+
+def pair() -> Room:
+    """A and B, with a text of A's on the table."""
+    here = room("", "A", "B")
+    say(here, "A", TEXT)
+    return here
+
+
+def in_words(here: Room) -> str:
+    """The file's last entry."""
+    last = here.dialog.last
+    assert last is not None
+    return here.text[last.start :]
+
+
+# -- honest and conditional yeses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+def test_a_signature_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
+    """No sentence is read: the agent is asked, and its one line counts."""
+    here = pair()
+    say(here, "B", f"{words}\n\n[AGREE: P1]", answer="[AGREE: P1]" if is_meant else "[OBJECTION: see above]")
+    assert [who for who, _ in here.asked][-1] == "B"
+    assert (here.dialog.state.outcome is not None) == is_meant
+    assert words in in_words(here)
+
+
+@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+def test_so_is_what_stands_behind_a_bar(words: str, is_meant: bool) -> None:
+    """A reason is never read for meaning, whatever it says."""
+    here = pair()
+    say(here, "B", f"[AGREE: P1 | {words}]", answer="[AGREE: P1]" if is_meant else "[PASS]")
+    outcome = here.dialog.state.outcome
+    assert (outcome is not None) == is_meant
+    assert ("REFUSED" not in in_words(here)) == is_meant
+
+
+@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+def test_a_vote_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
+    """Where proposals are voted on, an approval with words beside it is asked about, too."""
+    here = room(SETUPS["vote"], "A", "B")
+    say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
+    say(here, "B", f"{words}\n\n[VOTE: P1 approve]", answer="[VOTE: P1 approve]" if is_meant else "[VOTE: P1 reject]")
+    if not is_meant:
+        assert [(b.agent, b.choice) for poll in here.dialog.state.polls for b in poll.ballots] in (
+            [("B", "reject")],
+            [],
+        )
+        return
+    say(here, "A", "[VOTE: P1 approve]")
+    assert here.dialog.state.outcome is not None
+    assert here.dialog.state.outcome.name == "DECIDED"
+
+
+@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+def test_a_moderators_decision_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
+    """Who decides alone is asked as well."""
+    here = room(SETUPS["moderator"], "A", "B", "C", turn="A")
+    say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
+    say(here, "B", "[IDEA: a cache]")
+    say(here, "C", f"{words}\n\n[DECIDE: P1 approve]", answer="[DECIDE: P1 approve]" if is_meant else "[PASS]")
+    assert (here.dialog.state.outcome is not None) == is_meant
+
+
+@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+def test_a_judgement_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
+    """The judge is named every position, never only its own choice."""
+    here = room(SETUPS["judge"], "A", "B", "C", turn="A", keys=("Max Rounds: 1",))
+    say(here, "A", "Postgres.\n\n[PROPOSAL: keep sessions in Postgres]")
+    say(here, "B", "Redis.\n\n[PROPOSAL: keep sessions in Redis]")
+    for _ in range(2):
+        say(here, "C", f"{words}\n\n[DECIDE: A]", answer="[DECIDE: A]" if is_meant else "[DECIDE: none]")
+        question = here.asked[-1][1]
+        assert all(form in question for form in ("[DECIDE: A]", "[DECIDE: B]", "[DECIDE: none]"))
+    outcome = here.dialog.state.outcome
+    assert outcome is not None
+    assert outcome.name == ("DECIDED" if is_meant else "DEADLOCK")
+
+
+@pytest.mark.parametrize("setup", ["parallel", "parallel vote"])
+@pytest.mark.parametrize(("words", "is_meant"), SAYINGS[::4])
+def test_a_yes_of_a_round_is_read_as_it_is_meant(setup: str, words: str, is_meant: bool) -> None:
+    """What is asked follows from the reply and its debt, whatever the others of the round have written by then."""
+    here = room(SETUPS[setup], "A", "B", turn="A, B")
+    votes = setup == "parallel vote"
+    say(here, "A", "[PROPOSAL: keep sessions in Postgres]" if votes else TEXT)
+    say(here, "B", "[IDEA: a cache]")
+    yes, no = ("[VOTE: P1 approve]", "[VOTE: P1 reject]") if votes else ("[AGREE: P1]", "[OBJECTION: as I said]")
+    here.thinks("A")
+    here.thinks("B")
+    here.answers("A", yes if votes else "[EVIDENCE: 4 ms]")
+    here.confirms["B"] = [yes if is_meant else no]
+    here.answers("B", f"{words}\n\n{yes}")
+    assert (here.dialog.state.outcome is not None) == is_meant
+
+
+@pytest.mark.parametrize(("words", "is_meant"), SAYINGS[::4])
+def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: bool) -> None:
+    """In a sealed round the question precedes the seal, and the text that follows fits it."""
+    here = room(SETUPS["sealed"], "A", "B", turn="A, B")
+    here.confirms["A"] = ["[CONSENSUS_REACHED]" if is_meant else "[PASS]"]
+    for who, text in (("A", f"{words}\n\n{TEXT.partition(chr(10))[2]}"), ("B", "[IDEA: a cache]")):
+        here.thinks(who)
+        here.answers(who, text)
+    assert [who for who, _ in here.asked] == ["A"]
+    here.run()
+    assert (here.dialog.state.standing is not None) == is_meant
+    from dialogd.protocol.sealed import answers  # noqa: PLC0415
+
+    assert [answer.status for answer in answers(here.dialog)] == ["fits", "fits"]
+
+
+# -- when it is asked ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reply", ["[AGREE: P1]", "[agree: p1]", "- **[AGREE: P1]**", "  `[AGREE: P1]`\n\n[RE: 2]"])
+def test_a_reply_of_bare_marks_is_not_asked_about(reply: str) -> None:
+    """Case, indentation, a bullet, bold and backticks change nothing; there are no words that could."""
+    here = pair()
+    say(here, "B", reply)
+    assert [who for who, _ in here.asked] == ["A"]
+    assert here.dialog.state.outcome is not None
+
+
+def test_the_question_names_the_proposal_and_every_form() -> None:
+    """What is signed, and what else may be answered."""
+    here = pair()
+    say(here, "B", "Fine.\n\n[AGREE: P1]")
+    assert here.asked[-1][1] == (
+        "Your reply signs P1 as it stands, without any condition. Answer with one line, and with no other word:"
+        " `[AGREE: P1]`, `[OBJECTION: what must change]` or `[PASS]` (not now; the text stays)."
+    )
+
+
+def test_it_is_asked_once_per_agent_and_proposal() -> None:
+    """A yes that stands in the file is not asked about again."""
+    here = room("", "A", "B", "C", turn="A")
+    say(here, "A", TEXT)
+    say(here, "B", "Fine.\n\n[AGREE: P1]")
+    say(here, "C", "Let me think.")
+    say(here, "A", "Take your time.")
+    asked = len(here.asked)
+    say(here, "B", "As I said.\n\n[AGREE: P1]")
+    assert len(here.asked) == asked
+
+
+def test_the_prose_around_a_contribution_asks_nothing() -> None:
+    """Proposals, evidence and objections count where they stand."""
+    here = pair()
+    say(here, "B", "Perhaps:\n\n[EVIDENCE: 4 ms]\n\nIf you like.\n\n[OBJECTION: no test]\n\nThat is all.")
+    assert [who for who, _ in here.asked] == ["A"]
+    assert here.dialog.state.standing is None
+
+
+def test_confirm_false_leaves_out_the_question_about_words_alone() -> None:
+    """Everything else is asked all the same."""
+    here = room("confirm = false", "A", "B")
+    say(here, "A", TEXT)
+    assert here.asked == []
+    say(here, "B", "Fine.\n\n[AGREE: P1]\n[OBJECTION: no test]", answer="[AGREE: P1]")
+    assert len(here.asked) == 1
+    assert here.dialog.state.outcome is not None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "[AGREE: P1]\n\nThat was my last word.",
+        "I sign.\n\n[AGREE P1]",
+        "I sign.\n\n[AGREE: P1].",
+        "I sign.\n\n[AGREE: yes, P1]",
+        "I sign.\n\n```\n[AGREE: P1]\n```",
+        "I sign.\n\n## [AGREE: P1]",
+        "I sign.\n\n[CONSENSUS_REACHED: with P1]",
+        "I sign.\n\n[consensus reached]",
+        "I sign.\n\n[AGREE: P1",
+    ],
+)
+def test_a_mark_that_was_tried_is_asked_about(reply: str) -> None:
+    """A line that begins like a deciding mark, and is not in its form or place, counts once the agent has said it."""
+    here = pair()
+    say(here, "B", reply, answer="[AGREE: P1]")
+    assert here.asked[-1][0] == "B"
+    assert "[AGREE: P1]" in here.asked[-1][1]
+    assert here.dialog.state.outcome is not None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "> [AGREE: P1]\n\nwas what you wrote.",
+        "You could write `[AGREE: P1]` here.",
+        "```\n[AGREE: P1]\n```\n\nis how it is done.",
+        "~~[AGREE: P1]~~\n\nNo.",
+        "<!--\n[AGREE: P1]\n-->",
+        "[vote](https://example.org/vote) is a link.",
+        "I agree with P1.",
+    ],
+)
+def test_what_is_quoted_fenced_struck_or_talked_about_is_not_tried(reply: str) -> None:
+    """Such a line is text: it signs nothing, and nothing is asked."""
+    here = pair()
+    say(here, "B", reply)
+    assert [who for who, _ in here.asked] == ["A"]
+    assert [who for who, _ in here.dialog.state.standing.signers] == ["A"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("against", ["[OBJECTION: no test]", "[DEADLOCK: 50 ms | measure it]", "[PASS]"])
+def test_marks_that_oppose_each_other_are_asked_about_together(against: str) -> None:
+    """Unanswered, none of them is a yes, and the objection stands."""
+    here = pair()
+    say(here, "B", f"[AGREE: P1]\n{against}", answer="")
+    assert "both yes and no about P1" in here.asked[-1][1]
+    turn = here.dialog.turns[-1]
+    assert turn.mark("AGREE") is None
+    assert str(turn.mark(against[1:].partition(":")[0].rstrip("]"))) == against
+    assert turn.mark("REFUSED") is not None
+
+
+def test_two_votes_on_one_proposal_are_asked_about() -> None:
+    """Whichever is answered counts alone."""
+    for answer, choices in (("[VOTE: P1 reject]", ["reject"]), ("", []), ("[VOTE: P1 approve]", ["approve"])):
+        here = room(SETUPS["vote"], "A", "B", "C", turn="A")
+        say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
+        say(here, "B", "[VOTE: P1 approve]\n[VOTE: P1 reject]", answer=answer)
+        assert [ballot.choice for poll in here.dialog.state.polls for ballot in poll.ballots] == choices
+
+
+def test_from_the_second_replacement_on_a_yes_or_an_objection_is_due() -> None:
+    """Each signs its own rewording: the daemon asks for the text on the table."""
+    here = room("", "A", "B")
+    for who, place in (("A", "Postgres"), ("B", "Redis"), ("A", "SQLite")):
+        say(here, who, f"## Consensus Summary\n\n{place}.\n\n[CONSENSUS_REACHED]")
+    assert here.asked == []
+    say(here, "B", "## Consensus Summary\n\nMemory.\n\n[CONSENSUS_REACHED]", answer="[AGREE: P3]")
+    assert "Sign P3 as it stands, or object" in here.asked[-1][1]
+    assert here.dialog.state.outcome is not None
+
+
+def test_a_decision_is_due_from_whom_it_was_asked_for() -> None:
+    """A moderator that talks is asked for its decision, with each open proposal and the way out."""
+    here = room(SETUPS["moderator"] + "\n", "A", "B", "C", turn="A", keys=("Max Rounds: 1",))
+    say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
+    say(here, "B", "[IDEA: a cache]")
+    say(here, "C", "Interesting.")
+    say(here, "C", "Very interesting.", answer="[DECIDE: P1 approve]")
+    question = here.asked[-1][1]
+    assert "[DECIDE: P1 approve]" in question
+    assert "[ESCALATE: why you cannot]" in question
+    assert here.dialog.state.outcome is not None
+
+
+def test_a_judge_that_does_not_say_whose_position_holds_is_asked() -> None:
+    """It is named all positions and `none`."""
+    here = room(SETUPS["judge"], "A", "B", "C", turn="A", keys=("Max Rounds: 1",))
+    say(here, "A", "Postgres.")
+    say(here, "B", "Redis.")
+    say(here, "C", "Both are good.", answer="[DECIDE: B]")
+    assert all(form in here.asked[-1][1] for form in ("[DECIDE: A]", "[DECIDE: B]", "[DECIDE: none]"))
+    assert here.dialog.state.judged[-1][0] == "B"
+
+
+def test_a_yes_that_must_name_its_reservation_is_asked_for_it() -> None:
+    """One question for both: the yes, and the strongest objection left."""
+    here = room("objections = true", "A", "B")
+    say(here, "A", f"{TEXT}\n[RESERVATION: one more thing to run]")
+    say(here, "B", "[AGREE: P1]", answer="[AGREE: P1]\n[RESERVATION: backups]")
+    assert "[RESERVATION: the strongest objection left]" in here.asked[-1][1]
+    assert here.dialog.state.outcome is not None
+    assert here.dialog.turns[-1].mark("RESERVATION") is not None
+
+
+# -- what its answer may hold ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "[AGREE: P1]",
+        "[agree: p1]",
+        "**[AGREE: P1]**",
+        "```\n[AGREE: P1]\n```",
+        "<think>Do I mean it? Yes.</think>\n[AGREE: P1]",
+        "\n\n  [AGREE: P1]\n",
+    ],
+)
+def test_a_clear_answer_counts(answer: str) -> None:
+    """The line itself, with the tolerance of marks; one enclosing fence and a block of thoughts are taken off."""
+    here = pair()
+    say(here, "B", "Fine.\n\n[AGREE: P1 | it is simple]", answer=answer)
+    assert here.dialog.state.outcome is not None
+    assert str(here.dialog.turns[-1].mark("AGREE")) == "[AGREE: P1 | it is simple]"  # with its reason, as it stood
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "Yes.",
+        "[AGREE: P1] as I said",
+        "I confirm:\n[AGREE: P1]",
+        "[AGREE: P1]\nif the price is named.",
+        "[AGREE: P1 | if the price is named]",
+        "[AGREE: P2]",
+        "[AGREE: P1]\n[PASS]",
+        "[VOTE: P1 approve]",
+        "[CONSENSUS_REACHED]",
+        "ja",
+    ],
+)
+def test_an_answer_with_any_other_word_is_no_yes(answer: str) -> None:
+    """What is then still unclear is absent, and the file says so; the text stays as it was written."""
+    here = pair()
+    say(here, "B", "Fine.\n\n[AGREE: P1 | it is simple]", answer=answer)
+    turn = here.dialog.turns[-1]
+    assert here.dialog.state.outcome is None
+    assert turn.mark("AGREE") is None
+    assert "AGREE P1 / it is simple" in str(turn.mark("REFUSED"))
+    assert "[AGREE: P1 | it is simple]" in turn.body
+
+
+def test_an_objection_in_the_answer_takes_the_place_of_the_yes() -> None:
+    """What was replaced stands escaped in the body."""
+    here = pair()
+    say(here, "B", "Hm.\n\n[AGREE: P1 | needs clause 3 dropped]", answer="[OBJECTION: clause 3 must go]")
+    turn = here.dialog.turns[-1]
+    assert [str(mark) for mark in turn.marks] == ["[OBJECTION: clause 3 must go]"]
+    assert "\\[AGREE: P1 | needs clause 3 dropped]" in in_words(here)
+    assert here.dialog.state.standing is None
+
+
+def test_all_other_marks_stay_as_they_were() -> None:
+    """A proposal is not lost because the yes beside it was not understood."""
+    here = pair()
+    say(here, "B", "[PROPOSAL: add a cache]\n\nFine.\n\n[AGREE: P1]\n[CONFIDENCE: 0.8]", answer="What?")
+    assert [mark.name for mark in here.dialog.turns[-1].marks] == ["PROPOSAL", "CONFIDENCE", "REFUSED"]
+
+
+def test_the_answer_brings_nothing_that_was_not_asked_about() -> None:
+    """It is about the marks that it names, and about nothing else."""
+    here = pair()
+    say(here, "B", "Fine.\n\n[AGREE: P1]", answer="[AGREE: P1]\n[PROPOSAL: and a cache]\n[QUESTION_FOR_USER: may I?]")
+    assert here.dialog.state.question == ""
+    assert here.dialog.turns[-1].mark("PROPOSAL") is None
+
+
+def test_several_matters_are_one_question() -> None:
+    """Each has a line of its own in it; what is answered counts, what is not is absent."""
+    here = room(SETUPS["vote"], "A", "B", "C", turn="A")
+    say(here, "A", "[PROPOSAL: keep sessions in Postgres]\n[PROPOSAL: add a cache]")
+    say(here, "B", "Both.\n\n[VOTE: P1 approve]\n[VOTE: P2 approve]", answer="[VOTE: P1 approve]")
+    assert len(here.asked) == 1
+    cast = {poll.ref: [b.choice for b in poll.ballots] for poll in here.dialog.state.polls}
+    assert cast == {"P1": ["approve"], "P2": []}
+
+
+def test_a_thousand_attempts_are_one_question_of_a_few_matters() -> None:
+    """What is beyond is refused, in a few lines."""
+    here = room(SETUPS["vote"], "A", "B", "C", turn="A")
+    say(here, "A", "\n".join(f"[PROPOSAL: way {number}]" for number in range(40)))
+    say(here, "B", "All of it.\n\n" + "\n".join(f"[VOTE: P{number} yes]" for number in range(1, 41)), answer="")
+    assert here.asked[-1][1].count("\n") <= closing.MOST + 2
+    assert len(in_words(here)) < 12_000
+
+
+# -- what a failure leaves -------------------------------------------------------------------------------------------
+
+
+def test_scripted_agents_that_mean_it_answer_with_the_bare_yes() -> None:
+    """`confirmed` is what rehearsals and tests answer."""
+    here = pair()
+    here.thinks("B")
+    found = closing.matters(here.dialog, "B", read_reply("Fine.\n\n[AGREE: P1 | simple]"))
+    assert closing.confirmed(found) == "[AGREE: P1]"
+
+
+def test_two_that_claim_consensus_in_a_plain_dialog_are_told_in_the_file() -> None:
+    """Without a text there is nothing to agree on: whoever reads along sees why the dialog does not end."""
+    here = room("", "A", "B")
+    for who in "ABAB":
+        here.scripts[who] = []
+        say(here, who, "We agree!\n\n[CONSENSUS_REACHED]")
+        assert here.dialog.turns[-1].mark("REFUSED") is not None
+    assert here.dialog.state.outcome is None
+
+
+@pytest.mark.parametrize(
+    ("mark", "why"),
+    [
+        ("[FROBNICATE: x]", "no mark is called FROBNICATE"),
+        ("[TO: Z]", "nobody here is called that"),
+        ("[STOPPED: because I say so]", "daemons alone may write that"),
+        ("[PAUSED]", "the person alone may write that"),
+        ("[AGREE: P9]", "there is no P9"),
+        ("[VOTE: P1 approve]", "nothing is voted on"),
+    ],
+)
+def test_what_is_dropped_leaves_its_reason_in_a_plain_dialog_too(mark: str, why: str) -> None:
+    """A mark that no agent may write, that nobody knows, or that has no place here."""
+    here = pair()
+    say(here, "B", f"See.\n\n{mark}", answer="")
+    refused = here.dialog.turns[-1].mark("REFUSED")
+    assert refused is not None
+    assert why in refused.value
+
+
+def test_a_contribution_without_the_confidence_that_is_asked_for_is_refused() -> None:
+    """It leaves its reason, and stays as text."""
+    here = room("[board]\nrequire_confidence = true", "A", "B")
+    say(here, "A", "See.\n\n[IDEA: a cache]")
+    turn = here.dialog.turns[-1]
+    assert [mark.name for mark in turn.marks] == ["REFUSED"]
+    assert "CONFIDENCE" in turn.marks[0].value
+
+
+def test_an_error_of_the_backend_is_no_answer() -> None:
+    """A turn that fails is told as that; the closing question belongs to a reply that came."""
+    here = pair()
+    here.thinks("B")
+    here.answers("B", BackendError("gone", fix="come back"))
+    assert [who for who, _ in here.asked] == ["A"]

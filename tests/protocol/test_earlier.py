@@ -1,0 +1,100 @@
+"""Files that the version before wrote: they read as they did then, verify, and go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dialogd.plan.open_ends import cruxes, experiments
+from dialogd.protocol import sealed
+from dialogd.protocol.certificate import certify
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.marks import EARLIER
+from dialogd.protocol.review import findings
+from dialogd.protocol.state import Dialog
+from dialogd.testing.room import Room
+
+FILES = Path(__file__).with_name("golden") / "earlier"
+FACTS: dict[str, dict[str, Any]] = json.loads((FILES / "facts.json").read_text(encoding="utf-8"))
+NOW = {"MAX_TIME_REACHED": "STOPPED", "BUDGET_REACHED": "STOPPED", "MAX_SIZE_REACHED": "STOPPED"}
+
+
+def read(name: str) -> Dialog:
+    """The dialog of one of the files."""
+    return parse((FILES / f"{name}.md").read_bytes())
+
+
+def facts(dialog: Dialog) -> dict[str, Any]:
+    """What a file comes to, as `facts.json` has it from the version that wrote the file."""
+    state, certificate = dialog.state, certify(dialog)
+    return {
+        "outcome": [state.outcome.name, state.outcome.entry] if state.outcome else None,
+        "owing": list(state.owing),
+        "rounds": state.rounds,
+        "closing": state.closing,
+        "red_team": state.red_team,
+        "signers": [list(signer) for signer in state.standing.signers] if state.standing else None,
+        "decisions": [[d.ref, d.outcome, d.method, d.entry] for d in state.decisions],
+        "polls": [[poll.ref, [[b.agent, b.choice] for b in poll.ballots]] for poll in state.polls],
+        "blocking": [list(each) for each in state.blocking],
+        "findings": len(findings(dialog)),
+        "contributed": state.contributed,
+        "seals": [[seal.agent, seal.status, seal.is_independent] for seal in sealed.answers(dialog)],
+        "certificate": [certificate.ref, [[s.agent, s.turn] for s in certificate.signers]] if certificate else None,
+    }
+
+
+@pytest.mark.parametrize("name", sorted(FACTS))
+def test_a_file_of_the_version_before_means_what_it_meant(name: str) -> None:
+    """Votes, signatures, decisions, seals, findings, rounds and ends stay; old names of ends are said in the new way."""
+    then = FACTS[name]
+    if then["outcome"]:
+        then = {**then, "outcome": [NOW.get(then["outcome"][0], then["outcome"][0]), then["outcome"][1]]}
+    assert facts(read(name)) == then
+
+
+@pytest.mark.parametrize("name", sorted(FACTS))
+def test_no_hash_of_such_a_file_is_doubted(name: str) -> None:
+    """Every frame is sound, every link fits, and no seal is broken: they are checked over the lines as they stand."""
+    dialog = read(name)
+    assert all(entry.linked for entry in dialog.entries)
+    assert not any(answer.is_harm for answer in sealed.answers(dialog))
+
+
+@pytest.mark.parametrize("name", sorted(FACTS))
+def test_such_a_file_goes_on(name: str) -> None:
+    """The person speaks, also after each old end, and whoever is asked answers in the form of today."""
+    room = Room((FILES / f"{name}.md").read_bytes())
+    room.say("Go on, please.")
+    who = room.dialog.state.owing[0]
+    room.thinks(who)
+    entry = room.answers(who, "One more thing.\n\n[EVIDENCE: a lookup takes 4 ms]\n[CONFIDENCE: 0.8]")
+    assert entry is not None
+    assert [mark.name for mark in entry.marks if mark.name in EARLIER] == []
+    assert "EVIDENCE" in [mark.name for mark in entry.marks]
+
+
+def test_each_old_mark_stands_in_one_of_the_files() -> None:
+    """All names that were given up are read from a frame that the version before wrote."""
+    text = "".join((FILES / f"{name}.md").read_text(encoding="utf-8") for name in FACTS)
+    assert [name for name in sorted(EARLIER) if f"\n[{name}" not in text] == []
+
+
+def test_why_a_dialog_ended_is_read_from_its_old_name() -> None:
+    """Time, size and budget had ends of their own; now they are causes of one."""
+    ends = {name: read(name).state.outcome for name in ("max_time", "max_size", "budget")}
+    assert {name: (end.cause if end else "") for name, end in ends.items()} == {
+        "max_time": "time",
+        "max_size": "size",
+        "budget": "budget",
+    }
+
+
+def test_what_settles_a_deadlock_is_read_from_the_old_marks() -> None:
+    """CRUX and EXPERIMENT were marks of their own; a plan names them all the same."""
+    dialog = read("crux")
+    assert [said.text for said in cruxes(dialog)] == ["is 50 ms enough?"]
+    assert [said.text for said in experiments(dialog)] == ["measure it"]
