@@ -87,10 +87,12 @@ def confirmed(found: Sequence[Matter]) -> str:
     """The answer of an agent that means its yes as it stands, and has nothing to add: for scripted ones."""
     lines = []
     for matter in found:
+        if not all(map(ballots.is_yes, matter.marks)):
+            continue
         said = {_bare(mark) for mark in matter.marks}
-        lines += [form for form in matter.forms if form in said and len(said) == 1]
-        if matter.about not in (TEXT, DECISION) and "[CONSENSUS_REACHED]" in said and len(said) == 1:
-            lines.append(f"[AGREE: {matter.about}]")
+        if "[CONSENSUS_REACHED]" in said and matter.about != TEXT:
+            said.add(f"[AGREE: {matter.about}]")
+        lines += [form for form in matter.forms if form in said]
     return "\n".join(dict.fromkeys(lines))
 
 
@@ -133,7 +135,8 @@ def _dropped(matter: Matter, chosen: Sequence[Mark]) -> Iterator[Mark]:
     is_for = any(map(ballots.is_yes, chosen))
     for mark in matter.marks:
         is_same = any(_bare(mark) == _bare(one) for one in chosen)
-        is_same = is_same or (mark.name == "CONSENSUS_REACHED" and any(one.name == "AGREE" for one in chosen))
+        signs = mark.name == "CONSENSUS_REACHED" and not matter.stands
+        is_same = is_same or (signs and any(one.name == "AGREE" for one in chosen))
         if not is_same and (is_for or ballots.is_yes(mark) or mark.name in ("VOTE", "DECIDE")):
             yield mark
 

@@ -266,7 +266,7 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
             found[index] = _tidy(mark)
         elif (name := _attempted(line)) is not None:
             tried[name, line.strip()] = None
-        elif mark is not None and mark.name not in kinds and _is_strange(mark, line):
+        elif mark is not None and _is_strange(mark, line):
             strange[mark] = None
     tried.update((attempt, None) for attempt in _fenced_at_the_end(lines, seen))
     body = _without(lines, found)

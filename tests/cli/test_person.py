@@ -120,7 +120,7 @@ def test_the_word_is_asked_for_where_the_order_is_free(dialogd: Commands) -> Non
         done = dialogd(*words)
         assert (done.code, done.out, done.err) == (0, f"{answer}\n", "")
     dialog = parse(dialogd.file.read_bytes())
-    assert [str(mark) for entry in dialog.entries for mark in entry.marks] == ["[WORD: D]", "[WORD: USER]", "[WORD: B]"]
+    assert [str(mark) for entry in dialog.entries for mark in entry.marks] == ["[TO: D]", "[TO: USER]", "[TO: B]"]
     assert (dialog.state.queue, dialog.state.owing) == (("D", "USER", "B"), ("A",))
     lines: dict[str, tuple[int, str]] = {
         "word A": (1, "A has the word: the dialog is not begun, and the turn is with A"),

@@ -252,7 +252,7 @@ def test_the_phase_after_an_end_is_the_one_that_began_last(dialogd: Commands) ->
     stage = room(*COUNCIL, keys=["Max Rounds: 3"], **{who: ["Well."] * 4 for who in "ABC"})
     stage.run()
     assert stage.dialog.state.outcome is not None
-    assert [m.value for e in stage.dialog.entries for m in e.all("PHASE")] == ["ANALYSIS"]
+    assert [m.value for e in stage.dialog.entries for m in e.all("ROUND")] == ["phase | ANALYSIS"]
     dialogd.file.write_text(stage.text, encoding="utf-8")
     dialogd.file.chmod(0o600)
     assert "phase 2 of 2, ANALYSIS" in dialogd("status").out

@@ -116,7 +116,8 @@ def a_rich_talk() -> Room:
         ("A", "Postgres does it.\n\n[PROPOSAL: keep sessions in Postgres]\n[CONFIDENCE: 0.6]"),
         (
             "B",
-            "Rather not.\n\n[PROPOSAL: keep them nowhere]\n[FINDING: blocking | load | a.py | 3 | no numbers | test]",
+            "Rather not.\n\n[PROPOSAL: keep them nowhere]\n[CONFIDENCE: 0.7]\n"
+            "[FINDING: blocking | load | a.py | 3 | no numbers | test]",
         ),
         ("C", "Let us see numbers."),
         ("D", "They are small.\n\n[EVIDENCE: 4 ms, bench.py]\n[CONFIDENCE: 0.9]"),

@@ -213,7 +213,7 @@ def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: 
     assert [who for who, _ in here.asked] == ["A"]
     here.run()
     assert (here.dialog.state.standing is not None) == is_meant
-    from dialogd.protocol.sealed import answers  # noqa: PLC0415
+    from dialogd.protocol.sealed import answers
 
     assert [answer.status for answer in answers(here.dialog)] == ["fits", "fits"]
 

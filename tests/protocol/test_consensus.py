@@ -8,7 +8,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dialogd.protocol.consent import refers_to
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, read_reply, same_text, summary_of, tolerant
 from dialogd.protocol.model import Mark
@@ -47,10 +46,8 @@ def signers(room: Room) -> str:
     "signature",
     [
         "[AGREE: P1]",
-        "[AGREE P1]",
-        "**[agree: p1]**.",
+        "**[agree: p1]**",
         "- [AGREE: P1 | it is simpler]",
-        "[AGREE: P1, because it is simpler]",
         "[CONSENSUS_REACHED]",
         "[AGREE: P1]\n[CONSENSUS_REACHED]",
         POSTGRES,
@@ -75,7 +72,7 @@ def test_two_who_sign_the_same_text_end_the_dialog(signature: str) -> None:
 
 def test_the_last_signature_brings_the_closing_lines() -> None:
     """Turns, duration and outcome under the last words; DECISION and the mark in the trailer, no TURN line."""
-    room = talk(POSTGRES, "[AGREE: P1]\n\nGood.")
+    room = talk(POSTGRES, "Good.\n\n[AGREE: P1]")
     last = room.dialog.last
     assert last is not None
     assert last.body == (
@@ -126,7 +123,7 @@ def test_the_last_signature_brings_the_closing_lines() -> None:
         (f"[AGREE: P1]\n\n{REDIS}", "B"),
         (POSTGRES.replace("Postgres.", "Postgres!"), "B"),
         (POSTGRES.replace("Sessions", " Sessions"), "B"),
-        (f"{POSTGRES}\n\nAnd one more thing.", "B"),
+        (f"{POSTGRES}\n\nAnd one more thing.", "A"),
     ],
 )
 def test_whatever_is_less_than_a_signature_does_not_end_it(second: str, left: str) -> None:
@@ -165,7 +162,7 @@ def test_a_text_that_comes_with_an_objection_is_not_on_the_table(against: str) -
     """A claim and its contradiction in one reply: only the contradiction counts."""
     room = talk(f"{POSTGRES}\n{against}", "[AGREE: P1]")
     assert (outcome(room), signers(room)) == (None, "-")
-    assert [mark.name for mark in room.dialog.entries[1].marks] == [against.strip("[]").split(":")[0]]
+    assert [mark.name for mark in room.dialog.entries[1].marks] == [against.strip("[]").split(":")[0], "REFUSED"]
 
 
 def test_a_bare_claim_is_no_mark_at_all() -> None:
@@ -218,7 +215,7 @@ def test_a_claim_without_a_text_is_asked_back_once_and_then_counts_as_absent() -
     assert [who for who, _ in room.questions] == ["A"]
     assert "## Consensus Summary" in room.questions[0][1]
     assert [entry.body for entry in room.dialog.entries[1:]] == ["As I said.", "Do we?"]
-    assert (outcome(room), room.dialog.entries[1].marks) == (None, ())
+    assert (outcome(room), [mark.name for mark in room.dialog.entries[1].marks]) == (None, ["REFUSED"])
 
 
 def test_an_answer_to_the_question_back_counts() -> None:
@@ -235,7 +232,8 @@ def test_an_agreed_text_is_never_cut() -> None:
     room.run()
     assert "shorter" in room.questions[0][1]
     assert (signers(room), len(room.attachments)) == ("-", 1)
-    assert "[CONSENSUS_REACHED]" not in room.text
+    assert room.dialog.entries[1].mark("CONSENSUS_REACHED") is None
+    assert "never cut" in str(room.dialog.entries[1].mark("REFUSED"))
 
 
 def test_an_empty_reply_is_asked_back() -> None:
@@ -434,16 +432,16 @@ def test_one_talker_never_ends_a_dialog(lines: list[str]) -> None:
         ("[PROPOSAL: use Postgres]", Mark("PROPOSAL", "use Postgres")),
         ("  [proposal : use   Postgres ]  ", Mark("PROPOSAL", "use Postgres")),
         ("- [PROPOSAL P1: x]", Mark("PROPOSAL", "x", "P1")),
-        ("12) **[Agree p4]**:", Mark("AGREE", "", "P4")),
+        ("12) **[Agree: P4]**", Mark("AGREE", "P4")),
         ("* `[CONFIDENCE: 0.8]`", Mark("CONFIDENCE", "0.8")),
-        ("__[Consensus Reached]__!", Mark("CONSENSUS_REACHED")),
-        ("[QUESTION-FOR-USER: why [now]?]", Mark("QUESTION_FOR_USER", "why [now]?")),
-        ("~~[PASS]~~", Mark("PASS")),
+        ("__[Consensus_Reached]__", Mark("CONSENSUS_REACHED")),
+        ("[QUESTION_FOR_USER: why [now]?]", Mark("QUESTION_FOR_USER", "why [now]?")),
         ("[IDEA:]", Mark("IDEA")),
         ("[IDEA: a | b]", Mark("IDEA", "a | b")),
         ("[NOTE: x]", None),
         ("[x]", None),
         ("- [ ] task", None),
+        ("~~[PASS]~~", None),
         ("[PASS](http://x)", None),
         ("see [PASS]", None),
         ("[PASS] and more", None),
@@ -454,8 +452,8 @@ def test_one_talker_never_ends_a_dialog(lines: list[str]) -> None:
         ("[]", None),
     ],
 )
-def test_marks_are_read_as_models_write_them(line: str, mark: Mark | None) -> None:
-    """Bold, bulleted, numbered, indented, punctuated, in any case; but alone on the line, and known."""
+def test_marks_are_read_in_their_literal_form(line: str, mark: Mark | None) -> None:
+    """Bold, bulleted, numbered, indented, in any case; but alone on the line, and known."""
     assert tolerant(line) == mark
 
 
@@ -495,69 +493,7 @@ def test_the_same_text_is_the_same_but_for_blanks() -> None:
     assert len({same_text(text) for text in ("a\nb", "a\n\nb", " a\nb", "a b", "A\nb")}) == 5
 
 
-def test_only_the_numbers_a_value_begins_with_are_meant() -> None:
-    """A list of numbers counts; a number that is mentioned later, or qualified, does not."""
-    meant = ["P4", "p4", "**P4**", "P4.", "P4 | ok", "P4: ok", "P1, P4", "P1 and P4", "3, P4", "P4 - ok", "with P4"]
-    not_meant = ["", "not P4", "P44", "P4x", "XP4", "P2 | unlike P4", "all but P4", "P4 but not all", "P4 unless"]
-    assert [value for value in meant if not refers_to(Mark("AGREE", value), "P4")] == []
-    assert [value for value in not_meant if refers_to(Mark("AGREE", value), "P4")] == []
-
-
-NOT_SAID = [
-    "If B signs:\n\n{}",
-    "Do not count this:\n{}",
-    "Once the price is named I will write:\n\n{}",
-    "I cannot write\n{}\nbefore the price is named.",
-    "Should I write\n{}\n?",
-    "What I do not say is\n\n{}",
-    "Not so fast with\n\n{}",
-    "I agree if the price is named.\n\n{}",
-    "{}\n\nWait, no: the price is missing.",
-    "{}\n[CONFIDENCE: 0.5]\n\nI take that back.",
-    "{}\n\nAber nur, wenn B den Preis nennt.",
-]
-
-
-@pytest.mark.parametrize("form", NOT_SAID)
-@pytest.mark.parametrize("mark", ["[AGREE: P1]", "[CONSENSUS_REACHED]"])
-def test_a_signature_that_is_supposed_denied_or_taken_back_ends_in_one_question(form: str, mark: str) -> None:
-    """Without rules too: asked back once; said again like that it is none, said clearly it counts."""
-    for again, end in ((form.format(mark), None), (mark, "CONSENSUS_REACHED")):
-        room = Room(opening("A", "B"), A=[POSTGRES], B=[form.format(mark), again])
-        room.run()
-        assert (outcome(room), [who for who, _ in room.questions]) == (end, ["B"])
-
-
-@pytest.mark.parametrize("form", NOT_SAID)
-def test_a_vote_that_is_supposed_denied_or_taken_back_wins_nothing(form: str) -> None:
-    """Each is asked back once, and decides nothing."""
-    yes = form.format("[VOTE: P1 approve | ok]")
-    rules = '## Setup\n\n```toml\nverdict = "vote"\n```'
-    room = Room(opening("A", "B", keys=["Max Turns: 4"], more=rules), A=["[PROPOSAL: x]", yes], B=[yes, yes])
-    room.run()
-    assert outcome(room) == "MAX_TURNS_REACHED"
-    assert {who for who, _ in room.questions} == {"A", "B"}
-
-
-@pytest.mark.parametrize(
-    "unread", ["(AGREE: P1)", "AGREE P1", "<AGREE: P1>", "I agree with P1 and sign it.", "**Consensus reached!**"]
-)
-def test_a_signature_that_cannot_be_read_is_asked_back_without_rules_too(unread: str) -> None:
-    """Once, by whoever has not signed the text on the table; otherwise nothing hangs on it."""
-    room = Room(opening("A", "B"), A=[POSTGRES], B=[unread, "[AGREE: P1]"])
-    room.run()
-    assert (outcome(room), len(room.questions)) == ("CONSENSUS_REACHED", 1)
-    assert talk("Well.", unread, unread).questions == []
-    assert talk(POSTGRES, "Let me think.", f"Yes.\n\n{unread}").questions == []
-
-
-def test_a_text_whose_claim_cannot_be_read_is_asked_back_without_rules_too() -> None:
-    """It would never be on the table."""
-    room = talk(POSTGRES.replace("[CONSENSUS_REACHED]", "(CONSENSUS_REACHED)"))
-    assert [who for who, _ in room.questions] == ["A"]
-
-
-def test_an_ordinary_talk_without_rules_is_asked_nothing() -> None:
+def test_an_ordinary_talk_is_asked_nothing() -> None:
     """Talk of agreeing, of other texts and of parts is no signature, and meant as none."""
     room = talk(
         "I agree that restarts matter. Once B agrees we can write it down.",
@@ -567,6 +503,6 @@ def test_an_ordinary_talk_without_rules_is_asked_nothing() -> None:
         "Please write [AGREE: P1] if you agree.",
         "> [AGREE: P1]\n\nThat is for me to say. No agreement without a price.",
         "The price is none.",
-        "If it fails we roll back.\n\n[AGREE: P1]\n\nShall I begin?",
+        "[AGREE: P1]",
     )
-    assert (room.questions, outcome(room)) == ([], "CONSENSUS_REACHED")
+    assert (room.questions, room.asked, outcome(room)) == ([], [], "CONSENSUS_REACHED")

@@ -49,7 +49,7 @@ def facts(dialog: Dialog) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", sorted(FACTS))
 def test_a_file_of_the_version_before_means_what_it_meant(name: str) -> None:
-    """Votes, signatures, decisions, seals, findings, rounds and ends stay; old names of ends are said in the new way."""
+    """Votes, signatures, decisions, seals, findings and rounds stay; old names of ends are said in the new way."""
     then = FACTS[name]
     if then["outcome"]:
         then = {**then, "outcome": [NOW.get(then["outcome"][0], then["outcome"][0]), then["outcome"][1]]}

@@ -54,15 +54,15 @@ def test_a_proposal_is_a_position_of_its_author() -> None:
     ("line", "refs"),
     [
         ("[AGREE: P1]", ["P1"]),
-        ("[AGREE P1: cheap]", ["P1"]),
-        ("[AGREE: P1, P2 | cheap]", ["P1", "P2"]),
-        ("[AGREE: P2, simpler than P1]", ["P2"]),
+        ("[AGREE: P1 | cheap]", ["P1"]),
+        ("[AGREE: P1]\n[AGREE: P2 | cheap]", ["P1", "P2"]),
+        ("[AGREE: P2, simpler than P1]", []),
         ("[AGREE: P1 if it is tested]", []),
         ("[AGREE: with that]", []),
     ],
 )
 def test_agreement_is_a_position_for_what_it_names(line: str, refs: list[str]) -> None:
-    """As signatures are counted: what a yes names first, and no yes with a condition."""
+    """As signatures are counted: in the literal form, once confirmed."""
     found = ledger("[PROPOSAL: Postgres]\n[PROPOSAL: Redis]", f"Fine.\n{line}")
     assert found[2:] == [("B", ref, "for", 3) for ref in refs]
 
@@ -88,7 +88,7 @@ def test_a_decision_asked_for_is_a_position(choice: str, stance: str) -> None:
         "[OBJECTION: P1 is dear]",
         "[OBJECTION: dear]\n[RE: P1]",
         "[OBJECTION: dear]\n[RE: turn 2]",
-        "[OBJECTION: dear]\n[AGREE: P1]\n[RE: P1]",
+        "[OBJECTION: dear]\n[RE: P1]\n[AGREE: P1]",
     ],
 )
 def test_an_objection_is_a_position_against_what_it_answers(line: str) -> None:
@@ -159,9 +159,9 @@ def test_agents_that_swap_positions_without_evidence_are_both_flagged() -> None:
     """One was for it and is against, the other the reverse, in the same exchange."""
     room = talk(
         "[PROPOSAL: Postgres]",
-        "Dear.\n[VOTE: P1 reject | dear]",
-        "Dear indeed.\n[VOTE: P1 reject | dear]",
-        "Cheap, then.\n[VOTE: P1 approve | cheap]",
+        "Dear.\n[OBJECTION: P1, dear]",
+        "Dear indeed.\n[OBJECTION: P1, dear]",
+        "Cheap, then.\n[AGREE: P1 | cheap]",
     )
     flagged = [(p.agent, p.stance, p.turn) for p in positions(room.dialog) if p.flagged]
     assert flagged == [("A", "against", 4), ("B", "for", 5)]

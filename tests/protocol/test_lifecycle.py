@@ -189,11 +189,11 @@ def test_the_word_is_asked_for_where_the_order_is_free() -> None:
 # -- marks that a state does not take --------------------------------------------------------------------------------
 
 SUMMING_UP = {
-    "SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONFIDENCE", "RE", "CRUX", "EXPERIMENT", "DECIDE",
+    "SYNTHESIS", "VOTE", "AGREE", "OBJECTION", "RESERVATION", "CONFIDENCE", "RE", "DECIDE",
     "CONCEDE", "QUESTION_FOR_USER", "DEADLOCK", "CONSENSUS_REACHED", "PASS",
 }  # fmt: skip
 DECIDING = {"DECIDE", "VOTE", "RE", "SYNTHESIS", "CONFIDENCE", "EVIDENCE", "ESCALATE", "QUESTION_FOR_USER", "PASS"}
-JUDGING = {"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "CRUX", "EXPERIMENT", "QUESTION_FOR_USER", "PASS"}
+JUDGING = {"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "QUESTION_FOR_USER", "PASS"}
 COUNCIL = 'order = "round-robin"'
 JUDGED = ('verdict = "judge"', 'judge = "A"')
 

@@ -300,7 +300,7 @@ def test_an_edited_entry_is_taken_as_it_now_stands_and_a_damaged_one_counts_for_
         (Mark("DIGEST", "A | turns 1 to 9 | 300 words"), "A"),
         (Mark("STALLED", "B"), None),
         (Mark("AGENT_ERROR", "Z | cause | fix"), None),
-        (Mark("BUDGET_REACHED", "B"), None),
+        (Mark("STOPPED", "budget: B"), None),
     ],
     ids=str,
 )
@@ -344,7 +344,7 @@ def test_a_dialog_ends_before_the_turn_that_would_pass_its_budget() -> None:
     room = Shop(opening("A", "B", keys=["Budget: $2.00"]), turns, A=["One.", "Three."], B=["Two.", "Four."])
     room.next = {"A": Estimate(0.2), "B": Estimate(0.1)}
     room.run()
-    assert ending(room)[0] == "BUDGET_REACHED"
+    assert ending(room)[0] == "STOPPED"
     assert all(isinstance(room.look(me), Stop) for me in "AB")
     room.types("\n## User\n\nIt is worth it. Go on.\n\n[LIMIT: budget $4]\nTURN: A\n")
     room.step("A")
@@ -362,7 +362,7 @@ def test_without_a_raise_a_reopened_dialog_ends_again() -> None:
     room.say("And now?", to="A")
     assert (room.dialog.state.outcome, room.dialog.state.counted) == (None, 1)
     room.run()
-    assert ending(room) == ("BUDGET_REACHED", "the budget of $1.00: $1.20 spent")
+    assert ending(room) == ("STOPPED", "budget: the budget of $1.00: $1.20 spent")
 
 
 def test_a_daemon_that_starts_again_knows_what_was_spent() -> None:
@@ -376,7 +376,7 @@ def test_a_daemon_that_starts_again_knows_what_was_spent() -> None:
     for one in (room, again):
         action = one.look("B")
         assert isinstance(action, Write)
-        assert action.reason == "the budget of 1,000 tokens: 700 used; the next turn would take about 301"
+        assert action.reason == "budget: the budget of 1,000 tokens: 700 used; the next turn would take about 301"
     again.next = {"B": Estimate(None, 300)}
     assert isinstance(again.look("B"), Reply)
 
@@ -437,7 +437,7 @@ def test_a_cap_of_its_own_holds_for_its_agent_alone() -> None:
     assert allowance(room.dialog.state, "A", room.caps["A"]) == Estimate(0.1, None)
     room.step("A")
     assert ending(room) == (
-        "BUDGET_REACHED", "A's own budget of $0.60: $0.50 spent; the next turn would take about $0.20"
+        "STOPPED", "budget: A's own budget of $0.60: $0.50 spent; the next turn would take about $0.20"
     )  # fmt: skip
     assert reached(room.dialog.state, "B", Estimate(0.0, 0), room.caps["B"]) == "B's own budget of 19 tokens: 20 used"
 
@@ -516,7 +516,7 @@ def test_a_budget_is_never_passed_when_no_turn_costs_more_than_expected(
             room.answers(who, f"Words of {who} in step {step}.")
         if len(ready) < len(owing):
             room.step(next(who for who in owing if who not in ready))
-            assert ending(room)[0] == "BUDGET_REACHED"
+            assert ending(room)[1].startswith("budget: ")
     assert total(room.dialog.state.spent).micros <= budget
 
 

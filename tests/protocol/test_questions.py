@@ -27,7 +27,7 @@ from tests.protocol.test_total import is_linear
 
 HERE = "2026-11-22T14:00:20+01:00"
 ALLOWED = "## Setup\n\n```toml\nquestion_defaults = true\n```"
-ASKS = "It depends.\n\n[QUESTION_FOR_USER: Postgres or Redis? | in 20 minutes | default: keep Postgres]"
+ASKS = "It depends.\n\n[QUESTION_FOR_USER: Postgres or Redis? | in 20m | default: keep Postgres]"
 
 
 def mark(value: str, here: str = HERE, zone: Zone | None = None) -> tuple[str, ...]:
@@ -52,57 +52,42 @@ def at(stage: Room, **later: float) -> str:
 TODAY, TOMORROW = "x | by 2026-11-22T{}+01:00", "x | by 2026-11-23T{}+01:00"
 UNDERSTOOD = {
     "x | by 18:00": TODAY.format("18:00:00"),
-    "x | By: 18:00.": TODAY.format("18:00:00"),
-    "x | deadline = 18:00:30": TODAY.format("18:00:30"),
-    "x | until today at 18:00": TODAY.format("18:00:00"),
-    "x | before 6pm": TODAY.format("18:00:00"),
-    "x | by 6:05 P.M.": TODAY.format("18:05:00"),
+    "x | By 18:00": TODAY.format("18:00:00"),
     "x | by 2026-11-22 18:00": TODAY.format("18:00:00"),
     "x | by 2026-11-22T18:00:00+01:00": TODAY.format("18:00:00"),
     "x | by 2026-11-22 18:00 +0100": TODAY.format("18:00:00"),
-    "x | by 17:00 UTC": "x | by 2026-11-22T17:00:00Z",
     "x | by 2026-11-22T17:00Z": "x | by 2026-11-22T17:00:00Z",
-    "x | in 2 hours": TODAY.format("16:01:00"),
-    "x | within 1h 30m": TODAY.format("15:31:00"),
-    "x | by: in 30 minutes from now": TODAY.format("14:31:00"),
+    "x | in 2h": TODAY.format("16:01:00"),
+    "x | in 90 m": TODAY.format("15:31:00"),
+    "x | In 1D": TOMORROW.format("14:01:00"),
     "x | by 7:59": TOMORROW.format("07:59:00"),
-    "x | by 12am": TOMORROW.format("00:00:00"),
-    "x | by tomorrow 09:00": TOMORROW.format("09:00:00"),
-    "x | by 09:00 tomorrow": TOMORROW.format("09:00:00"),
-    "x | by midnight": TOMORROW.format("00:00:00"),
-    "x | by today midnight": TOMORROW.format("00:00:00"),
-    "x | by 2026-11-23": TOMORROW.format("23:59:00"),
+    "x | by 0:00": TOMORROW.format("00:00:00"),
     "by 18:00 | default: keep | x": "x | by 2026-11-22T18:00:00+01:00 | default: keep",
-    "x|by 18:00|default = keep": "x | by 2026-11-22T18:00:00+01:00 | default: keep",
-    "a|b or c | Default answer: b | by 18:00": "a|b or c | by 2026-11-22T18:00:00+01:00 | default: b",
+    "x|by 18:00|Default: keep": "x | by 2026-11-22T18:00:00+01:00 | default: keep",
     "by 18:00": "by 2026-11-22T18:00:00+01:00",
-    "x | by 18:00 | until 18:00": TODAY.format("18:00:00"),
+    "x | by 18:00 | by 2026-11-22 18:00": TODAY.format("18:00:00"),
     # at least 15 minutes, and what was asked
     "x | by 14:05": TODAY.format("14:16:00") + " (asked: by 14:05)",
-    "x | in 5 minutes": TODAY.format("14:16:00") + " (asked: in 5 minutes)",
+    "x | in 5m": TODAY.format("14:16:00") + " (asked: in 5m)",
     "x | by 14:16": TODAY.format("14:16:00"),
     "x | by 14:15": TODAY.format("14:16:00") + " (asked: by 14:15)",
     "x | by 2026-11-22T14:15:59+01:00 (asked: soon)": TODAY.format("14:16:00")
     + " (asked: by 2026-11-22T14:15:59+01:00)",
     "x | by 13:54": TODAY.format("14:16:00") + " (asked: by 13:54)",
-    "x | by noon | default: y": TODAY.format("14:16:00") + " (asked: by noon) | default: y",
-    "x | by 12:54 UTC": TODAY.format("14:16:00") + " (asked: by 12:54 UTC)",
-    "x | by today 9:00": TODAY.format("14:16:00") + " (asked: by today 9:00)",
+    "x | by 12:00 | default: y": TODAY.format("14:16:00") + " (asked: by 12:00) | default: y",
     "x | by 2020-01-01 10:00": TODAY.format("14:16:00") + " (asked: by 2020-01-01 10:00)",
 }
 
 
 @pytest.mark.parametrize(("said", "stands"), UNDERSTOOD.items(), ids=UNDERSTOOD)
-def test_a_deadline_is_read_as_people_write_it(said: str, stands: str) -> None:
+def test_a_deadline_is_read_in_its_literal_forms(said: str, stands: str) -> None:
     """As an ISO time with the machine's offset, at least 15 minutes ahead; a time that has just passed is moved."""
     assert mark(said) == (stands,)
 
 
 PASSED = {
-    "by 08:00:20": "by 2026-11-23T08:00:20+01:00",  # six hours ago to the second
-    "by 08:00:21": "by 2026-11-22T14:16:00+01:00 (asked: by 08:00:21)",
-    "by 07:00:20 UTC": "by 2026-11-23T07:00:20Z",
-    "by 07:00:21 UTC": "by 2026-11-22T14:16:00+01:00 (asked: by 07:00:21 UTC)",
+    "by 08:00": "by 2026-11-23T08:00:00+01:00",
+    "by 08:01": "by 2026-11-22T14:16:00+01:00 (asked: by 08:01)",
 }
 
 
@@ -112,7 +97,7 @@ def test_a_time_of_day_that_passed_within_six_hours_meant_today(said: str, stand
     assert mark(said) == (stands,)
 
 
-@pytest.mark.parametrize("said", ["midnight", "12am", "00:00"])
+@pytest.mark.parametrize("said", ["0:00", "00:00"])
 def test_midnight_is_always_the_one_to_come(said: str) -> None:
     """Also in the small hours, where the last one has just passed."""
     assert mark(f"x | by {said}", "2026-11-22T02:00:00+01:00") == ("x | by 2026-11-23T00:00:00+01:00",)
@@ -120,10 +105,10 @@ def test_midnight_is_always_the_one_to_come(said: str) -> None:
 
 ELSEWHEN = {
     "by 2027-04-01 18:00": "by 2027-04-01T18:00:00+02:00",
-    "by 2027-04-01 18:00 UTC": "by 2027-04-01T18:00:00Z",
-    "by tomorrow 9:00": "by 2027-04-01T09:00:00+02:00",
+    "by 2027-04-01 18:00Z": "by 2027-04-01T18:00:00Z",
+    "by 9:00": "by 2027-04-01T09:00:00+02:00",
     "by 23:30": "by 2027-03-31T23:30:00+01:00",
-    "in 48 hours": "by 2027-04-02T22:00:00+01:00",
+    "in 48h": "by 2027-04-02T22:00:00+01:00",
 }
 
 
@@ -136,8 +121,8 @@ def test_a_named_date_has_its_own_offset(said: str, stands: str) -> None:
 def test_looking_for_a_deadline_is_linear() -> None:
     """Runs of blanks, however long, are one blank."""
     now = datetime.fromisoformat(HERE)
-    assert is_linear(lambda n: moments.named("today" + " " * n * 20 + "x", now, berlin))
-    assert moments.named(" tomorrow \n at  18:00", now, berlin) == now.replace(day=23, hour=18, second=0)
+    assert is_linear(lambda n: moments.named("18:00" + " " * n * 20 + "x", now, berlin))
+    assert moments.named(" 2026-11-23 \n  18:00", now, berlin) == now.replace(day=23, hour=18, second=0)
 
 
 def test_a_deadline_is_told_by_the_readers_clock() -> None:
@@ -152,7 +137,7 @@ def test_a_deadline_is_told_by_the_readers_clock() -> None:
     assert asked.until_in_words(far, at) == "by 2027-04-01 18:00 UTC+02:00"
 
 
-FORM = "no deadline: write in 2 hours, by 18:00 or by 2026-11-22 18:00"
+FORM = "no deadline: write in 30m, by 18:00 or by 2026-11-22T18:00+01:00"
 NOT_UNDERSTOOD = {
     "x": ("x",),
     "Postgres | Redis | or in memory?": ("Postgres | Redis | or in memory?",),
@@ -164,7 +149,12 @@ NOT_UNDERSTOOD = {
     "x | by 13pm": ("x | by 13pm", f"{NAME} by 13pm | {FORM}"),
     "x | by 2026-02-30 10:00": ("x | by 2026-02-30 10:00", f"{NAME} by 2026-02-30 10:00 | {FORM}"),
     "x | by 18:00 CET": ("x | by 18:00 CET", f"{NAME} by 18:00 CET | {FORM}"),
-    "x | in 10 days": ("x | in 10 days", f"{NAME} in 10 days | {FORM}"),
+    "x | by tomorrow 09:00": ("x | by tomorrow 09:00", f"{NAME} by tomorrow 09:00 | {FORM}"),
+    "x | by noon": ("x | by noon", f"{NAME} by noon | {FORM}"),
+    "x | in 2 hours": ("x | in 2 hours", f"{NAME} in 2 hours | {FORM}"),
+    "x | within 30m": ("x | within 30m", f"{NAME} within 30m | {FORM}"),
+    "x | in 8d": ("x | in 8d", f"{NAME} in 8d | {FORM}"),
+    "x | in 0m": ("x | in 0m", f"{NAME} in 0m | {FORM}"),
     "x | by 18:00 | by 19:00": ("x", f"{NAME} by 18:00 / by 19:00 | several deadlines: none of them counts"),
     "x | default: a | default: b": (
         "x", f"{NAME} default: a / default: b | several defaults: none of them counts",
@@ -228,11 +218,11 @@ def test_no_question_breaks_the_reader_or_hurries_the_person(value: str, here: s
 
 
 def test_a_question_goes_through_the_file_and_back() -> None:
-    """In the ways models write marks; one that is fenced is text."""
-    stage = Room(opening(more=ALLOWED), A=["Hm.\n\n- **[question for user: which? | by 23:30 | default: a|b]**."])
+    """In small letters, bold and behind a bullet, too; one that is fenced is text."""
+    stage = Room(opening(more=ALLOWED), A=["Hm.\n\n- **[question_for_user: which? | by 23:30 | default: a]**"])
     stage.step("A")
     (question,) = stage.dialog.state.questions
-    assert question == Question("which?", "2026-11-21T23:30:00Z", "a|b", "A", "2")
+    assert question == Question("which?", "2026-11-21T23:30:00Z", "a", "A", "2")
     assert stage.dialog.state.question == "which?"
     assert (stage.dialog.state.question_by, stage.dialog.state.question_default) == (question.by, question.default)
     assert not read_reply("```\n[QUESTION_FOR_USER: which? | by 23:30]\n```").marks
@@ -275,7 +265,7 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
 
 HELD = {
     "not allowed": ("", ASKS, lambda stage: None),
-    "no default": (ALLOWED, "[QUESTION_FOR_USER: which? | in 20 minutes]", lambda stage: None),
+    "no default": (ALLOWED, "[QUESTION_FOR_USER: which? | in 20m]", lambda stage: None),
     "no deadline": (ALLOWED, "[QUESTION_FOR_USER: which? | default: a]", lambda stage: None),
     "paused": (ALLOWED, ASKS, Room.pause),
     "step mode": (ALLOWED.replace("true", "true\nstep = true"), ASKS, lambda stage: None),
@@ -433,7 +423,7 @@ def test_defaults_are_allowed_by_the_file_alone() -> None:
 @pytest.mark.parametrize(("more", "after"), [("", "it still waits"), (ALLOWED, "your default counts, if you gave one")])
 def test_agents_are_told_the_form_and_what_comes_of_it(more: str, after: str) -> None:
     """One line, in plain dialogs and in those with rules, which takes no clock; what did not count is told later."""
-    form = "`[QUESTION_FOR_USER: text | in 2 hours | default: what you do otherwise]`"
+    form = "`[QUESTION_FOR_USER: text | in 2h | default: what you do otherwise]`"
     plain = Room(opening("A", "B", more=more), A=["x\n\n[QUESTION_FOR_USER: which? | by whom?]"])
     ruled = Room(opening("A", "B", more=more or "## Setup\n\n```toml\nred_team = true\n```"))
     for stage in (plain, ruled):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from dialogd.errors import BackendError
-from dialogd.protocol import verdict
+from dialogd.protocol import admit, ballots, closing, verdict
 from dialogd.protocol.compose import received
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark
@@ -75,9 +75,10 @@ def test_a_moderator_that_says_both_in_one_reply_has_decided_nothing() -> None:
     both = "[DECIDE: P1 approve | fine]\n[DECIDE: P1 reject | not fine]"
     question = opening("A", "B", "M", keys=["Max Turns: 5"], more=setup(MODERATED))
     room = Room(question, A=["[PROPOSAL: x]", "Well."], B=["Well."], M=[both, both])
+    room.confirms["M"] = [both]
     room.run()
     assert ended(room) != "DECIDED"
-    assert [who for who, _ in room.questions] == ["M"]
+    assert [who for who, _ in room.asked] == ["M"]
 
 
 def test_a_judge_that_names_two_in_one_reply_has_named_nobody() -> None:
@@ -113,33 +114,37 @@ def test_a_decision_by_the_way_takes_no_text_off_the_table() -> None:
     assert ended(room) == "CONSENSUS_REACHED"
 
 
+@pytest.mark.parametrize("answer", ["", "Yes, except the pricing.", "[AGREE: P1 | except the pricing]", "[PASS]"])
 @pytest.mark.parametrize(
     "said",
     [
         "[CONSENSUS_REACHED: everything except the pricing]",
         "[AGREE: P1 | everything except the pricing]",
         "[AGREE: P1 | I do not agree]",
+        "I do not agree to the pricing.\n\n[AGREE: P1]",
     ],
 )
-def test_a_signature_with_an_exception_or_a_denial_signs_nothing(said: str) -> None:
-    """4.2: `except` makes a yes unclear, also behind the `|`; a denied yes is no yes."""
-    room = Room(opening("A", "B", keys=["Max Turns: 3"]), A=[SUMMARY], B=[said, said])
+def test_a_signature_with_words_that_is_not_confirmed_signs_nothing(said: str, answer: str) -> None:
+    """4.2: its agent is asked; whatever is not a bare line is no yes, and the file says so."""
+    room = Room(opening("A", "B", keys=["Max Turns: 3"]), A=[SUMMARY], B=[said])
+    room.confirms["B"] = [answer]
     room.run()
     assert ended(room) != "CONSENSUS_REACHED"
+    assert marks(room, "REFUSED") != []
 
 
 @pytest.mark.parametrize(
     "severity", ["blocking|security|a.py|1|bad|mend", "**blocking** | security", "Severity: blocking | security"]
 )
 def test_a_finding_that_says_blocking_is_never_passed_over_in_silence(severity: str) -> None:
-    """5.6: one that blocks keeps approvals from counting; one that cannot be read is asked back (4.2)."""
+    """5.6: one that blocks keeps approvals from counting; one that cannot be read is refused for all to see (4.2)."""
     room = Room(
         opening("A", "B", keys=["Max Turns: 4"], more=setup('verdict = "vote"', "review = true")),
         A=["[PROPOSAL: ship]", "[VOTE: P1 approve | fine]"],
         B=[f"[FINDING: {severity}]\n[VOTE: P1 approve | fine]"] * 2,
     )
     room.run()
-    assert ended(room) != "DECIDED" or room.questions
+    assert ended(room) != "DECIDED" or marks(room, "REFUSED")
 
 
 # -- the sealed round -----------------------------------------------------------------------------------------------
@@ -147,7 +152,7 @@ def test_a_finding_that_says_blocking_is_never_passed_over_in_silence(severity: 
 
 def test_a_deadlock_in_sealed_answers_ends_nothing() -> None:
     """3.6: nothing is decided in a sealed round, and a deadlock is called in successive turns (5.1)."""
-    call = "Hopeless.\n[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"
+    call = "Hopeless.\n[DEADLOCK: load | measure]"
     assert ended(sealed(A=[call], B=[call])) == ""
 
 
@@ -188,12 +193,10 @@ def calls_for_votes(many: int) -> int:
     """How many times the reader of votes is asked about one reply of so many votes."""
     import sys
 
-    from dialogd.protocol import choices
-
     dialog = Room(opening("A", "B", more=setup('verdict = "vote"')), A=["[PROPOSAL: x]"])
     dialog.step("A")
     reply, _ = received("\n".join(f"[VOTE: P1 approve | {number}]" for number in range(many)))
-    seen, code = 0, choices.votes.__code__
+    seen, code = 0, ballots.vote.__code__
 
     def count(frame: object, event: str, _: object) -> None:
         nonlocal seen
@@ -201,7 +204,9 @@ def calls_for_votes(many: int) -> int:
 
     sys.setprofile(count)
     try:
-        verdict.rule(dialog.dialog, "B", reply)
+        kept, refused = closing.settled(dialog.dialog, "B", reply, "[VOTE: P1 approve]")
+        kept, more = admit.admitted(dialog.dialog, "B", kept)
+        verdict.rule(dialog.dialog, "B", kept, (*refused, *more))
     finally:
         sys.setprofile(None)
     return seen

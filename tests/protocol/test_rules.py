@@ -46,13 +46,14 @@ TEXTS = st.lists(
             "## Consensus Summary\nKeep sessions in Postgres.\n[CONSENSUS_REACHED]",
             "## Consensus Summary\nRedis it is.\n[CONSENSUS_REACHED]",
             "[RESERVATION: nobody has measured]",
-            "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]",
+            "[DEADLOCK: load | measure]",
             "[PASS]",
             "[ESCALATE: we cannot]",
             "[TO: C]",
             "[RE: 2]",
             "[CONFIDENCE: 0.5]",
-            "[KIND: RESOLVED | 1]",
+            "[RESOLVED: 1]",
+            "[FROBNICATE: x]",
             "[FINDING: blocking | security | a.py | 1 | bad | mend]",
             "TURN: A",
         ]
@@ -134,7 +135,7 @@ def recount(dialog: Dialog, ref: str, until: Entry) -> tuple[dict[str, str], Fra
             continue
         seen = int(entry.frame.re.split(".")[0])
         if entry.by in voters(dialog.header) and seen >= put:
-            for choice in cast(entry.marks)[0].values():
+            for choice in cast(entry.marks).values():
                 if choice.ref == ref:
                     said[entry.by] = choice.choice
     weigh = {a.id: Fraction(str(dialog.header.rules.role(a.id).weight)) for a in dialog.header.agents}

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.protocol.header import read_header
+from dialogd.protocol.kinds import REVIEW, Kind
 from dialogd.protocol.roles import PERMISSIONS, STANDARD, Role
-from dialogd.protocol.rules import ORDERS, REVIEW, VERDICTS, WINNERS, Board, Phase, Rules
+from dialogd.protocol.rules import ORDERS, VERDICTS, WINNERS, Board, Phase, Rules
 from dialogd.protocol.setup import setup
 
 # Rules hold texts on one line, as reading makes them.
@@ -43,7 +44,7 @@ boards = st.builds(
     contribution_timeout=st.none() | st.integers(1, 600_000).map(float) | st.sampled_from([0.001, 0.25, 90.5]),
 )
 phases = st.builds(Phase, texts.filter(bool), texts, st.integers(1, 1000))
-kinds = st.dictionaries(st.from_regex(r"[A-Z][A-Z_]{1,39}", fullmatch=True), texts, max_size=3)
+kinds = st.dictionaries(st.from_regex(r"[A-Z][A-Z_]{1,39}", fullmatch=True), texts.map(Kind), max_size=3)
 every_rule = st.builds(
     Rules,
     template=texts,
@@ -104,7 +105,7 @@ def test_only_what_differs_is_written() -> None:
             {"A": Role("critic", STANDARD["critic"]), "B": Role("Critic", frozenset({"POST", "VOTE"}))}
         ),
         phases=(Phase("DRAFT"), Phase("END", "the end", 2)),
-        kinds=MappingProxyType({"RESULTS": 'what "was" found'}),
+        kinds=MappingProxyType({"RESULTS": Kind('what "was" found')}),
     )
     block = setup(rules, {"step": True})
     assert block == (

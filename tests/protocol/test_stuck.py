@@ -10,7 +10,7 @@ from dialogd.protocol.sealed import answers
 from dialogd.testing.room import Room, opening, waits
 
 DOWN = BackendError("overloaded", fix="look at its log")
-CALLS_IT = "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"
+CALLS_IT = "[DEADLOCK: load | measure]"
 MODERATED = '[roles.M]\nrole = "moderator"'
 OVERDUE = 300 + 60
 
@@ -114,13 +114,14 @@ def test_the_time_limit_lets_a_judge_that_has_begun_judge_anew() -> None:
 
 
 def test_a_judge_cannot_choose_an_agent_that_said_nothing() -> None:
-    """It has no position: the judge is asked back, and then it is undecided."""
+    """It has no position: the judge is asked, among those that there are, and then it is undecided."""
     here = room("ABCJ", 'verdict = "judge"\njudge = "J"\norder = "parallel"', "Max Rounds: 1", turn="A, B, C")
     speak(here, ("A", "Postgres."), ("B", "Redis."))
     here.thinks("C")
     here.answers("C", DOWN)
     speak(here, ("J", "[DECIDE: C | shown]"), ("J", "[DECIDE: C | shown]"))
-    assert here.questions[0][0] == "J"
+    (who, question), *_ = here.asked
+    assert (who, "[DECIDE: B]" in question, "[DECIDE: C]" in question) == ("J", True, False)
     assert ended(here) == "DEADLOCK"
 
 
@@ -252,7 +253,9 @@ def test_a_failure_does_not_keep_a_closing_round_open() -> None:
     speak(here, ("A", "In sum: Postgres."))
     here.thinks("B")
     here.answers("B", DOWN)
-    assert ended(here) == "MAX_TIME_REACHED"
+    outcome = here.dialog.state.outcome
+    assert outcome is not None
+    assert (outcome.name, outcome.cause) == ("STOPPED", "time")
 
 
 def test_a_turn_by_hand_after_the_end_begins_the_time_anew() -> None:
@@ -286,7 +289,7 @@ def test_votes_that_a_moderator_ends_are_not_its_decision() -> None:
 # -- a judge that lacks a fact ---------------------------------------------------------------------------------------
 
 JUDGED = 'verdict = "judge"\njudge = "J"'
-ASKS = "[QUESTION_FOR_USER: How many users are there? | in 2 hours | default: a thousand]"
+ASKS = "[QUESTION_FOR_USER: How many users are there? | in 2h | default: a thousand]"
 BOTH = [("A", CALLS_IT), ("B", CALLS_IT)]
 JUDGE_IS_ASKED = {
     "deadlock": ((), JUDGED, BOTH),
@@ -308,7 +311,7 @@ def test_a_judge_asks_the_person_and_judges_in_both_orders_once_it_is_answered(
         if owing(here) == (USER,):
             here.pass_on()
     assert owing(here) == ("J",)
-    speak(here, ("J", f"It depends on the load.\n\n[CRUX: the load]\n{ASKS}"))
+    speak(here, ("J", f"It depends on the load.\n\n{ASKS}"))
     assert here.questions == []
     assert owing(here) == (USER,)
     assert [question.asker for question in here.dialog.state.questions] == ["J"]
@@ -344,21 +347,22 @@ def test_a_judge_that_gets_no_answer_judges_without() -> None:
 
 
 def test_a_judge_does_not_judge_and_ask_in_one_reply() -> None:
-    """It is told so; sent again as it was, the question is asked and the judgement refused."""
+    """The question is asked, and the judgement refused; it is not asked about what cannot count."""
     here = room("ABJ", JUDGED)
     speak(here, *BOTH, ("J", f"[DECIDE: A | shown]\n{ASKS}"))
-    assert "J asks the person first, and judges once they have answered" in here.questions[0][1]
+    assert [who for who, _ in here.asked] == []
     assert owing(here) == (USER,)
     last = here.dialog.last
     assert last is not None
     assert [mark.name for mark in last.marks] == ["QUESTION_FOR_USER", "REFUSED"]
+    assert last.marks[-1].value.endswith("J asks the person first, and judges once they have answered")
 
 
 def test_what_a_judge_may_not_bring_in_is_refused_with_the_state_and_what_it_takes() -> None:
-    """A proposal of its own is none; crux and experiment of an undecided case are."""
+    """A proposal of its own is none; evidence is."""
     here = room("ABJ", JUDGED)
-    speak(here, *BOTH, ("J", "[DECIDE: none | untested]\n[CRUX: load]\n[EXPERIMENT: measure]\n[PROPOSAL: mine]"))
+    speak(here, *BOTH, ("J", "[PROPOSAL: mine]\n[EVIDENCE: untested]\n[DECIDE: none]"))
     last = here.dialog.last
     assert last is not None
-    assert [mark.name for mark in last.marks] == ["DECIDE", "CRUX", "EXPERIMENT", "REFUSED"]
-    assert "the dialog is deciding: J judges; it takes CONFIDENCE, CRUX" in here.questions[0][1]
+    assert [mark.name for mark in last.marks] == ["EVIDENCE", "DECIDE", "REFUSED"]
+    assert "the dialog is deciding: J judges; it takes CONFIDENCE, DECIDE" in last.marks[-1].value

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from dialogd import prompt
 from dialogd.errors import NotADialog
-from dialogd.protocol import compose
-from dialogd.protocol.consent import refers_to
+from dialogd.protocol import ballots, closing, compose
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.hashing import digest
@@ -20,7 +19,7 @@ from dialogd.protocol.model import Mark
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, escape, unescape
-from dialogd.testing.room import opening
+from dialogd.testing.room import Room, opening
 from tests.examples import examples
 from tests.protocol.texts import FORGED, texts
 
@@ -201,12 +200,24 @@ def is_linear(work: Callable[[int], object], size: int = 400) -> bool:
     return any(cost(size * 4) / cost(size) < 8 for _ in range(4))
 
 
+def on_the_table() -> Dialog:
+    """A dialog in which B may sign the text P1."""
+    room = Room(opening("A", "B"), A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"])
+    room.step("A")
+    return room.dialog
+
+
+TABLE = on_the_table()
+
+
 def answered(reply: str) -> None:
     """Everything that is done to a reply on its way into the file and back."""
     read, _ = compose.received(reply)
     unescape(escape(read.body))
     for mark in read.marks:
-        refers_to(Mark("AGREE", mark.value), "P1")
+        ballots.agreed(Mark("AGREE", mark.value))
+    closing.matters(TABLE, "B", read)
+    closing.settled(TABLE, "B", read, reply)
 
 
 @pytest.mark.parametrize("shape", BY_HAND)

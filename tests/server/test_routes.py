@@ -731,7 +731,7 @@ def test_the_word_is_asked_for_where_the_order_is_free(room: Room) -> None:
     typing = room.think()
     assert send(room.a, "POST /word").json == {"status": "ok", "turn": 1, "turn_of": ["A"], "phase": "waiting"}
     assert send(room.a, "POST /word", {"agent": "claude b"}).json["turn_of"] == ["A"]
-    assert room.text.index("[WORD: USER]") < room.text.index("[WORD: B]")
+    assert room.text.index("[TO: USER]") < room.text.index("[TO: B]")
     assert typing.is_alive
     typing.end("Tabs.\n")
     room.until(lambda: room.number == 2, "A's turn")
