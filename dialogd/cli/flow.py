@@ -77,7 +77,7 @@ class Wanted:
         )
 
 
-def flow(  # noqa: PLR0913, PLR0917 - its options
+def flow(
     path: options.FileArgument = None,
     agent: Agents = None,
     kind: Kinds = None,
