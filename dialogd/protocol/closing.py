@@ -25,7 +25,7 @@ MOST = 5  # matters of one question; what is beyond stays unclear
 TEXT = "the text"  # what a CONSENSUS_REACHED over a new summary is about
 DECISION = "the decision"
 
-_THOUGHTS = re.compile(r"\s*<(think|thinking|thought|reasoning|scratchpad|analysis)>.*?</\1>\s*", re.I | re.S)
+_THOUGHTS = re.compile(r"<(think|thinking|thought|reasoning|scratchpad|analysis)>.*?</\1>\s*", re.I | re.S)
 _PASS = "[PASS]"
 
 
@@ -208,7 +208,9 @@ class _Answer:
 
 def _unwrapped(text: str) -> str:
     """An answer without its thoughts, and without the one fence around all of it."""
-    lines = _THOUGHTS.sub("", text, count=1).strip().split("\n")
+    text = text.strip()
+    thoughts = _THOUGHTS.match(text)
+    lines = text[thoughts.end() if thoughts else 0 :].split("\n")
     if len(lines) > 1 and (match := FENCE.fullmatch(lines[0])) and lines[-1].strip() == match[1]:
         lines = lines[1:-1]
     return "\n".join(lines)

@@ -29,9 +29,9 @@ def said(*turns: str) -> Dialog:
 def test_findings_are_numbered_in_file_order_over_all_reviewers() -> None:
     """Six fields each; the number is the place in the file, whoever raised it."""
     dialog = said(
-        "[KIND: FINDING | blocking | security | login.py | 41 | compared with == | compare_digest]\n"
-        "[KIND: FINDING | minor | style | | | long lines]",
-        "[KIND: FINDING | major | tests | test_login.py | | no test | write one | or two]",
+        "[FINDING: blocking | security | login.py | 41 | compared with == | compare_digest]\n"
+        "[FINDING: minor | style | | | long lines]",
+        "[FINDING: major | tests | test_login.py | | no test | write one | or two]",
     )
     assert [(f.number, f.by, f.turn, f.severity) for f in findings(dialog)] == [
         (1, "A", 2, "blocking"), (2, "A", 2, "minor"), (3, "B", 3, "major"),
@@ -47,24 +47,24 @@ def test_findings_are_numbered_in_file_order_over_all_reviewers() -> None:
 @pytest.mark.parametrize(
     ("mark", "resolved_in"),
     [
-        ("[KIND: RESOLVED | 1 | seen]", 4),
-        ("[KIND: RESOLVED | #1]", 4),
-        ("[KIND: RESOLVED | 01 | seen]", 4),
-        ("[KIND: RESOLVED | 2 | seen]", 0),
-        ("[KIND: RESOLVED | 11 | seen]", 0),
-        ("[KIND: RESOLVED | seen]", 0),
-        ("[KIND: RESOLVED]", 0),
+        ("[RESOLVED: 1 | seen]", 4),
+        ("[RESOLVED: #1]", 4),
+        ("[RESOLVED: 01 | seen]", 4),
+        ("[RESOLVED: 2 | seen]", 0),
+        ("[RESOLVED: 11 | seen]", 0),
+        ("[RESOLVED: seen]", 0),
+        ("[RESOLVED]", 0),
     ],
 )
 def test_a_finding_is_resolved_by_its_number(mark: str, resolved_in: int) -> None:
     """One that blocks does so until then."""
-    (finding,) = findings(said("[KIND: FINDING | critical | security | a.py | 1 | x | y]", "Done.", mark))
+    (finding,) = findings(said("[FINDING: critical | security | a.py | 1 | x | y]", "Done.", mark))
     assert (finding.resolved_in, finding.blocks) == (resolved_in, not resolved_in)
 
 
 def test_only_who_raised_a_finding_resolves_it() -> None:
     """The author of the code cannot declare it mended."""
-    dialog = said("[KIND: FINDING | blocking | security | a.py | 1 | x | y]", "[KIND: RESOLVED | 1 | it is fine]")
+    dialog = said("[FINDING: blocking | security | a.py | 1 | x | y]", "[RESOLVED: 1 | it is fine]")
     assert [f.blocks for f in findings(dialog)] == [True]
     assert "finding 1 blocks: x" in markdown(draw_up(dialog)).partition("\n---\n")[0]
 
@@ -72,11 +72,11 @@ def test_only_who_raised_a_finding_resolves_it() -> None:
 def test_a_finding_that_blocks_nothing_is_still_open() -> None:
     """By its number, on the first screen; one that was resolved is not."""
     dialog = said(
-        "[KIND: FINDING | minor | style | a.py | 1 | x | y]\n[KIND: FINDING | note | style | a.py | 2 | x | y]", "Yes."
+        "[FINDING: minor | style | a.py | 1 | x | y]\n[FINDING: note | style | a.py | 2 | x | y]", "Yes."
     )
     top = markdown(draw_up(dialog)).partition("\n---\n")[0]
     assert "- **Not resolved, and blocking nothing:** findings 1 and 2, listed below" in top
-    mended = said("[KIND: FINDING | minor | style | a.py | 1 | x | y]", "Done.", "[KIND: RESOLVED | 1 | seen]")
+    mended = said("[FINDING: minor | style | a.py | 1 | x | y]", "Done.", "[RESOLVED: 1 | seen]")
     assert "Not resolved" not in markdown(draw_up(mended))
 
 
@@ -93,11 +93,11 @@ def test_a_finding_is_no_choice() -> None:
 
 def test_the_score_is_the_mean_of_its_five_parts() -> None:
     """Each reviewer's last word counts, and several reviewers count the same."""
-    once = score(said(f"[KIND: SCORE | {FULL}]"))
+    once = score(said(f"[SCORE: {FULL}]"))
     assert once is not None
     assert (dict(once.parts), once.total) == (dict(zip(PARTS, (80, 70, 30, 60, 80), strict=True)), 64)
     better = FULL.replace("security 30", "Security: 90/100")
-    twice = score(said(f"[KIND: SCORE | {FULL}]", f"[KIND: SCORE | {FULL}]", f"[KIND: SCORE | {better}]"))
+    twice = score(said(f"[SCORE: {FULL}]", f"[SCORE: {FULL}]", f"[SCORE: {better}]"))
     assert twice is not None
     assert (twice.parts["security"], twice.total) == (60, 70)
 
@@ -115,10 +115,10 @@ def test_the_points_of_a_score_sum_up_to_it() -> None:
 
 def test_a_score_with_a_part_missing_has_no_total() -> None:
     """What was said is shown; nobody's silence counts as a number, and nothing is over 100."""
-    part = score(said("[KIND: SCORE | code quality 300 | charm 90 | security good]"))
+    part = score(said("[SCORE: code quality 300 | charm 90 | security good]"))
     assert part is not None
     assert (dict(part.parts), part.total) == ({"code quality": 100}, None)
-    assert score(said("[KIND: SCORE | lovely]")) is None
+    assert score(said("[SCORE: lovely]")) is None
     assert score(said("No marks.")) is None
 
 

@@ -133,7 +133,7 @@ def test_several_turns_a_span_and_a_turn_of_the_person_are_struck_at_once() -> N
     room = room_of("A", "B")
     room.say("Ten more.", turns=10)
     does(room, hand.suggest, "Use SQLite")
-    replies(room, "A", "[PROPOSAL: Postgres]\nor")
+    replies(room, "A", "or\n[PROPOSAL: Postgres]")
     limits = room.dialog.state.limits
     after = does(room, hand.strike, "2-3, 4")
     assert after.state.struck == {2, 3, 4}
@@ -179,18 +179,18 @@ def test_findings_keep_their_numbers_when_one_is_struck() -> None:
 
 
 def test_what_is_ruled_out_cannot_be_voted_on_decided_or_signed() -> None:
-    """Its poll closes, a decision on it is undone, and the reply is asked back with the veto's reason, then refused."""
+    """Its poll closes, a decision on it is undone, and the vote is refused with the veto's reason."""
     room = room_of("A", "B", "M", toml='verdict = "vote"\n[roles.M]\nrole = "moderator"')
-    replies(room, "A", "[PROPOSAL: Redis]\nfast")
+    replies(room, "A", "fast\n[PROPOSAL: Redis]")
     after = does(room, hand.veto, "p1", "we have no Redis")
     assert (after.state.vetoed, after.state.polls, after.state.owing) == (("P1",), (), ("B",))
     assert [(d.ref, d.outcome, d.method) for d in after.state.decisions] == [("P1", "rejected", "veto")]
     assert "P1: we have no Redis" in asked(room, "B")
-    assert room.answers("B", "[VOTE: P1 approve | fast]\nI do.") is not None
-    assert "P1 was ruled out by the person: we have no Redis" in room.questions[-1][1]
+    assert room.answers("B", "I do.\n[VOTE: P1 approve | fast]") is not None
     last = room.dialog.entries[-1]
     assert [mark.name for mark in last.marks] == ["REFUSED"]
-    assert "ruled out by the person" in last.marks[0].value
+    assert "P1 was ruled out by the person: we have no Redis" in last.marks[0].value
+    assert room.asked == []
     assert board.proposals(room.dialog)[0].decision == "vetoed"
     assert does(room, hand.veto, "P1", "again").entries[-1] is last
 
@@ -207,15 +207,15 @@ def test_consensus_on_a_text_that_was_ruled_out_is_refused_by_name() -> None:
     assert [m.name for m in room.dialog.entries[-1].marks] == ["REFUSED"]
     assert (room.dialog.state.standing, room.dialog.state.owing) == (None, ("B",))
     replies(room, "B", "## Consensus Summary\n\nIn memory.\n\n[CONSENSUS_REACHED]")
-    replies(room, "A", "[AGREE: P2]\nYes.")
+    replies(room, "A", "Yes.\n[AGREE: P2]")
     assert room.dialog.state.outcome is not None
 
 
 def test_a_decision_that_stood_is_undone_by_a_veto() -> None:
     """Approved by the way, ruled out afterwards: it is no approval any more, and cannot be decided again."""
     room = room_of("A", "D", toml='[roles.D]\nrole = "synthesizer"\npermissions = ["POST", "DECIDE", "VOTE"]')
-    replies(room, "A", "[PROPOSAL: Redis]\nfast")
-    replies(room, "D", "[DECIDE: P1 approve | fine]\nyes")
+    replies(room, "A", "fast\n[PROPOSAL: Redis]")
+    replies(room, "D", "yes\n[DECIDE: P1 approve | fine]")
     assert room.dialog.state.decisions[-1].outcome == "approved"
     after = does(room, hand.veto, "P1")
     assert [d.outcome for d in after.state.decisions] == ["rejected"]
@@ -247,10 +247,10 @@ def test_one_more_agent_comes_behind_the_others_and_has_to_sign() -> None:
     assert [a.id for a in after.header.agents] == ["A", "B", "C"]
     assert [a.id for a in after.header_as_written.agents] == ["A", "B"]
     assert (after.header.agents[-1].url, after.state.owing) == ("http://localhost:3003", ("B",))
-    replies(room, "B", "[AGREE: P1]\nyes")
+    replies(room, "B", "yes\n[AGREE: P1]")
     assert (room.dialog.state.outcome, room.dialog.state.owing) == (None, ("C",))
     assert "The others: A, B" in asked(room, "C")
-    assert room.answers("C", "[AGREE: P1]\nme too") is not None
+    assert room.answers("C", "me too\n[AGREE: P1]") is not None
     assert room.dialog.state.outcome is not None
     assert parse(room.paper.data) == room.dialog
 
@@ -322,7 +322,7 @@ def test_an_agent_that_leaves_owes_nothing_and_the_word_goes_on() -> None:
     assert isinstance(quiet, Wait)
     assert (quiet.status, "takes part no longer" in quiet.reason) == ("left", True)
     assert does(room, hand.leave, "B") is after
-    replies(room, "C", "[AGREE: P1]\nyes")
+    replies(room, "C", "yes\n[AGREE: P1]")
     assert room.dialog.state.outcome is not None
     again = does(room, hand.invite, "B")
     assert [a.id for a in again.header.agents] == ["A", "C", "B"]
@@ -334,7 +334,7 @@ def test_when_everybody_who_is_left_has_signed_it_ends() -> None:
     """The one who had not signed leaves: the text waits for nobody, and the dialog does not go on for ever."""
     room = room_of("A", "B", "C")
     replies(room, "A", f"Here.\n{TEXT}")
-    replies(room, "B", "[AGREE: P1]\nyes")
+    replies(room, "B", "yes\n[AGREE: P1]")
     does(room, hand.leave, "C")
     room.step(room.dialog.state.owing[0])
     outcome = room.dialog.state.outcome
@@ -345,8 +345,8 @@ def test_when_everybody_who_is_left_has_signed_it_ends() -> None:
 def test_votes_seals_findings_and_rounds_do_not_wait_for_who_left() -> None:
     """A vote of one that left is none; a finding of its own blocks nobody for ever; a sealed round goes on."""
     room = room_of("A", "B", "C", toml='verdict = "vote"\nreview = true')
-    replies(room, "A", "[PROPOSAL: Redis]\nfast")
-    replies(room, "B", "[VOTE: P1 approve | x]\n[FINDING: blocking | s | f | 1 | hole | close]\nhm")
+    replies(room, "A", "fast\n[PROPOSAL: Redis]")
+    replies(room, "B", "hm\n[VOTE: P1 approve | x]\n[FINDING: blocking | s | f | 1 | hole | close]")
     after = does(room, hand.leave, "B")
     assert (after.state.polls[0].ballots, after.state.blocking, after.state.owing) == ((), (), ("C",))
     sealed = room_of("A", "B", "C", toml='order = "parallel"\nsealed = true\nverdict = "vote"', turn="A, B, C")
@@ -363,7 +363,7 @@ def test_votes_seals_findings_and_rounds_do_not_wait_for_who_left() -> None:
 def test_what_one_that_leaves_was_to_decide_is_the_persons(*, by_hand: bool) -> None:
     """A moderator to whom something was escalated, a judge that was to judge: the person is asked."""
     room = room_of("A", "M", "B", toml='verdict = "vote"\n[roles.M]\nrole = "moderator"')
-    replies(room, "A", "[ESCALATE: we are stuck]\nhelp")
+    replies(room, "A", "help\n[ESCALATE: we are stuck]")
     assert room.dialog.state.owing == ("M",)
     if by_hand:
         room.types("\n[LEAVE: M]\n")
@@ -435,14 +435,14 @@ def test_a_limit_is_read_as_the_fold_reads_it() -> None:
 def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
     """Numbered, voted on, quoted by AGREE; its turn says in whose place it stands."""
     room = room_of("A", "B", toml='verdict = "vote"')
-    replies(room, "A", "[PROPOSAL: Redis]\nfast")
+    replies(room, "A", "fast\n[PROPOSAL: Redis]")
     after = does(room, hand.suggest, "use SQLite | it is there\nalready", "P1")
     made = after.state.proposals[-1]
     assert (made.ref, made.by, made.text) == ("P2", "USER", "use SQLite | it is there already")
     assert after.entries[-1].body == "Instead of P1:\n\nuse SQLite | it is there\nalready"
     assert (after.state.owing, [poll.ref for poll in after.state.polls]) == (("B",), ["P1", "P2"])
-    replies(room, "B", "[VOTE: P2 approve | simple]\nyes")
-    replies(room, "A", "[VOTE: P2 approve | simple]\nyes")
+    replies(room, "B", "yes\n[VOTE: P2 approve | simple]")
+    replies(room, "A", "yes\n[VOTE: P2 approve | simple]")
     outcome = room.dialog.state.outcome
     assert outcome is not None
     assert outcome.name == "DECIDED"
@@ -498,7 +498,7 @@ def test_typed_by_hand_a_mark_means_what_the_command_means(typed: str) -> None:
     """In an editor, in lower case and bold too."""
     said, commanded, loose = (room_of("A", "B") for _ in range(3))
     for room in (said, commanded, loose):
-        replies(room, "A", "[PROPOSAL: Redis]\nfast")
+        replies(room, "A", "fast\n[PROPOSAL: Redis]")
     said.types(f"\n{typed}\n")
     loose.types(f"\n**{typed.replace('STRIKE', 'strike').replace('LEAVE', 'Leave')}**\n")
     TYPED[typed](commanded)
@@ -521,7 +521,7 @@ def test_what_can_be_done_follows_the_dialog() -> None:
     room = room_of("A")
     assert {"suggest", "strike", "invite", "limit", "step"} <= set(lifecycle.commands(room.dialog))
     assert not {"veto", "leave", "pass"} & set(lifecycle.commands(room.dialog))
-    replies(room, "A", "[PROPOSAL: x]\ny")
+    replies(room, "A", "y\n[PROPOSAL: x]")
     does(room, hand.invite, "B")
     assert {"veto", "leave", "pass"} <= set(lifecycle.commands(room.dialog))
     room.stop()
@@ -539,8 +539,8 @@ MARKS = st.sampled_from(
 )  # fmt: skip
 SAID = st.sampled_from(
     [
-        "Well.", TEXT, "[AGREE: P1]\nyes", "[PROPOSAL: x]\nwell", "[OBJECTION: no]\nno", "[DEADLOCK]\nstuck",
-        "[VOTE: P1 approve | x]\nyes", "[QUESTION_FOR_USER: what?]\nhm", "[DECIDE: P1 approve | x]\nyes", "[PASS]",
+        "Well.", TEXT, "yes\n[AGREE: P1]", "well\n[PROPOSAL: x]", "no\n[OBJECTION: no]", "stuck\n[DEADLOCK]",
+        "yes\n[VOTE: P1 approve | x]", "hm\n[QUESTION_FOR_USER: what?]", "yes\n[DECIDE: P1 approve | x]", "[PASS]",
     ]
 )  # fmt: skip
 SETUPS = st.sampled_from(
@@ -643,7 +643,7 @@ def test_what_makes_no_sense_is_refused_in_words() -> None:
 def test_a_strike_that_the_next_line_hides_again_never_was() -> None:
     """Typed below a fence that is open, it counts; once the fence is closed it is text, and its turn is whole again."""
     room = room_of("A", "B")
-    replies(room, "A", "[PROPOSAL: Redis]\nfast")
+    replies(room, "A", "fast\n[PROPOSAL: Redis]")
     before = room.dialog
     room.types("\n```\n[STRIKE: 2]\n")
     assert room.dialog.entries[1].is_struck

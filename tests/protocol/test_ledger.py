@@ -78,7 +78,9 @@ def test_votes_are_positions(choice: str, stance: str) -> None:
 @pytest.mark.parametrize(("choice", "stance"), [("approve", "for"), ("reject", "against")])
 def test_a_decision_asked_for_is_a_position(choice: str, stance: str) -> None:
     """DECIDE approves or rejects a proposal."""
-    assert last("[PROPOSAL: Postgres]", f"Hm.\n[DECIDE: P1 {choice} | I looked]").stance == stance
+    setup = '## Setup\n\n```toml\n[roles.B]\nrole = "synthesizer"\n```'
+    said = ["[PROPOSAL: Postgres]", f"Hm.\n[DECIDE: P1 {choice} | I looked]"]
+    assert last(*said, setup=setup) == Position("B", "P1", stance, 3)
 
 
 @pytest.mark.parametrize(

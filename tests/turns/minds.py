@@ -11,6 +11,7 @@ from pathlib import Path
 from dialogd.agent import Agent
 from dialogd.asking import Options
 from dialogd.backends import Request, Tool, Usage
+from dialogd.backends.rehearsal import means_it
 from dialogd.errors import BackendError
 from dialogd.events import Hub
 from dialogd.logfile import LogFile
@@ -26,15 +27,25 @@ DEAR = Price(10.0, 20.0)  # dollars per million tokens
 
 
 class Mind:
-    """Answers each call with the next lines: text, what it used, an error to raise, seconds to take."""
+    """Answers each call with the next lines: text, what it used, an error to raise, seconds to take.
+
+    To a closing question it says what its reply means; or, where there are any, the next lines of `answers`.
+    """
 
     name = "mind"
     model = "m-1"
     costs = True
     most_out = 4_000
 
-    def __init__(self, *calls: Sequence[Line], price: Price | None = FREE, room: int = 0) -> None:
+    def __init__(
+        self,
+        *calls: Sequence[Line],
+        price: Price | None = FREE,
+        room: int = 0,
+        answers: Sequence[Sequence[Line]] = (),
+    ) -> None:
         self.calls = list(calls)
+        self.answers = list(answers)
         self.price = price
         self.room = room
         self.secrets: tuple[str, ...] = ()
@@ -45,13 +56,18 @@ class Mind:
         """The lines of the next call; nothing once there are no more."""
         self.asked.append(request.prompt())
         self.requests.append(request)
-        for line in self.calls.pop(0) if self.calls else ("Nothing more.",):
+        for line in self._next(request):
             if isinstance(line, BackendError):
                 raise line
             if isinstance(line, float):
                 await asyncio.sleep(line)
             else:
                 yield line
+
+    def _next(self, request: Request) -> Sequence[Line]:
+        if not request.question:
+            return self.calls.pop(0) if self.calls else ("Nothing more.",)
+        return self.answers.pop(0) if self.answers else (means_it(request.prompt().parts[-1].text, request.question),)
 
     async def close(self) -> None:
         """Nothing is kept."""

@@ -85,5 +85,5 @@ async def test_tokens_are_counted_before_the_turn_also_where_they_are_free(tmp_p
         if dialog.state.outcome is not None:
             break
     assert dialog.state.outcome is not None
-    assert dialog.state.outcome.name == "BUDGET_REACHED"
+    assert dialog.state.outcome.cause == "budget"
     assert bought == 2

@@ -107,7 +107,7 @@ async def test_a_digest_that_leaves_too_little_ends_the_dialog_before_the_turn(t
     dialog = await step(path, mind, options=SUMMING_UP)
     assert len(mind.asked) == 1
     assert dialog.state.outcome is not None
-    assert dialog.state.outcome.name == "BUDGET_REACHED"
+    assert dialog.state.outcome.cause == "budget"
 
 
 async def test_a_digest_is_left_out_where_the_budget_has_room_for_the_turn_only(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Pat
         pair.begin(TOPIC)
         pair.notify()
         pair.until(lambda: pair.outcome, "the end", seconds=20)
-        assert pair.outcome == "BUDGET_REACHED"
+        assert pair.outcome == "STOPPED"
+        assert "[STOPPED: budget: A's own budget of $5.00" in pair.file.read_text()
         assert "A stops at $5.00" in pair["A"].said
         assert server.calls == []
 

@@ -168,7 +168,7 @@ async def test_no_turn_is_bought_where_the_last_ones_read_too_much(
         bodies = [seen.body or {} for seen in server.seen]
     dialog = log_of(path).read()
     assert dialog.state.outcome is not None
-    assert dialog.state.outcome.name == "BUDGET_REACHED"
+    assert dialog.state.outcome.cause == "budget"
     most = [next(body[name] for name in (*names, "max_output_tokens") if name in body) for body in bodies]
     assert most == [8192, 8192, room]
     assert sum(spent.usd for spent in dialog.state.spent.values()) == pytest.approx(0.6)

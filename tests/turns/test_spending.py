@@ -185,7 +185,7 @@ async def test_the_dialog_ends_before_the_turn_that_would_pass_its_budget(tmp_pa
             break
         dialog = await step(path, Mind(("Words.", Usage(tokens_in=10, tokens_out=1)), price=FREE), "B")
     assert dialog.state.outcome is not None
-    assert dialog.state.outcome.name == "BUDGET_REACHED"
+    assert dialog.state.outcome.cause == "budget"
     assert bought == 3
     assert dialog.state.spent["A"].usd == 0.036
     assert mind.asked == []
@@ -205,7 +205,7 @@ async def test_a_cap_of_ones_own_ends_the_dialog_too(tmp_path: Path) -> None:
     options = Options(pace=0.0, poll=0.05, budget=0.001)
     dialog = await step(path, Mind(("Words.", SAID), price=DEAR), options=options)
     assert dialog.state.outcome is not None
-    assert dialog.state.outcome.name == "BUDGET_REACHED"
+    assert dialog.state.outcome.cause == "budget"
     assert "A's own budget" in dialog.state.outcome.reason
 
 
