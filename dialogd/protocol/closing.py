@@ -57,7 +57,8 @@ def matters(dialog: Dialog, me: str, reply: Reply) -> tuple[Matter, ...]:
         return tuple(_judgement(dialog, kept, tried))
     found = [*_texts(dialog, me, kept), *_proposals(dialog, me, kept, tried)]
     about = {matter.about for matter in found}
-    found += [m for m in (*_replaced(dialog, me, kept), *_decision(dialog, me, kept)) if m.about not in about]
+    due = (*_replaced(dialog, me, kept), *_decision(dialog, me, kept), *_crux(dialog, kept))
+    found += [matter for matter in due if matter.about not in about]
     rest = [(name, line) for name, line in tried if not any(line in matter.tried for matter in found)]
     return (*found, *_attempts(dialog, me, rest))[:MOST]
 
@@ -137,7 +138,8 @@ def _dropped(matter: Matter, chosen: Sequence[Mark]) -> Iterator[Mark]:
         is_same = any(_bare(mark) == _bare(one) for one in chosen)
         signs = mark.name == "CONSENSUS_REACHED" and not matter.stands
         is_same = is_same or (signs and any(one.name == "AGREE" for one in chosen))
-        if not is_same and (is_for or ballots.is_yes(mark) or mark.name in ("VOTE", "DECIDE")):
+        is_named = mark.name == "DEADLOCK" and any(one.name == "DEADLOCK" for one in chosen)
+        if not is_same and (is_for or is_named or ballots.is_yes(mark) or mark.name in ("VOTE", "DECIDE")):
             yield mark
 
 
@@ -439,6 +441,14 @@ def _decision(dialog: Dialog, me: str, kept: Reply) -> Iterator[Matter]:
     forms = [f"[DECIDE: {ref} {choice}]" for ref in open_ for choice in ("approve", "reject")]
     said = "It is yours to decide, and your reply does not."
     yield Matter(DECISION, said, (*forms, "[ESCALATE: why you cannot]"), stands=True)
+
+
+def _crux(dialog: Dialog, kept: Reply) -> Iterator[Matter]:
+    """What a deadlock turns on, and what would settle it; in a plain dialog a bare one will do."""
+    marks = tuple(mark for mark in kept.marks if mark.name == "DEADLOCK" and len(list(filter(None, mark.fields))) < 2)
+    if marks and not dialog.header.rules.is_plain:
+        said = "A deadlock names the one question on which it turns, and the cheapest experiment that would settle it."
+        yield Matter("DEADLOCK", said, ("[DEADLOCK: the crux | the cheapest experiment]",), marks, stands=True)
 
 
 def _judgement(dialog: Dialog, kept: Reply, tried: Sequence[tuple[str, str]]) -> Iterator[Matter]:

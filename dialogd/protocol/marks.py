@@ -120,6 +120,7 @@ _LITERAL = re.compile(
     r"[ \t]*+(?:(?:[-*+]|\d{1,3}[.)])[ \t]++)?[*_`]{0,4}"
     r"\[[ \t]*+([A-Za-z][A-Za-z_]*+)(?:[ \t]++([Pp]\d{1,6}))?[ \t]*+(?::(.*))?\][*_`]{0,4}[ \t]*+"
 )
+_BY_HAND = re.compile(r"([^\[]*\[[ \t]*+)([A-Za-z]+(?:[ \t-]++[A-Za-z]+)+)((?::.*)?\][*_`]{0,4})[ \t.,;:!]*")
 _TRIED = re.compile(r"[\s*_`#+-]*+(?:\d{1,3}[.)]\s++)?[*_`]*+\[\s*+([A-Za-z][A-Za-z_ -]{1,30})")
 _BRACKETS = re.compile(r"\[([A-Z][A-Z_]{2,39})(?:: ?(.*))?\]")
 FENCE = re.compile(r"[ \t]*(`{3,}|~{3,})(.*)")
@@ -155,8 +156,11 @@ def literal(line: str) -> Mark | None:
 
 
 def tolerant(line: str) -> Mark | None:
-    """The known mark that a line of hand-written text is, or None."""
-    mark = literal(line)
+    """The known mark that a line of hand-written text is, or None: blanks in its name, and a stop behind it, may be."""
+    if "[" not in line:
+        return None
+    match = _BY_HAND.fullmatch(line)
+    mark = literal(line.rstrip(" \t.,;:!") if match is None else match[1] + re.sub("[ \t-]+", "_", match[2]) + match[3])
     return mark if mark is not None and mark.name in MARKS else None
 
 

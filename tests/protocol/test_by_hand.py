@@ -455,8 +455,25 @@ def entry_of(text: str) -> Entry:
 
 def test_marks_typed_by_hand_are_kept_with_their_values() -> None:
     """Bold, bulleted, in any case: each mark with its value and reference."""
-    entry = entry_of("\n## Turn 2 — Claude A\n- **[proposal p3: use  Postgres]**\n1. [agree: P1]\n[Idea]!\nTURN: B\n")
-    assert [str(mark) for mark in entry.marks] == ["[PROPOSAL P3: use Postgres]", "[AGREE: P1]", "[IDEA]"]
+    entry = entry_of("\n## Turn 2 — Claude A\n- **[proposal p3: use  Postgres]**\n1. [Idea]!\n[AGREE: P1]\nTURN: B\n")
+    assert [str(mark) for mark in entry.marks] == ["[PROPOSAL P3: use Postgres]", "[IDEA]", "[AGREE: P1]"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_counted"),
+    [
+        ("Fine.\n\n[AGREE: P1]", True),
+        ("Fine.\n\n[AGREE: P1 | it is simple]\n[CONFIDENCE: 0.8]", True),
+        ("[AGREE: P1]\n\nFine.", False),
+        ("Fine.\n\n- [agree: P1]", False),
+        ("Fine.\n\n**[AGREE: P1]**", False),
+    ],
+)
+def test_an_agents_yes_typed_by_hand_is_a_bare_line_at_the_end(text: str, is_counted: bool) -> None:
+    """Nobody can ask what it meant: it counts as it stands among the last lines, or not at all."""
+    entry = entry_of(f"\n## Turn 2 — Claude A\n{text}\nTURN: B\n")
+    assert (entry.mark("AGREE") is not None) == is_counted
+    assert entry_of(f"\n## User\n{text}\nTURN: B\n").mark("AGREE") is not None
 
 
 def test_entries_are_found_by_their_ids() -> None:

@@ -318,10 +318,11 @@ def test_one_that_passes_makes_no_round_of_passes() -> None:
 
 
 def test_a_deadlock_needs_both_its_crux_and_its_experiment() -> None:
-    """Where one is missing the agent is asked back."""
+    """Where one is missing the agent is asked for both; without an answer it counts as it stands."""
     here = room("AB", 'order = "round-robin"')
-    speak(here, ("A", "[DEADLOCK]\n[CRUX: load]"), ("B", "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"))
-    assert [who for who, _ in here.questions] == ["A"]
+    speak(here, ("A", "[DEADLOCK: load]"), ("B", "[DEADLOCK: load | measure]"))
+    assert [who for who, _ in here.asked] == ["A"]
+    assert here.dialog.state.outcome is not None
 
 
 def test_a_moderator_may_hand_the_word_on_in_any_order() -> None:

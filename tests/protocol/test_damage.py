@@ -20,7 +20,7 @@ def a_dialog() -> bytes:
     room = Room(
         opening("A", "B", keys=["Dialog: 3f9a1c"], turn="A, B"),
         A=["Postgres.\n\n[PROPOSAL: use it]\n[DEADLOCK]", f"Then:\n\n{SUMMARY}"],
-        B=["Redis? \u00fc\n\n[OBJECTION: why not]", "[AGREE: P2]\n\nFine."],
+        B=["Redis? \u00fc\n\n[OBJECTION: why not]", "Fine.\n\n[AGREE: P2]"],
     )
     room.step("A")
     room.say("I read along.", note=True)

@@ -353,7 +353,11 @@ def test_the_limit_of_bytes_ends_the_dialog_and_never_refuses_the_person() -> No
     room.run()
     last = room.dialog.last
     assert last is not None
-    assert ([str(mark) for mark in last.marks], last.turn, last.by) == (["[MAX_SIZE_REACHED]"], None, "A")
+    assert ([str(mark) for mark in last.marks], last.turn, last.by) == (
+        ["[STOPPED: size: the limit of 1,000 bytes]"],
+        None,
+        "A",
+    )
     room.say("z" * 5000)
     assert speakers(room) == "uAu"
 
@@ -386,7 +390,7 @@ def test_a_file_that_grew_past_its_limit_ends_by_a_note() -> None:
     room = chatty(opening(keys=["Max Size: 1 KB"]))
     room.types("\n## User\n" + "z" * 5000 + "\nTURN: B\n")
     room.run()
-    assert (outcome(room), speakers(room)) == ("MAX_SIZE_REACHED", "uu")
+    assert (outcome(room), speakers(room)) == ("STOPPED", "uu")
 
 
 def test_a_turn_after_the_end_opens_the_dialog_and_counts_anew() -> None:
