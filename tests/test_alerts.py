@@ -164,7 +164,7 @@ def test_a_question_says_until_when_and_what_counts_then() -> None:
     """By the person's clock, in the reason as in the facts; a long question is cut, and not its deadline."""
     paper = Paper(
         opening("A", "B", more="## Setup\n\n```toml\nquestion_defaults = true\n```"),
-        A=[f"Hm.\n\n[QUESTION_FOR_USER: Soft, {'really ' * 90}? | in 2 hours | default: hard]"],
+        A=[f"Hm.\n\n[QUESTION_FOR_USER: Soft, {'really ' * 90}? | in 2h | default: hard]"],
     )
     paper.step("A")
     dialog = paper.dialog
@@ -190,7 +190,7 @@ def test_the_question_of_a_round_comes_with_the_turn_that_asks() -> None:
     setup = '## Setup\n\n```toml\norder = "parallel"\n```'
     paper = Paper(
         opening("A", "B", "C", more=setup, turn="A, B, C"),
-        A=["It depends.\n\n[QUESTION_FOR_USER: how many? | in 2 hours | default: ten]"],
+        A=["It depends.\n\n[QUESTION_FOR_USER: how many? | in 2h | default: ten]"],
         B=["Mine.\n\n[QUESTION_FOR_USER: where?]"],
         C=["I am sure."],
     )
@@ -347,7 +347,7 @@ def test_two_daemons_raise_each_alert_once(hooked: Hooked, tmp_path: Path) -> No
     with Room(tmp_path, environment=environment) as room:
         room.open("AB")
         room.think("A").end("Tabs.\n")
-        room.minds["B"].call(1).end("Hm.\n\n[QUESTION_FOR_USER: Soft or hard? | in 2 hours]\n")
+        room.minds["B"].call(1).end("Hm.\n\n[QUESTION_FOR_USER: Soft or hard? | in 2h]\n")
         room.until(lambda: len(hooked.of("/event")) == 2 and hooked.of("/question"), "the alerts")
         assert [fact["event"] for fact in hooked.of("/event")] == ["entry", "question"]
         (question,) = hooked.of("/question")

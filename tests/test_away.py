@@ -133,14 +133,14 @@ def test_an_end_is_told_with_what_opened_the_dialog_again() -> None:
     room = Room(opening("A", "B"))
     room.types("\n## Turn 2 — Claude A\n\n[CONSENSUS_REACHED]\n\nTURN: B\n")
     assert texts(room, "ended") == []
-    for name in ("BUDGET_REACHED", "MAX_SIZE_REACHED"):
-        room.types(f"\n## Note — System\n\n[{name}: it is full]\n")
-        assert texts(room, "ended", room.dialog.state.number) == [f"{name} it is full"]
+    for cause in ("budget", "size"):
+        room.types(f"\n## Note — System\n\n[STOPPED: {cause}: it is full]\n")
+        assert texts(room, "ended", room.dialog.state.number) == [f"STOPPED {cause}: it is full"]
         room.say("Go on.")
     number = room.dialog.state.number
     assert texts(room, "ended") == [
-        f"BUDGET_REACHED it is full, opened again in turn {number - 1}",
-        f"MAX_SIZE_REACHED it is full, opened again in turn {number}",
+        f"STOPPED budget: it is full, opened again in turn {number - 1}",
+        f"STOPPED size: it is full, opened again in turn {number}",
     ]
     assert texts(room, "errors") == []
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dialogd.protocol.kinds import REVIEW, Kind
 from dialogd.protocol.roles import STANDARD, USUAL
 from dialogd.protocol.rules import Board, Phase
 from dialogd.skill import read
@@ -354,7 +357,7 @@ def test_steps_and_messages_are_found_in_other_forms_too() -> None:
     )
     found = terms(text)
     assert found.rules.phases == (Phase("GATHER", "All of it.", 3), Phase("JUDGE"))
-    assert dict(found.rules.kinds) == {"ASK": "a question", "TELL": "an answer"}
+    assert dict(found.rules.kinds) == {"ASK": Kind("a question"), "TELL": Kind("an answer")}
     assert (found.problems, [note.line for note in found.notes]) == ((), [15])
     long = terms("## Workflow\n1. Read the question with great care and patience, twice\n2. Answer: now\n").rules.phases
     assert long == (
@@ -369,7 +372,7 @@ def test_a_review_has_its_kinds_of_contribution() -> None:
         "---\nreview: true\n---\n## Communication Protocol\n- **SCORE**: 0 to 100\n- **ASK**: a\n"
     ).rules.kinds
     assert [*kinds] == ["FINDING", "RESOLVED", "SCORE", "ASK"]
-    assert kinds["SCORE"] == "0 to 100"
+    assert kinds["SCORE"] == replace(REVIEW["SCORE"], meaning="0 to 100")
 
 
 def test_without_a_position_the_title_is_the_position_and_the_name_comes_last() -> None:

@@ -65,7 +65,7 @@ def _is_meant(entry: Entry, mark: Mark, said: Said, about: Sequence[str]) -> boo
     """A concession names the proposal or the turn of the objection, or nothing at all."""
     turns, refs = referred(entry)
     own = ballots.references(mark)
-    turns, refs = (*turns, *own[0]), (*refs, *own[1], *([mark.ref] if mark.ref else []))
+    turns, refs = (*turns, *own[0]), (*refs, *own[1], *ballots.objected(mark))
     return said.turn in turns or bool(set(refs) & set(about)) or not (turns or refs)
 
 

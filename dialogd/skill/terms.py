@@ -173,7 +173,7 @@ def _rules(reader: _Reader, skill: Skill) -> Rules:
         guidelines=reader.take("guidelines", ""),
         board=reader.take("board", None),
         phases=tuple(_phases(skill)),
-        kinds=MappingProxyType({**(REVIEW if is_review else {}), **_kinds(reader, skill)}),
+        kinds=MappingProxyType(_kinds(reader, skill, REVIEW if is_review else {})),
         success=tuple(one_line(point, values.LONGEST) for point in skill.success),
         errors=tuple(one_line(point, values.LONGEST) for point in skill.errors),
     )
@@ -188,16 +188,18 @@ def _phases(skill: Skill) -> Iterator[Phase]:
         yield Phase(name, description, max(step.rounds, 1))
 
 
-def _kinds(reader: _Reader, skill: Skill) -> dict[str, Kind]:
-    kinds: dict[str, Kind] = {}
+def _kinds(reader: _Reader, skill: Skill, known: Mapping[str, Kind]) -> dict[str, Kind]:
+    kinds: dict[str, Kind] = dict(known)
+    named: set[str] = set()
     for message in skill.messages:
         name = "_".join(message.name.upper().replace("-", " ").replace("_", " ").split())
         if not NAME.fullmatch(name):
             reader.note(message.line, f"{message.name!r} is no name of a message (letters and `_`), and is left out")
-        elif name in kinds:
+        elif name in named:
             reader.problem(message.line, f"the message {name} is there twice", "keep one of the two")
         else:
-            kinds[name] = Kind(one_line(message.description, values.LONGEST))
+            named.add(name)
+            kinds[name] = replace(known.get(name, Kind("")), meaning=one_line(message.description, values.LONGEST))
     return kinds
 
 

@@ -12,6 +12,7 @@ from dialogd.standin.seen import Seen
 
 _ME = re.compile(r"^You are ([A-Za-z][\w-]*)\b[^\n]*\bdialog\b", re.M)
 _NOW = re.compile(r"^# (?:Your turn|One question back)$", re.M)
+_ASKED = re.compile(r"^# Your reply\n\n(.*)^# One question about your reply\n\n(.*)", re.M | re.S)
 _NUMBER = re.compile(r"^This is turn (\d+)\b", re.M)
 _WAITS = re.compile(r"^The text (P\d+) waits for your signature", re.M)
 _POLL = re.compile(r"^The proposal (P\d+) waits for your vote", re.M)
@@ -77,6 +78,8 @@ def _turns(role: str, said: str, me: str) -> Iterator[tuple[str, str]]:
 
 def consensus(seen: Seen) -> Say:
     """Propose, object once, write a text to sign, sign, vote; whichever the dialog needs next."""
+    if (meant := _meant(seen)) is not None:
+        return Say(meant)
     scene = look(seen)
     if scene is None:
         return Say("Noted.")
@@ -93,6 +96,15 @@ def consensus(seen: Seen) -> Say:
     if text > max(objection, spoken):
         return Say("I have signed the text that is on the table, and wait for the others.\n\n[PASS]")
     return Say(_summary(scene))
+
+
+def _meant(seen: Seen) -> str | None:
+    """The answer to a closing question: of the lines that it offers, those that the reply says; None for a turn."""
+    asked = _ASKED.search(seen.prompt)
+    if asked is None:
+        return None
+    forms = re.findall(r"`(\[[^`]*\])`", asked[2])
+    return "\n".join(form for form in forms if form[:-1] in asked[1]) or "[PASS]"
 
 
 def endless(seen: Seen) -> Say:

@@ -204,7 +204,7 @@ async def test_a_fault_has_its_kind_its_words_and_its_attempts(desk: Desk, form:
     assert (error.kind, error.retryable, error.partial) == (fault.kind, fault.retryable, fault.partial)
     assert error.retry_after == fault.retry_after
     assert fault.says in error.cause
-    assert found.usages[0].estimated
+    assert found.usages[1].estimated
     assert ((found.usage.tokens_in or 0) > 0) == fault.billed
     for line in (error.cause, error.fix):
         assert line.strip()

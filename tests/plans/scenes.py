@@ -166,9 +166,7 @@ budget of 100 ms and 12 such reads.
 [CONFIDENCE: 0.8]"""
 NO_WAY = """{why} Neither of us has a measurement of the real page, and arguing does not make one.
 
-[DEADLOCK]
-[CRUX: whether a page really reads its session twelve times]
-[EXPERIMENT: {test}]"""
+[DEADLOCK: whether a page really reads its session twelve times | {test}]"""
 
 
 def deadlock() -> Dialog:

@@ -20,7 +20,7 @@ async def test_a_reply_counts_as_it_came_where_the_question_back_fails(tmp_path:
     mind = Mind((UNCLEAR, SAID), (SAID, WRONG), price=DEAR)
     dialog = await step(dialog_in(tmp_path), mind)
     assert dialog.turns[-1].body == "Postgres it is."
-    assert dialog.turns[-1].marks == ()
+    assert [mark.name for mark in dialog.turns[-1].marks] == ["REFUSED"]
     assert account(dialog)[:2] == ("2", "2000")
 
 

@@ -68,7 +68,7 @@ def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path, launch: Laun
 
 
 def test_two_models_hold_a_council(tmp_path: Path, launch: Launch) -> None:
-    """Sealed first answers, then votes with reservations: asked as models are asked, they decide by the rule."""
+    """Sealed first answers, then votes with reservations, each asked about once: they decide by the rule."""
     setup = 'order = "parallel"\nverdict = "vote"\nsealed = true\nobjections = true'
     with (
         StandIn(consensus) as server,
@@ -86,7 +86,7 @@ def test_two_models_hold_a_council(tmp_path: Path, launch: Launch) -> None:
     (decision,) = [d for d in dialog.state.decisions if d.outcome == "approved"]
     assert (decision.ref, decision.method) == ("P1", "vote")
     assert all(entry.mark("RESERVATION") for entry in dialog.turns if entry.mark("VOTE"))
-    assert len([call for call in server.calls if "messages" in call.path or "completions" in call.path]) == 4
+    assert len([call for call in server.calls if "messages" in call.path or "completions" in call.path]) == 6
 
 
 @pytest.mark.slow
