@@ -35,6 +35,7 @@ from dialogd.state import StateDir
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 
 COMMANDS, CONFIGURATION, PROTOCOL = DOCS / "commands.md", DOCS / "configuration.md", DOCS / "protocol.md"
+RULES, TEMPLATES = DOCS / "rules.md", DOCS / "templates.md"
 RELIABILITY = DOCS / "reliability.md"
 
 KEYS = "Topic, Max Turns, Max Rounds, Max Time, Timeout, Max Message, Max Size, Budget, Started, Dialog, Agents"
@@ -59,7 +60,7 @@ def test_every_mark_has_its_row() -> None:
 
 def test_messages_of_other_systems_have_their_row() -> None:
     """Every typed message that users of such systems know stands in the table, and leads to marks that exist."""
-    rows = table(section(PROTOCOL, "8. Messages of other systems"))
+    rows = table(section(TEMPLATES, "Messages of other systems"))
     known = [code for row in rows for code in codes(row[0])]
     assert set(" ".join(MESSAGES).split()) - set(known) == set()
     assert len(known) == len(set(known))
@@ -78,7 +79,9 @@ def test_every_header_key_has_its_row_and_default() -> None:
     code = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "dialogd").rglob("*.py"))
     known = set(re.findall(r'(?:setup\.get\(|(?:take|table)\(setup, )"(\w+)"', code))
     assert {
-        re.sub(r"[][]|\.ID", "", name) for row in table(setup.partition("###")[0]) for name in codes(row[0])
+        re.sub(r"[][]|\.ID", "", name)
+        for row in (*table(setup), *table(section(RULES, "Keys of the Setup")))
+        for name in codes(row[0])
     } == known
 
 

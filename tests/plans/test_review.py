@@ -71,9 +71,7 @@ def test_only_who_raised_a_finding_resolves_it() -> None:
 
 def test_a_finding_that_blocks_nothing_is_still_open() -> None:
     """By its number, on the first screen; one that was resolved is not."""
-    dialog = said(
-        "[FINDING: minor | style | a.py | 1 | x | y]\n[FINDING: note | style | a.py | 2 | x | y]", "Yes."
-    )
+    dialog = said("[FINDING: minor | style | a.py | 1 | x | y]\n[FINDING: note | style | a.py | 2 | x | y]", "Yes.")
     top = markdown(draw_up(dialog)).partition("\n---\n")[0]
     assert "- **Not resolved, and blocking nothing:** findings 1 and 2, listed below" in top
     mended = said("[FINDING: minor | style | a.py | 1 | x | y]", "Done.", "[RESOLVED: 1 | seen]")
