@@ -43,7 +43,7 @@ def _headline(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, .
         return f"decided {_how(last)}" if last is not None else f"decided: {reason}".removesuffix(": ")
     if outcome.name == "DEADLOCK":
         called = f"called by {listed(dialog.state.deadlock)}" if dialog.state.deadlock else ""
-        why = _how(last) if last is not None else reason or called
+        why = _how(last) if last is not None else called or reason
         return f"deadlock, nothing was agreed: {why}".removesuffix(": ")
     if outcome.is_limit:
         decided = "without an agreement" if agreed is None else "after a decision"

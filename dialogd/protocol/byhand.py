@@ -9,7 +9,7 @@ complete = the last non-blank line, newline included, is a TURN line, an outcome
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol.ballots import is_yes
@@ -117,7 +117,7 @@ def hand_entries(
     offsets = [0]
     for piece in raw:
         offsets.append(offsets[-1] + len(piece) + 1)
-    parts = list(_parts(lines))
+    parts = list(_parts(lines, header().rules.kinds))
     number = state.number
     for index, part in enumerate(parts):
         open_end = at_end and index == len(parts) - 1
@@ -140,7 +140,7 @@ def _without_turn(header: Header, lines: Sequence[str], part: _Part, line: int, 
     return f"the text up to line {line + part.last - 1} passes no turn: it has no `TURN:` line, and counts as a remark"
 
 
-def _parts(lines: Sequence[str]) -> Iterator[_Part]:
+def _parts(lines: Sequence[str], kinds: Container[str]) -> Iterator[_Part]:
     """Cut lines at headings, and after a TURN line that more text follows."""
     heading: re.Match[str] | None = None
     first: int | None = None
@@ -158,7 +158,7 @@ def _parts(lines: Sequence[str]) -> Iterator[_Part]:
         if index in visible and not found:
             if passes_turn(line):
                 turn = index
-            elif (mark := tolerant(line)) is not None:
+            elif (mark := tolerant(line, kinds)) is not None:
                 marks.append((index, mark))
     if first is not None:
         yield _Part(first, _trim(lines, first, len(lines)), heading, turn, tuple(marks))

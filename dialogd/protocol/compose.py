@@ -117,7 +117,7 @@ def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], bo
 
 def _with_one_end(ruling: Ruling) -> tuple[Mark, ...]:
     """The marks of a turn; under one that ends otherwise what its agent alone called for is no end, and says so."""
-    if ruling.turn is not None:
+    if ruling.turn is not None or ruling.outcome == "DEADLOCK":
         return ruling.marks
     why = "one agent alone calls it, and this turn is the last"
     return tuple(

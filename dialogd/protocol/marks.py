@@ -155,13 +155,16 @@ def literal(line: str) -> Mark | None:
     return Mark(match[1].upper(), " ".join((match[3] or "").split()), (match[2] or "").upper())
 
 
-def tolerant(line: str) -> Mark | None:
-    """The known mark that a line of hand-written text is, or None: blanks in its name, and a stop behind it, may be."""
+def tolerant(line: str, kinds: Container[str] = ()) -> Mark | None:
+    """The mark that a line of hand-written text is, or None: blanks in its name, and a stop behind it, may be.
+
+    `kinds` are the dialog's own.
+    """
     if "[" not in line:
         return None
     match = _BY_HAND.fullmatch(line)
     mark = literal(line.rstrip(" \t.,;:!") if match is None else match[1] + re.sub("[ \t-]+", "_", match[2]) + match[3])
-    return mark if mark is not None and mark.name in MARKS else None
+    return mark if mark is not None and (mark.name in MARKS or mark.name in kinds) else None
 
 
 def outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[int, str]]:

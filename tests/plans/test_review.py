@@ -19,7 +19,7 @@ FULL = "code quality 80 | test coverage 70 | security 30 | documentation 60 | ac
 
 def said(*turns: str) -> Dialog:
     """A hand-written dialog in which A and B said this, in turn."""
-    text = "# D\n\n## Turn 1 — User\n\nReview it.\n\nTURN: A\n"
+    text = "# D\n\n## Setup\n\n```toml\nreview = true\n```\n\n## Turn 1 — User\n\nReview it.\n\nTURN: A\n"
     for number, marks in enumerate(turns, 2):
         me, other = "AB"[number % 2], "BA"[number % 2]
         text += f"\n## Turn {number} — Claude {me}\n\nSee below.\n\n{marks}\n\nTURN: {other}\n"

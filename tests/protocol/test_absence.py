@@ -357,7 +357,7 @@ def test_unattended_one_transient_failure_of_the_moderator_decides_nothing() -> 
 
 def test_unattended_an_absent_judge_ends_it_in_error() -> None:
     """It was asked twice; nothing can be decided without it."""
-    calls = "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"
+    calls = "[DEADLOCK: load | measure]"
     here = unattended("ABJ", 'verdict = "judge"', 'judge = "J"', A=[calls], B=[calls], J=[DOWN] * 3)
     goes(here)
     assert end(here).failed
@@ -366,7 +366,7 @@ def test_unattended_an_absent_judge_ends_it_in_error() -> None:
 
 def test_unattended_a_judge_that_asks_judges_without_an_answer() -> None:
     """Its question goes back to it; it judges in both orders then."""
-    calls = "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"
+    calls = "[DEADLOCK: load | measure]"
     judges: list[Line] = ["[QUESTION_FOR_USER: what load?]", "[DECIDE: A | shown]", "[DECIDE: A | shown]"]
     here = unattended("ABJ", 'verdict = "judge"', 'judge = "J"', A=[calls], B=[calls], J=judges)
     goes(here)
@@ -437,7 +437,7 @@ def test_unattended_unknown_prices_end_at_the_budget() -> None:
     here = unattended("AB", keys=("Budget: $1",), A=["One."])
     action = decide(here.dialog, "A", replace(here.clock(), priced=False))
     assert isinstance(action, Write)
-    assert "BUDGET_REACHED" in str(action.draft)
+    assert "STOPPED: budget" in str(action.draft)
 
 
 # -- the time limit holds whoever is waited for ----------------------------------------------------------------------
@@ -450,7 +450,7 @@ def test_the_time_limit_holds_while_a_pair_waits_for_a_silent_agent(lines: tuple
     """Who is there has a last word; who was called stalled has had its chance."""
     here = room("AB", *lines, keys=TEN, A=["One.", "In sum: Postgres."], B=[None] * 9)
     goes(here, hours=1)
-    assert end(here).name == "MAX_TIME_REACHED"
+    assert end(here).name == "STOPPED"
     assert here.paper.now < 600 + 120
 
 
@@ -468,7 +468,7 @@ def test_the_time_limit_holds_while_a_pair_waits_for_the_person(scripts: dict[st
     here.run()
     assert owing(here) == (USER,)
     goes(here, hours=1)
-    assert end(here).name == "MAX_TIME_REACHED"
+    assert end(here).name == "STOPPED"
     assert here.paper.now < 600 + 120
 
 
@@ -485,7 +485,7 @@ def test_before_anybody_spoke_the_time_does_not_run_out() -> None:
 @pytest.mark.parametrize(("keys", "calls"), [("Max Turns: 3", "AB"), ("Max Turns: 2", "A")])
 def test_one_agents_deadlock_on_the_last_turn_is_the_limit(keys: str, calls: str) -> None:
     """The end is the limit of turns, and the file bears that one end; the agent's word is refused by name."""
-    call = "[DEADLOCK]\n[CRUX: load]\n[EXPERIMENT: measure]"
+    call = "[DEADLOCK: load | measure]"
     here = room("AB", keys=(keys,), **{who: [call if who == calls[-1] else "One."] for who in calls})
     here.run()
     assert end(here).name == "MAX_TURNS_REACHED"
@@ -513,7 +513,7 @@ LINES: list[Line] = [
     "[QUESTION_FOR_USER: which?]",
     "[QUESTION_FOR_USER: which? | by 18:00 | default: this]",
     "[ESCALATE: stuck]",
-    "[DEADLOCK]\n[CRUX: x]\n[EXPERIMENT: y]",
+    "[DEADLOCK: x | y]",
     "[PROPOSAL: Postgres]",
     "[VOTE: P1 approve | fine]",
     "[VOTE: P1 reject | slow]",
