@@ -258,7 +258,7 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     if clock.priced or (state.limits.budget is None and clock.cap is None):
         return None
     if dialog.header.is_unattended:
-        return _end(dialog, Mark("BUDGET_REACHED", f"nobody knows what {me}'s model costs"), clock)
+        return _end(dialog, Mark("STOPPED", f"budget: nobody knows what {me}'s model costs"), clock)
     return Wait(
         "unpriced",
         f"there is a budget in dollars, and nobody knows what {me}'s model costs; start {me} with --price IN/OUT"

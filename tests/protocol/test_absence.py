@@ -437,7 +437,8 @@ def test_unattended_unknown_prices_end_at_the_budget() -> None:
     here = unattended("AB", keys=("Budget: $1",), A=["One."])
     action = decide(here.dialog, "A", replace(here.clock(), priced=False))
     assert isinstance(action, Write)
-    assert "STOPPED: budget" in str(action.draft)
+    assert action.draft is not None
+    assert [str(mark) for mark in action.draft.marks] == ["[STOPPED: budget: nobody knows what A's model costs]"]
 
 
 # -- the time limit holds whoever is waited for ----------------------------------------------------------------------
@@ -490,7 +491,7 @@ def test_one_agents_deadlock_on_the_last_turn_is_the_limit(keys: str, calls: str
     here.run()
     assert end(here).name == "MAX_TURNS_REACHED"
     assert here.dialog.entries[-1].mark("DEADLOCK") is None
-    assert "[REFUSED: DEADLOCK | one agent alone" in here.text
+    assert "[REFUSED: DEADLOCK load / measure | one agent alone" in here.text
 
 
 def test_an_older_turn_with_two_ends_ended_by_what_its_daemon_wrote() -> None:
