@@ -119,7 +119,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A next step and where it was read: `the agreed text`, `turn 7, by A`, `[EXPERIMENT] in turn 7, by A`."""
+    """A next step and where it was read: `the agreed text`, `turn 7, by A`, `turn 7, by A: what would settle it`."""
 
     text: str
     where: str

@@ -33,7 +33,7 @@ def facts(dialog: Dialog) -> dict[str, Any]:
     return {
         "outcome": [state.outcome.name, state.outcome.entry] if state.outcome else None,
         "owing": list(state.owing),
-        "rounds": state.rounds,
+        "rounds": state.rounds if state.outcome is None else None,
         "closing": state.closing,
         "red_team": state.red_team,
         "signers": [list(signer) for signer in state.standing.signers] if state.standing else None,
