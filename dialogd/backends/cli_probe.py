@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Protocol
 
 from dialogd.backends import Found
-from dialogd.backends.command import clean_environment
 from dialogd.backends.keep import read_json, write_json
 
 VERSION_WAIT = 15.0  # seconds; on a busy machine the largest of these programs needs several
@@ -40,6 +39,8 @@ class CLI(Protocol):
 
 def look(kind: CLI, variables: Mapping[str, str]) -> Found:
     """What a backend's `probe` says of a CLI: on PATH, its version, logged in or with a key, who pays."""
+    from dialogd.backends.command import clean_environment
+
     found = shutil.which(kind.program, path=variables.get("PATH") or os.environ.get("PATH"))
     if found is None:
         return Found(False, f"{kind.program} is not on PATH", fix=f"install {kind.program}")
@@ -80,6 +81,8 @@ def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
 
 def _asked(program: Path, environment: Mapping[str, str], seconds: float) -> bytes | None:
     """What `--version` prints, at most `LONGEST` bytes; b"" where it fails, None where it has no end in that time."""
+    from dialogd.backends.command import clean_environment
+
     process = subprocess.Popen(
         [program, "--version"],
         env=clean_environment(environment),

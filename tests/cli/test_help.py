@@ -76,7 +76,7 @@ def test_wrong_usage_is_exit_code_2_and_goes_to_stderr(dialogd: Commands) -> Non
         "--file x": ("no such option: --file", "dialogd --help"),
         "run --fil x": ("no such option: --fil", "did you mean --file or --first? what there is: dialogd run --help"),
         "new x --max-turns 0": ("invalid value for '--max-turns': ", "dialogd new --help"),
-        "status x": ("got unexpected extra argument(s) (x)", "dialogd status --help"),
+        "status x y": ("got unexpected extra argument(s) (y)", "dialogd status --help"),
         "logs A --lines": ("option '--lines' requires an argument", "--help"),
     }
     ends = dialogd.all([line.split() for line in wrong])

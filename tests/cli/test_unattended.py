@@ -13,8 +13,9 @@ from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands, program, until
 
 PUTS = r"printf 'Here.\n\n## Consensus Summary\n\nUse Postgres.\n\n[CONSENSUS_REACHED]\n'"
+CONFIRMS = "if [ \"$DIALOGD_QUESTION\" ]; then echo '[CONSENSUS_REACHED]'; exit; fi\n"
 ROLES: Mapping[str, str] = {
-    "puts": f"if mkdir put 2>/dev/null; then {PUTS}; else echo 'I stay with it.'; fi",
+    "puts": f"{CONFIRMS}if mkdir put 2>/dev/null; then {PUTS}; else echo 'I stay with it.'; fi",
     "signs": "echo '[AGREE: P1]'",
     "fails": "exit 1",
     "passes": "echo '[PASS]'",

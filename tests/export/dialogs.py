@@ -40,7 +40,7 @@ def peaceful() -> Room:
     lines = [
         "Sessions are *small*, and Postgres is there.\n\n- no new service\n- backups\n\n"
         "[PROPOSAL: keep sessions in Postgres]\n[CONFIDENCE: 0.8]",
-        "```sql\nselect 1;\n```\n\nWhat of the load?\n\n[QUESTION: how many reads a second?]\n[TO: A]\n[RE: P1]",
+        "```sql\nselect 1;\n```\n\nWhat of the load?\n\n[QUESTION: how many reads a second?]\n[RE: P1]",
         "Two hundred.\n\n[CONCEDE: P1 may need a cache later]\n[AGREE: P1]",
     ]
     room = _held(opening("A", "B", keys=["Topic: Where should user sessions live?", "Dialog: 3f9a1c"]), lines)
