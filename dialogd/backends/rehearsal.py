@@ -68,7 +68,7 @@ def means_it(reply: str, question: str) -> str:
     lines = []
     for asked in question.split("\n"):
         forms = [form for form in re.findall(r"`(\[[^`]*\])`", asked) if not form.startswith("[RESERVATION")]
-        lines += [form for form in forms if form[:-1] in reply][:1]
+        lines += [form for form in forms if re.search(rf"{re.escape(form[:-1])}\s*[|\]]", reply)][:1]
     return "\n".join(lines)
 
 

@@ -7,6 +7,8 @@ from dialogd.backends.rehearsal_scene import Scene
 from dialogd.protocol.state import Proposal
 
 COUNTER = "prove the way back first, on a copy, and start only when it has worked once"
+CRUX = "is going back after two weeks of use still possible at a price that somebody would pay?"
+EXPERIMENT = "half a day: start on a copy, let it run an hour, go back, and count what was lost"
 
 STARTS = (
     "I am not there yet.",
@@ -101,11 +103,10 @@ def call_deadlock(scene: Scene) -> str:
     return f"""{opening}
 On “{scene.topic}” I call it what it is.
 
-- **Positions:** {first}: {PLAN}. {others}: {COUNTER}.
-- **Crux:** whether going back after two weeks of use is still possible at a price that somebody would pay.
-- **Cheapest experiment:** half a day. Start on a copy, let it run an hour, go back, and count what was lost.
+- **{first}:** {PLAN}.
+- **{others}:** {COUNTER}.
 
-[DEADLOCK]"""
+[DEADLOCK: {CRUX} | {EXPERIMENT}]"""
 
 
 def one_more_side(scene: Scene) -> str:

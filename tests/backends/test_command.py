@@ -190,7 +190,7 @@ class TestEnvironment:
     """A command sees what it needs and nothing that is secret."""
 
     async def test_secrets_of_the_daemon_are_not_passed_on(self, request_: Request) -> None:
-        """Of a daemon's environment only the allowed names arrive, and the three of dialogd."""
+        """Of a daemon's environment only the allowed names arrive, those of dialogd, and what was given."""
         program = (
             "import asyncio, sys\n"
             "from dialogd.backends import Options\n"
@@ -214,7 +214,7 @@ class TestEnvironment:
         )
         seen = dict(line.split("=", 1) for line in run.stdout.splitlines())
         passed = {name: daemon[name] for name in ("PATH", "HOME", "LC_ALL", "TZ")}
-        ours = {"DIALOGD_AGENT": "A", "DIALOGD_TURN": "2", "MY_EXTRA": "yes"}
+        ours = {"DIALOGD_AGENT": "A", "DIALOGD_TURN": "2", "DIALOGD_QUESTION": "", "MY_EXTRA": "yes"}
         assert seen == passed | ours
 
     def test_only_listed_names_are_clean(self) -> None:

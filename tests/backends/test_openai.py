@@ -154,8 +154,8 @@ async def test_what_it_used_is_estimated_first_and_reported_last(api: str) -> No
         found = await outcome(backend)
         await backend.close()
     assert found.text == TEXT
-    assert found.usages[1].estimated
-    assert found.usages[1].tokens_in == tokens_of(request().prompt().text)
+    assert found.usages[0].estimated
+    assert found.usages[0].tokens_in == tokens_of(request().prompt().text)
     assert not found.usage.estimated
     assert (found.usage.tokens_in, found.usage.tokens_out, found.usage.cached) == (1000, 77, 600)
 

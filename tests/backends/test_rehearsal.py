@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from dialogd import prompt
 from dialogd.backends import Backend, Options, Request, Usage, load_backend
-from dialogd.backends.rehearsal import SLOW_SECONDS, Rehearsal
-from dialogd.backends.rehearsal_lines import BY_CLAIM
+from dialogd.backends.rehearsal import SLOW_SECONDS, Rehearsal, means_it
+from dialogd.backends.rehearsal_lines import BY_CLAIM, PLAN
+from dialogd.backends.rehearsal_quarrel import COUNTER, CRUX, EXPERIMENT
 from dialogd.backends.rehearsal_scene import QUOTE, quote
 from dialogd.errors import BackendError, BadInput
+from dialogd.protocol import closing
 from dialogd.protocol.compose import agent_turn, received
 from dialogd.protocol.grammar import parse, read_on
 from dialogd.protocol.model import ANY, Agent, Entry
 from dialogd.protocol.render import joint, render
 from dialogd.protocol.signals import overlap, signals
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Debt, Dialog
 from dialogd.testing.backend_contract import BackendContract, answer
 
 
@@ -50,21 +55,38 @@ class Stage:
             self.backend, Request(dialog, agent, dialog.state.number + 1, Path("/tmp/none.md"), lambda: "")
         )
 
-    def write(self, who: str, text: str) -> None:
-        """Write a reply as the agent's turn."""
+    async def write(self, who: str, text: str) -> None:
+        """Write a reply as the agent's turn, once the rehearsal has answered the closing question about it."""
         debt = self.dialog.state.debt(who)
         assert debt is not None, f"{who} owes nothing"
+        agent = _agent(self.dialog, who)
         reply, secrets = received(text)
         assert secrets == 0
         written = agent_turn(
-            self.dialog, _agent(self.dialog, who), debt, reply, attributes=(), duration="1 minute", folder="x.d"
+            self.dialog,
+            agent,
+            debt,
+            reply,
+            answer=await self.confirm(who, debt, text, closing.matters(self.dialog, who, reply)),
+            attributes=(),
+            duration="1 minute",
+            folder="x.d",
         )
         assert not written.attachment
         self.dialog = read_on(self.dialog, joint(self.dialog) + render(written.draft, self.last.chain))
 
+    async def confirm(self, who: str, debt: Debt, text: str, found: Sequence[closing.Matter]) -> str | None:
+        """What the rehearsal says to the closing question about a reply; None where nothing is asked."""
+        if not found:
+            return None
+        agent = _agent(self.dialog, who)
+        asked = prompt.confirmation(self.dialog, agent, debt.re, text, found)
+        request = Request(self.dialog, agent, self.dialog.state.number + 1, Path("/tmp/none.md"), lambda: asked)
+        return await answer(self.backend, replace(request, question=closing.question(found)))
+
     async def speak(self, who: str) -> Entry:
         """Let an agent answer and write it."""
-        self.write(who, await self.reply(who))
+        await self.write(who, await self.reply(who))
         return self.last
 
     async def go(self, turns: int = 40) -> list[Entry]:
@@ -219,7 +241,7 @@ class TestConsensus:
             replies = {who: await stage.reply(who, seen) for who in owing}
             for who in owing[::order]:
                 if not stage.outcome:
-                    stage.write(who, replies[who])
+                    await stage.write(who, replies[who])
         await stage.go()
         assert stage.outcome == "CONSENSUS_REACHED"
         assert stage.dialog.state.number <= 4 * len(agents)
@@ -241,7 +263,7 @@ class TestConsensus:
             first = await stage.reply(who)
             stage.backend = Rehearsal(Options())
             assert await stage.reply(who) == first
-            stage.write(who, first)
+            await stage.write(who, first)
 
     async def test_a_dialog_without_topic_is_about_its_question(self) -> None:
         """The question of turn 1 stands in for the topic."""
@@ -271,13 +293,13 @@ class TestConsensus:
         """A partner that never objects, then signs, ends in a consensus with a rehearsed agent."""
         stage = Stage()
         await stage.speak("A")
-        stage.write("B", "Sounds good to me, go on.")
+        await stage.write("B", "Sounds good to me, go on.")
         assert "CONSENSUS_PROPOSED" in names(await stage.speak("A"))
-        stage.write("B", "[OBJECTION: but not on Fridays]")
+        await stage.write("B", "[OBJECTION: but not on Fridays]")
         entry = await stage.speak("A")
         assert "CONSENSUS_PROPOSED" in names(entry)
         assert "but not on Fridays" in entry.body
-        stage.write("B", "[CONSENSUS_REACHED]")
+        await stage.write("B", "[CONSENSUS_REACHED]")
         assert stage.outcome == "CONSENSUS_REACHED"
 
     async def test_one_agent_alone_waits_for_the_person(self) -> None:
@@ -391,8 +413,11 @@ class TestQuarrel:
         assert len(written) == 4 + len(agents)
         assert not any(entry.mark("DEADLOCK") for entry in written[:4])
         for entry in written[4:]:
-            assert entry.mark("DEADLOCK")
-            assert all(word in entry.body for word in ("Positions", "Crux", "Cheapest experiment"))
+            called = entry.mark("DEADLOCK")
+            assert called is not None
+            assert called.fields == (CRUX, EXPERIMENT)
+            assert PLAN in entry.body
+            assert COUNTER in entry.body
 
     async def test_a_reopened_deadlock_is_argued_again(self) -> None:
         """The count starts anew with the person's turn, and their words are heard."""
@@ -421,8 +446,34 @@ class TestQuarrel:
     async def test_endless_does_not_sign(self) -> None:
         """A text on the table does not make a quarreller agree."""
         stage = Stage(variant="endless")
-        stage.write("A", "Let us agree.\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]")
+        await stage.write("A", "Let us agree.\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]")
         assert "AGREE" not in names(await stage.speak("B"))
+
+
+class TestMeansIt:
+    """What a rehearsal answers to closing questions."""
+
+    @pytest.mark.parametrize(
+        ("reply", "answered"),
+        [
+            ("[DECIDE: AB | it names a number]", "[DECIDE: AB]"),
+            ("I prefer it.\n\n[DECIDE: A]", "[DECIDE: A]"),
+            ("I cannot say.", ""),
+        ],
+    )
+    def test_it_says_again_what_its_reply_says(self, reply: str, answered: str) -> None:
+        """The same choice without its reason; an id that another one begins with is another id."""
+        question = "Answer with one line: `[DECIDE: A]`, `[DECIDE: AB]` or `[DECIDE: none]`."
+        assert means_it(reply, question) == answered
+
+    def test_each_matter_has_its_line(self) -> None:
+        """Of several votes each is said again, and a reservation that is asked for is not made up."""
+        question = (
+            "1. P1 `[VOTE: P1 approve]`, `[VOTE: P1 reject]` or `[PASS]` Below it `[RESERVATION: the strongest]`.\n"
+            "2. P2 `[VOTE: P2 approve]`, `[VOTE: P2 reject]` or `[PASS]`"
+        )
+        reply = "I read both.\n\n[VOTE: P1 approve | small]\n[VOTE: P2 reject]"
+        assert means_it(reply, question) == "[VOTE: P1 approve]\n[VOTE: P2 reject]"
 
 
 class TestCost:

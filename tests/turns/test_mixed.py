@@ -154,7 +154,8 @@ def test_calls_that_kills_end_count_against_the_budget(tmp_path: Path, launch: L
                 break
             pair["A"].kill()
         (one, *_) = (bill["usd"] for bill in log_at(pair).journals.of("A").owed())
-        assert pair.outcome == "BUDGET_REACHED"
+        assert pair.outcome == "STOPPED"
+        assert "[STOPPED: budget: the budget of $0.25" in pair.file.read_text()
         assert 1 < len(calls) <= 0.25 / one
 
 
