@@ -85,7 +85,7 @@ def test_health_has_a_row_for_every_field() -> None:
 def test_every_status_of_a_notify_has_its_row() -> None:
     """What `decide` and the routes can answer stands in the table; what else an agent may wait for stands at health."""
     waits = {word for call in calls("Wait") for word in words(call.args[0])}
-    outcomes = {_STATUS.get(name, name.lower()) for name in MARKS if name in OUTCOMES}
+    outcomes = {_STATUS.get(name, name.lower()) for name in MARKS if name in OUTCOMES} | set(_STATUS.values())
     listed = {code for row in table(section(PAGE, "`POST /notify`")) for code in codes(row[0])}
     statuses = {code for code in listed if code not in {"from", "start", "wait"}} - {""}
     inner = set(codes(section(PAGE, "`GET /health`").rpartition("|\n")[2]))
