@@ -18,19 +18,26 @@ def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
         (["strike", "3", "a mistake"], f"turn 3 withdrawn; {then}"),
         (["strike", "3"], f"withdrawn already; {then}"),
         (["limit", "max_turns", "40"], f"max_turns is 40 from here on (turn 3 of 40); {then}"),
-        (["ask", "B", "Why?"], f"turn 4 is yours; B owes the next turn (not running: {dialogd.start_line('B')})"),
-        (["leave", "claude b", "no need"], 'B takes part no longer; the next turn is yours: dialogd say "…"'),
-        (["leave", "B"], 'B had left already; the next turn is yours: dialogd say "…"'),
-        (["step", "on"], 'step mode is on; the next turn is yours: dialogd say "…"'),
-        (["pass"], f"passed on; {then}"),
-        (["pass"], f"it was not your turn; {then}"),
-        (["step", "off"], f"step mode is off; {then}"),
     ]
-    for words, answer in steps:
+    b_owes = f"B owes the next turn (not running: {dialogd.start_line('B')})"
+    yours = 'the next turn is yours: dialogd say "…"'
+    later = [
+        (["step", "on"], f"step mode is on; {yours}"),
+        (["pass"], f"passed on; {b_owes}"),
+        (["pass"], f"it was not your turn; {b_owes}"),
+        (["step", "off"], f"step mode is off; {b_owes}"),
+        (["ask", "B", "Why?"], f"turn 5 is yours; {b_owes}"),
+        (["leave", "claude b", "no need"], f"B takes part no longer; {yours}"),
+        (["leave", "B"], f"B had left already; {yours}"),
+    ]
+    for words, answer in [*steps, *later]:
+        if words == later[0][0]:
+            with dialogd.file.open("a") as typed:
+                typed.write("\n## Turn 4 — Claude A\n\nSpaces.\n\nTURN: USER\n")
         done = dialogd(*words, given="use\nRedis\n")
         assert (done.code, done.out, done.err) == (0, f"{answer}\n", "")
     invited = dialogd("invite", "C=rehearsal")
-    assert (invited.code, invited.out) == (0, f"C takes part; {then}\n")
+    assert (invited.code, invited.out) == (0, f"C takes part; {yours}\n")
     assert "terminal of its own: dialogd start C --backend rehearsal --file " in invited.err
     status = dialogd("status", "--json").json
     assert (status["struck"], status["vetoed"], status["left"], status["step"]) == ([3], ["P1"], ["B"], False)

@@ -55,13 +55,12 @@ def test_an_invited_agent_is_told_and_one_that_left_says_why_it_is_quiet(room: R
         call = room.think()
         call.say("Half a thou")
         events.until("text")
-        assert send(room.b, "POST /leave", {"agent": "A"}).json["turn_of"] == ["USER"]
+        assert send(room.b, "POST /leave", {"agent": "A"}).json["turn_of"] == ["B"]
         until(lambda: not call.is_alive, "the call of A to end")
     until(lambda: ((room.a.health() or {})["waiting"] or {}).get("status") == "left", "A to be quiet")
     reason = (room.a.health() or {})["waiting"]["reason"]
     assert reason == "A takes part no longer: the person let it leave; `dialogd invite A` has it back"
     assert "Half a thou" not in room.text
-    send(room.b, "POST /say", {"text": "You alone."})
     room.minds["B"].call(1).end("Alone, then.\n")
     until(lambda: "Alone, then." in room.text, "B to go on")
     here = f"http://localhost:{room.a.port}"
