@@ -731,3 +731,19 @@ def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be written") as raised:
         write(draw_up(consensus()), tmp_path / "file", NOW)
     assert "--out" in raised.value.fix
+
+
+@pytest.mark.parametrize(
+    ("lines", "is_said"),
+    [
+        (["I agree with that.", "Sounds good. I agree, too."], True),
+        (["I agree with that.", "I disagree."], False),
+        (["I agree with that.\n\n[PROPOSAL: so be it]", "I agree."], False),
+        (["Postgres.", "Redis."], False),
+    ],
+)
+def test_an_agreement_in_words_alone_is_told(lines: list[str], is_said: bool) -> None:
+    """All rounds passed, everybody agreed by their words, and nobody made a mark: the plan says just that."""
+    room = Room(opening(keys=["Max Turns: 3"]), A=lines[:1], B=lines[1:])
+    room.run()
+    assert ("the agents agreed in words, and nobody wrote a mark" in draw_up(room.dialog).headline) == is_said

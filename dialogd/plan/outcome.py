@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dialogd.plan.reading import listed
 from dialogd.plan.value import Agreed, Decided
+from dialogd.protocol.convergence import counted, latest_replies
 from dialogd.protocol.model import USER
 from dialogd.protocol.roster import voters
 from dialogd.protocol.state import Dialog, Outcome
@@ -47,8 +48,24 @@ def _headline(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, .
         return f"deadlock, nothing was agreed: {why}".removesuffix(": ")
     if outcome.is_limit:
         decided = "without an agreement" if agreed is None else "after a decision"
-        return f"ended {decided} by {outcome.why or _LIMITS[outcome.cause or outcome.name]}"
+        by_words = f"; {IN_WORDS_ALONE}" if agreed is None and _agreed_in_words_alone(dialog) else ""
+        return f"ended {decided} by {outcome.why or _LIMITS[outcome.cause or outcome.name]}{by_words}"
     return _stopped(outcome, reason)
+
+
+IN_WORDS_ALONE = "the agents agreed in words, and nobody wrote a mark that says so: nothing was put up or signed"
+_POSITIONS = frozenset(
+    {"AGREE", "CONSENSUS_PROPOSED", "DEADLOCK", "OBJECTION", "PROPOSAL", "VOTE", "DECIDE", "REFUSED"}
+)
+
+
+def _agreed_in_words_alone(dialog: Dialog) -> bool:
+    """True where every agent's last reply agrees by its phrases, none disagrees, and no mark takes a position."""
+    last = latest_replies(dialog)
+    counts = [counted(entry) for entry in last]
+    marks = {mark.name for entry in dialog.turns if entry.by != USER for mark in entry.marks}
+    agree = len(last) > 1 and all(yes and not no for yes, no in counts)
+    return agree and not marks & _POSITIONS
 
 
 def method(name: str) -> str:
