@@ -226,6 +226,10 @@ def _shown(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
             yield index, line
 
 
+# Characters of different marks, and of lines that look like some, that are read in one reply; the rest stays text.
+MOST_CHARACTERS = 100_000
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """An agent's reply with its marks lifted out. `summary` is its `## Consensus Summary`, without heading.
@@ -265,19 +269,28 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
     read = {index: mark for index, line in seen.items() if (mark := literal(line)) is not None}
     first = _closing_block(lines, seen, read)
     found: dict[int, Mark] = {}
+    known: dict[Mark, Mark] = {}
     tried: dict[tuple[str, str], None] = {}
     strange: dict[Mark, None] = {}
-    for index, line in seen.items():
-        mark = read.get(index)
-        if mark is not None and _counts(mark, kinds, in_closing_block=index >= first):
-            found[index] = _tidy(mark)
+    room = MOST_CHARACTERS
+    for index in sorted(seen, key=lambda index: (index < first, index)):
+        line, mark = seen[index], read.get(index)
+        if mark is not None and mark in known:
+            found[index] = known[mark]
+        elif room < 0:
+            continue
+        elif mark is not None and _counts(mark, kinds, in_closing_block=index >= first):
+            found[index] = known[mark] = _tidy(mark)
+            room -= len(line)
         elif (name := _attempted(line)) is not None:
             tried[name, line.strip()] = None
+            room -= len(line)
         elif mark is not None and _is_strange(mark, line):
             strange[mark] = None
+            room -= len(line)
     tried.update((attempt, None) for attempt in _fenced_at_the_end(lines, seen))
     body = _without(lines, found)
-    marks = tuple(dict.fromkeys(found.values()))
+    marks = tuple(dict.fromkeys(found[index] for index in sorted(found)))
     return Reply(body, marks, summary_of(body), tuple(tried), tuple(strange))
 
 
