@@ -208,16 +208,15 @@ def test_the_state_has_everything_that_the_head_shows(room: Room) -> None:
     start = agent(state, "B")["start"]
     assert (agent(state, "B")["reason"].endswith(f": {start}"), start.startswith("dialogd start B ")) == (True, True)
     assert start == f"dialogd start B --file {room.file}"
-    assert agent(state, "A")["start"] == f"dialogd start A --file {room.file}"
+    as_it_was = agent(state, "A")["start"]
+    assert as_it_was.startswith(f"dialogd start A --port {room.a.port} --backend command --command ")
+    assert as_it_was.endswith(f" --file {room.file}")
     seats = (Seat("A", "command", command="./think.sh -v"), Seat("B", "rehearsal:deadlock", project="/a b"))
-    for dialog, known in ((state["dialog"], True), ("another", False)):
+    for dialog, flags in ((state["dialog"], "--backend rehearsal:deadlock --project '/a b' "), ("another", "")):
         Cast(dialog, seats).save(StateDir(room.state_dir), room.file)
         now = state_of(room.a)
-        for who, flags in (
-            ("A", "--backend command --command './think.sh -v' "),
-            ("B", "--backend rehearsal:deadlock --project '/a b' "),
-        ):
-            assert agent(now, who)["start"] == f"dialogd start {who} {flags if known else ''}--file {room.file}"
+        assert agent(now, "B")["start"] == f"dialogd start B {flags}--file {room.file}"
+        assert agent(now, "A")["start"] == as_it_was
     assert agent(state, "B")["url"] == f"http://127.0.0.1:{room.b.port}"
     turns = next(left for left in state["left"] if left["name"] == "turns")
     assert (turns["limit"], turns["left"], turns["words"]) == (20, 18, "18 of 20 turns left")

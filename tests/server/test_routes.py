@@ -139,7 +139,7 @@ STATUSES = {
     "consensus_reached": (f"{SPOKEN}Tabs.\n\n[CONSENSUS_REACHED]\n", "", "the dialog has ended"),
     "deadlock": (f"{SPOKEN}Never.\n\n[DEADLOCK]\n", "", "the dialog has ended"),
     "stopped": (f"{SPOKEN}Enough.\n\n[STOPPED: by hand]\n", "", "by hand"),
-    "max_turns": (f"{HEADER}**Max Turns:** 1\n\n{FIRST}TURN: A\n", "", "the limit of 1 turns"),
+    "max_turns": (f"{HEADER}**Max Turns:** 1\n\n{FIRST}TURN: A\n", "", "the limit of 1 turn"),
     "max_size": (f"{HEADER}**Max Size:** 1 KB\n\n{FIRST}{'x' * 1024}\n\nTURN: A\n", "", "the limit of 1,"),
     "unknown_agent": (f"{HEADER}**Agents:** C = Cleo, D = Dan\n\n{FIRST}TURN: C\n", "", "its agents are C, D"),
     "no_turn_yet": (HEADER, "", "write `## Turn 1 — User`"),
