@@ -18,7 +18,8 @@ OUTPUT_CAP = 64 * 1024 * 1024  # bytes of stdout in one run; the files that it r
 LINES_CAP = 100_000  # of stdout in one run; a long one has a thousand
 NOISE_CAP = 1024 * 1024  # bytes of stdout that are no event: warnings are let pass, a flood is not
 QUOTED = 200  # characters of a CLI's own words
-FIGURES = tuple(field.name for field in fields(Usage) if field.name not in ("model", "estimated"))
+# What a session may count on from run to run; a run is one call, whatever was counted before it.
+FIGURES = tuple(field.name for field in fields(Usage) if field.name not in ("model", "estimated", "calls"))
 
 Event = Mapping[str, Any]
 
