@@ -393,7 +393,8 @@ def _forms(dialog: Dialog, me: str, name: str, ref: str) -> tuple[str, ...]:
     if name == "DECIDE" and rules.role(me).may(DECIDE, MODERATE):
         return (f"[DECIDE: {ref} approve]", f"[DECIDE: {ref} reject]", _PASS)
     if may_vote(dialog, me) and not is_first_answer(dialog, me):
-        return (*(f"[VOTE: {ref} {choice}]" for choice in ("approve", "reject", "abstain")), _PASS)
+        agrees = (f"[AGREE: {ref}]",) if name == "AGREE" else ()  # which accepts it, and is no vote
+        return (*(f"[VOTE: {ref} {choice}]" for choice in ("approve", "reject", "abstain")), *agrees, _PASS)
     if name in ("AGREE", "CONSENSUS_REACHED") and not is_first_answer(dialog, me):
         return (f"[AGREE: {ref}]", "[OBJECTION: what must change]", _PASS)
     return ()

@@ -378,6 +378,16 @@ def test_a_yes_that_must_name_its_reservation_is_asked_for_it() -> None:
     assert here.dialog.turns[-1].mark("RESERVATION") is not None
 
 
+def test_an_agreement_where_proposals_are_voted_on_stays_one_or_becomes_a_vote() -> None:
+    """It accepts the proposal and decides nothing; the question names the votes beside it."""
+    for answer, names in (("[AGREE: P1]", ["AGREE"]), ("[VOTE: P1 approve]", ["VOTE"])):
+        here = room(SETUPS["vote"], "A", "B", "C", turn="A")
+        say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
+        say(here, "B", "Fine.\n\n[AGREE: P1]", answer=answer)
+        assert all(form in here.asked[-1][1] for form in ("[VOTE: P1 approve]", "[VOTE: P1 reject]", "[AGREE: P1]"))
+        assert [mark.name for mark in here.dialog.turns[-1].marks] == names
+
+
 # -- what its answer may hold ----------------------------------------------------------------------------------------
 
 
