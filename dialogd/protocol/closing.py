@@ -49,18 +49,24 @@ class Matter:
 def matters(dialog: Dialog, me: str, reply: Reply) -> tuple[Matter, ...]:
     """What the closing question about this reply has to name; () when everything is clear.
 
-    It follows from the reply and what its agent was asked, not from who else has signed.
+    It follows from the reply and what its agent was asked, not from who else has signed. What is beyond `MOST` is not
+    asked about, and stays unclear.
     """
+    return _all(dialog, me, reply)[:MOST]
+
+
+def _all(dialog: Dialog, me: str, reply: Reply) -> tuple[Matter, ...]:
+    """Everything about the reply that must be clear and is not."""
     kept = _admitted(dialog, me, reply)
     tried = _tried(dialog, me, reply, kept)
     if me == judge(dialog.header):
-        return tuple(_judgement(dialog, kept, tried))
-    found = [*_texts(dialog, me, kept), *_proposals(dialog, me, kept, tried)]
+        return tuple(_judgement(dialog, reply, kept, tried))
+    found = [*_texts(dialog, me, reply, kept), *_proposals(dialog, me, reply, kept, tried)]
     about = {matter.about for matter in found}
     due = (*_replaced(dialog, me, kept), *_decision(dialog, me, kept), *_crux(dialog, kept))
     found += [matter for matter in due if matter.about not in about]
     rest = [(name, line) for name, line in tried if not any(line in matter.tried for matter in found)]
-    return (*found, *_attempts(dialog, me, rest))[:MOST]
+    return (*found, *_attempts(dialog, me, rest))
 
 
 def is_clear(dialog: Dialog, me: str, reply: Reply) -> bool:
@@ -103,13 +109,13 @@ def settled(dialog: Dialog, me: str, reply: Reply, answer: str | None) -> tuple[
     Without an answer (None, or "") every matter stays unclear. All marks that were not asked about stay as they were;
     what is replaced stands in the body.
     """
-    found = matters(dialog, me, reply)
+    found = _all(dialog, me, reply)
     read = _Answer.of(answer or "", tuple(dialog.header.rules.kinds))
     gone: dict[Mark, None] = {}
     new: dict[Mark, None] = {}
     refused: list[Refusal] = []
-    for matter in found:
-        chosen = read.to(matter)
+    for number, matter in enumerate(found):
+        chosen = read.to(matter) if number < MOST else ()
         gone |= dict.fromkeys(mark for mark in reply.marks if str(mark) in matter.tried)
         if chosen:
             gone |= dict.fromkeys(_dropped(matter, chosen))
@@ -299,7 +305,7 @@ def _against(kept: Reply, ref: str, standing: str) -> list[Mark]:
     return found
 
 
-def _texts(dialog: Dialog, me: str, kept: Reply) -> Iterator[Matter]:
+def _texts(dialog: Dialog, me: str, reply: Reply, kept: Reply) -> Iterator[Matter]:
     """A new text that the reply puts on the table, and signs by that."""
     header = dialog.header
     mark = next((m for m in kept.marks if m.name == "CONSENSUS_REACHED"), None)
@@ -307,7 +313,7 @@ def _texts(dialog: Dialog, me: str, kept: Reply) -> Iterator[Matter]:
     if mark is None or not kept.summary or signed(dialog, me, mark, kept) or not may_sign:
         return
     against = _against(kept, "", "")
-    words = kept.words(states_text=True)
+    words = reply.words(states_text=True)
     if not against and not (words and _wants_confirmation(dialog)):
         return
     said = "Your reply puts the text under its `## Consensus Summary` on the table and signs it, without any condition."
@@ -315,7 +321,9 @@ def _texts(dialog: Dialog, me: str, kept: Reply) -> Iterator[Matter]:
     yield Matter(TEXT, _beside(said, against) + _reservation(dialog, kept), forms, (mark, *against))
 
 
-def _proposals(dialog: Dialog, me: str, kept: Reply, tried: Sequence[tuple[str, str]]) -> Iterator[Matter]:
+def _proposals(
+    dialog: Dialog, me: str, reply: Reply, kept: Reply, tried: Sequence[tuple[str, str]]
+) -> Iterator[Matter]:
     """Each proposal that the reply says yes to, votes on in two ways, or tries to."""
     standing = on_the_table(dialog, me)
     table = standing.proposal.ref if standing else ""
@@ -332,16 +340,23 @@ def _proposals(dialog: Dialog, me: str, kept: Reply, tried: Sequence[tuple[str, 
             lines.setdefault(named[0], []).append(line)
             about.setdefault(named[0], [])
     for ref, marks in about.items():
-        yield from _proposal(dialog, me, kept, ref, marks, lines.get(ref, ()), table)
+        yield from _proposal(dialog, me, (reply, kept), ref, marks, lines.get(ref, ()), table)
 
 
 def _proposal(
-    dialog: Dialog, me: str, kept: Reply, ref: str, marks: Sequence[Mark], lines: Sequence[str], table: str
+    dialog: Dialog,
+    me: str,
+    read: tuple[Reply, Reply],
+    ref: str,
+    marks: Sequence[Mark],
+    lines: Sequence[str],
+    table: str,
 ) -> Iterator[Matter]:
+    reply, kept = read
     yes = [mark for mark in marks if ballots.is_yes(mark)]
     against = _against(kept, ref, table) if yes else []
     opposes = bool(against) or len(_votes(marks)) > 1 or (bool(yes) and any(not ballots.is_yes(mark) for mark in marks))
-    words = kept.words(states_text=any(mark.name == "CONSENSUS_REACHED" for mark in yes))
+    words = reply.words(states_text=any(mark.name == "CONSENSUS_REACHED" for mark in yes))
     asks = bool(yes) and (bool(words) or not all(map(_is_bare, yes))) and not _stands(dialog, me, ref)
     lacks = bool(yes) and _needs_reservation(dialog, ref, yes) and lacks_reservation(dialog, kept)
     if not (opposes or lines or lacks or (asks and _wants_confirmation(dialog))):
@@ -452,7 +467,7 @@ def _crux(dialog: Dialog, kept: Reply) -> Iterator[Matter]:
         yield Matter("DEADLOCK", said, ("[DEADLOCK: the crux | the cheapest experiment]",), marks, stands=True)
 
 
-def _judgement(dialog: Dialog, kept: Reply, tried: Sequence[tuple[str, str]]) -> Iterator[Matter]:
+def _judgement(dialog: Dialog, reply: Reply, kept: Reply, tried: Sequence[tuple[str, str]]) -> Iterator[Matter]:
     """The judge's choice: it is named every position, never its own choice alone."""
     if kept.has(QUESTION):
         return
@@ -461,7 +476,7 @@ def _judgement(dialog: Dialog, kept: Reply, tried: Sequence[tuple[str, str]]) ->
     marks = tuple(mark for mark in kept.marks if mark.name == "DECIDE")
     lines = tuple(line for name, line in tried if name == "DECIDE")
     choices = {_bare(mark) for mark in marks}
-    words = kept.words() or not all(map(_is_bare, marks))
+    words = reply.words() or not all(map(_is_bare, marks))
     asks = any(map(ballots.is_yes, marks)) and words and _wants_confirmation(dialog)
     if len(choices) == 1 and not asks:
         return

@@ -226,6 +226,10 @@ def _shown(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
             yield index, line
 
 
+# What says nothing beside a yes, but for a reason behind a bar: numbers, ids, and the choices that are asked about
+# themselves.
+_WORDLESS = frozenset({"RE", "CONFIDENCE", "TO", *_CHOOSING, "CONSENSUS_REACHED"})
+
 # Characters of different marks, and of lines that look like some, that are read in one reply; the rest stays text.
 MOST_CHARACTERS = 100_000
 
@@ -255,7 +259,7 @@ class Reply:
         With `states_text` the text under its `## Consensus Summary` is what the yes is given to, and no word beside it.
         """
         body = before_summary(self.body) if states_text else self.body
-        said = (mark.value for mark in self.marks if mark.name not in (*DECIDING, "RE", "CONFIDENCE"))
+        said = (mark.value for mark in self.marks if mark.name not in _WORDLESS or "|" in mark.value)
         return "\n".join(part for part in (body.strip(), *said) if part)
 
 

@@ -388,6 +388,39 @@ def test_an_agreement_where_proposals_are_voted_on_stays_one_or_becomes_a_vote()
         assert [mark.name for mark in here.dialog.turns[-1].marks] == names
 
 
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "[CONFIDENCE: 0.8 | if the budget is raised]",
+        "[RE: 2 | only its first half]",
+        "[QUESTION_FOR_USER: is the budget raised? Only then do I agree]",
+        "[IDEA: I agree once clause 3 is dropped]",
+        "[PROPOSAL P7: sign only if clause 3 goes]",
+        "[TO: Z]",
+        "[FROBNICATE: only from Monday]",
+        "## Consensus Summary\n\nOnly from Monday.",
+    ],
+)
+def test_words_in_any_other_mark_are_words_beside_it(beside: str) -> None:
+    """Also in a mark that does not count itself: a condition can hide nowhere."""
+    here = pair()
+    say(here, "B", f"{beside}\n\n[AGREE: P1]" if beside[0] == "#" else f"{beside}\n[AGREE: P1]", answer="")
+    asked = [who for who, _ in here.asked]
+    assert asked == (["A"] if beside == "[TO: Z]" else ["A", "B"])
+    assert (here.dialog.turns[-1].mark("AGREE") is None) == (beside != "[TO: Z]")
+
+
+def test_a_yes_beyond_what_is_asked_about_counts_for_nothing() -> None:
+    """One question has room for a few matters: the others are refused, never taken unasked."""
+    here = room(SETUPS["vote"], "A", "B", "C", turn="A")
+    say(here, "A", "\n".join(f"[PROPOSAL: way {number}]" for number in range(closing.MOST + 2)))
+    votes = [f"[VOTE: P{number} approve]" for number in range(1, closing.MOST + 3)]
+    say(here, "B", "If the price is named:\n\n" + "\n".join(votes), answer="\n".join(votes))
+    cast = [poll.ref for poll in here.dialog.state.polls if poll.ballots]
+    assert cast == [f"P{number}" for number in range(1, closing.MOST + 1)]
+    assert len(here.dialog.turns[-1].all("REFUSED")) == 2
+
+
 # -- what its answer may hold ----------------------------------------------------------------------------------------
 
 
