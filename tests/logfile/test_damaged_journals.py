@@ -110,10 +110,10 @@ async def test_a_flipped_bit_anywhere_stops_no_daemon(scene: Scene) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-async def test_every_flipped_bit_stops_no_daemon(scene: Scene) -> None:
-    """All bits of every byte."""
-    assert await fuzzed(scene, ((at, bit) for at in range(len(scene.journal)) for bit in range(8))) > 10000
+@pytest.mark.timeout(300)
+async def test_a_flipped_bit_of_any_byte_stops_no_daemon(scene: Scene) -> None:
+    """Every byte, with a bit of it that changes from byte to byte."""
+    assert await fuzzed(scene, ((at, (5 * at + 3) % 8) for at in range(len(scene.journal)))) > 1000
 
 
 @pytest.mark.parametrize("every", [5, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.timeout(300)])])
