@@ -18,7 +18,10 @@ AGREED = "## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]\n"
 def to_consensus(room: Room) -> None:
     """A proposes, B signs."""
     room.think("A").end(AGREED)
-    room.minds["B"].call(len(room.minds["B"].pids) + 1).end("I agree: it is one key.\n\n[CONSENSUS_REACHED]\n")
+    mind = room.minds["B"]
+    calls = len(mind.pids)
+    mind.call(calls + 1).end("I agree: it is one key.\n\n[CONSENSUS_REACHED]\n")
+    mind.call(calls + 2).end("[AGREE: P1]\n")  # asked whether it is meant as it stands
     room.until(lambda: room.outcome == "CONSENSUS_REACHED", "consensus")
 
 
@@ -26,7 +29,7 @@ def test_a_question_is_answered(room: Room, visitor: Visitor) -> None:
     """It stands at the top of the page with its terms; the answer goes back to who asked."""
     room.open("AB")
     page = visitor.visit(at(room))
-    room.think().end("How many users are there?\n\n[QUESTION_FOR_USER: How many users? | in 2 hours | default: ten]\n")
+    room.think().end("How many users are there?\n\n[QUESTION_FOR_USER: How many users? | in 2h | default: ten]\n")
     expect(page.locator("#question")).to_be_visible()
     expect(page.locator("#question-text")).to_contain_text("How many users?")
     expect(page.locator("#question-terms")).to_contain_text("ten")

@@ -98,7 +98,7 @@ def test_no_broken_body_makes_a_route_fail(room: Room, path: str) -> None:
 @pytest.mark.parametrize("many", ["ALL", "all", "A, B"])
 def test_several_agents_at_once_are_refused_with_the_way_out(room: Room, path: str, many: str) -> None:
     """One is asked, or passed over, at a time."""
-    room.begin("Tabs or spaces?")
+    room.begin(f"Tabs or spaces, for {path} {many}?")  # a dialog that nobody has started before
     before = Path(room.file).read_bytes()
     problem = send(room.a, f"POST {path}", {"agent": many}).problem
     assert problem["status"] == 400
