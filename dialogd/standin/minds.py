@@ -12,7 +12,8 @@ from dialogd.standin.seen import Seen
 
 _ME = re.compile(r"^You are ([A-Za-z][\w-]*)\b[^\n]*\bdialog\b", re.M)
 _NOW = re.compile(r"^# (?:Your turn|One question back)$", re.M)
-_ASKED = re.compile(r"^# Your reply\n\n(.*)^# One question about your reply\n\n(.*)", re.M | re.S)
+_ASKED = re.compile(r"^# One question about your reply\n\n(.*)", re.M | re.S)
+_REPLY = re.compile(r"^# Your reply\n\n(.*)^# One question about your reply$", re.M | re.S)
 _NUMBER = re.compile(r"^This is turn (\d+)\b", re.M)
 _WAITS = re.compile(r"^The text (P\d+) waits for your signature", re.M)
 _POLL = re.compile(r"^The proposal (P\d+) waits for your vote", re.M)
@@ -99,12 +100,17 @@ def consensus(seen: Seen) -> Say:
 
 
 def _meant(seen: Seen) -> str | None:
-    """The answer to a closing question: of the lines that it offers, those that the reply says; None for a turn."""
-    asked = _ASKED.search(seen.prompt)
+    """The answer to a closing question: of the lines that it offers, those that the reply says; None for a turn.
+
+    The reply stands in the question, or in a session as the model's last message.
+    """
+    asked = _ASKED.search(seen.last)
     if asked is None:
         return None
-    forms = re.findall(r"`(\[[^`]*\])`", asked[2])
-    return "\n".join(form for form in forms if form[:-1] in asked[1]) or "[PASS]"
+    quoted = _REPLY.search(seen.last)
+    said = quoted[1] if quoted else next((t for role, t in reversed(seen.said.messages) if role in THINKERS and t), "")
+    forms = re.findall(r"`(\[[^`]*\])`", asked[1])
+    return "\n".join(form for form in forms if form[:-1] in said) or "[PASS]"
 
 
 def endless(seen: Seen) -> Say:

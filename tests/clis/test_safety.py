@@ -165,7 +165,7 @@ async def test_a_bad_key_is_told_at_once(world: World) -> None:
         assert len(server.calls) <= 4
     assert caught.value.kind == "auth"
     assert not caught.value.retryable
-    assert "log" in caught.value.fix
+    assert f"that key was sent to {server.url}" in caught.value.fix
 
 
 async def test_an_overloaded_service_is_worth_another_attempt(world: World) -> None:
