@@ -32,7 +32,7 @@ def assert_history(pair: Pair, replies: Replies, kills: int) -> None:
 
 def test_killed_between_reply_and_append_it_appends_after_the_restart(cast: Cast, replies: Replies) -> None:
     """Six times: the reply is received, the daemon dies before it may write, and nobody asks a second time."""
-    pair = cast(command=replies.command())
+    pair = cast(command=replies.command(0.3))
     pair.start()
     pair.begin("What now?", turn="A", max_turns=8)
     for kills, who in enumerate("ABABAB", start=1):
