@@ -36,7 +36,7 @@ demo: .venv/.stamp ## a whole dialog between two daemons that ask no model
 run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents claude,grok"
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
 
-test: .venv/.stamp ## the fast tests (about three minutes)
+test: .venv/.stamp ## the fast tests (about four minutes)
 	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis or browser)" --ignore=tests/docs $(ARGS)
 
 test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root, properties in full; what cannot run here says why
