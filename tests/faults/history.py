@@ -248,6 +248,8 @@ class _State:
     signers: set[str] = field(default_factory=set)
     deadlock: set[str] = field(default_factory=set)  # whose last turn calls it one
     last: Entry | None = None
+    stood: frozenset[str] = frozenset()  # the hashes of what was typed by hand before the last look
+    behind: set[str] = field(default_factory=lambda: {""})  # the hashes that the next entry may be chained to
 
     def take(self, entry: Entry) -> list[str]:
         """Add one entry; gives what is wrong with it, standing where it stands."""
@@ -255,7 +257,7 @@ class _State:
         if entry.number:
             self.number = entry.number
         if entry.condition == "damaged":
-            self.last = entry
+            self.last, self.behind = entry, {entry.sha}
             return wrong
         if entry.claims == "USER":
             self._person(entry)
@@ -264,10 +266,17 @@ class _State:
         if entry.condition != "unfinished":
             self._last_word(entry)
         self.last = entry
+        # A person's editor takes no lock: what it adds can land between a daemon's last look at the file and its write.
+        typed_just_now = entry.condition in ("by hand", "unfinished") and entry.sha not in self.stood
+        self.behind = self.behind | {entry.sha} if typed_just_now else {entry.sha}
         return wrong
 
     def _wrong(self, entry: Entry) -> Iterator[str]:
         before = self.last
+        overtaken = before is not None and before.sha != entry.prev and entry.prev in self.behind
+        if overtaken:
+            yield from self._wrong_text(entry)
+            return
         if entry.prev != (before.sha if before else ""):
             yield f"is chained to {entry.prev or 'nothing'}, and stands after {before.sha if before else 'nothing'}"
         if entry.number and entry.number != self.number + 1:
@@ -379,6 +388,7 @@ class Judge:
         self.words: set[str] = set()  # each must stand in the person's text, once
         self.state = _State([], ruled=False)
         self._here: set[str] = set()
+        self._typed: set[str] = set()
 
     def here(self) -> list[Entry]:
         """The sound frames that stand in the file."""
@@ -387,10 +397,14 @@ class Judge:
     def look(self, data: bytes) -> None:
         """The file as it stands now; nothing that stood in it may be gone, but for what `saved` was told of."""
         reader = _Reader(data)
-        state = _State(list(dict.fromkeys(reader.agents.values())), "## setup" in reader.header.lower())
+        agents = list(dict.fromkeys(reader.agents.values()))
+        state = _State(agents, "## setup" in reader.header.lower(), stood=frozenset(self._typed))
         here: Counter[str] = Counter()
+        typed: set[str] = set()
         for entry in reader.entries():
             wrong = state.take(entry)
+            if not entry.by:
+                typed.add(entry.sha)
             if entry.condition != "sound":
                 continue
             here[entry.sha] += 1
@@ -401,21 +415,25 @@ class Judge:
                 self.found.append(f"entry {entry.id} by {entry.by} stands there twice")
         for lost in self._here - set(here):
             self.found.append(f"entry {self.judged[lost].id} by {self.judged[lost].by} is lost")
-        self._here, self.state = set(here), state
+        self._here, self._typed, self.state = set(here), typed, state
 
     def saved(self, old: bytes, new: bytes) -> None:
         """An editor has put `new` in the place of `old`: what is missing from it is the person's doing."""
         self.look(old)
-        there = {entry.sha for entry in _Reader(new).entries() if entry.condition == "sound"}
-        self._here &= there
-        self.words = {word for word in self.words if word.encode() in new}
+        entries = list(_Reader(new).entries())
+        self._here &= {entry.sha for entry in entries if entry.condition == "sound"}
+        self.words &= set(_persons_words(entries))  # agents quote them, too
 
     def close(self, data: bytes) -> list[str]:
         """The last look; gives all that was wrong."""
         self.look(data)
-        hands = [entry.text for entry in _Reader(data).entries() if entry.by in ("", "USER")]
-        typed = Counter(word for text in hands for word in text.split())
+        typed = _persons_words(_Reader(data).entries())
         return self.found + [f"{word} stands {typed[word]} times" for word in sorted(self.words) if typed[word] != 1]
+
+
+def _persons_words(entries: Iterable[Entry]) -> Counter[str]:
+    """How often each word stands in what the person said."""
+    return Counter(word for entry in entries if entry.by in ("", "USER") for word in entry.text.split())
 
 
 def read(path: Path) -> list[Entry]:
