@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dialogd.errors import BadInput, Refused
 from dialogd.logfile import LogFile
-from dialogd.person import named, note_of, say, single, write
+from dialogd.person import in_mark, named, note_of, say, single, write
 from dialogd.protocol import hand, lifecycle
 from dialogd.protocol.compose import passed_by_hand
 from dialogd.protocol.consent import next_ref
@@ -29,7 +29,8 @@ def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str
     `secrets` are taken out. Raises `BadInput` for a proposal that is none, `Refused` after the end.
     """
     wanted = hand.refs_in(Mark("VETO", proposal))
-    mark = _mark("VETO", ", ".join(wanted), reason, secrets)
+    short, whole = in_mark(reason, secrets)
+    mark = _mark("VETO", ", ".join(wanted), short)
 
     def make(dialog: Dialog) -> Draft | None:
         known = [one.ref for one in dialog.state.proposals]
@@ -46,7 +47,7 @@ def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str
             )
         if all(ref in dialog.state.vetoed for ref in wanted):
             return None
-        return note_of(mark, turn=_or_next(dialog))
+        return note_of(mark, turn=_or_next(dialog), body=whole)
 
     return write(log, make)
 
@@ -57,6 +58,7 @@ def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str]
     A strike of what the end rests on opens the dialog again, with the word to the person. `secrets` are taken out.
     Raises `BadInput` for a turn that is none.
     """
+    short, whole = in_mark(reason, secrets)
 
     def make(dialog: Dialog) -> Draft | None:
         there = {entry.number for entry in dialog.turns}
@@ -67,7 +69,7 @@ def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str]
             raise BadInput(f"there is no turn {turns[:60].strip() or '(none given)'}", fix=fix)
         if set(wanted) <= dialog.state.struck:
             return None
-        return note_of(_mark("STRIKE", ", ".join(map(str, wanted)), reason, secrets))
+        return note_of(_mark("STRIKE", ", ".join(map(str, wanted)), short), body=whole)
 
     return write(log, make)
 
@@ -173,6 +175,7 @@ def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] 
 
     Raises `BadInput` for an unknown agent, `Refused` for the last one.
     """
+    short, whole = in_mark(reason, secrets)
 
     def make(dialog: Dialog) -> Draft | None:
         if any(agent.strip().casefold() in (one.id.casefold(), one.name.casefold()) for one in dialog.state.hand.left):
@@ -180,12 +183,12 @@ def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] 
         found = single(named(dialog, agent), agent)
         if len(dialog.header.agents) == 1:
             raise Refused(f"{found} is the last agent and cannot leave", fix="end the dialog: dialogd stop")
-        mark = _mark("LEAVE", found, reason, secrets)
+        mark = _mark("LEAVE", found, short)
         if dialog.state.outcome is not None or found not in dialog.state.owing:
-            return note_of(mark)
+            return note_of(mark, body=whole)
         step = passed_by_hand(dialog, found, mark)
         end = (Mark(step.outcome, step.why),) if step.outcome else ()
-        return note_of(mark, *step.marks, *end, turn=step.turn)
+        return note_of(mark, *step.marks, *end, turn=step.turn, body=whole)
 
     return write(log, make)
 
@@ -208,10 +211,9 @@ def step(log: LogFile, *, on: bool) -> Dialog:
     return write(log, make)
 
 
-def _mark(name: str, value: str, reason: str, secrets: Sequence[str]) -> Mark:
+def _mark(name: str, value: str, short: str) -> Mark:
     """A mark with the person's reason behind its bar."""
-    words = one_line(reason, secrets=secrets).replace(" | ", " / ")
-    return Mark(name, f"{value} | {words}" if words else value)
+    return Mark(name, f"{value} | {short}" if short else value)
 
 
 def _or_next(dialog: Dialog) -> tuple[str, ...] | None:

@@ -205,8 +205,8 @@ def _as_text(lost: Lost) -> str:
 
 def stop(log: LogFile, why: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
     """End the dialog with `[STOPPED]`. Does nothing when it has ended. `secrets` are taken out."""
-    mark = Mark("STOPPED", one_line(why, secrets=secrets))
-    return write(log, lambda dialog: None if dialog.state.outcome else note_of(mark))
+    short, whole = in_mark(why, secrets)
+    return write(log, lambda dialog: None if dialog.state.outcome else note_of(Mark("STOPPED", short), body=whole))
 
 
 def is_unfinished(log: LogFile, dialog: Dialog) -> bool:
@@ -253,7 +253,7 @@ def reject(log: LogFile, reason: str, *, secrets: Sequence[str] = ()) -> Dialog:
     `secrets` are taken out. Raises `BadInput` without a reason, `Refused` before the end.
     """
     words = redact(clean(reason), secrets)[0].strip("\n")
-    mark = Mark("REJECTED", one_line(words).replace(" | ", " / "))
+    mark = Mark("REJECTED", in_mark(words)[0])
 
     def make(dialog: Dialog) -> Draft:
         lifecycle.refuse(dialog, "reject")
@@ -265,9 +265,19 @@ def reject(log: LogFile, reason: str, *, secrets: Sequence[str] = ()) -> Dialog:
     return write(log, make)
 
 
-def note_of(*marks: Mark, turn: tuple[str, ...] | None = None) -> Draft:
-    """A note of the person's, without words."""
-    return Draft(USER, "User", marks=marks, turn=turn)
+def in_mark(reason: str, secrets: Sequence[str] = ()) -> tuple[str, str]:
+    """The person's reason as a mark holds it, and as the body has to, where a mark is too short for it; else "".
+
+    `secrets` are taken out of both, before anything is cut.
+    """
+    words = redact(clean(reason), secrets)[0].strip("\n")
+    short = one_line(words)
+    return short.replace(" | ", " / "), "" if short == one_line(words, len(words)) else words
+
+
+def note_of(*marks: Mark, turn: tuple[str, ...] | None = None, body: str = "") -> Draft:
+    """A note of the person's; without words, but where a mark is too short for them."""
+    return Draft(USER, "User", body=body, marks=marks, turn=turn)
 
 
 def write(log: LogFile, make: Callable[[Dialog], Draft | None]) -> Dialog:

@@ -18,14 +18,14 @@ class Veto(wire.Meant):
     """The proposal to rule out."""
 
     proposal: str = Field(description="its number: P2", max_length=200)
-    reason: str = Field("", max_length=10_000)
+    reason: str = Field("", max_length=1_000_000)
 
 
 class Strike(wire.Meant):
     """The turns to withdraw."""
 
     turn: int | str = Field(description="a turn's number, or several: 7, 9")
-    reason: str = Field("", max_length=10_000)
+    reason: str = Field("", max_length=1_000_000)
 
 
 class Suggest(wire.Meant):
@@ -69,7 +69,7 @@ class Leave(wire.Meant):
     """Who is to leave."""
 
     agent: str = Field(description="an id or a name", max_length=200)
-    reason: str = Field("", max_length=10_000)
+    reason: str = Field("", max_length=1_000_000)
 
 
 class Step(wire.Meant):

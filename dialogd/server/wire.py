@@ -100,7 +100,7 @@ class Halt(Meant):
     model_config = ConfigDict(extra="ignore")
 
     hop: int = Field(0, ge=0, le=8, description="0 from a person; peers pass a stop on with 1, and no further")
-    reason: str = Field("", max_length=500)
+    reason: str = Field("", max_length=1_000_000)
 
 
 class Done(BaseModel):

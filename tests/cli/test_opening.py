@@ -80,6 +80,16 @@ def test_what_is_written_is_what_is_read() -> None:
     assert [(e.number, e.by, e.condition) for e in dialog.entries] == [(1, "USER", Condition.BY_HAND)]
 
 
+def test_a_topic_that_is_too_long_for_the_header_stands_whole_in_the_first_turn() -> None:
+    """Where the question is another text the topic would be lost; where it is the question, it is there already."""
+    long, short = f"Where?\n{'And why? ' * 50}The end.", "Where? And why?"
+    for topic, question, times in ((long, "Which?", 1), (long, long, 1), (short, "Which?", 0)):
+        dialog = parse(compose(replace(opening(question), topic=topic)).encode())
+        assert len(dialog.header.topic) == min(300, len(topic))
+        assert " ".join(dialog.entries[0].body.split()).count(" ".join(topic.split())) == times
+        assert dialog.entries[0].body.endswith(f"**Question:**\n{question}")
+
+
 def test_limits_and_rules_stand_in_their_places() -> None:
     """Rounds behind turns, the whole time behind that of one reply, the budget last; then the Setup."""
     found = template("council")

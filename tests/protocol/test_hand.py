@@ -175,6 +175,47 @@ def test_findings_keep_their_numbers_when_one_is_struck() -> None:
     assert after.state.blocking == ((2, "B"),)
 
 
+# -- reasons --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("act", ["veto", "strike", "leave", "stop", "reject"])
+def test_of_a_reason_that_is_too_long_for_its_mark_nothing_is_lost(act: str) -> None:
+    """The mark holds its beginning, the body all of it, lines kept; a secret is in neither, where the cut falls too."""
+    room = room_of("A", "B", "C")
+    replies(room, "A", "[PROPOSAL: Postgres]")
+    secret = "hunter2-hunter2-hunter2"
+    reason = f"It forgets:\n\n[AGREE: P1]\n\n{'too slow ' * 53} {secret} {'| and dear ' * 100} the end"
+    if act == "reject":
+        room.stop()
+    acts: dict[str, Callable[[], Dialog]] = {
+        "veto": lambda: hand.veto(room.log, "P1", reason, secrets=[secret]),
+        "strike": lambda: hand.strike(room.log, "2", reason, secrets=[secret]),
+        "leave": lambda: hand.leave(room.log, "C", reason, secrets=[secret]),
+        "stop": lambda: person.stop(room.log, reason, secrets=[secret]),
+        "reject": lambda: person.reject(room.log, reason, secrets=[secret]),
+    }
+    entry = acts[act]().last
+    assert entry is not None
+    assert len(entry.written) == 1
+    assert str(entry.written[0]).endswith("…]")
+    assert entry.body.startswith("It forgets:\n\n[AGREE: P1]\n\ntoo slow")
+    assert [part.count(" | and dear") for part in entry.body.split("[redacted: own key]")] == [0, 100]
+    assert "hunter2" not in room.text
+
+
+def test_a_reason_that_fits_its_mark_stands_there_alone() -> None:
+    """What the mark holds is not said twice; the agents read the whole of a longer one."""
+    room = room_of("A", "B")
+    replies(room, "A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]")
+    short = does(room, hand.veto, "P1", "x" * 500).last
+    assert short is not None
+    assert (short.body, str(short.written[0])) == ("", f"[VETO: P1 | {'x' * 500}]")
+    long = does(room, hand.veto, "P2", f"{'x' * 500}y").last
+    assert long is not None
+    assert (long.body, str(long.written[0])) == (f"{'x' * 500}y", f"[VETO: P2 | {'x' * 499}…]")
+    assert f"{'x' * 500}y" in asked(room, "B")
+
+
 # -- a veto ---------------------------------------------------------------------------------------------------------
 
 

@@ -71,6 +71,18 @@ def test_an_invited_agent_is_told_and_one_that_left_says_why_it_is_quiet(room: R
     until(lambda: "Back again." in room.text, "A to speak again")
 
 
+def test_no_reason_is_too_long_for_a_route(room: Room) -> None:
+    """What the mark cannot hold stands in the note; a stop is not refused for being explained at length."""
+    room.open("A")
+    for path, body in (("strike", {"turn": 1}), ("leave", {"agent": "B"}), ("stop", {})):
+        reason = f"{path} " * 3_000
+        assert send(room.a, f"POST /{path}", {**body, "reason": reason}).status == 200
+        entry = parse(room.file.read_bytes()).last
+        assert entry is not None
+        assert (entry.body.split(), len(entry.written[0].value) < 520) == (reason.split(), True)
+    assert room.a.wait(5) == 0
+
+
 def test_no_secret_of_the_environment_stands_in_what_a_route_writes(tmp_path: Path) -> None:
     """Each route with words of the person's own; by its name in the environment it is known as a key."""
     secret = "correct-horse-battery-staple"
