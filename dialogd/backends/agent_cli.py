@@ -109,7 +109,7 @@ class AgentCLI(CLITool):
                         yield usage
             finally:
                 if session := reader.session or reader.begun:
-                    note_made(self.state, self.session_file(session))
+                    note_made(self.state, self.session_file(session), session if self.one_file else "")
 
     def _turn(self, prompt: Prompt, chosen: Plan, request: Request, folder: Path) -> Turn:
         system = folder / "system.md"

@@ -51,6 +51,7 @@ class CLITool:
     own       further variables of its own that are passed on
     at_files  True when it attaches the file behind an `@` in a prompt
     forks     True when a session can be continued and still stay as it was
+    one_file  True when it keeps all its sessions in one file
     joins     True when it can go on from a session of the person's
     levels    how many ways of reading only it has, the strictest first; the canary picks the first that holds
     confined  the levels below this one keep it from reading outside the project
@@ -65,6 +66,7 @@ class CLITool:
     own: ClassVar[tuple[str, ...]] = ()
     at_files: ClassVar[bool] = False
     forks: ClassVar[bool] = True
+    one_file: ClassVar[bool] = False
     joins: ClassVar[bool] = False
     levels: ClassVar[int] = 1
     confined: ClassVar[int] = 1
@@ -131,7 +133,7 @@ class CLITool:
         return self.options.model, self.options.effort
 
     def session_file(self, session: str) -> Path | None:
-        """The file in the person's home in which it keeps a session; None where it keeps none there."""
+        """The file in the person's home in which it keeps a session, alone or not; None where it keeps none there."""
         return None
 
     def joined(self) -> str:

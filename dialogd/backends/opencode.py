@@ -35,6 +35,7 @@ class OpenCode(AgentCLI):
     key = "OPENCODE_API_KEY"
     address = "OPENCODE_BASE_URL"
     own = ("OPENCODE_CONFIG", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
+    one_file = True
     longest = 8_000_000
     log_in = "run `opencode auth login`, or set OPENCODE_API_KEY"
 
@@ -75,9 +76,12 @@ class OpenCode(AgentCLI):
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
         """By the providers that it keeps credentials of."""
-        data = environment.get("XDG_DATA_HOME") or f"{environment.get('HOME') or Path.home()}/.local/share"
-        kept = read_json(Path(data) / "opencode" / "auth.json")
+        kept = read_json(_data(environment) / "auth.json")
         return f"logged in with {', '.join(sorted(kept))}" if isinstance(kept, dict) and kept else ""
+
+    def session_file(self, session: str) -> Path | None:
+        """Its database, which holds them all."""
+        return _data(self.environment) / "opencode.db" if re.fullmatch(r"ses_[0-9A-Za-z]+", session) else None
 
     def missing(self, said: str) -> bool:
         """Its words for a session that is gone."""
@@ -128,6 +132,12 @@ class OpenCode(AgentCLI):
             models: dict[str, Any] = {self._model().partition("/")[2]: {}}
             config["provider"] = {PROVIDER: {"npm": "@ai-sdk/openai-compatible", "options": service, "models": models}}
         return config
+
+
+def _data(environment: Mapping[str, str]) -> Path:
+    """Where it keeps logins and sessions."""
+    data = environment.get("XDG_DATA_HOME") or f"{environment.get('HOME') or Path.home()}/.local/share"
+    return Path(data) / "opencode"
 
 
 class _Events(Reader):

@@ -7,11 +7,12 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,48 @@ def test_sessions_of_dialogs_are_listed_and_go_only_when_asked_for(dialogd: Comm
     (row,) = [row for row in reaped.json["leftovers"] if row["kind"] == "session"]
     assert (row["path"], row["reaped"]) == (str(made), True)
     assert (made.exists(), mine.exists()) == (False, True)
+
+
+OPENCODE = f"""\
+exec '{sys.executable}' -IS -c '
+import os, sqlite3, sys
+database = sqlite3.connect(os.environ["XDG_DATA_HOME"] + "/opencode/opencode.db")
+assert sys.argv[1:-1] == ["--pure", "session", "delete"] and not os.environ.get("OPENCODE_API_KEY")
+database.execute("DELETE FROM session WHERE id = ?", (sys.argv[-1],))
+database.commit()' "$@"
+"""
+
+
+def test_a_session_in_opencodes_database_is_removed_by_opencode(dialogd: Commands) -> None:
+    """Only what dialogd had it make, and none in which the person went on; without the program all of them stay."""
+    database = dialogd.folder / "data #1" / "opencode" / "opencode.db"
+    database.parent.mkdir(parents=True)
+    folder = dialogd.state.agent(dialogd.file, "A")
+    with closing(sqlite3.connect(database)) as opened:
+        opened.execute("PRAGMA journal_mode = WAL")
+        opened.execute("CREATE TABLE session (id TEXT, time_updated INTEGER)")
+        for table in ("message", "part"):
+            opened.execute(f"CREATE TABLE {table} (session_id TEXT, time_updated INTEGER)")
+        for name in ("ses_made", "ses_gone_on", "ses_mine"):
+            opened.execute("INSERT INTO session VALUES (?, 5)", (name,))
+            opened.commit()
+            if name != "ses_mine":
+                note_made(folder, database, name)
+        opened.execute("INSERT INTO message VALUES ('ses_gone_on', 6)")
+        opened.commit()
+
+    def left(*words: str) -> list[tuple[str, bool | None]]:
+        done = look(dialogd, *words, "--json", OPENCODE_API_KEY="sk-ant-test-x")
+        return [(row["what"], row["reaped"]) for row in done.json["leftovers"] if row["kind"] == "session"]
+
+    made = f"ses_made in {database}"
+    assert left("--reap") == [(made, None)]
+    assert left("--reap-sessions") == [(made, False)]
+    program(dialogd.folder, "opencode", OPENCODE)
+    assert left("--reap-sessions") == [(made, True)]
+    assert left() == []
+    with closing(sqlite3.connect(database)) as opened:
+        assert opened.execute("SELECT id FROM session").fetchall() == [("ses_gone_on",), ("ses_mine",)]
 
 
 def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp_path: Path) -> None:

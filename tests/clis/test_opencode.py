@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,11 +13,14 @@ import psutil
 import pytest
 
 from dialogd.backends import Options, Usage, probe
-from dialogd.backends.agent_cli import AgentCLI
+from dialogd.backends.agent_cli import AgentCLI, Turn
+from dialogd.backends.opencode import OpenCode
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
+from dialogd.leftovers import MADE, Leftover, find, reap
 from dialogd.prompt import Part
 from dialogd.standin import Answer, EndEarly, Fail, Hang, Say, Seen, StandIn, Use, in_order
+from dialogd.state import StateDir
 from tests.clis.conftest import make_world
 from tests.clis.rig import KEY, PATH, SYSTEM, World, ask, numbered, prompt, turn
 
@@ -43,6 +48,17 @@ def world(tmp_path: Path, states: Path) -> World:
     """A world for opencode."""
     made = make_world("opencode", tmp_path, states)
     return OpenCodeWorld(made.name, made.home, made.project, made.state)
+
+
+class GoesOn(OpenCode):
+    """The backend, which goes on in the session `into` instead of forking one, once that is named."""
+
+    into = ""
+
+    def arguments(self, turn: Turn) -> list[str]:
+        """The words, without those that fork."""
+        words = super().arguments(turn)
+        return [*words[: words.index("--session")], "--session", self.into] if self.into else words
 
 
 async def prepared(world: World, url: str, **more: object) -> AgentCLI:
@@ -94,6 +110,37 @@ class TestTurns:
             text, _ = await ask(world.make(server.url), prompt(MINE, THEIRS), re="3")
             assert server.calls[-1].last.startswith(INTRO)
         assert text == "Reply of request 2."
+
+    async def test_its_sessions_of_dialogs_are_found_and_go(
+        self, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Those that dialogd had it make, unless somebody goes on in one, also after it was listed."""
+        state = StateDir(tmp_path / "state")
+        folder = state.agent(tmp_path / "dialog.md", "A")
+
+        def found() -> list[Leftover]:
+            return [left for left in find(state, tmp_path / "none") if left.kind == "session"]
+
+        with StandIn(numbered) as server:
+            backend = GoesOn(world.options(server.url, state=folder))
+            await ask(backend, prompt())
+            for re in ("3", "5"):
+                await ask(backend, prompt(MINE, THEIRS), re=re)
+            listed = found()
+            assert len(listed) == 3
+            made = folder / MADE
+            before = made.read_bytes()
+            backend.into = listed[0].session  # as the person would
+            await ask(backend, prompt(MINE, THEIRS), re="7")
+            made.write_bytes(before)
+        assert found() == listed[1:]
+        monkeypatch.setenv("PATH", PATH)
+        monkeypatch.setenv("HOME", str(world.home))
+        assert [reap(left) for left in listed] == [False, True, True]
+        assert found() == []
+        database = world.home / ".local" / "share" / "opencode" / "opencode.db"
+        with closing(sqlite3.connect(database)) as opened:
+            assert opened.execute("SELECT id FROM session").fetchall() == [(listed[0].session,)]
 
     async def test_only_the_last_step_is_the_reply(self, world: World) -> None:
         """What it says while it reads, or before a stream that broke off, is not."""
