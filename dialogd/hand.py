@@ -173,13 +173,16 @@ def _free_id(dialog: Dialog) -> str:
 def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
     """Let an agent take part no longer: what it owed is closed, and the word goes on. Does nothing for who has left.
 
-    Raises `BadInput` for an unknown agent, `Refused` for the last one.
+    `USER` is the person: nothing waits for them from here on, as in a dialog that began with nobody at the table.
+    Raises `BadInput` for an unknown agent, `Refused` for the last one, and for the person where one agent is left.
     """
     short, whole = in_mark(reason, secrets)
 
     def make(dialog: Dialog) -> Draft | None:
         if any(agent.strip().casefold() in (one.id.casefold(), one.name.casefold()) for one in dialog.state.hand.left):
             return None
+        if agent.strip().upper() == USER:
+            return note_of(_mark("LEAVE", USER, short), body=whole) if _may_go(dialog) else None
         found = single(named(dialog, agent), agent)
         if len(dialog.header.agents) == 1:
             raise Refused(f"{found} is the last agent and cannot leave", fix="end the dialog: dialogd stop")
@@ -191,6 +194,13 @@ def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] 
         return note_of(mark, *step.marks, *end, turn=step.turn, body=whole)
 
     return write(log, make)
+
+
+def _may_go(dialog: Dialog) -> bool:
+    """True where the person is at the table. Raises `Refused` where one agent would be left."""
+    if len(dialog.header.agents) < 2:
+        raise Refused("you cannot leave: one agent alone agrees to nothing", fix="end the dialog: dialogd stop")
+    return not dialog.header.is_unattended
 
 
 def step(log: LogFile, *, on: bool) -> Dialog:

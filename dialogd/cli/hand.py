@@ -13,6 +13,7 @@ from dialogd.cli.speak import done, opened
 from dialogd.cli.terminal import line, plain, remark
 from dialogd.protocol.hand import free_port
 from dialogd.protocol.header import AGENT_ID
+from dialogd.protocol.model import USER
 from dialogd.protocol.ruled_out import strikes, vetoes
 from dialogd.protocol.state import Dialog
 from dialogd.settings import start_command
@@ -24,6 +25,7 @@ Ref = Annotated[str, typer.Argument(metavar="REF", help="The proposal, such as P
 TurnNumbers = Annotated[str, typer.Argument(metavar="TURN", help="The turn, or several: 7, 7,9 or 3-5.")]
 Why = Annotated[str, typer.Argument(metavar="[REASON]", help="Why; agents are told.", show_default=False)]
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads standard input.")]
+Leaving = Annotated[str, typer.Argument(metavar="ID", help="The agent, such as B; USER: yourself.")]
 AgentId = Annotated[str, typer.Argument(metavar="ID", help="The agent, such as B.")]
 Instead = Annotated[str, typer.Option("--instead-of", metavar="REF", help="The proposal in whose place it is meant.")]
 Value = Annotated[str, typer.Argument(metavar="VALUE", help="As in the header: 40, 10 minutes, '$4'.")]
@@ -118,11 +120,12 @@ def _port(dialog: Dialog) -> int:
     return next((p for p in range(first, first + 100) if str(p) not in taken and is_free(p)), first)
 
 
-def leave(agent: AgentId, reason: Why = "", file: options.FileOption = None) -> None:
-    """Let an agent take part no longer; the word goes on."""
+def leave(agent: Leaving, reason: Why = "", file: options.FileOption = None) -> None:
+    """Let an agent take part no longer; the word goes on. After `leave USER` nothing waits for you any more."""
     settings, log, before = opened(file)
     after = hand.leave(log, agent, reason, secrets=options.own_secrets())
     gone = [one.id for one in after.state.hand.left if one not in before.state.hand.left]
+    gone += [USER] if after.header.is_unattended and not before.header.is_unattended else []
     done(settings, after, f"{gone[0]} takes part no longer" if gone else f"{agent} had left already")
 
 
@@ -148,6 +151,8 @@ def rows(dialog: Dialog) -> Iterator[tuple[str, str]]:
         yield "vetoed", line(f"{ref}{reason and f': {reason}'}")
     if gone := ", ".join(agent.id for agent in dialog.state.hand.left):
         yield "left", gone
+    if dialog.header.is_unattended:
+        yield "person", "absent: nothing waits for you"
     if dialog.state.step:
         yield "step", "on: every turn passes to you; dialogd pass, dialogd step off"
 
@@ -159,4 +164,5 @@ def facts(dialog: Dialog) -> dict[str, object]:
         "vetoed": list(dialog.state.vetoed),
         "left": [agent.id for agent in dialog.state.hand.left],
         "step": dialog.state.step,
+        "unattended": dialog.header.is_unattended,
     }

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from dialogd import auto, person
+from dialogd import auto, hand, person
 from dialogd.backends import Options, load_backend
 from dialogd.cli import options
 from dialogd.cli.cast import priced, seated, warn_of_twins
@@ -33,6 +33,7 @@ from dialogd.config import dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.opening import Opening, warnings
 from dialogd.protocol.certificate import certify
+from dialogd.protocol.model import USER
 from dialogd.protocol.units import budget_line
 from dialogd.seats import Cast, Seat, saved_cast, start_again
 from dialogd.settings import DEFAULT_FILE, Settings
@@ -77,6 +78,8 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
         if go_on:
             settings = options.settings_for(file or topic, pace=pace, plan=plan, no_plan=no_plan)
             cast = _former_cast(settings, pace)
+            if wanted.unattended:
+                hand.leave(options.log_of(settings), USER)
             raise typer.Exit(_perform(settings, cast, interrupt, is_new=False, stay=stay))
         if topic is None:
             raise BadInput("what is the dialog to be about?", fix='name the topic: dialogd run "Tabs or spaces?"')

@@ -4,6 +4,7 @@
     [VETO: P2 | reason]         P2 is ruled out for good
     [INVITE: C = Claude C @ http://localhost:3003]     one more agent, behind the others
     [LEAVE: B]                  B takes part no longer
+    [LEAVE: USER]               nobody is at the table any more: nothing waits for the person
     [STEP: on]                  the word comes back to the person after every turn
 
 After the end a veto and step mode mean nothing; a strike of what the end rests on opens the dialog again.
@@ -42,7 +43,9 @@ def first(header: Header) -> Hand:
 
 
 def effective(header: Header, hand: Hand) -> Header:
-    """The header with the agents that take part now; a judge that left judges no longer."""
+    """The header with those that take part now, the person or nobody at the table; a judge that left judges no more."""
+    if hand.is_away and not header.is_unattended:
+        header = replace(header, setup=MappingProxyType({**header.setup, "person": "absent"}))
     if hand.cast is None or hand.cast == header.agents:
         return header
     rules = header.rules
@@ -138,6 +141,8 @@ def done(header: Header, state: State, entry: Entry, mark: Mark) -> tuple[State,
         case "INVITE":
             agent, _ = invited(header, mark.value, state.hand.left)
             return (_invited(header, state, agent) if agent is not None else state), ()
+        case "LEAVE" if split(mark)[0].upper() == USER:
+            return state.but(hand=replace(state.hand, is_away=True, step=False)), ()
         case "LEAVE":
             who = next((a.id for a in header.agents if a.id.casefold() == split(mark)[0].casefold()), "")
             if who and len(header.agents) > 1:
@@ -200,7 +205,7 @@ def _left(header: Header, state: State, who: str) -> tuple[State, tuple[str, ...
     cast, gone = _others(header.agents, who), tuple(agent for agent in header.agents if agent.id == who)
     ids = [agent.id for agent in header.agents]
     before = ids[ids.index(who) - 1]  # so that the order goes on where it was
-    now = effective(header, Hand(cast=cast))
+    now = effective(header, replace(state.hand, cast=cast))
     state = state.but(
         hand=replace(state.hand, cast=cast, left=(*state.hand.left, *gone)),
         debts=tuple(debt for debt in state.debts if debt.agent != who),

@@ -75,7 +75,7 @@ _HAND = {
     "STRIKE": "withdraws a turn",
     "VETO": "rules a proposal out",
     "INVITE": "one more agent takes part from here on: `C = Name @ url`",
-    "LEAVE": "an agent takes part no longer",
+    "LEAVE": "an agent takes part no longer; of the person, USER: nothing waits for them",
     "APPROVED": "the person takes the result",
     "REJECTED": "the person does not take the result: the dialog goes on, and why",
 }

@@ -147,13 +147,15 @@ class Hand:
     """What the person's hand has changed: see `hand.py`.
 
     `struck` are turns, `vetoed` proposals. `cast` is who takes part, None while that is whom the header names; `left`
-    who does no longer. `top` is the highest number that a proposal of a struck turn had: no other gets it.
+    who does no longer; `is_away`: nor does the person. `top` is the highest number that a proposal of a struck turn
+    had: no other gets it.
     """
 
     struck: frozenset[int] = frozenset()
     vetoed: tuple[str, ...] = ()
     cast: tuple[Agent, ...] | None = None
     left: tuple[Agent, ...] = ()
+    is_away: bool = False
     step: bool = False
     top: int = 0
 

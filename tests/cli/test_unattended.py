@@ -76,6 +76,30 @@ def test_with_the_person_at_the_table_an_absent_signer_is_theirs_to_decide(dialo
         assert process.wait(40) == 0, dialogd.output
 
 
+def test_a_dialog_goes_on_with_nobody_at_the_table(dialogd: Commands) -> None:
+    """`run --continue --unattended` says so in the file, once: what waited for the person waits no more."""
+    words = ["run", "Tabs?", *cast(dialogd, "asks", "asks"), "--pace", "0", "--max-turns", "6"]
+    with dialogd.background(*words, **QUICK) as process:
+        until(lambda: ">> your turn" in dialogd.output, "the question", lambda: dialogd.output)
+        process.kill()
+        process.wait()
+        dialogd.end_daemons()
+    assert dialog_of(dialogd).state.owing == ("USER",)
+    assert "unattended" not in {key for key, set_ in dialogd("status", "--json").json.items() if set_}
+    for times in (1, 2):
+        with dialogd.background("run", "--continue", str(dialogd.file), "--unattended", **QUICK) as process:
+            assert process.wait(40) == 4, dialogd.output
+            assert "may wait for you" not in dialogd.output
+        outcome = dialog_of(dialogd).state.outcome
+        assert outcome is not None
+        assert outcome.name == "MAX_TURNS_REACHED"
+        assert dialogd.file.read_text().count("\n[LEAVE: USER]\n") == 1
+        assert dialogd("status", "--json").json["unattended"] is True
+        assert "absent: nothing waits for you" in dialogd("status").out
+        if times == 1:
+            assert dialogd("say", "Once more.").code == 0
+
+
 def test_approve_ends_what_only_an_absent_agent_did_not_sign(dialogd: Commands) -> None:
     """Without any daemon too: decided by the person, with a plan."""
     down = BackendError("exit code 1", fix="look")

@@ -13,6 +13,8 @@ from dialogd import hand, person
 from dialogd.errors import BackendError, Refused
 from dialogd.logfile import Addition
 from dialogd.protocol.decide import Stop, Write, decide
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.header import read_header
 from dialogd.protocol.model import USER, Mark
 from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Outcome
@@ -527,8 +529,8 @@ ORDERS = ["alternate", "round-robin", "priority", "free", "parallel"]
 
 
 @st.composite
-def dialogs(draw: st.DrawFn) -> tuple[Room, str]:
-    """An unattended dialog by some rule with agents that do anything, over and over."""
+def dialogs(draw: st.DrawFn, begins: Callable[..., Room] = unattended) -> tuple[Room, str]:
+    """A dialog by some rule, unattended from its beginning or not, with agents that do anything, over and over."""
     ids = draw(st.sampled_from(["AB", "ABC", "ABCD"]))
     lines = [
         f'order = "{draw(st.sampled_from(ORDERS))}"',
@@ -548,7 +550,7 @@ def dialogs(draw: st.DrawFn) -> tuple[Room, str]:
     speaks = [line for line in LINES if line is not None]
     lines_of = {who: speaks if who == ids[0] else LINES for who in ids}
     scripts = {who: draw(st.lists(st.sampled_from(lines_of[who]), min_size=1, max_size=5)) for who in ids}
-    here = unattended(ids, *(() if plain else lines), keys=("Max Turns: 12",), turn=turn)
+    here = begins(ids, *(() if plain else lines), keys=("Max Turns: 12",), turn=turn)
     here.scripts = {who: script * 40 for who, script in scripts.items()}
     return here, f"{ids} {turn} {[] if plain else lines} {scripts}"
 
@@ -564,3 +566,45 @@ def test_unattended_every_dialog_ends_and_never_waits_for_the_person(given_: tup
     assert not [entry.id for entry in here.dialog.entries[entries:] if USER in (entry.turn or ())], what
     assert all(isinstance(here.look(agent.id), Stop) for agent in here.dialog.header.agents)
     assert person.stop(here.log).state.outcome == here.dialog.state.outcome
+
+
+@examples(200)
+@given(dialogs(room), st.integers(0, 12))
+def test_once_the_person_has_left_every_dialog_ends_and_never_waits_for_them(
+    given_: tuple[Room, str], late: int
+) -> None:
+    """Wherever it stood when they left, at a question, an escalation or in step mode; read in pieces or as a whole."""
+    here, what = given_
+    for who in range(late):
+        here.step(here.dialog.header.agents[who % len(here.dialog.header.agents)].id)
+    if here.dialog.state.outcome is not None:
+        return
+    here.by_hand(hand.leave, USER)
+    assert here.dialog.header.is_unattended
+    entries = len(here.dialog.entries)
+    goes(here, hours=12)
+    assert here.dialog.state.outcome is not None, f"{what}\n{here.text}"
+    assert not [entry.id for entry in here.dialog.entries[entries:] if USER in (entry.turn or ())], what
+    assert parse(here.paper.data) == here.dialog
+    assert here.dialog.header_as_written == read_header(here.dialog.header.text)
+
+
+def test_the_person_leaves_once_and_not_one_agent_alone() -> None:
+    """Said twice it does nothing; step mode is over; a strike of what the end rests on goes on without them."""
+    here = room("AB", "step = true", A=[TEXT, "More."], B=[SIGNS])
+    here.run()
+    assert owing(here) == (USER,)
+    here.by_hand(hand.leave, "user", "back tomorrow")
+    before = here.text
+    assert "[LEAVE: USER | back tomorrow]" in before
+    here.by_hand(hand.leave, USER)
+    assert (here.text, here.dialog.state.step) == (before, False)
+    goes(here)
+    assert end(here).name == "CONSENSUS_REACHED"
+    here.say("And the cost?")
+    assert here.dialog.header.is_unattended
+    here.by_hand(hand.leave, "B")
+    assert here.dialog.header.is_unattended
+    alone = room("A")
+    with pytest.raises(Refused, match="one agent alone"):
+        hand.leave(alone.log, USER)
