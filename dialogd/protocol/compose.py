@@ -224,16 +224,19 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Step:
     alone = fold(header, state, replace(note, turn=None))
     if mark.name == "LEAVE" and alone.questions and alone.owing == (USER,):
         return Step()  # a TURN line would answer the question; the person has the word without one
-    after = fold(header, state, note)
-    after = after.but(hand=replace(after.hand, step=False), missed=MappingProxyType({**after.missed, agent: 2}))
+    passed = fold(header, state, note).but(hand=replace(alone.hand, step=False))
+    after = passed.but(missed=MappingProxyType({**passed.missed, agent: 2}))
     rest = tuple(who for who in after.owing if who not in (agent, USER))
     if rest:
         return Step(turn=rest)
     if mark.name == "LEAVE":
         header, agent = effective(header, after.hand), after.last_agent
     step = onward(header, state.but(escalated="", escalation=""), after, agent)  # what it was to decide is dropped
+    by_order = following(header, after, agent)
     if mark.name == "SKIP" and step.turn == (USER,) and ways_out(header, after):
-        step = replace(step, turn=following(header, after, agent))  # they know who is missing
+        step = replace(step, turn=by_order)  # they know who is missing
+    elif step.turn == by_order != (USER,):
+        step = replace(step, turn=following(header, passed, agent))  # asked at once with the others, it is asked again
     return replace(step, marks=tuple(mark for mark in step.marks if round_of((mark,), "phase") is not None))
 
 

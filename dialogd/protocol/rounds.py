@@ -1,6 +1,6 @@
 """Rounds, contributions, and who wants the word: what each entry adds to them.
 
-A round is complete when everybody who can speak has spoken in it, or was passed over.
+A round is complete when everybody who can speak has spoken in it, or was passed over, and nobody owes a turn any more.
 """
 
 from __future__ import annotations
@@ -31,25 +31,27 @@ def spoken(header: Header, state: State, entry: Entry) -> State:
         spoke_at=MappingProxyType({**state.spoke_at, who: entry.number}),
         contributed=state.contributed + made,
         in_round=_plus(state.in_round, who, made),
-        passed=state.passed | {who} if entry.mark("PASS") and not made else state.passed - {who},
         cited=_cited(state, entry) if made and header.rules.board is not None else state.cited,
         queue=_others(state.queue, who),
         is_tested=state.is_tested or bool(state.red_team and made),
         red_team="" if made else state.red_team,
     )
-    return over(header, _queued(header, state, entry), who)
+    return over(header, _queued(header, state, entry), who, passes=entry.mark("PASS") is not None and not made)
 
 
-def over(header: Header, state: State, who: str) -> State:
-    """The state once `who` has had its chance in this round: by a turn, or by being passed over."""
-    spoke = state.spoke | {who}
+def over(header: Header, state: State, who: str, *, passes: bool = False) -> State:
+    """The state once `who` has had its chance in this round: by a turn, or by being passed over.
+
+    `passes` says that its turn does nothing but pass.
+    """
+    spoke, passed = state.spoke | {who}, state.passed | {who} if passes else state.passed - {who}
     state = state.but(chance_at=MappingProxyType({**state.chance_at, who: state.number}))
     able = frozenset(speakers(header)) - state.absent
-    if not able or not able <= spoke:
-        return state.but(spoke=spoke, is_quiet=False)
+    if not able or not able <= spoke or able & {*state.owing}:
+        return state.but(spoke=spoke, passed=passed, is_quiet=False)
     return state.but(
         rounds=state.rounds + 1,
-        is_quiet=able <= state.passed,
+        is_quiet=able <= passed,
         spoke=frozenset(),
         passed=frozenset(),
         in_round=MappingProxyType({}),

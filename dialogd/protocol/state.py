@@ -183,7 +183,7 @@ class State(Asking):
     told: frozenset[str] = frozenset()  # who asked, and was told that nobody is at the table
     last_agent: str = ""  # who of the agents spoke (or was passed over) last
     spoken: bool = False  # an agent has spoken since the last reopening, or ever
-    # Rounds: one is complete when everybody who can speak has spoken, or was passed over.
+    # Rounds: one is complete when all who can speak have had a turn, or were passed over, and none owes one.
     rounds: int = 0  # complete ones since the last reopening
     spoke: frozenset[str] = frozenset()  # in this round
     passed: frozenset[str] = frozenset()  # in this round, with nothing but [PASS]

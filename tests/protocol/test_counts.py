@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dialogd.errors import BackendError
 from dialogd.protocol.certificate import certify
+from dialogd.protocol.convergence import is_last_round
 from dialogd.protocol.decide import Clock, Write, decide
+from dialogd.protocol.model import USER
 from dialogd.protocol.money import Estimate
 from dialogd.testing.room import Room, opening
+from tests.examples import examples
 
 TEXT = "## Consensus Summary\nPostgres.\n[CONSENSUS_REACHED]"
 
@@ -357,3 +363,66 @@ def test_a_full_board_takes_nothing_more() -> None:
     speak(here, ("A", "[IDEA: Postgres]"), ("B", "[IDEA: Redis]"))
     assert len(refused(here)) == 1
     assert "the blackboard is full" in refused(here)[0]
+
+
+@st.composite
+def rounds_of_three(draw: st.DrawFn) -> tuple[Room, list[tuple[str, str]]]:
+    """A dialog in rounds whose first turn names some, and what is done by whom as long as it lasts."""
+    turn = draw(st.sampled_from(["A", "C", "B, C", "A, B, C"]))
+    keys = ("Max Turns: 60", f"Max Rounds: {draw(st.integers(1, 4))}")
+    does = st.sampled_from(["says", "passes", "passes", "passes", "fails", "is skipped"])
+    return room("ABC", 'order = "parallel"', *keys, turn=turn), draw(
+        st.lists(st.tuples(st.sampled_from(["A", "B", "C"]), does), min_size=30, max_size=30)
+    )
+
+
+def acts(here: Room, who: str, what: str) -> None:
+    """One agent's turn, or what takes its place."""
+    if what == "is skipped":
+        here.skip(who)
+        return
+    here.thinks(who)
+    here.answers(who, {"says": "One more thing.", "passes": "[PASS]"}.get(what, BackendError("down", fix="wait")))
+
+
+@examples(200)
+@given(rounds_of_three())
+def test_rounds_in_which_all_are_asked_begin_and_end_together(given_: tuple[Room, list[tuple[str, str]]]) -> None:
+    """Whoever was asked alone before, in whatever order they answer: no limit cuts one off, passes are noticed."""
+    here, script = given_
+    full, asked, did = 0, set(here.dialog.state.owing), dict[str, str]()
+    for name, what in script:
+        state = here.dialog.state
+        if state.outcome is not None:
+            break
+        if state.owing == (USER,):
+            here.say("Go on.", to=name)
+            asked, did = {name}, {}
+            continue
+        who = name if name in state.owing else state.owing[0]
+        acts(here, who, what)
+        did[who] = what
+        if state.owing != (who,):
+            assert here.dialog.state.rounds == full
+            assert here.dialog.state.outcome is None
+            continue
+        now = here.dialog.state
+        full += {*"ABC"} - now.absent <= asked
+        assert now.rounds == full
+        is_quiet = {who for who, what in did.items() if what == "passes"} >= {*"ABC"} - now.absent <= asked
+        assert now.outcome is not None or len(now.absent) > 1 or (now.owing == (USER,)) == is_quiet
+        assert (now.outcome is not None) == (full == now.limits.max_rounds or len(now.absent) == 3)
+        asked, did = {*now.owing}, {}
+
+
+def test_all_are_told_of_the_last_round_where_one_was_asked_alone() -> None:
+    """The signals go by the same rounds: everybody who is asked in the last one hears that it is."""
+    here = room("ABC", 'order = "parallel"', "Max Rounds: 2", turn="B")
+    speak(here, ("B", "Alone."), ("C", "One."), ("A", "One."))
+    assert is_last_round(here.dialog) == ""
+    speak(here, ("B", "One."))
+    for who in "CAB":
+        assert is_last_round(here.dialog) == "the limit of 2 rounds"
+        assert "Round 2 of 2: 0 more rounds at most after it." in here.thinks(who)
+        speak(here, (who, "Two."))
+    assert ended(here) == "MAX_TURNS_REACHED"
