@@ -18,13 +18,13 @@ from dialogd.cli.feed import Feed, News, account, as_fact, text_of
 from dialogd.cli.glance import glance
 from dialogd.cli.keyboard import Keyboard
 from dialogd.cli.options import log_of
-from dialogd.cli.situation import Situation, ended
+from dialogd.cli.situation import Situation, ended, next_step
 from dialogd.cli.stop import stop
 from dialogd.cli.terminal import Screen, as_json, colour_of, line, plain, remark, show
 from dialogd.protocol import lifecycle
 from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.signals import budget
-from dialogd.protocol.state import Outcome
+from dialogd.protocol.state import Dialog, Outcome
 from dialogd.settings import Settings
 from dialogd.state import StateDir
 
@@ -51,12 +51,14 @@ class Live:
         self.desk = Desk(self.log, self.acts, answers_at_once=is_run)
         self.json = json
         self.hint = hint
+        self.is_run = is_run
         self.situation: Situation | None = None
         self._made_of: tuple[object, object] = (None, None)
         self._called_for: object = None
         self._state: object = None
         self._held_up = ("", 0.0)
         self._told = ""
+        self._ended: Outcome | None = None
         self._spent = ""
         self._missing = ""
         self._full_reads = 0
@@ -186,8 +188,17 @@ class Live:
         if (spending := budget(situation.dialog.state)) and (level := spending.text.partition(":")[0]) != self._spent:
             self._spent = level
             self.say(f"-- {spending.text}")
+        outcome, before = situation.dialog.state.outcome, self._ended
+        self._ended = outcome
+        is_shown = not (self.json or self.is_run)
+        if outcome is not None and outcome != before and is_shown and (step := self._next(situation.dialog)):
+            self.say(f"next   {step}")
         if self.json:
             self._tell_state(situation, needed)
+
+    def _next(self, dialog: Dialog) -> str:
+        """What the person can do about the end; "" when they took the result."""
+        return next_step(dialog, self.settings.file, is_running=bool(daemons(self.settings, self.settings.file)))
 
     def _show_line(self) -> None:
         """The live line: what is typed, what is asked, or how things stand. Without a terminal: what holds it up."""
@@ -251,7 +262,8 @@ class Live:
             convergence=lifecycle.assessed(dialog),
         )
         if outcome is not None:
-            self._fact("end", outcome=outcome.name, by=outcome.by, reason=outcome.reason, text=ended(outcome))
+            end = {"outcome": outcome.name, "by": outcome.by, "reason": outcome.reason, "text": ended(outcome)}
+            self._fact("end", **end, next=self._next(dialog))
 
     def _fact(self, event: str, **facts: object) -> None:
         show(as_json({"event": event, **facts}, indent=None))

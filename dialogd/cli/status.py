@@ -109,7 +109,16 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         "questions": asked.facts(dialog),
         "waiting": list(situation.reasons()),
         "needs_person": situation.needs_person(),
-        "agents": [{"id": a.id, "name": a.name, "url": a.url} for a in dialog.header.agents],
+        "agents": [
+            {
+                "id": a.id,
+                "name": a.name,
+                "url": a.url,
+                "state": "absent" if a.id in state.absent else "present",
+                "why": lifecycle.why_absent(dialog, a.id),
+            }
+            for a in dialog.header.agents
+        ],
         "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
         "holds": [{"host": hold.host, "seconds": round(hold.left)} for hold in told],
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog) if end is None],
@@ -168,10 +177,12 @@ def _file_words(file: Path) -> str:
 
 
 def _agent_row(situation: Situation, agent: str, name: str) -> tuple[str, str]:
+    why = lifecycle.why_absent(situation.dialog, agent)
+    absent = f", absent: {why}" if why else ""
     daemon = next((daemon for daemon in situation.daemons if daemon.id == agent), None)
     if daemon is None:
-        return agent, f"{name}, not running"
+        return agent, f"{name}, not running{absent}"
     answer = situation.healths.get(agent)
     if answer is None:
-        return agent, f"{name}, pid {daemon.pid}, does not answer"
-    return agent, f"{name}, {daemon.url}, pid {daemon.pid}, {answer.get('backend')}, {answer.get('phase')}"
+        return agent, f"{name}, pid {daemon.pid}, does not answer{absent}"
+    return agent, f"{name}, {daemon.url}, pid {daemon.pid}, {answer.get('backend')}, {answer.get('phase')}{absent}"

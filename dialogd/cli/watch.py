@@ -7,9 +7,8 @@ from typing import Annotated
 import typer
 
 from dialogd.cli import options
-from dialogd.cli.client import daemons
 from dialogd.cli.live import Live
-from dialogd.cli.situation import exit_code, next_step
+from dialogd.cli.situation import exit_code
 
 Follow = Annotated[bool, typer.Option("--follow", help="Go on after the end: a dialog can be opened again.")]
 
@@ -22,9 +21,4 @@ def watch(file: options.FileOption = None, follow: Follow = False, json: options
     """
     live = Live(options.settings_for(file), json=json, hint="Ctrl-C leaves")
     live.follow(lambda: live.outcome is not None and not follow)
-    dialog = live.feed.dialog
-    if dialog is not None and not json:
-        running = bool(daemons(live.settings, live.settings.file))
-        if step := next_step(dialog, live.settings.file, is_running=running):
-            live.say(f"next   {step}")
     raise typer.Exit(exit_code(live.outcome))

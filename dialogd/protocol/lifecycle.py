@@ -10,13 +10,14 @@ refused with the state in words.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
 from dialogd.errors import Refused
 from dialogd.protocol.convergence import assess
-from dialogd.protocol.model import USER
+from dialogd.protocol.model import SYSTEM, USER
 from dialogd.protocol.onward import is_takeable
 from dialogd.protocol.roster import judge
 from dialogd.protocol.state import Dialog
@@ -101,6 +102,23 @@ def _why_still(dialog: Dialog) -> str:
     if state.paused:
         return "paused"
     return "" if set(state.owing) - {USER} else "it waits for you"
+
+
+def why_absent(dialog: Dialog, agent: str) -> str:
+    """Why nobody waits for that agent, what happened to it last, and what has it back; "" while it is not absent."""
+    if agent not in dialog.state.absent:
+        return ""
+    since = itertools.takewhile(lambda e: not (e.is_turn and e.by in (agent, USER)), reversed(dialog.entries))
+    marks = (mark for entry in since if entry.by == SYSTEM for mark in entry.marks if mark.fields[0] == agent)
+    causes = [
+        "no answer in time" if mark.name == "STALLED" else (*mark.fields, "")[1]
+        for mark in marks
+        if mark.name in ("AGENT_ERROR", "STALLED")
+    ]
+    last = ", then ".join(filter(None, reversed(causes[:2])))
+    ways = "" if dialog.state.outcome is not None else f"; dialogd retry {agent} asks it again"
+    alone = "it is left out" if dialog.header.is_unattended else "nobody waits for it"
+    return f"failed or stalled twice in succession{last and f' ({last})'}: {alone}{ways}"
 
 
 def commands(dialog: Dialog) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from dialogd.agent import Agent
 from dialogd.auto import COMMANDS, SCENARIOS
-from dialogd.protocol import money
+from dialogd.protocol import lifecycle, money
 from dialogd.protocol.model import ANY
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.units import dollars
@@ -123,10 +123,10 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
     failed = who in dialog.state.failed
     # One that never spoke, and was never heard of: somebody has just been invited, or the dialog begins.
     is_new = who not in dialog.state.spoke_at and who not in agent.peers.backends
-    absent = "unstarted" if is_new else "stopped"
-    word = busy if work else "failed" if failed else absent if alive is False else "idle"
-    reason = "" if work else str(waiting.get("reason") or "")
-    if alive is False:
+    gone, absent = "unstarted" if is_new else "stopped", lifecycle.why_absent(dialog, who)
+    word = busy if work else "absent" if absent else "failed" if failed else gone if alive is False else "idle"
+    reason = "" if work else absent or str(waiting.get("reason") or "")
+    if alive is False and not absent:
         how = "start it in a terminal of its own" if is_new else "its daemon does not answer; start it again"
         reason = f"{how}: {start}"
     return {

@@ -114,6 +114,27 @@ def test_approve_ends_what_only_an_absent_agent_did_not_sign(dialogd: Commands) 
     assert len(list(dialogd.folder.glob("collaboration_plan_*.md"))) == 1
 
 
+def test_an_absent_agent_is_called_so(dialogd: Commands) -> None:
+    """In words and in JSON, with what happened to it; the others are not."""
+    down = [BackendError("exit code 1", fix="look"), BackendError("no quota", fix="pay")]
+    room = Room(opening("A", "B", "C"), A=["One.", "Two."], B=[*down], C=["Three.", "Four."])
+    for who in "ABCAB":
+        room.step(who)
+    dialogd.file.write_bytes(room.paper.data)
+    dialogd.file.chmod(0o600)
+    why = "failed or stalled twice in succession (exit code 1, then no quota): nobody waits for it"
+    (row,) = [line for line in dialogd("status").out.split("\n") if "Claude B" in line]
+    assert row == f"  B        Claude B, not running, absent: {why}; dialogd retry B asks it again"
+    agents = {agent["id"]: (agent["state"], agent["why"]) for agent in dialogd("status", "--json").json["agents"]}
+    assert agents == {
+        "A": ("present", ""),
+        "B": ("absent", f"{why}; dialogd retry B asks it again"),
+        "C": ("present", ""),
+    }
+    assert dialogd("retry", "B").code == 0
+    assert "absent:" not in dialogd("status").out
+
+
 def test_new_says_in_the_file_that_nobody_is_at_the_table(dialogd: Commands) -> None:
     """The Setup holds it; with step mode, or with one agent alone, it makes no sense: exit code 2."""
     wrong = [["--step"], ["--agents", "rehearsal"]]

@@ -71,6 +71,22 @@ def test_a_finished_dialog_as_json_lines(dialogd: Commands) -> None:
     assert facts[1]["text"] == dialogd.log.read().entries[1].body
     assert (facts[1]["by"], facts[1]["marks"], facts[1]["turn"]) == ("A", ["[PROPOSAL P1: tabs]"], ["B"])
     assert (facts[-1]["outcome"], facts[-2]["phase"]) == ("DEADLOCK", "ended")
+    assert facts[-1]["next"].startswith(f"dialogd plan --file {dialogd.file} says where it stands; ")
+
+
+def test_after_each_end_that_it_follows_it_says_what_comes_next(dialogd: Commands) -> None:
+    """`--follow` prints the line at the end, not again while that end stands, and anew at the next one."""
+    finished(dialogd)
+    with dialogd.background("watch", "--follow") as process:
+        until(lambda: "\nnext   dialogd plan" in dialogd.output, "the first end", lambda: dialogd.output)
+        assert dialogd("say", "--note", "Hm.").code == 0
+        until(lambda: "Hm." in dialogd.output, "the note", lambda: dialogd.output)
+        assert dialogd("say", "Go on.").code == 0
+        until(lambda: "Go on." in dialogd.output, "the word", lambda: dialogd.output)
+        assert dialogd("stop").code == 0
+        until(lambda: dialogd.output.count("\nnext   dialogd plan") == 2, "the second end", lambda: dialogd.output)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
 
 
 def test_json_lines_carry_where_the_dialog_stands_and_what_is_asked(dialogd: Commands) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dialogd import hand, person
 from dialogd.errors import BackendError, Refused
 from dialogd.logfile import Addition
+from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
@@ -265,6 +266,27 @@ def test_unattended_a_pair_whose_agent_is_silent_ends_in_error() -> None:
     late.run()
     late.answers("B", SIGNS)
     assert end(late).name == "CONSENSUS_REACHED"
+
+
+def test_why_an_agent_is_absent_is_said_until_it_is_not() -> None:
+    """Its last two misses in their order; of one miss, of another agent and after a word of the person nothing."""
+    here = room("ABC", A=["One.", "Two."], B=[DOWN, None], C=["Three."])
+    here.step("A")
+    here.step("B")
+    assert lifecycle.why_absent(here.dialog, "B") == ""
+    here.step("C")
+    here.step("A")
+    here.advance(OVERDUE + 1)
+    here.step("A")
+    why = lifecycle.why_absent(here.dialog, "B")
+    assert why.startswith("failed or stalled twice in succession (exit code 1, then no answer in time): nobody waits")
+    assert lifecycle.why_absent(here.dialog, "A") == ""
+    here.by_hand(hand.leave, USER)
+    assert "it is left out" in lifecycle.why_absent(here.dialog, "B")
+    here.stop()
+    assert "retry" not in lifecycle.why_absent(here.dialog, "B")
+    here.say("Go on.")
+    assert lifecycle.why_absent(here.dialog, "B") == ""
 
 
 def test_unattended_an_absent_signer_is_left_out_by_name() -> None:

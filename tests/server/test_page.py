@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
 from dialogd.seats import Cast, Seat
 from dialogd.server.page import page_policy
@@ -197,6 +198,20 @@ def test_a_window_of_no_dialog_is_empty() -> None:
 def agent(state: dict[str, Any], who: str) -> dict[str, Any]:
     """One agent of the state."""
     return next(one for one in state["agents"] if one["id"] == who)
+
+
+def test_an_agent_that_is_absent_is_shown_so(tmp_path: Path) -> None:
+    """Whether its daemon lives or not: the word, and why."""
+    with Room(tmp_path) as room:
+        down = BackendError("exit code 1", fix="look at its log")
+        paper = Paper(room.opening("Tabs?", "A"), A=["One."], B=[down, down])
+        paper.run()
+        room.file.write_bytes(paper.paper.data)
+        room.start("A")
+        room.until(lambda: (room.a.health() or {})["turn"] == 2, "A to read the dialog")
+        b = agent(send(room.a, "GET /page/state").json, "B")
+        assert (b["state"], b["failed"]) == ("absent", True)
+        assert b["reason"].startswith("failed or stalled twice in succession (exit code 1, then exit code 1)")
 
 
 def test_the_state_has_everything_that_the_head_shows(room: Room) -> None:

@@ -2,7 +2,7 @@
 import { $, all, clock, make, put, say, show, visible } from "./dom.js";
 import { beckon, setPlayers, stillWriting } from "./entries.js";
 
-const WORDS = { idle: "waits", thinking: "is thinking", executing: "is at work", failed: "failed", stopped: "does not answer", unstarted: "is not started yet", unknown: "not known now" };
+const WORDS = { idle: "waits", thinking: "is thinking", executing: "is at work", failed: "failed", absent: "is absent", stopped: "does not answer", unstarted: "is not started yet", unknown: "not known now" };
 // What goes to the daemon. What is typed stays, and can be typed on.
 const HAND = "#pause, #stop, #word, #pass, #agents .acts button, #say-send, #stop-form [type=submit], form[data-post] [type=submit]";
 const cards = $("#agents");
@@ -105,7 +105,7 @@ function renderCard(card, agent, facts) {
   const model = [agent.backend, agent.model === agent.backend ? "" : agent.model].filter(Boolean).join(" ");
   put($(".spent", card), [model, agent.cost, agent.tokens ? `${agent.tokens.toLocaleString()} tokens` : ""].filter(Boolean).join(" · "));
   const isOpen = !facts.outcome;
-  for (const [act, yes] of [["retry", isOpen && (agent.owes || agent.failed)], ["skip", isOpen && (agent.owes || agent.failed)]]) {
+  for (const [act, yes] of [["retry", isOpen && (agent.owes || agent.failed || agent.state === "absent")], ["skip", isOpen && (agent.owes || agent.failed)]]) {
     const button = $(`[data-do="${act}"]`, card);
     button.setAttribute("aria-label", visible(`${act === "retry" ? "Retry" : "Skip"} ${agent.name}`));
     show(button, yes && facts.allowed.includes(act));
