@@ -80,6 +80,7 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
             agent = Agent(settings.id, log, plays.backend, others, hub, plays.options)
             alerts = Alerts(agent, f"http://localhost:{port}/", chosen(settings), secrets)
             daemon = Daemon(agent, listener, port, state, alerts, plans)
+            daemon.renew = registry.renew
             daemon.remember = lambda dialog: remember_start(state, own, dialog, peers)
             await daemon.run()
 
@@ -154,6 +155,7 @@ class Daemon:
         self._disowned = ""
         self.remember: Callable[[Dialog], None] | None = None  # how it was started, for the dialog that it speaks in
         self._remembered = ""
+        self.renew: Callable[[], bool] | None = None  # puts its seat and entry back where they were taken away
         agent.on_written = self._written
         agent.on_end = self._ended
 
@@ -167,6 +169,7 @@ class Daemon:
         serving = asyncio.create_task(self.server.serve())
         stop_watching = asyncio.Event()
         watching = asyncio.create_task(watch(agent.file.path, agent.wake, stop_watching))
+        listing = asyncio.create_task(self._stay_listed())
         self._loop = asyncio.create_task(self._supervised())
         agent.hub.publish("ready", id=agent.me, port=self.port, file=str(agent.file.path), backend=agent.backend.name)
         if shared_with_group(agent.file.path):
@@ -179,12 +182,27 @@ class Daemon:
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(serving, 2)
         watching.cancel()
+        listing.cancel()
         while self._plans:  # what follows from a late end comes later
             late, self._plans = self._plans, []
             await asyncio.gather(*late)
         await self.alerts.close()
         await agent.close()
         self._sum_up()
+
+    async def _stay_listed(self) -> None:
+        """Look, as often as at the file, whether this daemon is still listed as running, and list it again."""
+        said = ""
+        while self.renew is not None:
+            await asyncio.sleep(self.agent.options.poll)
+            try:
+                if await self.agent.on_disk(self.renew):
+                    logs.say("listed again: what said that this daemon runs was gone")
+                said = ""
+            except (DialogdError, OSError) as error:
+                if said != str(error):
+                    self.agent.hub.publish("warning", text=f"this daemon is not listed as running: {error}")
+                said = str(error)
 
     def _signalled(self, number: signal.Signals) -> None:
         """End in order, and say what ended this daemon."""

@@ -5,14 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dialogd.errors import AlreadyRunning
 from dialogd.state import StateDir
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 SETTLED = 1_000_000_000  # nanoseconds after which a change of the folder was the last one of its time stamp
 
@@ -49,19 +54,35 @@ class Running:
 
 
 class Registry:
-    """The folder of running daemons."""
+    """The folder of running daemons. A daemon holds one seat and has one entry."""
 
     def __init__(self, state: StateDir) -> None:
+        self.state = state
         self.folder = state.registry
         self._known: dict[Path, tuple[int, dict[str, str]]] = {}
+        self._seated: tuple[str, Path, BaseFileLock, tuple[int, int]] | None = None  # whose, at what, held how, which
+        self._me: Running | None = None
+        self._renewing = threading.Lock()  # nothing is put back once it was taken away in order
 
     @contextmanager
     def seat(self, agent: str, file: Path) -> Iterator[None]:
         """Hold the seat of `agent` at `file` for as long as this process lives; raises `AlreadyRunning` when taken."""
+        self._sit(agent, file)
+        try:
+            yield
+        finally:
+            with self._renewing:
+                if self._seated is not None:
+                    self._seated[2].release()
+                    self._seated = None
+
+    def _sit(self, agent: str, file: Path) -> None:
         from filelock import FileLock, Timeout
 
-        key = f"{agent}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}.seat"
-        lock = FileLock(self.folder / key, timeout=0, mode=0o600, fallback_to_soft=False, preserve_lock_file=True)
+        path = self._seat_of(agent, file)
+        lock = FileLock(
+            path, timeout=0, mode=0o600, fallback_to_soft=False, preserve_lock_file=True, thread_local=False
+        )
         try:
             lock.acquire()
         except Timeout as error:
@@ -71,10 +92,10 @@ class Registry:
                 f"{agent} already runs on {file}{where}",
                 fix=f"use that one, end it with Ctrl-C or `kill {other.pid if other else 'PID'}`, or start another id",
             ) from error
-        try:
-            yield
-        finally:
-            lock.release()
+        self._seated = agent, file, lock, _identity(path)
+
+    def _seat_of(self, agent: str, file: Path) -> Path:
+        return self.folder / f"{agent}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}.seat"
 
     @contextmanager
     def entry(self, agent: str, port: int, file: Path, log: Path, plans: Path | None = None) -> Iterator[Running]:
@@ -82,16 +103,43 @@ class Registry:
         import psutil
 
         me = Running(agent, port, str(file), os.getpid(), psutil.Process().create_time(), str(log), str(plans or ""))
-        target = self.folder / f"{port}-{agent}.json"
+        self._list(me)
+        self._me = me
+        try:
+            yield me
+        finally:
+            with self._renewing:
+                self._me = None
+                self._entry_of(me).unlink(missing_ok=True)
+
+    def _list(self, me: Running) -> None:
+        target = self._entry_of(me)
         part = target.with_suffix(f".{os.getpid()}")
         part.write_text(json.dumps(asdict(me)), encoding="utf-8")
         part.chmod(0o600)
         part.replace(target)
-        try:
-            yield me
-        finally:
-            with suppress(FileNotFoundError):
-                target.unlink()
+
+    def _entry_of(self, me: Running) -> Path:
+        return self.folder / f"{me.port}-{me.id}.json"
+
+    def renew(self) -> bool:
+        """Take the seat and be listed again where that was taken away, as with its folder; True when it was.
+
+        Raises `AlreadyRunning` when another daemon has the seat by now: then nothing is changed.
+        """
+        with self._renewing:
+            if self._seated is None or self._me is None:
+                return False
+            agent, file, lock, held = self._seated
+            is_ours = _identity(self._seat_of(agent, file)) == held
+            if is_ours and self._entry_of(self._me).exists():
+                return False
+            self.folder = self.state.registry
+            if not is_ours:
+                self._sit(agent, file)
+                lock.release()  # of a file that is gone
+            self._list(self._me)
+            return True
 
     def running(self, file: Path | None = None) -> tuple[Running, ...]:
         """The daemons that run, of one file or of all; forgets those that are gone."""
@@ -110,10 +158,22 @@ class Registry:
 
     def urls(self, file: Path) -> dict[str, str]:
         """Agent id -> address of each daemon at that file. Looked up anew only where daemons came or went."""
-        changed = self.folder.stat().st_mtime_ns
+        try:
+            changed = self.folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return {}
         at, urls = self._known.get(file, (0, {}))
         if at != changed:
             urls = {daemon.id: daemon.url for daemon in self.running(file)}
             is_over = time.time_ns() - changed > SETTLED  # else another change may bear the same time
             self._known[file] = (changed if is_over else 0), urls
         return urls
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """What tells a file from a later one of the same name; zeros where there is none."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return 0, 0
+    return status.st_dev, status.st_ino

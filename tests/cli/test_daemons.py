@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import threading
@@ -17,9 +18,11 @@ import pytest
 
 from dialogd.cli.client import ask
 from dialogd.cli.launch import free_ports, is_free, late
+from dialogd.errors import AlreadyRunning
 from dialogd.protocol.grammar import parse
 from dialogd.registry import Registry
 from dialogd.seats import Cast, Seat
+from dialogd.state import StateDir
 from dialogd.testing.room import opening
 from tests.cli.command import Commands, until
 
@@ -93,6 +96,44 @@ def test_stop_ends_a_call_in_flight_and_kills_a_daemon_that_hangs(dialogd: Comma
     assert time.monotonic() - began < 6
     outcome = parse(dialogd.file.read_bytes()).state.outcome
     assert (outcome.name if outcome else "") == "STOPPED"
+
+
+def test_a_daemon_whose_state_directory_vanished_is_listed_again(dialogd: Commands) -> None:
+    """Within seconds `status` and `stop` find it without being told a file, and its seat is taken."""
+    port, other = map(str, free_ports(2))
+    assert dialogd("start", "A", "--detach", "--port", port, DIALOGD_POLL="0.2").code == 0
+    (before,) = dialogd.daemons()
+    for path in (dialogd.state.registry, dialogd.state.root):
+        shutil.rmtree(path)
+        until(lambda: dialogd.daemons() == (before,), "it to be listed again")
+    (row,) = dialogd("status", "--all", "--json").json
+    assert (row["id"], row["pid"]) == ("A", before.pid)
+    second = dialogd("start", "A", "--port", other)
+    assert (second.code, f"A already runs on {dialogd.file} (port {port}" in second.err) == (3, True), second
+    assert dialogd("stop").code == 0
+    assert dialogd.daemons() == ()
+
+
+def test_a_seat_that_another_daemon_took_meanwhile_stays_its(tmp_path: Path) -> None:
+    """Who lost its entry with the directory gets it back once the other one has gone, and never both at a time."""
+    state, file = StateDir(tmp_path / "state"), tmp_path / "dialog.md"
+    first, second = Registry(state), Registry(state)
+    with first.seat("A", file), first.entry("A", 3001, file, file) as mine:
+        assert not first.renew()
+        shutil.rmtree(state.root)
+        assert first.urls(file) == {}
+        state.registry.mkdir(parents=True, exist_ok=True)
+        with second.seat("A", file), second.entry("A", 3002, file, file) as other:
+            with pytest.raises(AlreadyRunning, match=r"port 3002"):
+                first.renew()
+            assert first.running() == (other,)
+        assert first.renew()
+        assert first.running() == (mine,)
+        with pytest.raises(AlreadyRunning), second.seat("A", file):
+            pass
+    assert not first.renew()
+    with second.seat("A", file):
+        assert second.running() == ()
 
 
 def test_a_daemon_that_cannot_start_in_the_background_says_why(dialogd: Commands) -> None:
