@@ -270,21 +270,27 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
     """
     lines = text.split("\n")
     seen = dict(_shown(outside_fences(lines, forgiving=False)))
-    read = {index: mark for index, line in seen.items() if (mark := literal(line)) is not None}
+    literals = {line: literal(line) for line in set(seen.values())}
+    read = {index: mark for index, line in seen.items() if (mark := literals[line]) is not None}
     first = _closing_block(lines, seen, read)
     found: dict[int, Mark] = {}
     known: dict[Mark, Mark] = {}
+    again: dict[str, Mark] = {}  # by its line: one that is repeated without end costs next to nothing
     tried: dict[tuple[str, str], None] = {}
     strange: dict[Mark, None] = {}
     room = MOST_CHARACTERS
-    for index in sorted(seen, key=lambda index: (index < first, index)):
-        line, mark = seen[index], read.get(index)
+    for index in (*(index for index in seen if index >= first), *(index for index in seen if index < first)):
+        line = seen[index]
+        if line in again:
+            found[index] = again[line]
+            continue
+        mark = read.get(index)
         if mark is not None and mark in known:
-            found[index] = known[mark]
+            found[index] = again[line] = known[mark]
         elif room < 0:
             continue
         elif mark is not None and _counts(mark, kinds, in_closing_block=index >= first):
-            found[index] = known[mark] = _tidy(mark)
+            found[index] = again[line] = known[mark] = _tidy(mark)
             room -= len(line)
         elif (name := _attempted(line)) is not None:
             tried[name, line.strip()] = None
@@ -294,7 +300,8 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
             room -= len(line)
     tried.update((attempt, None) for attempt in _fenced_at_the_end(lines, seen))
     body = _without(lines, found)
-    marks = tuple(dict.fromkeys(found[index] for index in sorted(found)))
+    once = {id(found[index]): found[index] for index in sorted(found)}
+    marks = tuple(dict.fromkeys(once.values()))
     return Reply(body, marks, summary_of(body), tuple(tried), tuple(strange))
 
 
