@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from dialogd.protocol.header import LOOPBACK_URL
 from dialogd.protocol.state import Dialog
 
 if TYPE_CHECKING:
@@ -19,6 +21,9 @@ START = 3.0  # seconds until an event stream begins
 QUIET = 40.0  # seconds of silence after which a stream is dead: a daemon says something every 15
 NOT_MINE = 409  # the status with which a daemon refuses what names another dialog
 STOP_ANSWER = 0.5  # and to a stop, which is done in under a second whatever a peer does
+MOST_HEAD, MOST_BODY = 16 * 1024, 64 * 1024  # bytes of an answer to a notify
+_STATUS = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\0-\x1f]*)?")
+_LENGTH = re.compile(rb"\d{1,9}")
 
 
 class Peers:
@@ -42,6 +47,7 @@ class Peers:
         self.backends: dict[str, str] = {}  # what played each of them when it last answered
         self._tasks: set[asyncio.Task[None]] = set()
         self._client = _Client()
+        self._lines = _Lines()
 
     @property
     def own(self) -> str:
@@ -93,7 +99,8 @@ class Peers:
             if wait:
                 await asyncio.sleep(wait)
             try:
-                await self._client.ask("POST", f"{url}/notify", message)
+                if await self._lines.post(url, "/notify", message) == NOT_MINE:
+                    raise OSError("the daemon of another dialog answers there")
             except OSError:
                 self.reachable[who] = False
             else:
@@ -149,7 +156,138 @@ class Peers:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._lines.close()
         await self._client.close()
+
+
+class _Answer(NamedTuple):
+    """The beginning of an answer, and how many bytes it has in all."""
+
+    status: int
+    size: int
+    stays: bool  # the connection can be used again
+
+
+def _read_answer(data: bytes | bytearray) -> _Answer | None:
+    """What has come of an answer; None while its head is not whole. Raises `OSError` for what is no plain one."""
+    end = data.find(b"\r\n\r\n", 0, MOST_HEAD)
+    if end < 0:
+        if len(data) >= MOST_HEAD or not b"HTTP/1.1 ".startswith(bytes(data[:9])):
+            raise OSError("no HTTP/1.1 answer")
+        return None
+    first, *lines = bytes(data[:end]).split(b"\r\n")
+    status = _STATUS.fullmatch(first)
+    fields = [(name, value.strip()) for name, _, value in (line.lower().partition(b":") for line in lines)]
+    lengths = [value for name, value in fields if name == b"content-length"]
+    if status is None or len(lengths) != 1 or not _LENGTH.fullmatch(lengths[0]) or b"transfer-encoding" in dict(fields):
+        raise OSError("no HTTP/1.1 answer of a known length")
+    length = int(lengths[0])
+    if length > MOST_BODY:
+        raise OSError(f"an answer of {length} bytes")
+    return _Answer(int(status[1]), end + 4 + length, (b"connection", b"close") not in fields)
+
+
+class _Line(asyncio.Protocol):
+    """A connection to a peer: one request at a time, one whole answer. Closed by whatever is not expected."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.get_running_loop().create_future()
+        self._data = bytearray()
+        self._asked: asyncio.Future[_Answer] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the connection."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    @property
+    def is_open(self) -> bool:
+        """False once either side has closed, or the peer has spoken without being asked."""
+        return not self._transport.is_closing()
+
+    async def ask(self, request: bytes) -> _Answer:
+        """Send a request and wait for its whole answer. Raises `OSError`, after which the connection is closed."""
+        self._asked = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        try:
+            return await self._asked
+        except BaseException:
+            self._transport.abort()
+            raise
+        finally:
+            self._asked = None
+
+    def close(self) -> None:
+        """Close at once."""
+        self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take a piece of the answer."""
+        if self._asked is None or self._asked.done():
+            self._transport.abort()
+            return
+        self._data += data
+        try:
+            answer = _read_answer(self._data)
+        except OSError as error:
+            self._asked.set_exception(error)
+            return
+        if answer is None or len(self._data) < answer.size:
+            return
+        self._asked.set_result(answer)
+        if not answer.stays or len(self._data) > answer.size:
+            self._transport.abort()
+        self._data.clear()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End what still waits for an answer."""
+        self.gone.set_result(None)
+        if self._asked is not None and not self._asked.done():
+            kind = ConnectionResetError if not self._data else ConnectionAbortedError
+            self._asked.set_exception(kind("the peer closed the connection"))
+
+
+class _Lines:
+    """What tells peers: one kept connection to each, loopback only. An HTTP library costs ten times as much."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Line] = {}
+        self._open: set[_Line] = set()
+
+    async def post(self, url: str, path: str, message: Mapping[str, object]) -> int:
+        """The status of the answer, whatever it is. Raises `OSError` where there is none within a second."""
+        address = LOOPBACK_URL.fullmatch(url)
+        if address is None:
+            raise OSError(f"{url} is no loopback address")
+        host, port, body = address[1], address[2], json.dumps(message).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+        request = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        async with asyncio.timeout(ANSWER):
+            line = self._kept.pop(url, None)
+            if line is not None and line.is_open:
+                # A peer closes what has been idle for long, perhaps just now; another dialogd has then read nothing.
+                with suppress(ConnectionResetError, BrokenPipeError):
+                    return self._keep(url, line, await line.ask(request))
+            line = await self._connect(host.strip("[]"), int(port))
+            return self._keep(url, line, await line.ask(request))
+
+    async def _connect(self, host: str, port: int) -> _Line:
+        _, line = await asyncio.get_running_loop().create_connection(_Line, host, port)
+        self._open.add(line)
+        line.gone.add_done_callback(lambda _: self._open.discard(line))
+        return line
+
+    def _keep(self, url: str, line: _Line, answer: _Answer) -> int:
+        """Keep the connection for next time, unless there is one."""
+        if answer.stays and self._kept.setdefault(url, line) is not line:
+            line.close()
+        return answer.status
+
+    async def close(self) -> None:
+        """Close all connections; none is left when this ends."""
+        lines = list(self._open)
+        for line in lines:
+            line.close()
+        await asyncio.gather(*(line.gone for line in lines))
 
 
 class _Client:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dialogd.peers import ANSWER, WAITS, Peers
 from dialogd.protocol.grammar import parse
 from tests.cli.command import Commands
 from tests.server.daemon_process import Room, listening, send
@@ -164,3 +168,192 @@ def test_a_daemon_that_comes_back_on_another_port_is_found_there(tmp_path: Path)
         url = f"http://127.0.0.1:{room.b.port}"
         room.until(lambda: (room.a.health() or {})["peers"]["B"]["url"] == url, "A to know of it")
         room.until(lambda: (room.a.health() or {})["peers"]["B"]["reachable"] is not False, "A to reach it")
+
+
+Behaviour = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+FINE = b"HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\n{}"
+
+
+class Strange:
+    """A peer on a real port; `behave` says what it does with a connection. Knows what it was asked on how many."""
+
+    def __init__(self, behave: Behaviour) -> None:
+        self.behave = behave
+
+    async def __aenter__(self) -> Strange:
+        self.requests: list[bytes] = []
+        self.connections = self.ended = 0
+        self.server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self.server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        with suppress(OSError, asyncio.IncompleteReadError):
+            await self.behave(reader, writer)
+            await reader.read()  # until the other side closes, too
+        self.ended += 1
+        writer.transport.abort()
+
+    @property
+    def open(self) -> int:
+        """How many connections nobody has closed."""
+        return self.connections - self.ended
+
+    async def request(self, reader: asyncio.StreamReader) -> bytes:
+        """Read one whole request; gives its body."""
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readexactly(int(re.findall(rb"Content-Length: (\d+)\r\n", head)[0]))
+        self.requests.append(head + body)
+        return body
+
+
+def strange(*answers: bytes, then: str = "wait", for_ever: bytes = b"") -> Strange:
+    """A peer that answers the requests on one connection with these bytes, then waits, or closes; or never ends."""
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for answer in answers:
+            await peer.request(reader)
+            writer.write(answer)
+        while for_ever:
+            writer.write(for_ever)
+            await writer.drain()
+        if then == "close":
+            writer.close()
+        elif then == "reset":
+            writer.transport.abort()
+
+    peer = Strange(behave)
+    return peer
+
+
+async def eventually(true: Callable[[], bool], seconds: float = 8.0) -> float:
+    """Wait until `true()`; gives the seconds that it took."""
+    began = asyncio.get_running_loop().time()
+    while not true():
+        assert asyncio.get_running_loop().time() < began + seconds, "waited in vain"
+        await asyncio.sleep(0.005)
+    return asyncio.get_running_loop().time() - began
+
+
+async def told(peers: Peers) -> dict[str, bool]:
+    """Tell all peers; gives who was reached at the first attempt."""
+    peers.reachable.clear()
+    peers.tell(None)
+    await eventually(lambda: bool(peers.reachable))
+    return dict(peers.reachable)
+
+
+WRONG = {
+    "silence": strange(b""),
+    "closed": strange(b"", then="close"),
+    "reset": strange(b"", then="reset"),
+    "garbage": strange(b"\0\xff hello\r\n\r\n"),
+    "another-protocol": strange(b"SSH-2.0-dropbear\r\n"),
+    "old": strange(b"HTTP/1.0 202 Accepted\r\ncontent-length: 0\r\n\r\n"),
+    "no-status": strange(b"HTTP/1.1 fine\r\ncontent-length: 0\r\n\r\n"),
+    "not-yet": strange(b"HTTP/1.1 100 Continue\r\ncontent-length: 0\r\n\r\n"),
+    "half-a-head": strange(FINE[:30], then="close"),
+    "half-a-body": strange(FINE[:-1], then="close"),
+    "half-and-silence": strange(FINE[:-1]),
+    "no-length": strange(b"HTTP/1.1 202 Accepted\r\n\r\n{}"),
+    "two-lengths": strange(b"HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\nContent-Length: 2\r\n\r\n{}"),
+    "odd-length": strange(b"HTTP/1.1 202 Accepted\r\ncontent-length: -2\r\n\r\n{}"),
+    "endless-length": strange(b"HTTP/1.1 202 Accepted\r\ncontent-length: " + b"9" * 5000 + b"\r\n\r\n{}"),
+    "chunked": strange(b"HTTP/1.1 202 Accepted\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n"),
+    "endless-line": strange(b"HTTP/1.1 202 ", for_ever=b"x" * 999),
+    "endless-head": strange(b"HTTP/1.1 202 Accepted\r\n", for_ever=b"X-Y: z\r\n" * 99),
+    "huge-body": strange(b"HTTP/1.1 202 Accepted\r\ncontent-length: 99999999\r\n\r\n", for_ever=b"x" * 9999),
+    "not-mine": strange(*[b"HTTP/1.1 409 Conflict\r\ncontent-length: 2\r\n\r\n{}"] * 3),
+}
+ENOUGH = {
+    "accepted": strange(FINE),
+    "closes": strange(FINE.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"), then="close"),
+    "says-more": strange(FINE + FINE),
+    "busy": strange(b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 2\r\n\r\n{}"),
+    "elsewhere": strange(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: /\r\ncontent-length: 0\r\n\r\n"),
+}
+
+
+async def test_a_peer_that_answers_strangely_is_gone_on_without() -> None:
+    """Each is asked three times and waited for a second at the most; at the end no connection is left open."""
+    async with AsyncExitStack() as stack:
+        for peer in (*WRONG.values(), *ENOUGH.values()):
+            await stack.enter_async_context(peer)
+        peers = Peers("A", {name: peer.url for name, peer in (WRONG | ENOUGH).items()}, "/tmp/dialog.md")
+        peers.tell(None)
+        assert await eventually(lambda: len(peers.reachable) == len(WRONG | ENOUGH)) < ANSWER + 2
+        assert peers.reachable == dict.fromkeys(WRONG, False) | dict.fromkeys(ENOUGH, True)
+        seconds = await eventually(lambda: all(len(peer.requests) == 3 for peer in WRONG.values()))
+        assert seconds < 3 * ANSWER + sum(WAITS) + 2
+        await peers.close()
+        await eventually(lambda: not any(peer.open for peer in (*WRONG.values(), *ENOUGH.values())))
+    assert [len(peer.requests) for peer in ENOUGH.values()] == [1] * len(ENOUGH)
+    meant = json.dumps({"from": "A", "file": "/tmp/dialog.md"}).encode()
+    assert ENOUGH["accepted"].requests[0].endswith(b"\r\n\r\n" + meant)
+
+
+async def test_one_connection_to_a_peer_serves_all_turns() -> None:
+    """Also when two things were to be told at once."""
+    async with strange(*[FINE] * 5) as peer:
+        peers = Peers("A", {"B": peer.url})
+        for _ in range(3):
+            await told(peers)
+        assert (len(peer.requests), peer.connections) == (3, 1)
+        peers.tell(None)
+        await told(peers)
+        await eventually(lambda: len(peer.requests) == 5 and peer.open == 1)
+        assert peer.connections == 2
+        await peers.close()
+        await eventually(lambda: peer.open == 0)
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+async def test_a_connection_that_a_peer_closed_between_turns_costs_no_turn(end: str) -> None:
+    """The next notify goes over a new one at once, not after the pause before another attempt."""
+    async with strange(FINE, then=end) as peer:
+        peers = Peers("A", {"B": peer.url})
+        for count in (1, 2, 3):
+            assert await told(peers) == {"B": True}
+            assert (peer.connections, len(peer.requests)) == (count, count)
+            await eventually(lambda: peer.ended == peer.connections)
+        await peers.close()
+
+
+async def test_a_peer_that_closes_just_when_it_is_told_is_told_again() -> None:
+    """Its half of the connection was closed unseen: what was asked there is asked once more, elsewhere."""
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await peer.request(reader)
+        writer.write(FINE)
+        await reader.readexactly(1)  # the next request has begun
+        writer.transport.abort()
+
+    async with Strange(behave) as peer:
+        peers = Peers("A", {"B": peer.url})
+        assert [await told(peers) for _ in range(3)] == [{"B": True}] * 3
+        assert (peer.connections, len(peer.requests)) == (3, 3)
+        await peers.close()
+
+
+async def test_nothing_but_this_machine_is_told() -> None:
+    """Whatever address a flag names."""
+    peers = Peers("A", {"B": "http://192.0.2.1:3001", "C": "https://127.0.0.1:3001", "D": "http://127.0.0.1.example:1"})
+    peers.tell(None)
+    await eventually(lambda: peers.reachable == {"B": False, "C": False, "D": False})
+    await peers.close()
+
+
+async def test_telling_ends_where_the_daemon_ends() -> None:
+    """Also while a peer keeps it waiting: a second later nothing would be told any more."""
+    async with strange(b"") as peer:
+        peers = Peers("A", {"B": peer.url})
+        peers.tell(None)
+        await eventually(lambda: len(peer.requests) == 1)
+        began = asyncio.get_running_loop().time()
+        await peers.close()
+        assert asyncio.get_running_loop().time() - began < ANSWER / 2
+        await eventually(lambda: peer.open == 0)
