@@ -257,9 +257,11 @@ class Asking:
         if not self._is_limited(dialog):
             return clock
         kept, cap = self.journal.received(), self._cap(dialog)
+        owed = self._owed()
         return replace(
             clock,
             next=self._coming(dialog, debt),
+            cut_off=Estimate(owed.usd, owed.tokens),
             cap=cap.usd,
             cap_tokens=cap.tokens,
             priced=self.backend.price is not None,
@@ -272,9 +274,13 @@ class Asking:
 
     def _coming(self, dialog: Dialog, debt: Debt, *before: Prompt) -> Estimate:
         """What the turn, and calls `before` it, will cost, with all that is not accounted for yet."""
-        owed = self.spent(self.call.bill if self.call else Bill())
+        owed = self._owed()
         whole = self.request(dialog, debt, ()).prompt()
         return forecast(self.backend, whole, dialog, self.me, owed, *before)
+
+    def _owed(self) -> Bill:
+        """What calls came to of which no entry gives account yet."""
+        return self.spent(self.call.bill if self.call else Bill())
 
     def _is_affordable(self, dialog: Dialog, debt: Debt, *before: Prompt) -> bool:
         if not self._is_limited(dialog):

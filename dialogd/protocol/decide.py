@@ -11,7 +11,7 @@ from dialogd.protocol.byhand import nearly_passes
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
 from dialogd.protocol.model import ANY, USER, Condition, Mark
 from dialogd.protocol.moments import Zone
-from dialogd.protocol.money import Estimate, reached
+from dialogd.protocol.money import NOTHING, Estimate, reached
 from dialogd.protocol.onward import turns_limit, ways_out
 from dialogd.protocol.render import Draft
 from dialogd.protocol.roster import speakers
@@ -37,6 +37,7 @@ class Clock:
     at       wall time
     zone     the machine's clock, by which deadlines are told
     next     what the turn that this agent owes will cost, and what it spent since its last entry
+    cut_off  the part of that which calls cost that were cut off
     cap      US dollars, and `cap_tokens`, that this agent alone may spend in the dialog
     priced   it is known what this agent's tokens cost
     paid     the reply is here already: nothing more has to be bought for it
@@ -54,6 +55,7 @@ class Clock:
     working: frozenset[str] = frozenset()
     pace: float = 0.0
     next: Estimate = field(default_factory=Estimate)
+    cut_off: Estimate = NOTHING
     cap: float | None = None
     cap_tokens: int | None = None
     priced: bool = True
@@ -252,7 +254,7 @@ def _budget(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     if clock.paid:
         return None
     state = dialog.state
-    why = reached(state, me, clock.next, Estimate(clock.cap, clock.cap_tokens))
+    why = reached(state, me, clock.next, Estimate(clock.cap, clock.cap_tokens), clock.cut_off)
     if why:
         return _end(dialog, Mark("STOPPED", f"budget: {why}"), clock)
     if clock.priced or (state.limits.budget is None and clock.cap is None):

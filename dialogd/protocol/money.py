@@ -32,6 +32,9 @@ class Estimate:
     tokens: int | None = None
 
 
+NOTHING = Estimate(0.0, 0)
+
+
 def accounted(header: Header, state: State, entry: Entry) -> State:
     """The state with what the entry's frame says was spent; a hand-made entry costs nobody anything."""
     who = payer(header, entry)
@@ -77,31 +80,43 @@ def allowance(state: State, me: str, cap: Estimate) -> Estimate:
     return Estimate(_least(mine.usd, usd), _least(mine.tokens, tokens))
 
 
-def reached(state: State, me: str, turn: Estimate, cap: Estimate) -> str:
+def reached(state: State, me: str, turn: Estimate, cap: Estimate, cut_off: Estimate = NOTHING) -> str:
     """Why agent `me` may not buy the `turn` it owes, in words for `[STOPPED: budget: …]`; "" when it may.
 
     It may not when the turn would pass its share of the dialog's budget, or the `cap` of its own, or when nothing is
-    left. A turn whose cost is unknown is bought while something is left.
+    left. A turn whose cost is unknown is bought while something is left. `cut_off` is the part of `turn` that calls of
+    which no entry gives account have cost: they were interrupted, died with their daemon, or came too late.
     """
     gone, own = total(state.spent), state.spent.get(me, Spent())
     budget = Estimate(state.limits.budget, state.limits.tokens)
-    words = _passed("the budget", gone, budget, turn, _owing(state))
-    return words or _passed(f"{me}'s own budget", own, cap, turn, 1)
+    words = _passed("the budget", gone, budget, turn, cut_off, _owing(state))
+    return words or _passed(f"{me}'s own budget", own, cap, turn, cut_off, 1)
 
 
-def _passed(what: str, spent: Spent, budget: Estimate, turn: Estimate, owing: int) -> str:
+def _passed(what: str, spent: Spent, budget: Estimate, turn: Estimate, cut_off: Estimate, owing: int) -> str:
     """Which of the two amounts does not allow for the turn, in words."""
     if budget.usd is not None:
         left, needed = _micros(budget.usd) - spent.micros, _micros(turn.usd or 0.0)
         if left <= 0 or needed * owing > left:
+            lost = _micros(cut_off.usd or 0.0)
             words = f"{what} of {dollars(budget.usd)}: {in_dollars(spent)} spent"
+            words += _with_cut_off(lost, dollars((spent.micros + lost) / 1e6))
+            left, needed = left - lost, max(needed - lost, 0)
             return words + _too_much(dollars(needed / 1e6), dollars(left / 1e6), owing, over=left <= 0)
     if budget.tokens is not None:
         rest, wanted = budget.tokens - spent.tokens, turn.tokens or 0
         if rest <= 0 or wanted * owing > rest:
+            gone = cut_off.tokens or 0
             words = f"{what} of {budget.tokens:,} tokens: {in_tokens(spent)} used"
+            words += _with_cut_off(gone, f"{spent.tokens + gone:,}")
+            rest, wanted = rest - gone, max(wanted - gone, 0)
             return words + _too_much(f"{wanted:,}", f"{rest:,}", owing, over=rest <= 0)
     return ""
+
+
+def _with_cut_off(lost: int, whole: str) -> str:
+    """What it comes to with calls of which nothing stands in the file; of most the estimate alone is known."""
+    return f" on what stands in the file, about {whole} with calls that were cut off or came too late" if lost else ""
 
 
 def _too_much(turn: str, left: str, owing: int, *, over: bool) -> str:

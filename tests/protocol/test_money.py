@@ -400,6 +400,30 @@ def test_only_the_agent_whose_turn_it_is_ends_the_dialog() -> None:
     assert [waits(room.look(me)) for me in "AB"] == ["not_my_turn", "Write"]
 
 
+@pytest.mark.parametrize(
+    ("keys", "turn", "cut_off", "words"),
+    [
+        ("$2", Estimate(2.5), Estimate(2.12), "nothing spent{}about $2.12{}"),
+        ("$2", Estimate(2.5), Estimate(1.9), "nothing spent{}about $1.90{}; the next turn would take about $0.60"),
+        (
+            "900 tokens",
+            Estimate(None, 950),
+            Estimate(0.0, 400),
+            "0 used{}about 400{}; the next turn would take about 550",
+        ),
+        ("$2", Estimate(2.5), Estimate(0.0, 0), "nothing spent; the next turn would take about $2.50"),
+    ],
+)
+def test_an_end_at_the_budget_tells_calls_that_were_cut_off_from_the_rest(
+    keys: str, turn: Estimate, cut_off: Estimate, words: str
+) -> None:
+    """What they cost is no part of the next turn, and not nothing."""
+    room = Shop(opening(keys=[f"Budget: {keys}"]))
+    reason = reached(room.dialog.state, "A", turn, Estimate(), cut_off)
+    expected = words.format(" on what stands in the file, ", " with calls that were cut off or came too late")
+    assert reason.partition(": ")[2] == expected
+
+
 def test_a_budget_in_dollars_needs_a_price() -> None:
     """Without one the agent waits and names both ways out; a budget in tokens, a price, or no budget lets it go on."""
     room = Shop(opening(keys=["Budget: $1"]))

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from dialogd import person
 from dialogd.asking import Options
 from dialogd.backends import Request, Tool, Usage
+from dialogd.bill import Bill
 from dialogd.errors import BackendError, UnsafeFile
 from dialogd.parts import tokens_of
 from dialogd.prices import FREE, Price
@@ -189,6 +191,23 @@ async def test_the_dialog_ends_before_the_turn_that_would_pass_its_budget(tmp_pa
     assert bought == 3
     assert dialog.state.spent["A"].usd == 0.036
     assert mind.asked == []
+
+
+async def test_an_end_after_a_kill_does_not_say_that_nothing_was_spent(tmp_path: Path) -> None:
+    """What was booked before the call is in the sum, and is called what it is; it is no part of the next turn."""
+    path = dialog_in(tmp_path, "**Budget:** $0.06")
+    await step(path, Mind(("Words.", SAID), price=DEAR))
+    await step(path, Mind(("Words.", Usage(tokens_in=10, tokens_out=1)), price=FREE), "B")
+    killed = Bill("m-1", calls=1, tokens_in=2_000, usd=0.05, tokens_known=1, usd_known=1, is_estimated=True)
+    log_of(path).journals.of("A").calling(asdict(killed), is_first=True)
+    mind = Mind(("Words.", SAID), price=DEAR)
+    outcome = (await step(path, mind)).state.outcome
+    assert outcome is not None
+    assert (outcome.cause, mind.asked) == ("budget", [])
+    assert outcome.reason == (
+        "budget: the budget of $0.06: $0.012 spent on what stands in the file, about $0.062 with calls that were cut"
+        " off or came too late"
+    )
 
 
 async def test_a_reply_is_told_how_much_it_may_cost(tmp_path: Path) -> None:
