@@ -117,6 +117,7 @@ def _hit(hit: Hit, screen: Screen) -> str:
     """Two lines: where it stands, and the place with the words marked."""
     who = f" {hit.agent}" if hit.agent else ""
     where = f"turn {hit.entry}" if hit.turn and "." not in hit.entry else f"note {hit.entry}" if hit.turn else "topic"
+    where = f"REHEARSAL  {where}" if hit.is_rehearsal else where
     head = f"{hit.dialog}  {where}{who}  {hit.at[:10]}  {line(hit.topic)}"
     text, end = "", 0
     for start, stop in hit.spans:

@@ -14,7 +14,7 @@ _FROM, _TO = "\x02", "\x03"  # no text in the index has them: it was cleaned
 SNIPPET = 24  # words
 AROUND = 80  # characters before and after, without FTS5
 
-_ROW = "e.dialog, d.topic, e.entry, e.turn, e.agent, e.at"
+_ROW = "d.rehearsal, e.dialog, d.topic, e.entry, e.turn, e.agent, e.at"
 _WHERE = "(? = '' OR e.agent = ? COLLATE NOCASE) AND (? = '' OR COALESCE(NULLIF(e.at, ''), d.at) >= ?)"
 
 
@@ -73,8 +73,8 @@ def _marked(text: str, wanted: Sequence[str]) -> str:
     return f"{'…' if start else ''}{cut}{'…' if end < len(text) else ''}"
 
 
-def _hit(row: tuple[str, str, str, int, str, str, str]) -> Hit:
-    dialog, topic, entry, turn, agent, at, marked = row
+def _hit(row: tuple[int, str, str, str, int, str, str, str]) -> Hit:
+    rehearsal, dialog, topic, entry, turn, agent, at, marked = row
     plain, spans, start = "", [], 0
     for piece in re.split(f"([{_FROM}{_TO}])", " ".join(marked.split())):
         if piece == _FROM:
@@ -83,4 +83,4 @@ def _hit(row: tuple[str, str, str, int, str, str, str]) -> Hit:
             spans.append((start, len(plain)))
         else:
             plain += piece
-    return Hit(dialog, topic, entry, turn, agent, at, plain, tuple(spans))
+    return Hit(dialog, topic, entry, turn, agent, at, plain, tuple(spans), bool(rehearsal))

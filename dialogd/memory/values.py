@@ -62,7 +62,7 @@ class Row:
 class Hit:
     """An entry that holds the words. `entry` is its id (`7`, or `7.2` for a note), `turn` its number, 0 for the topic.
 
-    `spans` are the places of the words in `snippet`, from and up to.
+    `spans` are the places of the words in `snippet`, from and up to. `is_rehearsal`: lines of its dialog were scripted.
     """
 
     dialog: str
@@ -73,6 +73,7 @@ class Hit:
     at: str
     snippet: str
     spans: tuple[tuple[int, int], ...]
+    is_rehearsal: bool = False
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name."""

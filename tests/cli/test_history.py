@@ -138,7 +138,7 @@ def test_hostile_text_does_not_reach_the_terminal(dialogd: Commands) -> None:
 
 
 def test_a_dialog_that_daemons_ended_is_archived_and_a_rehearsal_is_no_memory(dialogd: Commands) -> None:
-    """`run` to its end: one copy, with where it stood. Of scripted lines the list says so, and nobody recalls them."""
+    """`run` to its end: one copy, with where it stood. `list` and `search` mark scripted lines; nobody recalls them."""
     done = dialogd("run", "Where do sessions live?", "--agents", "rehearsal,rehearsal", "--pace", "0")
     assert done.code == 0, done.err
     (row,) = dialogd("list", "--json").json
@@ -146,6 +146,10 @@ def test_a_dialog_that_daemons_ended_is_archived_and_a_rehearsal_is_no_memory(di
     assert Path(row["file"]).read_bytes() == Path(row["archive"]).read_bytes()
     assert row["is_rehearsal"] is True
     assert " REHEARSAL " in dialogd("list").out
+    found = dialogd("search", "sessions").out.split("\n")[0:-1:2]
+    assert found
+    assert all(f"{row['id']}  REHEARSAL  " in head for head in found), found
+    assert all(hit["is_rehearsal"] for hit in dialogd("search", "sessions", "--json").json)
     assert dialogd("recall", "where do sessions live?").code == 1
     next_one = dialogd("new", "Where do sessions live?", "--recall", "--file", str(dialogd.folder / "next.md"))
     assert "nothing was recalled" in next_one.err
