@@ -157,8 +157,9 @@ def _safe(error: BackendError, secrets: Sequence[str], too_long: float | None = 
     cause, fix = (redact(text, secrets)[0] for text in (error.cause, error.fix))
     if too_long:
         cause = f"{cause}; the service {asked_to_wait(too_long)}"
+    partial = redact(error.partial, secrets)[0] if error.is_whole else beginning(error.partial, secrets)
     return BackendError(
-        cause, fix=fix, retryable=error.retryable, partial=beginning(error.partial, secrets), kind=error.kind
+        cause, fix=fix, retryable=error.retryable, partial=partial, is_whole=error.is_whole, kind=error.kind
     )
 
 

@@ -84,7 +84,7 @@ class BackendError(DialogdError):
 
     `cause` is one short line for the dialog's `[AGENT_ERROR]` mark. `kind` is a word for programs (`KINDS`).
     `retryable` says whether the same call may succeed later; `retry_after` is what the service asked for, in
-    seconds. `partial` is text that arrived before the failure.
+    seconds. `partial` is text that arrived before the failure; with `is_whole` it is all there was to come.
     """
 
     http_status = 502
@@ -104,6 +104,7 @@ class BackendError(DialogdError):
         retryable: bool = False,
         retry_after: float | None = None,
         partial: str = "",
+        is_whole: bool = False,
         kind: str = "failed",
     ) -> None:
         super().__init__(cause, fix=fix)
@@ -112,3 +113,4 @@ class BackendError(DialogdError):
         self.retryable = retryable
         self.retry_after = retry_after
         self.partial = partial
+        self.is_whole = is_whole

@@ -90,6 +90,7 @@ ENDS: Mapping[str, tuple[Meaning, str]] = {
     "empty": (Meaning("empty", True, "choose another --model, or another --effort"), "{model} answered with no text"),
     "thought": (Meaning("cut", False, "raise --max-tokens"), "{model} thought until its {most} tokens were used up"),
 }
+_CUT = frozenset({"", "length", "window"})  # ends that may have come in the middle of a word
 
 
 class Told(Exception):
@@ -139,7 +140,9 @@ def ending(stop: str, service: Service, reply: Reply, most: int) -> BackendError
     if reply.most < most and stop in ("length", "thought"):
         meaning = meaning._replace(fix="raise the budget: it left this turn no more tokens")
     cause = cause.format(vendor=service.vendor, model=service.model, most=reply.most, stop=one_line(stop, 40))
-    return _error(meaning, cause, service, reply)
+    error = _error(meaning, cause, service, reply)
+    error.is_whole = stop not in _CUT
+    return error
 
 
 def _said(meaning: Meaning, cause: str, error: Exception, service: Service, reply: Reply) -> BackendError:

@@ -48,7 +48,8 @@ SILENCE = 0.2  # seconds that a stream may rest in these tests
 class Fault:
     """What the service does, and what must come of it.
 
-    `says` stands in the error's cause; `billed` is False where it is known that nothing was.
+    `says` stands in the error's cause; `billed` is False where it is known that nothing was; `whole` says that the text
+    is all there was to come.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Fault:
     says: str = ""
     partial: str = ""
     billed: bool = True
+    whole: bool = False
     retry_after: float | None = None
     forms: tuple[str, ...] = FORMS
 
@@ -73,6 +75,7 @@ def spent(status: int, code: str) -> Raw:
     return Raw(json.dumps({"type": "error", "error": error}).encode(), status)
 
 
+TOOLS = ("messages", "chat")
 ALL_FAULTS = (
     fails(400, "request", False),
     fails(401, "auth", False),
@@ -116,10 +119,10 @@ ALL_FAULTS = (
     Fault("thought only", Say("", "max_tokens", thinking="Hm."), "cut", False, "thought until its 8192 tokens"),
     Fault("empty", Say(""), "empty", True, "no text"),
     Fault("blank", Say(" \n\n"), "empty", True, "no text", " \n\n"),
-    Fault("tool", Use("read", {"path": "x"}, TEXT), "garbled", True, "tool", TEXT, forms=("messages", "chat")),
-    Fault("pause", Say(TEXT, "pause_turn"), "cut", True, "paused", TEXT, forms=("messages",)),
+    Fault("tool", Use("read", {"path": "x"}, TEXT), "garbled", True, "tool", TEXT, whole=True, forms=TOOLS),
+    Fault("pause", Say(TEXT, "pause_turn"), "cut", True, "paused", TEXT, whole=True, forms=("messages",)),
     Fault("window", Say(TEXT, "model_context_window_exceeded"), "cut", False, "window", TEXT, forms=("messages",)),
-    Fault("unknown stop", Say(TEXT, "tired {x}"), "failed", True, "unknown here: tired {x}", TEXT, forms=FORMS[:2]),
+    Fault("unknown stop", Say(TEXT, "tired {x}"), "failed", True, "here: tired {x}", TEXT, whole=True, forms=FORMS[:2]),
 )  # fmt: skip
 ROWS = [pytest.param(form, fault, id=f"{form}: {fault.name}") for fault in ALL_FAULTS for form in fault.forms]
 
@@ -204,7 +207,7 @@ def whole_words(text: str) -> str:
 async def test_a_fault_has_its_kind_its_words_and_its_attempts(desk: Desk, form: str, fault: Fault) -> None:
     """One call says what happened in the table's terms; the daemon asks three times where that may help, else once.
 
-    What arrived is kept whole by the backend, and up to its last word by whoever asked.
+    What arrived is kept whole by the backend, and by whoever asked up to its last word where that may have been cut.
     """
     backend = desk.against(form, fault.answer)
     found = await outcome(backend)
@@ -221,7 +224,8 @@ async def test_a_fault_has_its_kind_its_words_and_its_attempts(desk: Desk, form:
         assert len(line) <= 400
     with pytest.raises(BackendError) as caught:
         await called(backend)
-    assert (caught.value.kind, caught.value.partial) == (fault.kind, whole_words(fault.partial))
+    kept = fault.partial if fault.whole else whole_words(fault.partial)
+    assert (caught.value.kind, caught.value.partial) == (fault.kind, kept)
     assert len(desk.calls) == 1 + (ATTEMPTS if fault.retryable else 1)
 
 

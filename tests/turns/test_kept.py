@@ -39,6 +39,15 @@ async def test_a_reply_that_is_asked_back_about_becomes_the_draft(tmp_path: Path
     assert log_of(path).journals.of("A").drafts() == (UNCLEAR,)
 
 
+async def test_a_reply_that_came_whole_and_failed_is_kept_whole(tmp_path: Path) -> None:
+    """Only what may have been cut loses its last word, which may have begun a secret."""
+    path = dialog_in(tmp_path)
+    failed = BackendError("asked for a tool", fix="ask again", partial="The whole reply.", is_whole=True)
+    async with agent_with(path, Mind(("The whole reply.", failed))) as agent:
+        await agent.step()
+    assert log_of(path).journals.of("A").drafts() == ("The whole reply.",)
+
+
 async def test_a_failure_is_not_bought_again_while_the_disk_refuses_to_write_it_down(tmp_path: Path) -> None:
     """One call; its note and its draft, once each, as soon as they can be kept."""
     path = dialog_in(tmp_path)

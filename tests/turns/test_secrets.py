@@ -60,10 +60,11 @@ async def test_a_key_of_the_backends_is_the_daemons_own(tmp_path: Path) -> None:
     assert "I was given [redacted: own key]." in path.read_text()
 
 
-async def test_a_key_in_an_error_or_a_broken_reply_is_taken_out(tmp_path: Path) -> None:
-    """Cause, fix and the draft that is kept of a partial answer."""
+@pytest.mark.parametrize("is_whole", [False, True])
+async def test_a_key_in_an_error_or_a_broken_reply_is_taken_out(tmp_path: Path, is_whole: bool) -> None:
+    """Cause, fix and the draft that is kept of a partial answer, or of a whole one that does not count."""
     path = dialog_in(tmp_path)
-    error = BackendError(f"401 for {OWN}", fix=f"replace {SHAPED}", partial=f"It begins with {OWN}")
+    error = BackendError(f"401 for {OWN}", fix=f"replace {SHAPED}", partial=f"It begins with {OWN}", is_whole=is_whole)
     told, _ = await said_by(path, Mind((f"It begins with {OWN}", error)))
     kept = told + everything_under(tmp_path) + everything_under(log_of(path).journals.folder)
     assert "[AGENT_ERROR: A | 401 for [redacted: own key] | replace [redacted: anthropic key]]" in path.read_text()
