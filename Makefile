@@ -19,7 +19,7 @@ FIRST = 1
 WORKERS := $(shell python3 -c 'import os; print(min(2 * (os.cpu_count() or 1), 8))' 2>/dev/null || echo 4)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo run test test-slow chaos test-clis test-page screenshots check static format lint types imports docs bench clean
+.PHONY: help setup demo run test test-slow chaos bugs test-clis test-page screenshots check static format lint types imports docs bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
@@ -46,6 +46,9 @@ test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root, propert
 
 chaos: .venv/.stamp ## daemons killed, frozen, misled, from many seeds (SEEDS=20 FIRST=1), a minute each
 	$(python) -m tests.faults.chaos --seeds $(SEEDS) --first $(FIRST) $(ARGS)
+
+bugs: .venv/.stamp ## plant the bugs of tests/bugs.toml in a copy, see the fast tests catch each (ARGS="--only fence")
+	$(python) scripts/plant_bugs.py $(ARGS)
 
 test-clis: .venv/.stamp ## real coding agents from npm against a stand-in (CLIS="gemini opencode" for all four)
 	@sh scripts/install_clis.sh $(CLIS)

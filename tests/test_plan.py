@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
+from dialogd import hand
 from dialogd.errors import NotADialog, StorageError
 from dialogd.plan.facts import as_json
 from dialogd.plan.keep import keep, place, write
@@ -386,6 +387,14 @@ def test_a_proposal_is_open_until_it_is_decided_or_given_up() -> None:
     assert [q.text for q in draw_up(vote()).questions] == ["P2: keep sessions in files"]
 
 
+def test_a_rejected_proposal_is_open_no_more() -> None:
+    """Who votes it down has decided about it."""
+    votes = ("[VOTE: P1 reject | ugly]", "[VOTE: P1 reject | you are right]")
+    drawn = plan("[PROPOSAL: tabs]", *votes, more=setup('verdict = "vote"'))
+    assert [(made.ref, made.outcome) for made in drawn.decisions] == [("P1", "rejected")]
+    assert drawn.questions == ()
+
+
 def test_what_is_not_found_is_not_denied() -> None:
     """Without anything open the page says where it looked, not that nothing is open."""
     assert section(markdown(draw_up(consensus())), "Still open").startswith("Nothing was found in the agents' marks")
@@ -436,6 +445,18 @@ def test_a_view_is_the_last_turn_of_substance() -> None:
         ("A", 4, f"{long} Twice."),
         ("B", 5, "Fine."),
     ]
+
+
+def test_a_struck_turn_is_nobodys_view() -> None:
+    """What the person withdrew is not what its agent stands for."""
+    first = "I say this at such a length that nobody can take it for a mere yes."
+    room = Room(opening("A", "B"), A=[first, f"{first} And one more thing."], B=["No."])
+    for me in "ABA":
+        room.step(me)
+    assert draw_up(room.dialog).views[0].turn == 4
+    hand.strike(room.log, "4", "off topic")
+    view = draw_up(room.dialog).views[0]
+    assert (view.agent, view.turn, view.text) == ("A", 2, first)
 
 
 def test_a_view_is_cut_at_the_end_of_a_sentence() -> None:

@@ -21,7 +21,7 @@ NAMES = {"A": "Claude A", "B": "Claude B"}
 class Past:
     """A dialog of A and B that ended in consensus over `decision`, after `said`, one turn after the other.
 
-    Without a decision it was stopped. `began` is when; a turn takes a minute.
+    Without a decision it was stopped. `began` is when; a turn takes a minute. `model` is what the frames name.
     """
 
     id: str
@@ -30,6 +30,7 @@ class Past:
     said: Sequence[str]
     decision: str = ""
     began: datetime = BEGAN
+    model: str = ""
 
     def file(self) -> bytes:
         """The file's bytes."""
@@ -69,7 +70,7 @@ class Past:
 
     def _turn(self, number: int, who: str, text: str, marks: tuple[Mark, ...], turn: tuple[str, ...] | None) -> Draft:
         spent = (("ms", "4000"), ("calls", "1"), ("in", "800"), ("out", "200"), ("usd", "0.004"))
-        attributes = (("re", str(number - 1)), ("at", self._at(number)), *spent)
+        attributes = (("re", str(number - 1)), ("at", self._at(number)), ("model", self.model), *spent)
         return Draft(who, NAMES[who], number, text, marks, turn, attributes)
 
     def _at(self, number: int) -> str:

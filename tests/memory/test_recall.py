@@ -112,6 +112,16 @@ def test_what_was_vetoed_is_no_decision(shelf: Shelf) -> None:
     assert "P1" not in {decision.ref for decision in shelf.memory.decisions(room.dialog.id)}
 
 
+def test_what_was_rehearsed_is_no_memory(shelf: Shelf) -> None:
+    """Scripted lines look like a decision and like talk: neither is recalled, and no decision is kept."""
+    shelf.put(replace(SESSIONS, model="rehearsal"))
+    shelf.put(replace(STOPPED, model="rehearsal"), "other.md")
+    assert [row.is_rehearsal for row in shelf.memory.dialogs()] == [True, True]
+    for question in ("what did we decide about user sessions?", "green or turquoise for the rival?"):
+        assert shelf.memory.recall(question) == []
+    assert list(shelf.memory.decisions(SESSIONS.id)) == []
+
+
 def test_a_deadlock_is_undecided_and_tells_the_crux(shelf: Shelf) -> None:
     """Positions, crux and the experiment that would settle it are what is recalled."""
     test = "log the session reads of one page"

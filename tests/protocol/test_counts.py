@@ -93,6 +93,19 @@ def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
     assert found.evidence == "2 for (B, A), absent: C"
 
 
+@pytest.mark.parametrize("verdict", ["vote", "mutual"])
+def test_who_may_not_vote_neither_votes_nor_signs_by_hand(verdict: str) -> None:
+    """An analyst's turn that the person typed is read as one: its yes stands there, and counts for nothing."""
+    here = room("ABC", f'verdict = "{verdict}"\norder = "round-robin"\n[roles.C]\nrole = "analyst"')
+    speak(here, ("A", "[PROPOSAL: Postgres]" if verdict == "vote" else TEXT))
+    here.types("## Turn 3 — Claude C\n\nFine.\n\n[VOTE: P1 approve]\n[AGREE: P1]\n\nTURN: B\n")
+    (turn,) = (entry for entry in here.dialog.turns if entry.by == "C")
+    assert [mark.name for mark in turn.marks] == ["VOTE", "AGREE"]
+    state = here.dialog.state
+    assert [ballot.agent for poll in state.polls for ballot in poll.ballots] == []
+    assert state.standing is None or [who for who, _ in state.standing.signers] == ["A"]
+
+
 def test_a_turn_of_the_persons_clears_all_votes() -> None:
     """What was approved before they spoke is approved anew, or not at all."""
     here = room("ABC", 'verdict = "vote"\norder = "round-robin"')

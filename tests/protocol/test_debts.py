@@ -140,6 +140,17 @@ def test_a_reply_is_to_the_very_words_that_asked_for_it() -> None:
     assert speakers(room) == "u"
 
 
+def test_the_same_words_typed_again_ask_again() -> None:
+    """A person types one line twice: what A was writing in answer to the first is no answer to the second."""
+    room = Room(opening("A", "B"))
+    room.types("## User\n\nGo on.\n\nTURN: A\n")
+    room.thinks("A")
+    room.types("\n## User\n\nGo on.\n\nTURN: A\n")
+    assert owing(room) == ("A",)
+    assert room.answers("A", "In Postgres.") is None
+    assert speakers(room) == "uuu"
+
+
 def test_an_edit_of_what_was_written_moves_no_debt() -> None:
     """B's turn is changed by a person while A answers it: it asks still, by the hash that was recorded."""
     room = Room(opening("A", "B"), A=["Postgres."], B=["Why not Redis?"])

@@ -263,6 +263,19 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
     assert "your default was taken" not in stage.thinks("B")
 
 
+def test_defaults_are_taken_once_the_last_deadline_has_passed() -> None:
+    """Two questions with deadlines of their own: nothing is taken at the first, both defaults at the second."""
+    stage = asking(reply=f"{ASKS}\n[QUESTION_FOR_USER: one region or two? | in 60m | default: one]")
+    first, second = (asked.left(question.by, stage.paper.at) or 0.0 for question in stage.dialog.state.questions)
+    assert 0 < first < second
+    stage.advance(first)
+    assert [waits(stage.step(me)) for me in "AB"] == ["waiting_for_user"] * 2
+    stage.advance(second - first)
+    stage.step("B")
+    assert stage.dialog.last is not None
+    assert [str(m) for m in stage.dialog.last.marks] == ["[DEFAULT_TAKEN: keep Postgres]", "[DEFAULT_TAKEN: one]"]
+
+
 HELD = {
     "not allowed": ("", ASKS, lambda stage: None),
     "no default": (ALLOWED, "[QUESTION_FOR_USER: which? | in 20m]", lambda stage: None),

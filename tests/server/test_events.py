@@ -407,6 +407,19 @@ def test_an_id_from_too_long_ago_resets(room: Room) -> None:
         assert following.kind == "reset"
 
 
+async def test_no_event_holds_a_secret_whoever_says_it() -> None:
+    """Keys by their shape and the daemon's own, in texts, in lists and in what an agent does."""
+    own, known = "correct-horse-battery", "ghp_Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaZq7L"
+    hub = Hub(secrets=(own,))
+    with hub.join() as listener:
+        hub.publish("warning", text=f"with {own}", more=[{"key": known}])
+        hub.agent("A", "failed", reason=f"{known} was refused")
+        await hub.close()
+        heard = [event.json async for event in listener]
+    assert [text.count("[redacted: ") for text in heard] == [2, 1, 0]
+    assert not any(secret in text for secret in (own, known) for text in heard)
+
+
 async def test_a_listener_that_lags_is_dropped_where_it_stands() -> None:
     """Far behind and for too long: its stream ends with what it has read, so that nothing is left out later."""
     hub = Hub(lag_seconds=0.0)

@@ -14,8 +14,11 @@ import pytest
 
 from dialogd.peers import ANSWER, WAITS, Peers
 from dialogd.protocol.grammar import parse
+from dialogd.registry import Registry
+from dialogd.state import StateDir
 from tests.cli.command import Commands
 from tests.server.daemon_process import Room, listening, send
+from tests.server.serving import Site
 
 
 class Unnamed(Room):
@@ -357,3 +360,25 @@ async def test_telling_ends_where_the_daemon_ends() -> None:
         await peers.close()
         assert asyncio.get_running_loop().time() - began < ANSWER / 2
         await eventually(lambda: peer.open == 0)
+
+
+def test_only_daemons_of_the_same_file_are_listed_for_it(tmp_path: Path) -> None:
+    """Two daemons run, each at a dialog of its own: neither is where the other's agents are looked for."""
+    registry = Registry(StateDir(tmp_path / "state"))
+    one, other, log = tmp_path / "one.md", tmp_path / "other.md", tmp_path / "log"
+    with registry.entry("A", 3001, one, log), registry.entry("B", 3002, other, log):
+        assert registry.urls(one) == {"A": "http://127.0.0.1:3001"}
+        assert registry.urls(other) == {"B": "http://127.0.0.1:3002"}
+        assert {daemon.id for daemon in registry.running()} == {"A", "B"}
+
+
+async def test_the_daemon_of_another_file_speaks_for_nobody_here(site: Site) -> None:
+    """An A answers where A is looked for; it counts where its file is this one, and its id the one meant."""
+    url, file = f"http://127.0.0.1:{site.port}", "/tmp/x\x1b.md"
+    peers = Peers("C", {"A": url, "B": url})
+    try:
+        found = await peers.healths(None, file)
+        assert {who for who, health in found.items() if health} == {"A"}
+        assert await peers.healths(None, "/tmp/other.md") == {"A": None, "B": None}
+    finally:
+        await peers.close()

@@ -97,3 +97,27 @@ async def test_a_reply_to_another_question_is_no_reply_to_this_one(tmp_path: Pat
     dialog = await step(path, mind)
     assert [entry.body for entry in dialog.turns[1:]] == ["Soup."]
     assert "Postgres." in mind.asked[0].text
+
+
+async def test_the_persons_word_ends_a_call_in_its_middle(tmp_path: Path) -> None:
+    """What had come by then is the draft; the rest, which would have come later, is not waited for."""
+    path, mind = dialog_in(tmp_path), Mind(("Half of ", 5.0, "the rest."))
+    async with agent_with(path, mind) as agent:
+        await interrupted(agent, lambda: bool(agent.call and agent.call.parts), person.say, path)
+    (draft,) = log_of(path).journals.of("A").drafts()
+    assert draft.strip() == "Half of"
+
+
+async def test_a_sealed_answer_stands_in_no_file_before_all_are_sealed(tmp_path: Path) -> None:
+    """A has answered and B has not: the file holds the hash of A's answer, which only A's journal has."""
+    path = dialog_in(tmp_path, turn="A, B")
+    setup = '## Setup\n\n```toml\nsealed = true\norder = "parallel"\n```\n\n## Rules'
+    path.write_text(path.read_text(encoding="utf-8").replace("## Rules", setup), encoding="utf-8")
+    dialog = await step(path, Mind(("Postgres, for its backups.",)))
+    assert dialog.last is not None
+    assert [mark.name for mark in dialog.last.marks] == ["SEALED"]
+    assert dialog.state.owing == ("A", "B")
+    assert "backups" not in path.read_text(encoding="utf-8")
+    received = log_of(path).journals.of("A").received()
+    assert received is not None
+    assert received.text == "Postgres, for its backups."
