@@ -91,13 +91,14 @@ def _backends(settings: Settings) -> Iterator[Fact]:
     names = [f"acp:{settings.command}" if name == "acp" else name for name in BACKENDS]
     found = auto.survey(names, environment, own, state=settings.state_dir)
     proofs = _proofs(StateDir(settings.state_dir))
+    variables = {**own, **environment}
     looks = dict(zip(BACKENDS, (found[name] for name in names), strict=True))
     for name, kind in BACKENDS.items():
-        yield _backend(name, kind, looks[name], proofs)
+        estimate = _estimate(name, auto.resolve(name, 0, variables, looks.__getitem__), settings)
+        yield _backend(name, kind, looks[name], proofs, estimate)
     for hold in holds(StateDir(settings.state_dir).agents):
         fix = "wait until then, or give agents another key: one on this key fails at once where its turn ends before"
         yield Fact("held", "warning", f"{hold.host} {hold.words}", fix, {"seconds": round(hold.left)})
-    variables = {**own, **environment}
     for seat, who in enumerate("AB"):
         choice = auto.resolve(auto.AUTO, seat, variables, looks.__getitem__, agents="AB")
         yield Fact(f"auto {who}", "ok", auto.introduce(choice, settings.project))
@@ -107,8 +108,8 @@ def _backends(settings: Settings) -> Iterator[Fact]:
             )
 
 
-def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str]) -> Fact:
-    """One backend: here or not and why, who pays, its model and price, what it may do to a project."""
+def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str], estimate: str) -> Fact:
+    """One backend: here or not and why, who pays, its model, price and estimate, what it may do to a project."""
     price = _price(kind) if found.here else ""
     is_cli = kind.project.startswith("reads")
     proven = found.version in proofs
@@ -119,6 +120,7 @@ def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str]) -> Fact
         "vendor": kind.vendor,
         "model": kind.model,
         "price": price,
+        "estimate": estimate,
         "project": kind.project,
         "proven": proven if is_cli and found.here else None,
     }
@@ -129,10 +131,28 @@ def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str]) -> Fact
         found.why,
         "nobody pays" if found.pays == "nobody" else f"{found.pays} pays",
         f"model {kind.model} ({price})" if kind.model else "",
+        estimate,
         f"to the project: {kind.project}",
         ("proven not to write" if proven else "not proven yet: the first start does that") if is_cli else "",
     ]
     return Fact(name, "ok", "; ".join(filter(None, parts)), more=more)
+
+
+def _estimate(name: str, choice: auto.Choice, settings: Settings) -> str:
+    """What `run` would say that a dialog of two such agents may cost; "" where no key pays for its tokens."""
+    from dialogd.cli.cost import estimate_of, prices_of
+    from dialogd.cli.create import Wanted, draw_up, usual_ports
+    from dialogd.seats import Seat
+
+    seats = (Seat("A", name), Seat("B", name))
+    choices = {seat.id: choice for seat in seats}
+    prices = prices_of(seats, choices, settings) if choice.here else {}
+    if not prices:
+        return ""
+    if None in prices.values():
+        return "estimate of a dialog: no price known, name it with --price IN/OUT"
+    opening = draw_up(Wanted("a topic"), seats, usual_ports(seats), settings)
+    return estimate_of(opening, seats, choices, settings, {})
 
 
 def _price(kind: Kind) -> str:

@@ -84,6 +84,7 @@ def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> 
     program(dialogd.folder, "claude", 'echo "9.8.7 (Claude Code)"')
     program(dialogd.folder, "codex", 'echo "codex-cli 1.2.3"')
     program(dialogd.folder, "gemini", "exec sleep 5")
+    program(dialogd.folder, "opencode", "echo 1.18.33")
     (dialogd.folder / "state" / "agents").mkdir(parents=True)
     verdict = {"x": {"safe": True, "why": "", "version": "9.8.7", "level": 0, "model": ""}}
     (dialogd.folder / "state" / "agents" / "canary.json").write_text(json.dumps(verdict))
@@ -93,7 +94,7 @@ def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> 
         "OPENAI_API_KEY": "sk-test-0123456789abcdef",
     }
     began = time.monotonic()
-    done = look(dialogd, "--json", XAI_API_KEY=key, **variables)
+    done = look(dialogd, "--json", XAI_API_KEY=key, OPENCODE_API_KEY="sk-test-9876543210", **variables)
     assert (done.code, done.err, time.monotonic() - began < 15) == (0, "", True)
     found = facts(done)
     assert key not in done.out
@@ -110,6 +111,13 @@ def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> 
     grok = found["grok"]
     assert (grok["pays"], grok["model"], grok["project"]) == ("the key in XAI_API_KEY", "grok-4.7", "nothing")
     assert grok["price"].startswith(("$", "price unknown"))
+    for name in ("claude-code", "codex", "anthropic", "gpt"):
+        assert re.match(r"estimate: (at most )?about \$\d+\.\d\d for 20 turns \(A ", found[name]["estimate"]), found[
+            name
+        ]
+        assert found[name]["estimate"] in found[name]["text"]
+    assert found["opencode"]["estimate"] == "estimate of a dialog: no price known, name it with --price IN/OUT"
+    assert (found["rehearsal"]["estimate"], found["gemini"]["estimate"]) == ("", "")
     assert found["auto A"]["text"].startswith("claude-code (claude 9.8.7")
     assert found["auto B"]["text"].startswith("codex (codex 1.2.3")
     assert done.json["ok"] is True
