@@ -129,7 +129,7 @@ class Agent:
                 return self.dialog
             self._begun += 1
             try:
-                dialog = await self.on_disk(lambda: self.file.read(full=full or self.file.age_of_full_read > FULL_READ))
+                dialog = await self._read(full=full or self.file.age_of_full_read > FULL_READ)
             except FileNotFoundError:
                 if self.dialog is not None:
                     self.seen.began_anew()
@@ -149,6 +149,11 @@ class Agent:
             self.reporter.dialog(dialog, self.file.full_reads)
             self._know(dialog)
             return dialog
+
+    async def _read(self, *, full: bool) -> Dialog:
+        """The dialog as the file stands; where nobody has written to it since, without a way to the disk's thread."""
+        known = None if full else self.file.known()
+        return known if known is not None else await self.on_disk(lambda: self.file.read(full=full))
 
     async def take(self, dialog: Dialog) -> None:
         """Know the dialog as it stood after this daemon had written to it, unless a later look knows more."""

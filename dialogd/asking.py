@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Protocol, TypeVar
 
 from dialogd import prompt, window
@@ -33,6 +33,7 @@ from dialogd.tally import Tally
 
 T = TypeVar("T")
 
+SMALL = 16 * 1024  # characters of a reply that is read on the event loop: that takes a few milliseconds
 READING = 60.0  # seconds that the reading of one reply may take; it is done in less than one
 
 
@@ -83,8 +84,13 @@ class Interrupted:
 read = lru_cache(maxsize=1)(compose.received)  # a reply is looked at more than once on its way into the file
 
 
-async def beside(work: Callable[[], T]) -> T:
-    """What a reply says, read beside the event loop: the daemon answers meanwhile. Raises `BackendError` in the end."""
+async def beside(text: str, work: Callable[[], T]) -> T:
+    """What the reply `text` says; a long one is read beside the event loop: the daemon answers meanwhile.
+
+    Raises `BackendError` in the end.
+    """
+    if len(text) < SMALL:
+        return work()
     try:
         async with asyncio.timeout(READING):
             return await aside(work)
@@ -106,6 +112,7 @@ class Asking:
         self.room = room
         self.journal: Journal = file.journals.of(me)
         self.tally = Tally()
+        self.finished = prompt.Finished()
         self.call: Call | None = None
 
     async def reply(self, dialog: Dialog, debt: Debt, drafts: tuple[str, ...]) -> Received | Interrupted:
@@ -114,7 +121,8 @@ class Asking:
         if self.backend.costs:
             dialog = await self.room.look(full=True) or dialog
         self.call = call = Call(self._book if self.backend.costs else None)
-        self.hub.publish("state", state="thinking", reason="", **standing(dialog, thinking=True))
+        where = partial(standing, dialog, thinking=True)
+        self.hub.publish("state", where, state="thinking", reason="", turn=dialog.state.number)
         self.hub.agent(self.me, "thinking", turn=dialog.state.number + 1, seconds=0.0)
         got: Received | None = None
         try:
@@ -123,7 +131,6 @@ class Asking:
             if (dialog is not known or call.bill.calls) and not self._is_wanted(dialog, debt):
                 return Interrupted("")
             request = self.request(dialog, debt, drafts)
-            await asyncio.to_thread(request.prompt)  # with thousands of turns, a tenth of a second
             text = await self._in_time(call, request, dialog, debt)
             said = text or beginning(call.text, self._secrets)
             text = None if text is None else await self._clarified(call, request, dialog, debt, text)
@@ -144,7 +151,7 @@ class Asking:
         so_far = self.call.bill if self.call is not None else Bill()
 
         def book() -> None:
-            bill = so_far.plus(at_stake(self.backend, request.prompt(), request.dialog, self.me))
+            bill = so_far.plus(at_stake(self.backend, request.prompt, request.dialog, self.me))
             self.journal.calling(asdict(bill), is_first=not so_far.calls)
 
         await self.room.on_disk(book)
@@ -155,7 +162,7 @@ class Asking:
         Whatever goes wrong, the reply stays: what is unclear in it does not count then.
         """
         kinds = tuple(dialog.header.rules.kinds)
-        found = await beside(lambda: closing.matters(dialog, self.me, read(received.text, kinds)[0]))
+        found = await beside(received.text, lambda: closing.matters(dialog, self.me, read(received.text, kinds)[0]))
         self.call = call = Call(self._book if self.backend.costs else None)
         self.hub.agent(self.me, "thinking", turn=dialog.state.number + 1)
         got = False
@@ -190,7 +197,7 @@ class Asking:
     async def _clarified(self, call: Call, request: Request, dialog: Dialog, debt: Debt, text: str) -> str | None:
         """The reply, asked for anew once where it lacks what no line can add; as it came where that brings nothing."""
         kinds = tuple(dialog.header.rules.kinds)
-        question = await beside(lambda: verdict.lacks_body(dialog, self.me, read(text, kinds)[0]))
+        question = await beside(text, lambda: verdict.lacks_body(dialog, self.me, read(text, kinds)[0]))
         if not question or (text.strip() and not is_affordable(self.backend, request, call.bill)):
             return text
         whole, me = request.prompt, request.agent
@@ -217,14 +224,16 @@ class Asking:
     async def _sum_up(self, call: Call, dialog: Dialog, debt: Debt) -> Dialog:
         """The dialog as it is now, with a digest of the turns that no longer fit; without one where that fails."""
         me, notes = self.participant(dialog), self.options.notes
-        wanted = prompt.digest(dialog, me, notes=notes, room=self.backend.room, secrets=self._secrets)
+        wanted = prompt.digest(
+            dialog, me, notes=notes, room=self.backend.room, secrets=self._secrets, finished=self.finished
+        )
         if wanted is None or not self._is_affordable(dialog, debt, wanted[0]):
             return dialog
         request = replace(self.request(dialog, debt, ()), prompt=lambda: wanted[0])
         try:
             # It leaves time for the turn.
             text = await self._in_time(call, request, dialog, debt, aloud=False, part=0.5)
-            body = (await beside(lambda: compose.received(text or "")))[0].body
+            body = (await beside(text or "", lambda: compose.received(text or "")))[0].body
         except BackendError as error:
             self.hub.publish("warning", text=f"no digest could be made: {error.cause}; going on without")
             return dialog
@@ -252,10 +261,13 @@ class Asking:
             bill = from_record(record).plus(bill)
         return bill
 
+    def is_limited(self, dialog: Dialog) -> bool:
+        """True where what the coming turn will cost matters."""
+        limits, cap = dialog.state.limits, self._cap(dialog)
+        return (limits.budget, limits.tokens, cap.usd, cap.tokens) != (None,) * 4
+
     def priced(self, clock: Clock, dialog: Dialog, debt: Debt, *, is_paid: bool) -> Clock:
-        """The clock with what the coming turn will cost, where there is a budget. Reads the journal."""
-        if not self._is_limited(dialog):
-            return clock
+        """The clock with what the coming turn will cost. Reads the journal."""
         kept, cap = self.journal.received(), self._cap(dialog)
         owed = self._owed()
         return replace(
@@ -268,14 +280,10 @@ class Asking:
             paid=is_paid or (kept is not None and kept.debt == debt.key),
         )
 
-    def _is_limited(self, dialog: Dialog) -> bool:
-        limits, cap = dialog.state.limits, self._cap(dialog)
-        return (limits.budget, limits.tokens, cap.usd, cap.tokens) != (None,) * 4
-
     def _coming(self, dialog: Dialog, debt: Debt, *before: Prompt) -> Estimate:
         """What the turn, and calls `before` it, will cost, with all that is not accounted for yet."""
         owed = self._owed()
-        whole = self.request(dialog, debt, ()).prompt()
+        whole = self.request(dialog, debt, ()).prompt
         return forecast(self.backend, whole, dialog, self.me, owed, *before)
 
     def _owed(self) -> Bill:
@@ -283,7 +291,7 @@ class Asking:
         return self.spent(self.call.bill if self.call else Bill())
 
     def _is_affordable(self, dialog: Dialog, debt: Debt, *before: Prompt) -> bool:
-        if not self._is_limited(dialog):
+        if not self.is_limited(dialog):
             return True
         return not reached(dialog.state, self.me, self._coming(dialog, debt, *before), self._cap(dialog))
 
@@ -305,7 +313,13 @@ class Asking:
         @cache
         def rendered() -> Prompt:
             return prompt.render(
-                dialog, me, drafts, notes=self.options.notes, room=self.backend.room, secrets=self._secrets
+                dialog,
+                me,
+                drafts,
+                notes=self.options.notes,
+                room=self.backend.room,
+                secrets=self._secrets,
+                finished=self.finished,
             )
 
         return Request(

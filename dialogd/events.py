@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from secrets import token_hex
@@ -31,14 +30,45 @@ CLIENTS = 100
 MERGED = 64 * 1024  # characters of text that wait for a slow client as one event
 
 
-@dataclass(frozen=True)
-class Event:
-    """One event; `id` is `<epoch>-<number>`, "" for a momentary one. `is_relayed`: another daemon has said it."""
+Fields = Mapping[str, Any]
 
-    id: str
-    kind: str
-    data: Mapping[str, Any]
-    is_relayed: bool = False
+
+class Event:
+    """One event; `id` is `<epoch>-<number>`, "" for a momentary one. `is_relayed`: another daemon has said it.
+
+    `said` are its fields, and `more`, asked once somebody looks at the event, gives those that take work; it works on
+    values that do not change, so that the event says what was true when it happened. Both are given without secrets.
+    """
+
+    def __init__(
+        self,
+        id_: str,
+        kind: str,
+        said: Fields,
+        *,
+        more: Callable[[], Fields] | None = None,
+        is_relayed: bool = False,
+        safe: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        self.id = id_
+        self.kind = kind
+        self.is_relayed = is_relayed
+        self._said = said
+        self._more = more
+        self._safe = safe
+
+    @cached_property
+    def said(self) -> dict[str, Any]:
+        """The fields that were there from the beginning."""
+        return {key: self._safe(value) for key, value in self._said.items()}
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """All fields."""
+        if self._more is None:
+            return self.said
+        more, self._more = self._more(), None
+        return {**self.said, **{key: self._safe(value) for key, value in more.items()}}
 
     @cached_property
     def json(self) -> str:
@@ -98,7 +128,7 @@ def _joined(waiting: Event, event: Event) -> Event | None:
     if (old["by"], old["turn"]) != (new["by"], new["turn"]) or len(old["text"]) + len(new["text"]) > MERGED:
         return None
     data = {**new, "text": old["text"] + new["text"], "reset": old["reset"]}
-    return Event("", "text", data, event.is_relayed)
+    return Event("", "text", data, is_relayed=event.is_relayed)
 
 
 class Hub:
@@ -106,7 +136,7 @@ class Hub:
 
     def __init__(
         self,
-        log: Callable[[str, dict[str, Any]], None] | None = None,
+        log: Callable[[Event], None] | None = None,
         lag_seconds: float = LAG_SECONDS,
         secrets: Sequence[str] = (),
     ) -> None:
@@ -139,10 +169,13 @@ class Hub:
 
     # -- telling --------------------------------------------------------------------------------------------------
 
-    def publish(self, kind: str, **data: Any) -> None:
-        """Tell everybody, without secrets; a client that lags too far behind is let go and may reconnect."""
+    def publish(self, kind: str, more: Callable[[], Fields] | None = None, /, **data: Any) -> None:
+        """Tell everybody, without secrets; a client that lags too far behind is let go and may reconnect.
+
+        What `more` gives belongs to the data too, and is worked out when somebody looks.
+        """
         self._count += 1
-        event = self._made(self._last_id, kind, data)
+        event = self._made(self._last_id, kind, data, more=more)
         self._recent.append(event)
         self._tell(event)
 
@@ -193,12 +226,20 @@ class Hub:
         at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         return {"v": VERSION, "at": at, **data}
 
-    def _made(self, id_: str, kind: str, data: Mapping[str, Any], *, is_relayed: bool = False) -> Event:
-        return Event(id_, kind, {**self.stamped({}), **{k: self._safe(v) for k, v in data.items()}}, is_relayed)
+    def _made(
+        self,
+        id_: str,
+        kind: str,
+        data: Fields,
+        *,
+        more: Callable[[], Fields] | None = None,
+        is_relayed: bool = False,
+    ) -> Event:
+        return Event(id_, kind, self.stamped(data), more=more, is_relayed=is_relayed, safe=self._safe)
 
     def _tell(self, event: Event) -> None:
         if self._log is not None and not event.is_relayed:
-            self._log(event.kind, dict(event.data))
+            self._log(event)
         for listener in list(self._listeners):
             listener.tell(event)
             if listener.lags(self._lag_seconds):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
 from dialogd.backends import Backend
@@ -18,13 +19,15 @@ MARGIN = 1.25  # over the dearest of an agent's last turns, where a program call
 LOOKED_AT = 5  # turns
 
 
-def forecast(backend: Backend, prompt: Prompt, dialog: Dialog, me: str, owed: Bill, *before: Prompt) -> Estimate:
+def forecast(
+    backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me: str, owed: Bill, *before: Prompt
+) -> Estimate:
     """What agent `me` must be able to pay for its next turn, with what it `owed` for calls before; None: nobody knows.
 
-    `before` are other calls that the turn needs. An API's reply can be kept as short as the rest of the budget allows,
-    so only a short one must fit, beside what is read: the prompt, or what its last turns read where that was more. A
-    coding agent cannot be held to that: what its last turns cost is taken instead, once there is one. What is free may
-    tell no tokens either: they count once it has told some.
+    `prompt` makes the prompt, where that matters. `before` are other calls that the turn needs. An API's reply can be
+    kept as short as the rest of the budget allows, so only a short one must fit, beside what is read: the prompt, or
+    what its last turns read where that was more. A coding agent cannot be held to that: what its last turns cost is
+    taken instead, once there is one. What is free may tell no tokens either: they count once it has told some.
     """
     told, calls = _turns(dialog, me), 1 + len(before)
     if backend.price == FREE and not told:
@@ -33,7 +36,7 @@ def forecast(backend: Backend, prompt: Prompt, dialog: Dialog, me: str, owed: Bi
         dearest = max(told, key=lambda spent: (spent.micros, spent.tokens))
         return Estimate(dearest.usd * MARGIN * calls + owed.usd, round(dearest.tokens * MARGIN) * calls + owed.tokens)
     reply = min(backend.most_out or LEAST_REPLY, LEAST_REPLY)
-    price, asked = backend.price, [tokens_of(call.text) for call in (prompt, *before)]
+    price, asked = backend.price, [tokens_of(call.text) for call in (prompt(), *before)]
     read_usd, read_tokens = reading(backend, dialog, me)
     tokens = sum(max(tokens, read_tokens) for tokens in asked)
     if price is None:
@@ -57,7 +60,7 @@ def reading(backend: Backend, dialog: Dialog, me: str) -> tuple[float, int]:
     return usd * MARGIN, round(tokens * MARGIN)
 
 
-def at_stake(backend: Backend, prompt: Prompt, dialog: Dialog, me: str) -> Bill:
+def at_stake(backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me: str) -> Bill:
     """What a call counts as until its real bill is known: by its prompt, and by what its last turns read and wrote.
 
     A program, which calls its model as often as it likes, counts as its dearest turn of late, once there is one.
@@ -68,7 +71,7 @@ def at_stake(backend: Backend, prompt: Prompt, dialog: Dialog, me: str) -> Bill:
     tokens_in, tokens_out = dearest.tokens_in, dearest.tokens_out
     if backend.most_out or not told:
         read_usd, read_tokens = reading(backend, dialog, me)
-        tokens_in, tokens_out = tokens_of(prompt.text), max((s.tokens_out for s in told), default=LEAST_REPLY)
+        tokens_in, tokens_out = tokens_of(prompt().text), max((s.tokens_out for s in told), default=LEAST_REPLY)
         usd = max(price.usd(tokens_in, 0), read_usd) + price.usd(0, tokens_out) if price is not None else usd
         tokens_in = max(tokens_in, read_tokens)
     return Bill(

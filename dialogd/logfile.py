@@ -87,13 +87,25 @@ class LogFile:
             finally:
                 os.close(fd)
 
+    def known(self) -> Dialog | None:
+        """The dialog as last read, without reading or waiting, where nobody has written to the file since; else None.
+
+        A look at the file's status: for callers that must not be kept waiting.
+        """
+        seen, dialog = self._seen, self._dialog  # in this order: a reader in another thread sets the dialog first
+        return dialog if dialog is not None and self._stands_at() == seen else None
+
     def _is_as_read(self) -> bool:
         """True while the path names the file that was last read, and nobody has written to it since."""
+        return self._stands_at() == self._seen
+
+    def _stands_at(self) -> tuple[int, int, int] | None:
+        """Which file the path names, how long it is, and when somebody last wrote to it; None where that is unknown."""
         try:
-            status = self.path.stat(follow_symlinks=False)
+            status = self.path.lstat()
         except OSError:
-            return False  # opening it says why
-        return (status.st_ino, status.st_size, status.st_mtime_ns) == self._seen
+            return None  # opening it says why
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
     @property
     def age_of_full_read(self) -> float:

@@ -11,6 +11,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+from dialogd.events import Event
 from dialogd.protocol.redact import redact
 
 LOG_SIZE = 1_000_000  # bytes per file
@@ -23,11 +24,12 @@ class _Json(logging.Formatter):
     """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
+        event: Event | None = getattr(record, "event", None)
         fields = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
             "level": record.levelname.lower(),
             "message": record.getMessage(),
-            **getattr(record, "fields", {}),
+            **({"event": event.kind, **event.data} if event else getattr(record, "fields", {})),
         }
         if record.exc_info:
             fields["traceback"] = self.formatException(record.exc_info)
@@ -58,7 +60,10 @@ class _Safe(logging.Formatter):
         self._secrets = secrets
 
     def format(self, record: logging.LogRecord) -> str:
-        return redact(self._inner.format(record), self._secrets)[0]
+        line: str | None = getattr(record, "line", None)  # made once, for terminal and file
+        if line is None:
+            line = record.line = redact(self._inner.format(record), self._secrets)[0]
+        return line
 
 
 def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool, secrets: Sequence[str] = ()) -> None:
@@ -84,15 +89,15 @@ def say(message: str, **fields: Any) -> None:
     log.info(message, extra={"fields": fields})
 
 
-def say_event(kind: str, data: dict[str, Any]) -> None:
+def say_event(event: Event) -> None:
     """The line that an event is worth, if any."""
-    make = _LINES.get(kind)
-    line = make(data) if make else ""
+    make = _LINES.get(event.kind)
+    line = make(event.said) if make else ""
     if line:
-        level = logging.WARNING if kind in ("error", "warning") else logging.INFO
-        log.log(level, line, extra={"fields": {"event": kind, **data}})
+        level = logging.WARNING if event.kind in ("error", "warning") else logging.INFO
+        log.log(level, line, extra={"event": event})
     elif log.isEnabledFor(logging.DEBUG):
-        log.debug("event %s %s", kind, data)
+        log.debug("event %s %s", event.kind, event.data)
 
 
 def _state(data: dict[str, Any]) -> str:

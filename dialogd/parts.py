@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 
 from dialogd.protocol.hashing import digest
 
 CHARACTERS_PER_TOKEN = 3  # fewer than the four of plain English: an estimate that errs on the safe side
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Part:
     """A piece of a prompt that never changes once it is there; `id` is `header`, `notes`, or an entry's.
 
@@ -25,10 +26,15 @@ class Part:
     sound: bool = True
     marks: str = ""
 
-    @property
+    @cached_property
     def sha(self) -> str:
         """What tells whether it is still the same."""
         return digest(self.text)
+
+    @cached_property
+    def words(self) -> int:
+        """How many words it has."""
+        return len(self.text.split())
 
 
 @dataclass(frozen=True, slots=True)

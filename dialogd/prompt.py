@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from dialogd import brief, view, window
 from dialogd.now import WORDS, now
@@ -34,6 +35,64 @@ _TAUGHT = (
 )
 
 
+class Finished:
+    """What is finished of an agent's prompts, without secrets, and kept from turn to turn.
+
+    An entry whose reading changes (by an edit, a strike, a label) is another value, and is made anew. `made` counts the
+    entries that were.
+    """
+
+    def __init__(self) -> None:
+        self.made = 0
+        self._kept = _Kept((), "", ())
+
+    def pieces(
+        self, dialog: Dialog, agent: Agent, notes: str, secrets: Sequence[str]
+    ) -> tuple[str, list[Part], list[Part]]:
+        """The system prompt, what always stays (header, question, notes of the project), and the talk."""
+        kept, of = self._kept, (dialog.header, agent, notes, tuple(secrets))
+        if kept.of != of:
+            project = [Part("notes", _notes(notes))] if notes.strip() else []
+            fixed = tuple(_safe(part, secrets) for part in (Part("header", _header(dialog)), *project))
+            kept = self._kept = _Kept(of, redact(_system(dialog, agent), secrets)[0], fixed)
+        debt, talk = dialog.state.debt(agent.id), []
+        re_, hidden = debt.re if debt else "", view.judgements(dialog, agent.id)
+        for entry in dialog.entries:
+            known = kept.entries.get(entry.start)
+            if known is None or known[0] is not entry:
+                known = self._made(dialog, entry, agent, secrets)
+                if not entry.is_struck:  # what is said of those depends on others
+                    kept.entries[entry.start] = known
+            part = known[1]
+            if part is None or entry.id in hidden:
+                continue
+            if (
+                re_
+                and entry.frame is not None
+                and entry.frame.re == re_
+                and view.is_of_the_round(entry, agent.id, debt)
+            ):
+                continue
+            talk.append(part)
+        return kept.system, [*kept.fixed[:1], *talk[:1], *kept.fixed[1:]], talk[1:]
+
+    def _made(self, dialog: Dialog, entry: Entry, agent: Agent, secrets: Sequence[str]) -> tuple[Entry, Part | None]:
+        if window.is_digest(entry) or not view.may_read(dialog, entry, agent.id):
+            return entry, None
+        self.made += 1
+        return entry, _safe(_entry(dialog, entry, agent), secrets)
+
+
+class _Kept:
+    """The finished pieces for one header, agent, notes and secrets."""
+
+    def __init__(self, of: tuple[Any, ...], system: str, fixed: tuple[Part, ...]) -> None:
+        self.of = of
+        self.system = system
+        self.fixed = fixed
+        self.entries: dict[int, tuple[Entry, Part | None]] = {}  # by where they begin
+
+
 def render(
     dialog: Dialog,
     agent: Agent,
@@ -42,48 +101,42 @@ def render(
     notes: str = "",
     room: int = 0,
     secrets: Sequence[str] = (),
+    finished: Finished | None = None,
 ) -> Prompt:
     """Everything `agent` needs for the turn it owes.
 
     `drafts` are its replies that were never sent, `notes` what its project says to agents. A dialog that outgrows
     `room` (tokens, 0: no limit) loses its middle; a line says what is missing. `secrets` are taken out wherever they
-    stand, as known key shapes are.
+    stand, as known key shapes are. What is `finished` of earlier prompts is not made again.
     """
-    fixed, talk = _pieces(dialog, agent, notes)
-    gone, kept = _window(dialog, agent, fixed, talk, room)
-    parts = [*fixed, *([window.left_out(dialog, agent.id, gone)] if gone else []), *kept]
-    return Prompt(
-        system=redact(_system(dialog, agent), secrets)[0],
-        parts=tuple(_safe(part, secrets) for part in parts),
-        now=redact(now(dialog, agent, drafts), secrets)[0],
-    )
+    system, fixed, talk = (finished or Finished()).pieces(dialog, agent, notes, secrets)
+    gone, kept = _window(system, fixed, talk, room)
+    left_out = [_safe(window.left_out(dialog, agent.id, gone), secrets)] if gone else []
+    return Prompt(system, (*fixed, *left_out, *kept), redact(now(dialog, agent, drafts), secrets)[0])
 
 
 def digest(
-    dialog: Dialog, agent: Agent, *, notes: str = "", room: int = 0, secrets: Sequence[str] = ()
+    dialog: Dialog,
+    agent: Agent,
+    *,
+    notes: str = "",
+    room: int = 0,
+    secrets: Sequence[str] = (),
+    finished: Finished | None = None,
 ) -> tuple[Prompt, tuple[Part, ...]] | None:
     """What to ask for a digest of the turns that `agent` lacks, and those turns; None while none is needed."""
-    fixed, talk = _pieces(dialog, agent, notes)
-    gone, _ = _window(dialog, agent, fixed, talk, room)
-    missing = tuple(_safe(part, secrets) for part in window.uncovered(dialog, agent.id, gone))
-    if not missing:
-        return None
-    return window.digest_prompt(render(dialog, agent, notes=notes, room=room, secrets=secrets), missing), missing
-
-
-def _pieces(dialog: Dialog, agent: Agent, notes: str) -> tuple[list[Part], list[Part]]:
-    """What always stays (header, question, notes of the project), and the talk."""
-    talk = [_entry(dialog, entry, agent) for entry in view.visible(dialog, agent.id) if not window.is_digest(entry)]
-    project = [Part("notes", _notes(notes))] if notes.strip() else []
-    return [Part("header", _header(dialog)), *talk[:1], *project], talk[1:]
+    system, fixed, talk = (finished or Finished()).pieces(dialog, agent, notes, secrets)
+    gone, _ = _window(system, fixed, talk, room)
+    missing = tuple(window.uncovered(dialog, agent.id, gone))
+    return (window.digest_prompt(fixed[0], missing), missing) if missing else None
 
 
 def _window(
-    dialog: Dialog, agent: Agent, fixed: Sequence[Part], talk: Sequence[Part], room: int
+    system: str, fixed: Sequence[Part], talk: Sequence[Part], room: int
 ) -> tuple[Sequence[Part], Sequence[Part]]:
     if not room:
         return (), talk
-    used = tokens_of(_system(dialog, agent)) + sum(tokens_of(part.text) for part in fixed)
+    used = tokens_of(system) + sum(tokens_of(part.text) for part in fixed)
     return window.split(talk, max(room - used, room // 4))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from dialogd.events import Hub
@@ -54,7 +56,7 @@ class Reporter:
             what = {"name": mark.name, "ref": mark.ref, "value": mark.value}
             self.hub.publish("mark", entry=entry.id, turn=turn, by=entry.by, **what)
         if (agent := payer(dialog.header, entry)) is not None:
-            self.hub.publish("cost", agent=agent, turn=turn, **_cost(entry, dialog))
+            self.hub.publish("cost", partial(_cost, entry, dialog.state.spent), agent=agent, turn=turn)
 
     def action(self, action: Action, dialog: Dialog | None) -> None:
         """Publish a state once, when it changes."""
@@ -74,7 +76,7 @@ class Reporter:
         if now == self._said:
             return
         self._said = now
-        self.hub.publish("state", state=now[0], reason=now[1], **standing(dialog, thinking=False))
+        self.hub.publish("state", partial(standing, dialog, thinking=False), state=now[0], reason=now[1])
         self._waits(now[1], dialog)
 
     def _waits(self, reason: str, dialog: Dialog | None) -> None:
@@ -115,9 +117,9 @@ def phase(dialog: Dialog | None, *, thinking: bool) -> str:
     return "waiting_for_user" if state.owing and set(state.owing) <= {USER} else "waiting"
 
 
-def _cost(entry: Entry, dialog: Dialog) -> dict[str, Any]:
+def _cost(entry: Entry, by_now: Mapping[str, Spent]) -> dict[str, Any]:
     """What the entry's frame says was spent, null where it says nothing; and what the whole dialog has cost by now."""
-    frame, all_ = entry.frame, total(dialog.state.spent)
+    frame, all_ = entry.frame, total(by_now)
     assert frame is not None  # else nobody gives account
     spent = account(frame.tokens_in, frame.tokens_out, frame.usd)
     return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets as random
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from dialogd.asking import Asking, Interrupted, Options, Room, beside, read
 from dialogd.backends import Backend
@@ -63,7 +64,7 @@ class Turns:
     async def priced(self, clock: Clock, dialog: Dialog) -> Clock:
         """The clock with what the turn that this agent owes will cost."""
         debt = dialog.state.debt(self.me)
-        if debt is None or dialog.state.outcome is not None:
+        if debt is None or dialog.state.outcome is not None or not self.asking.is_limited(dialog):
             return clock
         is_paid = self._pending is not None and self._pending.debt == debt.key
         return await self.room.on_disk(lambda: self.asking.priced(clock, dialog, debt, is_paid=is_paid))
@@ -107,7 +108,9 @@ class Turns:
         The reply is kept before the question is asked, and the answer with the turn: a kill buys neither twice.
         """
         kinds = tuple(dialog.header.rules.kinds)
-        if debt.is_ready or await beside(lambda: is_clear(dialog, self.me, read(received.text, kinds)[0])):
+        if debt.is_ready or await beside(
+            received.text, lambda: is_clear(dialog, self.me, read(received.text, kinds)[0])
+        ):
             return received
         if self._is_new:
             await self.room.on_disk(lambda: self.journal.reply(received))
@@ -144,7 +147,8 @@ class Turns:
             if received.text.strip():
                 await self._keep_draft(Received(debt.key, received.text, {}, 0), "interrupted while it was written")
             how = {"state": "interrupted", "reason": "the turn passed while the reply was being written"}
-            self.hub.publish("state", **how, by=self.me, **standing(self.room.dialog, thinking=False))
+            where = partial(standing, self.room.dialog, thinking=False)
+            self.hub.publish("state", where, **how, by=self.me)
             return None
         if is_sealed_round(dialog, debt):
             received = replace(received, nonce=random.token_hex(16))
@@ -157,7 +161,7 @@ class Turns:
         """Append a received reply while its debt is open; else keep it as a draft."""
         kinds = tuple(dialog.header.rules.kinds)
         try:
-            reply, secrets = await beside(lambda: read(received.text, kinds))
+            reply, secrets = await beside(received.text, lambda: read(received.text, kinds))
         except BackendError as error:
             return await self._fail(debt, error)
         hold: Wait | None = None
@@ -274,7 +278,7 @@ class Turns:
         text = ""
         if not is_kept_back:
             with suppress(BackendError):
-                text = (await beside(lambda: compose.received(received.text)))[0].body
+                text = (await beside(received.text, lambda: compose.received(received.text)))[0].body
         self.hub.publish("draft", by=self.me, why=why, text=text)
 
     async def _fail(self, debt: Debt, error: BackendError) -> Action:

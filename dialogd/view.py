@@ -12,25 +12,17 @@ def reads_all(header: Header, agent: str) -> bool:
     return header.rules.role(agent).reads_all
 
 
-def visible(dialog: Dialog, agent: str) -> tuple[Entry, ...]:
-    """The entries of which `agent`'s prompt holds something, in the order of the file."""
-    debt, hidden = dialog.state.debt(agent), _judgements(dialog, agent)
-    whole = reads_all(dialog.header, agent)
-    return tuple(
-        entry
-        for entry in dialog.entries
-        if entry.condition is not Condition.DAMAGED
-        and entry.id not in hidden
-        and not _is_seal(entry)
-        and not _is_of_the_round(entry, agent, debt)
-        and (whole or entry.by in (agent, USER) or decisions(entry))
-    )
+def may_read(dialog: Dialog, entry: Entry, agent: str) -> bool:
+    """True for an entry of which `agent` may read something, once its own answers to the same question are in."""
+    if entry.condition is Condition.DAMAGED or _is_seal(entry):
+        return False
+    return entry.by in (agent, USER) or reads_all(dialog.header, agent) or bool(decisions(entry))
 
 
 def is_shown(dialog: Dialog, entry_id: str, agent: str) -> bool:
     """False for an entry that the agent is not to know of yet: nobody signs or votes on what the round still hides."""
     entry = dialog.entry(entry_id)
-    return entry is None or not _is_of_the_round(entry, agent, dialog.state.debt(agent))
+    return entry is None or not is_of_the_round(entry, agent, dialog.state.debt(agent))
 
 
 def only_decisions(dialog: Dialog, entry: Entry, agent: str) -> bool:
@@ -48,7 +40,7 @@ def readable(dialog: Dialog, agent: str, author: str) -> bool:
     return author == agent or (reads_all(dialog.header, agent) and reads_all(dialog.header, author))
 
 
-def _is_of_the_round(entry: Entry, agent: str, debt: Debt | None) -> bool:
+def is_of_the_round(entry: Entry, agent: str, debt: Debt | None) -> bool:
     """True for what another agent has answered already in the round that `agent` still owes its answer to."""
     if debt is None or entry.frame is None or entry.by in (agent, USER, SYSTEM):
         return False
@@ -59,7 +51,7 @@ def _is_seal(entry: Entry) -> bool:
     return not entry.is_turn and entry.mark("SEALED") is not None
 
 
-def _judgements(dialog: Dialog, agent: str) -> frozenset[str]:
+def judgements(dialog: Dialog, agent: str) -> frozenset[str]:
     """The judge's own answers since judging began: asked again, it does not know what it said."""
     given = len(dialog.state.judged) if agent == judge(dialog.header) else 0
     own = [entry.id for entry in dialog.turns if entry.by == agent] if given else []

@@ -24,7 +24,11 @@ _NAMES = tuple(_SHAPES)
 _OWN = "own key"
 _PLACE = re.compile(rf"\[redacted: (?:{'|'.join((_OWN, *_NAMES))})\]")
 _ANY = re.compile("|".join(rf"(?<![A-Za-z0-9])({shape})" for shape in _SHAPES.values()))
-# How any of them begins. A search for these alone is twenty times faster, and a search keeps all other threads waiting.
+# How any of them begins. Nearly every text holds none of these: then no regular expression is tried at all.
+_HEADS = (
+    *("sk-", "xai-", "AIza", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "AKIA", "ASIA"),
+    *("xoxa-", "xoxb-", "xoxp-", "xoxr-", "xoxs-", "-----BEGIN ", "eyJ", "://"),
+)
 _HEAD = re.compile(r"sk-|xai-|AIza|gh[pousr]_|github_pat_|A[KS]IA|xox[abprs]-|-----BEGIN |eyJ|://()")
 
 
@@ -34,10 +38,18 @@ def redact(text: str, own: Sequence[str] = ()) -> tuple[str, int]:
     `own` are secrets that somebody here holds, whatever they look like.
     """
     found = 0
-    for secret in sorted(own, key=len, reverse=True):  # one may be the beginning of another
+    for secret in sorted(own, key=len, reverse=True) if own else ():  # one may be the beginning of another
         if len(secret) >= SHORTEST and secret in text:
             found += text.count(secret)
             text = text.replace(secret, f"[redacted: {_OWN}]")
+    for head in _HEADS:
+        if head in text:
+            return _without_shapes(text, found)
+    return text, found
+
+
+def _without_shapes(text: str, found: int) -> tuple[str, int]:
+    """The text without what looks like a key; `found` secrets were taken out before."""
     parts: list[str] = []
     done, head = 0, _HEAD.search(text)
     while head is not None:

@@ -6,12 +6,11 @@ import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from dialogd.agent import Agent
 from dialogd.asking import Options
 from dialogd.backends import Request, Usage
-from dialogd.events import Hub
+from dialogd.events import Event, Hub
 from dialogd.peers import Peers
 from tests.logfile.files import log_of
 
@@ -45,7 +44,7 @@ async def agent_at(
     path: Path,
     me: str = "A",
     backend: Counting | None = None,
-    log: Callable[[str, dict[str, Any]], None] | None = None,
+    log: Callable[[Event], None] | None = None,
 ) -> AsyncIterator[Agent]:
     """An agent as it is after a start of its daemon; the person's notify has come. `log` hears its events."""
     options = Options(pace=0.0, poll=0.05, retry_wait=0.01)

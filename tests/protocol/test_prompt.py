@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+from collections import defaultdict
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd import prompt, window
+from dialogd import hand, prompt, window
 from dialogd.logfile import Addition
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.state import Dialog
 from dialogd.testing.room import Room, opening
 from tests.examples import examples
 from tests.protocol.texts import texts
 
 GOLDEN = Path(__file__).with_name("golden") / "prompt.md"
+SEALED = "## Setup\n\n```toml\nsealed = true\n```"
 SUMMARY = "## Consensus Summary\nPostgres.\n\n[CONSENSUS_REACHED]"
 
 
@@ -263,3 +267,35 @@ def test_a_digest_stands_for_what_is_left_out_and_only_there() -> None:
     assert f"A digest of turns 2 to {gone[-1].id}, written by A:" in again
     assert "They differ over Postgres." in again
     assert "They differ over Postgres." not in prompt.render(room.dialog, agent).text
+
+
+def test_a_prompt_of_kept_pieces_is_the_prompt_made_anew() -> None:
+    """Also after a sealed round, a strike, a veto, an edit and an invitation; of each entry nothing is made twice."""
+    lines = {
+        me: [f"Point {me}{n}, hush-hush-hush. " + "words " * 40 + f"\n\n[PROPOSAL: {me}{n}]" for n in range(6)]
+        for me in "ABCD"
+    }
+    room = Room(opening("A", "B", "C", keys=["Max Turns: 90"], more=SEALED, turn="A, B, C"), **lines)
+    kept: defaultdict[str, prompt.Finished] = defaultdict(prompt.Finished)
+
+    def compare(dialog: Dialog) -> None:
+        for agent, size in itertools.product(dialog.header.agents, (0, 1_500)):
+            anew = prompt.render(dialog, agent, room=size, secrets=["hush-hush-hush"])
+            again = prompt.render(dialog, agent, room=size, secrets=["hush-hush-hush"], finished=kept[agent.id])
+            assert again == anew
+
+    def go_on(rounds: int) -> None:
+        for me in "ABCD" * rounds:
+            room.step(me)
+            compare(room.dialog)
+
+    go_on(4)
+    assert len(room.dialog.turns) > 7
+    assert all(finished.made <= len(room.dialog.entries) for finished in kept.values())
+    room.by_hand(hand.strike, "3", "a mistake")
+    compare(room.dialog)
+    room.by_hand(hand.veto, room.dialog.state.proposals[-1].ref, "too dear")
+    room.by_hand(hand.invite, "D")
+    go_on(2)
+    compare(parse(room.paper.data.replace(b"Point A0", b"Point A9", 1)))
+    compare(room.dialog)

@@ -121,6 +121,27 @@ def test_redacting_twice_changes_nothing(text: str) -> None:
     assert redact(once) == (once, 0)
 
 
+PIECES = [
+    *(secret for secrets in SECRETS.values() for secret in secrets),
+    "sk-",
+    "eyJ",
+    "://",
+    "AKIA",
+    " ",
+    "\n",
+    "-",
+    "x",
+]
+
+
+@examples(300)
+@given(st.lists(st.one_of(st.sampled_from(PIECES), st.text(max_size=8))).map("".join))
+def test_looking_for_how_a_key_begins_first_finds_the_same(text: str) -> None:
+    """A line that begins like a key, and is none, has the regular expressions tried on the whole text."""
+    safe, found = redact(text)
+    assert redact(f"sk- \n{text}") == (f"sk- \n{safe}", found)
+
+
 def test_a_secret_of_several_lines_is_known_by_its_first_and_its_last() -> None:
     """For readers that see a text bit by bit: where it begins, where it may begin, where it ends."""
     begins, ends = "x -----BEGIN EC PRIVATE KEY-----", "-----END EC PRIVATE KEY----- y"
