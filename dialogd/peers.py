@@ -19,6 +19,7 @@ WAITS = (0.0, 0.2, 1.0)  # seconds before each attempt to tell a peer
 ANSWER = 1.0  # seconds a peer has to answer
 START = 3.0  # seconds until an event stream begins
 QUIET = 40.0  # seconds of silence after which a stream is dead: a daemon says something every 15
+NO_WAIT = "respond-async"  # Prefer (RFC 7240): a peer is not kept waiting for what comes of its notify
 NOT_MINE = 409  # the status with which a daemon refuses what names another dialog
 STOP_ANSWER = 0.5  # and to a stop, which is done in under a second whatever a peer does
 MOST_HEAD, MOST_BODY = 16 * 1024, 64 * 1024  # bytes of an answer to a notify
@@ -259,8 +260,9 @@ class _Lines:
         if address is None:
             raise OSError(f"{url} is no loopback address")
         host, port, body = address[1], address[2], json.dumps(message).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
-        request = head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
+        head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nPrefer: {NO_WAIT}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        request = head.encode() + body
         async with asyncio.timeout(ANSWER):
             line = self._kept.pop(url, None)
             if line is not None and line.is_open:

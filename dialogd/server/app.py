@@ -12,11 +12,16 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.routing import APIRoute
+from starlette.middleware.errors import ServerErrorMiddleware
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dialogd import __version__, person
 from dialogd.agent import Agent
 from dialogd.errors import BadInput, DialogdError, Refused
+from dialogd.peers import NO_WAIT
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
+from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
 from dialogd.server.hand import hand_routes
@@ -59,7 +64,17 @@ class _AnyType(APIRoute):
 
 
 class _Api(FastAPI):
-    """FastAPI, with the models in its description that no route declares: problems, and bodies read by hand."""
+    """FastAPI, with the models in its description that no route declares, and one route that goes past its router."""
+
+    notified: ASGIApp | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve; a bare `POST /notify`, of which every turn has one, for a fifth of what the router costs."""
+        is_bare = scope["type"] == "http" and not scope["query_string"]
+        if is_bare and scope["path"] == "/notify" and scope["method"] == "POST" and self.notified is not None:
+            await self.notified(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI description."""
@@ -92,6 +107,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
     panel_routes(app, agent, state)
     result_routes(app, agent, _act)
     hand_routes(app, agent, _act)
+    app.notified = _bare_notify(app, agent)
     return app
 
 
@@ -130,7 +146,7 @@ def _obeying_its_own(agent: Agent) -> Callable[[Request], Awaitable[None]]:
             if file and not _is_same(file, agent.file.path):
                 raise Refused(f"{agent.me} is at {agent.file.path}, not at {file[:200]}", fix=_FIX)
             # A notify changes nothing: it is not worth another look at the file.
-            known = agent.dialog.id if agent.dialog is not None and request.url.path == "/notify" else ""
+            known = agent.dialog.id if agent.dialog is not None and request.scope["path"] == "/notify" else ""
             if dialog not in ("", known):
                 await _refuse_others(agent, file, dialog)
 
@@ -177,19 +193,7 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
         wait: Annotated[bool, Query(description="answer after the turn has passed")] = False,
     ) -> JSONResponse:
         """Say "look at the file". Starts a dialog; harmless at any other time, however often."""
-        body = await _json_body(request)
-        try:
-            wanted = wire.Notify.model_validate(body)
-        except ValueError:
-            raise BadInput('"from" is not an agent id', fix='send {"from": "A"} or no body') from None
-        agent.hub.publish("notified", by=wanted.sender or "somebody")
-        busy, written = agent.call is not None, agent.turns.tally.turns
-        action = await _nudged(agent, wanted)
-        if wait and (busy or _is_on_its_way(action)):
-            return await _after_turn(agent, written)
-        if busy:
-            return JSONResponse({"status": "busy", "reason": "a reply is being written"})
-        return _notified(action)
+        return await _notify(agent, request, wait=wait)
 
     @app.post("/stop", response_model=wire.Stopped, openapi_extra=_body("Halt"))
     async def stop(request: Request) -> wire.Stopped:
@@ -204,6 +208,39 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
             if stopped.outcome is not None:
                 await agent.look()  # so that listeners hear of the end before they hear `bye`
         return stopped
+
+
+def _bare_notify(app: FastAPI, agent: Agent) -> ASGIApp:
+    """The route of a notify without a query, by itself: the same checks, answers and errors as through the router."""
+    obeying, handlers = _obeying_its_own(agent), dict(app.exception_handlers)
+    unforeseen = handlers.pop(Exception)
+
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        await obeying(request)
+        await (await _notify(agent, request))(scope, receive, send)
+
+    return ServerErrorMiddleware(ExceptionMiddleware(serve, handlers), unforeseen)
+
+
+async def _notify(agent: Agent, request: Request, *, wait: bool = False) -> JSONResponse:
+    """Have the agent look, and say what comes of it; to a peer that does not wait for this, that it will look."""
+    body = await _json_body(request)
+    try:
+        wanted = wire.Notify.model_validate(body)
+    except ValueError:
+        raise BadInput('"from" is not an agent id', fix='send {"from": "A"} or no body') from None
+    agent.hub.publish("notified", by=wanted.sender or "somebody")
+    if wanted.sender not in ("", USER) and not (wanted.start or wait) and request.headers.get("prefer") == NO_WAIT:
+        agent.wake()
+        return JSONResponse({"status": "accepted"}, 202)
+    busy, written = agent.call is not None, agent.turns.tally.turns
+    action = await _nudged(agent, wanted)
+    if wait and (busy or _is_on_its_way(action)):
+        return await _after_turn(agent, written)
+    if busy:
+        return JSONResponse({"status": "busy", "reason": "a reply is being written"})
+    return _notified(action)
 
 
 async def _nudged(agent: Agent, wanted: wire.Notify) -> Action:

@@ -23,6 +23,7 @@ from dialogd.lock import Lock
 from dialogd.testing.pair import Daemon, until
 from tests.server.daemon_process import PATIENCE, Room, listening, send
 from tests.server.serving import ask, assert_refused, connect, request
+from tests.server.test_odd_bodies import BROKEN, ODD
 
 NOTIFY = "POST /notify"
 PERSONS = {
@@ -108,6 +109,44 @@ def test_a_notify_with_a_body_that_makes_no_sense_is_refused_with_a_fix(idle: Da
     assert problem["status"] == 400
     assert "send" in problem["fix"]
     assert idle.health() is not None
+
+
+def plain(daemon: Daemon, line: str, body: bytes, *headers: str) -> tuple[int, list[tuple[str, str]], bytes]:
+    """The status, the headers in their order, and the body of an answer."""
+    answer = ask(daemon.port, request(daemon.port, line, *headers, body=body))
+    return answer.status, list(answer.headers.items()), answer.body
+
+
+def test_a_notify_is_answered_alike_with_a_query_and_without(idle: Daemon, shared: Room) -> None:
+    """Byte for byte, headers too, whatever it says and however the dialog stands: one way past the router, one not."""
+    bodies = [body for body, _, _ in TAKEN.values()] + [*REFUSED.values(), *BROKEN.values()]
+    bodies += [json.dumps({"from": "B", name: value}).encode() for value in ODD.values() for name in ("file", "dialog")]
+    bodies += [json.dumps({name: value}).encode() for value in ODD.values() for name in ("from", "start", "x")]
+    bodies += [json.dumps({"from": "B", "dialog": "0ddba11", "file": str(shared.file)}).encode()]
+    seen = set()
+    for text in ("", f"{HEADER}\n{FIRST}TURN: B\n", "To be done:\n- milk\n"):
+        shared.file.unlink(missing_ok=True)
+        if text:
+            shared.file.write_text(text, encoding="utf-8")
+        for body in bodies:
+            bare = plain(idle, NOTIFY, body)
+            assert bare == plain(idle, "POST /notify?wait=false", body), body[:80]
+            seen.add(bare[0])
+    assert seen == {200, 400, 409}
+    for line in ("GET /notify", "PUT /notify", "POST /notify/"):
+        assert plain(idle, line, b"")[0] in (307, 404, 405)
+    assert "post" in send(idle, "GET /openapi.json").json["paths"]["/notify"]
+
+
+def test_a_peer_that_does_not_wait_is_answered_before_the_look(idle: Daemon) -> None:
+    """With `Prefer: respond-async`, as daemons tell each other; whoever starts or waits gets the whole answer."""
+    no_wait = "Prefer: respond-async"
+    assert plain(idle, NOTIFY, b'{"from": "B"}', no_wait)[::2] == (202, b'{"status":"accepted"}')
+    whole = [b"", b"{}", b'{"from": "USER"}', b'{"from": "B", "start": true}', b'{"from": 5}', b'{"file": "/x"}']
+    for line, body in (*((NOTIFY, body) for body in whole), ("POST /notify?wait=true", b'{"from": "B"}')):
+        answer = plain(idle, line, body, no_wait)
+        assert answer == plain(idle, line, body)
+        assert answer[0] != 202
 
 
 def test_a_body_of_100_mb_is_refused_and_costs_nothing(idle: Daemon) -> None:
