@@ -14,12 +14,13 @@ from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dialogd import logs, person
-from dialogd.agent import Agent
+from dialogd import person
+from dialogd.agent import reporting
+from dialogd.agent.events import Hub
+from dialogd.agent.loop import Agent
 from dialogd.alerts import Alerts, chosen
 from dialogd.disk import shared_with_group
 from dialogd.errors import BadInput, DialogdError
-from dialogd.events import Hub
 from dialogd.journal import Journals
 from dialogd.logfile import LogFile
 from dialogd.memory import Memory
@@ -65,16 +66,16 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
         log_file = state.logs / f"{settings.id}-{port}.log"
         secrets = (*plays.options.secrets, *plays.backend.secrets)
         is_json = settings.log_format == "json"
-        logs.set_up_logging(settings.id, log_file, json_lines=is_json, debug=settings.debug, secrets=secrets)
+        reporting.set_up_logging(settings.id, log_file, json_lines=is_json, debug=settings.debug, secrets=secrets)
         plans = place(file, state, settings.plan) if settings.plan else None
         stack.enter_context(registry.entry(settings.id, port, file, log_file, plans))
-        hub = Hub(logs.say_event, secrets=secrets)
+        hub = Hub(reporting.say_event, secrets=secrets)
         own = dataclasses.replace(settings, file=file)
         remember_start(state, own, present, peers)
 
         async def run() -> None:
             for remark in plays.remarks:
-                logs.say(remark)
+                reporting.say(remark)
             await prepare(plays, present)
             others = Peers(settings.id, peers, str(file), lambda: registry.urls(file))
             agent = Agent(settings.id, log, plays.backend, others, hub, plays.options)
@@ -197,7 +198,7 @@ class Daemon:
             await asyncio.sleep(self.agent.options.poll)
             try:
                 if await self.agent.on_disk(self.renew):
-                    logs.say("listed again: what said that this daemon runs was gone")
+                    reporting.say("listed again: what said that this daemon runs was gone")
                 said = ""
             except (DialogdError, OSError) as error:
                 if said != str(error):
@@ -207,9 +208,9 @@ class Daemon:
     def _signalled(self, number: signal.Signals) -> None:
         """End in order, and say what ended this daemon."""
         if number == signal.SIGHUP:
-            logs.say("ended by SIGHUP: its terminal was closed")
+            reporting.say("ended by SIGHUP: its terminal was closed")
         else:
-            logs.say(f"ended by {number.name}")
+            reporting.say(f"ended by {number.name}")
         self._over.set()
 
     def _written(self, dialog: Dialog) -> None:
@@ -252,7 +253,7 @@ class Daemon:
             self.agent.hub.publish("warning", text=f"no plan was left: {error}")
         else:
             if pair is not None:
-                logs.say(f"plan: {pair[0]}", plan=str(pair[0]))
+                reporting.say(f"plan: {pair[0]}", plan=str(pair[0]))
 
     async def _disown_plan(self, dialog: Dialog, folder: Path) -> None:
         """Say in the plan of the result before that the person has rejected it."""
@@ -271,7 +272,7 @@ class Daemon:
                 await self.agent.run()
                 return
             except Exception:  # the supervisor: whatever it was, it is logged with its traceback
-                logs.log.exception("unexpected error; going on in a second")
+                reporting.log.exception("unexpected error; going on in a second")
                 await asyncio.sleep(1)
 
     async def _first_look(self) -> Dialog | None:
@@ -333,7 +334,7 @@ class Daemon:
         outcome = dialog.state.outcome if dialog else None
         end = f"; the dialog ended with {outcome.name}" if outcome else ""
         tally = agent.turns.tally
-        logs.say(
+        reporting.say(
             f"stopped: {tally.turns} turns written, {tally.thinking:.1f} s thinking, {tally.bill.words}{end}",
             turns=tally.turns,
             usd=tally.bill.known_usd,
@@ -345,4 +346,4 @@ async def _ended(closing: asyncio.Future[Stopped]) -> None:
     try:
         await closing
     except (DialogdError, OSError) as error:
-        logs.log.warning("the dialog is still open: %s", error)
+        reporting.log.warning("the dialog is still open: %s", error)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dialogd import auto, keys
-from dialogd.asking import Options
+from dialogd.agent.turn import Options
 from dialogd.backends import Backend, Prepared, kind_of, load_backend
 from dialogd.backends import Options as Setup
 from dialogd.config import dotenv

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import own_python  # noqa: F401 - another Python is told which one to use
 
-from dialogd import prompt
-from dialogd.parts import tokens_of
+from dialogd.agent import prompt
+from dialogd.backends.parts import tokens_of
 from dialogd.protocol import closing, compose
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import Agent

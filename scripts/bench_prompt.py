@@ -22,14 +22,14 @@ from pathlib import Path
 
 import own_python  # noqa: F401 - another Python is told which one to use
 
-from dialogd import prompt
-from dialogd.agent import Agent
-from dialogd.asking import Options
+from dialogd.agent import prompt
+from dialogd.agent.events import Hub
+from dialogd.agent.loop import Agent
+from dialogd.agent.turn import Options
 from dialogd.backends import Options as Setup
 from dialogd.backends import Usage
 from dialogd.backends.anthropic import Anthropic
 from dialogd.backends.session import Checkpoint, checkpoint, plan, whole
-from dialogd.events import Hub
 from dialogd.journal import Journals
 from dialogd.logfile import LogFile
 from dialogd.peers import Peers

@@ -13,15 +13,15 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from dialogd.agent.clock import local
 from dialogd.alerts.channels import Bell, Channel, Desktop, Webhook, hook, why_no_desktop
 from dialogd.alerts.value import Alert, worth
 from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.state import Dialog
-from dialogd.seen import local
 from dialogd.settings import HOOKS, Settings
 
 if TYPE_CHECKING:
-    from dialogd.agent import Agent
+    from dialogd.agent.loop import Agent
 
 PENDING = 16  # alerts that wait for one channel; a newer one pushes the oldest out
 END_WAIT = 2.0  # seconds that a daemon which goes waits for the alerts of an end

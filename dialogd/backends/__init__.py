@@ -10,9 +10,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Protocol, runtime_checkable
 
+from dialogd.backends.parts import Prompt
 from dialogd.errors import BadInput
 from dialogd.prices import Price
-from dialogd.prompt import Prompt
 from dialogd.protocol.model import Agent
 from dialogd.protocol.state import Dialog
 

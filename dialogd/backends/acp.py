@@ -19,9 +19,9 @@ from dialogd.backends.acp_usage import account
 from dialogd.backends.acp_warm import Warm
 from dialogd.backends.child import not_started
 from dialogd.backends.command import clean_environment
+from dialogd.backends.parts import tokens_of
 from dialogd.backends.session import Checkpoint, checkpoint, plan
 from dialogd.errors import BackendError, BadInput
-from dialogd.parts import tokens_of
 from dialogd.prices import Price, price_of
 from dialogd.protocol.hashing import digest
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dialogd.backends import Usage
-from dialogd.parts import tokens_of
+from dialogd.backends.parts import tokens_of
 
 if TYPE_CHECKING:
     from acp.schema import PromptResponse

@@ -26,11 +26,11 @@ from dialogd.backends.canary import Verdict, prove
 from dialogd.backends.cli_reader import LostSession, Reader
 from dialogd.backends.cli_tool import CLITool, Turn
 from dialogd.backends.faults import SHORTER
+from dialogd.backends.parts import Prompt
 from dialogd.backends.session import Plan, Sessions, checkpoint, plan, whole
 from dialogd.errors import BackendError
 from dialogd.leftovers import note_made
 from dialogd.prices import price_of
-from dialogd.prompt import Prompt
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.redact import redact
 

@@ -12,8 +12,8 @@ from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends import service as services
 from dialogd.backends.faults import ending, failure, stream_of
 from dialogd.backends.limiter import Limiter
+from dialogd.backends.parts import Prompt
 from dialogd.backends.service import Reply
-from dialogd.parts import Prompt
 from dialogd.prices import Price, price_of
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from dialogd.backends.child import Child, not_started
 from dialogd.backends.cli_probe import LONGEST, NETWORK, VERSION_WAIT, version_in
 from dialogd.backends.cli_reader import LostSession, Reader, Words
 from dialogd.backends.command import clean_environment, last_line
+from dialogd.backends.parts import tokens_of
 from dialogd.errors import BackendError, BadInput
 from dialogd.keys import bare
 from dialogd.prices import Price, price_of
-from dialogd.prompt import tokens_of
 
 _PASSWORD = re.compile(r"://[^/@:]*:([^/@]+)@")  # of an address
 _JOINER = "\u2060"  # a word joiner: no CLI takes `@` and this for the name of a file

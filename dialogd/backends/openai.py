@@ -14,9 +14,9 @@ from dialogd.backends import Found, Options, Request, Usage, ollama
 from dialogd.backends import service as services
 from dialogd.backends.faults import Told, ending, failure, stream_of
 from dialogd.backends.limiter import Limiter
+from dialogd.backends.parts import Prompt
 from dialogd.backends.service import Reply, Service, Thoughts
 from dialogd.errors import BadInput
-from dialogd.parts import Prompt
 from dialogd.prices import FREE, Price, price_of
 from dialogd.protocol.hashing import digest
 

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from dialogd.backends import Found, Request, Usage
+from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
 from dialogd.errors import BadInput
-from dialogd.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
 from dialogd.prices import Price
 
 MAX_TOKENS = 8192  # of one reply, thinking included

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dialogd.backends import Usage
 from dialogd.backends.keep import read_json, write_json
-from dialogd.prompt import Part, Prompt
+from dialogd.backends.parts import Part, Prompt
 from dialogd.protocol.hashing import digest
 
 KEPT = 50  # checkpoints

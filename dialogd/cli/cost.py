@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dialogd.bill import Bill, from_record
+from dialogd.agent.money import Bill, from_record
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.logfile import LogFile
@@ -176,8 +176,8 @@ def estimate_line(
     reply may have, 0 for the usual number. `programs` are those that are coding agents: each call of theirs has a
     prompt of their own, and how many a turn takes is theirs to say.
     """
+    from dialogd.backends.parts import tokens_of
     from dialogd.opening import compose
-    from dialogd.parts import tokens_of
 
     start, out = RULES + tokens_of(compose(opening)), most_out or MOST_OUT
 

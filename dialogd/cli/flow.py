@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from dialogd.agent.clock import local
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.config import load
@@ -26,7 +27,6 @@ from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.seats import saved_cast
-from dialogd.seen import local
 from dialogd.settings import Settings
 from dialogd.since import since_turn
 from dialogd.state import StateDir

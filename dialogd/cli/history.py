@@ -95,8 +95,8 @@ def search(
     words: Words, agent: By = "", since: Since = "", limit: Limit = 20, json: options.JsonOption = False
 ) -> None:
     """Search what was said in earlier dialogs. Exit code 1 when nothing is found."""
+    from dialogd.agent.clock import local
     from dialogd.memory.times import since as since_then
-    from dialogd.seen import local
 
     known, moment = memory(), since_then(since, datetime.now(UTC), local)
     known.dialogs(0, files=[options.settings_for().file])

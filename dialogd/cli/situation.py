@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dialogd.agent.clock import local
 from dialogd.cli.client import health, in_parallel
 from dialogd.cli.terminal import line
 from dialogd.person import now
@@ -19,7 +20,6 @@ from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.units import in_words
 from dialogd.registry import Running
 from dialogd.seats import start_again
-from dialogd.seen import local
 from dialogd.state import StateDir
 
 

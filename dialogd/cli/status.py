@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from dialogd.agent.clock import local
 from dialogd.backends.limiter import Hold, holds
 from dialogd.cli import hand, options, procedure
 from dialogd.cli.client import daemons, health, in_parallel
@@ -24,7 +25,6 @@ from dialogd.protocol.redact import places
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
 from dialogd.registry import Running
-from dialogd.seen import local
 from dialogd.settings import Settings, file_words
 from dialogd.state import StateDir
 

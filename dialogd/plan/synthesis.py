@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from dialogd.agent.call import Call, ask
 from dialogd.backends import Backend, Request
-from dialogd.call import Call, ask
+from dialogd.backends.parts import Part, Prompt, fenced
 from dialogd.errors import BackendError
-from dialogd.parts import Part, Prompt, fenced
 from dialogd.plan.value import Plan, Synthesis
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry
 from dialogd.protocol.redact import redact

@@ -17,7 +17,7 @@ from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dialogd import __version__, person
-from dialogd.agent import Agent
+from dialogd.agent.loop import Agent
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.peers import NO_WAIT
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write

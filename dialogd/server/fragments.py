@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from dialogd.agent import Agent
+from dialogd.agent.loop import Agent
 from dialogd.markup import to_html
 from dialogd.protocol.state import Dialog
 from dialogd.server.page_entries import presentable

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd import hand, person
-from dialogd.agent import Agent
+from dialogd.agent.loop import Agent
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
 

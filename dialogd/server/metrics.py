@@ -7,10 +7,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from dialogd import __version__
-from dialogd.agent import Agent
+from dialogd.agent.loop import Agent
+from dialogd.agent.reporting import BUCKETS, Tally, phase
 from dialogd.errors import BackendError
-from dialogd.reporting import phase
-from dialogd.tally import BUCKETS, Tally
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from dialogd.agent import Agent
+from dialogd.agent.loop import Agent
 from dialogd.auto import COMMANDS, SCENARIOS
 from dialogd.protocol import lifecycle, money
 from dialogd.protocol.model import ANY

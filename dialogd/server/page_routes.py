@@ -10,7 +10,7 @@ from typing import Annotated
 from fastapi import FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, Response
 
-from dialogd.agent import Agent
+from dialogd.agent.loop import Agent
 from dialogd.errors import DialogdError
 from dialogd.server.page import page_policy, render_page
 from dialogd.server.page_agents import Neighbours

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from dialogd import __version__
-from dialogd.agent import Agent
+from dialogd.agent.loop import Agent
 from dialogd.person import now
 from dialogd.protocol import lifecycle, money
 from dialogd.protocol.certificate import certify

@@ -15,7 +15,8 @@ from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathField
 from fastapi.responses import HTMLResponse
 
-from dialogd.agent import Agent
+from dialogd.agent.clock import local
+from dialogd.agent.loop import Agent
 from dialogd.memory import Hit, Memory, Row, times
 from dialogd.memory.index import read_dialog
 from dialogd.protocol.marks import prose
@@ -23,7 +24,6 @@ from dialogd.protocol.model import USER, Condition, Entry, Mark
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
 from dialogd.registry import Registry, Running
-from dialogd.seen import local
 from dialogd.server import wire
 from dialogd.server.fragments import fragment, markdown
 from dialogd.server.page_entries import Cast, cast, figures

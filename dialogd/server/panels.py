@@ -13,8 +13,9 @@ from fastapi import FastAPI, Query
 from fastapi import Path as PathField
 from fastapi.responses import HTMLResponse, Response
 
-from dialogd.agent import Agent
-from dialogd.aside import aside
+from dialogd.agent.clock import local
+from dialogd.agent.loop import Agent
+from dialogd.agent.turn import aside
 from dialogd.away import MOST, away
 from dialogd.flow import as_svg
 from dialogd.memory import Memory
@@ -23,7 +24,6 @@ from dialogd.plan.outcome import method
 from dialogd.plan.page import first_screen
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.state import Dialog
-from dialogd.seen import local
 from dialogd.server import panel_board, panel_flow
 from dialogd.server.fragments import Kept, fragment
 from dialogd.server.panel_history import archived, history_routes

@@ -13,11 +13,11 @@ import time
 from contextlib import aclosing
 from typing import Any, get_args
 
-from dialogd.agent import Agent
+from dialogd.agent.events import State
+from dialogd.agent.loop import Agent
 from dialogd.protocol.rounds import is_apart
 from dialogd.protocol.text import clean, one_line
 from dialogd.server.sse import Garbled, Reader
-from dialogd.writing import State
 
 LINGER = 2.0  # seconds that connections outlive their last listener: a page that is loaded anew comes back
 LOOK = 1.0  # seconds between two looks at who takes part

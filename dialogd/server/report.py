@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 from dialogd import __version__
-from dialogd.agent import Agent
+from dialogd.agent.loop import Agent
+from dialogd.agent.reporting import phase
 from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Wait
-from dialogd.reporting import phase
 from dialogd.server import wire
 
 __all__ = ["health", "opening", "phase"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from dialogd import person
-from dialogd.agent import Agent
+from dialogd.agent.loop import Agent
 from dialogd.server import wire
 from dialogd.server.hand import Act
 

@@ -9,8 +9,8 @@ from fastapi import Depends, FastAPI, Header, Query
 from fastapi.responses import JSONResponse
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from dialogd.agent import Agent
-from dialogd.events import Event, Listener
+from dialogd.agent.events import Event, Listener
+from dialogd.agent.loop import Agent
 from dialogd.server.relay import Relay
 from dialogd.server.report import opening
 from dialogd.server.told import schema

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from dialogd.agent.events import State as Doing
 from dialogd.server.wire import Assessed, Noticed
-from dialogd.writing import State as Doing
 
 
 class Told(BaseModel):

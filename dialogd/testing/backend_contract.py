@@ -19,9 +19,9 @@ import psutil
 import pytest
 
 from dialogd.backends import Backend, Request, Tool, Usage
+from dialogd.backends.parts import Part, Prompt
 from dialogd.errors import BackendError
 from dialogd.prices import Price
-from dialogd.prompt import Part, Prompt
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 

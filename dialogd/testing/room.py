@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from dialogd import person, prompt
+from dialogd import person
+from dialogd.agent import prompt
 from dialogd.errors import BackendError
 from dialogd.logfile import Addition, LogFile, Make
 from dialogd.protocol import closing, compose, moments, verdict

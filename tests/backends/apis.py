@@ -10,8 +10,8 @@ from typing import Any
 from dialogd.backends import Options, Request, Usage
 from dialogd.backends.anthropic import Anthropic
 from dialogd.backends.openai import OpenAI
+from dialogd.backends.parts import Part, Prompt
 from dialogd.errors import BackendError
-from dialogd.parts import Part, Prompt
 from dialogd.protocol.grammar import parse
 from dialogd.standin import StandIn
 from dialogd.testing.backend_contract import DIALOG

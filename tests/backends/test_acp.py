@@ -15,11 +15,12 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dialogd.agent.prompt import repair
 from dialogd.backends import Backend, Options, Request, Usage, load_backend, probe
 from dialogd.backends.acp import ACP
+from dialogd.backends.parts import Part, Prompt
 from dialogd.backends.session import ASKED_BACK, INTRO
 from dialogd.errors import BackendError, BadInput
-from dialogd.prompt import Part, Prompt, repair
 from dialogd.testing.backend_contract import BackendContract, answer, text_of
 
 # Importing it takes a second, in each worker.

@@ -13,9 +13,9 @@ import pytest
 
 from dialogd.backends import Backend, Options, Request, load_backend, probe
 from dialogd.backends.anthropic import Anthropic
+from dialogd.backends.parts import tokens_of
 from dialogd.backends.service import LEAST_TOKENS, MAX_TOKENS
 from dialogd.errors import BadInput
-from dialogd.parts import tokens_of
 from dialogd.standin import Answer, Fail, Say, Seen, StandIn, in_order
 from dialogd.testing.backend_contract import BackendContract, answer
 from tests.backends.apis import FORMS, KEY, TEXT, make, outcome, request

@@ -13,10 +13,10 @@ from email.utils import format_datetime
 import pytest
 import pytest_asyncio
 
+from dialogd.agent.call import ATTEMPTS, Call, ask
 from dialogd.backends.acp_errors import refused, unreadable
 from dialogd.backends.faults import _quoted, retry_after
 from dialogd.backends.limiter import Limiter
-from dialogd.call import ATTEMPTS, Call, ask
 from dialogd.errors import BackendError
 from dialogd.standin import (
     Answer,

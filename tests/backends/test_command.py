@@ -20,8 +20,8 @@ import pytest
 from dialogd.backends import Backend, Options, Request, load_backend
 from dialogd.backends.child import STDERR_TAIL
 from dialogd.backends.command import Command, clean_environment, last_line
+from dialogd.backends.parts import Part, Prompt
 from dialogd.errors import BackendError, BadInput
-from dialogd.prompt import Part, Prompt
 from dialogd.testing.backend_contract import BackendContract, answer
 
 ROOT = Path(__file__).parents[2]

@@ -14,9 +14,9 @@ import pytest
 from dialogd.backends import Backend, Options, Request, load_backend, probe
 from dialogd.backends.ollama import ROOM, address
 from dialogd.backends.openai import OpenAI
+from dialogd.backends.parts import tokens_of
 from dialogd.backends.service import MAX_TOKENS, Reply, Thoughts
 from dialogd.errors import BadInput
-from dialogd.parts import tokens_of
 from dialogd.prices import FREE
 from dialogd.standin import Answer, Say, Seen, StandIn, in_order
 from dialogd.testing.backend_contract import BackendContract

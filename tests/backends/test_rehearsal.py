@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd import prompt
+from dialogd.agent import prompt
 from dialogd.backends import Backend, Options, Request, Usage, load_backend
 from dialogd.backends.rehearsal import SLOW_SECONDS, Rehearsal, means_it
 from dialogd.backends.rehearsal_lines import BY_CLAIM, PLAN

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import Usage
+from dialogd.backends.parts import Part, Prompt
 from dialogd.backends.session import (
     ADDED,
     ASKED_BACK,
@@ -21,7 +22,6 @@ from dialogd.backends.session import (
     plan,
     since,
 )
-from dialogd.prompt import Part, Prompt
 
 HEADER = Part("header", "# The dialog's header")
 QUESTION = Part("1", "## Turn 1\n\nPostgres or Redis?", "USER")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from dialogd.auto import Choice
+from dialogd.backends.parts import tokens_of
 from dialogd.cli.cost import MOST_OUT, RULES, SAID, estimate_line, estimate_of
 from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.errors import BadInput
 from dialogd.opening import Opening, compose
-from dialogd.parts import tokens_of
 from dialogd.prices import FREE, Price, price_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dialogd.backends import Options, Request, Usage, load_backend
 from dialogd.backends.agent_cli import AgentCLI
-from dialogd.prompt import Part, Prompt
+from dialogd.backends.parts import Part, Prompt
 from dialogd.protocol.grammar import parse
 from dialogd.standin import Say, Script, Seen
 from dialogd.testing.backend_contract import DIALOG

@@ -14,9 +14,9 @@ import pytest
 from dialogd.backends import Options, probe
 from dialogd.backends.agent_cli import AgentCLI
 from dialogd.backends.gemini import Gemini
+from dialogd.backends.parts import Part
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
-from dialogd.prompt import Part
 from dialogd.standin import Answer, Cut, EndEarly, Fail, Hang, Say, Seen, StandIn, Use, in_order
 from tests.clis.conftest import make_world
 from tests.clis.rig import KEY, PATH, SYSTEM, World, ask, numbered, prompt, turn

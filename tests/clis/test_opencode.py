@@ -15,10 +15,10 @@ import pytest
 from dialogd.backends import Options, Usage, probe
 from dialogd.backends.agent_cli import AgentCLI, Turn
 from dialogd.backends.opencode import OpenCode
+from dialogd.backends.parts import Part
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.leftovers import MADE, Leftover, find, reap
-from dialogd.prompt import Part
 from dialogd.standin import Answer, EndEarly, Fail, Hang, Say, Seen, StandIn, Use, in_order
 from dialogd.state import StateDir
 from tests.clis.conftest import make_world

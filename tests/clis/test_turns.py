@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from dialogd.agent.prompt import repair
 from dialogd.backends import Tool
+from dialogd.backends.parts import Part
 from dialogd.backends.session import ADDED, GOES_ON, INTRO
 from dialogd.errors import BackendError
-from dialogd.prompt import Part, repair
 from dialogd.protocol.model import Agent
 from dialogd.standin import Say, StandIn, Use, in_order
 from tests.clis.rig import KEY, SYSTEM, World, ask, counting, prompt, request, turn

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from dialogd import auto, forecast, keys, parts, project
-from dialogd.backends import BACKENDS, agent_cli, faults, ollama, service
+from dialogd import auto, keys, project
+from dialogd.agent import money
+from dialogd.agent.prompt import DIGEST_WORDS
+from dialogd.backends import BACKENDS, agent_cli, faults, ollama, parts, service
 from dialogd.backends.rehearsal import SCENARIOS
 from dialogd.errors import BackendError
 from dialogd.protocol.signals import WARNINGS
@@ -21,7 +23,6 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
 from dialogd.standin import StandIn
 from dialogd.standin.minds import consensus
-from dialogd.window import DIGEST_WORDS
 from tests.docs.manual import DOCS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 from tests.turns.minds import DEAR, Mind, step
 from tests.turns.test_digest import SUMMING_UP, WINDOW, long_talk
@@ -114,8 +115,8 @@ def test_the_numbers_are_the_codes_own() -> None:
         f"{agent_cli.ROOM:,} tokens for coding agents",
         f"at most {ollama.ROOM:,} tokens",
         f"at most {project.MOST:,} bytes",
-        f"a reply of {forecast.LEAST_REPLY:,} tokens",
-        {5: f"last five turns and {({1.25: 'a quarter'})[forecast.MARGIN]}"}[forecast.LOOKED_AT],
+        f"a reply of {money.LEAST_REPLY:,} tokens",
+        {5: f"last five turns and {({1.25: 'a quarter'})[money.MARGIN]}"}[money.LOOKED_AT],
         f"at most {DIGEST_WORDS} words",
         f"{keys.SHORTEST_SECRET} characters and more",
         f"at {WARNINGS[1] * 100:.0f} and {WARNINGS[0] * 100:.0f} %",

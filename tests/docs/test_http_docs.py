@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from dialogd import events
+from dialogd.agent import events
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import OUTCOMES

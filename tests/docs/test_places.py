@@ -15,15 +15,15 @@ import pytest
 from typer.main import get_command
 
 from dialogd import errors
+from dialogd.agent.call import ATTEMPTS
+from dialogd.agent.events import CLIENTS, Hub
+from dialogd.agent.reporting import LOG_FILES, LOG_SIZE
 from dialogd.backends import BACKENDS
 from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
 from dialogd.backends.rehearsal import SCENARIOS
-from dialogd.call import ATTEMPTS
 from dialogd.cli import app as command_line
 from dialogd.config import load
 from dialogd.errors import DialogdError
-from dialogd.events import CLIENTS, Hub
-from dialogd.logs import LOG_FILES, LOG_SIZE
 from dialogd.protocol import redact
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import MARKS, Who

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from dialogd.agent import Agent
-from dialogd.asking import Options
+from dialogd.agent.events import Event, Hub
+from dialogd.agent.loop import Agent
+from dialogd.agent.turn import Options
 from dialogd.backends import Request, Usage
-from dialogd.events import Event, Hub
 from dialogd.peers import Peers
 from tests.logfile.files import log_of
 

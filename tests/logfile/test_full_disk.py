@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.agent import Agent
+from dialogd.agent.loop import Agent
 from dialogd.errors import DialogdError, StorageError
 from dialogd.protocol.decide import Action
 from tests.logfile.agents import Counting, agent_at

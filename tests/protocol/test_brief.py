@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd import prompt, window
+from dialogd.agent import prompt
 from dialogd.backends import Usage
+from dialogd.backends.parts import Prompt
 from dialogd.backends.session import checkpoint, plan
 from dialogd.logfile import Addition
 from dialogd.protocol.grammar import parse
@@ -76,7 +77,7 @@ def told(text: str, me: str = "A", **state: object) -> str:
     return asked_of(with_state(parse(text.encode()), **state), me).text
 
 
-def asked_of(dialog: Dialog, me: str) -> prompt.Prompt:
+def asked_of(dialog: Dialog, me: str) -> Prompt:
     """What that agent is asked."""
     agent = dialog.header.agent(me)
     assert agent is not None
@@ -638,7 +639,7 @@ def test_a_digest_is_read_by_who_may_read_what_it_sums_up() -> None:
         agents = {who: room.dialog.header.agent(who) or Agent(who, "", "") for who in "AB"}
         wanted = prompt.digest(room.dialog, agents[author], room=1_800)
         assert wanted is not None
-        note = window.digest_note(author, wanted[1], "They differ.", "$0.01", (("calls", "1"), ("usd", "0.01")))
+        note = prompt.digest_note(author, wanted[1], "They differ.", "$0.01", (("calls", "1"), ("usd", "0.01")))
         room.paper.append(lambda _, note=note: Addition(note))
         for who, is_read in ((author, True), (reader, False)):
             assert ("They differ." in prompt.render(room.dialog, agents[who], room=1_800).text) == is_read

@@ -11,7 +11,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd import hand, prompt, window
+from dialogd import hand
+from dialogd.agent import prompt
+from dialogd.backends.parts import tokens_of
 from dialogd.logfile import Addition
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
@@ -226,7 +228,7 @@ def test_a_dialog_that_outgrows_the_window_says_what_is_left_out() -> None:
     dialog = long_talk().dialog
     room = 3_000
     asked = prompt.render(dialog, dialog.header.agents[0], room=room)
-    assert prompt.tokens_of(asked.text) <= room + 200
+    assert tokens_of(asked.text) <= room + 200
     assert [part.id for part in asked.parts[:2]] == ["header", "1"]
     gap = asked.parts[2]
     last = int(gap.id.removeprefix("left-out-"))
@@ -260,7 +262,7 @@ def test_a_digest_stands_for_what_is_left_out_and_only_there() -> None:
     assert all(part.text in asked.text for part in gone)
     assert f"sum up turns 2 to {gone[-1].id}" in asked.now
     bill = (("calls", "1"), ("usd", "0.0031"))
-    note = window.digest_note("A", gone, "They differ over Postgres.", "$0.0031", bill)
+    note = prompt.digest_note("A", gone, "They differ over Postgres.", "$0.0031", bill)
     room.paper.append(lambda _: Addition(note))
     again = prompt.render(room.dialog, agent, room=3_000).text
     assert prompt.digest(room.dialog, agent, room=3_000) is None

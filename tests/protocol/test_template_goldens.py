@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from dialogd.agent.prompt import render
 from dialogd.backends import Options, Request, load_backend
 from dialogd.cli.cast import read_cast
 from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.opening import compose
-from dialogd.prompt import render
 from dialogd.protocol.decide import Reply, Write
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER

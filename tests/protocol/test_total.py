@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dialogd import prompt
+from dialogd.agent import prompt
 from dialogd.errors import NotADialog
 from dialogd.protocol import ballots, closing, compose
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, Write, decide

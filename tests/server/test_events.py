@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from dialogd.events import BACKLOG, CLIENTS, LAG, Hub
+from dialogd.agent.events import BACKLOG, CLIENTS, KEPT, LAG, Hub
 from dialogd.testing.pair import until
-from dialogd.writing import KEPT
 from tests.server.daemon_process import Event, Room, Stream, listening, send
 from tests.server.serving import request
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from dialogd.agent import Agent
-from dialogd.events import Event, Listener
+from dialogd.agent.events import Event, Listener
+from dialogd.agent.loop import Agent
 from dialogd.server.relay import SILENT, Relay
 from dialogd.server.sse import LARGEST
 from dialogd.testing.pair import until

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from dialogd.agent import Agent
-from dialogd.asking import Options
+from dialogd.agent.events import Hub
+from dialogd.agent.loop import Agent
+from dialogd.agent.turn import Options
 from dialogd.backends import Request, Tool, Usage
+from dialogd.backends.parts import Prompt
 from dialogd.backends.rehearsal import means_it
 from dialogd.errors import BackendError
-from dialogd.events import Hub
 from dialogd.logfile import LogFile
 from dialogd.peers import Peers
 from dialogd.prices import FREE, Price
-from dialogd.prompt import Prompt
 from dialogd.protocol.state import Dialog
 from tests.logfile.files import log_of
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.asking import Options
+from dialogd.agent.turn import Options
 from dialogd.backends import Request, Usage
 from dialogd.standin import Fail, Say, StandIn, in_order
 from tests.backends.apis import FORMS, TEXT, make

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dialogd import prompt
-from dialogd.asking import Options
+from dialogd.agent import prompt
+from dialogd.agent.turn import Options
 from dialogd.backends import Usage
 from dialogd.backends.session import Checkpoint, checkpoint, plan, whole
 from dialogd.standin import Say, Seen, StandIn

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.asking import Options
+from dialogd.agent.turn import Options
 from dialogd.backends import Usage
+from dialogd.backends.parts import tokens_of
 from dialogd.errors import BackendError, DialogdError
 from dialogd.logfile import LogFile
-from dialogd.prompt import tokens_of
 from dialogd.protocol.state import Dialog
 from tests.logfile.files import log_of
 from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step

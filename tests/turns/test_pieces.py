@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dialogd.agent.call import LONGEST, PAUSE, Pieces
 from dialogd.backends import Tool
 from dialogd.errors import BackendError
-from dialogd.pieces import LONGEST, PAUSE, Pieces
 from dialogd.protocol.redact import redact
 from dialogd.protocol.text import clean
 from tests.examples import examples

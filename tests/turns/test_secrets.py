@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dialogd import hand, logs, person
-from dialogd.asking import Options
+from dialogd import hand, person
+from dialogd.agent import reporting
+from dialogd.agent.turn import Options
 from dialogd.backends import Request, Tool, Usage
 from dialogd.errors import BackendError
 from dialogd.logfile import LogFile
@@ -88,7 +89,7 @@ def log_lines(tmp_path: Path) -> Iterator[Path]:
     """The daemon's log as a file; the handlers are put back afterwards."""
     before, level = list(logging.getLogger().handlers), logging.getLogger().level
     path = tmp_path / "a.log"
-    logs.set_up_logging("A", path, json_lines=False, debug=True, secrets=(OWN,))
+    reporting.set_up_logging("A", path, json_lines=False, debug=True, secrets=(OWN,))
     yield path
     for handler in logging.getLogger().handlers:
         handler.close()
@@ -98,11 +99,11 @@ def log_lines(tmp_path: Path) -> Iterator[Path]:
 
 def test_a_log_holds_no_key_not_even_in_a_traceback(log_lines: Path) -> None:
     """Whatever failed may quote one."""
-    logs.say(f"began with {OWN}")
+    reporting.say(f"began with {OWN}")
     try:
         raise ValueError(f"no such key: {SHAPED} {OWN}")
     except ValueError:
-        logs.log.exception("it broke")
+        reporting.log.exception("it broke")
     text = log_lines.read_text()
     assert "it broke" in text
     assert "ValueError: no such key: [redacted: anthropic key] [redacted: own key]" in text

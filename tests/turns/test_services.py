@@ -10,22 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.asking import Options
+from dialogd.agent.turn import Options
 from dialogd.protocol.decide import Reply
-from dialogd.standin import (
-    Answer,
-    Cut,
-    Drop,
-    EndEarly,
-    ErrorEvent,
-    Fail,
-    Garbage,
-    Hang,
-    Say,
-    Stall,
-    StandIn,
-    in_order,
-)
+from dialogd.standin import Answer, Cut, Drop, EndEarly, ErrorEvent, Fail, Garbage, Hang, Say, Stall, StandIn, in_order
 from tests.backends.apis import FORMS, KEY, TEXT, make
 from tests.logfile.files import log_of
 from tests.turns.minds import agent_with

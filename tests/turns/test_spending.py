@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.asking import Options
+from dialogd.agent.money import Bill
+from dialogd.agent.turn import Options
 from dialogd.backends import Request, Tool, Usage
-from dialogd.bill import Bill
+from dialogd.backends.parts import tokens_of
 from dialogd.errors import BackendError, UnsafeFile
-from dialogd.parts import tokens_of
 from dialogd.prices import FREE, Price
 from dialogd.protocol.decide import Wait, Write
 from dialogd.protocol.model import Frame

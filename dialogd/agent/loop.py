@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from dialogd import person
-from dialogd.asking import Options
+from dialogd.agent.call import Call
+from dialogd.agent.clock import Seen
+from dialogd.agent.events import Hub
+from dialogd.agent.reporting import Reporter
+from dialogd.agent.turn import STORAGE_WAIT, Options, Turns
 from dialogd.backends import Backend
-from dialogd.call import Call
 from dialogd.errors import DialogdError
-from dialogd.events import Hub
 from dialogd.journal import DROPPED, Lost, still_lost
 from dialogd.logfile import Addition, LogFile
 from dialogd.peers import Peers
@@ -26,10 +28,7 @@ from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide, p
 from dialogd.protocol.model import ANY, USER, Condition
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Dialog
-from dialogd.reporting import Reporter
-from dialogd.seen import Seen
 from dialogd.settings import new_command
-from dialogd.turns import STORAGE_WAIT, Turns
 
 T = TypeVar("T")
 

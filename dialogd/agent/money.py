@@ -1,0 +1,231 @@
+"""What calls cost: bills of those that were made, a forecast of the next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+from dialogd.backends import Backend, Usage
+from dialogd.backends.parts import Prompt, tokens_of
+from dialogd.prices import FREE, Price
+from dialogd.protocol.model import Frame
+from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS, Estimate
+from dialogd.protocol.spent import Spent, account
+from dialogd.protocol.state import Dialog
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """The sum of some calls; `usd` in US dollars. The `…_known` count the calls that said something about it."""
+
+    model: str = ""
+    calls: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    cached: int = 0
+    usd: float = 0.0
+    tokens_known: int = 0
+    usd_known: int = 0
+    is_estimated: bool = False
+
+    def plus(self, other: Bill) -> Bill:
+        """Both together."""
+        return Bill(
+            model=other.model or self.model,
+            calls=self.calls + other.calls,
+            tokens_in=self.tokens_in + other.tokens_in,
+            tokens_out=self.tokens_out + other.tokens_out,
+            cached=self.cached + other.cached,
+            usd=self.usd + other.usd,
+            tokens_known=self.tokens_known + other.tokens_known,
+            usd_known=self.usd_known + other.usd_known,
+            is_estimated=self.is_estimated or other.is_estimated,
+        )
+
+    def attributes(self) -> tuple[tuple[str, str], ...]:
+        """The frame's account: what is unknown is left out, never 0; `~` begins what is not exact."""
+        if not self.calls:
+            return ()
+        tokens, dollars = self._mark(self.tokens_known), self._mark(self.usd_known)
+        counted = bool(self.tokens_known)
+        return (
+            ("calls", str(self.calls)),
+            ("model", self.model),
+            ("in", f"{tokens}{self.tokens_in}" if counted else ""),
+            ("cached", f"{tokens}{self.cached}" if counted and self.cached else ""),
+            ("out", f"{tokens}{self.tokens_out}" if counted else ""),
+            ("usd", f"{dollars}{_dollars(self.usd)}" if self.usd_known else ""),
+        )
+
+    @property
+    def tokens(self) -> int:
+        """All known tokens, both ways."""
+        return self.tokens_in + self.tokens_out
+
+    @property
+    def known_usd(self) -> float | None:
+        """US dollars, as far as they are known; None when no call said anything about it."""
+        return round(self.usd, 6) if self.usd_known else None
+
+    @property
+    def words(self) -> str:
+        """What it cost, for people: `$0.0031`, `about $0.0031`, `cost unknown`."""
+        if not self.calls:
+            return "nothing spent"
+        if not self.usd_known:
+            return "cost unknown"
+        return f"{'about ' if self._mark(self.usd_known) else ''}${_dollars(self.usd)}"
+
+    def _mark(self, known: int) -> str:
+        return "~" if self.is_estimated or known < self.calls else ""
+
+
+MOST = 1e12  # tokens or dollars of one call; more is a slip, or somebody who wants to spoil the account
+
+
+def is_possible(usage: Usage) -> bool:
+    """False for an account that cannot be true: a figure below zero, without end, or no number at all."""
+    figures = (usage.tokens_in, usage.tokens_out, usage.cached, usage.cache_write, usage.usd)
+    return all(
+        figure is None or (isinstance(figure, int | float) and not isinstance(figure, bool) and 0 <= figure < MOST)
+        for figure in figures
+    )
+
+
+def of_call(usage: Usage, price: Price | None) -> Bill:
+    """The bill of one call, priced by `price` where the service named no price itself; empty where nobody was asked."""
+    if not usage.calls:
+        return Bill()
+    tokens = usage.tokens_in is not None and usage.tokens_out is not None
+    tokens_in, tokens_out = usage.tokens_in or 0, usage.tokens_out or 0
+    usd = usage.usd
+    if usd is None and price is not None and (tokens or price == FREE):
+        usd = price.usd(tokens_in, tokens_out, usage.cached or 0, usage.cache_write or 0)
+    return Bill(
+        model=usage.model,
+        calls=1,
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        cached=usage.cached or 0,
+        usd=usd or 0.0,
+        tokens_known=int(tokens),
+        usd_known=int(usd is not None),
+        is_estimated=usage.estimated and bool(usd or tokens_in),
+    )
+
+
+def from_record(record: Mapping[str, Any]) -> Bill:
+    """A bill as a journal keeps it; what is not understood counts as not said."""
+    bill = Bill()
+    known = {
+        name: record[name]
+        for name in Bill.__dataclass_fields__
+        if (type(record.get(name)), type(getattr(bill, name))) in _SAME and _is_possible(record[name])
+    }
+    return replace(bill, **known)
+
+
+_SAME = {(str, str), (bool, bool), (int, int), (float, float), (int, float)}  # as written, and as a field has it
+
+
+def _is_possible(value: Any) -> bool:
+    return isinstance(value, str) or 0 <= value < MOST
+
+
+def _dollars(amount: float) -> str:
+    """`0.0061`, `0`: six digits after the point at most."""
+    return f"{amount:.6f}".rstrip("0").rstrip(".") or "0"
+
+
+# -- What the coming turn will cost, as far as that can be known before it is bought. Pure ----------------------------
+
+LEAST_REPLY = 1_000  # tokens: a turn that has no room for so short a reply is not bought
+MARGIN = 1.25  # over the dearest of an agent's last turns, where a program calls its model as often as it likes
+LOOKED_AT = 5  # turns
+
+
+def forecast(
+    backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me: str, owed: Bill, *before: Prompt
+) -> Estimate:
+    """What agent `me` must be able to pay for its next turn, with what it `owed` for calls before; None: nobody knows.
+
+    `prompt` makes the prompt, where that matters. `before` are other calls that the turn needs. An API's reply can be
+    kept as short as the rest of the budget allows, so only a short one must fit, beside what is read: the prompt, or
+    what its last turns read where that was more. A coding agent cannot be held to that: what its last turns cost is
+    taken instead, once there is one. What is free may tell no tokens either: they count once it has told some.
+    """
+    told, calls = _turns(dialog, me), 1 + len(before)
+    if backend.price == FREE and not told:
+        return Estimate(usd=0.0, tokens=None)
+    if told and not backend.most_out:
+        dearest = max(told, key=lambda spent: (spent.micros, spent.tokens))
+        return Estimate(dearest.usd * MARGIN * calls + owed.usd, round(dearest.tokens * MARGIN) * calls + owed.tokens)
+    reply = min(backend.most_out or LEAST_REPLY, LEAST_REPLY)
+    price, asked = backend.price, [tokens_of(call.text) for call in (prompt(), *before)]
+    read_usd, read_tokens = reading(backend, dialog, me)
+    tokens = sum(max(tokens, read_tokens) for tokens in asked)
+    if price is None:
+        return Estimate(None, tokens + reply * calls + owed.tokens)
+    usd = sum(max(price.usd(tokens, 0), read_usd) + price.usd(0, reply) for tokens in asked)
+    return Estimate(usd + owed.usd, tokens + reply * calls + owed.tokens)
+
+
+def reading(backend: Backend, dialog: Dialog, me: str) -> tuple[float, int]:
+    """Dollars and tokens of what an API call of agent `me` reads, by its last turns.
+
+    A gateway adds prompts of its own to each. Nothing where nobody has told yet, and for a program, whose turn is as
+    many calls as it likes.
+    """
+    usd, tokens = 0.0, 0
+    for frame in _frames(dialog, me) if backend.most_out else ():
+        spent = account(frame.tokens_in, frame.tokens_out, frame.usd)
+        calls = max(int(frame.calls[:6]), 1) if frame.calls.isdecimal() else 1
+        written = backend.price.usd(0, spent.tokens_out) if backend.price else 0.0
+        usd, tokens = max(usd, (spent.usd - written) / calls), max(tokens, spent.tokens_in // calls)
+    return usd * MARGIN, round(tokens * MARGIN)
+
+
+def at_stake(backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me: str) -> Bill:
+    """What a call counts as until its real bill is known: by its prompt, and by what its last turns read and wrote.
+
+    A program, which calls its model as often as it likes, counts as its dearest turn of late, once there is one.
+    """
+    told, price = _turns(dialog, me), backend.price
+    dearest = max(told, key=lambda spent: (spent.micros, spent.tokens), default=Spent(unknown=1))
+    usd = None if dearest.unknown else dearest.usd
+    tokens_in, tokens_out = dearest.tokens_in, dearest.tokens_out
+    if backend.most_out or not told:
+        read_usd, read_tokens = reading(backend, dialog, me)
+        tokens_in, tokens_out = tokens_of(prompt().text), max((s.tokens_out for s in told), default=LEAST_REPLY)
+        usd = max(price.usd(tokens_in, 0), read_usd) + price.usd(0, tokens_out) if price is not None else usd
+        tokens_in = max(tokens_in, read_tokens)
+    return Bill(
+        model=backend.model,
+        calls=1,
+        tokens_in=tokens_in,
+        tokens_out=tokens_out,
+        usd=usd or 0.0,
+        tokens_known=1,
+        usd_known=int(usd is not None),
+        is_estimated=True,
+    )
+
+
+def usual_cap(dialog: Dialog, own: Estimate, backend: Backend) -> Estimate:
+    """What an agent may spend on a paid key: its `own` cap, else the usual one, unless the dialog has a budget."""
+    limits = dialog.state.limits
+    if (limits.budget, limits.tokens, own.usd, own.tokens) != (None,) * 4:
+        return own
+    return Estimate(tokens=DEFAULT_TOKENS) if backend.price is None else Estimate(usd=DEFAULT_CAP)
+
+
+def _frames(dialog: Dialog, me: str) -> list[Frame]:
+    mine = (entry.frame for entry in reversed(dialog.turns) if entry.by == me and entry.frame is not None)
+    return list(islice(mine, LOOKED_AT))
+
+
+def _turns(dialog: Dialog, me: str) -> list[Spent]:
+    told = (account(frame.tokens_in, frame.tokens_out, frame.usd) for frame in _frames(dialog, me))
+    return [spent for spent in told if spent.micros or spent.tokens]

@@ -1,0 +1,317 @@
+"""What a daemon says: events, each thing once; a log; and in numbers, what it has done since it started."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+from dialogd.agent.events import Event, Hub
+from dialogd.agent.money import Bill
+from dialogd.protocol import lifecycle
+from dialogd.protocol.decide import Action, Reply, Stop, Wait
+from dialogd.protocol.model import USER, Condition, Entry
+from dialogd.protocol.money import payer, total
+from dialogd.protocol.redact import redact
+from dialogd.protocol.signals import budget, signals
+from dialogd.protocol.spent import Spent, account
+from dialogd.protocol.state import Dialog
+
+BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # seconds of a turn
+
+
+@dataclass(slots=True)
+class Durations:
+    """How long something took, counted in buckets: as many as `BUCKETS`, and one for all that took longer."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    sum: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        self.sum += seconds
+
+
+@dataclass(slots=True)
+class Tally:
+    """What this daemon has done; `thinking` in seconds, `bill` of all its calls, `unpriced` of unknown cost.
+
+    `ends` counts calls by how they ended (written, interrupted, late, failed), `errors` failures by their kind.
+    """
+
+    turns: int = 0
+    thinking: float = 0.0
+    bill: Bill = field(default_factory=Bill)
+    secrets: int = 0
+    ends: Counter[str] = field(default_factory=Counter)
+    errors: Counter[str] = field(default_factory=Counter)
+    durations: Durations = field(default_factory=Durations)
+
+    def wrote(self, seconds: float) -> None:
+        """Count a turn that stands in the file; its call took so long."""
+        self.turns += 1
+        self.ends["written"] += 1
+        self.durations.add(seconds)
+
+    def failed(self, kind: str) -> None:
+        """Count a call that failed for good."""
+        self.ends["failed"] += 1
+        self.errors[kind] += 1
+
+    def pay(self, bill: Bill) -> None:
+        """Add what calls came to."""
+        self.bill = self.bill.plus(bill)
+
+    @property
+    def unpriced(self) -> int:
+        """Calls whose price nobody knows."""
+        return self.bill.calls - self.bill.usd_known
+
+
+# -- What a daemon says -----------------------------------------------------------------------------------------------
+
+LOG_SIZE = 1_000_000  # bytes per file
+LOG_FILES = 3
+
+log = logging.getLogger("dialogd")
+
+
+class _Json(logging.Formatter):
+    """One JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event: Event | None = getattr(record, "event", None)
+        fields = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "message": record.getMessage(),
+            **({"event": event.kind, **event.data} if event else getattr(record, "fields", {})),
+        }
+        if record.exc_info:
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False, default=str)
+
+
+class _Plain(logging.Formatter):
+    """`20:15:02 A  replying`; control characters of foreign text do not reach the terminal."""
+
+    def __init__(self, me: str) -> None:
+        super().__init__()
+        self.me = me
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = record.getMessage()
+        if not text.isprintable():
+            text = "".join(c if c.isprintable() else "\ufffd" for c in text)
+        line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {self.me}  {text}"
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class _Safe(logging.Formatter):
+    """Another formatter's line without secrets: whatever failed may quote one, tracebacks included."""
+
+    def __init__(self, inner: logging.Formatter, secrets: Sequence[str]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: str | None = getattr(record, "line", None)  # made once, for terminal and file
+        if line is None:
+            line = record.line = redact(self._inner.format(record), self._secrets)[0]
+        return line
+
+
+def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool, secrets: Sequence[str] = ()) -> None:
+    """Log to stderr and to `file`, which is rotated at 1 MB and kept three times; without `secrets`."""
+    file.touch(mode=0o600, exist_ok=True)
+    handlers: list[logging.Handler] = [
+        logging.StreamHandler(sys.stderr),
+        RotatingFileHandler(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8"),
+    ]
+    formatter = _Safe(_Json() if json_lines else _Plain(me), secrets)
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    for handler in handlers:
+        handler.setFormatter(formatter)
+        root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    log.setLevel(logging.DEBUG if debug else logging.INFO)
+
+
+def say(message: str, **fields: Any) -> None:
+    """One line, for people and, with its fields, for programs."""
+    log.info(message, extra={"fields": fields})
+
+
+def say_event(event: Event) -> None:
+    """The line that an event is worth, if any."""
+    make = _LINES.get(event.kind)
+    line = make(event.said) if make else ""
+    if line:
+        level = logging.WARNING if event.kind in ("error", "warning") else logging.INFO
+        log.log(level, line, extra={"event": event})
+    elif log.isEnabledFor(logging.DEBUG):
+        log.debug("event %s %s", event.kind, event.data)
+
+
+def _state(data: dict[str, Any]) -> str:
+    state, reason = data.get("state"), data.get("reason", "")
+    if state == "thinking":
+        return f"replying: turn {data.get('turn', 0) + 1}"
+    if state == "ended":
+        return f"ended: {reason}"
+    if state == "interrupted":
+        return "interrupted: the turn passed while the reply was being written"
+    return str(reason) if str(reason).startswith("waiting") else f"waiting: {reason}"
+
+
+def _note(data: dict[str, Any]) -> str:
+    marks = " ".join(data.get("marks", ()))
+    return f"note by {data['by']}: {marks or data.get('text', '')[:80]}"
+
+
+_LINES: dict[str, Callable[[dict[str, Any]], str]] = {
+    "state": _state,
+    "note": _note,
+    "notified": lambda d: f"notified by {d['by']}",
+    "appended": lambda d: f"appended turn {d['number']} in {d['ms'] / 1000:.1f} s",
+    "dropped": lambda d: d["text"],
+    "warning": lambda d: f"warning: {d['text']}",
+    "draft": lambda d: f"kept a reply as a draft: {d['why']}",
+    "error": lambda d: f"failed: {d['message']}; {d['fix']}",
+    "telling": lambda d: f"notifying {', '.join(d['peers'])}",
+    "ready": lambda d: f"listening on port {d['port']}, {d['id']} on {d['file']}, backend {d['backend']}",
+}
+
+
+# -- What a daemon says of its dialog, each thing once ----------------------------------------------------------------
+
+_ODD = (Condition.EDITED, Condition.DAMAGED)
+
+
+class Reporter:
+    """Publishes what changed since it last spoke, for agent `me`."""
+
+    def __init__(self, hub: Hub, me: str) -> None:
+        self.hub = hub
+        self.me = me
+        self._full_reads = 0
+        self._reported: set[str] = set()
+        self._said: tuple[str, ...] = ()
+
+    def dialog(self, dialog: Dialog, full_reads: int) -> None:
+        """Warn of header values that mean nothing, of entries changed after the fact, of a budget that goes down."""
+        spending = budget(dialog.state)
+        if spending is not None:
+            self._warn(spending.text, key=f"{dialog.id} {spending.text.partition(':')[0]}")
+        if full_reads == self._full_reads:
+            return
+        self._full_reads = full_reads
+        odd = [f"the entry in line {e.line} is {e.condition.value}" for e in dialog.entries if e.condition in _ODD]
+        for text in (*dialog.header.warnings, *odd):
+            self._warn(text, key=text)
+
+    def _warn(self, text: str, *, key: str) -> None:
+        if key not in self._reported:
+            self._reported.add(key)
+            self.hub.publish("warning", text=text)
+
+    def entry(self, entry: Entry, dialog: Dialog) -> None:
+        """Publish a turn or note that came into the file, then its marks, then what its agent gives account of."""
+        marks, named = [str(mark) for mark in entry.marks], None if entry.turn is None else list(entry.turn)
+        kind = "turn" if entry.is_turn else "note"
+        who = {"by": entry.by, "name": entry.name}
+        self.hub.publish(kind, number=entry.number, id=entry.id, **who, text=entry.body, marks=marks, turn=named)
+        turn = int(entry.id.partition(".")[0]) if entry.id.partition(".")[0].isdigit() else entry.number
+        for mark in entry.marks:
+            what = {"name": mark.name, "ref": mark.ref, "value": mark.value}
+            self.hub.publish("mark", entry=entry.id, turn=turn, by=entry.by, **what)
+        if (agent := payer(dialog.header, entry)) is not None:
+            self.hub.publish("cost", partial(_cost, entry, dialog.state.spent), agent=agent, turn=turn)
+
+    def action(self, action: Action, dialog: Dialog | None) -> None:
+        """Publish a state once, when it changes."""
+        match action:
+            case Wait(status, reason, _):
+                now: tuple[str, ...] = (status, reason.split(";")[0] if status == "pace" else reason)
+            case Stop(outcome):
+                now = ("ended", f"{outcome.name} {outcome.reason}".strip(), outcome.entry)
+            case Reply():
+                self._said = ()  # it has been at something else since
+                return
+            case _:
+                return
+        if now[0] in ("pace", "late", "interrupted"):
+            self._said = ()
+            return
+        if now == self._said:
+            return
+        self._said = now
+        self.hub.publish("state", partial(standing, dialog, thinking=False), state=now[0], reason=now[1])
+        self._waits(now[1], dialog)
+
+    def _waits(self, reason: str, dialog: Dialog | None) -> None:
+        """What the agent does while it waits: nothing, or it is where it failed until somebody helps it on."""
+        before = self.hub.state_of(self.me)
+        if dialog is None or dialog.state.outcome is not None or self.me not in dialog.state.failed:
+            self.hub.agent(self.me, "idle", reason=reason)
+        elif before is None or before.state != "failed":
+            self.hub.agent(self.me, "failed", reason=reason)
+
+
+def standing(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:
+    """Where the dialog stands, as every `state` event says it; `thinking`: this agent is at a turn."""
+    state = dialog.state if dialog is not None else None
+    noticed = signals(dialog) if dialog is not None and dialog.state.outcome is None else ()
+    return {
+        "turn": state.number if state else 0,
+        "turn_of": list(state.owing) if state else [],
+        "phase": phase(dialog, thinking=thinking),
+        "lifecycle": lifecycle.phase(dialog) if dialog is not None else None,
+        "outcome": state.outcome.name if state and state.outcome else None,
+        "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in noticed],
+        "convergence": lifecycle.assessed(dialog) if dialog is not None else None,
+    }
+
+
+def phase(dialog: Dialog | None, *, thinking: bool) -> str:
+    """One word for where the dialog stands: no_dialog, thinking, waiting, paused, waiting_for_user, ended, error."""
+    if dialog is None:
+        return "no_dialog"
+    state = dialog.state
+    if state.outcome is not None:
+        return "error" if state.outcome.failed else "ended"
+    if state.paused:
+        return "paused"
+    if thinking:
+        return "thinking"
+    return "waiting_for_user" if state.owing and set(state.owing) <= {USER} else "waiting"
+
+
+def _cost(entry: Entry, by_now: Mapping[str, Spent]) -> dict[str, Any]:
+    """What the entry's frame says was spent, null where it says nothing; and what the whole dialog has cost by now."""
+    frame, all_ = entry.frame, total(by_now)
+    assert frame is not None  # else nobody gives account
+    spent = account(frame.tokens_in, frame.tokens_out, frame.usd)
+    return {
+        "in": None if spent.uncounted else spent.tokens_in,
+        "out": None if spent.uncounted else spent.tokens_out,
+        "usd": None if spent.unknown else spent.usd,
+        "exact": spent == Spent(1, spent.micros, spent.tokens_in, spent.tokens_out)
+        and not any(text.startswith("~") for text in (frame.tokens_in, frame.tokens_out)),
+        "total_usd": None if all_.unknown == all_.entries else all_.usd,
+        "total_tokens": None if all_.uncounted == all_.entries else all_.tokens,
+        "ms": int(frame.ms) if frame.ms.isascii() and frame.ms.isdigit() else None,
+    }
