@@ -83,6 +83,78 @@ def pread(fd: int, size: int, at: int) -> bytes:
     return b"".join(chunks)
 
 
+class KeptFile:
+    """A file that stays open from one use to the next, for as long as its path names it and it is as safe as it was."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = -1
+        self.is_new = False  # it was not there before it was opened
+        self._flags = 0
+        self._identity: tuple[int, ...] = ()
+
+    @property
+    def inode(self) -> int:
+        """Which file is open."""
+        return self._identity[1] if self.fd >= 0 else 0
+
+    def status(self) -> os.stat_result | None:
+        """What the path names now, if that is the open file with the owner, rights and names it had; else None."""
+        if self.fd < 0:
+            return None
+        try:
+            status = self.path.lstat()
+        except OSError:
+            return None  # opening it says why
+        return status if _identity(status) == self._identity else None
+
+    def open(self, flags: int) -> os.stat_result:
+        """Have it open with these flags, or more; what the path names now. Never through a symlink.
+
+        Raises `OSError` as opening does, and `Distrusted`.
+        """
+        status = self.status() if flags & ~self._flags == 0 else None
+        if status is not None:
+            self.is_new = False
+            return status
+        self.close()
+        mode = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            fd, self.is_new = os.open(self.path, flags & ~os.O_CREAT | mode), False
+        except FileNotFoundError:
+            if not flags & os.O_CREAT:
+                raise
+            fd, self.is_new = os.open(self.path, flags | mode, 0o600), True
+        status = os.fstat(fd)
+        problem = distrust(status)
+        if problem:
+            os.close(fd)
+            raise Distrusted(*problem)
+        # Open for both serves either.
+        self.fd, self._flags, self._identity = fd, flags, _identity(status)
+        return status
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    __del__ = close
+
+
+class Distrusted(Exception):
+    """A file that cannot be trusted: what is wrong with it, and what to do."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem)
+        self.fix = fix
+
+
+def _identity(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_mode, status.st_uid, status.st_gid, status.st_nlink
+
+
 def distrust(status: os.stat_result) -> tuple[str, str] | None:
     """Why an open file cannot be trusted and what to do, or None when it can."""
     if not stat.S_ISREG(status.st_mode):
@@ -103,18 +175,6 @@ def shared_with_group(path: Path) -> bool:
         return bool(path.stat().st_mode & stat.S_IWGRP)
     except OSError:
         return False
-
-
-def moved(fd: int, path: Path) -> tuple[str, str] | None:
-    """Why `path` no longer names the open file and what to do, or None when it does."""
-    try:
-        now = path.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return "was deleted while it was taken", "try again, and leave the .lock file where it is"
-    mine = os.fstat(fd)
-    if (now.st_dev, now.st_ino) != (mine.st_dev, mine.st_ino):
-        return "was replaced while it was taken", "try again, and leave the .lock file where it is"
-    return None
 
 
 def why(error: OSError) -> str:

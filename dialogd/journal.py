@@ -22,13 +22,14 @@ import errno
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dialogd.disk import distrust, flush, flush_folder, make_folder, why, write_once
+from dialogd.disk import Distrusted, KeptFile, flush, flush_folder, make_folder, pread, why, write_once
 from dialogd.errors import StorageError, UnsafeFile
 from dialogd.protocol.hashing import digest
 from dialogd.protocol.model import USER, Entry
@@ -39,8 +40,7 @@ PERSON = "person"  # the journal of what command line and HTTP write for the per
 
 SUSPECT_FIX = "check the disk, then restart this daemon"
 
-_OPEN = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT
 
 _FRAMED = re.compile(rb"\s*(?:---\s+)?(## [^\n]*\n[^\n]*) sha=([0-9a-f]{16}) -->\n(.*)", re.S)
 
@@ -160,13 +160,15 @@ def still_lost(lost: Iterable[Lost], dialog: Dialog) -> tuple[Lost, ...]:
 
 
 class Journal:
-    """The journal of one writer. Not shared between threads."""
+    """The journal of one writer. Its file stays open, until another one takes the name."""
 
     def __init__(self, folder: Path, writer: str, trust: _Trust | None = None) -> None:
         self.path = folder / f"{writer}.journal"
         self.writer = writer
         self.is_calling = False  # a call that this very object was told of is under way
         self._trust = trust or _Trust()
+        self._file = KeptFile(self.path)
+        self._mutex = threading.RLock()
         self._begin(0)
 
     def _begin(self, inode: int) -> None:
@@ -181,31 +183,39 @@ class Journal:
         """
         if self._trust.problem:
             raise StorageError(self._trust.problem, fix=SUSPECT_FIX)
-        line = json.dumps({"kind": kind, "time": round(time.time(), 3), **fields}, ensure_ascii=False)
+        record = {"kind": kind, "time": round(time.time(), 3), **fields}
+        line = b"\n" + _bytes(json.dumps(record, ensure_ascii=False)) + b"\n"
         try:
-            fd, is_new = self._opened()
-            try:
-                problem = distrust(os.fstat(fd))
-                if problem:
-                    raise UnsafeFile(f"the journal {self.path} {problem[0]}", fix=problem[1])
-                view = memoryview(b"\n" + _bytes(line) + b"\n")
-                while view:
-                    view = view[os.write(fd, view) :]
-                self._flush(fd if durable else None, folder=is_new)
-            finally:
-                os.close(fd)
-            self.is_calling &= kind not in ("reply", "answer", "spent")
+            with self._mutex:
+                self._append(line, durable=durable)
+                self.is_calling &= kind not in ("reply", "answer", "spent")
+                if self._is_next(len(line)):
+                    self._tally.take(record)
+                    self._read_to += len(line)
         except OSError as error:
             raise self._refused(error) from error
 
-    def _opened(self) -> tuple[int, bool]:
-        """The file, open to be appended to, and whether it is new."""
-        is_new = not self.path.exists()
+    def _append(self, line: bytes, *, durable: bool) -> None:
+        """Write a line behind all others. Raises `UnsafeFile`, `OSError`, `StorageError`."""
         try:
-            return os.open(self.path, _OPEN, 0o600), is_new
-        except FileNotFoundError:
-            make_folder(self.path.parent)
-            return os.open(self.path, _OPEN, 0o600), True
+            try:
+                self._file.open(_OPEN)
+            except FileNotFoundError:
+                make_folder(self.path.parent)
+                self._file.open(_OPEN)
+        except Distrusted as problem:
+            raise UnsafeFile(f"the journal {self.path} {problem}", fix=problem.fix) from problem
+        fd, view = self._file.fd, memoryview(line)
+        while view:
+            view = view[os.write(fd, view) :]
+        self._flush(fd if durable else None, folder=self._file.is_new)
+
+    def _is_next(self, size: int) -> bool:
+        """True when what was just written stands right behind all that is known: then it need not be read."""
+        if self._file.is_new:
+            self._begin(self._file.inode)
+        at = os.lseek(self._file.fd, 0, os.SEEK_CUR) - size
+        return self._file.inode == self._inode and at == self._read_to
 
     def _flush(self, fd: int | None, *, folder: bool) -> None:
         try:
@@ -219,16 +229,16 @@ class Journal:
 
     def flush(self) -> None:
         """Make durable what was recorded without that. Raises `StorageError`."""
-        try:
-            fd = os.open(self.path, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return  # set aside meanwhile, with the dialog that it belongs to
-        except OSError as error:
-            raise self._refused(error) from error
-        try:
-            self._flush(fd, folder=False)
-        finally:
-            os.close(fd)
+        with self._mutex:
+            try:
+                self._file.open(os.O_RDWR | os.O_APPEND)
+            except FileNotFoundError:
+                return  # set aside meanwhile, with the dialog that it belongs to
+            except OSError as error:
+                raise self._refused(error) from error
+            except Distrusted as problem:
+                raise UnsafeFile(f"the journal {self.path} {problem}", fix=problem.fix) from problem
+            self._flush(self._file.fd, folder=False)
 
     def _refused(self, error: OSError) -> StorageError:
         return StorageError(f"the journal {self.path} cannot be written: {why(error)}", fix=_fix(error, self.path))
@@ -302,22 +312,22 @@ class Journal:
         return known.owed + (() if self.is_calling else known.calling)
 
     def _known(self) -> _Tally:
-        """What all records come to; reads only those that came since the last time, so that a turn costs the same."""
-        try:
-            status = self.path.stat()
-        except FileNotFoundError:
-            self._begin(0)
+        """What all records come to; reads only what others have written since the last time."""
+        with self._mutex:
+            try:
+                status = self.path.stat()
+            except FileNotFoundError:
+                self._begin(0)
+                return self._tally
+            if status.st_ino != self._inode or status.st_size < self._read_to:
+                self._begin(status.st_ino)
+            if status.st_size > self._read_to:
+                with self.path.open("rb") as file:
+                    *lines, rest = pread(file.fileno(), status.st_size - self._read_to, self._read_to).split(b"\n")
+                for record in filter(None, map(_record, [*lines, rest])):
+                    self._tally.take(record)
+                self._read_to += sum(map(len, lines)) + len(lines) + (len(rest) if _record(rest) else 0)
             return self._tally
-        if status.st_ino != self._inode or status.st_size < self._read_to:
-            self._begin(status.st_ino)
-        if status.st_size > self._read_to:
-            with self.path.open("rb") as file:
-                file.seek(self._read_to)
-                *lines, rest = file.read().split(b"\n")
-            for record in filter(None, map(_record, [*lines, rest])):
-                self._tally.take(record)
-            self._read_to += sum(map(len, lines)) + len(lines) + (len(rest) if _record(rest) else 0)
-        return self._tally
 
 
 def _fix(error: OSError, path: Path) -> str:

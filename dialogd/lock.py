@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from dialogd.disk import distrust, fix, moved, why
+from dialogd.disk import Distrusted, KeptFile, fix, why
 from dialogd.errors import StorageError, UnsafeFile
 
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
-
 LOCK_WAIT = 10.0  # seconds; the lock is held for milliseconds, so a longer wait means a stopped holder
-LOCK_POLL = 0.001  # seconds; the library's default of 50 ms would be the slowest part of a turn
+LOCK_POLL = 0.001  # seconds
+ATTEMPTS = 5  # lock files that may be taken away in a row
 
 
 class Lock:
-    """The lock file at one path. Made once and taken often: the library's object costs as much as taking it.
+    """The lock file at one path, which stays open. Threads that share this object wait for each other too.
 
     `wait` is how long it is waited for, in seconds; who waits already heeds it too when it is made shorter.
     """
@@ -30,50 +28,76 @@ class Lock:
         self.path = path
         self.wait = wait
         self.waited = 0.0  # seconds for which it was waited for, all together
-        self._problems: list[tuple[str, str]] = []
+        self._file = KeptFile(path)
+        self._thread = threading.Lock()
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock for as long as the context lasts.
+        """Hold the lock for as long as the context lasts; raises what `acquire` does."""
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def acquire(self) -> None:
+        """Take the lock.
 
         Raises `StorageError` when it is not free within `wait` seconds, `UnsafeFile` when it cannot be trusted.
         """
-        from filelock import Timeout
-
-        self._problems.clear()
         began = time.monotonic()
         try:
-            self._lock.acquire(cancel_check=lambda: time.monotonic() - began > self.wait)
-        except Timeout as error:
-            raise StorageError(
-                f"the lock {self.path} was not free within {self.wait:g} s; a stopped process may hold it",
-                fix=f"find it with `fuser {self.path}` and continue or end it",
-            ) from error
-        except OSError as error:
-            raise UnsafeFile(f"the lock {self.path} cannot be used: {why(error)}", fix=fix(error)) from error
+            self._until(lambda: self._thread.acquire(blocking=False), began)
+            try:
+                self._take(began)
+            except BaseException:
+                self._file.close()
+                self._thread.release()
+                raise
         finally:
             self.waited += time.monotonic() - began
+
+    def release(self) -> None:
+        """Give the lock to whoever waits for it."""
+        fcntl.flock(self._file.fd, fcntl.LOCK_UN)
+        self._thread.release()
+
+    @property
+    def is_in_place(self) -> bool:
+        """True while the path names the file that is locked: else it keeps nobody out any more."""
+        return self._file.status() is not None
+
+    def _take(self, began: float) -> None:
+        """Lock the file that the path names once it is locked: one that was deleted or replaced keeps nobody out."""
         try:
-            if self._problems:
-                problem, remedy = self._problems[0]
-                raise UnsafeFile(f"the lock {self.path} {problem}", fix=remedy)
-            yield
-        finally:
-            self._lock.release()
-
-    @cached_property
-    def _lock(self) -> BaseFileLock:
-        from filelock import FileLock
-
-        return FileLock(
-            self.path,
-            timeout=self.wait,
-            mode=0o600,
-            poll_interval=LOCK_POLL,
-            fallback_to_soft=False,
-            preserve_lock_file=True,
-            on_acquired=self._check,
+            for _ in range(ATTEMPTS):
+                if self._file.fd < 0:
+                    self._file.open(os.O_RDWR | os.O_CREAT)
+                self._until(self._is_free, began)
+                if self._file.status() is not None:
+                    return
+                self._file.close()
+        except Distrusted as problem:
+            raise UnsafeFile(f"the lock {self.path} {problem}", fix=problem.fix) from problem
+        except OSError as error:
+            raise UnsafeFile(f"the lock {self.path} cannot be used: {why(error)}", fix=fix(error)) from error
+        raise UnsafeFile(
+            f"the lock {self.path} was replaced while it was taken",
+            fix="try again, and leave the .lock file where it is",
         )
 
-    def _check(self, fd: int) -> None:
-        self._problems.extend(filter(None, [distrust(os.fstat(fd)), moved(fd, self.path)]))
+    def _is_free(self) -> bool:
+        try:
+            fcntl.flock(self._file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _until(self, taken: Callable[[], bool], began: float) -> None:
+        while not taken():
+            if time.monotonic() - began > self.wait:
+                raise StorageError(
+                    f"the lock {self.path} was not free within {self.wait:g} s; a stopped process may hold it",
+                    fix=f"find it with `fuser {self.path}` and continue or end it",
+                )
+            time.sleep(LOCK_POLL)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from dialogd.disk import distrust, fix, flush, flush_folder, make_folder, moved, pread, why, write_once
+from dialogd.disk import Distrusted, KeptFile, fix, flush, flush_folder, make_folder, pread, why, write_once
 from dialogd.errors import DialogdError, StorageError, UnsafeFile
 from dialogd.journal import SUSPECT_FIX, Journal, Journals, chain_of
 from dialogd.lock import Lock
@@ -27,7 +27,7 @@ LARGEST = 64 * 1024 * 1024  # bytes; anything larger is no dialog
 PROBE = 512  # bytes before the known end that must be unchanged for reading on
 ATTEMPTS = 5  # rename-over saves in a row that an append survives
 
-_OPEN = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_TO_WRITE = os.O_RDWR | os.O_APPEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,10 @@ class _Replaced(Exception):
     """An editor saved a new file under the name while an entry was written to the old one."""
 
 
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 class LogFile:
     """One dialog file. Safe to use from several threads; every call may block on the disk."""
 
@@ -58,6 +62,7 @@ class LogFile:
         self._hash = sha256()  # of all that was read: a whole read of what has not changed need not be parsed again
         self._full_read_at = 0.0
         self.full_reads = 0
+        self._file = KeptFile(path)
         self._mutex = threading.RLock()
         self.lock = Lock(path.with_name(path.name + ".lock"))
         self._looked_for_torn = False
@@ -79,13 +84,7 @@ class LogFile:
         Raises `FileNotFoundError`, `NotADialog`, `UnsafeFile`.
         """
         with self._mutex:
-            if self._dialog is not None and self._is_as_read() and not full:
-                return self._dialog
-            fd = self._open(os.O_RDONLY)
-            try:
-                return self._read(fd, full=full)
-            finally:
-                os.close(fd)
+            return self._read(self._open(os.O_RDONLY), full=full)
 
     def known(self) -> Dialog | None:
         """The dialog as last read, without reading or waiting, where nobody has written to the file since; else None.
@@ -95,69 +94,74 @@ class LogFile:
         seen, dialog = self._seen, self._dialog  # in this order: a reader in another thread sets the dialog first
         return dialog if dialog is not None and self._stands_at() == seen else None
 
-    def _is_as_read(self) -> bool:
-        """True while the path names the file that was last read, and nobody has written to it since."""
-        return self._stands_at() == self._seen
-
     def _stands_at(self) -> tuple[int, int, int] | None:
-        """Which file the path names, how long it is, and when somebody last wrote to it; None where that is unknown."""
-        try:
-            status = self.path.lstat()
-        except OSError:
-            return None  # opening it says why
-        return status.st_ino, status.st_size, status.st_mtime_ns
+        """Which file the path names, how long it is, and when it was last written to; None for one not yet opened."""
+        status = self._file.status()
+        return None if status is None else _stamp(status)
 
     @property
     def age_of_full_read(self) -> float:
         """Seconds since the whole file was last read."""
         return time.monotonic() - self._full_read_at
 
-    def _read(self, fd: int, *, full: bool = False) -> Dialog:
-        status = os.fstat(fd)
+    def _read(self, status: os.stat_result, *, full: bool = False, wrote: bytes = b"") -> Dialog:
+        """The open file as `status` has it; `wrote` is what is known to stand behind what was read before."""
         if status.st_size > LARGEST:
             raise UnsafeFile(
                 f"{self.path} has {status.st_size:,} bytes; a dialog has at most {LARGEST:,}",
                 fix="name another file with --file",
             )
-        known = self._dialog
-        if known is not None and not full and self._seen == (status.st_ino, status.st_size, status.st_mtime_ns):
+        known = None if full else self._dialog
+        if known is not None and self._seen == _stamp(status):
             return known
-        start = known.size if known is not None and not full and self._only_grew(fd, status, known) else 0
-        data = pread(fd, status.st_size - start, start)
-        if known is not None and (start or sha256(data[: known.size]).digest() == self._hash.digest()):
-            more = data[known.size - start :]
+        more = self._grown(known, status, wrote) if known is not None else None
+        if known is not None and more is not None:
+            dialog = grammar.read_on(known, more)
+            self._hash.update(more)
+            self._probe = (self._probe + more)[-PROBE:]
+        else:
+            dialog = self._read_whole(status.st_size)
+        self._dialog = dialog
+        self._seen = (status.st_ino, dialog.size, status.st_mtime_ns)
+        return dialog
+
+    def _grown(self, known: Dialog, status: os.stat_result, wrote: bytes) -> bytes | None:
+        """What was appended to what is known; None where the file may have changed before that."""
+        inode, _, _ = self._seen
+        size = status.st_size - known.size
+        if status.st_ino != inode or size <= 0:
+            return None
+        if len(wrote) == size:
+            return wrote
+        start = len(self._probe)
+        data = pread(self._file.fd, start + size, known.size - start)
+        return data[start:] if data.startswith(self._probe) else None
+
+    def _read_whole(self, size: int) -> Dialog:
+        """Read all of the file; parse it only where what was known of it has changed."""
+        data, known = pread(self._file.fd, size, 0), self._dialog
+        if known is not None and sha256(data[: known.size]).digest() == self._hash.digest():
+            more = data[known.size :]
             dialog = grammar.read_on(known, more)
             self._hash.update(more)
         else:
             dialog = grammar.parse(data)
             self._hash = sha256(data)
-        if not start:
-            self._full_read_at = time.monotonic()
-            self.full_reads += 1
-        self._dialog = dialog
-        self._seen = (status.st_ino, dialog.size, status.st_mtime_ns)
-        self._probe = ((self._probe if start else b"") + data)[-PROBE:]
+        self._full_read_at = time.monotonic()
+        self.full_reads += 1
+        self._probe = data[-PROBE:]
         return dialog
 
-    def _only_grew(self, fd: int, status: os.stat_result, known: Dialog) -> bool:
-        inode, _, _ = self._seen
-        if status.st_ino != inode or status.st_size <= known.size:
-            return False
-        return pread(fd, len(self._probe), known.size - len(self._probe)) == self._probe
-
-    def _open(self, flags: int) -> int:
-        """Open the file if it can be trusted; raises `UnsafeFile` saying why it cannot."""
+    def _open(self, flags: int) -> os.stat_result:
+        """Have the file open if it can be trusted; raises `UnsafeFile` saying why it cannot."""
         try:
-            fd = os.open(self.path, flags | _OPEN)
+            return self._file.open(flags)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise UnsafeFile(f"{self.path} cannot be opened: {why(error)}", fix=fix(error)) from error
-        problem = distrust(os.fstat(fd))
-        if problem:
-            os.close(fd)
-            raise UnsafeFile(f"{self.path} {problem[0]}", fix=problem[1])
-        return fd
+        except Distrusted as problem:
+            raise UnsafeFile(f"{self.path} {problem}", fix=problem.fix) from problem
 
     def append(self, make: Make, journal: Journal) -> Dialog | None:
         """Append what `make` draws up from the dialog as it stands under the lock; None when it draws up nothing.
@@ -176,29 +180,23 @@ class LogFile:
 
     def _append_once(self, make: Make, journal: Journal) -> Dialog | None:
         """One try; raises `_Replaced` when an editor's save took the file away under us."""
-        fd = self._open(os.O_RDWR | os.O_APPEND)
-        try:
-            self._finish_torn(fd)
-            dialog = self._read(fd)
-            addition = make(dialog)
-            if addition is None:
-                return None
-            if addition.attachment:
-                self._attach(addition)
-            last = dialog.last
-            entry = render.render(addition.draft, last.chain if last else "")
-            data = render.joint(dialog) + entry
-            number = addition.draft.number
-            journal.record("intent", at=dialog.size, entry=data.decode("utf-8"), number=number, dialog=dialog.id)
-            if not self._is_as_read():
-                raise _Replaced
-            self._write(fd, data)
-            if not self._landed(fd, data):
-                raise _Replaced
-            journal.record("done", durable=False, chain=chain_of(data), number=number)
-            return self._read(fd)
-        finally:
-            os.close(fd)
+        dialog = self._finished(self._open(_TO_WRITE))
+        addition = make(dialog)
+        if addition is None:
+            return None
+        if addition.attachment:
+            self._attach(addition)
+        last = dialog.last
+        entry = render.render(addition.draft, last.chain if last else "")
+        data = render.joint(dialog) + entry
+        number = addition.draft.number
+        journal.record("intent", at=dialog.size, entry=data.decode("utf-8"), number=number, dialog=dialog.id)
+        if self._stands_at() != self._seen:
+            raise _Replaced
+        self._write(self._file.fd, data)
+        status, is_next = self._landed(data, dialog.size)
+        journal.record("done", durable=False, chain=chain_of(data), number=number)
+        return self._read(status, wrote=data if is_next else b"")
 
     def _write(self, fd: int, data: bytes) -> None:
         view = memoryview(data)
@@ -214,23 +212,30 @@ class LogFile:
             self._suspect = f"flushing {self.path} failed ({why(error)}); what was written may not be on the disk"
             raise StorageError(self.suspect, fix=SUSPECT_FIX) from error
 
-    def _landed(self, fd: int, data: bytes) -> bool:
-        """True when the bytes stand, in one piece, in the file that the path now names."""
+    def _landed(self, data: bytes, known: int) -> tuple[os.stat_result, bool]:
+        """The file that the path now names, in which the bytes stand in one piece; else raises `_Replaced`.
+
+        And whether they stand right behind the `known` ones, whose end is as it was.
+        """
+        fd = self._file.fd
         # Not where the file ended when it was read: somebody may have typed in between.
         at = os.lseek(fd, 0, os.SEEK_CUR) - len(data)
-        return at >= 0 and moved(fd, self.path) is None and pread(fd, len(data), at) == data
+        before = self._probe if at == known else b""
+        status = self._file.status()
+        there = pread(fd, len(before) + len(data), at - len(before)) if at >= 0 else b""
+        if status is None or there[len(before) :] != data:
+            raise _Replaced
+        return status, at == known and there.startswith(before)
 
     def newline(self) -> Dialog:
         """Append the newline that a finished hand-written text at the end of the file lacks."""
         with self._mutex, self.locked():
-            fd = self._open(os.O_RDWR | os.O_APPEND)
-            try:
-                last = self._read(fd).last
-                if last is not None and last.condition is Condition.UNFINISHED and last.turn is not None:
-                    self._write(fd, b"\n")
-                return self._read(fd)
-            finally:
-                os.close(fd)
+            status = self._open(_TO_WRITE)
+            last = self._read(status).last
+            if last is not None and last.condition is Condition.UNFINISHED and last.turn is not None:
+                self._write(self._file.fd, b"\n")
+                status = os.fstat(self._file.fd)
+            return self._read(status)
 
     def set_aside(self, present: set[str]) -> Path | None:
         """Set the journals aside, because turns they remember are gone; `present` are the hashes in the file.
@@ -245,18 +250,19 @@ class LogFile:
     def finish_torn(self) -> Dialog:
         """Finish what a crashed writer left half-written at the end of the file; harmless when there is nothing."""
         with self._mutex, self.locked():
-            fd = self._open(os.O_RDWR | os.O_APPEND)
-            try:
-                self._finish_torn(fd)
-                return self._read(fd)
-            finally:
-                os.close(fd)
+            return self._finished(self._open(_TO_WRITE))
 
-    def _finish_torn(self, fd: int) -> None:
+    def _finished(self, status: os.stat_result) -> Dialog:
+        """The dialog of the open file, once what a writer left half-written is whole."""
         # Once all journals are read: a writer may have died between its entry and the record of it.
-        if self._looked_for_torn and self._is_clean(fd):
-            return
-        size = os.fstat(fd).st_size
+        if not (self._looked_for_torn and self._is_clean(status)):
+            self._finish_torn(status)
+            status = os.fstat(self._file.fd)
+            self._looked_for_torn = True
+        return self._read(status)
+
+    def _finish_torn(self, status: os.stat_result) -> None:
+        fd, size = self._file.fd, status.st_size
         for journal in self.journals.all():
             intent = journal.intent()
             if intent is None:
@@ -265,15 +271,14 @@ class LogFile:
             if there != intent.entry and there and intent.entry.startswith(there) and intent.at + len(there) == size:
                 self._write(fd, intent.entry[len(there) :])
                 size = os.fstat(fd).st_size
-                there = b"" if moved(fd, self.path) else pread(fd, len(intent.entry), intent.at)
+                there = pread(fd, len(intent.entry), intent.at) if self._file.status() is not None else b""
             if there == intent.entry:
                 journal.record("done", durable=False, chain=intent.chain, number=intent.number)
-        self._looked_for_torn = True
 
-    def _is_clean(self, fd: int) -> bool:
+    def _is_clean(self, status: os.stat_result) -> bool:
         """True when the file ends, as far as is known, in a sound entry: then nobody was interrupted there."""
         try:
-            dialog = self._read(fd)
+            dialog = self._read(status)
         except DialogdError:
             return False
         return dialog.last is not None and dialog.last.condition is Condition.SOUND and not dialog.tail.strip(b"\n")
@@ -306,7 +311,7 @@ class LogFile:
             with suppress(FileNotFoundError):
                 if replace:
                     target.unlink()
-            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN, 0o600)
+            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 self._write(fd, data)
             finally:

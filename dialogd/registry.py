@@ -11,13 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from dialogd.errors import AlreadyRunning
+from dialogd.errors import AlreadyRunning, StorageError
+from dialogd.lock import Lock
 from dialogd.state import StateDir
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 SETTLED = 1_000_000_000  # nanoseconds after which a change of the folder was the last one of its time stamp
 
@@ -60,7 +57,7 @@ class Registry:
         self.state = state
         self.folder = state.registry
         self._known: dict[Path, tuple[int, dict[str, str]]] = {}
-        self._seated: tuple[str, Path, BaseFileLock, tuple[int, int]] | None = None  # whose, at what, held how, which
+        self._seated: tuple[str, Path, Lock] | None = None  # whose, at what, held how
         self._me: Running | None = None
         self._renewing = threading.Lock()  # nothing is put back once it was taken away in order
 
@@ -77,25 +74,17 @@ class Registry:
                     self._seated = None
 
     def _sit(self, agent: str, file: Path) -> None:
-        from filelock import FileLock, Timeout
-
-        path = self._seat_of(agent, file)
-        lock = FileLock(
-            path, timeout=0, mode=0o600, fallback_to_soft=False, preserve_lock_file=True, thread_local=False
-        )
+        lock = Lock(self.folder / f"{agent}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}.seat", wait=0)
         try:
             lock.acquire()
-        except Timeout as error:
+        except StorageError as error:
             other = next((d for d in self.running(file) if d.id == agent), None)
             where = f" (port {other.port}, pid {other.pid})" if other else ""
             raise AlreadyRunning(
                 f"{agent} already runs on {file}{where}",
                 fix=f"use that one, end it with Ctrl-C or `kill {other.pid if other else 'PID'}`, or start another id",
             ) from error
-        self._seated = agent, file, lock, _identity(path)
-
-    def _seat_of(self, agent: str, file: Path) -> Path:
-        return self.folder / f"{agent}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}.seat"
+        self._seated = agent, file, lock
 
     @contextmanager
     def entry(self, agent: str, port: int, file: Path, log: Path, plans: Path | None = None) -> Iterator[Running]:
@@ -130,8 +119,8 @@ class Registry:
         with self._renewing:
             if self._seated is None or self._me is None:
                 return False
-            agent, file, lock, held = self._seated
-            is_ours = _identity(self._seat_of(agent, file)) == held
+            agent, file, lock = self._seated
+            is_ours = lock.is_in_place
             if is_ours and self._entry_of(self._me).exists():
                 return False
             self.folder = self.state.registry
@@ -168,12 +157,3 @@ class Registry:
             is_over = time.time_ns() - changed > SETTLED  # else another change may bear the same time
             self._known[file] = (changed if is_over else 0), urls
         return urls
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    """What tells a file from a later one of the same name; zeros where there is none."""
-    try:
-        status = path.lstat()
-    except OSError:
-        return 0, 0
-    return status.st_dev, status.st_ino

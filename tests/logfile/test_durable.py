@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from dialogd.journal import Received
 from tests.logfile.files import dialog_file, log_of, turn
-from tests.logfile.moments import written
+from tests.logfile.moments import moments, written
 
 
 @pytest.fixture
@@ -25,8 +26,7 @@ def test_an_entry_is_flushed_before_it_is_acknowledged(files: dict[str, Path]) -
     first = written(files, lambda: log.append(turn("one"), journal))
     begin = first.index("write journal")
     assert first[begin:] == [
-        "write journal", "flush journal", "flush state", "write dialog", "flush dialog", "read dialog",
-        "write journal", "read dialog", "read dialog",
+        "write journal", "flush journal", "flush state", "write dialog", "flush dialog", "read dialog", "write journal",
     ]  # fmt: skip
     second = written(files, lambda: log.append(turn("two"), journal))
     assert second[second.index("write journal") :][:5] == [
@@ -63,3 +63,43 @@ def test_a_reply_and_a_draft_are_flushed(files: dict[str, Path]) -> None:
     assert written(files, lambda: journal.draft(received, "late")) == ["write journal", "flush journal"]
     assert written(files, lambda: journal.reply(received, durable=False)) == ["write journal"]
     assert written(files, journal.flush) == ["flush journal"]
+
+
+def test_an_append_opens_nothing_and_costs_the_same_however_long_the_dialog(files: dict[str, Path]) -> None:
+    """Dialog, lock and journal stay open: one flush of each that is written, one reading back, one look at each."""
+    log = log_of(files["dialog"])
+    journal = log.journals.of("A")
+    for number in range(3):
+        log.append(turn(f"first-{number}"), journal)
+    early = moments(lambda: log.append(turn("early"), journal))
+    for number in range(60):
+        log.append(turn(f"more-{number}"), journal)
+    late = moments(lambda: log.append(turn("late"), journal))
+    assert early == late
+    assert Counter(late) == {"flock": 2, "stat": 6, "write": 3, "fsync": 2, "pread": 1}
+
+
+def test_what_another_daemon_wrote_is_read_at_once_and_by_itself(files: dict[str, Path]) -> None:
+    """A look at a file that grew is one question and one reading; at one that did not, one question."""
+    mine, other = log_of(files["dialog"]), log_of(files["dialog"])
+    other.append(turn("one"), other.journals.of("B"))
+    mine.read()
+    other.append(turn("two", size=3_000), other.journals.of("B"))
+    assert moments(mine.read) == ["stat", "pread"]
+    assert moments(mine.read) == ["stat"]
+    assert mine.read() == other.read()
+
+
+def test_what_a_writer_noted_itself_is_not_read_again(files: dict[str, Path]) -> None:
+    """A journal knows what it has written; what somebody else added is read, wherever it stands."""
+    log = log_of(files["dialog"])
+    journal, other = log.journals.of("A"), log.journals.of("A")
+    received = Received(("A", "1", ""), "Yes.", {"usd": 0.5}, 5)
+    journal.reply(received)
+    assert moments(journal.received) == ["stat"]
+    assert journal.received() == received
+    other.draft(received, "late")
+    journal.record("spent", usage={"usd": 0.25})
+    assert (journal.drafts(), journal.owed()) == (("Yes.",), ({"usd": 0.5}, {"usd": 0.25}))
+    again = log.journals.of("A")
+    assert (again.drafts(), again.owed()) == (journal.drafts(), journal.owed())

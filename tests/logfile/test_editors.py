@@ -87,7 +87,7 @@ def around(folder: Path, save: Save) -> list[tuple[str, Path, LogFile, int, bool
     rehearsal = log_of(dialog_file(folder))
     rehearsal.append(turn("first"), rehearsal.journals.of("A"))
     names = [*moments(lambda: rehearsal.append(turn("second"), rehearsal.journals.of("A"))), "the end"]
-    assert len(names) > 20
+    assert len(names) > 12
     flushed = max(index for index, name in enumerate(names) if name == "fsync")
     read_back = names.index("stat", flushed)
     done = []

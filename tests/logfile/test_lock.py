@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.errors import StorageError, UnsafeFile
+from dialogd.lock import Lock
 from tests.logfile.files import dialog_file, log_of, naive_read, times, turn
 from tests.logfile.moments import watched
 
@@ -124,3 +125,26 @@ def test_a_stopped_holder_blocks_with_a_reason(path: Path, holder: subprocess.Po
     out, _ = holder.communicate(b"\n")
     assert out == b"w0-0\n"
     assert log.append(turn("next"), log.journals.of("B")) is not None
+
+
+def test_threads_that_share_a_lock_keep_each_other_out(path: Path) -> None:
+    """One object, one open file: the system alone would let both in."""
+    lock, inside, most = Lock(path.with_name("shared.lock")), 0, 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(50):
+            with lock.held():
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert (most, inside) == (1, 0)
+    with lock.held(), pytest.raises(StorageError, match="was not free"), Lock(lock.path, wait=0).held():
+        pass

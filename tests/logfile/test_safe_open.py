@@ -103,6 +103,68 @@ def test_a_dialog_file_that_cannot_be_trusted_is_refused(tmp_path: Path, make: M
     assert sorted(p.name for p in tmp_path.iterdir()) == ["dialog.md", "dialog.md.lock", "state", "victim"]
 
 
+@pytest.mark.parametrize("make", [*LINKS, *OTHERS, very_large])
+def test_a_file_that_is_open_already_is_refused_all_the_same(tmp_path: Path, make: Make) -> None:
+    """Read and written to before, it gave way to one that cannot be trusted: neither is touched any more."""
+    victim, path, old = tmp_path / "victim", dialog_file(tmp_path), tmp_path / "old"
+    victim.write_bytes(VICTIM)
+    log = log_of(path)
+    assert log.append(turn("one"), log.journals.of("A")) is not None
+    before = path.read_bytes()
+    path.rename(old)
+    make(path, victim)
+    refused(log.read, path)
+    refused(lambda: log.append(turn("two"), log.journals.of("A")), path)
+    refused(log.finish_torn, path)
+    assert (victim.read_bytes(), old.read_bytes()) == (VICTIM, before)
+
+
+def test_rights_that_change_while_a_file_is_open_are_noticed(tmp_path: Path) -> None:
+    """Dialog, lock and journal, each opened to everybody after it was used: refused; put right: written."""
+    path = dialog_file(tmp_path)
+    log = log_of(path)
+    journal = log.journals.of("A")
+    assert log.append(turn("one"), journal) is not None
+    for number, file in enumerate((path, path.with_name("dialog.md.lock"), journal.path)):
+        file.chmod(0o666)
+        refused(lambda: log.append(turn("two"), journal), file)
+        file.chmod(0o600)
+        assert log.append(turn(f"again-{number}"), journal) is not None
+
+
+def test_an_open_file_that_vanishes_is_missed_and_found_again(tmp_path: Path) -> None:
+    """The dialog is gone, not read from what is still open; the lock and the journal are made anew."""
+    path = dialog_file(tmp_path)
+    log = log_of(path)
+    journal = log.journals.of("A")
+    assert log.append(turn("one"), journal) is not None
+    path.rename(tmp_path / "aside")
+    for work in (log.read, lambda: log.append(turn("two"), journal)):
+        with pytest.raises(FileNotFoundError):
+            work()
+    (tmp_path / "aside").rename(path)
+    path.with_name("dialog.md.lock").unlink()
+    journal.path.unlink()
+    assert log.append(turn("two"), journal) is not None
+    assert [record["kind"] for record in journal.records()] == ["intent", "done"]
+    assert path.with_name("dialog.md.lock").exists()
+
+
+def test_a_file_that_takes_the_name_is_never_mistaken_for_the_open_one(tmp_path: Path) -> None:
+    """Of the same size and time: what it says is read, and written to."""
+    path = dialog_file(tmp_path)
+    log = log_of(path)
+    assert log.append(turn("one"), log.journals.of("A")) is not None
+    status, new = path.stat(), path.with_name("new")
+    new.write_bytes(path.read_bytes().replace(b"Postgres or Redis?", b"Postgres or Mongo?"))
+    new.chmod(0o600)
+    os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
+    new.replace(path)
+    assert log.read().entries[0].body.strip() == "Postgres or Mongo?"
+    assert log.append(turn("two"), log.journals.of("A")) is not None
+    assert b"I say two" in path.read_bytes()
+
+
 @pytest.mark.parametrize("make", [*LINKS, *OTHERS])
 def test_a_lock_that_cannot_be_trusted_is_refused(tmp_path: Path, make: Make) -> None:
     """Nothing is written, neither to the dialog nor to where the lock leads."""
