@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from dialogd.errors import DialogdError
+from dialogd.events import Event
 from dialogd.protocol.decide import Reply
 from tests.logfile.agents import Counting, agent_at
 from tests.logfile.files import log_of, turn
@@ -25,9 +26,9 @@ async def run(path: Path, steps: int) -> dict[str, object]:
     errors: list[str] = []
     told: list[int] = []
 
-    def hear(kind: str, data: dict[str, object]) -> None:
-        if kind == "appended":
-            told.append(int(str(data["number"])))
+    def hear(event: Event) -> None:
+        if event.kind == "appended":
+            told.append(int(str(event.said["number"])))
 
     async with agent_at(path, "A", backend, hear) as agent:
         for _ in range(steps):
