@@ -8,13 +8,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from dialogd.backends.parts import Prompt
 from dialogd.errors import BadInput
-from dialogd.prices import Price
-from dialogd.protocol.model import Agent
-from dialogd.protocol.state import Dialog
+
+if TYPE_CHECKING:
+    from dialogd.backends.parts import Prompt
+    from dialogd.prices import Price
+    from dialogd.protocol.model import Agent
+    from dialogd.protocol.state import Dialog
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -36,6 +35,8 @@ def ask(
     port: int, method: str, path: str, body: Mapping[str, object] | None = None, *, seconds: float
 ) -> tuple[int, dict[str, Any]] | None:
     """Status and JSON of one request to a daemon, None without an answer in `seconds`. Knows no proxies."""
+    import http.client
+
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     try:
         data = None if body is None else json.dumps(body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -10,11 +9,10 @@ import typer
 from dialogd import hand, person
 from dialogd.cli import options
 from dialogd.cli.speak import done, opened
-from dialogd.cli.terminal import line, plain, remark
+from dialogd.cli.terminal import plain, remark
 from dialogd.protocol.hand import free_port
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import USER
-from dialogd.protocol.ruled_out import strikes, vetoes
 from dialogd.protocol.state import Dialog
 from dialogd.settings import start_command
 
@@ -141,28 +139,3 @@ def pass_on(file: options.FileOption = None) -> None:
     settings, log, before = opened(file)
     after = person.pass_on(log)
     done(settings, after, "passed on" if len(after.entries) > len(before.entries) else "it was not your turn")
-
-
-def rows(dialog: Dialog) -> Iterator[tuple[str, str]]:
-    """What the person withdrew, ruled out or set, for `status`: a label and words."""
-    for strike_ in strikes(dialog).values():
-        yield "struck", line(strike_.in_words)
-    for ref, reason in vetoes(dialog).items():
-        yield "vetoed", line(f"{ref}{reason and f': {reason}'}")
-    if gone := ", ".join(agent.id for agent in dialog.state.hand.left):
-        yield "left", gone
-    if dialog.header.is_unattended:
-        yield "person", "absent: nothing waits for you"
-    if dialog.state.step:
-        yield "step", "on: every turn passes to you; dialogd pass, dialogd step off"
-
-
-def facts(dialog: Dialog) -> dict[str, object]:
-    """The same for programs."""
-    return {
-        "struck": sorted(dialog.state.struck),
-        "vetoed": list(dialog.state.vetoed),
-        "left": [agent.id for agent in dialog.state.hand.left],
-        "step": dialog.state.step,
-        "unattended": dialog.header.is_unattended,
-    }

@@ -12,7 +12,7 @@ import typer
 
 from dialogd.agent.clock import local
 from dialogd.backends.limiter import Hold, holds
-from dialogd.cli import hand, options, procedure
+from dialogd.cli import options, procedure
 from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.situation import Situation, next_step
 from dialogd.cli.terminal import as_json, line, plain, show
@@ -22,6 +22,7 @@ from dialogd.protocol import asked, lifecycle
 from dialogd.protocol.model import USER
 from dialogd.protocol.money import standing
 from dialogd.protocol.redact import places
+from dialogd.protocol.ruled_out import strikes, vetoes
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
 from dialogd.registry import Running
@@ -124,7 +125,7 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog) if end is None],
         "convergence": lifecycle.assessed(dialog),
         "rules": procedure.facts(dialog, now()),
-        **hand.facts(dialog),
+        **_set_by_hand(dialog),
         "warnings": list(warnings),
         "secrets_redacted": _secrets(dialog),
     }
@@ -156,7 +157,7 @@ def _text(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -
         *(("question", text) for text in asked.rows(dialog, now(), local) if dialog.state.outcome is None),
         *procedure.result(dialog),
         *procedure.rows(dialog, now()),
-        *hand.rows(dialog),
+        *_by_hand(dialog),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         *([("secrets", f"{hidden} redacted in the file")] if (hidden := _secrets(dialog)) else []),
         *(("wait", f"{hold.host} {hold.words}: agents on that key hold back") for hold in told),
@@ -186,3 +187,28 @@ def _agent_row(situation: Situation, agent: str, name: str) -> tuple[str, str]:
     if answer is None:
         return agent, f"{name}, pid {daemon.pid}, does not answer{absent}"
     return agent, f"{name}, {daemon.url}, pid {daemon.pid}, {answer.get('backend')}, {answer.get('phase')}{absent}"
+
+
+def _by_hand(dialog: Dialog) -> Iterator[tuple[str, str]]:
+    """What the person withdrew, ruled out or set: a label and words."""
+    for strike_ in strikes(dialog).values():
+        yield "struck", line(strike_.in_words)
+    for ref, reason in vetoes(dialog).items():
+        yield "vetoed", line(f"{ref}{reason and f': {reason}'}")
+    if gone := ", ".join(agent.id for agent in dialog.state.hand.left):
+        yield "left", gone
+    if dialog.header.is_unattended:
+        yield "person", "absent: nothing waits for you"
+    if dialog.state.step:
+        yield "step", "on: every turn passes to you; dialogd pass, dialogd step off"
+
+
+def _set_by_hand(dialog: Dialog) -> dict[str, object]:
+    """The same for programs."""
+    return {
+        "struck": sorted(dialog.state.struck),
+        "vetoed": list(dialog.state.vetoed),
+        "left": [agent.id for agent in dialog.state.hand.left],
+        "step": dialog.state.step,
+        "unattended": dialog.header.is_unattended,
+    }

@@ -9,7 +9,6 @@ agent    = ID [ "=" NAME ] [ "(" ROLE ")" ] [ "@" "http://" loopback ":" port ]
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -132,6 +131,8 @@ def _setup(text: str, warnings: list[str]) -> MappingProxyType[str, Any]:
     match = _TOML.search(text, section.end()) if section else None
     if match is None:
         return MappingProxyType({})
+    import tomllib
+
     try:
         return MappingProxyType(tomllib.loads(match[1]))
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, brackets a thousand deep

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
+
+import pytest
+from typer.main import get_command
 
 from dialogd import __version__
+from dialogd.cli import app
+from dialogd.cli.app import build
 from tests.cli.command import Commands, until
 
 COMMANDS = [
@@ -109,29 +115,72 @@ def test_errors_show_a_traceback_only_on_request(dialogd: Commands) -> None:
     assert "Traceback" in dialogd("--debug", "pause").err
 
 
-HEAVY = {"fastapi", "uvicorn", "httpx2", "watchfiles", "rich", "pydantic", "anthropic", "asyncio", "psutil"}
+HEAVY = {"fastapi", "uvicorn", "httpx2", "watchfiles", "rich", "anthropic", "openai", "asyncio", "psutil"}
 
 
-def test_what_a_short_command_loads_is_light(repository: object) -> None:
-    """All commands are there without a web framework, an HTTP client library, a terminal library or psutil."""
+def loaded(dialogd: Commands, *words: str) -> tuple[str, set[str]]:
+    """What a command prints, and the modules that it has loaded in the end."""
     program = (
-        "import sys; from dialogd.cli.app import build; from typer.main import get_command; get_command(build());"
-        f" print(*({HEAVY!r} & set(sys.modules)))"
+        f"import atexit, sys; sys.argv = {['dialogd', *words]!r}; atexit.register(lambda: print('modules', "
+        "*sys.modules)); from dialogd.cli import main; main()"
     )
-    assert subprocess.check_output([sys.executable, "-c", program], cwd=str(repository), text=True) == "\n"
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=dialogd.environment, text=True, capture_output=True, check=False
+    )
+    out, _, modules = done.stdout.rpartition("modules ")
+    return out, set(modules.split())
 
 
-def test_status_of_a_dialog_loads_as_little(dialogd: Commands) -> None:
-    """What a look costs is what it loads; scripts/bench_turns.py prints how long it takes."""
+def test_every_command_is_listed_with_the_first_line_of_its_help() -> None:
+    """What `dialogd --help` shows without the commands' modules is what they say themselves."""
+    top: Any = get_command(build())
+    said = {name: command.get_short_help_str(1000) for name, command in top.commands.items()}
+    assert said == {name: command.line for name, command in app.COMMANDS.items()}
+    assert list(said) == COMMANDS
+
+
+def test_help_loads_no_command(dialogd: Commands) -> None:
+    """Neither the list of commands nor the version costs more than typer: a dozen modules of dialogd at most."""
+    for words in (["--help"], ["--version"], []):
+        _, modules = loaded(dialogd, *words)
+        assert not modules & (HEAVY | {"pydantic", "tomllib", "http.client"})
+        own = {name for name in modules if name.startswith("dialogd")}
+        assert own <= {"dialogd", "dialogd.cli", "dialogd.cli.app", "dialogd.cli.terminal", "dialogd.errors"} | {
+            name for name in own if name.startswith("dialogd.protocol") and not name.startswith("dialogd.protocol.f")
+        }
+        assert len(own) < 12, own
+
+
+def test_a_wrong_command_loads_no_other(dialogd: Commands) -> None:
+    """The advice comes from the table, too."""
+    _, modules = loaded(dialogd, "statsu")
+    assert not modules & HEAVY
+    assert not {name for name in modules if name.startswith("dialogd.cli.")} - {
+        "dialogd.cli.app",
+        "dialogd.cli.terminal",
+    }
+
+
+def test_status_of_a_dialog_loads_what_it_shows(dialogd: Commands) -> None:
+    """No other command, no prompt, no server, no plugins; scripts/bench_turns.py prints how long it takes."""
     dialogd.begin("Tabs?")
-    rest = HEAVY - {"pydantic"}  # typer loads it to read options
-    command = ["dialogd", "status", "--file", str(dialogd.file)]
+    out, modules = loaded(dialogd, "status", "--file", str(dialogd.file))
+    assert out.startswith("Tabs?\n")
+    assert not modules & (HEAVY | {"http.client", "dialogd.hand", "dialogd.agent.loop", "dialogd.agent.prompt"})
+    commands = {command.place.partition(":")[0] for command in app.COMMANDS.values()} - {"status"}
+    assert not modules & {f"dialogd.cli.{name}" for name in commands}
+    assert len([name for name in modules if name.startswith("dialogd")]) < 80
+
+
+@pytest.mark.parametrize("own", [{}, {"PYDANTIC_DISABLE_PLUGINS": "one"}], ids=["unset", "set"])
+def test_what_a_command_runs_has_the_persons_own_environment(dialogd: Commands, own: dict[str, str]) -> None:
+    """Plugins of pydantic are passed over while options are read, and only then."""
     program = (
-        f"import atexit, sys; sys.argv = {command!r}; atexit.register(lambda: print('heavy', *({rest!r} & set("
-        "sys.modules)))); from dialogd.cli import main; main()"
+        "import atexit, os, sys; sys.argv = ['dialogd', 'templates']; from dialogd.cli import main; "
+        "atexit.register(lambda: print(os.environ.get('PYDANTIC_DISABLE_PLUGINS'))); main()"
     )
-    lines = subprocess.check_output([sys.executable, "-c", program], env=dialogd.environment, text=True).split("\n")
-    assert (lines[0], lines[-2]) == ("Tabs?", "heavy")
+    said = subprocess.check_output([sys.executable, "-c", program], env={**dialogd.environment, **own}, text=True)
+    assert said.split("\n")[-2] == str(own.get("PYDANTIC_DISABLE_PLUGINS"))
 
 
 def test_with_nothing_there_every_command_says_what_to_type_next(dialogd: Commands) -> None:
