@@ -36,7 +36,7 @@ from dialogd.server.uvicorn_server import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
 from dialogd.settings import Settings, default_port
 from dialogd.state import StateDir
-from dialogd.watch import watch
+from dialogd.watch import compare, watch
 
 MANY_FILES = 4096
 INDEX_WAIT = 0.5  # seconds for which the index may be in use; whoever asks next takes in what is missing
@@ -168,21 +168,21 @@ class Daemon:
                 running.add_signal_handler(number, self._signalled, number)
         agent = self.agent
         serving = asyncio.create_task(self.server.serve())
-        stop_watching = asyncio.Event()
-        watching = asyncio.create_task(watch(agent.file.path, agent.wake, stop_watching))
+        watching = asyncio.create_task(watch(agent.file.path, self._touched))
+        comparing = asyncio.create_task(compare(lambda: agent.on_disk(agent.file.compare), self._touched))
         listing = asyncio.create_task(self._stay_listed())
         self._loop = asyncio.create_task(self._supervised())
         agent.hub.publish("ready", id=agent.me, port=self.port, file=str(agent.file.path), backend=agent.backend.name)
         if shared_with_group(agent.file.path):
             agent.hub.publish("warning", text=f"its group may write {agent.file.path}; chmod g-w keeps it out")
         await asyncio.wait({serving, asyncio.ensure_future(self._over.wait())}, return_when=asyncio.FIRST_COMPLETED)
-        stop_watching.set()
+        watching.cancel()
+        comparing.cancel()
         await self._end_loop()
         agent.hub.agent(agent.me, "stopped", reason="its daemon ends")
         self.server.leave()
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(serving, 2)
-        watching.cancel()
         listing.cancel()
         while self._plans:  # what follows from a late end comes later
             late, self._plans = self._plans, []
@@ -190,6 +190,11 @@ class Daemon:
         await self.alerts.close()
         await agent.close()
         self._sum_up()
+
+    def _touched(self) -> None:
+        """Look at the file where it is not as it was read, or as this daemon left it."""
+        if self.agent.file.known() is None:
+            self.agent.wake()
 
     async def _stay_listed(self) -> None:
         """Look, as often as at the file, whether this daemon is still listed as running, and list it again."""

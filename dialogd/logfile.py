@@ -8,22 +8,26 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dialogd.disk import Distrusted, KeptFile, fix, flush, flush_folder, make_folder, pread, why, write_once
 from dialogd.errors import DialogdError, StorageError, UnsafeFile
 from dialogd.journal import SUSPECT_FIX, Journal, Journals, chain_of
 from dialogd.lock import Lock
 from dialogd.protocol import grammar, render
-from dialogd.protocol.model import Condition
+from dialogd.protocol.model import Condition, Entry
 from dialogd.protocol.state import Dialog
 
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
 LARGEST = 64 * 1024 * 1024  # bytes; anything larger is no dialog
+SLICE = 256 * 1024  # bytes that are compared at a time: a turn waits for no more than that
 PROBE = 512  # bytes before the known end that must be unchanged for reading on
 ATTEMPTS = 5  # rename-over saves in a row that an append survives
 
@@ -46,6 +50,22 @@ class _Replaced(Exception):
     """An editor saved a new file under the name while an entry was written to the old one."""
 
 
+@dataclass(slots=True)
+class _Comparison:
+    """How far the first `size` bytes of the file have been compared with the hash of what was read."""
+
+    full_reads: int
+    size: int
+    wanted: bytes
+    at: int = 0
+    hash: _Hash = field(default_factory=sha256)
+
+
+def _is_daemons(entry: Entry) -> bool:
+    """True for an entry as a daemon writes it, behind the one before it."""
+    return entry.condition is Condition.SOUND and entry.linked
+
+
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -60,7 +80,9 @@ class LogFile:
         self._seen: tuple[int, int, int] = (0, 0, 0)
         self._probe = b""
         self._hash = sha256()  # of all that was read: a whole read of what has not changed need not be parsed again
-        self._full_read_at = 0.0
+        self._comparing: _Comparison | None = None
+        self._has_changed = False  # in what was read before, as comparing it has shown
+        self._is_doubtful = False  # somebody who is no daemon wrote to it since it was last read or compared whole
         self.full_reads = 0
         self._file = KeptFile(path)
         self._mutex = threading.RLock()
@@ -78,31 +100,51 @@ class LogFile:
         """Why nothing more is written from here: a flush failed, of the file or of a journal. "" while all is well."""
         return self._suspect or self.journals.suspect
 
-    def read(self, *, full: bool = False) -> Dialog:
+    def read(self, *, full: bool = False, sure: bool = False) -> Dialog:
         """The dialog as the file stands; reads only what was appended, unless `full` or the past was touched.
 
-        Raises `FileNotFoundError`, `NotADialog`, `UnsafeFile`.
+        With `sure` all is read also where somebody else than a daemon has written to the file: what they appended is
+        seen anyhow, what they changed with it above is not. Raises `FileNotFoundError`, `NotADialog`, `UnsafeFile`.
         """
         with self._mutex:
-            return self._read(self._open(os.O_RDONLY), full=full)
+            return self._read(self._open(os.O_RDONLY), full=full or (sure and self._is_doubtful))
 
-    def known(self) -> Dialog | None:
-        """The dialog as last read, without reading or waiting, where nobody has written to the file since; else None.
+    def known(self, *, sure: bool = False) -> Dialog | None:
+        """The dialog as last read, without reading or waiting, where `read` would give the same; else None.
 
         A look at the file's status: for callers that must not be kept waiting.
         """
         seen, dialog = self._seen, self._dialog  # in this order: a reader in another thread sets the dialog first
-        return dialog if dialog is not None and self._stands_at() == seen else None
+        if dialog is None or self._has_changed or (sure and self._is_doubtful):
+            return None
+        return dialog if self._stands_at() == seen else None
 
     def _stands_at(self) -> tuple[int, int, int] | None:
         """Which file the path names, how long it is, and when it was last written to; None for one not yet opened."""
         status = self._file.status()
         return None if status is None else _stamp(status)
 
-    @property
-    def age_of_full_read(self) -> float:
-        """Seconds since the whole file was last read."""
-        return time.monotonic() - self._full_read_at
+    def compare(self) -> bool:
+        """Compare the next slice of the file with what was read of it; True once all has been compared.
+
+        What was changed without a trace, in length and time, is found this way, and makes the next `read` read all.
+        """
+        with self._mutex:
+            dialog, status = self._dialog, self._file.status()
+            if dialog is None or status is None or _stamp(status) != self._seen:
+                return True  # the next `read` has to do with it
+            now = self._comparing
+            if now is None or now.full_reads != self.full_reads:
+                now = self._comparing = _Comparison(self.full_reads, dialog.size, self._hash.digest())
+            data = pread(self._file.fd, min(SLICE, now.size - now.at), now.at)
+            now.hash.update(data)
+            now.at += len(data)
+            if data and now.at < now.size:
+                return False
+            self._comparing = None
+            self._has_changed = now.hash.digest() != now.wanted
+            self._is_doubtful = self._is_doubtful and dialog.size > now.size
+            return True
 
     def _read(self, status: os.stat_result, *, full: bool = False, wrote: bytes = b"") -> Dialog:
         """The open file as `status` has it; `wrote` is what is known to stand behind what was read before."""
@@ -111,7 +153,7 @@ class LogFile:
                 f"{self.path} has {status.st_size:,} bytes; a dialog has at most {LARGEST:,}",
                 fix="name another file with --file",
             )
-        known = None if full else self._dialog
+        known = None if full or self._has_changed else self._dialog
         if known is not None and self._seen == _stamp(status):
             return known
         more = self._grown(known, status, wrote) if known is not None else None
@@ -119,8 +161,10 @@ class LogFile:
             dialog = grammar.read_on(known, more)
             self._hash.update(more)
             self._probe = (self._probe + more)[-PROBE:]
+            self._is_doubtful |= not all(map(_is_daemons, dialog.entries[known.settled_entries :]))
         else:
             dialog = self._read_whole(status.st_size)
+            self._has_changed = self._is_doubtful = False
         self._dialog = dialog
         self._seen = (status.st_ino, dialog.size, status.st_mtime_ns)
         return dialog
@@ -147,7 +191,6 @@ class LogFile:
         else:
             dialog = grammar.parse(data)
             self._hash = sha256(data)
-        self._full_read_at = time.monotonic()
         self.full_reads += 1
         self._probe = data[-PROBE:]
         return dialog

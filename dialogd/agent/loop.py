@@ -34,7 +34,6 @@ T = TypeVar("T")
 
 _TORN = (Condition.DAMAGED, Condition.UNFINISHED)
 PAUSE = 5  # times `retry_wait`: before an agent that failed is asked again, with nobody between
-FULL_READ = 30.0  # seconds after which the whole file is read again, off the hot path
 
 
 class Agent:
@@ -117,18 +116,19 @@ class Agent:
 
     # -- reading --------------------------------------------------------------------------------------------------
 
-    async def look(self, *, full: bool = False, since: int | None = None) -> Dialog | None:
+    async def look(self, *, sure: bool = False, since: int | None = None) -> Dialog | None:
         """Read the file; None while there is none. Notices new dialogs and cuts, and finishes torn tails.
 
+        With `sure` what the person may have changed above is read again, as before a call that costs money.
         Any look that began after the look `since`, or after this call, serves everybody who waits for one.
         """
         since = self._begun if since is None else since
         async with self._looking:
-            if self._done > since and not full:
+            if self._done > since and not sure:
                 return self.dialog
             self._begun += 1
             try:
-                dialog = await self._read(full=full or self.file.age_of_full_read > FULL_READ)
+                dialog = await self._read(sure=sure)
             except FileNotFoundError:
                 if self.dialog is not None:
                     self.seen.began_anew()
@@ -149,10 +149,10 @@ class Agent:
             self._know(dialog)
             return dialog
 
-    async def _read(self, *, full: bool) -> Dialog:
+    async def _read(self, *, sure: bool) -> Dialog:
         """The dialog as the file stands; where nobody has written to it since, without a way to the disk's thread."""
-        known = None if full else self.file.known()
-        return known if known is not None else await self.on_disk(lambda: self.file.read(full=full))
+        known = self.file.known(sure=sure)
+        return known if known is not None else await self.on_disk(lambda: self.file.read(sure=sure))
 
     async def take(self, dialog: Dialog) -> None:
         """Know the dialog as it stood after this daemon had written to it, unless a later look knows more."""

@@ -103,7 +103,7 @@ class Room(Protocol):
     wakes: asyncio.Event
     dialog: Dialog | None
 
-    async def look(self, *, full: bool = False) -> Dialog | None: ...
+    async def look(self, *, sure: bool = False) -> Dialog | None: ...
     async def take(self, dialog: Dialog) -> None: ...
     def tell(self, dialog: Dialog | None) -> None: ...
     def is_typing(self, dialog: Dialog) -> bool: ...
@@ -155,7 +155,7 @@ class Asking:
         """Ask, and ask back once where it is unclear. What it cost is kept, however it ends. Raises `BackendError`."""
         known = dialog
         if self.backend.costs:
-            dialog = await self.room.look(full=True) or dialog
+            dialog = await self.room.look(sure=True) or dialog
         self.call = call = Call(self._book if self.backend.costs else None)
         where = partial(standing, dialog, thinking=True)
         self.hub.publish("state", where, state="thinking", reason="", turn=dialog.state.number)

@@ -199,15 +199,14 @@ def _watch(trial: Path) -> Fact:
     from dialogd.watch import watch
 
     async def seen() -> bool:
-        stop, noticed = asyncio.Event(), asyncio.Event()
-        watching = asyncio.create_task(watch(trial, noticed.set, stop))
+        noticed = asyncio.Event()
+        watching = asyncio.create_task(watch(trial, noticed.set))
         deadline = time.monotonic() + WATCH_SECONDS
         while not noticed.is_set() and not watching.done() and time.monotonic() < deadline:
             with trial.open("ab") as out:
                 out.write(b".")
             with suppress(TimeoutError):
                 await asyncio.wait_for(noticed.wait(), 0.1)
-        stop.set()
         watching.cancel()
         with suppress(asyncio.CancelledError):
             await watching
