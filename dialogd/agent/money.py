@@ -222,7 +222,7 @@ def usual_cap(dialog: Dialog, own: Estimate, backend: Backend) -> Estimate:
 
 
 def _frames(dialog: Dialog, me: str) -> list[Frame]:
-    mine = (entry.frame for entry in reversed(dialog.turns) if entry.by == me and entry.frame is not None)
+    mine = (entry.frame for entry in dialog.latest_turns if entry.by == me and entry.frame is not None)
     return list(islice(mine, LOOKED_AT))
 
 

@@ -305,7 +305,7 @@ def _to_decide(dialog: Dialog, me: str) -> Iterator[str]:
     state, rules = dialog.state, dialog.header.rules
     if not state.escalated or state.escalated != me:
         return
-    asked = next((entry for entry in reversed(dialog.turns) if entry.by == USER and not entry.is_struck), None)
+    asked = next((entry for entry in dialog.latest_turns if entry.by == USER and not entry.is_struck), None)
     yield "The others could not decide, so you do: `[DECIDE: P1 approve | your reason]`, or `reject`."
     if state.escalation:
         yield f"Why it comes to you:\n\n{fenced(state.escalation)}"
@@ -419,7 +419,7 @@ def _last_of(dialog: Dialog, who: str) -> Entry | None:
 
 def _turns_of(dialog: Dialog, who: str) -> Iterator[Entry]:
     """The agent's turns since the dialog began anew, latest first."""
-    own = (e for e in reversed(dialog.turns) if e.by == who and not e.is_struck)
+    own = (e for e in dialog.latest_turns if e.by == who and not e.is_struck)
     return (e for e in own if e.number > dialog.state.base)
 
 

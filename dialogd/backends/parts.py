@@ -48,7 +48,7 @@ class Prompt:
     @property
     def body(self) -> str:
         """All but the system prompt."""
-        return "\n\n".join([*(part.text for part in self.parts), self.now])
+        return "\n\n".join([part.text for part in self.parts] + [self.now])
 
     @property
     def text(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from operator import attrgetter
@@ -332,6 +332,11 @@ class Dialog:
     def turns(self) -> tuple[Entry, ...]:
         """Numbered, undamaged turns, in order."""
         return tuple(e for e in self.entries if e.is_turn and e.condition is not Condition.DAMAGED)
+
+    @property
+    def latest_turns(self) -> Iterator[Entry]:
+        """The same, latest first, as far back as somebody looks: it costs no more in a long dialog."""
+        return (e for e in reversed(self.entries) if e.is_turn and e.condition is not Condition.DAMAGED)
 
     def entry(self, entry_id: str) -> Entry | None:
         """The entry of that id (`7`, `7.2`), or None."""
