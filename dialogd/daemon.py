@@ -157,8 +157,7 @@ class Daemon:
         self.remember: Callable[[Dialog], None] | None = None  # how it was started, for the dialog that it speaks in
         self._remembered = ""
         self.renew: Callable[[], bool] | None = None  # puts its seat and entry back where they were taken away
-        agent.on_written = self._written
-        agent.on_end = self._ended
+        agent.known.followers.append(self)
 
     async def run(self) -> None:
         """Serve until a signal or a stop."""
@@ -218,7 +217,7 @@ class Daemon:
             reporting.say(f"ended by {number.name}")
         self._over.set()
 
-    def _written(self, dialog: Dialog) -> None:
+    def written(self, dialog: Dialog) -> None:
         """This daemon has written an entry: what follows from it outside of the file."""
         self.alerts.written(dialog)
         if self.remember is not None and dialog.id != self._remembered:
@@ -230,7 +229,7 @@ class Daemon:
             self._disowned = dialog.state.rejected
             self._plans.append(asyncio.ensure_future(self._disown_plan(dialog, self.plans)))
 
-    def _ended(self, dialog: Dialog) -> None:
+    def ended(self, dialog: Dialog) -> None:
         """The dialog has ended, or the person has rejected its result; whoever wrote that."""
         self._plans.append(asyncio.ensure_future(self._remember(dialog)))
 

@@ -212,7 +212,7 @@ class Hub:
         self._closed = False
         self._standing: dict[str, Standing] = {}
         self._writing: dict[str, Writing] = {}
-        self.on_audience: Callable[[], None] = lambda: None  # told when somebody comes or goes who hears all
+        self._audience_changed: list[Callable[[], None]] = []
 
     @property
     def clients(self) -> int:
@@ -228,6 +228,14 @@ class Hub:
     def hears_all(self) -> bool:
         """True while somebody listens to all daemons of the dialog."""
         return any(listener.hears_all for listener in self._listeners)
+
+    def follow_audience(self, changed: Callable[[], None]) -> None:
+        """Call `changed` whenever a listener comes or goes, and when the daemon goes."""
+        self._audience_changed.append(changed)
+
+    def _say_who_listens(self) -> None:
+        for changed in self._audience_changed:
+            changed()
 
     # -- telling --------------------------------------------------------------------------------------------------
 
@@ -334,12 +342,12 @@ class Hub:
         if self._closed:
             self._say_bye(listener)
         self._listeners.add(listener)
-        self.on_audience()
+        self._say_who_listens()
         try:
             yield listener
         finally:
             self._listeners.discard(listener)
-            self.on_audience()
+            self._say_who_listens()
 
     def _as_it_stands(self) -> Iterator[Event]:
         for who, standing in self._standing.items():
@@ -362,7 +370,7 @@ class Hub:
     async def close(self) -> None:
         """End every stream; used when the daemon goes."""
         self._closed = True
-        self.on_audience()
+        self._say_who_listens()
         for listener in list(self._listeners):
             self._say_bye(listener)
 

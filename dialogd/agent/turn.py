@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, lru_cache, partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from dialogd.agent import prompt
 from dialogd.agent.call import Call, Ears, ask, beginning, is_affordable
 from dialogd.agent.clock import duration, here, wall
-from dialogd.agent.events import Hub
+from dialogd.agent.known import Known
 from dialogd.agent.money import Bill, at_stake, forecast, from_record, reading, usual_cap
 from dialogd.agent.reporting import Tally, standing
 from dialogd.backends import Backend, Request
 from dialogd.backends.parts import Prompt
 from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.journal import Journal, Received
-from dialogd.logfile import Addition, LogFile, Make
+from dialogd.logfile import Addition, Make
 from dialogd.protocol import closing, compose, verdict
 from dialogd.protocol.closing import is_clear
 from dialogd.protocol.decide import Action, Clock, Reply, Wait
@@ -97,19 +97,6 @@ class Options:
     reads_files: bool = False
 
 
-class Room(Protocol):
-    """What taking a turn needs of the agent around it."""
-
-    wakes: asyncio.Event
-    dialog: Dialog | None
-
-    async def look(self, *, sure: bool = False) -> Dialog | None: ...
-    async def take(self, dialog: Dialog) -> None: ...
-    def tell(self, dialog: Dialog | None) -> None: ...
-    def is_typing(self, dialog: Dialog) -> bool: ...
-    async def on_disk(self, work: Callable[[], T]) -> T: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Interrupted:
     """The debt was closed while the reply was being written; `text` is as far as it came."""
@@ -139,14 +126,14 @@ async def beside(text: str, work: Callable[[], T]) -> T:
 class Asking:
     """Asks the backend in the name of agent `me`."""
 
-    def __init__(self, me: str, file: LogFile, backend: Backend, hub: Hub, options: Options, room: Room) -> None:
+    def __init__(self, me: str, known: Known, backend: Backend, options: Options) -> None:
         self.me = me
-        self.file = file
+        self.known = known
+        self.file = known.file
         self.backend = backend
-        self.hub = hub
+        self.hub = known.hub
         self.options = options
-        self.room = room
-        self.journal: Journal = file.journals.of(me)
+        self.journal: Journal = known.file.journals.of(me)
         self.tally = Tally()
         self.finished = prompt.Finished()
         self.call: Call | None = None
@@ -155,7 +142,7 @@ class Asking:
         """Ask, and ask back once where it is unclear. What it cost is kept, however it ends. Raises `BackendError`."""
         known = dialog
         if self.backend.costs:
-            dialog = await self.room.look(sure=True) or dialog
+            dialog = await self.known.look(sure=True) or dialog
         self.call = call = Call(self._book if self.backend.costs else None)
         where = partial(standing, dialog, thinking=True)
         self.hub.publish("state", where, state="thinking", reason="", turn=dialog.state.number)
@@ -190,7 +177,7 @@ class Asking:
             bill = so_far.plus(at_stake(self.backend, request.prompt, request.dialog, self.me))
             self.journal.calling(asdict(bill), is_first=not so_far.calls)
 
-        await self.room.on_disk(book)
+        await self.known.on_disk(book)
 
     async def confirmed(self, dialog: Dialog, debt: Debt, received: Received) -> Received | Interrupted:
         """The reply with the answer to its closing question, "" where there is none; as it is where nothing is asked.
@@ -280,15 +267,15 @@ class Asking:
             return Addition(draft) if body.strip() and is_open(now, self.me, debt) else None
 
         try:
-            summed_up = await self.room.on_disk(lambda: self.file.append(make, self.journal))
+            summed_up = await self.known.on_disk(lambda: self.file.append(make, self.journal))
         except DialogdError as error:
             self.hub.publish("warning", text=f"the digest could not be kept: {error}; going on without")
             return dialog
         if summed_up is None:
-            return await self.room.look() or dialog
+            return await self.known.look() or dialog
         self.tally.pay(call.bill)
         call.bill = Bill()
-        self.room.tell(summed_up)
+        self.known.tell(summed_up)
         return summed_up
 
     def spent(self, bill: Bill) -> Bill:
@@ -398,10 +385,10 @@ class Asking:
         )
         try:
             while not task.done():
-                woken = asyncio.ensure_future(self.room.wakes.wait())
+                woken = asyncio.ensure_future(self.known.wakes.wait())
                 await asyncio.wait({task, woken}, timeout=self.options.poll, return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
-                self.room.wakes.clear()
+                self.known.wakes.clear()
                 if not task.done() and not await self._is_open(debt):
                     return None
             return task.result()
@@ -425,7 +412,7 @@ class Asking:
 
     async def _is_open(self, debt: Debt) -> bool:
         try:
-            now = await self.room.look()
+            now = await self.known.look()
         except (DialogdError, OSError):
             return True  # a file in the middle of a save: the append itself compares again
         return now is None or is_open(now, self.me, debt)
@@ -445,14 +432,15 @@ STORAGE_WAIT = 5.0  # seconds before a refused write is tried again
 class Turns:
     """Takes the turns of agent `me`."""
 
-    def __init__(self, me: str, file: LogFile, backend: Backend, hub: Hub, options: Options, room: Room) -> None:
+    def __init__(self, me: str, known: Known, backend: Backend, options: Options) -> None:
         self.me = me
-        self.file = file
-        self.hub = hub
-        self.room = room
-        self.asking = Asking(me, file, backend, hub, options, room)
+        self.known = known
+        self.file = known.file
+        self.hub = known.hub
+        self.asking = Asking(me, known, backend, options)
         self.journal: Journal = self.asking.journal
         self._pending: Received | None = None
+        self._held_since = 0  # how often journals had been set aside when it came
         self._is_new = False  # the pending reply is not in the journal yet
         self._is_clear = False  # the journal is known to hold no reply and no draft for the next call
         self._unwritten: tuple[Debt, BackendError] | None = None
@@ -467,17 +455,15 @@ class Turns:
         """What this daemon has done since it started."""
         return self.asking.tally
 
-    def forget(self) -> None:
-        """Another dialog stands in the file: what was received belongs to the old one."""
-        self._pending = None
-
     async def priced(self, clock: Clock, dialog: Dialog) -> Clock:
         """The clock with what the turn that this agent owes will cost."""
+        if self._held_since != self.known.times_set_aside:
+            self._pending = None  # another dialog stands in the file, and it belongs to the old one
         debt = dialog.state.debt(self.me)
         if debt is None or dialog.state.outcome is not None or not self.asking.is_limited(dialog):
             return clock
         is_paid = self._pending is not None and self._pending.debt == debt.key
-        return await self.room.on_disk(lambda: self.asking.priced(clock, dialog, debt, is_paid=is_paid))
+        return await self.known.on_disk(lambda: self.asking.priced(clock, dialog, debt, is_paid=is_paid))
 
     async def pay(self, dialog: Dialog, debt: Debt) -> Action:
         """Pay a debt: call the backend, keep what it said, append it while the debt is open, tell the peers."""
@@ -523,7 +509,7 @@ class Turns:
         ):
             return received
         if self._is_new:
-            await self.room.on_disk(lambda: self.journal.reply(received))
+            await self.known.on_disk(lambda: self.journal.reply(received))
             self._is_new = False
         confirmed = await self.asking.confirmed(dialog, debt, received)
         if isinstance(confirmed, Interrupted):
@@ -531,12 +517,16 @@ class Turns:
             self.tally.ends["interrupted"] += 1
             await self._keep_draft(received, "its turn passed while it was asked about it")
             return None
-        self._pending = confirmed
-        await self.room.on_disk(lambda: self.journal.answer(confirmed))
+        self._hold(confirmed)
+        await self.known.on_disk(lambda: self.journal.answer(confirmed))
         return confirmed
 
+    def _hold(self, received: Received) -> None:
+        """Keep a reply in hand until it stands in the file or is a draft."""
+        self._pending, self._held_since = received, self.known.times_set_aside
+
     def _rests(self) -> None:
-        """Whatever came of the turn: the agent is at it no more."""
+        """Mark the agent as idle, whatever came of the turn."""
         if (doing := self.hub.state_of(self.me)) is not None and doing.is_at_it:
             self.hub.agent(self.me, "idle")
 
@@ -544,7 +534,7 @@ class Turns:
         """A reply that was received and not written, and the drafts that its agent was not shown again."""
         if self._is_clear:
             return self._pending, ()
-        found, drafts = await self.room.on_disk(lambda: (self.journal.received(), self.journal.drafts()))
+        found, drafts = await self.known.on_disk(lambda: (self.journal.received(), self.journal.drafts()))
         self._is_clear = found is None and not drafts
         return self._pending or found, drafts
 
@@ -557,14 +547,15 @@ class Turns:
             if received.text.strip():
                 await self._keep_draft(Received(debt.key, received.text, {}, 0), "interrupted while it was written")
             how = {"state": "interrupted", "reason": "the turn passed while the reply was being written"}
-            where = partial(standing, self.room.dialog, thinking=False)
+            where = partial(standing, self.known.dialog, thinking=False)
             self.hub.publish("state", where, **how, by=self.me)
             return None
         if is_sealed_round(dialog, debt):
             received = replace(received, nonce=random.token_hex(16))
-        self._pending, self._is_new = received, True
+        self._hold(received)
+        self._is_new = True
         if drafts:
-            await self.room.on_disk(lambda: self.journal.record("sent", durable=False))
+            await self.known.on_disk(lambda: self.journal.record("sent", durable=False))
         return received
 
     async def _deliver(self, dialog: Dialog, debt: Debt, received: Received) -> Action:
@@ -585,14 +576,14 @@ class Turns:
             return self._sealed(now, debt, received, addition.draft) or addition
 
         try:
-            written = await self.room.on_disk(lambda: self._append(make, received))
+            written = await self.known.on_disk(lambda: self._append(make, received))
         except StorageError as error:
             return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
         if hold:
             return hold
         if written is not None and is_open(written, self.me, debt):  # a seal: the text follows
-            self.room.tell(written)
-            await self.room.take(written)
+            self.known.tell(written)
+            await self.known.take(written)
             return Reply(debt)
         written = written or await self._landed(received)
         if written is None:
@@ -605,7 +596,7 @@ class Turns:
         if now.last is not None and now.last.condition is Condition.DAMAGED:
             return Wait("damaged", "the last entry was cut or overwritten after it was written", 1.0)
         return (
-            Wait("unfinished", "somebody is typing at the end of the file", 1.0) if self.room.is_typing(now) else None
+            Wait("unfinished", "somebody is typing at the end of the file", 1.0) if self.known.is_typing(now) else None
         )
 
     async def _done(self, dialog: Dialog, received: Received, secrets: int) -> None:
@@ -621,8 +612,8 @@ class Turns:
             usd=from_record(received.usage).known_usd,
             by=self.me,
         )
-        self.room.tell(dialog)
-        await self.room.take(dialog)
+        self.known.tell(dialog)
+        await self.known.take(dialog)
 
     def _sealed(self, dialog: Dialog, debt: Debt, received: Received, draft: Draft) -> Addition | None:
         """The seal that goes before this turn, while others of a sealed round have not sealed theirs."""
@@ -669,21 +660,21 @@ class Turns:
 
     async def _landed(self, received: Received) -> Dialog | None:
         """The dialog, when the file has this reply as a turn already; else None, and the reply is kept as a draft."""
-        dialog = await self.room.look()
+        dialog = await self.known.look()
         entry = received.landed(dialog, self.me) if dialog is not None else None
         if entry is None:
             self.tally.ends["late"] += 1
             await self._keep_draft(received, "its turn had passed")
             return None
         self._pending = None
-        await self.room.on_disk(lambda: self.journal.record("done", chain=entry.chain, number=entry.number))
+        await self.known.on_disk(lambda: self.journal.record("done", chain=entry.chain, number=entry.number))
         return dialog
 
     async def _keep_draft(self, received: Received, why: str) -> None:
         self._is_clear = False
-        await self.room.on_disk(lambda: self.journal.draft(received, why))
+        await self.known.on_disk(lambda: self.journal.draft(received, why))
         self._pending = None
-        dialog = self.room.dialog
+        dialog = self.known.dialog
         is_kept_back = dialog is not None and is_apart(dialog, Debt(*received.debt))
         text = ""
         if not is_kept_back:
@@ -713,10 +704,10 @@ class Turns:
             attributes = (("at", wall()), *self.asking.spent(Bill()).attributes())
             return Addition(compose.error_note(now, self.me, error.cause, error.fix, attributes))
 
-        written = await self.room.on_disk(lambda: self.file.append(make, self.journal))
+        written = await self.known.on_disk(lambda: self.file.append(make, self.journal))
         if hold:
             return hold
-        self.room.tell(written)
+        self.known.tell(written)
         self._unwritten = None
         return Reply(debt)
 

@@ -36,7 +36,7 @@ class Relay:
         self.agent = agent
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        agent.hub.on_audience = self._audience
+        agent.hub.follow_audience(self._audience)
 
     def _audience(self) -> None:
         """Somebody came or left, or the daemon goes."""
