@@ -14,6 +14,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Res
 from fastapi.routing import APIRoute
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dialogd import __version__, person
@@ -26,9 +27,6 @@ from dialogd.protocol.state import Dialog
 from dialogd.server import wire
 from dialogd.server.hand import hand_routes
 from dialogd.server.metrics import render_metrics
-from dialogd.server.page import render_api
-from dialogd.server.page_routes import page_routes
-from dialogd.server.panels import panel_routes
 from dialogd.server.problem import MEDIA_TYPE
 from dialogd.server.refusals import CONVERT, NOT_UTF8, handle_errors
 from dialogd.server.report import health, phase
@@ -64,20 +62,34 @@ class _AnyType(APIRoute):
 
 
 class _Api(FastAPI):
-    """FastAPI, with the models in its description that no route declares, and one route that goes past its router."""
+    """FastAPI, with the models in its description that no route declares, and one route that goes past its router.
+
+    The routes of the page are there once somebody asks for what no other route answers: most daemons are never looked
+    at, and what they load for it is a tenth of their memory.
+    """
 
     notified: ASGIApp | None = None
+    add_page: Callable[[], None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve; a bare `POST /notify`, of which every turn has one, for a fifth of what the router costs."""
         is_bare = scope["type"] == "http" and not scope["query_string"]
         if is_bare and scope["path"] == "/notify" and scope["method"] == "POST" and self.notified is not None:
             await self.notified(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
+            return
+        if scope["type"] == "http" and all(route.matches(scope)[0] is Match.NONE for route in self.routes):
+            self._complete()
+        await super().__call__(scope, receive, send)
+
+    def _complete(self) -> None:
+        """Add what has been left out so far."""
+        if self.add_page is not None:
+            add, self.add_page = self.add_page, None
+            add()
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI description."""
+        self._complete()
         schema = super().openapi()
         for model in (wire.Notify, wire.Halt, wire.Problem):
             schema["components"]["schemas"].setdefault(model.__name__, model.model_json_schema())
@@ -103,12 +115,19 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
     _reading_routes(app, agent, port)
     _text_routes(app, agent)
     stream_routes(app, agent, port)
-    page_routes(app, agent, port, state)
-    panel_routes(app, agent, state)
     result_routes(app, agent, _act)
     hand_routes(app, agent, _act)
     app.notified = _bare_notify(app, agent)
+    app.add_page = lambda: _page_routes(app, agent, port, state)
     return app
+
+
+def _page_routes(app: FastAPI, agent: Agent, port: int, state: StateDir) -> None:
+    from dialogd.server.page_routes import page_routes
+    from dialogd.server.panels import panel_routes
+
+    page_routes(app, agent, port, state)
+    panel_routes(app, agent, state)
 
 
 def _body(model: str) -> dict[str, Any]:
@@ -168,6 +187,8 @@ def _named(body: bytes) -> tuple[str, str]:
 def _is_same(named: str, file: Path) -> bool:
     """True when both are one file, whatever way led to its folder; the file itself is never followed."""
     folder, name = os.path.split(named)
+    if named == str(file):
+        return True
     try:
         return Path(folder).is_absolute() and Path(os.path.realpath(folder), name) == file
     except ValueError:  # what can be no path
@@ -361,4 +382,6 @@ def _text_routes(app: FastAPI, agent: Agent) -> None:
     @app.get("/docs", response_class=HTMLResponse)
     async def docs() -> Response:
         """This description, as a page."""
+        from dialogd.server.page import render_api
+
         return Response(render_api(app.openapi()), media_type="text/html; charset=utf-8")

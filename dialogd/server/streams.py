@@ -13,7 +13,6 @@ from dialogd.agent.events import Event, Listener
 from dialogd.agent.loop import Agent
 from dialogd.server.relay import Relay
 from dialogd.server.report import opening
-from dialogd.server.told import schema
 
 RETRY = 1000  # milliseconds after which a browser tries again
 
@@ -48,6 +47,8 @@ def stream_routes(app: FastAPI, agent: Agent, port: int) -> None:
     @app.get("/events/schema", response_class=_Schema)
     async def events_schema() -> JSONResponse:
         """The JSON Schema of what each kind of event carries, by kind under `$defs`."""
+        from dialogd.server.told import schema
+
         described: dict[str, Any] = schema()
         return _Schema(described)
 

@@ -159,6 +159,7 @@ def test_every_route_has_its_place() -> None:
     """The page on HTTP names each path that a daemon answers."""
     agent = cast("Any", SimpleNamespace(me="A", file=None, hub=Hub(), secrets=()))
     app = create_app(agent, 3001, cast("Any", None), StateDir(Path("state")))
+    app.openapi()  # adds the routes of the page
     paths = {route.path for route in app.routes if hasattr(route, "path")}
     page = (DOCS / "http.md").read_text(encoding="utf-8")
     assert {"/notify", "/health", "/events", "/"} <= paths

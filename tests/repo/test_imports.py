@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import http.client
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from dialogd.testing.pair import until
 
 HEAVY = {"anthropic", "fastapi", "httpx2", "prometheus_client", "starlette", "uvicorn", "watchfiles"}
 
@@ -31,3 +36,48 @@ def test_importing_the_whole_product_does_nothing(repository: Path, tmp_path: Pa
     program += "; print(threading.active_count())"
     assert subprocess.check_output([sys.executable, "-B", "-c", program], cwd=tmp_path, text=True) == "1\n"
     assert list(tmp_path.iterdir()) == []
+
+
+UNSEEN = {
+    "anthropic", "genai_prices", "httpx2", "jinja2", "markdown_it", "nh3", "numpy", "openai", "prometheus_client",
+    "rich", "dialogd.server.page", "dialogd.server.panels", "dialogd.server.told",
+}  # fmt: skip
+
+
+def test_a_daemon_that_nobody_looks_at_loads_no_page(repository: Path, tmp_path: Path) -> None:
+    """Nor exports, metrics or clients: told, asked how it is and ended. The page is there once it is asked for."""
+    program = (
+        "import os, sys; end = os._exit; os._exit = lambda code: (print(*sys.modules, flush=True), end(code)); "
+        "from dialogd.cli import main; main()"
+    )
+    file = tmp_path / "dialog.md"
+    file.write_text("# Claude Autonomous Dialog\n\n**Topic:** Tabs?\n\n---\n\n## Turn 1 — User\n\nTabs?\n\nTURN: B\n")
+    for path, is_loaded in (("/health", False), ("/", True), ("/page/state", True), ("/openapi.json", True)):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        words = ["start", "A", "--backend", "rehearsal", "--file", str(file), "--port", port]
+        environment = {**os.environ, "DIALOGD_STATE_DIR": str(tmp_path / "state"), "PYTHONPATH": str(repository)}
+        with subprocess.Popen(
+            [sys.executable, "-c", program, *words], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+        ) as daemon:
+            try:
+                until(lambda: asked(port, "GET", "/health") == 200, "the daemon")  # noqa: B023 - it ends in this round
+                assert [asked(port, "POST", "/notify"), asked(port, "GET", path)] == [200, 200]
+            finally:
+                daemon.terminate()
+            assert daemon.stdout is not None
+            modules = set(daemon.stdout.read().split())
+        assert "dialogd.server.app" in modules
+        assert bool(modules & UNSEEN) is is_loaded, (path, modules & UNSEEN)
+
+
+def asked(port: str, method: str, path: str) -> int:
+    """The status of an answer, 0 for none."""
+    connection = http.client.HTTPConnection("127.0.0.1", int(port), timeout=10)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()
