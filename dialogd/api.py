@@ -24,8 +24,8 @@ from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.cast import SEATS
 from dialogd.cli.create import Wanted
+from dialogd.cli.launch import Interrupt
 from dialogd.cli.performance import Tell, perform
-from dialogd.cli.troupe import Interrupt
 from dialogd.errors import BadInput
 from dialogd.protocol.state import Dialog
 

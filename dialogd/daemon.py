@@ -18,25 +18,25 @@ from dialogd import person
 from dialogd.agent import reporting
 from dialogd.agent.events import Hub
 from dialogd.agent.loop import Agent
+from dialogd.agent.peers import Peers
+from dialogd.agent.player import player, prepare
 from dialogd.alerts import Alerts, chosen
-from dialogd.disk import shared_with_group
+from dialogd.backends.seats import remember_start
+from dialogd.config import Settings, default_port
 from dialogd.errors import BadInput, DialogdError
-from dialogd.journal import Journals
-from dialogd.logfile import LogFile
 from dialogd.memory import Memory
 from dialogd.memory import keep as keep_copy
-from dialogd.peers import Peers
-from dialogd.plan.keep import disown, keep, place
-from dialogd.player import player, prepare
 from dialogd.protocol.state import Dialog
-from dialogd.registry import Registry
-from dialogd.seats import remember_start
 from dialogd.server.app import create_app
 from dialogd.server.uvicorn_server import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
-from dialogd.settings import Settings, default_port
-from dialogd.state import StateDir
-from dialogd.watch import compare, watch
+from dialogd.store.disk import shared_with_group
+from dialogd.store.filewatch import compare, watch
+from dialogd.store.folders import StateDir
+from dialogd.store.journal import Journals
+from dialogd.store.logfile import LogFile
+from dialogd.store.registry import Registry
+from dialogd.views.plan_files import disown, keep, place
 
 MANY_FILES = 4096
 INDEX_WAIT = 0.5  # seconds for which the index may be in use; whoever asks next takes in what is missing

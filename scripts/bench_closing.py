@@ -21,7 +21,7 @@ from dialogd.backends.parts import tokens_of
 from dialogd.protocol import closing, compose
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import Agent
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 SENTENCE = "Sessions stay where they are, because moving them costs more than it brings to anybody. "
 COUNCIL = 'order = "parallel"\nverdict = "vote"\nsealed = true\nobjections = true\n'

@@ -25,16 +25,16 @@ import own_python  # noqa: F401 - another Python is told which one to use
 from dialogd.agent import prompt
 from dialogd.agent.events import Hub
 from dialogd.agent.loop import Agent
+from dialogd.agent.peers import Peers
 from dialogd.agent.turn import Options
 from dialogd.backends import Options as Setup
 from dialogd.backends import Usage
 from dialogd.backends.anthropic import Anthropic
 from dialogd.backends.session import Checkpoint, checkpoint, plan, whole
-from dialogd.journal import Journals
-from dialogd.logfile import LogFile
-from dialogd.peers import Peers
 from dialogd.protocol.grammar import parse
 from dialogd.standin import Say, Seen, StandIn
+from dialogd.store.journal import Journals
+from dialogd.store.logfile import LogFile
 
 OPENING = """# Claude Autonomous Dialog
 

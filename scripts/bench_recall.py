@@ -25,9 +25,9 @@ from pathlib import Path
 import own_python  # noqa: F401 - another Python is told which one to use
 
 from dialogd.memory import Memory
-from dialogd.memory.install import SHA, install
-from dialogd.state import StateDir
-from dialogd.testing.past import BEGAN, Past
+from dialogd.memory.semantic import SHA, install
+from dialogd.store.folders import StateDir
+from tests.support.past import BEGAN, Past
 
 TURNS, QUICK = 10_000, 1_000
 LOOKED_AT = 20  # places of a ranking

@@ -74,7 +74,7 @@ def errors() -> str:
 
 def settings() -> str:
     """Every setting: key, flag, variables, default, meaning."""
-    from dialogd.settings import SETTINGS, Settings
+    from dialogd.config import SETTINGS, Settings
 
     start = command_line().commands["start"]
     flags = {parameter.name: parameter.opts for parameter in start.params}

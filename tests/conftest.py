@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from dialogd.keys import OWN
+from dialogd.backends.keys import OWN
 from tests.examples import USUAL, fast
 
 # A loaded machine is slow, not wrong; the timeout of each test still holds.

@@ -23,17 +23,15 @@ from typing import Any
 
 import pytest
 
-from dialogd.alerts import chosen
-from dialogd.alerts.channels import COMMAND_SECONDS, Channel, Desktop, hook
-from dialogd.alerts.value import REASON_LENGTH, TEXT_LENGTH, Alert, worth
+from dialogd.alerts import COMMAND_SECONDS, REASON_LENGTH, TEXT_LENGTH, Alert, Channel, Desktop, chosen, hook, worth
 from dialogd.config import load
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import STALL_GRACE
-from dialogd.protocol.moments import clock_at
-from dialogd.testing.pair import until
-from dialogd.testing.room import Room as Paper
-from dialogd.testing.room import opening
+from dialogd.protocol.units import clock_at
 from tests.server.daemon_process import Room, send
+from tests.support.pair import until
+from tests.support.room import Room as Paper
+from tests.support.room import opening
 
 KEY = "sk-ant-api03-" + "Tr0ub4dor" * 6  # looks like a key, opens nothing
 KEYS = {"v", "event", "dialog", "topic", "file", "agent", "turn", "text", "reason", "url", "at", "by", "default"}

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd import auto
-from dialogd.auto import Choice, choose, default_cap, introduce, price_for, resolve, seat_of, twins
-from dialogd.backends import BACKENDS, Found
+from dialogd.backends import BACKENDS, Found, auto
+from dialogd.backends.auto import Choice, choose, default_cap, introduce, price_for, resolve, seat_of, twins
+from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.errors import BadInput
-from dialogd.prices import FREE, Price, price_of
 from dialogd.protocol.grammar import parse
 
 MEMBERS = [member for members in auto.FAMILIES.values() for member in members]

@@ -8,22 +8,21 @@ from functools import partial
 
 import pytest
 
-from dialogd.away import after, away
 from dialogd.cli.digest import as_text
 from dialogd.errors import BadInput
-from dialogd.logfile import Addition
-from dialogd.memory import times
-from dialogd.memory.facts import facts
-from dialogd.plan.make import draw_up
+from dialogd.memory import values
+from dialogd.memory.index import facts
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.moments import clock_at
 from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Dialog
-from dialogd.since import last_word, since_turn
-from dialogd.testing.paper import Paper
-from dialogd.testing.room import Room, opening
+from dialogd.protocol.units import clock_at
+from dialogd.store.logfile import Addition
+from dialogd.views.digest import after, away, last_word, since_turn
+from dialogd.views.plan import draw_up
 from tests.protocol.test_questions import berlin
 from tests.protocol.test_total import is_linear
+from tests.support.paper import Paper
+from tests.support.room import Room, opening
 
 VOTE = '## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```'
 NOW = "2026-11-21T21:30:00+01:00"  # an hour and a half after a room's beginning
@@ -242,7 +241,7 @@ def test_what_is_neither_is_refused(voted: Room, words: str) -> None:
 def test_a_search_refuses_what_is_no_time(words: str) -> None:
     """A turn is none, nor is what the calendar does not have; with the ways to write it."""
     with pytest.raises(BadInput) as refused:
-        times.since(words, datetime.fromisoformat(NOW), clock_at(timezone(timedelta(hours=1))))
+        values.since(words, datetime.fromisoformat(NOW), clock_at(timezone(timedelta(hours=1))))
     assert "2h" in refused.value.fix
 
 
@@ -250,11 +249,11 @@ def test_a_search_reads_the_times_that_a_digest_reads() -> None:
     """Each is kept in UTC; a day begins by the clock of who asks, with that day's own offset."""
     now = datetime.fromisoformat(NOW)
     said = [words for words in WHEN if words not in ("7", "turn 3", "#2")]
-    kept = [times.since(words, now, berlin) for words in ("", *said)]
+    kept = [values.since(words, now, berlin) for words in ("", *said)]
     assert (kept[0], all(kept[1:]), len(kept) > 9) == ("", True, True)
-    assert times.since("Yesterday", now, berlin) == "2026-11-19T23:00:00Z"
-    assert times.since("2026-07-01", now, berlin) == "2026-06-30T22:00:00Z"
-    assert times.since("1d 90m", now, berlin) == "2026-11-20T19:00:00Z"
+    assert values.since("Yesterday", now, berlin) == "2026-11-19T23:00:00Z"
+    assert values.since("2026-07-01", now, berlin) == "2026-06-30T22:00:00Z"
+    assert values.since("1d 90m", now, berlin) == "2026-11-20T19:00:00Z"
 
 
 def rejected(count: int) -> Dialog:

@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.flow import Message, as_mermaid, as_svg, flow
-from dialogd.flow.mermaid import label
-from dialogd.flow.replay import changed, decisions, facts, steps
 from dialogd.protocol.grammar import parse
-from dialogd.testing.room import Room, opening
+from dialogd.views.flow import Message, as_mermaid, as_svg, flow, label
+from dialogd.views.steps import changed, decisions, facts, steps
 from tests.examples import examples
+from tests.support.room import Room, opening
 
 HANDED = '## Setup\n\n```toml\norder = "free"\n```'
 

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd import auto
-from dialogd.backends import BACKENDS
+from dialogd.backends import BACKENDS, auto
+from dialogd.backends.keys import MACHINE, OWN, SHORTEST_SECRET, own, secrets
 from dialogd.errors import BadInput
-from dialogd.keys import MACHINE, OWN, SHORTEST_SECRET, own, secrets
 
 VENDORS = {
     "anthropic": "ANTHROPIC", "claude-code": "ANTHROPIC", "openai": "OPENAI", "gpt": "OPENAI", "codex": "OPENAI",

@@ -17,23 +17,19 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from dialogd import hand
+from dialogd import person
+from dialogd.config import DEFAULT_FILE
 from dialogd.errors import NotADialog, StorageError
-from dialogd.plan.facts import as_json
-from dialogd.plan.keep import keep, place, write
-from dialogd.plan.make import draw_up, has_spoken
-from dialogd.plan.page import markdown
-from dialogd.plan.quoting import inline, quoted
-from dialogd.plan.reading import STEPS, beginning, labelled
-from dialogd.plan.value import Plan
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
-from dialogd.settings import DEFAULT_FILE
-from dialogd.state import StateDir
-from dialogd.testing.room import Room, opening
+from dialogd.store.folders import StateDir
+from dialogd.views.plan import STEPS, Plan, beginning, draw_up, has_spoken, labelled
+from dialogd.views.plan_files import keep, place, write
+from dialogd.views.plan_page import as_json, inline, markdown, quoted
 from tests.examples import examples
 from tests.plans.scenes import BY_HAND, POSTGRES, SCENES, consensus, deadlock, played, setup, unfinished, vote
 from tests.protocol.texts import texts
+from tests.support.room import Room, opening
 
 PLANS = Path(__file__).with_name("plans")
 NOW = datetime(2026, 11, 22, 8, 30, tzinfo=UTC)
@@ -454,7 +450,7 @@ def test_a_struck_turn_is_nobodys_view() -> None:
     for me in "ABA":
         room.step(me)
     assert draw_up(room.dialog).views[0].turn == 4
-    hand.strike(room.log, "4", "off topic")
+    person.strike(room.log, "4", "off topic")
     view = draw_up(room.dialog).views[0]
     assert (view.agent, view.turn, view.text) == ("A", 2, first)
 

@@ -11,8 +11,8 @@ from genai_prices import Usage, calc_price
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from dialogd.backends.prices import FREE, MOST, Price, parse_price, price_of
 from dialogd.errors import BadInput
-from dialogd.prices import FREE, MOST, Price, parse_price, price_of
 
 LISTED = [
     ("claude-opus-5-5", "Anthropic", "anthropic"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dialogd.project import MOST, notes
+from dialogd.agent.project import MOST, notes
 
 
 def test_the_notes_of_a_project_come_with_the_names_of_their_files(tmp_path: Path) -> None:

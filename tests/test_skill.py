@@ -8,12 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.protocol.kinds import REVIEW, Kind
-from dialogd.protocol.roles import STANDARD, USUAL
-from dialogd.protocol.rules import Board, Phase
-from dialogd.skill import read
-from dialogd.skill.front import front_matter
-from dialogd.skill.terms import KEYS, Terms, terms_of
+from dialogd.protocol.rules import REVIEW, STANDARD, USUAL, Board, Kind, Phase
+from dialogd.templates.skill import front_matter, read
+from dialogd.templates.terms import KEYS, Terms, terms_of
 
 PLAIN = """# Dyad Research
 

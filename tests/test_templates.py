@@ -11,14 +11,14 @@ import pytest
 
 from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.errors import BadInput
-from dialogd.opening import Opening, begins, compose, enough_turns, warnings
 from dialogd.protocol.grammar import parse as read_dialog
+from dialogd.protocol.header import judge, moderator, speakers, voters
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import OUTCOMES
-from dialogd.protocol.roles import DECIDE, MODERATE, PERSONALITIES, PROPOSE
-from dialogd.protocol.roster import judge, moderator, speakers, voters
+from dialogd.protocol.rules import DECIDE, MODERATE, PERSONALITIES, PROPOSE
 from dialogd.protocol.text import escape
-from dialogd.templates import DEFAULT_TEMPLATE, Template, find, load, names, parse, places, template
+from dialogd.templates.library import DEFAULT_TEMPLATE, Template, find, load, names, parse, places, template
+from dialogd.templates.opening import Opening, begins, compose, enough_turns, warnings
 
 SHIPPED = {
     "pair", "feature-design", "code-review", "architecture-debate", "test-cases", "system-design", "brainstorm",

@@ -8,14 +8,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dialogd.protocol.asked import how_to_ask
-from dialogd.protocol.kinds import Kind
+from dialogd.protocol.header import judge, moderator, speakers, voters
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import Agent, Header
+from dialogd.protocol.open_questions import how_to_ask
 from dialogd.protocol.questions import NAME
-from dialogd.protocol.roles import CRITIQUE, DECIDE, MODERATE, OWN_KINDS, PERSONALITIES, POST, PROPOSE, VOTE, Role
-from dialogd.protocol.roster import judge, moderator, speakers, voters
-from dialogd.protocol.rules import Board, Rules
+from dialogd.protocol.rules import (
+    CRITIQUE,
+    DECIDE,
+    MODERATE,
+    OWN_KINDS,
+    PERSONALITIES,
+    POST,
+    PROPOSE,
+    VOTE,
+    Board,
+    Kind,
+    Role,
+    Rules,
+)
 
 _ALWAYS = ("PROPOSAL", "OBJECTION", "CONCEDE", "AGREE", "EVIDENCE", "QUESTION", "RE", "CONFIDENCE", "PASS")
 _TYPED = ("IDEA", "CRITIQUE", "SYNTHESIS")

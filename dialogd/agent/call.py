@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from dialogd.agent.money import Bill, is_possible, of_call
 from dialogd.backends import Backend, Request, Tool, Usage
-from dialogd.backends.limiter import asked_to_wait
 from dialogd.backends.parts import tokens_of
+from dialogd.backends.service import asked_to_wait
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.redact import SHORTEST, key_begins, key_ends, key_may_begin, redact
 from dialogd.protocol.text import clean, one_line

@@ -15,12 +15,12 @@ from typing import Protocol, TypeVar
 from dialogd import person
 from dialogd.agent.clock import Seen
 from dialogd.agent.events import Hub
+from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Reporter
-from dialogd.journal import DROPPED, Lost, still_lost
-from dialogd.logfile import LogFile
-from dialogd.peers import Peers
 from dialogd.protocol.model import Condition
 from dialogd.protocol.state import Dialog
+from dialogd.store.journal import DROPPED, Lost, still_lost
+from dialogd.store.logfile import LogFile
 
 T = TypeVar("T")
 

@@ -14,16 +14,16 @@ from dialogd.agent.call import Call
 from dialogd.agent.clock import Seen
 from dialogd.agent.events import Hub
 from dialogd.agent.known import Known
+from dialogd.agent.peers import Peers
 from dialogd.agent.turn import STORAGE_WAIT, Options, Turns
 from dialogd.backends import Backend
+from dialogd.config import new_command
 from dialogd.errors import DialogdError
-from dialogd.logfile import Addition, LogFile
-from dialogd.peers import Peers
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide, patience
 from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Dialog
-from dialogd.settings import new_command
+from dialogd.store.logfile import Addition, LogFile
 
 T = TypeVar("T")
 

@@ -9,11 +9,10 @@ from typing import Any
 
 from dialogd.backends import Backend, Usage
 from dialogd.backends.parts import Prompt, tokens_of
-from dialogd.prices import FREE, Price
+from dialogd.backends.prices import FREE, Price
 from dialogd.protocol.model import Frame
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS, Estimate
-from dialogd.protocol.spent import Spent, account
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Dialog, Spent, account
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,21 +9,20 @@ from typing import Any
 
 from dialogd.agent import brief
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
-from dialogd.protocol.asked import answered_by_default
 from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.closing import Matter, question
+from dialogd.protocol.header import judge, speakers, voters
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Header, Mark
+from dialogd.protocol.open_questions import answered_by_default
+from dialogd.protocol.order import is_sealed_round
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
-from dialogd.protocol.result import rejected
 from dialogd.protocol.review import findings
-from dialogd.protocol.roster import judge, speakers, voters
-from dialogd.protocol.rounds import is_sealed_round
-from dialogd.protocol.ruled_out import strikes, vetoes
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Debt, Dialog, Proposal
 from dialogd.protocol.text import one_line
+from dialogd.protocol.withdrawn import rejected, strikes, vetoes
 
 
 def reads_all(header: Header, agent: str) -> bool:

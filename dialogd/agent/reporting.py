@@ -23,8 +23,7 @@ from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.money import payer, total
 from dialogd.protocol.redact import redact
 from dialogd.protocol.signals import budget, signals
-from dialogd.protocol.spent import Spent, account
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Dialog, Spent, account
 
 BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # seconds of a turn
 

@@ -20,8 +20,6 @@ from dialogd.agent.reporting import Tally, standing
 from dialogd.backends import Backend, Request
 from dialogd.backends.parts import Prompt
 from dialogd.errors import BackendError, DialogdError, StorageError
-from dialogd.journal import Journal, Received
-from dialogd.logfile import Addition, Make
 from dialogd.protocol import closing, compose, verdict
 from dialogd.protocol.closing import is_clear
 from dialogd.protocol.decide import Action, Clock, Reply, Wait
@@ -29,10 +27,12 @@ from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.model import Agent as Participant
 from dialogd.protocol.model import Condition
 from dialogd.protocol.money import Estimate, allowance, reached
+from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.render import Draft
-from dialogd.protocol.rounds import is_apart, is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
+from dialogd.store.journal import Journal, Received
+from dialogd.store.logfile import Addition, Make
 
 T = TypeVar("T")
 

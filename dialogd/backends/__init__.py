@@ -14,7 +14,7 @@ from dialogd.errors import BadInput
 
 if TYPE_CHECKING:
     from dialogd.backends.parts import Prompt
-    from dialogd.prices import Price
+    from dialogd.backends.prices import Price
     from dialogd.protocol.model import Agent
     from dialogd.protocol.state import Dialog
 

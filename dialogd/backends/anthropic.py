@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends import service as services
-from dialogd.backends.faults import ending, failure, stream_of
-from dialogd.backends.limiter import Limiter
 from dialogd.backends.parts import Prompt
-from dialogd.backends.service import Reply
-from dialogd.prices import Price, price_of
+from dialogd.backends.prices import Price, price_of
+from dialogd.backends.service import Limiter, Reply, ending, failure, stream_of
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic

@@ -16,12 +16,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dialogd.backends.keep import read_json, write_json
 from dialogd.errors import BackendError
-from dialogd.protocol.hashing import digest
+from dialogd.protocol.model import digest
+from dialogd.store.disk import read_json, write_json
 
 if TYPE_CHECKING:
-    from dialogd.backends.cli_tool import CLITool
+    from dialogd.backends.coding_agent import CLITool
     from dialogd.standin import Answer, Seen
 
 LIMIT = 60.0  # seconds for one rehearsal of two turns
@@ -96,7 +96,7 @@ def _known(memory: Path | None) -> dict[str, Any]:
 
 def _key(cli: CLITool, version: str) -> str:
     """Binary, version and flags of every level; what differs from turn to turn stands as a placeholder."""
-    from dialogd.backends.cli_tool import Turn
+    from dialogd.backends.coding_agent import Turn
 
     folder = Path("FOLDER")
     flags = []
@@ -169,7 +169,7 @@ async def _two_turns(double: CLITool, place: Place, orders: _Orders) -> str:
 
 
 async def _turn(double: CLITool, place: Place, session: str) -> str:
-    from dialogd.backends.cli_tool import Turn
+    from dialogd.backends.coding_agent import Turn
 
     with tempfile.TemporaryDirectory(dir=place.home, ignore_cleanup_errors=True) as name:
         folder = Path(name)

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Found, Usage
-from dialogd.backends.agent_cli import AgentCLI, Turn
 from dialogd.backends.canary import Place
-from dialogd.backends.cli_probe import look
-from dialogd.backends.cli_reader import Event, Reader, Words, failed
-from dialogd.backends.faults import SHORTER
-from dialogd.backends.keep import read_json, write_json
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Turn, Words, failed, look
+from dialogd.backends.service import SHORTER
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError
+from dialogd.store.disk import read_json, write_json
 
 TOOLS = "Read,Grep,Glob"
 _DIALOG = json.dumps(f"{INTRO}\n\n#")[1:-1].encode()  # how a dialog begins in a session's file

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Found, Usage
-from dialogd.backends.agent_cli import AgentCLI, Turn
 from dialogd.backends.canary import Place
-from dialogd.backends.cli_probe import look
-from dialogd.backends.cli_reader import Event, Reader, failed
-from dialogd.backends.keep import read_json
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Turn, failed, look
 from dialogd.errors import BadInput
+from dialogd.store.disk import read_json
 
 OPENAI = "https://api.openai.com/v1"
 

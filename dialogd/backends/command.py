@@ -13,8 +13,8 @@ from pathlib import Path
 
 from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends.child import STDERR_TAIL, Child, not_started
+from dialogd.backends.prices import Price, parse_price
 from dialogd.errors import BackendError, BadInput
-from dialogd.prices import Price, parse_price
 from dialogd.protocol.redact import redact
 
 OUTPUT_CAP = 4 * 1024 * 1024  # bytes

@@ -1,29 +1,91 @@
-"""The `openai` backend: any service that speaks Chat Completions or Responses, streamed by OpenAI's own SDK."""
+"""Where Ollama listens, and which models it has; for the `ollama` preset of the `openai` backend."""
 
 from __future__ import annotations
 
 import asyncio
+import http.client
 import importlib
+import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
-from dialogd.backends import Found, Options, Request, Usage, ollama
+from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends import service as services
-from dialogd.backends.faults import Told, ending, failure, stream_of
-from dialogd.backends.limiter import Limiter
 from dialogd.backends.parts import Prompt
-from dialogd.backends.service import Reply, Service, Thoughts
+from dialogd.backends.prices import FREE, Price, price_of
+from dialogd.backends.service import Limiter, Reply, Service, Thoughts, Told, ending, failure, is_loopback, stream_of
 from dialogd.errors import BadInput
-from dialogd.prices import FREE, Price, price_of
-from dialogd.protocol.hashing import digest
+from dialogd.protocol.model import digest
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
     from openai.types.chat import ChatCompletionChunk
     from openai.types.responses import ResponseStreamEvent
+
+
+PORT = 11434
+PATIENCE = 0.3  # seconds; it is on this machine
+ROOM = 8_000  # tokens of a prompt: Ollama leaves out the beginning of a longer one, and says nothing
+
+
+def address(variables: Mapping[str, str]) -> str:
+    """The base URL that OLLAMA_HOST names (`host`, `host:port`, a URL), or the usual one."""
+    named = variables.get("OLLAMA_HOST", "").strip() or "127.0.0.1"
+    url = named if "://" in named else f"http://{named}"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "127.0.0.1", parts.port
+    except ValueError:
+        return url  # refused, with its name, by whoever uses it
+    host = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # where it listens is not where to ask
+    host = f"[{host}]" if ":" in host else host
+    default = {"http": 80, "https": 443}[parts.scheme] if "://" in named and parts.scheme in ("http", "https") else PORT
+    return f"{parts.scheme}://{host}:{port or default}{parts.path.rstrip('/')}/v1"
+
+
+def room(variables: Mapping[str, str], most_out: int) -> int:
+    """Tokens that a prompt may have: OLLAMA_CONTEXT_LENGTH without the reply, where that is set."""
+    length = variables.get("OLLAMA_CONTEXT_LENGTH", "").strip()
+    window = int(length) if length.isdecimal() and len(length) < 9 else 0
+    return max(window - most_out, window // 2) if window else ROOM
+
+
+def models(url: str) -> list[str] | None:
+    """The models that can talk and run here, the newest first; None where nobody answers. Asks this machine only."""
+    if not is_loopback(url):
+        return None
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=PATIENCE)
+    try:
+        connection.request("GET", "/api/tags")
+        found = json.loads(connection.getresponse().read(1_000_000))["models"]
+        names = [str(model["name"]) for model in found]
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return None
+    finally:
+        connection.close()
+    return [name for name in names if "embed" not in name and not name.endswith("cloud")]
+
+
+def probe_ollama(variables: Mapping[str, str]) -> Found:
+    """Look whether Ollama answers, and has a model."""
+    url = address(variables)
+    host = urlsplit(url).netloc
+    if not is_loopback(url):
+        return Found(True, f"OLLAMA_HOST names {host}, which is not this machine: it was not asked")
+    found = models(url)
+    if found is None:
+        return Found(False, f"nobody answers on {host}", fix="start it: ollama serve")
+    if not found:
+        return Found(False, f"Ollama on {host} has no model", fix="get one, such as: ollama pull qwen3")
+    return Found(True, f"Ollama on {host} with {', '.join(found[:3])}")
+
+
+# -- The `openai` backend ---------------------------------------------------------------------------------------------
 
 VENDORS = ("OpenAI", "xAI")
 
@@ -81,7 +143,7 @@ class OpenAI:
         self.most_out = options.max_tokens or services.MAX_TOKENS
         self.room = services.window_of(self.model) - self.most_out
         if not self.costs:
-            self.room = ollama.room(variables, self.most_out)
+            self.room = room(variables, self.most_out)
         self.price: Price | None = _price(options, self.service)
         self.secrets = self.service.secrets
         self.limiter = Limiter(self.service.host, self.service.key, options.state)
@@ -188,7 +250,7 @@ class OpenAI:
 def probe(variables: Mapping[str, str], variant: str) -> Found:
     """Look for the variant's key, or for an Ollama on its port."""
     if variant == "ollama":
-        return ollama.probe(variables)
+        return probe_ollama(variables)
     preset = PRESETS[variant]
     found = services.key_found(variables, (preset.key,), "openai")
     url = variables.get(preset.elsewhere, "").strip()
@@ -201,7 +263,7 @@ def _service(options: Options) -> Service:
     """Who is asked, at which address, with whose key."""
     variables, preset = options.variables, PRESETS[options.variant]
     if options.variant == "ollama":
-        url = options.base_url or ollama.address(variables)
+        url = options.base_url or address(variables)
         service = services.service_of(url, (), variables, options.model)
         return replace(service, vendor="Ollama", model=options.model or _first_model(url))
     elsewhere = variables.get(preset.elsewhere, "").strip()
@@ -211,7 +273,7 @@ def _service(options: Options) -> Service:
 
 
 def _first_model(url: str) -> str:
-    found = ollama.models(url)
+    found = models(url)
     if not found:
         raise BadInput("no model was found in Ollama", fix="start it, get a model (`ollama pull qwen3`), or name one")
     return found[0]

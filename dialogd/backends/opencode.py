@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Found, Options, Usage
-from dialogd.backends.agent_cli import AgentCLI, Turn
 from dialogd.backends.canary import Place
-from dialogd.backends.cli_probe import look
-from dialogd.backends.cli_reader import Event, Reader, Words, failed
-from dialogd.backends.keep import read_json
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Turn, Words, failed, look
 from dialogd.errors import BackendError
+from dialogd.store.disk import read_json
 
 ALLOWED = ("read", "grep", "glob", "list")
 AGENT = "dialogd"

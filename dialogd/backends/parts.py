@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 
-from dialogd.protocol.hashing import digest
+from dialogd.protocol.model import digest
 
 CHARACTERS_PER_TOKEN = 3  # fewer than the four of plain English: an estimate that errs on the safe side
 

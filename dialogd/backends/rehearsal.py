@@ -1,20 +1,637 @@
-"""The `rehearsal` backend: scripted agents for trying everything out; no model is asked, and each reply says so."""
+"""The lines that rehearsed agents speak, each an example of how a turn may read."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from types import MappingProxyType
 
 from dialogd.backends import Found, Options, Request, Usage
-from dialogd.backends import rehearsal_lines as lines
-from dialogd.backends import rehearsal_quarrel as quarrel
-from dialogd.backends import rehearsal_rules as rules
-from dialogd.backends.rehearsal_scene import Scene
+from dialogd.backends.prices import FREE, Price
 from dialogd.errors import BackendError, BadInput
-from dialogd.prices import FREE, Price
+from dialogd.protocol.model import ANY, USER, Agent, Entry
+from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE, Role, Rules
+from dialogd.protocol.state import Poll, Proposal, Standing, State
+
+OPENING = "*Rehearsal: no model was asked; these lines are scripted.*"
+LONGEST_TEXT = 4_000  # characters of an agreed text that is still added to
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """One objection with all that follows from it. `claim` is short enough to be quoted whole."""
+
+    claim: str
+    because: str
+    price: str
+    admit: str
+    concede: str
+    remedy: str
+
+
+OBJECTIONS = (
+    Objection(
+        "it names no way back, and two weeks of data make a first choice permanent",
+        "An interface protects the code. It does not protect what has been stored behind it: after two weeks people "
+        "rely on it, and going back costs more than going on.",
+        "Say how we would go back, and at which number, and I sign.",
+        "I had counted on the interface to keep the choice open. It keeps the code open, not the data behind it.",
+        "an interface alone does not keep the way back open",
+        "The way back is written down and tried once before anybody depends on the result.",
+    ),
+    Objection(
+        "it says that we measure, and names no number",
+        "Without a limit fixed beforehand, two weeks of measuring end in two readings of the same curve.",
+        "Name one number and its limit before the first day, and I sign.",
+        "I had meant to look at the numbers and judge then. That would be the same discussion, two weeks later.",
+        "a measurement without a limit fixed beforehand settles nothing",
+        "One number and its limit are fixed before the first measurement.",
+    ),
+    Objection(
+        "it leaves open who looks after it when it fails",
+        "What is simple to start is not simple at three in the morning, with nobody named to look at it.",
+        "Put one name beside it, and I sign.",
+        "I had taken simple for something that needs nobody. It needs somebody on the day it fails.",
+        "what nobody owns is simple only until it fails",
+        "One person is named who looks after it and may switch it off alone.",
+    ),
+    Objection(
+        "it counts the cost of building and not the cost of keeping",
+        "The first version is the cheapest week of its life; most of the work comes after it.",
+        "Count the hours of keeping it in the review, and I sign.",
+        "I had compared what it takes to build. What it takes to keep is the larger number.",
+        "the cost of keeping belongs in the comparison",
+        "The review counts the hours that keeping it has cost.",
+    ),
+)
+FOR_THE_PERSON = Objection(
+    "the choice depends on what the person needs first",
+    "It rests on something that none of us knows: what hurts more, to start late or to go back.",
+    "I could argue either way, and it would be invention. So I ask.",
+    "That could only come from the person, and now it is there.",
+    "the person's answer decides what we could only guess",
+    "The person's answer decides it.",
+)
+BY_CLAIM = {objection.claim: objection for objection in (*OBJECTIONS, FOR_THE_PERSON)}
+
+PLAN = "take the simplest answer that runs today, keep it behind one small interface, and review it after two weeks"
+
+
+def heard(scene: Scene) -> str:
+    """What the person said since an agent last spoke, taken up; "" when they said nothing."""
+    return f"The person says: “{scene.fresh}”. I answer with that in mind." if scene.fresh else ""
+
+
+def propose(scene: Scene) -> str:
+    """The first proposal."""
+    return f"""The question is “{scene.topic}”. I would not look for the best answer yet,
+but for the one that is cheapest to replace.
+
+- What is small can be changed while it is small.
+- Two weeks of use show more than two more rounds of opinions.
+
+[PROPOSAL: {PLAN}]
+[CONFIDENCE: 0.7]"""
+
+
+def demand(scene: Scene) -> str:
+    """What any proposal must bring, said before there is one."""
+    objection = _objection(scene)
+    return f"""Before anybody proposes an answer to “{scene.topic}”, one thing that most first answers get wrong.
+{objection.because}
+
+{objection.price}
+
+[CRITIQUE: {objection.claim}]"""
+
+
+def object_to(scene: Scene, lead: Proposal) -> str:
+    """An objection, and the price of a yes."""
+    objection = _objection(scene)
+    return f"""{scene.name(lead.by)} is right to start small. I object to {lead.ref} in one point: {objection.claim}.
+
+{objection.because} {objection.price}
+
+[OBJECTION: {objection.claim}]
+{answering(scene, lead)}
+[CONFIDENCE: 0.6]"""
+
+
+def ask_the_person(scene: Scene) -> str:
+    """An objection that only the person can settle."""
+    objection = FOR_THE_PERSON
+    about = scene.lead.ref if scene.lead else "What was said so far"
+    return f"""I cannot answer {about}, and I think that nobody here can. {objection.because}
+{objection.price}
+
+[OBJECTION: {objection.claim}]
+{answering(scene, scene.lead)}
+[QUESTION_FOR_USER: For “{scene.topic}”, which matters more: to start this week, or to be able to go back?]"""
+
+
+def settle(scene: Scene, lead: Proposal) -> str:
+    """A concession, and the text that everybody can sign."""
+    return f"""{_concession(scene, lead)}
+
+## Consensus Summary
+
+On “{scene.topic}”: {quote(lead.text, 500).rstrip(".")}.
+{_conditions(scene, (*scene.raised, *scene.points), "Part of the agreement")}
+[CONSENSUS_REACHED]"""
+
+
+def amend(scene: Scene, draft: Proposal) -> str:
+    """The text that was on the table, with what has been said since."""
+    since = [entry for entry in (*scene.raised, *scene.points) if entry.number > turn_of(draft.entry)]
+    if not since:
+        opening = f"Nothing has been said against the text of {draft.ref}. I put it on the table again, as it was."
+    else:
+        names = " and ".join(dict.fromkeys(scene.name(entry.by) for entry in since))
+        opening = f"{draft.ref} did not say what {names} said since. That is a gap in it, not in them; I close it."
+        opening += f"\n\n[CONCEDE: {draft.ref} left something out]"
+    text = draft.text.strip() if len(draft.text) < LONGEST_TEXT else f"On “{scene.topic}”: {PLAN}."
+    return f"""{opening}
+[RE: {turn_of(draft.entry)}, {draft.ref}]
+
+## Consensus Summary
+
+{text}
+{_conditions(scene, since, f"Added to {draft.ref}")}
+[CONSENSUS_REACHED]"""
+
+
+def sign(scene: Scene, standing: Standing) -> str:
+    """A signature, with its reason."""
+    text = standing.proposal
+    signers = " and ".join(scene.name(who) for who, _ in standing.signers)
+    reasons = (
+        "It starts with what can be undone, and it says what would make us undo it.",
+        "My own point stands in it in words that I can hold us to. I looked for a sentence that I would not defend "
+        "and found none.",
+        "It decides what has to be decided now and leaves the rest to a number. More I would not put in.",
+        "It is less than each of us wanted, and nobody has to pretend anything.",
+    )
+    return f"""I read {text.ref}, which {signers} signed, as if nobody were here to explain it.
+{reasons[scene.seat % len(reasons)]}
+
+[AGREE: {text.ref}]
+[RE: {turn_of(text.entry)}, {text.ref}]
+[CONFIDENCE: 0.9]"""
+
+
+def wait(scene: Scene) -> str:
+    """Nothing to add, and whose word is missing."""
+    standing = scene.state.standing
+    if standing is None:
+        reason = f"{scene.name(scene.state.asker)} has asked the person, and the answer decides what I would say."
+    else:
+        missing = [agent.name for agent in scene.agents if not standing.signed_by(agent.id)]
+        reason = f"I have signed {standing.proposal.ref}. Open is the word of {', '.join(missing) or 'the person'}."
+    return f"{reason}\n\n[PASS]"
+
+
+def _objection(scene: Scene) -> Objection:
+    """The objection of this seat; the second seat has the first one."""
+    return OBJECTIONS[(scene.seat - 1) % len(OBJECTIONS)]
+
+
+def answering(scene: Scene, proposal: Proposal | None) -> str:
+    """What this turn answers: the last turn, and a proposal."""
+    answered = str(scene.spoken[-1].number) if scene.spoken else str(max(scene.turn - 1, 1))
+    return f"[RE: {answered}, {proposal.ref}]" if proposal else f"[RE: {answered}]"
+
+
+def _claim(entry: Entry) -> str:
+    mark = entry.mark("OBJECTION") or entry.mark("CRITIQUE")
+    return quote(mark.value if mark and mark.value else entry.body)
+
+
+def _concession(scene: Scene, lead: Proposal) -> str:
+    """What is given up, and what for; with the marks that say so."""
+    if scene.raised:
+        last = scene.raised[-1]
+        text, mark = _admission(scene, last)
+        return f"{text}\n\n[CONCEDE: {mark}]\n[RE: {last.number}, {lead.ref}]"
+    if scene.points:
+        text = f"What the person says weighs more than {lead.ref} as it stood."
+        return f"{text}\n\n[CONCEDE: the person's word goes before {lead.ref}]"
+    return f"Nobody has objected to {lead.ref}. I put it into words that can be signed.\n\n[RE: {lead.ref}]"
+
+
+def _admission(scene: Scene, last: Entry) -> tuple[str, str]:
+    """The answer to the last objection: in a sentence or two, and as a mark's value."""
+    if last.by == scene.me.id:
+        text = "My objection can be met by a condition, and I would rather have the condition than be right."
+        return text, f"my objection of turn {last.number} is met by a condition"
+    known = BY_CLAIM.get(_claim(last))
+    admit = known.admit if known else "I had not seen it from that side."
+    text = f"{scene.name(last.by)} is right.\n{admit}\nI give that up and keep the small start."
+    return text, known.concede if known else f"the objection of turn {last.number} stands"
+
+
+def _conditions(scene: Scene, entries: Sequence[Entry], title: str) -> str:
+    """What was raised, as conditions of the agreement: a list with a line before it and empty lines around."""
+    if not entries:
+        return ""
+    items = []
+    for entry in sorted(entries, key=lambda entry: entry.number):
+        if entry.by == USER:
+            said, remedy = quote(entry.body), "This is a condition, not a wish."
+        else:
+            said = _claim(entry)
+            remedy = BY_CLAIM[said].remedy if said in BY_CLAIM else "This is answered before the work starts."
+        items.append(f"- Turn {entry.number}, {scene.name(entry.by)}: “{said}”. {remedy}")
+    return f"\n{title}:\n\n" + "\n".join(items) + "\n"
+
+
+# -- The lines of rehearsed agents that don't agree -------------------------------------------------------------------
+
+COUNTER = "prove the way back first, on a copy, and start only when it has worked once"
+CRUX = "is going back after two weeks of use still possible at a price that somebody would pay?"
+EXPERIMENT = "half a day: start on a copy, let it run an hour, go back, and count what was lost"
+
+STARTS = (
+    "I am not there yet.",
+    "One side of this has not been looked at.",
+    "Before anybody counts votes:",
+    "Let me turn it round.",
+    "That is true, and it is not the whole.",
+    "Suppose we had already decided.",
+    "I keep coming back to the same place from another door.",
+)
+SIDES = (
+    (
+        "Who carries the pager? A plan that needs an expert at night is a different plan from one that a "
+        "newcomer can follow from a page of notes."
+    ),
+    (
+        "Look at the first bad day instead of the first good week. Which part fails alone, which part takes "
+        "others along, and who notices first?"
+    ),
+    (
+        "Money is the smaller half of the price. The larger is attention: every moving part wants to be "
+        "remembered by somebody for years."
+    ),
+    (
+        "We talk as if the load were known. It is a guess with a decimal point, and half of the guess would "
+        "change the answer."
+    ),
+    (
+        "Names decide more than we admit. Call it temporary and it will be kept; call it the standard and it "
+        "will be copied."
+    ),
+    (
+        "Tests tell us that the thing does what we thought of. The trouble lives in what none of us thought "
+        "of, and only traffic brings it."
+    ),
+    ("There is a customer at the end of this chain. She would see a delay of a second and never see our architecture."),
+    ("Think of the day when it is removed. What is easy to take out was well put in, whatever it looked like before."),
+    (
+        "Security is quiet until it is the only subject. Each place where data rests is a place that somebody"
+        " must close."
+    ),
+    "Habit argues for what we have. That is no shame: a known weakness costs less than an unknown strength.",
+    "The law may have an opinion. How long may this be kept, and who can order that it be deleted by Friday?",
+    "A small team pays for each choice twice, once in code and once in the heads of those who join later.",
+    (
+        "Speed was measured on an idle machine. Busy machines are where people live, and there the order may "
+        "be reversed."
+    ),
+)
+ENDS = (
+    ("What would have to be true for the opposite to be right?", "[QUESTION]"),
+    ("I would write this down before the next word about tools.", "[IDEA]"),
+    ("The last turn passes over it.", "[CRITIQUE]"),
+    ("Until that is answered I hold back my yes.", "[OBJECTION: this side has not been weighed]"),
+    ("It weighs little alone and much together with what came before.", "[CONFIDENCE: 0.4]"),
+)
+
+
+def hold_first(scene: Scene, lead: Proposal) -> str:
+    """The first position, held."""
+    return f"""I have looked for a way to meet that and found none that leaves {lead.ref} standing.
+A way back that is proven on a copy proves something about the copy. On “{scene.topic}” we learn from use or not at all.
+
+[OBJECTION: a proof on a copy delays the only test that counts]
+{answering(scene, lead)}"""
+
+
+def hold_second(scene: Scene, lead: Proposal) -> str:
+    """The second position, taken or held."""
+    if not any(entry.by == scene.me.id for entry in scene.spoken):
+        return f"""{lead.ref} puts the start first.
+I put the way back first, and I don't think that both can come first.
+
+[PROPOSAL: {COUNTER}]
+[OBJECTION: what cannot be undone must not be learned by doing]
+{answering(scene, lead)}
+[CONFIDENCE: 0.7]"""
+    return f"""Once more, because it is the point on which I will not move: use teaches, but it also binds.
+Whoever starts {lead.ref} today has decided about “{scene.topic}” before the review begins.
+
+[OBJECTION: a review after the fact can only confirm]
+{answering(scene, lead)}"""
+
+
+def call_deadlock(scene: Scene) -> str:
+    """Positions, crux, and the cheapest experiment that would settle it."""
+    first = scene.name(scene.lead.by) if scene.lead else "One side"
+    others = " and ".join(agent.name for agent in scene.agents if agent.name != first) or "The other side"
+    opening = "Nobody has moved for two rounds, and I have no argument left that was not heard."
+    if scene.state.deadlock:
+        opening = f"{' and '.join(map(scene.name, scene.state.deadlock))} called it a deadlock. On that we agree."
+    return f"""{opening}
+On “{scene.topic}” I call it what it is.
+
+- **{first}:** {PLAN}.
+- **{others}:** {COUNTER}.
+
+[DEADLOCK: {CRUX} | {EXPERIMENT}]"""
+
+
+def one_more_side(scene: Scene) -> str:
+    """A side of the matter that this agent did not speak of last time, nor for a dozen turns."""
+    turn = scene.turn
+    start, side = STARTS[turn * 3 % len(STARTS)], SIDES[turn % len(SIDES)]
+    end, mark = ENDS[turn * 2 % len(ENDS)]
+    return f"{start} {side}\n\nSo much for side {turn} of “{scene.topic}”. {end}\n\n{mark}"
+
+
+# -- What a rehearsed agent sees of a dialog --------------------------------------------------------------------------
+
+LOOK_BACK = 24  # entries, and proposals
+QUOTE = 80  # characters
+
+_LABEL = re.compile(r"^\s*\*\*\w[\w ]*:\*\*", re.M)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The dialog since it was opened, or opened again, as far as `LOOK_BACK` reaches; oldest first.
+
+    Each part is read when a script asks for it.
+    """
+
+    request: Request
+
+    @property
+    def me(self) -> Agent:
+        """Whose lines are wanted."""
+        return self.request.agent
+
+    @property
+    def agents(self) -> tuple[Agent, ...]:
+        """The cast."""
+        return self.request.dialog.header.agents
+
+    @property
+    def turn(self) -> int:
+        """The number of the turn that is wanted."""
+        return self.request.turn
+
+    @property
+    def state(self) -> State:
+        """What the dialog has come to."""
+        return self.request.dialog.state
+
+    @cached_property
+    def topic(self) -> str:
+        """The topic, or the question, shortened to be quoted."""
+        dialog = self.request.dialog
+        question = dialog.entries[0].body if dialog.entries else ""
+        return quote(dialog.header.topic or question) or "this question"
+
+    @cached_property
+    def fresh(self) -> str:
+        """What the person said, in a turn or a note, since an agent last spoke; "" when they said nothing."""
+        for entry in islice(reversed(self.request.dialog.entries), LOOK_BACK):
+            if entry.is_turn and entry.by != USER:
+                break
+            if entry.by == USER and entry.number != 1 and entry.body.strip():
+                return quote(entry.body)
+        return ""
+
+    @cached_property
+    def spoken(self) -> tuple[Entry, ...]:
+        """The agents' turns."""
+        return tuple(entry for entry in self._entries if entry.is_turn and entry.by != USER)
+
+    @cached_property
+    def raised(self) -> tuple[Entry, ...]:
+        """The agents' turns that object."""
+        return tuple(entry for entry in self.spoken if entry.mark("OBJECTION") or entry.mark("CRITIQUE"))
+
+    @cached_property
+    def points(self) -> tuple[Entry, ...]:
+        """The person's turns after the opening question."""
+        return tuple(e for e in self._entries if e.by == USER and e.number > 1 and e.body.strip())
+
+    @cached_property
+    def draft(self) -> Proposal | None:
+        """The newest consensus text that was proposed, also before the dialog was opened again."""
+        return next((proposal for proposal in self._proposals if proposal.sha), None)
+
+    @cached_property
+    def lead(self) -> Proposal | None:
+        """The first plain proposal."""
+        own = (p for p in reversed(self._proposals) if not p.sha and turn_of(p.entry) > self.state.base)
+        return next(own, None)
+
+    @cached_property
+    def earlier(self) -> Proposal | None:
+        """The last plain proposal from before the dialog was opened again."""
+        return next((p for p in self._proposals if not p.sha and turn_of(p.entry) <= self.state.base), None)
+
+    @cached_property
+    def _entries(self) -> list[Entry]:
+        recent = islice(reversed(self.request.dialog.entries), LOOK_BACK)
+        return [entry for entry in recent if turn_of(entry.id) > self.state.base][::-1]
+
+    @cached_property
+    def _proposals(self) -> tuple[Proposal, ...]:
+        """Newest first."""
+        return tuple(islice(reversed(self.state.proposals), LOOK_BACK))
+
+    @property
+    def seat(self) -> int:
+        """The agent's place in the header, from 0."""
+        return next((i for i, agent in enumerate(self.agents) if agent.id == self.me.id), 0)
+
+    @property
+    def first_in_line(self) -> bool:
+        """True unless somebody before this agent owes a turn of the same round."""
+        owing = [who for who in self.state.owing if who not in (USER, ANY)]
+        return not owing or owing[0] == self.me.id or self.me.id not in owing
+
+    def name(self, agent: str) -> str:
+        """What an agent is called; the person is `the person`."""
+        if agent == USER:
+            return "the person"
+        return next((a.name for a in self.agents if a.id == agent), agent)
+
+
+def turn_of(entry_id: str) -> int:
+    """The number of the turn that an entry is, or stands after."""
+    head = entry_id.partition(".")[0]
+    return int(head) if head.isdigit() else 0
+
+
+def quote(text: str, limit: int = QUOTE) -> str:
+    """The beginning of a text on one line, fit to stand between “ and ” and in a mark."""
+    head = _LABEL.sub(" ", text[: 10 * limit])
+    plain = "".join(c if c.isprintable() else " " for c in head).translate(_HARMLESS)
+    flat = " ".join(plain.split()).strip("’ ").removesuffix(".")
+    if len(flat) <= limit:
+        return flat
+    return flat[: limit - 1].rsplit(" ", 1)[0].rstrip(",;:. ") + "…"
+
+
+_HARMLESS = str.maketrans({"[": "(", "]": ")", "|": "/", "“": "’", "”": "’", '"': "’", "#": " ", "*": " ", "`": "’"})
+
+
+# -- Rehearsed agents in a dialog with rules --------------------------------------------------------------------------
+
+POSITIONS = (
+    PLAN,
+    "measure for one week first, against one number that is fixed beforehand, and decide by it",
+    "keep what there is, and write down which number would make us change it",
+    "try both on one day's copy of the data, and keep the one that fails better",
+)
+RESERVATIONS = (
+    "nobody has measured what going back costs",
+    "one number is easy to meet and says little of the rest",
+    "who looks after it at night is named, and was not asked",
+    "one day's copy does not hold what happens in a month",
+)
+FINDING = "minor | documentation | README.md | 1 | the change is not mentioned | add a line that says what changed"
+SCORE = "code quality 80 | test coverage 75 | security 90 | documentation 60 | acceptance criteria 85"
+
+
+def speak(scene: Scene) -> str:
+    """The next lines of this agent, with the confidence and the reservation that the dialog may ask for."""
+    said = "\n".join((_by_office(scene) or _by_role(scene), *_needed(scene)))
+    text, _, marks = said.partition("\n[")
+    return f"{text}\n\n[{marks}" if marks and not text.endswith("\n") else said
+
+
+def _rules(scene: Scene) -> Rules:
+    return scene.request.dialog.header.rules
+
+
+def _role(scene: Scene) -> Role:
+    return _rules(scene).role(scene.me.id)
+
+
+def _needed(scene: Scene) -> Iterator[str]:
+    """What the header asks of every turn."""
+    rules = _rules(scene)
+    if rules.board is not None and rules.board.require_confidence:
+        yield f"[CONFIDENCE: 0.{6 + scene.seat % 4}]"
+    if rules.objections and _role(scene).may(VOTE):
+        yield f"[RESERVATION: {RESERVATIONS[scene.seat % len(RESERVATIONS)]}]"
+
+
+def _by_office(scene: Scene) -> str:
+    """What only this agent is asked for now: to judge, to decide, to argue against, to sum up, to vote."""
+    state, rules, me = scene.state, _rules(scene), scene.me.id
+    if me == rules.judge and rules.verdict == "judge":
+        return _judge(scene)
+    newest = scene.draft or scene.lead
+    if state.escalated == me and newest is not None:
+        ref = newest.ref
+        return f"It is mine to decide, and {ref} can be undone.\n[DECIDE: {ref} approve | it can be undone]"
+    if state.red_team:
+        return (
+            f"Against {state.red_team}, as strongly as I can: it would fail if the number were chosen to be met, and"
+            " nobody would notice for two weeks. The review would show it, and going back is written down. It holds."
+        )
+    votes = [_vote(scene, poll, index) for index, poll in enumerate(state.polls) if _may_vote(scene, poll)]
+    if votes:
+        return "I have read each proposal as if I had to run it.\n" + "\n".join(votes)
+    if state.closing:
+        return f"My last word: {POSITIONS[scene.seat % 4]}. What would change my mind is a number that says otherwise."
+    return ""
+
+
+def _may_vote(scene: Scene, poll: Poll) -> bool:
+    return _role(scene).may(VOTE) and all(ballot.agent != scene.me.id for ballot in poll.ballots)
+
+
+def _vote(scene: Scene, poll: Poll, index: int) -> str:
+    """The first open proposal has this agent's vote; the others it leaves to those who know more of them."""
+    if index == 0:
+        return f"[VOTE: {poll.ref} approve | it starts with what can be undone]"
+    return f"[VOTE: {poll.ref} abstain | {scene.state.polls[0].ref} first]"
+
+
+def _judge(scene: Scene) -> str:
+    """The agent that spoke first has put the position that can be undone, in whatever order it is read."""
+    first = scene.spoken[0].by if scene.spoken else "none"
+    return (
+        f"{first} says what would make us go back, and the others do not. The order in which I read them changes"
+        f" nothing in that.\n[DECIDE: {first} | it names what would undo it]"
+    )
+
+
+def _by_role(scene: Scene) -> str:
+    """What this agent's role lets it do in the course of the dialog."""
+    state, role, rules = scene.state, _role(scene), _rules(scene)
+    own = [entry for entry in scene.spoken if entry.by == scene.me.id]
+    standing, lead = state.standing, scene.lead
+    if rules.review and role.may(POST, CRITIQUE) and "FINDING" in rules.kinds and not own:
+        return _reviewed(scene)
+    if standing is not None and role.may(VOTE) and not standing.signed_by(scene.me.id) and rules.verdict == "mutual":
+        return sign(scene, standing)
+    if rules.verdict == "moderator" and role.may(DECIDE, MODERATE) and (newest := scene.draft or lead):
+        return _decision(scene, newest)
+    if role.may(PROPOSE) and not own:
+        return _proposal(scene)
+    if rules.verdict == "mutual" and role.may(PROPOSE) and standing is None and lead:
+        return settle(scene, lead)
+    if lead is None and role.may(PROPOSE):
+        return _proposal(scene)
+    return _remark(scene, lead)
+
+
+def _proposal(scene: Scene) -> str:
+    position = POSITIONS[scene.seat % len(POSITIONS)]
+    return (
+        f"On “{scene.topic}”: I would {position}. What would change my mind is a number that says otherwise.\n"
+        f"[PROPOSAL: {position}]"
+    )
+
+
+def _decision(scene: Scene, newest: Proposal) -> str:
+    others = {entry.by for entry in scene.spoken if entry.number > turn_of(newest.entry)} - {scene.me.id}
+    if not others and len(scene.agents) > 2:
+        return f"{newest.ref} has not been answered yet. I wait for one more voice.\n[PASS]"
+    return f"{newest.ref} has been answered, and it can be undone.\n[DECIDE: {newest.ref} approve | it can be undone]"
+
+
+def _reviewed(scene: Scene) -> str:
+    said = "I have read the change from its end to its beginning. Nothing in it blocks."
+    return f"{said}\n[FINDING: {FINDING}]\n[SCORE: {SCORE}]"
+
+
+def _remark(scene: Scene, lead: Proposal | None) -> str:
+    """A contribution of the kind that the role allows; else that there is nothing to add."""
+    role, last = _role(scene), scene.spoken[-1].number if scene.spoken else 1
+    objection = OBJECTIONS[(scene.seat + len(scene.spoken)) % len(OBJECTIONS)]
+    about = lead.ref if lead else "what was said"
+    if role.may(CRITIQUE):
+        return f"One thing about {about}. {objection.because}\n[CRITIQUE: {objection.claim}]\n[RE: {last}]"
+    if role.may(POST):
+        return f"To bring it together: {objection.remedy}\n[SYNTHESIS: {objection.remedy}]\n[RE: {last}]"
+    asker = "" if not scene.state.question else f" {scene.name(scene.state.asker or USER)} has asked the person."
+    return f"Nothing to add to {about}.{asker}\n[PASS]"
+
+
+# -- The `rehearsal` backend ------------------------------------------------------------------------------------------
 
 SLOW_SECONDS = 6.0
 LONGEST = 3600.0
@@ -51,7 +668,7 @@ class Rehearsal:
             yield Usage(model=self.model, usd=0.0)
             return
         scene = Scene(request)
-        text = "\n\n".join(part for part in (lines.OPENING, lines.heard(scene), self._script(scene)) if part)
+        text = "\n\n".join(part for part in (OPENING, heard(scene), self._script(scene)) if part)
         pieces = re.findall(r"\S+\s*" if self._seconds else r"(?s).+?(?:\n\n|$)", text)
         for piece in pieces:
             if self._seconds:
@@ -80,45 +697,45 @@ def probe(_variables: Mapping[str, str], _variant: str) -> Found:
 def consensus(scene: Scene) -> str:
     """Propose, object, concede over a summary, sign; whichever the dialog needs next. With rules, what they ask for."""
     if not scene.request.dialog.header.rules.is_plain:
-        return rules.speak(scene)
+        return speak(scene)
     standing = scene.state.standing
     if standing is not None:
-        return lines.wait(scene) if standing.signed_by(scene.me.id) else lines.sign(scene, standing)
+        return wait(scene) if standing.signed_by(scene.me.id) else sign(scene, standing)
     if scene.state.question:
-        return lines.wait(scene)
+        return wait(scene)
     if scene.draft is not None:
-        return lines.amend(scene, scene.draft)
+        return amend(scene, scene.draft)
     if scene.lead is None and scene.earlier is not None:
-        return lines.settle(scene, scene.earlier)
+        return settle(scene, scene.earlier)
     if scene.lead is None:
-        return lines.propose(scene) if scene.first_in_line else lines.demand(scene)
+        return propose(scene) if scene.first_in_line else demand(scene)
     if not scene.raised and scene.lead.by != scene.me.id:
-        return lines.object_to(scene, scene.lead)
-    return lines.settle(scene, scene.lead)
+        return object_to(scene, scene.lead)
+    return settle(scene, scene.lead)
 
 
 def ask(scene: Scene) -> str:
     """As consensus, but the second to speak first asks the person."""
     asked = scene.state.question or any(entry.mark("QUESTION_FOR_USER") for entry in scene.spoken)
     if scene.spoken and not asked and not scene.points and not scene.state.base and scene.first_in_line:
-        return lines.ask_the_person(scene)
+        return ask_the_person(scene)
     return consensus(scene)
 
 
 def deadlock(scene: Scene) -> str:
     """Two positions that nobody leaves; from the fifth agent turn on, a call to end it."""
     if len(scene.spoken) >= 4:
-        return quarrel.call_deadlock(scene)
+        return call_deadlock(scene)
     if scene.lead is None:
-        return lines.propose(scene)
+        return propose(scene)
     if scene.lead.by == scene.me.id:
-        return quarrel.hold_first(scene, scene.lead)
-    return quarrel.hold_second(scene, scene.lead)
+        return hold_first(scene, scene.lead)
+    return hold_second(scene, scene.lead)
 
 
 def endless(scene: Scene) -> str:
     """One more side of the matter, for ever."""
-    return quarrel.one_more_side(scene)
+    return one_more_side(scene)
 
 
 def error(scene: Scene) -> str:

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from dialogd.backends import Usage
-from dialogd.backends.keep import read_json, write_json
 from dialogd.backends.parts import Part, Prompt
-from dialogd.protocol.hashing import digest
+from dialogd.protocol.model import digest
+from dialogd.store.disk import read_json, write_json
 
 KEPT = 50  # checkpoints
 QUOTED = 2000  # characters at a reply's beginning among which the line is sought that identifies it

@@ -7,12 +7,10 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from dialogd.alerts import chosen
-from dialogd.alerts.channels import Bell, Channel, Webhook, why_no_desktop
-from dialogd.alerts.value import Alert, Event
+from dialogd.alerts import Alert, Bell, Channel, Event, Webhook, chosen, why_no_desktop
 from dialogd.cli.checks import Fact
+from dialogd.config import HOOKS, Settings
 from dialogd.errors import DialogdError
-from dialogd.settings import HOOKS, Settings
 
 
 def try_all(settings: Settings) -> list[tuple[str, str, str, str]]:

@@ -15,8 +15,8 @@ from dialogd.cli.terminal import as_json, line, show
 from dialogd.errors import BadInput
 from dialogd.protocol import board as views
 from dialogd.protocol.board import Contribution, Decided, Proposed
-from dialogd.protocol.byhand import who
-from dialogd.protocol.kinds import CONTRIBUTIONS
+from dialogd.protocol.grammar import who
+from dialogd.protocol.rules import CONTRIBUTIONS
 from dialogd.protocol.state import Dialog
 
 WIDTH = 100  # columns

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dialogd.auto import (
+from dialogd.backends import BACKENDS
+from dialogd.backends.auto import (
     AUTO,
     CHOSEN,
     COMMANDS,
@@ -19,15 +20,14 @@ from dialogd.auto import (
     twins,
     warning_of,
 )
-from dialogd.backends import BACKENDS
+from dialogd.backends.prices import parse_price
+from dialogd.backends.seats import Seat
 from dialogd.cli.terminal import plain, remark
+from dialogd.config import Settings
 from dialogd.errors import BadInput
-from dialogd.prices import parse_price
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED, WHY_RESERVED
-from dialogd.seats import Seat
-from dialogd.settings import Settings
-from dialogd.templates import Template
+from dialogd.templates.library import Template
 
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from dialogd import __version__
 from dialogd.cli.launch import is_free
+from dialogd.config import FIRST_PORT, Settings
 from dialogd.errors import DialogdError
-from dialogd.settings import FIRST_PORT, Settings
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
 
 PORTS = 2  # of the two agents that most dialogs have
 SLOW_FLUSH = 0.1  # seconds
@@ -159,7 +159,7 @@ def _lock(trial: Path) -> Fact:
     """The lock keeps a second one out."""
     import fcntl
 
-    from dialogd.lock import Lock
+    from dialogd.store.lock import Lock
 
     path = trial.with_name(f"{trial.name}.lock")
     fix = "name a file on a local disk with --file"
@@ -176,7 +176,7 @@ def _lock(trial: Path) -> Fact:
 
 def _flush(trial: Path) -> Fact:
     """What is written reaches the disk."""
-    from dialogd.disk import flush, flush_folder
+    from dialogd.store.disk import flush, flush_folder
 
     began = time.monotonic()
     try:
@@ -196,7 +196,7 @@ def _watch(trial: Path) -> Fact:
     """A change of the file is noticed at once."""
     import asyncio
 
-    from dialogd.watch import watch
+    from dialogd.store.filewatch import watch
 
     async def seen() -> bool:
         noticed = asyncio.Event()

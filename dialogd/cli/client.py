@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dialogd.registry import Registry, Running
-from dialogd.settings import Settings
-from dialogd.state import StateDir
+from dialogd.config import Settings
+from dialogd.store.folders import StateDir
+from dialogd.store.registry import Registry, Running
 
 T = TypeVar("T")
 

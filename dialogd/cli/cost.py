@@ -15,18 +15,17 @@ import typer
 from dialogd.agent.money import Bill, from_record
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, line, plain, show
-from dialogd.logfile import LogFile
 from dialogd.protocol.money import estimate, in_dollars, standing, total, used
-from dialogd.protocol.spent import Spent
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.units import dollars
+from dialogd.store.logfile import LogFile
 
 if TYPE_CHECKING:
-    from dialogd.auto import Choice
-    from dialogd.opening import Opening
-    from dialogd.prices import Price
-    from dialogd.seats import Seat
-    from dialogd.settings import Settings
+    from dialogd.backends.auto import Choice
+    from dialogd.backends.prices import Price
+    from dialogd.backends.seats import Seat
+    from dialogd.config import Settings
+    from dialogd.templates.opening import Opening
 
 RULES = 1_500  # tokens of a prompt that stand in no file: who an agent is, the marks, what is asked of it
 SAID = 1_000  # tokens by which a turn lengthens the prompts after it: over 400 words and their marks
@@ -154,8 +153,8 @@ def prices_of(
     seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings, table: Mapping[str, str] = _NO_PRICES
 ) -> dict[str, Price | None]:
     """What the tokens of those agents cost whose tokens somebody pays for, by id; None where nobody knows."""
-    from dialogd.auto import price_for
-    from dialogd.state import StateDir
+    from dialogd.backends.auto import price_for
+    from dialogd.store.folders import StateDir
 
     agents = StateDir(settings.state_dir).agents
     return {
@@ -177,7 +176,7 @@ def estimate_line(
     prompt of their own, and how many a turn takes is theirs to say.
     """
     from dialogd.backends.parts import tokens_of
-    from dialogd.opening import compose
+    from dialogd.templates.opening import compose
 
     start, out = RULES + tokens_of(compose(opening)), most_out or MOST_OUT
 

@@ -11,25 +11,25 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from dialogd.auto import LAST_RESORT, family_of
+from dialogd.backends.auto import LAST_RESORT, family_of
+from dialogd.backends.seats import Seat
 from dialogd.cli import options
 from dialogd.cli.cast import read_cast, seat_named
 from dialogd.cli.terminal import plain, remark
+from dialogd.config import FIRST_PORT, Settings
 from dialogd.errors import BadInput, NotADialog, Refused
-from dialogd.logfile import LogFile
 from dialogd.memory import keep
-from dialogd.opening import MOST_OF_A_FILE, Context, Opening, begins, compose, enough_turns
 from dialogd.protocol import units
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.header import judge, speakers
 from dialogd.protocol.model import Agent
 from dialogd.protocol.redact import redact
-from dialogd.protocol.roster import judge, speakers
 from dialogd.protocol.rules import THRESHOLDS
 from dialogd.protocol.state import Dialog
-from dialogd.seats import Seat
-from dialogd.settings import FIRST_PORT, Settings
-from dialogd.state import StateDir
-from dialogd.templates import template
+from dialogd.store.folders import StateDir
+from dialogd.store.logfile import LogFile
+from dialogd.templates.library import template
+from dialogd.templates.opening import MOST_OF_A_FILE, Context, Opening, begins, compose, enough_turns
 
 TOPIC = "*"  # what stands for `--recall` without a question: the topic's own
 MOST_OF_A_QUESTION = 500  # characters that are looked up
@@ -137,7 +137,7 @@ def with_recalled(opening: Opening, wanted: Wanted, settings: Settings) -> Openi
     if wanted.recall is None:
         return opening
     from dialogd.memory import Memory
-    from dialogd.memory.recalled import block
+    from dialogd.memory.recall import block
 
     question = wanted.recall if wanted.recall != TOPIC else f"{opening.topic} {opening.question[:MOST_OF_A_QUESTION]}"
     found = Memory(settings.state_dir).recall(question)

@@ -10,12 +10,11 @@ from typing import Annotated
 import typer
 
 from dialogd.agent.clock import local
-from dialogd.away import MOST, Away, Item, away
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, plain, show
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.text import one_line
-from dialogd.since import last_word, since_turn
+from dialogd.views.digest import MOST, Away, Item, away, last_word, since_turn
 
 Path = Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")]
 Since = Annotated[

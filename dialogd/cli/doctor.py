@@ -10,18 +10,16 @@ from typing import Annotated
 
 import typer
 
-from dialogd import auto
-from dialogd.backends import BACKENDS, Found, Kind
-from dialogd.backends.limiter import holds
+from dialogd.backends import BACKENDS, Found, Kind, auto
+from dialogd.backends.seats import start_again
+from dialogd.backends.service import holds
 from dialogd.cli import options
 from dialogd.cli.checks import CHECKS, Fact
 from dialogd.cli.terminal import as_json, plain, show
-from dialogd.config import dotenv
-from dialogd.leftovers import Leftover, find, reap
-from dialogd.registry import Running
-from dialogd.seats import start_again
-from dialogd.settings import Settings
-from dialogd.state import StateDir
+from dialogd.config import Settings, dotenv
+from dialogd.store.folders import StateDir
+from dialogd.store.leftovers import Leftover, find, reap
+from dialogd.store.registry import Running
 
 Reap = Annotated[bool, typer.Option("--reap", help="End and remove what an earlier daemon left behind.")]
 Sessions = Annotated[
@@ -140,9 +138,9 @@ def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str], estimat
 
 def _estimate(name: str, choice: auto.Choice, settings: Settings) -> str:
     """What `run` would say that a dialog of two such agents may cost; "" where no key pays for its tokens."""
+    from dialogd.backends.seats import Seat
     from dialogd.cli.cost import estimate_of, prices_of
     from dialogd.cli.create import Wanted, draw_up, usual_ports
-    from dialogd.seats import Seat
 
     seats = (Seat("A", name), Seat("B", name))
     choices = {seat.id: choice for seat in seats}
@@ -159,7 +157,7 @@ def _price(kind: Kind) -> str:
     """What the default model costs, in words."""
     if not kind.model:
         return ""
-    from dialogd.prices import price_of
+    from dialogd.backends.prices import price_of
 
     price = price_of(kind.model, kind.vendor)
     if price is None:

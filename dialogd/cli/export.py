@@ -10,11 +10,12 @@ import typer
 
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, plain, remark, show
-from dialogd.disk import fix, why, write_over
 from dialogd.errors import BadInput, StorageError
-from dialogd.export import FORMATS, attachments_of, file_name, not_shown
-from dialogd.export import export as exported
 from dialogd.protocol.state import Dialog
+from dialogd.store.archive import attachments_of
+from dialogd.store.disk import fix, why, write_over
+from dialogd.views.export import FORMATS, file_name, not_shown
+from dialogd.views.export import export as exported
 
 File = Annotated[
     str | None, typer.Argument(metavar="FILE", help="The dialog file, or one of the archive. Default: as --file.")

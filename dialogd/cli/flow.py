@@ -14,22 +14,20 @@ from typing import Annotated
 import typer
 
 from dialogd.agent.clock import local
+from dialogd.backends.seats import saved_cast
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, line, plain, show
-from dialogd.config import load
+from dialogd.config import Settings, load
 from dialogd.errors import BadInput, NotADialog
-from dialogd.flow import Message, as_mermaid
-from dialogd.flow import flow as messages_of
-from dialogd.flow.messages import names_of
-from dialogd.logfile import LogFile
-from dialogd.protocol.byhand import who
+from dialogd.protocol.grammar import who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
-from dialogd.seats import saved_cast
-from dialogd.settings import Settings
-from dialogd.since import since_turn
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.store.logfile import LogFile
+from dialogd.views.digest import since_turn
+from dialogd.views.flow import Message, as_mermaid, names_of
+from dialogd.views.flow import flow as messages_of
 
 LOOK = 0.1  # seconds between two looks at the file
 NO_TIME = "--:--:--"

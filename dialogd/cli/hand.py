@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dialogd import hand, person
+from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.speak import done, opened
 from dialogd.cli.terminal import plain, remark
-from dialogd.protocol.hand import free_port
+from dialogd.config import start_command
 from dialogd.protocol.header import AGENT_ID
+from dialogd.protocol.interventions import free_port
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
-from dialogd.settings import start_command
 
 if TYPE_CHECKING:
-    from dialogd.seats import Seat
+    from dialogd.backends.seats import Seat
 
 Ref = Annotated[str, typer.Argument(metavar="REF", help="The proposal, such as P2.")]
 TurnNumbers = Annotated[str, typer.Argument(metavar="TURN", help="The turn, or several: 7, 7,9 or 3-5.")]
@@ -42,7 +42,7 @@ OnOff = Annotated[Literal["on", "off"], typer.Argument(metavar="on|off", help="W
 def veto(proposal: Ref, reason: Why = "", file: options.FileOption = None) -> None:
     """Rule a proposal out: nobody can sign, vote on or decide it any more."""
     settings, log, before = opened(file)
-    after = hand.veto(log, proposal, reason, secrets=options.own_secrets())
+    after = person.veto(log, proposal, reason, secrets=options.own_secrets())
     new = [ref for ref in after.state.vetoed if ref not in before.state.vetoed]
     done(settings, after, f"{', '.join(new)} ruled out" if new else f"{proposal.strip().upper()} was ruled out already")
 
@@ -50,7 +50,7 @@ def veto(proposal: Ref, reason: Why = "", file: options.FileOption = None) -> No
 def strike(turns: TurnNumbers, reason: Why = "", file: options.FileOption = None) -> None:
     """Withdraw a turn: its marks stop counting, and agents no longer see its text."""
     settings, log, before = opened(file)
-    after = hand.strike(log, turns, reason, secrets=options.own_secrets())
+    after = person.strike(log, turns, reason, secrets=options.own_secrets())
     new = sorted(after.state.struck - before.state.struck)
     is_open = "; the dialog is open again" if before.state.outcome and not after.state.outcome else ""
     listed = f"turn{'s' * (len(new) > 1)} {', '.join(map(str, new))} withdrawn"
@@ -60,21 +60,21 @@ def strike(turns: TurnNumbers, reason: Why = "", file: options.FileOption = None
 def suggest(text: Text, instead_of: Instead = "", file: options.FileOption = None) -> None:
     """Put a proposal of your own, numbered like all: your turn, which interrupts."""
     settings, log, _ = opened(file)
-    after = hand.suggest(log, options.typed(text), instead_of, secrets=options.own_secrets())
+    after = person.suggest(log, options.typed(text), instead_of, secrets=options.own_secrets())
     done(settings, after, f"turn {after.state.number} is yours, and proposes {after.state.proposals[-1].ref}")
 
 
 def ask(agent: AgentId, text: Text, file: options.FileOption = None) -> None:
     """Ask one agent: your turn, to it alone; after its answer the order goes on."""
     settings, log, _ = opened(file)
-    after = hand.ask(log, agent, options.typed(text), secrets=options.own_secrets())
+    after = person.ask(log, agent, options.typed(text), secrets=options.own_secrets())
     done(settings, after, f"turn {after.state.number} is yours")
 
 
 def limit(name: LimitName, value: Value, file: options.FileOption = None) -> None:
     """Change a limit of the dialog from here on."""
     settings, log, before = opened(file)
-    after = hand.limit(log, name, value)
+    after = person.limit(log, name, value)
     changed = after.state.limits != before.state.limits
     turns = (
         f" (turn {after.state.turns_in_words})" if after.state.limits.max_turns != before.state.limits.max_turns else ""
@@ -90,7 +90,7 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
     given = name.strip() or (seat.name if seat.is_known else "")
     known = before.header.agent(seat.id) or next((one for one in before.state.hand.left if one.id == seat.id), None)
     is_new = known is None or bool(name.strip()) or port is not None
-    after = hand.invite(
+    after = person.invite(
         log,
         f"{seat.id}{given and f' = {given}'} @ http://localhost:{wanted}" if is_new else seat.id,
         secrets=options.own_secrets(),
@@ -101,8 +101,8 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
 
 def _seat(text: str) -> Seat:
     """The agent, and what is to play it. Raises `BadInput`."""
+    from dialogd.backends.seats import Seat
     from dialogd.cli.cast import read_cast
-    from dialogd.seats import Seat
 
     if AGENT_ID.fullmatch(text.strip()) or "=" not in text:
         return Seat(text.strip())
@@ -121,7 +121,7 @@ def _port(dialog: Dialog) -> int:
 def leave(agent: Leaving, reason: Why = "", file: options.FileOption = None) -> None:
     """Let an agent take part no longer; the word goes on. After `leave USER` nothing waits for you any more."""
     settings, log, before = opened(file)
-    after = hand.leave(log, agent, reason, secrets=options.own_secrets())
+    after = person.leave(log, agent, reason, secrets=options.own_secrets())
     gone = [one.id for one in after.state.hand.left if one not in before.state.hand.left]
     gone += [USER] if after.header.is_unattended and not before.header.is_unattended else []
     done(settings, after, f"{gone[0]} takes part no longer" if gone else f"{agent} had left already")
@@ -130,7 +130,7 @@ def leave(agent: Leaving, reason: Why = "", file: options.FileOption = None) -> 
 def step(mode: OnOff, file: options.FileOption = None) -> None:
     """Step mode: after every turn the word comes back to you, until it is off."""
     settings, log, before = opened(file)
-    after = hand.step(log, on=mode == "on")
+    after = person.step(log, on=mode == "on")
     done(settings, after, f"step mode is {mode}" if after.state.step != before.state.step else f"it was {mode} already")
 
 

@@ -17,10 +17,10 @@ from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol import units
 
 if TYPE_CHECKING:
+    from dialogd.config import Settings
     from dialogd.memory import Decision, Hit, Memory, Row
     from dialogd.protocol.model import Entry
     from dialogd.protocol.state import Dialog
-    from dialogd.settings import Settings
 
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="How many at most. Default: 20.")]
 Everything = Annotated[bool, typer.Option("--all", help="List all of them.")]
@@ -42,7 +42,7 @@ def memory() -> Memory:
 def keep_ended(settings: Settings, dialog: Dialog) -> None:
     """Archive a dialog that has ended, or whose result was rejected; what keeps it from that is a remark."""
     from dialogd.memory import keep
-    from dialogd.state import StateDir
+    from dialogd.store.folders import StateDir
 
     if dialog.state.outcome is not None or dialog.state.rejected:
         try:
@@ -54,7 +54,7 @@ def keep_ended(settings: Settings, dialog: Dialog) -> None:
 def show(which: Which, json: options.JsonOption = False) -> None:
     """Show an earlier dialog: how it ended, what it decided, how that turned out, and everything that was said."""
     from dialogd.memory.index import read_dialog
-    from dialogd.plan.facts import entry_facts
+    from dialogd.views.plan_page import entry_facts
 
     known = memory()
     is_path = "/" in which or (which.endswith(".md") and Path(which).exists())
@@ -80,7 +80,7 @@ def show(which: Which, json: options.JsonOption = False) -> None:
 
 def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[Row, Sequence[Decision]]:
     """A dialog that is named by its file: as the archive has it, else as it stands there."""
-    from dialogd.memory.live import decisions_of, row_of
+    from dialogd.memory.memory import live_decisions, row_of
 
     try:
         row = known.dialog(path.name) if path.name.endswith(".md") else known.dialog(dialog.id)
@@ -88,7 +88,7 @@ def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[Row, Sequence[
             return row, known.decisions(row.id)
     except (DialogdError, OSError):
         pass
-    return row_of(dialog, path), [*decisions_of(dialog)]
+    return row_of(dialog, path), [*live_decisions(dialog)]
 
 
 def search(
@@ -96,7 +96,7 @@ def search(
 ) -> None:
     """Search what was said in earlier dialogs. Exit code 1 when nothing is found."""
     from dialogd.agent.clock import local
-    from dialogd.memory.times import since as since_then
+    from dialogd.memory.values import since as since_then
 
     known, moment = memory(), since_then(since, datetime.now(UTC), local)
     known.dialogs(0, files=[options.settings_for().file])
@@ -159,7 +159,7 @@ def _said(entry: Entry) -> Iterator[str]:
 
 def told(decision: Decision) -> Iterator[str]:
     """A decision for somebody at a terminal: how it was made and what became of it, its text, why."""
-    from dialogd.memory.recalled import about
+    from dialogd.memory.recall import about
 
     where, *rest = map(line, about(decision))
     yield where

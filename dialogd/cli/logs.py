@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
+from dialogd.backends.seats import start_again
 from dialogd.cli import options
 from dialogd.cli.client import daemons
 from dialogd.cli.terminal import as_json, plain, remark, show
+from dialogd.config import Settings
 from dialogd.errors import NotRunning
-from dialogd.seats import start_again
-from dialogd.settings import Settings
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
 
 Agent = Annotated[str, typer.Argument(metavar="ID", help="The agent, such as A.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on as the log grows.")]

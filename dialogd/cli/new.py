@@ -8,17 +8,17 @@ from typing import Annotated
 
 import typer
 
-from dialogd.auto import family_of
+from dialogd.backends.auto import family_of
+from dialogd.backends.seats import Seat
 from dialogd.cli import options
 from dialogd.cli.cast import warn_of_twins
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
 from dialogd.cli.launch import is_free
 from dialogd.cli.terminal import as_json, plain, remark, show
-from dialogd.opening import Opening, warnings
+from dialogd.config import FIRST_PORT, Settings, default_port, file_words, start_command
 from dialogd.protocol.units import budget_line
-from dialogd.seats import Seat
-from dialogd.settings import FIRST_PORT, Settings, default_port, file_words, start_command
+from dialogd.templates.opening import Opening, warnings
 
 Go = Annotated[bool, typer.Option("--go", help="Set it going at once, if the first agent's daemon runs.")]
 

@@ -10,14 +10,13 @@ from typing import Annotated
 
 import typer
 
-from dialogd.config import dotenv, load
+from dialogd.backends.keys import secrets
+from dialogd.config import Settings, dotenv, load, new_command
 from dialogd.errors import BadInput, NotRunning
-from dialogd.journal import Journals
-from dialogd.keys import secrets
-from dialogd.logfile import LogFile
 from dialogd.protocol.state import Dialog
-from dialogd.settings import Settings, new_command
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.store.journal import Journals
+from dialogd.store.logfile import LogFile
 
 FileOption = Annotated[
     str | None,

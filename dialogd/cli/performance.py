@@ -12,21 +12,20 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dialogd import person
+from dialogd.backends.seats import Cast
 from dialogd.cli import options
 from dialogd.cli.client import daemons
 from dialogd.cli.create import Wanted
-from dialogd.cli.feed import Feed, as_fact
-from dialogd.cli.live import ASK, LOOK
+from dialogd.cli.launch import Interrupt, Troupe
+from dialogd.cli.live import ASK, LOOK, Feed, as_fact
 from dialogd.cli.run import new_cast
 from dialogd.cli.situation import Situation
-from dialogd.cli.troupe import Interrupt, Troupe
+from dialogd.config import Settings
 from dialogd.errors import DialogdError, StorageError
 from dialogd.protocol import lifecycle
 from dialogd.protocol.state import Dialog
-from dialogd.registry import Running
-from dialogd.seats import Cast
-from dialogd.settings import Settings
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.store.registry import Running
 
 Tell = Callable[[str, Mapping[str, Any]], None]  # a kind of event, and its data
 
@@ -166,7 +165,7 @@ class _Stage:
 
     def _plan(self, dialog: Dialog) -> dict[str, str | None]:
         """Where the plan of the ended dialog lies, as Markdown and as JSON; nowhere if none was wanted."""
-        from dialogd.plan.keep import keep, place
+        from dialogd.views.plan_files import keep, place
 
         settings = self.settings
         folder = place(settings.file, StateDir(settings.state_dir), settings.plan)

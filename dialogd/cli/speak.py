@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 from dialogd import person
+from dialogd.backends.seats import start_again
 from dialogd.cli import options
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.situation import ended
 from dialogd.cli.terminal import plain, show
-from dialogd.logfile import LogFile
+from dialogd.config import Settings
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
-from dialogd.seats import start_again
-from dialogd.settings import Settings
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.store.logfile import LogFile
 
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads standard input.")]
 To = Annotated[str | None, typer.Option("--to", metavar="ID", help="Who answers. Default: whose turn it was.")]

@@ -12,18 +12,18 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from dialogd.auto import family_of
+from dialogd.backends.auto import family_of
 from dialogd.cli import options
 from dialogd.cli.cast import SEATS, warn_of_twins
 from dialogd.cli.client import daemons, health, in_parallel
 from dialogd.cli.launch import arguments, spawn, until_ready
 from dialogd.cli.terminal import plain, remark, show
+from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
-from dialogd.opening import alone
 from dialogd.protocol.header import AGENT_ID, LOOPBACK_URL
 from dialogd.protocol.model import RESERVED, WHY_RESERVED
-from dialogd.settings import Settings
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.templates.opening import alone
 
 Port = Annotated[str | None, typer.Option(metavar="N", help="Where it listens. Default: A on 3001, B on 3002 …")]
 Peer = Annotated[

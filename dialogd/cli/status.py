@@ -11,23 +11,23 @@ from typing import Annotated, Any
 import typer
 
 from dialogd.agent.clock import local
-from dialogd.backends.limiter import Hold, holds
-from dialogd.cli import options, procedure
+from dialogd.backends.service import Hold, holds
+from dialogd.cli import options
 from dialogd.cli.client import daemons, health, in_parallel
-from dialogd.cli.situation import Situation, next_step
+from dialogd.cli.situation import Situation, allowance, facts, next_step, procedure_rows, result, signal_row
 from dialogd.cli.terminal import as_json, line, plain, show
+from dialogd.config import Settings, file_words
 from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
-from dialogd.protocol import asked, lifecycle
+from dialogd.protocol import lifecycle, open_questions
 from dialogd.protocol.model import USER
 from dialogd.protocol.money import standing
 from dialogd.protocol.redact import places
-from dialogd.protocol.ruled_out import strikes, vetoes
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
-from dialogd.registry import Running
-from dialogd.settings import Settings, file_words
-from dialogd.state import StateDir
+from dialogd.protocol.withdrawn import strikes, vetoes
+from dialogd.store.folders import StateDir
+from dialogd.store.registry import Running
 
 All = Annotated[bool, typer.Option("--all", help="List every daemon of yours, whatever its file.")]
 
@@ -107,7 +107,7 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         "outcome": end,
         "consensus_reached": outcome is not None and outcome.name == "CONSENSUS_REACHED",
         "approved": bool(state.approved),
-        "questions": asked.facts(dialog),
+        "questions": open_questions.facts(dialog),
         "waiting": list(situation.reasons()),
         "needs_person": situation.needs_person(),
         "agents": [
@@ -124,7 +124,7 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         "holds": [{"host": hold.host, "seconds": round(hold.left)} for hold in told],
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog) if end is None],
         "convergence": lifecycle.assessed(dialog),
-        "rules": procedure.facts(dialog, now()),
+        "rules": facts(dialog, now()),
         **_set_by_hand(dialog),
         "warnings": list(warnings),
         "secrets_redacted": _secrets(dialog),
@@ -152,17 +152,17 @@ def _text(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -
         ("file", f"{situation.file} (dialog {dialog.id})"),
         *([("", "REHEARSAL: no model is asked; what comes of it is no memory")] if dialog.is_rehearsed else []),
         ("turns", situation.turn_line() + ("" if dialog.state.outcome else f", next: {whose}")),
-        ("state", f"{situation.phase} ({procedure.allowance(dialog)})"),
+        ("state", f"{situation.phase} ({allowance(dialog)})"),
         *(("", reason) for reason in situation.reasons()),
-        *(("question", text) for text in asked.rows(dialog, now(), local) if dialog.state.outcome is None),
-        *procedure.result(dialog),
-        *procedure.rows(dialog, now()),
+        *(("question", text) for text in open_questions.rows(dialog, now(), local) if dialog.state.outcome is None),
+        *result(dialog),
+        *procedure_rows(dialog, now()),
         *_by_hand(dialog),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         *([("secrets", f"{hidden} redacted in the file")] if (hidden := _secrets(dialog)) else []),
         *(("wait", f"{hold.host} {hold.words}: agents on that key hold back") for hold in told),
         *([("budget", spent)] if (spent := standing(dialog.state)) else []),
-        *procedure.signal_row(dialog),
+        *signal_row(dialog),
         *(("noticed", signal.text) for signal in signals(dialog) if dialog.state.outcome is None),
         *(("warning", warning) for warning in warnings),
     ]

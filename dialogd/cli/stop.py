@@ -17,14 +17,14 @@ from dialogd.cli import options
 from dialogd.cli.client import ask, daemons, in_parallel
 from dialogd.cli.plan import leave
 from dialogd.cli.terminal import plain, remark, show
+from dialogd.config import Settings
 from dialogd.errors import DialogdError, NotRunning
-from dialogd.logfile import LogFile
 from dialogd.memory import keep
-from dialogd.plan.make import has_spoken
 from dialogd.protocol.state import Dialog
-from dialogd.registry import Running
-from dialogd.settings import Settings
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.store.logfile import LogFile
+from dialogd.store.registry import Running
+from dialogd.views.plan import has_spoken
 
 PATIENCE = 1.5  # seconds that a daemon has to end before it is killed
 LOCK_WAIT = 0.3  # seconds for which a stop waits for the lock of a dialog, which is held for milliseconds

@@ -13,9 +13,9 @@ import typer
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.errors import BadInput
-from dialogd.protocol.roles import PERMISSIONS
+from dialogd.protocol.rules import PERMISSIONS
 from dialogd.protocol.units import in_words
-from dialogd.templates import Place, Template, find, load, places
+from dialogd.templates.library import Place, Template, find, load, places
 
 templates = typer.Typer(rich_markup_mode=None, invoke_without_command=True, help="List what a dialog can start from.")
 

@@ -1,4 +1,4 @@
-"""What reaches the terminal: text without control characters, JSON, a live last line, the bell; colours if wanted."""
+"""How wide text is in a terminal, and what of it fits. Where terminals disagree, the wider answer."""
 
 from __future__ import annotations
 
@@ -6,8 +6,54 @@ import json
 import os
 import re
 import sys
+import unicodedata
 
 from dialogd.protocol.text import UNSEEN
+
+_EMOJI = "\ufe0f"  # makes the character before it an emoji, which is two cells wide
+
+
+def width(text: str) -> int:
+    """The cells that a line of text takes."""
+    return len(text) if text.isascii() else sum(map(_cells, text))
+
+
+def _cells(char: str) -> int:
+    if char.isascii() or char == _EMOJI:
+        return 1
+    if unicodedata.category(char) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+
+
+def fit(text: str, cells: int) -> str:
+    """The beginning of the text that fits into so many cells, with `…` where something is missing."""
+    if width(text) <= cells:
+        return text
+    used = 0
+    for index, char in enumerate(text):
+        used += _cells(char)
+        if used > cells - 1:
+            return text[:index] + "…" if cells > 0 else ""
+    return text
+
+
+def tail(text: str, cells: int) -> str:
+    """The end of the text that fits into so many cells, with `…` where something is missing."""
+    if width(text) <= cells:
+        return text
+    used, start = 0, len(text)
+    for index in range(len(text) - 1, -1, -1):
+        used += _cells(text[index])
+        if used > cells - 1:
+            break
+        start = index
+    while start < len(text) and _cells(text[start]) == 0:  # a mark without its letter
+        start += 1
+    return "…" + text[start:] if cells > 0 else ""
+
+
+# -- What reaches the terminal ----------------------------------------------------------------------------------------
 
 # C0 and C1 (but newline and tab), line separators, what turns the direction of writing or hides text, half characters.
 _UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ud800-\udfff{UNSEEN}]")

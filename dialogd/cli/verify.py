@@ -12,14 +12,13 @@ import typer
 
 from dialogd.cli import options
 from dialogd.cli.terminal import as_json, line, plain, show
+from dialogd.config import new_command
 from dialogd.errors import BadInput
-from dialogd.journal import Journals, chain_of
-from dialogd.protocol.certificate import RECORDS, Certificate, certify, where
+from dialogd.protocol.certificate import RECORDS, Certificate, Change, certify, changes, differences, where
 from dialogd.protocol.model import Condition, Entry
-from dialogd.protocol.sealed import SealedAnswer, answers
-from dialogd.protocol.since import Change, changes, differences
+from dialogd.protocol.seal import SealedAnswer, answers
 from dialogd.protocol.state import Dialog
-from dialogd.settings import new_command
+from dialogd.store.journal import Journals, chain_of
 
 WORDS = {
     Condition.SOUND: "sound",

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.memory.times import moment
-from dialogd.memory.values import Behind, Decision
-from dialogd.plan import open_ends
-from dialogd.plan.reading import without_marks
-from dialogd.protocol.certificate import certify, unrecorded, until
+from dialogd.memory.values import Behind, Decision, moment
+from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, until
 from dialogd.protocol.redact import redact
-from dialogd.protocol.result import WENT_ON, Reopening, as_of_now, reopenings
-from dialogd.protocol.signers import recorded, signer
 from dialogd.protocol.state import Decision as Record
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean
+from dialogd.protocol.withdrawn import WENT_ON, Reopening, as_of_now, reopenings
+from dialogd.views import plan
+from dialogd.views.plan import without_marks
 
 MOST = 200  # decisions of one dialog; the last ones
 TEXT = 20_000  # characters of one text
@@ -56,7 +54,7 @@ def _recorded(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
 
 def _read(dialog: Dialog, topic: str, record: Record, place: int) -> Made:
     entries = dialog.entries[: place + 1]
-    proposal = open_ends.by_ref(dialog).get(record.ref)
+    proposal = plan.by_ref(dialog).get(record.ref)
     behind = _behind(dialog, recorded(entries, record.ref, record.method, record.evidence))
     text = _plain(dialog, proposal.text, proposal.entry) if proposal else ""
     if not text and (certificate := certify(until(dialog, place + 1))) is not None:
@@ -93,11 +91,11 @@ def _deadlock(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
     outcome = dialog.state.outcome
     if outcome is None or outcome.name != "DEADLOCK" or outcome.entry not in places:
         return
-    crux, positions = open_ends.cruxes(dialog), open_ends.positions_of(dialog)
+    crux, positions = plan.cruxes(dialog), plan.positions_of(dialog)
     lines = [
         *(f"Crux: {said.text}" for said in crux),
         *(f"{said.by}: {said.text}" for said in positions),
-        *(f"What would settle it: {said.text}" for said in open_ends.experiments(dialog)),
+        *(f"What would settle it: {said.text}" for said in plan.experiments(dialog)),
     ]
     behind = tuple(Behind(agent, dialog.state.spoke_at.get(agent, 0)) for agent in dialog.state.deadlock)
     said_in = tuple(sorted({said.turn for said in (*crux, *positions)}))
@@ -116,7 +114,7 @@ def _as_it_stands(dialog: Dialog, made: Made, found: Sequence[Made], opened: Map
         after = any(entry.id == approval for entry in dialog.entries[made.place + 1 :]) if approval else False
         return replace(decision, approved=after)
     now = as_of_now(opened, made.entry, decision.status, decision.reason)
-    later = next((open_ends.turn_of(other.entry) for other in found if other.place > made.place), 0)
+    later = next((plan.turn_of(other.entry) for other in found if other.place > made.place), 0)
     again = f", and decided again in turn {later}" if later else ""
     return replace(decision, status=now.outcome, reason=now.reason, superseded=f"{WENT_ON}{again}")
 
@@ -133,7 +131,7 @@ def _plain(dialog: Dialog, text: str, entry_id: str) -> str:
 
 def _turns(stands: str, entry: str, behind: Sequence[Behind]) -> tuple[int, ...]:
     """The turns in which a decision was written, signed and made."""
-    numbers = {open_ends.turn_of(stands), open_ends.turn_of(entry), *(b.turn for b in behind)}
+    numbers = {plan.turn_of(stands), plan.turn_of(entry), *(b.turn for b in behind)}
     return tuple(sorted(numbers - {0}))
 
 

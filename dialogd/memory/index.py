@@ -1,25 +1,359 @@
-"""Bringing the index up to date with the archive's files: what is new is read, what is gone is forgotten."""
+"""The index as a file: opening it, its tables, and what is done with one that is damaged or of another version.
+
+Only what the archive's files say stands in it, so that it can be thrown away at any time.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
+import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 
-from dialogd.archive import attachments_of
-from dialogd.disk import distrust
-from dialogd.memory.facts import Facts, facts
-from dialogd.memory.store import transaction
-from dialogd.memory.times import written
+from dialogd.errors import BadInput
+from dialogd.memory.decided import Made, decided
+from dialogd.memory.values import Decision, Row, iso, moment, written
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.hashing import digest
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, digest
+from dialogd.protocol.money import total
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import clean, one_line
+from dialogd.store.archive import attachments_of
+from dialogd.store.disk import distrust
+from dialogd.store.lock import Lock
+from dialogd.views.plan import Agreed, Decided, Signed, headline
+
+SCHEMA = 3
+NAME = "index.sqlite"
+LOCK = "index.lock"  # held by whoever makes an index or throws one away
+
+# `facts` is a `Row` or a `Decision` as JSON; beside it stands what is looked for.
+_TABLES = """
+CREATE TABLE copy (name TEXT PRIMARY KEY, size INTEGER, mtime INTEGER, id TEXT, first TEXT, at TEXT, entries INTEGER);
+CREATE INDEX copy_id ON copy (id);
+CREATE TABLE dialog (id TEXT PRIMARY KEY, name TEXT, own TEXT, topic TEXT, at TEXT, facts TEXT,
+    rehearsal INTEGER);
+CREATE INDEX dialog_own ON dialog (own);
+CREATE INDEX dialog_at ON dialog (at);
+CREATE TABLE entry (
+    key INTEGER PRIMARY KEY, dialog TEXT, entry TEXT, turn INTEGER, agent TEXT, at TEXT, text TEXT);
+CREATE INDEX entry_dialog ON entry (dialog);
+CREATE TABLE decision (
+    key INTEGER PRIMARY KEY, dialog TEXT, topic TEXT, text TEXT, more TEXT, at TEXT, sha TEXT, facts TEXT);
+CREATE INDEX decision_dialog ON decision (dialog);
+CREATE TABLE vector (sha TEXT PRIMARY KEY, model TEXT, value BLOB);
+"""
+_WORDS = "tokenize='porter unicode61 remove_diacritics 2'"
+_FTS = f"""
+CREATE VIRTUAL TABLE entry_fts USING fts5(text, content='entry', content_rowid='key', {_WORDS});
+CREATE VIRTUAL TABLE decision_fts USING fts5(topic, text, more, content='decision', content_rowid='key', {_WORDS});
+CREATE TRIGGER entry_in AFTER INSERT ON entry BEGIN
+    INSERT INTO entry_fts (rowid, text) VALUES (new.key, new.text); END;
+CREATE TRIGGER entry_out AFTER DELETE ON entry BEGIN
+    INSERT INTO entry_fts (entry_fts, rowid, text) VALUES ('delete', old.key, old.text); END;
+CREATE TRIGGER decision_in AFTER INSERT ON decision BEGIN
+    INSERT INTO decision_fts (rowid, topic, text, more) VALUES (new.key, new.topic, new.text, new.more); END;
+CREATE TRIGGER decision_out AFTER DELETE ON decision BEGIN
+    INSERT INTO decision_fts (decision_fts, rowid, topic, text, more)
+        VALUES ('delete', old.key, old.topic, old.text, old.more); END;
+"""
+
+# What SQLite says of a file that is no index of ours, or no longer: made again. Anything else is gone around.
+_SPOILT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
+
+
+def is_spoilt(error: sqlite3.Error) -> bool:
+    """True for an error after which the index is to be made again."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT
+
+
+def is_busy(error: sqlite3.Error) -> bool:
+    """True where another process was at the index for too long."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+def connect(folder: Path, patience: float, *, fts: bool = True) -> sqlite3.Connection:
+    """Open the index of that folder, made where there is none. Raises `sqlite3.Error`, `OSError`, `DialogdError`.
+
+    `patience` is how long a lock of another process is waited for, in seconds; `fts` False leaves FTS5 alone.
+    """
+    path = folder / NAME
+    if path.exists():
+        connection = _open(path, patience)
+        try:
+            if connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA:
+                return connection
+        except sqlite3.Error:
+            connection.close()
+            raise
+        connection.close()
+    with Lock(folder / LOCK, patience).held():
+        return _made(path, patience, fts=fts)
+
+
+def seen(folder: Path) -> int:
+    """Which file the index is by now, as a number; 0 without one."""
+    try:
+        return (folder / NAME).stat().st_ino
+    except OSError:
+        return 0
+
+
+def discard(folder: Path, which: int, patience: float) -> None:
+    """Throw a spoilt index away, unless somebody else has put another there since it was `seen`.
+
+    Raises `OSError`, `DialogdError`.
+    """
+    with Lock(folder / LOCK, patience).held():
+        if seen(folder) == which:
+            _remove(folder / NAME)
+
+
+def in_memory(*, fts: bool = True) -> sqlite3.Connection:
+    """An index that nobody keeps."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    _create(connection, fts=fts)
+    return connection
+
+
+def has_fts(connection: sqlite3.Connection) -> bool:
+    """True where words are looked up by FTS5."""
+    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entry_fts'").fetchone())
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All or nothing, alone among writers."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")
+
+
+def _open(path: Path, patience: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+    connection.execute("PRAGMA synchronous = NORMAL")
+    return connection
+
+
+def _made(path: Path, patience: float, *, fts: bool) -> sqlite3.Connection:
+    """The index of that path, made anew unless another process has just made it."""
+    if path.exists():
+        connection = _open(path, patience)
+        if connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA:
+            return connection
+        connection.close()
+        _remove(path)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    connection = _open(path, patience)
+    connection.execute("PRAGMA journal_mode = WAL")
+    with transaction(connection):
+        _create(connection, fts=fts)
+    return connection
+
+
+def _create(connection: sqlite3.Connection, *, fts: bool) -> None:
+    for statement in _statements(_TABLES):
+        connection.execute(statement)
+    if fts and knows_fts():
+        for statement in _statements(_FTS):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {SCHEMA}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """One statement after another: `executescript` would end the transaction."""
+    statement = ""
+    for line in script.strip().split("\n"):
+        statement += f"{line}\n"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def knows_fts() -> bool:
+    """True where this SQLite was built with FTS5."""
+    try:
+        with sqlite3.connect(":memory:") as trial:
+            trial.execute("CREATE VIRTUAL TABLE t USING fts5(x)")
+        trial.close()
+    except sqlite3.Error:
+        return False
+    return True
+
+
+def _remove(path: Path) -> None:
+    for end in ("", "-wal", "-shm", "-journal"):
+        with suppress(FileNotFoundError):
+            path.with_name(path.name + end).unlink()
+
+
+# -- From a dialog to what the index keeps of it ----------------------------------------------------------------------
+
+TOPIC = 300  # characters
+LONGEST = 200_000  # characters of a message that are searched
+NONE: Mapping[str, str] = MappingProxyType({})
+RECALLED = "**Recalled from earlier dialogs"  # how the block begins that `--recall` writes into turn 1
+_CUT = re.compile(r"\n\n\*\([\d,]+ more characters: \[the whole text\]\(.*/([0-9a-f]+\.md)\)\)\*")  # by `compose.cut`
+_BLOCK = re.compile(rf"^{re.escape(RECALLED)}.*\n(?:\n|>.*(?:\n|$))*", re.M)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """An entry as it is searched: its id, its turn, who wrote it, when, its text with its marks."""
+
+    entry: str
+    turn: int
+    by: str
+    at: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A dialog as the index keeps it. `first` is the hash of the first agent's entry: where it is the same, two files
+    of one id hold the same dialog, and the one with the greater `last` (time of its last entry, entries) stands for it.
+    """
+
+    row: Row
+    first: str
+    last: tuple[str, int]
+    question: str
+    said: tuple[Said, ...]
+    made: tuple[Made, ...]
+
+
+def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
+    """Everything that is kept of a dialog; `attachments` hold the texts of messages that were cut, by name.
+
+    Its row says neither where it stood nor where its copy lies.
+    """
+    state, spent = dialog.state, total(dialog.state.spent)
+    entries = [entry for entry in dialog.entries if entry.condition is not Condition.DAMAGED]
+    last = next((at for entry in reversed(entries) if (at := moment(entry))), "")
+    mine = next((entry for entry in entries if entry.is_turn and entry.by not in (USER, SYSTEM)), None)
+    ends = dialog.entry(state.outcome.entry) if state.outcome else None
+    said = tuple(_said(entries, attachments))
+    topic = _topic(dialog, said)
+    made = decided(dialog, topic)
+    row = Row(
+        id=dialog.id,
+        topic=topic,
+        started=iso(dialog.header.started) or next((at for entry in entries if (at := moment(entry))), ""),
+        ended=(moment(ends) or last) if ends else "",
+        state="ended" if state.outcome else "open",
+        outcome=state.outcome.name if state.outcome else "",
+        reason=one_line(state.outcome.reason) if state.outcome else "",
+        headline=one_line(_headline(dialog, made)),
+        agents=tuple(agent.id for agent in dialog.header.agents),
+        turns=state.number,
+        usd=spent.usd if spent.entries > spent.unknown else None,
+        is_exact=spent.exact and not spent.unknown,
+        tokens=spent.tokens if spent.entries > spent.uncounted else None,
+        approved=bool(state.approved),
+        is_rehearsal=dialog.is_rehearsed,
+    )
+    question = said[0].text if said and said[0].by == USER else ""
+    made = () if dialog.is_rehearsed else made  # scripted lines decide nothing, whatever they say
+    return Facts(row, mine.chain if mine else "", (last, len(dialog.entries)), question, said, made)
+
+
+def _topic(dialog: Dialog, said: Sequence[Said]) -> str:
+    """The header's topic; where it has none, the beginning of the question, or the title."""
+    question = next((line for item in said[:1] for line in item.text.split("\n") if line.strip()), "")
+    return one_line(dialog.header.topic, TOPIC) or one_line(question or dialog.header.title, TOPIC)
+
+
+def _headline(dialog: Dialog, made: Sequence[Made]) -> str:
+    """How it ended, or stands, in words."""
+    found = [(m.entry, m.decision) for m in made]
+    decisions = tuple(
+        Decided(d.ref, "", d.text, d.status, d.method, d.evidence, d.reason, int(entry.partition(".")[0]))
+        for entry, d in found
+    )
+    stands = ((entry, d) for entry, d in reversed(found) if d.status == "approved" and not d.superseded)
+    agreed = next((_agreed(entry, d) for entry, d in stands), None)
+    return headline(dialog, agreed, decisions)
+
+
+def _agreed(entry: str, d: Decision) -> Agreed:
+    signers = tuple(Signed(who.agent, who.turn, who.reservation) for who in d.behind)
+    return Agreed(d.ref, d.text, "", d.method, entry, "", signers)
+
+
+def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[Said]:
+    """What agents and the person said; what was struck is withdrawn, and what was recalled is another dialog's."""
+    for entry in entries:
+        if entry.by == SYSTEM or entry.is_struck:
+            continue
+        body = _whole(entry.body, attachments) if entry.number != 1 else _BLOCK.sub("", entry.body)
+        marks = "\n".join(str(mark) for mark in entry.marks) if entry.frame is not None else ""
+        text = clean(f"{body}\n{marks}").replace("\ufffd", " ").strip()
+        if text:
+            yield Said(entry.id, int(entry.id.partition(".")[0]), entry.by, moment(entry), text)
+
+
+def _whole(body: str, attachments: Mapping[str, str]) -> str:
+    """A message as it was before it was cut; as it stands where its attachment is missing or holds something else."""
+    link = _CUT.search(body)
+    text = attachments.get(link[1], "") if link else ""
+    if link is None or not text.startswith(body[: link.start()]):
+        return body
+    return f"{text[:LONGEST]}{body[link.end() :]}"
+
+
+# -- Archived dialogs as rows -----------------------------------------------------------------------------------------
+
+SHOWN = 5  # ids that an error names
+
+
+def listed(connection: sqlite3.Connection) -> list[Row]:
+    """Every archived dialog, newest first."""
+    rows = connection.execute("SELECT facts FROM dialog ORDER BY at DESC, id")
+    return [Row.from_json(json.loads(facts)) for (facts,) in rows]
+
+
+def found(connection: sqlite3.Connection, wanted: str) -> Row:
+    """The dialog that an id, the beginning of one, or of its copy's name, means. Raises `BadInput`."""
+    name = wanted.rpartition("/")[2].removesuffix(".md")
+    exact = connection.execute("SELECT id, facts FROM dialog WHERE id = ?", (wanted,)).fetchall()
+    query = "SELECT id, facts FROM dialog WHERE substr(id, 1, ?) = ? OR substr(name, 1, ?) = ? ORDER BY at DESC, id"
+    matches = exact or connection.execute(query, (len(wanted), wanted, len(name), name)).fetchall()
+    if not wanted or not matches:
+        raise BadInput(f"no archived dialog is called {wanted!r}", fix="see what there is: dialogd list --all")
+    if len(matches) > 1:
+        ids = ", ".join(row[0] for row in matches[:SHOWN])
+        raise BadInput(f"{wanted!r} may mean {len(matches)} dialogs: {ids}", fix="write more of the id")
+    return Row.from_json(json.loads(matches[0][1]))
+
+
+def counts(connection: sqlite3.Connection, model: str) -> dict[str, object]:
+    """How much there is of what; `vectors` are those of that model, `texts` what there may be vectors of."""
+    queries = {
+        "copies": "SELECT count(*) FROM copy",
+        "unreadable": "SELECT count(*) FROM copy WHERE id = ''",
+        "dialogs": "SELECT count(*) FROM dialog",
+        "entries": "SELECT count(*) FROM entry",
+        "decisions": "SELECT count(*) FROM decision",
+        "texts": "SELECT count(DISTINCT sha) FROM decision",
+    }
+    found: dict[str, object] = {name: connection.execute(query).fetchone()[0] for name, query in queries.items()}
+    have = "SELECT count(DISTINCT c.sha) FROM decision c JOIN vector v ON v.sha = c.sha AND v.model = ?"
+    return {**found, "vectors": connection.execute(have, (model,)).fetchone()[0], "fts5": has_fts(connection)}
+
+
+# -- Bringing the index up to date with the archive's files -----------------------------------------------------------
 
 LARGEST = 64 * 1024 * 1024  # bytes of a file that is read
 BATCH = 16  # copies per transaction: others want to write, too

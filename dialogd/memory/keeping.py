@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from dialogd.archive import archive
-from dialogd.memory.times import written
+from dialogd.memory.values import FAILED, WORKED, Verdict, written
 from dialogd.protocol.state import Dialog
-from dialogd.state import StateDir
+from dialogd.store.archive import archive
+from dialogd.store.folders import StateDir
 
 ORIGINS = "origins.jsonl"
 OUTCOMES = "outcomes.jsonl"
@@ -22,12 +22,12 @@ MOST = 32 * 1024 * 1024  # bytes of such a file that are read
 def keep(dialog: Dialog, file: Path, state: StateDir) -> Path:
     """Copy an ended dialog into the archive, once per content; gives the copy's path. Raises `OSError`."""
     copy = archive(dialog, file, state.archive)
-    if origins(state.memory / ORIGINS).get(copy.name) != str(file):
+    if read_origins(state.memory / ORIGINS).get(copy.name) != str(file):
         append(state.memory / ORIGINS, {"copy": copy.name, "file": str(file)})
     return copy
 
 
-def origins(path: Path) -> dict[str, str]:
+def read_origins(path: Path) -> dict[str, str]:
     """Where each copy's dialog stood, by the copy's name; the last word counts."""
     return {str(line.get("copy")): str(line.get("file", "")) for line in lines(path)}
 
@@ -59,3 +59,22 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
             continue
         if isinstance(record, dict):
             yield record
+
+
+# -- How decisions turned out -----------------------------------------------------------------------------------------
+
+
+def record(path: Path, dialog: str, outcome: str, why: str) -> None:
+    """Write down that what `dialog` decided worked or failed. Raises `OSError`."""
+    append(path, {"dialog": dialog, "outcome": outcome, "why": why})
+
+
+def history(path: Path) -> Mapping[str, tuple[Verdict, ...]]:
+    """Every word on every dialog, by its id, oldest first."""
+    found: dict[str, list[Verdict]] = {}
+    for line in lines(path):
+        values = [line.get(name) for name in ("dialog", "outcome", "why", "at")]
+        dialog, outcome, why, at = (value if isinstance(value, str) else "" for value in values)
+        if dialog and outcome in (WORKED, FAILED):
+            found.setdefault(dialog, []).append(Verdict(outcome, why, at))
+    return {dialog: tuple(verdicts) for dialog, verdicts in found.items()}

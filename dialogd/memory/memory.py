@@ -1,32 +1,69 @@
-"""The memory of one state directory: what every surface asks. Safe to be used from any thread.
-
-Every call looks at the archive first, and takes in what is new there. An index that is missing, damaged, locked or
-cannot be written is made again or gone around: the answer is the same, only later.
-"""
+"""Dialogs that are not in the archive yet: those that go on, and those that ended while nobody looked."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from dialogd.errors import BadInput, DialogdError, StorageError
-from dialogd.memory import index, keeping, live, outcomes, rows, store
-from dialogd.memory.recall import decisions_of, recall
-from dialogd.memory.search import search
+from dialogd.memory import index, keeping
+from dialogd.memory.index import facts, read_dialog
+from dialogd.memory.keeping import keep
+from dialogd.memory.recall import decisions_of, recall, search
 from dialogd.memory.values import FAILED, WORKED, Decision, Hit, Row, Verdict
-from dialogd.state import StateDir
+from dialogd.protocol.state import Dialog
+from dialogd.store.folders import StateDir
+from dialogd.store.registry import Registry
 
 if TYPE_CHECKING:
     from dialogd.memory.semantic import Meaning
 
-T = TypeVar("T")
 
 log = logging.getLogger("dialogd")
+
+
+def look(state: StateDir, files: Iterable[Path]) -> list[Row]:
+    """The dialogs that go on, of running daemons and in these files; what has ended is archived on the way."""
+    served = {Path(daemon.file) for daemon in Registry(state).running()}
+    found = []
+    for file in dict.fromkeys((*sorted(served), *files)):
+        with suppress(DialogdError, OSError):
+            dialog = read_dialog(file)
+            if dialog.state.outcome is None:
+                found.append(replace(row_of(dialog, file), state="running" if file in served else "open"))
+            else:
+                _keep(state, file)
+    return found
+
+
+def _keep(state: StateDir, file: Path) -> None:
+    try:
+        keep(read_dialog(file), file, state)
+    except OSError as error:
+        log.warning("%s has ended and cannot be archived: %s", file, error)
+
+
+def row_of(dialog: Dialog, file: Path) -> Row:
+    """The row of a dialog as it stands in its file."""
+    return replace(facts(dialog).row, file=str(file))
+
+
+def live_decisions(dialog: Dialog) -> Iterator[Decision]:
+    """What a dialog decided, as it stands in its file."""
+    f = facts(dialog)
+    return (replace(m.decision, at=m.decision.at or f.row.ended) for m in f.made)
+
+
+# -- The memory of one state directory --------------------------------------------------------------------------------
+
+T = TypeVar("T")
+
+
 PATIENCE = 2.0  # seconds for which another process's lock is waited for
 EMBEDDING = 3.0  # seconds that a question may spend on decisions that came since the last one
 
@@ -46,15 +83,15 @@ class Memory:
 
         Looks at the dialogs of running daemons, and at `files`: one that has ended is archived, others are listed.
         """
-        going = live.look(self.state, files)
-        known = self._ask(rows.listed)
+        going = look(self.state, files)
+        known = self._ask(index.listed)
         current = {row.id: row for row in going}
         found = [*going, *(row for row in known if row.id not in current)]
         return self._complete(*(found if limit is None else found[: offset + limit])[offset:])
 
     def dialog(self, wanted: str) -> Row:
         """The archived dialog that an id, or the beginning of one, or of its copy's name, means. Raises `BadInput`."""
-        return self._complete(self._ask(lambda c: rows.found(c, wanted)))[0]
+        return self._complete(self._ask(lambda c: index.found(c, wanted)))[0]
 
     def dialog_path(self, wanted: str) -> Path:
         """Where the archived copy of that dialog lies. Raises `BadInput`."""
@@ -79,7 +116,7 @@ class Memory:
 
     def verdicts(self, wanted: str) -> tuple[Verdict, ...]:
         """Every word on how that dialog's decision turned out, oldest first. Raises `BadInput`."""
-        return outcomes.history(self._outcomes).get(self.dialog(wanted).id, ())
+        return keeping.history(self._outcomes).get(self.dialog(wanted).id, ())
 
     # -- what is written ------------------------------------------------------------------------------------------
 
@@ -91,7 +128,7 @@ class Memory:
             raise BadInput("it is not said why", fix=f'say it in a sentence: dialogd outcome ID {outcome} "why"')
         row = self.dialog(wanted)
         try:
-            outcomes.record(self._outcomes, row.id, outcome, " ".join(why.split()))
+            keeping.record(self._outcomes, row.id, outcome, " ".join(why.split()))
         except OSError as error:
             raise StorageError(
                 f"the outcome cannot be kept in {self._outcomes}: {error.strerror}", fix="check the disk and its rights"
@@ -114,9 +151,9 @@ class Memory:
     def rebuild(self) -> int:
         """Make the index again from the files; gives how many copies there are. Vectors stay. Raises `StorageError`."""
         for _ in range(2):
-            which = store.seen(self.state.memory)
+            which = index.seen(self.state.memory)
             try:
-                with closing(store.connect(self.state.memory, self.patience, fts=self.fts)) as connection:
+                with closing(index.connect(self.state.memory, self.patience, fts=self.fts)) as connection:
                     index.clear(connection)
                     return index.sync(connection, self.state.archive)
             except (sqlite3.Error, OSError) as error:
@@ -135,8 +172,8 @@ class Memory:
     def status(self) -> dict[str, object]:
         """Where things lie, how many there are, and what ranking there is."""
         meaning = self.meaning()
-        counts = self._ask(lambda c: rows.counts(c, meaning.sha if meaning else ""))
-        where = {"archive": str(self.state.archive), "index": str(self.state.memory / store.NAME)}
+        counts = self._ask(lambda c: index.counts(c, meaning.sha if meaning else ""))
+        where = {"archive": str(self.state.archive), "index": str(self.state.memory / index.NAME)}
         return {**where, **counts, "semantic": meaning is not None}
 
     def meaning(self) -> Meaning | None:
@@ -151,7 +188,7 @@ class Memory:
         """Run `work` on an index that is up to date, whatever has become of the one on the disk."""
         folder, archive = self.state.memory, self.state.archive
         for _ in range(2):
-            which = store.seen(folder)
+            which = index.seen(folder)
             try:
                 with closing(self._open()) as connection:
                     return self._fresh(connection, archive, work)
@@ -159,7 +196,7 @@ class Memory:
                 log.warning("the index in %s cannot be used: %s", folder, error)
                 if not self._is_thrown_away(error, which):
                     break
-        with closing(store.in_memory(fts=self.fts)) as connection:
+        with closing(index.in_memory(fts=self.fts)) as connection:
             index.sync(connection, archive)
             return work(connection)
 
@@ -168,7 +205,7 @@ class Memory:
         try:
             index.sync(connection, archive)
         except sqlite3.OperationalError as error:
-            if store.is_spoilt(error):
+            if index.is_spoilt(error):
                 raise
             log.warning("the index is gone around for now: %s", error)
             with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
@@ -179,10 +216,10 @@ class Memory:
 
     def _is_thrown_away(self, error: Exception, which: int) -> bool:
         """Throw away the index that was `seen` where it is spoilt; False where it is not, or cannot be."""
-        if not isinstance(error, sqlite3.Error) or not store.is_spoilt(error):
+        if not isinstance(error, sqlite3.Error) or not index.is_spoilt(error):
             return False
         try:
-            store.discard(self.state.memory, which, self.patience)
+            index.discard(self.state.memory, which, self.patience)
         except (DialogdError, OSError) as problem:
             log.warning("the index in %s cannot be thrown away: %s", self.state.memory, problem)
             return False
@@ -191,7 +228,7 @@ class Memory:
     def _open(self) -> sqlite3.Connection:
         """The index; one that is waited for in vain is as good as one that cannot be opened."""
         try:
-            return store.connect(self.state.memory, self.patience, fts=self.fts)
+            return index.connect(self.state.memory, self.patience, fts=self.fts)
         except DialogdError as error:
             raise OSError(f"{error}; {error.fix}") from error
 
@@ -201,8 +238,8 @@ class Memory:
 
     def _complete(self, *found: Row) -> list[Row]:
         """The rows with what stands outside of the index: where the dialogs stood, and how they turned out."""
-        history = outcomes.history(self._outcomes)
-        origins = keeping.origins(self.state.memory / keeping.ORIGINS)
+        history = keeping.history(self._outcomes)
+        origins = keeping.read_origins(self.state.memory / keeping.ORIGINS)
         archive = self.state.archive
         return [
             replace(
@@ -216,7 +253,7 @@ class Memory:
 
     def _told(self, decisions: Iterable[Decision]) -> list[Decision]:
         """The decisions with how they turned out."""
-        history = outcomes.history(self._outcomes)
+        history = keeping.history(self._outcomes)
         last = {dialog: verdicts[-1] for dialog, verdicts in history.items()}
         archive = self.state.archive
         return [replace(d, verdict=last.get(d.dialog), archive=str(archive / d.archive)) for d in decisions]
@@ -224,10 +261,10 @@ class Memory:
 
 def _unmade(folder: Path, error: Exception) -> StorageError:
     """Why there is no new index, and what to do."""
-    if isinstance(error, sqlite3.Error) and store.is_busy(error):
+    if isinstance(error, sqlite3.Error) and index.is_busy(error):
         return StorageError(
             f"another process writes the index in {folder} and did not let go of it; a stopped one may hold it",
-            fix=f"try again, or find it with `fuser {folder / store.NAME}` and continue or end it",
+            fix=f"try again, or find it with `fuser {folder / index.NAME}` and continue or end it",
         )
     return StorageError(
         f"the index in {folder} cannot be made: {error}",

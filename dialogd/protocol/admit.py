@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.protocol import ballots, lifecycle
-from dialogd.protocol.hashing import digest
-from dialogd.protocol.kinds import CONTRIBUTIONS
+from dialogd.protocol import lifecycle, marks
+from dialogd.protocol.header import judge, moderator, speakers, voters
 from dialogd.protocol.marks import MARKS, Reply, Who, contributes, same_text
-from dialogd.protocol.model import USER, Mark
-from dialogd.protocol.polls import positioned
+from dialogd.protocol.model import USER, Mark, digest
+from dialogd.protocol.order import is_sealed_round
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.review import level
-from dialogd.protocol.roles import MODERATE, OWN_KINDS, PROPOSE, VOTE
-from dialogd.protocol.roster import judge, moderator, speakers, voters
-from dialogd.protocol.rounds import is_sealed_round
-from dialogd.protocol.ruled_out import why_vetoed
+from dialogd.protocol.rules import CONTRIBUTIONS, MODERATE, OWN_KINDS, PROPOSE, VOTE
 from dialogd.protocol.state import Dialog, Standing
 from dialogd.protocol.text import one_line
+from dialogd.protocol.voting import positioned
+from dialogd.protocol.withdrawn import why_vetoed
 
 MOST_REFUSALS = 20  # marks that are named one by one
 
@@ -118,7 +116,7 @@ def signed(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
         return ""
     ref = standing.proposal.ref
     if mark.name == "AGREE":
-        return ref if ref in ballots.agreed(mark) else ""
+        return ref if ref in marks.agreed(mark) else ""
     same = not reply.summary or digest(same_text(reply.summary)) == standing.proposal.sha
     return ref if mark.name == "CONSENSUS_REACHED" and same else ""
 
@@ -173,7 +171,7 @@ def _judges(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
     if reply.has(QUESTION):
         return f"{me} asks the person first, and judges once they have answered"
     ids = positioned(dialog.header, dialog.state)
-    return "" if ballots.pick(mark, ids) else f"it names none of {', '.join((*ids, 'none'))}"
+    return "" if marks.pick(mark, ids) else f"it names none of {', '.join((*ids, 'none'))}"
 
 
 def _contribution(dialog: Dialog, mark: Mark, reply: Reply) -> str:
@@ -182,20 +180,20 @@ def _contribution(dialog: Dialog, mark: Mark, reply: Reply) -> str:
     kind = CONTRIBUTIONS.get(mark.name) or rules.kinds.get(mark.name)
     if kind is not None and kind.levels and level(mark) not in kind.levels:
         return f"its {kind.fields[0]} is none of {', '.join(kind.levels)}"
-    sure = any(ballots.confidence(m) is not None for m in reply.marks if m.name == "CONFIDENCE")
+    sure = any(marks.confidence(m) is not None for m in reply.marks if m.name == "CONFIDENCE")
     if rules.board is not None and rules.board.require_confidence and not sure:
         return "this dialog asks how sure you are: [CONFIDENCE: 0.8] beside it"
     return ""
 
 
 def _confidence(_: Dialog, __: str, mark: Mark, ___: Reply) -> str:
-    return "" if ballots.confidence(mark) is not None else "it is no number from 0 to 1"
+    return "" if marks.confidence(mark) is not None else "it is no number from 0 to 1"
 
 
 def _to(dialog: Dialog, me: str, mark: Mark, _: Reply) -> str:
     rules = dialog.header.rules
     ids = [USER, *speakers(dialog.header)]
-    if not ballots.to(mark, ids):
+    if not marks.to(mark, ids):
         return f"nobody here is called that; there are {', '.join(ids)}"
     if rules.order != "free" and not rules.role(me).may(MODERATE):
         return f"the order is {rules.order}: nobody hands the word on"
@@ -219,7 +217,7 @@ def _consensus(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
 
 def _agree(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
     known = {proposal.ref for proposal in dialog.state.proposals}
-    strange = [ref for ref in ballots.agreed(mark) if ref not in known]
+    strange = [ref for ref in marks.agreed(mark) if ref not in known]
     if strange:
         return f"there is no {', '.join(strange)}"
     return _signs(dialog, me, reply) if signed(dialog, me, mark, reply) else ""
@@ -248,16 +246,16 @@ def _without_reservation(dialog: Dialog, reply: Reply) -> str:
 def _vote(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
     if dialog.header.rules.verdict != "vote":
         return "nothing is voted on in this dialog"
-    choice = ballots.vote(mark)
+    choice = marks.vote(mark)
     open_ = [poll.ref for poll in dialog.state.polls]
     if choice is None or choice.ref not in open_:
         ref = choice.ref if choice else "it"
         return f"{ref} is not open for votes; open: {', '.join(open_) or 'none'}"
-    return _without_reservation(dialog, reply) if choice.choice == ballots.APPROVE else ""
+    return _without_reservation(dialog, reply) if choice.choice == marks.APPROVE else ""
 
 
 def _decide(dialog: Dialog, me: str, mark: Mark, _: Reply) -> str:
-    choice, state = ballots.decision(mark), dialog.state
+    choice, state = marks.decision(mark), dialog.state
     if choice is None:
         return "it is not of the form [DECIDE: P1 approve | reason], or reject"
     if all(proposal.ref != choice.ref for proposal in state.proposals):

@@ -10,16 +10,28 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.protocol import ballots
 from dialogd.protocol.admit import Refusal, admitted, is_first_answer, lacks_reservation, may_vote, on_the_table, signed
-from dialogd.protocol.marks import DECIDING, FENCE, Reply, literal, read_reply
+from dialogd.protocol.header import judge
+from dialogd.protocol.marks import (
+    APPROVE,
+    DECIDING,
+    FENCE,
+    Reply,
+    agreed,
+    decision,
+    is_yes,
+    literal,
+    objected,
+    read_reply,
+    references,
+    vote,
+)
 from dialogd.protocol.model import Mark
-from dialogd.protocol.polls import positioned
 from dialogd.protocol.questions import NAME as QUESTION
-from dialogd.protocol.roles import DECIDE, MODERATE, PROPOSE, VOTE
-from dialogd.protocol.roster import judge
+from dialogd.protocol.rules import DECIDE, MODERATE, PROPOSE, VOTE
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
+from dialogd.protocol.voting import positioned
 
 MOST = 5  # matters of one question; what is beyond stays unclear
 TEXT = "the text"  # what a CONSENSUS_REACHED over a new summary is about
@@ -94,7 +106,7 @@ def confirmed(found: Sequence[Matter]) -> str:
     """The answer of an agent that means its yes as it stands, and has nothing to add: for scripted ones."""
     lines = []
     for matter in found:
-        if not all(map(ballots.is_yes, matter.marks)):
+        if not all(map(is_yes, matter.marks)):
             continue
         said = {_bare(mark) for mark in matter.marks}
         if "[CONSENSUS_REACHED]" in said and matter.about != TEXT:
@@ -121,10 +133,10 @@ def settled(dialog: Dialog, me: str, reply: Reply, answer: str | None) -> tuple[
             gone |= dict.fromkeys(_dropped(matter, chosen))
             new |= dict.fromkeys(mark for mark in chosen if mark.name != "PASS" and not _is_said(mark, matter))
             if all(mark.name == "PASS" for mark in chosen):
-                yes = tuple(mark for mark in matter.marks if ballots.is_yes(mark))
+                yes = tuple(mark for mark in matter.marks if is_yes(mark))
                 refused += _refusals(replace(matter, marks=yes), "asked about it, its agent does not say yes now")
         elif not matter.stands:
-            unclear = tuple(mark for mark in matter.marks if ballots.is_yes(mark) or len(_votes(matter.marks)) > 1)
+            unclear = tuple(mark for mark in matter.marks if is_yes(mark) or len(_votes(matter.marks)) > 1)
             gone |= dict.fromkeys(unclear)
             refused += _refusals(replace(matter, marks=unclear), read.why)
     if read.reservation is not None and not reply.has("RESERVATION"):
@@ -139,13 +151,13 @@ def settled(dialog: Dialog, me: str, reply: Reply, answer: str | None) -> tuple[
 
 def _dropped(matter: Matter, chosen: Sequence[Mark]) -> Iterator[Mark]:
     """The marks of a matter that its answer takes the place of: a yes drops what opposes it, a no every yes."""
-    is_for = any(map(ballots.is_yes, chosen))
+    is_for = any(map(is_yes, chosen))
     for mark in matter.marks:
         is_same = any(_bare(mark) == _bare(one) for one in chosen)
         signs = mark.name == "CONSENSUS_REACHED" and not matter.stands
         is_same = is_same or (signs and any(one.name == "AGREE" for one in chosen))
         is_named = mark.name == "DEADLOCK" and any(one.name == "DEADLOCK" for one in chosen)
-        if not is_same and (is_for or is_named or ballots.is_yes(mark) or mark.name in ("VOTE", "DECIDE")):
+        if not is_same and (is_for or is_named or is_yes(mark) or mark.name in ("VOTE", "DECIDE")):
             yield mark
 
 
@@ -204,8 +216,8 @@ class _Answer:
     def to(self, matter: Matter) -> tuple[Mark, ...]:
         """The marks that answer a matter; () where none does, or not clearly. A no beside a yes beats it."""
         fitting = [mark for mark in self.marks if _fits(mark, matter)]
-        against = [mark for mark in fitting if not ballots.is_yes(mark) and mark.name != "PASS"]
-        yes = [mark for mark in fitting if ballots.is_yes(mark)]
+        against = [mark for mark in fitting if not is_yes(mark) and mark.name != "PASS"]
+        yes = [mark for mark in fitting if is_yes(mark)]
         if against:
             return () if len(_votes(against)) > 1 else tuple(against)
         if yes:
@@ -229,7 +241,7 @@ def _fits(mark: Mark, matter: Matter) -> bool:
     names = {(literal(form) or Mark("")).name for form in matter.forms}
     if mark.name not in names:
         return False
-    if mark.name in ("AGREE", "VOTE") or (mark.name == "DECIDE" and ballots.decision(mark) is not None):
+    if mark.name in ("AGREE", "VOTE") or (mark.name == "DECIDE" and decision(mark) is not None):
         ref = _ref(mark)
         forms = (literal(form) for form in matter.forms)
         return any(form is not None and form.name == mark.name and _ref(form) == ref for form in forms)
@@ -244,8 +256,8 @@ def _is_said(mark: Mark, matter: Matter) -> bool:
 def _ref(mark: Mark) -> str:
     """The proposal that an AGREE, VOTE or DECIDE names; "" for none."""
     if mark.name == "AGREE":
-        return next(iter(ballots.agreed(mark)), "")
-    choice = ballots.vote(mark) if mark.name in ("VOTE", "DECIDE") else None
+        return next(iter(agreed(mark)), "")
+    choice = vote(mark) if mark.name in ("VOTE", "DECIDE") else None
     return choice.ref if choice else ""
 
 
@@ -262,7 +274,7 @@ def _is_bare(mark: Mark) -> bool:
 
 def _votes(marks: Sequence[Mark]) -> set[str]:
     """The different choices among votes and decisions on one proposal."""
-    return {choice.choice for mark in marks if mark.name in ("VOTE", "DECIDE") and (choice := ballots.vote(mark))}
+    return {choice.choice for mark in marks if mark.name in ("VOTE", "DECIDE") and (choice := vote(mark))}
 
 
 def _or(forms: Sequence[str]) -> str:
@@ -284,7 +296,7 @@ def _tried(dialog: Dialog, me: str, reply: Reply, kept: Reply) -> list[tuple[str
             found.append((name, line))
     is_judge = me == judge(dialog.header)
     for mark in reply.marks:  # a judgement in the form of a decision on a proposal, or the other way round
-        if mark.name == "DECIDE" and mark not in kept.marks and (ballots.decision(mark) is None) != is_judge:
+        if mark.name == "DECIDE" and mark not in kept.marks and (decision(mark) is None) != is_judge:
             found.append((mark.name, str(mark)))
     return found
 
@@ -295,11 +307,11 @@ def _wants_confirmation(dialog: Dialog) -> bool:
 
 def _against(kept: Reply, ref: str, standing: str) -> list[Mark]:
     """Marks that oppose a yes to `ref` in the same reply."""
-    answered = {r for mark in kept.marks if mark.name == "RE" for r in ballots.references(mark)[1]}
+    answered = {r for mark in kept.marks if mark.name == "RE" for r in references(mark)[1]}
     found = [mark for mark in kept.marks if mark.name in ("DEADLOCK", "PASS")]
     for mark in kept.marks:
         if mark.name == "OBJECTION":
-            named = set(ballots.objected(mark)) or answered
+            named = set(objected(mark)) or answered
             if not named or ref in named or ref == standing:
                 found.append(mark)
     return found
@@ -353,9 +365,9 @@ def _proposal(
     table: str,
 ) -> Iterator[Matter]:
     reply, kept = read
-    yes = [mark for mark in marks if ballots.is_yes(mark)]
+    yes = [mark for mark in marks if is_yes(mark)]
     against = _against(kept, ref, table) if yes else []
-    opposes = bool(against) or len(_votes(marks)) > 1 or (bool(yes) and any(not ballots.is_yes(mark) for mark in marks))
+    opposes = bool(against) or len(_votes(marks)) > 1 or (bool(yes) and any(not is_yes(mark) for mark in marks))
     words = reply.words(states_text=any(mark.name == "CONSENSUS_REACHED" for mark in yes))
     asks = bool(yes) and (bool(words) or not all(map(_is_bare, yes))) and not _stands(dialog, me, ref)
     lacks = bool(yes) and _needs_reservation(dialog, ref, yes) and lacks_reservation(dialog, kept)
@@ -422,10 +434,10 @@ def _stands(dialog: Dialog, me: str, ref: str) -> bool:
         return standing.signed_by(me)
     for poll in dialog.state.polls:
         if poll.ref == ref:
-            return any(b.agent == me and b.choice == ballots.APPROVE for b in poll.ballots)
+            return any(b.agent == me and b.choice == APPROVE for b in poll.ballots)
     since = (e for e in reversed(dialog.entries) if e.is_turn)
     for entry in since:
-        if entry.by == me and any(ref in ballots.agreed(mark) for mark in entry.marks):
+        if entry.by == me and any(ref in agreed(mark) for mark in entry.marks):
             return True
         if entry.by == "USER":
             return False
@@ -477,7 +489,7 @@ def _judgement(dialog: Dialog, reply: Reply, kept: Reply, tried: Sequence[tuple[
     lines = tuple(line for name, line in tried if name == "DECIDE")
     choices = {_bare(mark) for mark in marks}
     words = reply.words() or not all(map(_is_bare, marks))
-    asks = any(map(ballots.is_yes, marks)) and words and _wants_confirmation(dialog)
+    asks = any(map(is_yes, marks)) and words and _wants_confirmation(dialog)
     if len(choices) == 1 and not asks:
         return
     if len(choices) > 1:

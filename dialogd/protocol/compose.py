@@ -13,23 +13,21 @@ from types import MappingProxyType
 
 from dialogd.protocol.admit import Refusal, admitted, left_in_words
 from dialogd.protocol.closing import settled
-from dialogd.protocol.consent import next_ref
 from dialogd.protocol.fold import fold
-from dialogd.protocol.hand import effective
-from dialogd.protocol.hashing import digest
+from dialogd.protocol.header import judge, speakers
+from dialogd.protocol.interventions import effective
 from dialogd.protocol.marks import Reply, contributes, read_reply, round_of
-from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Condition, Entry, Frame, Mark
-from dialogd.protocol.moments import Here
-from dialogd.protocol.onward import Step, onward, ways_out
+from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Condition, Entry, Frame, Mark, digest
 from dialogd.protocol.order import following
 from dialogd.protocol.questions import written
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
-from dialogd.protocol.roster import judge, speakers
-from dialogd.protocol.settle import as_it_stands, end_of, taken, without
+from dialogd.protocol.settle import Step, as_it_stands, end_of, onward, taken, ways_out, without
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.text import clean, one_line
+from dialogd.protocol.units import Here
 from dialogd.protocol.verdict import Ruling, rule
+from dialogd.protocol.voting import next_ref
 
 _TURN_LINE = re.compile(r"TURN: [A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*")
 

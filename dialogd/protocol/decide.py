@@ -6,18 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dialogd.protocol import asked
-from dialogd.protocol.byhand import nearly_passes
+from dialogd.protocol import open_questions
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
+from dialogd.protocol.grammar import nearly_passes
+from dialogd.protocol.header import speakers
 from dialogd.protocol.model import ANY, USER, Condition, Mark
-from dialogd.protocol.moments import Zone
 from dialogd.protocol.money import NOTHING, Estimate, reached
-from dialogd.protocol.onward import turns_limit, ways_out
+from dialogd.protocol.order import to_raise
 from dialogd.protocol.render import Draft
-from dialogd.protocol.roster import speakers
-from dialogd.protocol.rounds import to_raise
+from dialogd.protocol.settle import turns_limit, ways_out
 from dialogd.protocol.state import Debt, Dialog, Outcome
-from dialogd.protocol.units import in_words, seconds_between
+from dialogd.protocol.units import Zone, in_words, seconds_between
 
 UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it
 STALL_GRACE = 60.0  # seconds a peer waits beyond the timeout before it calls an agent stalled
@@ -146,7 +145,7 @@ def _hold(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     if not (clock.nudged or clock.started or state.spoken):
         first = next((a for a in header.agents if a.id in state.owing), header.agents[0])
         return Wait("not_started", f"nobody has started it yet: curl -X POST {clock.url or first.url}/notify")
-    lain = min(clock.lain, asked.overdue(dialog, clock.at))
+    lain = min(clock.lain, open_questions.overdue(dialog, clock.at))
     if not clock.nudged and lain > LAIN:
         return Wait("lain", f"it lay still for {in_words(lain)}; a notify goes on")
     return None
@@ -314,10 +313,10 @@ def patience(dialog: Dialog, debt: Debt) -> float | None:
 
 def _person(dialog: Dialog, clock: Clock) -> Action:
     """Everybody waits for the person; what they were asked runs into its default, where the header allows that."""
-    note = asked.due(dialog, clock.at)
+    note = open_questions.due(dialog, clock.at)
     if note is not None:
         return Write(note, "the person did not answer in time; the default is taken")
     notice = dialog.last.notice if dialog.last else ""
-    why = asked.waiting(dialog, clock.at, clock.zone) or ways_out(dialog.header, dialog.state) or notice
+    why = open_questions.waiting(dialog, clock.at, clock.zone) or ways_out(dialog.header, dialog.state) or notice
     why = why or "it is the person's turn"
-    return Wait("waiting_for_user", f"waiting for the person: {why}", asked.next_look(dialog, clock.at))
+    return Wait("waiting_for_user", f"waiting for the person: {why}", open_questions.next_look(dialog, clock.at))

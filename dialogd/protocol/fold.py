@@ -6,19 +6,19 @@ so the same rules number and sign for them here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from dialogd.protocol import asked, consent, hand, polls, rounds, units
+from dialogd.protocol import interventions, open_questions, order, units, voting
+from dialogd.protocol.header import judge
 from dialogd.protocol.marks import is_outcome, round_of
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark
 from dialogd.protocol.money import accounted
-from dialogd.protocol.onward import is_takeable
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.review import reviewed
-from dialogd.protocol.roster import judge
-from dialogd.protocol.state import Debt, Outcome, Seal, State
+from dialogd.protocol.settle import is_takeable
+from dialogd.protocol.state import Debt, Dialog, Outcome, Seal, State
 
 
 def fold(header: Header, state: State, entry: Entry) -> State:
@@ -59,7 +59,7 @@ def _person(header: Header, state: State, entry: Entry) -> State:
             state = _reopened(state, entry)
         if entry.turn is None and any(m.name == "REJECTED" for m in entry.written) and ending(entry) is None:
             state = _open(state, entry, reopened(header, before))  # typed alone, it passes the turn as a word does
-        state = consent.reserved(state, entry) if entry.is_struck else state
+        state = voting.reserved(state, entry) if entry.is_struck else state
     elif entry.turn is not None:
         if state.escalated == USER and USER in state.owing:
             state = state.but(escalated="", escalation="")
@@ -72,7 +72,7 @@ def _approved(header: Header, state: State, entry: Entry) -> State:
     """The state with the person's approval: of the result, or of a text that only absent agents have not signed."""
     if state.outcome is None and not is_takeable(header, state):
         return state
-    return asked.approved(state, entry)
+    return open_questions.approved(state, entry)
 
 
 def _spoken_to(state: State, entry: Entry) -> State:
@@ -123,10 +123,10 @@ def _at(entry: Entry) -> str:
 
 def _controls(header: Header, state: State, entry: Entry) -> State:
     """What only the person may say: pause, limits, skip, retry."""
-    state = rounds.asked(header, state, entry) if entry.marks else state
-    for mark in hand.controls(entry):
+    state = order.asked(header, state, entry) if entry.marks else state
+    for mark in interventions.controls(entry):
         who = mark.value.split(" ")[0]
-        if mark.name in hand.MARKS:
+        if mark.name in interventions.MARKS:
             header, state = _by_hand(header, state, entry, mark)
         elif mark.name in ("PAUSED", "RESUMED"):
             state = state.but(paused=mark.name == "PAUSED")
@@ -134,7 +134,7 @@ def _controls(header: Header, state: State, entry: Entry) -> State:
             state = state.but(limits=limit(state.limits, mark.value)[0])
         elif mark.name == "SKIP" and header.agent(who):
             state = _passed_over(state, who)
-            state = rounds.over(header, state.but(debts=_without(state, who, USER), last_agent=who), who)
+            state = order.over(header, state.but(debts=_without(state, who, USER), last_agent=who), who)
             if entry.turn is None and not state.debts:
                 state = _open(state, entry, following(header, state, who))
         elif mark.name == "RETRY" and header.agent(who):
@@ -147,12 +147,12 @@ def _controls(header: Header, state: State, entry: Entry) -> State:
 
 def _by_hand(header: Header, state: State, entry: Entry, mark: Mark) -> tuple[Header, State]:
     """Header and state after a mark of the person's hand; where nobody owes a turn any more, somebody does again."""
-    after, named = hand.done(header, state, entry, mark)
+    after, named = interventions.done(header, state, entry, mark)
     if state.outcome is not None and after.outcome is None:
         after = _reopened(after, entry)
     if entry.turn is None and not after.debts:
         after = _open(after, entry, named)
-    return hand.effective(header, after.hand), after
+    return interventions.effective(header, after.hand), after
 
 
 def _passed_over(state: State, who: str) -> State:
@@ -172,9 +172,9 @@ def _agent(header: Header, state: State, entry: Entry) -> State:
         state = state.but(missed=MappingProxyType({who: n for who, n in state.missed.items() if who != entry.by}))
     if header.is_unattended and entry.by in state.askers:
         state = state.but(told=state.told | {entry.by})
-    state = rounds.spoken(header, state, entry)
+    state = order.spoken(header, state, entry)
     state = _ways(header, state, entry)
-    return _last_word(asked.put(state, entry, entry.by), entry)
+    return _last_word(open_questions.put(state, entry, entry.by), entry)
 
 
 def _ways(header: Header, state: State, entry: Entry) -> State:
@@ -182,9 +182,9 @@ def _ways(header: Header, state: State, entry: Entry) -> State:
     if entry.is_struck:
         return _withdrawn(header, state, entry)
     before = len(state.proposals)
-    state = consent.positions(header, state, entry)
-    state = polls.opened(header, state, state.proposals[before:], entry.number)
-    for part in (polls.voted, polls.judged, polls.decided, polls.escalated):
+    state = voting.positions(header, state, entry)
+    state = voting.opened(header, state, state.proposals[before:], entry.number)
+    for part in (voting.voted, voting.judged, voting.decided, voting.escalated):
         state = part(header, state, entry)
     state = reviewed(state, entry)
     asks = round_of(entry.marks, "red team")
@@ -193,11 +193,11 @@ def _ways(header: Header, state: State, entry: Entry) -> State:
 
 def _withdrawn(header: Header, state: State, entry: Entry) -> State:
     """What a struck turn leaves behind: its agent was heard, and its numbers are taken."""
-    state = reviewed(consent.reserved(state, entry), entry)
-    state = polls.voted(header, state, entry)
+    state = reviewed(voting.reserved(state, entry), entry)
+    state = voting.voted(header, state, entry)
     if entry.by != judge(header):
-        state = polls.judged(header, state, entry)
-    return polls.escalated(header, state, entry)
+        state = voting.judged(header, state, entry)
+    return voting.escalated(header, state, entry)
 
 
 def _system(header: Header, state: State, entry: Entry) -> State:
@@ -213,10 +213,10 @@ def _system(header: Header, state: State, entry: Entry) -> State:
             state = _closing(state, round_of((mark,), "closing") or "time")
     if entry.mark("PROPOSAL") is not None:
         state = _raised(header, state, entry)
-    state = polls.escalated(header, polls.decided(header, state, entry), entry)
+    state = voting.escalated(header, voting.decided(header, state, entry), entry)
     if header.is_unattended and entry.turn is not None:
         state = state.but(debts=_without(state, USER, *(() if ANY in entry.turn else (ANY,))))
-    return _last_word(asked.taken(asked.put(state, entry, ""), entry), entry)
+    return _last_word(open_questions.taken(open_questions.put(state, entry, ""), entry), entry)
 
 
 def _missing(header: Header, state: State, entry: Entry, who: str) -> State:
@@ -234,7 +234,7 @@ def _missing(header: Header, state: State, entry: Entry, who: str) -> State:
     state = state.but(debts=_without(state, who), last_agent=who)
     if who in state.absent and state.escalated == who:
         state = state.but(escalated=USER)
-    return state if entry.turn == (who,) else rounds.over(header, state, who)
+    return state if entry.turn == (who,) else order.over(header, state, who)
 
 
 def _closing(state: State, why: str) -> State:
@@ -246,14 +246,14 @@ def _closing(state: State, why: str) -> State:
 
 def _raised(header: Header, state: State, entry: Entry) -> State:
     """A point that several contributions refer to, made a proposal by a daemon."""
-    return rounds.raised(_put(header, state, entry), entry)
+    return order.raised(_put(header, state, entry), entry)
 
 
 def _put(header: Header, state: State, entry: Entry) -> State:
     """The state with proposals of the person or a daemon, put to the vote where this dialog votes."""
     before = len(state.proposals)
-    state = consent.proposed(state, entry)
-    return polls.opened(header, state, state.proposals[before:], state.number)
+    state = voting.proposed(state, entry)
+    return voting.opened(header, state, state.proposals[before:], state.number)
 
 
 def _sealed(state: State, entry: Entry, sha: str) -> State:
@@ -328,3 +328,47 @@ def limit(limits: Limits, text: str) -> tuple[Limits, str]:
         return replace(limits, **{key: read}), ""  # type: ignore[arg-type]
     except ValueError as error:
         return limits, f"{key}: {error}"
+
+
+# -- The fold from the beginning --------------------------------------------------------------------------------------
+
+
+def beginning(header: Header, struck: Collection[int] = ()) -> State:
+    """The state before the first entry, in a dialog of which these turns are struck."""
+    first = interventions.first(header)
+    return State(limits=header.limits, hand=replace(first, struck=frozenset(struck)) if struck else first)
+
+
+def steps(dialog: Dialog) -> Iterator[tuple[Entry, Header, State, State]]:
+    """Each entry with the header that counted before it, and the states before and after it."""
+    yield from _steps(dialog.header_as_written, dialog.entries, dialog.state.struck)
+
+
+def _steps(
+    written: Header, entries: Iterable[Entry], struck: Collection[int]
+) -> Iterator[tuple[Entry, Header, State, State]]:
+    state, header = beginning(written, struck), written
+    for entry in entries:
+        before, state = state, fold(header, state, entry)
+        yield entry, header, before, state
+        if state.hand is not before.hand:
+            header = interventions.effective(written, state.hand)
+
+
+def refolded(written: Header, entries: tuple[Entry, ...], struck: frozenset[int]) -> tuple[tuple[Entry, ...], State]:
+    """Entries and state once these turns have no marks any more; none of them, nothing changed."""
+    while True:
+        entries = tuple(_struck(entry) if entry.number in struck else entry for entry in entries)
+        state = beginning(written, struck)
+        for _, _, _, after in _steps(written, entries, struck):
+            state = after
+        if state.struck == struck:
+            return entries, state
+        struck = state.struck  # a dialog that is open again takes marks that it did not take before
+
+
+def _struck(entry: Entry) -> Entry:
+    """The turn without its marks; notes are numbered 0, and no strike names them."""
+    if entry.is_struck or not entry.is_turn or entry.condition is Condition.DAMAGED:
+        return entry
+    return replace(entry, is_struck=True, withdrawn=entry.marks, marks=())

@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import Literal
 
 from dialogd.errors import Refused
-from dialogd.protocol.convergence import assess
+from dialogd.protocol.header import judge
 from dialogd.protocol.model import SYSTEM, USER
-from dialogd.protocol.onward import is_takeable
-from dialogd.protocol.roster import judge
+from dialogd.protocol.settle import is_takeable
+from dialogd.protocol.signals import assess
 from dialogd.protocol.state import Dialog
 
 Phase = Literal["dormant", "streaming", "converging", "collapsed"]

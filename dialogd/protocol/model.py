@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -178,3 +179,12 @@ class Entry:
     def all(self, name: str) -> tuple[Mark, ...]:
         """Every mark of that name."""
         return tuple(m for m in self.marks if m.name == name)
+
+
+# -- The hash by which entries and texts are named --------------------------------------------------------------------
+
+
+def digest(text: str | bytes) -> str:
+    """Sixteen hex digits of SHA-256 (FIPS 180-4) over the UTF-8 bytes."""
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()[:16]

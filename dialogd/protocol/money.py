@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from dialogd.protocol.model import SYSTEM, USER, Entry, Header, Limits
-from dialogd.protocol.spent import Spent, account
-from dialogd.protocol.state import State
+from dialogd.protocol.state import Spent, State, account
 from dialogd.protocol.units import dollars
 
 N = TypeVar("N", int, float)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from dialogd.protocol.model import Mark
-from dialogd.protocol.moments import Here, as_iso, clock_at, iso, moment_of, named, whole_minute
 from dialogd.protocol.text import one_line
+from dialogd.protocol.units import Here, as_iso, clock_at, iso, moment_of, named, whole_minute
 
 NAME = "QUESTION_FOR_USER"
 LEAST = 900.0  # seconds that the person has at least

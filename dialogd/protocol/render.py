@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from dialogd.protocol.hashing import digest
-from dialogd.protocol.model import Mark
+from dialogd.protocol.model import Mark, digest
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import escape, one_line
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from dialogd.protocol.kinds import REVIEW, Kind
 from dialogd.protocol.model import Condition, Entry, Mark
+from dialogd.protocol.rules import REVIEW, Kind
 from dialogd.protocol.state import Dialog, State
 
 PARTS = ("code quality", "test coverage", "security", "documentation", "acceptance criteria")

@@ -1,10 +1,8 @@
-"""The rules that a dialog's `## Setup` asks for, beyond those of a plain pair; read tolerantly.
-
-A value that makes no sense means the default, and a warning. Without a Setup nothing here changes a dialog.
-"""
+"""Kinds of contribution: each is a row of data, those of every dialog, of reviews, and of one dialog alone."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from reprlib import repr as shown
@@ -12,8 +10,150 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dialogd.protocol import units
-from dialogd.protocol.kinds import NAME, REVIEW, Kind
-from dialogd.protocol.roles import PERMISSIONS, STANDARD, USUAL, Role
+
+NAME = re.compile(r"[A-Z][A-Z_]{1,39}")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of contribution. `fields` name what stands between its bars, in order.
+
+    numbers   what its daemon-given numbers begin with (`P1`), "" where it has none
+    counts    True when it is a contribution of its own on a board; what only goes with others is not
+    clears    True when it takes all signatures off the text on the table
+    blocks    first fields, in lower case, with which it keeps approvals from counting until it is resolved
+    levels    first fields that it may have at all; () for any
+    resolves  True when its first field is the number of what it resolves
+    """
+
+    meaning: str
+    fields: tuple[str, ...] = ()
+    numbers: str = ""
+    counts: bool = True
+    clears: bool = False
+    blocks: frozenset[str] = frozenset()
+    levels: tuple[str, ...] = ()
+    resolves: bool = False
+
+
+CONTRIBUTIONS: Mapping[str, Kind] = MappingProxyType(
+    {
+        "PROPOSAL": Kind("something to decide; the daemon writes its number", numbers="P"),
+        "OBJECTION": Kind("a reason against; clears the signatures", counts=False, clears=True),
+        "CONCEDE": Kind("gives up a point, with the reason", counts=False),
+        "QUESTION": Kind("asked of the other agents"),
+        "EVIDENCE": Kind("a fact, with its source"),
+        "IDEA": Kind("a thought, not yet a proposal"),
+        "CRITIQUE": Kind("what is weak in something said"),
+        "SYNTHESIS": Kind("several points brought together"),
+        "RESERVATION": Kind("the strongest objection that a signer still has; the signature stands", counts=False),
+        "RE": Kind("what this answers: turns and proposals", counts=False),
+        "CONFIDENCE": Kind("how sure the agent is, 0 to 1", counts=False),
+    }
+)
+
+SEVERITIES = ("blocking", "blocker", "critical", "high", "major", "medium", "moderate", "minor", "low", "nit", "info")
+REVIEW: Mapping[str, Kind] = MappingProxyType(
+    {
+        "FINDING": Kind(
+            "one finding; severity `blocking` keeps approvals from counting until you resolve it",
+            ("severity", "category", "file", "line", "issue", "suggestion"),
+            numbers="F",
+            blocks=frozenset({"blocking", "blocker", "critical"}),
+            levels=SEVERITIES,
+        ),
+        "RESOLVED": Kind("your own finding of that number blocks no longer", ("number", "how"), resolves=True),
+        "SCORE": Kind(
+            "your score, each part from 0 to 100",
+            ("code quality N", "test coverage N", "security N", "documentation N", "acceptance criteria N"),
+        ),
+    }
+)
+
+
+# -- Roles ------------------------------------------------------------------------------------------------------------
+
+READ_ALL = "READ_ALL"  # its prompt holds the whole dialog
+READ_OWN = "READ_OWN"  # its prompt holds the question, its own turns and decisions
+POST = "POST"
+CRITIQUE = "CRITIQUE"
+PROPOSE = "PROPOSE"
+VOTE = "VOTE"
+MODERATE = "MODERATE"
+DECIDE = "DECIDE"
+PERMISSIONS = (READ_ALL, READ_OWN, POST, CRITIQUE, PROPOSE, VOTE, MODERATE, DECIDE)
+
+# Who was given no role may take part like anybody; moderating and deciding are given, never assumed.
+USUAL = frozenset({READ_ALL, POST, CRITIQUE, PROPOSE, VOTE})
+
+STANDARD: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "analyst": frozenset({READ_ALL, POST, PROPOSE}),
+        "critic": frozenset({READ_ALL, CRITIQUE, VOTE}),
+        "synthesizer": frozenset({READ_ALL, POST, DECIDE}),
+        "moderator": frozenset({READ_ALL, MODERATE, DECIDE}),
+        "observer": frozenset({READ_ALL}),
+    }
+)
+
+PERSONALITIES: Mapping[str, str] = MappingProxyType(
+    {
+        "pragmatic engineer": "asks what the smallest thing is that works, what it costs to run, and how to undo it",
+        "perfectionist": "accepts no gap: names each case that is not covered, and what would cover it",
+        "security expert": "asks who could abuse it, what they would gain, and which check would stop them",
+        "user advocate": "speaks for whoever uses it: what they see, what confuses them, what they lose when it fails",
+        "devil's advocate": "argues against what the others lean to, as strongly as honesty allows, until it holds",
+    }
+)
+
+# What a mark needs: one of these permissions. A mark that is not here is free to every agent that has the word.
+NEEDS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "IDEA": frozenset({POST, PROPOSE}),
+        "SYNTHESIS": frozenset({POST, MODERATE, DECIDE}),
+        "CRITIQUE": frozenset({CRITIQUE}),
+        "OBJECTION": frozenset({CRITIQUE, VOTE}),
+        "PROPOSAL": frozenset({PROPOSE}),
+        "VOTE": frozenset({VOTE}),
+        "DECIDE": frozenset({DECIDE, MODERATE}),
+    }
+)
+OWN_KINDS = (POST, PROPOSE, CRITIQUE, MODERATE)  # one of these for a dialog's own kinds of contribution
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What one agent is in a dialog. `weight` is that of its vote, `priority` its place in a round: higher first."""
+
+    name: str = ""
+    permissions: frozenset[str] = USUAL
+    weight: float = 1.0
+    priority: int = 0
+    specialization: str = ""
+    personality: str = ""
+    responsibilities: tuple[str, ...] = ()
+
+    def may(self, *permissions: str) -> bool:
+        """True when the role has one of these permissions."""
+        return not self.permissions.isdisjoint(permissions)
+
+    def may_use(self, mark: str) -> bool:
+        """True when the role may use marks of that name."""
+        needed = NEEDS.get(mark)
+        return needed is None or self.may(*needed)
+
+    @property
+    def speaks(self) -> bool:
+        """True when it gets turns: it may do more than read."""
+        return self.may(POST, CRITIQUE, PROPOSE, VOTE, MODERATE, DECIDE)
+
+    @property
+    def reads_all(self) -> bool:
+        """True when its prompt holds what the others say; one that may read all is not held to its own."""
+        return READ_ALL in self.permissions or READ_OWN not in self.permissions
+
+
+# -- The rules that a dialog's `## Setup` asks for, beyond those of a plain pair; read tolerantly ---------------------
 
 T = TypeVar("T")
 

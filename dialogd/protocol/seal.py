@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from dialogd.protocol.marks import MARKS, Who
-from dialogd.protocol.model import Mark
+from dialogd.protocol.model import Condition, Entry, Mark
+from dialogd.protocol.state import Dialog
 
 # What a daemon makes of these, or writes of its own, depends on what stands in the file by then.
 _LEFT_OUT = frozenset(
@@ -39,3 +40,116 @@ def sealed_text(body: str, marks: Iterable[Mark]) -> str:
 def seal(nonce: str, text: str) -> str:
     """The hash that an agent publishes first: 64 hex digits."""
     return hashlib.sha256((nonce + text).encode("utf-8", "replace")).hexdigest()
+
+
+# -- Sealed first answers, checked from the file alone ----------------------------------------------------------------
+
+COULD_READ = "could read files"
+
+
+@dataclass(frozen=True, slots=True)
+class SealedAnswer:
+    """One agent's answer in a sealed round, opened by the entry `re`; `note` holds its seal, `turn` (0: none) its text.
+
+    `status` is fits, waiting (the text may still come), void (it did not come), replaced (sealed once more), broken
+    (text and seal do not fit, or one was changed) or unsealed. `why` says it in words.
+    """
+
+    agent: str
+    re: str
+    note: str
+    turn: int
+    status: str
+    why: str
+    is_independent: bool = False
+    could_read: bool = False
+
+    @property
+    def is_harm(self) -> bool:
+        """True when something was changed, or is not what it claims to be."""
+        return self.status == "broken"
+
+
+def answers(dialog: Dialog) -> tuple[SealedAnswer, ...]:
+    """Every seal of the file and what became of it, then what was answered in the same rounds without one."""
+    entries = [e for e in dialog.entries if e.condition is not Condition.UNFINISHED and e.frame is not None]
+    notes = [(i, e) for i, e in enumerate(entries) if not e.is_turn and e.mark("SEALED") and _is_agent(dialog, e)]
+    turns = [(i, e) for i, e in enumerate(entries) if e.is_turn and _is_agent(dialog, e)]
+    last = {_debt(note): index for index, note in notes}
+    found = [_checked(dialog, note, index, turns, is_last=last[_debt(note)] == index) for index, note in notes]
+    return (*found, *_without(notes, turns))
+
+
+def _is_agent(dialog: Dialog, entry: Entry) -> bool:
+    return any(agent.id == entry.by for agent in dialog.everybody)
+
+
+def _debt(entry: Entry) -> tuple[str, str]:
+    """What the entry answers: who, and the entry that asked."""
+    return entry.by, entry.frame.re if entry.frame else ""
+
+
+def _checked(
+    dialog: Dialog, note: Entry, at: int, turns: Sequence[tuple[int, Entry]], *, is_last: bool
+) -> SealedAnswer:
+    sha, *more = note.all("SEALED")[0].fields
+    agent, re = _debt(note)
+    answer = next((turn for index, turn in turns if index > at and _debt(turn) == (agent, re)), None)
+    status, why = ("replaced", "it was sealed once more") if not is_last else _status(dialog, note, sha, answer)
+    asked = next((e for e in dialog.entries if e.id == re), None)
+    since = asked.start if asked is not None else 0
+    earlier = [turn for index, turn in turns if index < at and turn.start > since]
+    if status == "fits":
+        why = _order(note, answer, earlier)
+    return SealedAnswer(
+        agent=agent,
+        re=re,
+        note=note.id,
+        turn=answer.number if answer is not None and is_last else 0,
+        status=status,
+        why=why,
+        is_independent=status == "fits" and not earlier,
+        could_read=COULD_READ in more,
+    )
+
+
+def _status(dialog: Dialog, note: Entry, sha: str, answer: Entry | None) -> tuple[str, str]:
+    if note.condition is not Condition.SOUND:
+        return "broken", f"the seal in note {note.id} was changed since it was written"
+    if answer is None:
+        if any(seal.entry == note.id for seal in dialog.state.seals):
+            return "waiting", "its text is to follow"
+        lost = any(e.condition is Condition.DAMAGED and _debt(e) == _debt(note) for e in dialog.entries)
+        return ("broken", "its text was cut or overwritten") if lost else ("void", "its text did not come")
+    if answer.frame is None or not answer.frame.nonce:
+        return "broken", f"turn {answer.number} answers, and opens no seal"
+    now = seal(answer.frame.nonce, sealed_text(answer.body, answer.written))
+    if now != sha:
+        edited = ", which was edited since it was written," if answer.condition is not Condition.SOUND else ""
+        words = f"the text in turn {answer.number}{edited} does not fit its seal"
+        return "broken", f"{words}: sealed {sha[:16]}…, this text gives {now[:16]}…"
+    return "fits", ""
+
+
+def _order(note: Entry, answer: Entry | None, earlier: Sequence[Entry]) -> str:
+    """Whether the seal came before every answer, in words."""
+    turn = answer.number if answer is not None else 0
+    if earlier:
+        seen = ", ".join(f"{e.by}'s in turn {e.number}" for e in earlier)
+        return f"turn {turn} fits its seal in note {note.id}, and {seen} stood in the file before that"
+    return f"turn {turn} fits its seal in note {note.id}, which stood before any answer: independent"
+
+
+def _without(notes: Sequence[tuple[int, Entry]], turns: Sequence[tuple[int, Entry]]) -> Iterator[SealedAnswer]:
+    """Answers of sealed rounds that no seal was made for."""
+    sealed = {_debt(note) for _, note in notes}
+    rounds = {re for _, re in sealed}
+    for _, turn in turns:
+        agent, re = _debt(turn)
+        opens = turn.frame is not None and bool(turn.frame.nonce)
+        if (agent, re) in sealed or not (re in rounds or opens):
+            continue
+        why = f"turn {turn.number} answers without a seal"
+        if opens:
+            why = f"turn {turn.number} opens a seal that does not stand in the file"
+        yield SealedAnswer(agent, re, "", turn.number, "broken" if opens else "unsealed", why)

@@ -10,19 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.protocol import ballots
+from dialogd.protocol import marks
 from dialogd.protocol.admit import Refusal, claims_consensus, shown, signed
-from dialogd.protocol.consent import next_ref
 from dialogd.protocol.fold import fold
-from dialogd.protocol.hashing import digest
+from dialogd.protocol.header import judge, voters
 from dialogd.protocol.marks import Reply, same_text
-from dialogd.protocol.model import USER, Condition, Entry, Frame, Mark
-from dialogd.protocol.onward import onward
+from dialogd.protocol.model import USER, Condition, Entry, Frame, Mark, digest
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import Question
-from dialogd.protocol.roster import judge, voters
-from dialogd.protocol.settle import end_of, settled
+from dialogd.protocol.settle import end_of, onward, settled
 from dialogd.protocol.state import Dialog, State
+from dialogd.protocol.voting import next_ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ def _consensus(dialog: Dialog, me: str, reply: Reply) -> list[Mark]:
         return []
     standing, text = state.standing, same_text(reply.summary)
     if standing is not None and signed(dialog, me, Mark("CONSENSUS_REACHED"), reply):
-        agreed = any(standing.proposal.ref in ballots.agreed(mark) for mark in reply.marks)
+        agreed = any(standing.proposal.ref in marks.agreed(mark) for mark in reply.marks)
         return [] if agreed or standing.signed_by(me) else [Mark("AGREE", standing.proposal.ref)]
     if not text:
         return []

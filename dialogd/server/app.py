@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dialogd import __version__, person
 from dialogd.agent.loop import Agent
+from dialogd.agent.peers import NO_WAIT
 from dialogd.errors import BadInput, DialogdError, Refused
-from dialogd.peers import NO_WAIT
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
@@ -32,7 +32,7 @@ from dialogd.server.refusals import CONVERT, NOT_UTF8, handle_errors
 from dialogd.server.report import health, phase
 from dialogd.server.result import result_routes
 from dialogd.server.streams import stream_routes
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
 

@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dialogd.agent.loop import Agent
-from dialogd.markup import to_html
 from dialogd.protocol.state import Dialog
 from dialogd.server.page_entries import presentable
 from dialogd.server.templating import fill, safe
+from dialogd.views.markup import to_html
 
 MOST_KEPT = 32  # fragments of one dialog; the oldest goes
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
 
-from dialogd import hand, person
+from dialogd import person
 from dialogd.agent.loop import Agent
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
@@ -31,7 +31,7 @@ class Strike(wire.Meant):
 class Suggest(wire.Meant):
     """A proposal of the person's own."""
 
-    text: str = Field(description="what is proposed", max_length=hand.LONGEST)
+    text: str = Field(description="what is proposed", max_length=person.LONGEST)
     instead: str = Field("", description="the proposal in whose place it is meant: P1", max_length=200)
 
 
@@ -93,12 +93,12 @@ def hand_routes(app: FastAPI, agent: Agent, act: Act) -> None:
     @app.post("/limit")
     async def limit(wanted: Limit) -> wire.Done:
         """Change a limit: turns, rounds, time, sizes, budget."""
-        return await act(agent, lambda: hand.limit(log, wanted.name, str(wanted.value)), starts=False)
+        return await act(agent, lambda: person.limit(log, wanted.name, str(wanted.value)), starts=False)
 
     @app.post("/step")
     async def step(wanted: Step) -> wire.Done:
         """Step mode: the word comes back to the person after every turn, or does so no longer."""
-        return await act(agent, lambda: hand.step(log, on=wanted.on), starts=False)
+        return await act(agent, lambda: person.step(log, on=wanted.on), starts=False)
 
     @app.post("/pass")
     async def pass_on(_: wire.Meant | None = None) -> wire.Done:
@@ -112,23 +112,23 @@ def _on_what_was_said(app: FastAPI, agent: Agent, act: Act) -> None:
     @app.post("/veto")
     async def veto(wanted: Veto) -> wire.Done:
         """Rule a proposal out."""
-        return await act(agent, lambda: hand.veto(log, wanted.proposal, wanted.reason, secrets=secrets), starts=False)
+        return await act(agent, lambda: person.veto(log, wanted.proposal, wanted.reason, secrets=secrets), starts=False)
 
     @app.post("/strike")
     async def strike(wanted: Strike) -> wire.Done:
         """Withdraw turns: their marks stop counting. Of what the end rests on, it opens the dialog again."""
         turns = str(wanted.turn)
-        return await act(agent, lambda: hand.strike(log, turns, wanted.reason, secrets=secrets), starts=False)
+        return await act(agent, lambda: person.strike(log, turns, wanted.reason, secrets=secrets), starts=False)
 
     @app.post("/suggest")
     async def suggest(wanted: Suggest) -> wire.Done:
         """Put a proposal of the person's own: a turn, which interrupts."""
-        return await act(agent, lambda: hand.suggest(log, wanted.text, wanted.instead, secrets=secrets))
+        return await act(agent, lambda: person.suggest(log, wanted.text, wanted.instead, secrets=secrets))
 
     @app.post("/ask")
     async def ask(wanted: Ask) -> wire.Done:
         """Ask one agent: a turn that passes to it alone."""
-        return await act(agent, lambda: hand.ask(log, wanted.agent, wanted.text, secrets=secrets))
+        return await act(agent, lambda: person.ask(log, wanted.agent, wanted.text, secrets=secrets))
 
 
 def _on_who_takes_part(app: FastAPI, agent: Agent, act: Act) -> None:
@@ -137,12 +137,12 @@ def _on_who_takes_part(app: FastAPI, agent: Agent, act: Act) -> None:
     @app.post("/invite")
     async def invite(wanted: Invite) -> wire.Done:
         """Have one more agent take part; its daemon is started on the command line."""
-        return await act(agent, lambda: hand.invite(log, _named(wanted.agent), secrets=secrets), starts=False)
+        return await act(agent, lambda: person.invite(log, _named(wanted.agent), secrets=secrets), starts=False)
 
     @app.post("/leave")
     async def leave(wanted: Leave) -> wire.Done:
         """Let an agent take part no longer."""
-        return await act(agent, lambda: hand.leave(log, wanted.agent, wanted.reason, secrets=secrets), starts=False)
+        return await act(agent, lambda: person.leave(log, wanted.agent, wanted.reason, secrets=secrets), starts=False)
 
 
 def _named(wanted: str | Invited) -> str:

@@ -10,15 +10,15 @@ from typing import Any
 from pydantic import BaseModel
 
 from dialogd.agent.loop import Agent
-from dialogd.auto import COMMANDS, SCENARIOS
+from dialogd.backends.auto import COMMANDS, SCENARIOS
+from dialogd.backends.seats import start_again
+from dialogd.config import start_command
 from dialogd.protocol import lifecycle, money
 from dialogd.protocol.model import ANY
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.units import dollars
-from dialogd.seats import start_again
 from dialogd.server.page_entries import Cast
-from dialogd.settings import start_command
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
 
 FRESH = 0.5  # seconds for which an answer of another daemon is good enough
 PATIENCE = 0.3  # seconds to wait for one; a daemon that is slow is asked in the background

@@ -10,12 +10,12 @@ from zlib import crc32
 
 from pydantic import BaseModel
 
-from dialogd.markup import to_html
 from dialogd.protocol.marks import MARKS, prose
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
 from dialogd.server.templating import fill, safe
+from dialogd.views.markup import to_html
 
 LAST = 200  # entries that the page begins with
 MOST = 500  # entries of one answer

@@ -16,7 +16,7 @@ from dialogd.server.page import page_policy, render_page
 from dialogd.server.page_agents import Neighbours
 from dialogd.server.page_entries import LAST, MOST, PageEntries, window
 from dialogd.server.page_state import PageState, page_state
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
 
 _STATIC = Path(__file__).parent / "static"
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}

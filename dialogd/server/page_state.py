@@ -19,7 +19,7 @@ from dialogd.server import wire
 from dialogd.server.page_agents import Healths, PageAgent, cost, page_agents
 from dialogd.server.page_entries import Cast, cast, changed
 from dialogd.server.report import health, phase
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
 
 OUTCOMES = {
     "CONSENSUS_REACHED": "Everyone agreed to the same text.",

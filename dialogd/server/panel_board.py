@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dialogd.plan.outcome import method
 from dialogd.protocol import board, lifecycle
-from dialogd.protocol.ledger import Position, latest, positions
+from dialogd.protocol.board import Position, latest, positions
+from dialogd.protocol.certificate import recorded
 from dialogd.protocol.signals import Signal, signals
-from dialogd.protocol.signers import recorded
 from dialogd.protocol.state import Dialog, Proposal
 from dialogd.server.page_entries import cast
+from dialogd.views.plan import method
 
 MOST = 100  # rows of a table, unless all are asked for
 

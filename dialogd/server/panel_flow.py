@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from dialogd.flow import Message, flow
 from dialogd.protocol.state import Dialog
+from dialogd.views.flow import Message, flow
 
 PAGE = 40  # messages at a time
 

@@ -17,16 +17,17 @@ from fastapi.responses import HTMLResponse
 
 from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
-from dialogd.memory import Hit, Memory, Row, times
+from dialogd.memory import Hit, Memory, Row
 from dialogd.memory.index import read_dialog
+from dialogd.memory.values import since
 from dialogd.protocol.marks import prose
 from dialogd.protocol.model import USER, Condition, Entry, Mark
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
-from dialogd.registry import Registry, Running
 from dialogd.server import wire
 from dialogd.server.fragments import fragment, markdown
 from dialogd.server.page_entries import Cast, cast, figures
+from dialogd.store.registry import Registry, Running
 
 LISTED = 20  # dialogs, or places found, at a time
 ENTRIES = 50  # entries of one dialog at a time
@@ -115,7 +116,7 @@ def archived(memory: Memory, wanted: str) -> tuple[Dialog, Path]:
 
 def _history(memory: Memory, wanted: Wanted, offset: int, host: str, own: Path) -> str:
     """Raises `BadInput` for a time that is none."""
-    moment = times.since(wanted.since, datetime.now(UTC), local)
+    moment = since(wanted.since, datetime.now(UTC), local)
     values: dict[str, Any] = {**asdict(wanted), "offset": offset, "step": LISTED, "own": str(own)}
     values["query"] = urlencode({name: value for name, value in asdict(wanted).items() if value})
     if wanted.q:

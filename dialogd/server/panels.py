@@ -16,20 +16,18 @@ from fastapi.responses import HTMLResponse, Response
 from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
 from dialogd.agent.turn import aside
-from dialogd.away import MOST, away
-from dialogd.flow import as_svg
 from dialogd.memory import Memory
-from dialogd.plan.make import draw_up, has_spoken
-from dialogd.plan.outcome import method
-from dialogd.plan.page import first_screen
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.state import Dialog
 from dialogd.server import panel_board, panel_flow
 from dialogd.server.fragments import Kept, fragment
 from dialogd.server.panel_history import archived, history_routes
 from dialogd.server.templating import safe
-from dialogd.since import since_turn
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.views.digest import MOST, away, since_turn
+from dialogd.views.flow import as_svg
+from dialogd.views.plan import draw_up, has_spoken, method
+from dialogd.views.plan_page import first_screen
 
 Format = Literal["md", "html", "pdf", "json"]
 
@@ -107,7 +105,8 @@ def download_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
 
 async def as_download(dialog: Dialog, file: Path, to: str) -> Response:
     """The dialog in that format, to be saved and not to be shown. Raises `DialogdError`, with a fix."""
-    from dialogd.export import FORMATS, attachments_of, export, file_name
+    from dialogd.store.archive import attachments_of
+    from dialogd.views.export import FORMATS, export, file_name
 
     data = await aside(lambda: export(dialog, to, attachments=attachments_of(file)))
     headers = {"content-disposition": f'attachment; filename="{file_name(dialog, to)}"'}

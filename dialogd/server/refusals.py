@@ -13,9 +13,9 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
+from dialogd.config import new_command
 from dialogd.errors import DialogdError
 from dialogd.server.problem import MEDIA_TYPE, problem
-from dialogd.settings import new_command
 
 log = logging.getLogger("dialogd.server")
 

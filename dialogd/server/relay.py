@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 from dialogd.agent.events import State
 from dialogd.agent.loop import Agent
-from dialogd.protocol.rounds import is_apart
+from dialogd.protocol.order import is_apart
 from dialogd.protocol.text import clean, one_line
 from dialogd.server.sse import Garbled, Reader
 

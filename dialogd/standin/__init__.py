@@ -1,6 +1,6 @@
 """A server on the loopback that stands in for model APIs: what it answers, faults included, is a script's decision."""
 
-from dialogd.standin.answers import (
+from dialogd.standin.server import (
     Answer,
     Cut,
     Drop,
@@ -12,12 +12,12 @@ from dialogd.standin.answers import (
     Raw,
     Say,
     Script,
+    Seen,
     Stall,
+    StandIn,
     Use,
     in_order,
 )
-from dialogd.standin.seen import Seen
-from dialogd.standin.server import StandIn
 
 __all__ = [
     "Answer",

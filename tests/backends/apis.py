@@ -14,7 +14,7 @@ from dialogd.backends.parts import Part, Prompt
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
 from dialogd.standin import StandIn
-from dialogd.testing.backend_contract import DIALOG
+from tests.support.backend_contract import DIALOG
 
 FORMS = ("messages", "chat", "responses")
 KEY = "sk-ant-test-0123456789abcdef0123456789"

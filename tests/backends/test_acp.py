@@ -21,7 +21,7 @@ from dialogd.backends.acp import ACP
 from dialogd.backends.parts import Part, Prompt
 from dialogd.backends.session import ASKED_BACK, INTRO
 from dialogd.errors import BackendError, BadInput
-from dialogd.testing.backend_contract import BackendContract, answer, text_of
+from tests.support.backend_contract import BackendContract, answer, text_of
 
 # Importing it takes a second, in each worker.
 pytestmark = pytest.mark.skipif(find_spec("acp") is None, reason="needs the package agent-client-protocol")
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(find_spec("acp") is None, reason="needs the pack
 
 def agent(habit: str, value: object = "") -> str:
     """The command line of an agent with that habit."""
-    words = [sys.executable, "-m", "dialogd.testing.acp_agent", habit, str(value)]
+    words = [sys.executable, "-m", "tests.support.acp_agent", habit, str(value)]
     return shlex.join(words[: 5 if value != "" else 4])
 
 
@@ -473,7 +473,7 @@ class TestEnding:
             "import asyncio\n"
             "from dialogd.backends import Options\n"
             "from dialogd.backends.acp import ACP\n"
-            "from dialogd.testing.backend_contract import BackendContract, answer\n"
+            "from tests.support.backend_contract import BackendContract, answer\n"
             f"backend = ACP(Options(variant={agent('deaf')!r}, trust_project=True))\n"
             "asyncio.run(answer(backend, BackendContract().request()))\n"
         )

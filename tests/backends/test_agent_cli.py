@@ -13,20 +13,18 @@ import psutil
 import pytest
 
 from dialogd.backends import Backend, Usage
-from dialogd.backends.agent_cli import AgentCLI
 from dialogd.backends.canary import prove
-from dialogd.backends.cli_probe import look
-from dialogd.backends.cli_reader import Words, failed
+from dialogd.backends.coding_agent import AgentCLI, Words, failed, look
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError, BadInput
-from dialogd.leftovers import Leftover, find, reap
 from dialogd.protocol.redact import redact
-from dialogd.registry import Registry
 from dialogd.standin import Hang, Say, Seen, StandIn
-from dialogd.state import StateDir
-from dialogd.testing.backend_contract import BackendContract
+from dialogd.store.folders import StateDir
+from dialogd.store.leftovers import Leftover, find, reap
+from dialogd.store.registry import Registry
 from tests.backends.toy_cli import Bench, Thread, Toy, Unguarded, bench, install
 from tests.clis.rig import ask, counting, prompt, request, turn
+from tests.support.backend_contract import BackendContract
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from dialogd.backends.parts import tokens_of
 from dialogd.backends.service import LEAST_TOKENS, MAX_TOKENS
 from dialogd.errors import BadInput
 from dialogd.standin import Answer, Fail, Say, Seen, StandIn, in_order
-from dialogd.testing.backend_contract import BackendContract, answer
 from tests.backends.apis import FORMS, KEY, TEXT, make, outcome, request
+from tests.support.backend_contract import BackendContract, answer
 
 OTHER = "sk-ant-other-9876543210fedcba9876543210"
 

@@ -14,9 +14,8 @@ import pytest
 import pytest_asyncio
 
 from dialogd.agent.call import ATTEMPTS, Call, ask
-from dialogd.backends.acp_errors import refused, unreadable
-from dialogd.backends.faults import _quoted, retry_after
-from dialogd.backends.limiter import Limiter
+from dialogd.backends.acp import refused, unreadable
+from dialogd.backends.service import Limiter, _quoted, retry_after
 from dialogd.errors import BackendError
 from dialogd.standin import (
     Answer,

@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import Options
+from dialogd.backends.auto import survey
 from dialogd.backends.claude_code import ClaudeCode
-from dialogd.backends.cli_probe import KNOWN_WAIT
-from dialogd.backends.cli_reader import Words, failed
-from dialogd.backends.cli_tool import Turn
 from dialogd.backends.codex import Codex
+from dialogd.backends.coding_agent import KNOWN_WAIT, Turn, Words, failed
 from dialogd.backends.session import INTRO
-from dialogd.backends.survey import survey
 from dialogd.errors import BackendError, BadInput
 from dialogd.standin import Fail, StandIn, in_order
 

@@ -22,7 +22,7 @@ from dialogd.backends.child import STDERR_TAIL
 from dialogd.backends.command import Command, clean_environment, last_line
 from dialogd.backends.parts import Part, Prompt
 from dialogd.errors import BackendError, BadInput
-from dialogd.testing.backend_contract import BackendContract, answer
+from tests.support.backend_contract import BackendContract, answer
 
 ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes that leave their group are only found on Linux")
@@ -195,7 +195,7 @@ class TestEnvironment:
             "import asyncio, sys\n"
             "from dialogd.backends import Options\n"
             "from dialogd.backends.command import Command\n"
-            "from dialogd.testing.backend_contract import BackendContract, answer\n"
+            "from tests.support.backend_contract import BackendContract, answer\n"
             "backend = Command(Options(command='env', environment={'MY_EXTRA': 'yes'}))\n"
             "sys.stdout.write(asyncio.run(answer(backend, BackendContract().request())))\n"
         )
@@ -379,7 +379,7 @@ class TestNothingIsLeft:
             "import asyncio, shlex, sys\n"
             "from dialogd.backends import Options\n"
             "from dialogd.backends.command import Command\n"
-            "from dialogd.testing.backend_contract import BackendContract, answer\n"
+            "from tests.support.backend_contract import BackendContract, answer\n"
             f"backend = Command(Options(command=shlex.join([sys.executable, '-I', '-S', '-c', {command!r}])))\n"
             "asyncio.run(answer(backend, BackendContract().request()))\n"
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.backends.limiter import LONGEST, PAUSE, Limiter, holds
+from dialogd.backends.service import LONGEST, PAUSE, Limiter, holds
 from dialogd.errors import BackendError
 from dialogd.standin import Fail, Say, StandIn, in_order
 from tests.backends.apis import FORMS, KEY, TEXT, make, outcome

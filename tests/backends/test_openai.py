@@ -12,16 +12,15 @@ from typing import ClassVar
 import pytest
 
 from dialogd.backends import Backend, Options, Request, load_backend, probe
-from dialogd.backends.ollama import ROOM, address
-from dialogd.backends.openai import OpenAI
+from dialogd.backends.openai import ROOM, OpenAI, address
 from dialogd.backends.parts import tokens_of
+from dialogd.backends.prices import FREE
 from dialogd.backends.service import MAX_TOKENS, Reply, Thoughts
 from dialogd.errors import BadInput
-from dialogd.prices import FREE
 from dialogd.standin import Answer, Say, Seen, StandIn, in_order
-from dialogd.testing.backend_contract import BackendContract
 from tests.backends.apis import KEY, TEXT, make, outcome, request
 from tests.backends.test_anthropic import by_model
+from tests.support.backend_contract import BackendContract
 
 OTHER = "sk-other-9876543210fedcba9876543210"
 BOTH = ("chat", "responses")

@@ -13,10 +13,18 @@ import pytest
 
 from dialogd.agent import prompt
 from dialogd.backends import Backend, Options, Request, Usage, load_backend
-from dialogd.backends.rehearsal import SLOW_SECONDS, Rehearsal, means_it
-from dialogd.backends.rehearsal_lines import BY_CLAIM, PLAN
-from dialogd.backends.rehearsal_quarrel import COUNTER, CRUX, EXPERIMENT
-from dialogd.backends.rehearsal_scene import QUOTE, quote
+from dialogd.backends.rehearsal import (
+    BY_CLAIM,
+    COUNTER,
+    CRUX,
+    EXPERIMENT,
+    PLAN,
+    QUOTE,
+    SLOW_SECONDS,
+    Rehearsal,
+    means_it,
+    quote,
+)
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol import closing
 from dialogd.protocol.compose import agent_turn, received
@@ -25,7 +33,7 @@ from dialogd.protocol.model import ANY, Agent, Entry
 from dialogd.protocol.render import joint, render
 from dialogd.protocol.signals import overlap, signals
 from dialogd.protocol.state import Debt, Dialog
-from dialogd.testing.backend_contract import BackendContract, answer
+from tests.support.backend_contract import BackendContract, answer
 
 
 class Stage:

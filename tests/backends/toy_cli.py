@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.agent_cli import AgentCLI, Turn
 from dialogd.backends.canary import Place
-from dialogd.backends.cli_reader import Event, Reader
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Turn
 
 SCRIPT = r"""
 import json, os, pathlib, re, sys, time, urllib.request, uuid

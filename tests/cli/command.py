@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.cli.create import Wanted, create, draw_up, usual_ports
-from dialogd.journal import Journals
-from dialogd.logfile import LogFile
-from dialogd.registry import Registry, Running
-from dialogd.settings import Settings
-from dialogd.state import StateDir
+from dialogd.config import Settings
+from dialogd.store.folders import StateDir
+from dialogd.store.journal import Journals
+from dialogd.store.logfile import LogFile
+from dialogd.store.registry import Registry, Running
 from tests.server import daemon_process  # noqa: F401 - it says what the one fork server of all tests has loaded
 
 REPOSITORY = str(Path(__file__).resolve().parents[2])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands, Done
+from tests.support.room import Room, opening
 
 LONG = "a thought of very many words, " * 20
 SETUP = """## Setup

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dialogd import auto
+from dialogd.backends import auto
+from dialogd.backends.seats import Cast, Seat, saved_cast
 from dialogd.cli.cast import read_cast, seated
-from dialogd.config import load
+from dialogd.config import Settings, load
 from dialogd.errors import BadInput
 from dialogd.protocol.header import read_agent
-from dialogd.seats import Cast, Seat, saved_cast
-from dialogd.settings import Settings
-from dialogd.state import StateDir
-from dialogd.templates import template
+from dialogd.store.folders import StateDir
+from dialogd.templates.library import template
 from tests.cli.command import Commands, program
 
 KEYS = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789", "XAI_API_KEY": "xai-test-0123456789abcdef"}
@@ -204,7 +203,7 @@ def test_a_price_for_nobody_or_that_cannot_be_read_is_refused(dialogd: Commands)
 
 def test_run_lets_a_projects_own_code_run_only_when_told(dialogd: Commands) -> None:
     """An acp agent is refused without --trust-project, before anything is written; with it, it is said what runs."""
-    command = f"{sys.executable} -m dialogd.testing.acp_agent echo"
+    command = f"{sys.executable} -m tests.support.acp_agent echo"
     words = ["run", "Tabs?", "--agent", f"A=acp:{command}", "--agent", "B=rehearsal"]
     done = dialogd(*words)
     assert (done.code, dialogd.file.exists()) == (2, False)

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.auto import Choice
+from dialogd.backends.auto import Choice
 from dialogd.backends.parts import tokens_of
+from dialogd.backends.prices import FREE, Price, price_of
+from dialogd.backends.seats import Seat
 from dialogd.cli.cost import MOST_OUT, RULES, SAID, estimate_line, estimate_of
 from dialogd.cli.create import Wanted, draw_up, usual_ports
+from dialogd.config import Settings
 from dialogd.errors import BadInput
-from dialogd.opening import Opening, compose
-from dialogd.prices import FREE, Price, price_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark
 from dialogd.protocol.render import Draft, joint, render
-from dialogd.seats import Seat
-from dialogd.settings import Settings
+from dialogd.templates.opening import Opening, compose
 from tests.cli.command import Commands
 
 

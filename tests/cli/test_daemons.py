@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
+from dialogd.backends.seats import Cast, Seat
 from dialogd.cli.client import ask
 from dialogd.cli.launch import free_ports, is_free, late
 from dialogd.errors import AlreadyRunning
 from dialogd.protocol.grammar import parse
-from dialogd.registry import Registry
-from dialogd.seats import Cast, Seat
-from dialogd.state import StateDir
-from dialogd.testing.room import opening
+from dialogd.store.folders import StateDir
+from dialogd.store.registry import Registry
 from tests.cli.command import Commands, until
+from tests.support.room import opening
 
 
 def test_two_detached_daemons_hold_a_dialog_that_new_sets_going(dialogd: Commands) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands
+from tests.support.room import Room, opening
 
 
 def test_a_digest_says_what_is_needed_and_what_happened(dialogd: Commands) -> None:

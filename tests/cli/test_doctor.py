@@ -20,11 +20,11 @@ import psutil
 
 from dialogd.backends import BACKENDS
 from dialogd.backends.child import LEASH as TRUE_LEASH
-from dialogd.backends.limiter import Limiter, holds
+from dialogd.backends.service import Limiter, holds
 from dialogd.cli.launch import free_ports
-from dialogd.leftovers import LEASH, LEASH_SECONDS, OLD, Leftover, find, note_made, reap
-from dialogd.registry import Registry
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.store.leftovers import LEASH, LEASH_SECONDS, OLD, Leftover, find, note_made, reap
+from dialogd.store.registry import Registry
 from tests.cli.command import Commands, Done, program, until
 
 

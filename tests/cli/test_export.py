@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.archive import archive
-from dialogd.export import export
-from dialogd.testing.room import Room, opening
+from dialogd.store.archive import archive
+from dialogd.views.export import export
 from tests.cli.command import Commands
 from tests.export.dialogs import peaceful
+from tests.support.room import Room, opening
 
 
 @pytest.fixture

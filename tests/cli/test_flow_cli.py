@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.logfile import LogFile
+from dialogd.backends.seats import Cast, Seat
 from dialogd.person import stop
-from dialogd.seats import Cast, Seat
-from dialogd.testing.room import Room, opening
+from dialogd.store.logfile import LogFile
 from tests.cli.command import Commands, until
+from tests.support.room import Room, opening
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from dialogd.plan.facts import as_json
-from dialogd.plan.make import draw_up
 from dialogd.server.wire import DialogOut
-from dialogd.state import StateDir
-from dialogd.testing.room import Room, opening
+from dialogd.store.folders import StateDir
+from dialogd.views.plan import draw_up
+from dialogd.views.plan_page import as_json
 from tests.cli.command import Commands
 from tests.memory.shelf import RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.plans.scenes import BY_HAND
+from tests.support.room import Room, opening
 
 
 def filled(dialogd: Commands) -> Shelf:

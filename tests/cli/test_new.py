@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
+from dialogd.backends.seats import Seat
 from dialogd.cli.cast import read_cast
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import parse
-from dialogd.seats import Seat
 from tests.cli.command import Commands
 
 SET = {

@@ -8,11 +8,11 @@ from datetime import datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.opening import Context, Opening, begins, compose
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Agent, Condition
-from dialogd.templates import parse as parse_template
-from dialogd.templates import template
+from dialogd.templates.library import parse as parse_template
+from dialogd.templates.library import template
+from dialogd.templates.opening import Context, Opening, begins, compose
 
 AGENTS = (Agent("A", "Claude A", "http://localhost:3001"), Agent("B", "Grok B", "http://localhost:3002"))
 RULES = """

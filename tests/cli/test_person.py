@@ -9,8 +9,8 @@ from pathlib import Path
 from dialogd.cli.situation import exit_code
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Outcome
-from dialogd.testing.room import opening
 from tests.cli.command import Commands
+from tests.support.room import opening
 
 
 def test_the_person_conducts_a_dialog_without_any_daemon(dialogd: Commands) -> None:

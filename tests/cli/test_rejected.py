@@ -6,15 +6,14 @@ import json
 
 import pytest
 
-from dialogd.export import export
-from dialogd.memory.live import decisions_of
-from dialogd.plan.make import draw_up
-from dialogd.plan.outcome import method
-from dialogd.plan.page import first_screen, markdown
+from dialogd.memory.memory import live_decisions
 from dialogd.server import panel_board
 from dialogd.server.fragments import fragment
-from dialogd.testing.room import Room, opening
+from dialogd.views.export import export
+from dialogd.views.plan import draw_up, method
+from dialogd.views.plan_page import first_screen, markdown
 from tests.cli.command import Commands
+from tests.support.room import Room, opening
 
 VOTE = '## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```'
 
@@ -92,6 +91,6 @@ def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str
         assert f"- P1 {word} (" in page
         assert f"**P1** by A: Redis ({word}" in page
         assert json.loads(export(dialog, "json"))["decisions"][0] == first
-        recalled = next(iter(decisions_of(dialog)))
+        recalled = next(iter(live_decisions(dialog)))
         assert recalled.status == first["outcome"]
         assert recalled.superseded.startswith(WENT_ON)

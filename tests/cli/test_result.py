@@ -8,10 +8,10 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 
-from dialogd.plan.keep import keep
 from dialogd.protocol.grammar import parse
-from dialogd.testing.room import Room, opening
+from dialogd.views.plan_files import keep
 from tests.cli.command import Commands
+from tests.support.room import Room, opening
 
 AGREED = "Postgres.\n\n## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
 

@@ -13,13 +13,13 @@ from contextlib import suppress
 import psutil
 import pytest
 
+from dialogd.backends.seats import saved_cast
 from dialogd.cli.client import ask
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
-from dialogd.seats import saved_cast
 from dialogd.standin import StandIn
-from dialogd.standin.minds import consensus
 from tests.cli.command import Commands, until
+from tests.support.minds import consensus
 
 
 def dialog_of(dialogd: Commands) -> Dialog | None:

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from dialogd import hand
-from dialogd.cli import procedure
+from dialogd import person
+from dialogd.cli import situation
 from dialogd.cli.situation import next_step
 from dialogd.protocol import lifecycle
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Ballot, Decision, Dialog, Outcome, Poll, Seal
-from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands
+from tests.support.room import Room, opening
 
 NOW = "2026-11-21T19:30:00Z"
 BEGAN = "Started: 2026-11-21 20:00:00 +01:00"
@@ -41,7 +41,7 @@ def stood(*setup: str, keys: Sequence[str] = (), **state: object) -> Dialog:
 
 def rows(dialog: Dialog, now: str = NOW) -> dict[str, str]:
     """The rows by their labels."""
-    return dict(procedure.rows(dialog, now))
+    return dict(situation.procedure_rows(dialog, now))
 
 
 def test_a_plain_dialog_has_no_rows_of_its_own() -> None:
@@ -170,14 +170,14 @@ def test_votes_and_decisions_are_shown() -> None:
     """A poll without a vote; of many decisions the last three, all of them as facts."""
     made = tuple(Decision(f"P{n}", "approved", "vote", "2 for (A, B)", "cheap", str(n)) for n in range(1, 5))
     dialog = stood(*COUNCIL, polls=(Poll("P5", 6, (Ballot("B", "reject", "no", 7),)), Poll("P6", 6)), decisions=made)
-    shown = list(procedure.rows(dialog, NOW))
+    shown = list(situation.procedure_rows(dialog, NOW))
     assert [text for label, text in shown if label == "vote"] == [
         "P5: B reject; not yet: A, C",
         "P6: nobody yet; not yet: A, B, C",
     ]
     decided = [text for label, text in shown if label == "decided"]
     assert decided == [f"P{n} approved (vote): 2 for (A, B); cheap" for n in (2, 3, 4)]
-    facts = procedure.facts(dialog, NOW)
+    facts = situation.facts(dialog, NOW)
     assert [decision["ref"] for decision in facts["decisions"]] == ["P1", "P2", "P3", "P4"]
     assert facts["decisions"][0] == {
         "ref": "P1", "outcome": "approved", "method": "vote", "evidence": "2 for (A, B)", "reason": "cheap",
@@ -203,7 +203,7 @@ def test_what_else_holds_a_dialog_is_shown() -> None:
     assert shown["blocks"] == "an approval: finding 2, 3"
     assert shown["in line"] == "for the word: you, B"
     assert rows(stood(*COUNCIL, escalated=USER))["decides"] == "you"
-    facts = procedure.facts(dialog, NOW)
+    facts = situation.facts(dialog, NOW)
     assert (facts["escalated"], facts["escalation"], facts["blocking"]) == ("C", "three votes failed", [2, 3])
     assert facts["queue"] == ["USER", "B"]
 
@@ -217,8 +217,8 @@ def test_seals_of_an_open_round_and_whom_it_waits_for() -> None:
     assert rows(some)["sealed"] == "A, C; waiting for B"
     everybody = replace(some, state=replace(some.state, seals=(*seals, Seal("B", "z", "1.3", "1"))))
     assert rows(everybody)["sealed"] == "A, C, B"
-    assert (procedure.facts(some, NOW)["sealed"], procedure.facts(some, NOW)["unsealed"]) == (["A", "C"], ["B"])
-    assert procedure.facts(dialog, NOW)["unsealed"] == []
+    assert (situation.facts(some, NOW)["sealed"], situation.facts(some, NOW)["unsealed"]) == (["A", "C"], ["B"])
+    assert situation.facts(dialog, NOW)["unsealed"] == []
 
 
 LEFT = {
@@ -234,7 +234,7 @@ LEFT = {
 @pytest.mark.parametrize(("keys", "state", "left"), LEFT.values(), ids=LEFT)
 def test_the_time_that_is_left(keys: Sequence[str], state: dict[str, object], left: float | None) -> None:
     """From when the dialog began, by its file or else its header; in a plain dialog too."""
-    assert procedure.facts(stood(keys=keys, **state), NOW)["time_left"] == left
+    assert situation.facts(stood(keys=keys, **state), NOW)["time_left"] == left
     assert ("time" in rows(stood(keys=keys, **state))) == (left is not None)
 
 
@@ -260,7 +260,7 @@ def test_the_phase_after_an_end_is_the_one_that_began_last(dialogd: Commands) ->
     early.run()
     assert early.dialog.state.rounds == 1
     assert "phase 1 of 2, DISCOVERY" in rows(early.dialog)["round"]
-    stage.by_hand(hand.limit, "max_rounds", "1")
+    stage.by_hand(person.limit, "max_rounds", "1")
     stage.say("Once more.", to="A")
     stage.run()
     assert (stage.dialog.state.outcome is not None, stage.dialog.state.rounds) == (True, 1)
@@ -289,7 +289,7 @@ def test_the_convergence_is_the_same_number_wherever_it_is_shown() -> None:
     stage.step("B")
     found = lifecycle.assessed(stage.dialog)
     assert found is not None
-    assert "convergence 0.66" in dict(procedure.signal_row(stage.dialog))["signals"]
+    assert "convergence 0.66" in dict(situation.signal_row(stage.dialog))["signals"]
     assert "share 66% of their words" in str(found["reason"])
 
 

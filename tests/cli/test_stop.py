@@ -16,11 +16,11 @@ import pytest
 from dialogd import person
 from dialogd.memory import keep
 from dialogd.protocol.render import Draft
-from dialogd.testing.pair import Pair
 from tests.cli.command import Commands
 from tests.faults.history import records
 from tests.faults.replies import Replies, held_reply, locked
 from tests.server.daemon_process import fork, send
+from tests.support.pair import Pair
 
 PROMISED = 1.5  # seconds after which a daemon that hangs is killed
 

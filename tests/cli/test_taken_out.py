@@ -6,9 +6,9 @@ import re
 import shlex
 
 from dialogd import person
-from dialogd.testing.pair import Pair
 from tests.cli.command import Commands, until
 from tests.server.daemon_process import fork, listening, send
+from tests.support.pair import Pair
 
 
 def conducted(dialogd: Commands, turns: int = 4) -> list[bytes]:

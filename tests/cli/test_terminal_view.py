@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.cli.cells import width
-from dialogd.journal import PERSON
-from dialogd.logfile import Addition, LogFile
+from dialogd.cli.terminal import width
 from dialogd.protocol.model import Mark
 from dialogd.protocol.render import Draft
+from dialogd.store.journal import PERSON
+from dialogd.store.logfile import Addition, LogFile
 from tests.cli.command import Commands, until
 from tests.server.daemon_process import Room
 

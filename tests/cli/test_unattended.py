@@ -9,8 +9,8 @@ import pytest
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
-from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands, program, until
+from tests.support.room import Room, opening
 
 PUTS = r"printf 'Here.\n\n## Consensus Summary\n\nUse Postgres.\n\n[CONSENSUS_REACHED]\n'"
 CONFIRMS = "if [ \"$DIALOGD_QUESTION\" ]; then echo '[CONSENSUS_REACHED]'; exit; fi\n"

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from dialogd import person
 from dialogd.protocol.render import Draft, render
-from dialogd.testing.room import Room, opening
 from tests.cli.command import Commands
+from tests.support.room import Room, opening
 
 
 def conducted(dialogd: Commands, name: str = "dialog.md") -> bytes:

@@ -9,15 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.cli.cells import fit, tail, width
-from dialogd.cli.ears import Writing
-from dialogd.cli.editor import Line
-from dialogd.cli.glance import glance
-from dialogd.cli.keyboard import Decoder
+from dialogd.cli.keyboard import Decoder, Line
+from dialogd.cli.live import Writing, glance
 from dialogd.cli.situation import Situation
-from dialogd.cli.terminal import colour_of
-from dialogd.state import StateDir
-from dialogd.testing.room import Room, opening
+from dialogd.cli.terminal import colour_of, fit, tail, width
+from dialogd.store.folders import StateDir
+from tests.support.room import Room, opening
 
 WIDE = "漢字かな🎉é\u0301e\u0301❤\ufe0f👩\u200d💻 word \uff46"
 

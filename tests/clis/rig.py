@@ -8,11 +8,11 @@ from itertools import count
 from pathlib import Path
 
 from dialogd.backends import Options, Request, Usage, load_backend
-from dialogd.backends.agent_cli import AgentCLI
+from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.parts import Part, Prompt
 from dialogd.protocol.grammar import parse
 from dialogd.standin import Say, Script, Seen
-from dialogd.testing.backend_contract import DIALOG
+from tests.support.backend_contract import DIALOG
 
 BIN = os.environ.get("DIALOGD_CLIS_BIN", "")  # the tests' own environment has no such variables any more
 PATH = os.pathsep.join(filter(None, [BIN, os.environ.get("PATH", "")]))

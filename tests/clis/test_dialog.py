@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 from dialogd.standin import Hang, Seen, StandIn
-from dialogd.standin.minds import consensus
-from dialogd.testing.pair import Pair
 from tests.clis.rig import KEY, PATH
+from tests.support.minds import consensus
+from tests.support.pair import Pair
 
 TOPIC = "Where should user sessions live?"
 AGENTS = {"A": "claude-code", "B": "codex"}

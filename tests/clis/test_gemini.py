@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from dialogd.backends import Options, probe
-from dialogd.backends.agent_cli import AgentCLI
+from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.gemini import Gemini
 from dialogd.backends.parts import Part
 from dialogd.backends.session import GOES_ON, INTRO

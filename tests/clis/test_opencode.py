@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from dialogd.backends import Options, Usage, probe
-from dialogd.backends.agent_cli import AgentCLI, Turn
+from dialogd.backends.coding_agent import AgentCLI, Turn
 from dialogd.backends.opencode import OpenCode
 from dialogd.backends.parts import Part
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
-from dialogd.leftovers import MADE, Leftover, find, reap
 from dialogd.standin import Answer, EndEarly, Fail, Hang, Say, Seen, StandIn, Use, in_order
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.store.leftovers import MADE, Leftover, find, reap
 from tests.clis.conftest import make_world
 from tests.clis.rig import KEY, PATH, SYSTEM, World, ask, numbered, prompt, turn
 

@@ -12,18 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from dialogd import auto, keys, project
-from dialogd.agent import money
+from dialogd.agent import money, project
 from dialogd.agent.prompt import DIGEST_WORDS
-from dialogd.backends import BACKENDS, agent_cli, faults, ollama, parts, service
+from dialogd.backends import BACKENDS, auto, coding_agent, keys, openai, parts, service
 from dialogd.backends.rehearsal import SCENARIOS
 from dialogd.errors import BackendError
 from dialogd.protocol.signals import WARNINGS
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
 from dialogd.standin import StandIn
-from dialogd.standin.minds import consensus
 from tests.docs.manual import DOCS, README, REPOSITORY, Sandbox, blocks, codes, section, table
+from tests.support.minds import consensus
 from tests.turns.minds import DEAR, Mind, step
 from tests.turns.test_digest import SUMMING_UP, WINDOW, long_talk
 from tests.turns.test_spending import SAID, dialog_in
@@ -96,10 +95,10 @@ def test_every_kind_of_failure_has_its_row() -> None:
 def test_every_status_has_its_kind() -> None:
     """What the table says of a status of a service is what becomes of it."""
     told = {int(status): (kind, again) for what, kind, again in failures() for status in re.findall(r"\d{3}\b", what)}
-    known = {status: (m.kind, m.retryable) for status, m in faults.STATUS.items() if status != 402}
+    known = {status: (m.kind, m.retryable) for status, m in service.STATUS.items() if status != 402}
     assert known.items() <= told.items()
     others = {status: row for status, row in told.items() if status not in known and status != 600}
-    meanings = {status: faults.FAILED if status >= 500 else faults.REQUEST for status in others}
+    meanings = {status: service.FAILED if status >= 500 else service.REQUEST for status in others}
     assert others == {status: (m.kind, m.retryable) for status, m in meanings.items()}
     assert {500, 502, 400, 422} == set(others)
 
@@ -112,8 +111,8 @@ def test_the_numbers_are_the_codes_own() -> None:
         f"{service.MAX_TOKENS} unless you say otherwise",
         f"{service.SILENCE:g} seconds",
         f"{service.WINDOW:,} tokens for one that it does not",
-        f"{agent_cli.ROOM:,} tokens for coding agents",
-        f"at most {ollama.ROOM:,} tokens",
+        f"{coding_agent.ROOM:,} tokens for coding agents",
+        f"at most {openai.ROOM:,} tokens",
         f"at most {project.MOST:,} bytes",
         f"a reply of {money.LEAST_REPLY:,} tokens",
         {5: f"last five turns and {({1.25: 'a quarter'})[money.MARGIN]}"}[money.LOOKED_AT],

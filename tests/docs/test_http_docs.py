@@ -20,7 +20,7 @@ from dialogd.server import wire
 from dialogd.server.app import _STATUS, create_app
 from dialogd.server.guard import Limits
 from dialogd.server.told import KINDS
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
 from tests.docs.manual import DOCS, REPOSITORY, blocks, codes, section, table
 
 PAGE, EVENTS = DOCS / "http.md", DOCS / "events.md"

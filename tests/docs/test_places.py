@@ -22,7 +22,7 @@ from dialogd.backends import BACKENDS
 from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
 from dialogd.backends.rehearsal import SCENARIOS
 from dialogd.cli import app as command_line
-from dialogd.config import load
+from dialogd.config import SETTINGS, load
 from dialogd.errors import DialogdError
 from dialogd.protocol import redact
 from dialogd.protocol.header import read_header
@@ -30,8 +30,7 @@ from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import Limits as DialogLimits
 from dialogd.server.app import create_app
 from dialogd.server.guard import Limits
-from dialogd.settings import SETTINGS
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 
 COMMANDS, CONFIGURATION, PROTOCOL = DOCS / "commands.md", DOCS / "configuration.md", DOCS / "protocol.md"

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.plan.keep import place
-from dialogd.settings import DEFAULT_FILE
-from dialogd.state import StateDir
+from dialogd.config import DEFAULT_FILE
+from dialogd.store.folders import StateDir
+from dialogd.views.plan_files import place
 from tests.docs.manual import README, REPOSITORY, Block, Sandbox, blocks, put_dialogd, until
 
 pytestmark = pytest.mark.timeout(180)

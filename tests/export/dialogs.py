@@ -6,7 +6,7 @@ import html
 import re
 
 from dialogd.protocol.state import Dialog
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 HOSTILE = {
     "typst": '#panic(1) #read("/etc/passwd") $x$ $$\\sum$$ @label <label> `code` */ // /* ]] }} \\u{41} #let x = 1',

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from dialogd.export import export
+from dialogd.views.export import export
 from tests.export.dialogs import peaceful
 
 if __name__ == "__main__":

@@ -19,20 +19,19 @@ import pytest
 from markdown_it import MarkdownIt
 
 from dialogd.errors import BadInput
-from dialogd.export import FORMATS, attachments_of, export, file_name, formats
-from dialogd.export.content import draw_up
-from dialogd.export.fonts import in_words, missing
-from dialogd.export.pdf import by_typst, unshown
-from dialogd.markup import parsed, to_html
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import UNSEEN
 from dialogd.server.wire import DialogOut
-from dialogd.testing.room import Room, opening
+from dialogd.store.archive import attachments_of
+from dialogd.views.export import FORMATS, __file__, draw_up, export, file_name
+from dialogd.views.export_pdf import by_typst, in_words, missing, unshown
+from dialogd.views.markup import parsed, to_html
 from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
 from tests.protocol.test_total import is_linear
+from tests.support.room import Room, opening
 
 GOLDEN = Path(__file__).with_name("golden")
-SCHEMA = Path(formats.__file__).with_name("schema.json")
+SCHEMA = Path(__file__).with_name("schema.json")
 
 
 class Page(HTMLParser):

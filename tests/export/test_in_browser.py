@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from dialogd.errors import DialogdError
-from dialogd.export import export
-from dialogd.export.content import draw_up
-from dialogd.export.pdf import BROWSERS, by_browser
+from dialogd.views.export import draw_up, export
+from dialogd.views.export_pdf import BROWSERS, by_browser
 from tests.export.dialogs import hostile, letters, lost
 from tests.export.test_export import printed
 

@@ -22,9 +22,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from dialogd.testing.pair import Pair
 from tests.faults.history import Judge, all_records, records
 from tests.faults.zygote import Forked, Zygote
+from tests.support.pair import Pair
 
 CASTS = ("AB", "ABC", "ABCDE")
 SECONDS = 12.0  # of chaos, for one cast

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from dialogd.testing.pair import Pair
 from tests.faults.replies import Replies
 from tests.faults.zygote import Zygote
+from tests.support.pair import Pair
 
 
 @pytest.fixture(scope="session")

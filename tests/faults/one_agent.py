@@ -12,8 +12,8 @@ import json
 import sys
 from pathlib import Path
 
+from dialogd.agent.events import Event
 from dialogd.errors import DialogdError
-from dialogd.events import Event
 from dialogd.protocol.decide import Reply
 from tests.logfile.agents import Counting, agent_at
 from tests.logfile.files import log_of, turn

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-from dialogd.testing.pair import Daemon, Pair, until
 from tests.faults.history import records
+from tests.support.pair import Daemon, Pair, until
 
 SCRIPT = """#!/bin/sh
 # $1: where traces go; $2: seconds to think, or "held": until there is a file $1/go

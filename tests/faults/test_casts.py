@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dialogd.testing.pair import Pair
 from tests.faults.history import problems, read
 from tests.faults.replies import Replies
+from tests.support.pair import Pair
 
 Cast = Callable[..., Pair]
 

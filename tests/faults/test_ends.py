@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.testing.pair import Daemon, Pair
 from tests.faults.history import appended, problems, read
 from tests.faults.replies import Replies
+from tests.support.pair import Daemon, Pair
 
 Cast = Callable[..., Pair]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.testing.pair import Pair
 from tests.faults.history import problems, read
 from tests.faults.replies import Replies, drafts
+from tests.support.pair import Pair
 
 Cast = Callable[..., Pair]
 REPOSITORY = Path(__file__).resolve().parents[2]

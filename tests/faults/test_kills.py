@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dialogd.testing.pair import Pair
 from tests.faults.history import appended, bought_twice, problems, read
 from tests.faults.replies import Replies, journalled, locked
+from tests.support.pair import Pair
 
 Cast = Callable[..., Pair]
 

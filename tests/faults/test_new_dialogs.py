@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from dialogd.testing.pair import Pair
 from tests.faults.history import problems, read
 from tests.faults.replies import Replies, drafts, held_reply
+from tests.support.pair import Pair
 
 Cast = Callable[..., Pair]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.testing.pair import Pair
 from tests.faults.history import appended, problems, read
 from tests.faults.replies import Replies
+from tests.support.pair import Pair
 
 Cast = Callable[..., Pair]
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.testing.pair import Pair
 from tests.faults.history import problems, read
 from tests.faults.replies import Replies, drafts, freeze, held_reply
 from tests.logfile.files import log_of
+from tests.support.pair import Pair
 
 Cast = Callable[..., Pair]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dialogd.protocol.model import Entry
 from dialogd.protocol.seal import seal, sealed_text
-from dialogd.testing.pair import Pair
+from tests.support.pair import Pair
 
 Cast = Callable[..., Pair]
 SETUP = 'sealed = true\norder = "parallel"'

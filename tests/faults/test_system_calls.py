@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from dialogd.archive import archive
-from dialogd.journal import Journals
-from dialogd.logfile import LogFile
-from dialogd.state import StateDir
+from dialogd.store.archive import archive
+from dialogd.store.folders import StateDir
+from dialogd.store.journal import Journals
+from dialogd.store.logfile import LogFile
 from tests.faults.history import bought_twice, problems, records
 from tests.faults.tracing import Traced, traced
 from tests.logfile.files import dialog_file, log_of, naive_read, times, turn

@@ -72,7 +72,7 @@ class Zygote:
         return json.loads(self._process.stdout.readline())
 
     def launch(self, words: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> Forked:
-        """As `dialogd.testing.pair.launch`."""
+        """As `tests.support.pair.launch`."""
         question = {"words": list(words), "environment": dict(environment), "cwd": str(folder), "output": str(output)}
         return Forked(self, self.ask(question))
 

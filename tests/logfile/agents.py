@@ -9,9 +9,9 @@ from pathlib import Path
 
 from dialogd.agent.events import Event, Hub
 from dialogd.agent.loop import Agent
+from dialogd.agent.peers import Peers
 from dialogd.agent.turn import Options
 from dialogd.backends import Request, Usage
-from dialogd.peers import Peers
 from tests.logfile.files import log_of
 
 

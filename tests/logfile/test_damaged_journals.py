@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from dialogd.journal import PERSON
 from dialogd.protocol.decide import Reply, Wait
+from dialogd.store.journal import PERSON
 from tests.logfile.agents import Counting, agent_at
 from tests.logfile.files import dialog_file, log_of, naive_read, restore, turn
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.journal import Received
+from dialogd.store.journal import Received
 from tests.logfile.files import dialog_file, log_of, turn
 from tests.logfile.moments import moments, written
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.errors import DialogdError
-from dialogd.logfile import LogFile
+from dialogd.store.logfile import LogFile
 from tests.logfile.files import dialog_file, log_of, restore, times, turn
 from tests.logfile.moments import at, moments
 

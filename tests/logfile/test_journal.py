@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.journal import Journal, Journals, Received, chain_of
 from dialogd.protocol.render import Draft, render
+from dialogd.store.journal import Journal, Journals, Received, chain_of
 from tests.logfile.files import dialog_file, log_of, turn
 
 REPLY = Received(("A", "1", "c0ffee"), "Postgres.", {"calls": 1, "usd": 0.5}, 5)

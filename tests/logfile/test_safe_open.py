@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.archive import archive
 from dialogd.errors import DialogdError, UnsafeFile
-from dialogd.journal import Journals
-from dialogd.logfile import Addition, LogFile
 from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Dialog
-from dialogd.state import StateDir
+from dialogd.store.archive import archive
+from dialogd.store.folders import StateDir
+from dialogd.store.journal import Journals
+from dialogd.store.logfile import Addition, LogFile
 from tests.logfile.files import OPENING, dialog_file, log_of, turn
 from tests.logfile.moments import at, moments
 

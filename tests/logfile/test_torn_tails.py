@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.logfile import LogFile
 from dialogd.protocol.decide import Reply
+from dialogd.store.logfile import LogFile
 from tests.logfile.agents import Counting, agent_at
 from tests.logfile.files import dialog_file, log_of, naive_read, restore, times, turn
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.logfile import SLICE, LogFile
-from dialogd.watch import compare, watch
+from dialogd.store.filewatch import compare, watch
+from dialogd.store.logfile import SLICE, LogFile
 from tests.logfile.files import dialog_file, log_of, turn
 from tests.logfile.moments import moments
 

@@ -17,12 +17,12 @@ import os
 import sys
 from pathlib import Path
 
-from dialogd.archive import archive
 from dialogd.errors import DialogdError
-from dialogd.logfile import Addition, LogFile
 from dialogd.protocol import grammar, render
 from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Dialog
+from dialogd.store.archive import archive
+from dialogd.store.logfile import Addition, LogFile
 from tests.logfile.files import log_of, turn
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.memory import Memory, keep
-from dialogd.memory.store import NAME
+from dialogd.memory.index import NAME
 from dialogd.protocol.grammar import parse
-from dialogd.state import StateDir
-from dialogd.testing.past import Past
-from dialogd.testing.room import Room
+from dialogd.store.folders import StateDir
+from tests.support.past import Past
+from tests.support.room import Room
 
 # What the index says, without the numbers that its rows happen to have.
 _TABLES = {

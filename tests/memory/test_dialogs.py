@@ -7,11 +7,11 @@ import json
 import pytest
 
 from dialogd.errors import BadInput
-from dialogd.memory.outcomes import history
-from dialogd.testing.past import Past
-from dialogd.testing.room import Room, opening
+from dialogd.memory.keeping import history
 from tests.memory.shelf import RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.memory.test_index import STAGES
+from tests.support.past import Past
+from tests.support.room import Room, opening
 
 
 def test_a_dialog_that_went_on_stands_once_by_its_newest_copy(shelf: Shelf) -> None:

@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.errors import StorageError
-from dialogd.lock import Lock
 from dialogd.memory import Memory
 from dialogd.memory.index import LARGEST
-from dialogd.testing.room import Room, opening
+from dialogd.store.lock import Lock
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
+from tests.support.room import Room, opening
 
 ALL = (SESSIONS, RETRIES, LICENSE, STOPPED)
 

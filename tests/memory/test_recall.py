@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd import hand
+from dialogd import person
 from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.memory import Decision, Verdict
-from dialogd.memory.recalled import block
+from dialogd.memory.recall import block
 from dialogd.memory.values import Behind
-from dialogd.opening import compose
 from dialogd.protocol.grammar import parse
-from dialogd.testing.room import Room, opening
+from dialogd.templates.opening import compose
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.plans.scenes import BY_HAND, FILES, FOR_POSTGRES, LAST, NO_WAY, POSTGRES, REDIS, setup
+from tests.support.room import Room, opening
 
 THINGS = ("invoices", "training sessions", "audit logs", "user profiles", "access tokens", "license keys", "payments")
 
@@ -106,7 +106,7 @@ def test_what_was_vetoed_is_no_decision(shelf: Shelf) -> None:
     assert decided["P1"].text == "keep sessions in Postgres"
     assert {who.agent for who in decided["P1"].behind} == {"A", "C"}
     room.say("I see it otherwise.", to="A")
-    hand.veto(room.log, "P1", "no database")
+    person.veto(room.log, "P1", "no database")
     room.stop("enough")
     shelf.put(room)
     assert "P1" not in {decision.ref for decision in shelf.memory.decisions(room.dialog.id)}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from dialogd import hand
+from dialogd import person
 from dialogd.memory import Memory
-from dialogd.testing.past import Past
-from dialogd.testing.room import Room, opening
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf
+from tests.support.past import Past
+from tests.support.room import Room, opening
 
 SYNTAX = st.lists(
     st.sampled_from(
@@ -63,7 +63,7 @@ def test_what_was_struck_and_what_was_recalled_is_not_found(shelf: Shelf) -> Non
     room = Room(opening(keys=["Topic: t"]), A=["Use a zeppelin."], B=["Use a bicycle."])
     room.step("A")
     room.step("B")
-    hand.strike(room.log, "2", "nonsense")
+    person.strike(room.log, "2", "nonsense")
     room.stop("enough")
     shelf.put(room)
     assert shelf.memory.search("zeppelin") == []

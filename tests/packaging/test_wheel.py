@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from dialogd import __version__
-from dialogd.templates import template
+from dialogd.templates.library import template
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

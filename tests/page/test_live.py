@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from dialogd.lock import Lock
-from dialogd.testing.pair import Pair
+from dialogd.store.lock import Lock
 from tests.page.browser import Visitor
 from tests.server.daemon_process import Room, fork
+from tests.support.pair import Pair
 
 
 @pytest.fixture

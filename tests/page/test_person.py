@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from dialogd.settings import start_command
-from dialogd.testing.room import Room as Table
-from dialogd.testing.room import opening
+from dialogd.config import start_command
 from tests.page.browser import Visitor
 from tests.page.test_live import at
 from tests.server.daemon_process import Room
+from tests.support.room import Room as Table
+from tests.support.room import opening
 
 AGREED = "## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]\n"
 

@@ -8,7 +8,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER
 from dialogd.protocol.render import Draft, render
 from dialogd.protocol.state import Dialog
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 
 def priced(dialog: Dialog, data: bytes) -> Dialog:

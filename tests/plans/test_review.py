@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from dialogd.plan.make import draw_up
-from dialogd.plan.page import markdown
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.review import PARTS, findings, score
 from dialogd.protocol.state import Dialog
-from dialogd.testing.room import Room, opening
+from dialogd.views.plan import draw_up
+from dialogd.views.plan_page import markdown
 from tests.plans.scenes import review
+from tests.support.room import Room, opening
 
 FULL = "code quality 80 | test coverage 70 | security 30 | documentation 60 | acceptance criteria 80"
 

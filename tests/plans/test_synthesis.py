@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import Request, Usage
+from dialogd.backends.prices import Price
 from dialogd.errors import BackendError
-from dialogd.plan.facts import as_json
-from dialogd.plan.make import draw_up
-from dialogd.plan.page import markdown
-from dialogd.plan.synthesis import prompt, synthesize
-from dialogd.prices import Price
+from dialogd.views.plan import draw_up
+from dialogd.views.plan_files import prompt, synthesize
+from dialogd.views.plan_page import as_json, markdown
 from tests.plans.scenes import consensus
 
 SECRET = "sk-ant-api03-" + "x" * 40

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd import hand, person
+from dialogd import person
 from dialogd.errors import BackendError, Refused
-from dialogd.logfile import Addition
 from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Write, decide
 from dialogd.protocol.grammar import parse
@@ -19,8 +18,9 @@ from dialogd.protocol.header import read_header
 from dialogd.protocol.model import USER, Mark
 from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Outcome
-from dialogd.testing.room import Line, Room, opening, waits
+from dialogd.store.logfile import Addition
 from tests.examples import examples
+from tests.support.room import Line, Room, opening, waits
 
 DOWN = BackendError("exit code 1", fix="look at its log")
 TEXT = "Here.\n\n## Consensus Summary\n\nUse Postgres.\n\n[CONSENSUS_REACHED]"
@@ -126,7 +126,7 @@ def test_a_retry_has_the_absent_one_sign() -> None:
 
 
 @pytest.mark.parametrize(
-    "leaves", [lambda here: here.by_hand(hand.leave, "B"), lambda here: here.types("[LEAVE: B]\n")]
+    "leaves", [lambda here: here.by_hand(person.leave, "B"), lambda here: here.types("[LEAVE: B]\n")]
 )
 def test_without_the_absent_one_the_signatures_decide(leaves: Callable[[Room], None]) -> None:
     """The second way, by command and by hand: whoever looks next writes the end; nobody is asked for another word."""
@@ -143,7 +143,7 @@ def test_without_the_absent_one_the_signatures_decide(leaves: Callable[[Room], N
 def test_the_person_takes_a_text_that_absent_agents_did_not_sign(approves: Callable[[Room], None], ids: str) -> None:
     """The third way, by command and by hand: they may end it alone, and the outcome says who signed and who did not."""
     here = awaits_b(ids)
-    assert "approve" in hand.lifecycle.allowed(here.dialog)
+    assert "approve" in person.lifecycle.allowed(here.dialog)
     approves(here)
     here.run()
     assert end(here).name == "DECIDED"
@@ -155,7 +155,7 @@ def test_the_person_takes_a_text_that_absent_agents_did_not_sign(approves: Calla
 def test_a_pair_from_which_the_absent_one_left_ends_by_approval() -> None:
     """Nothing is agreed by one alone; the person still can."""
     here = awaits_b("AB")
-    here.by_hand(hand.leave, "B")
+    here.by_hand(person.leave, "B")
     here.run()
     assert owing(here) == (USER,)
     here.approve()
@@ -197,7 +197,7 @@ def test_a_vote_that_nobody_can_win_without_the_absent_asks_the_person() -> None
     here.run()
     assert owing(here) == (USER,)
     assert "`leave B`" in here.dialog.state.question
-    here.by_hand(hand.leave, "B")
+    here.by_hand(person.leave, "B")
     here.scripts["C"] = ["[VOTE: P1 approve | fine]"]
     here.run()
     assert end(here).name == "DECIDED"
@@ -281,7 +281,7 @@ def test_why_an_agent_is_absent_is_said_until_it_is_not() -> None:
     why = lifecycle.why_absent(here.dialog, "B")
     assert why.startswith("failed or stalled twice in succession (exit code 1, then no answer in time): nobody waits")
     assert lifecycle.why_absent(here.dialog, "A") == ""
-    here.by_hand(hand.leave, USER)
+    here.by_hand(person.leave, USER)
     assert "it is left out" in lifecycle.why_absent(here.dialog, "B")
     here.stop()
     assert "retry" not in lifecycle.why_absent(here.dialog, "B")
@@ -411,7 +411,7 @@ def test_unattended_an_end_that_is_struck_goes_on() -> None:
     """The word would be the person's, who may have gone again."""
     here = unattended("AB", A=[TEXT, "Then anew.", TEXT], B=[SIGNS, "Well.", SIGNS])
     goes(here)
-    here.by_hand(hand.strike, "3")
+    here.by_hand(person.strike, "3")
     assert here.dialog.state.outcome is None
     goes(here)
     assert end(here).name == "CONSENSUS_REACHED"
@@ -601,7 +601,7 @@ def test_once_the_person_has_left_every_dialog_ends_and_never_waits_for_them(
         here.step(here.dialog.header.agents[who % len(here.dialog.header.agents)].id)
     if here.dialog.state.outcome is not None:
         return
-    here.by_hand(hand.leave, USER)
+    here.by_hand(person.leave, USER)
     assert here.dialog.header.is_unattended
     entries = len(here.dialog.entries)
     goes(here, hours=12)
@@ -616,17 +616,17 @@ def test_the_person_leaves_once_and_not_one_agent_alone() -> None:
     here = room("AB", "step = true", A=[TEXT, "More."], B=[SIGNS])
     here.run()
     assert owing(here) == (USER,)
-    here.by_hand(hand.leave, "user", "back tomorrow")
+    here.by_hand(person.leave, "user", "back tomorrow")
     before = here.text
     assert "[LEAVE: USER | back tomorrow]" in before
-    here.by_hand(hand.leave, USER)
+    here.by_hand(person.leave, USER)
     assert (here.text, here.dialog.state.step) == (before, False)
     goes(here)
     assert end(here).name == "CONSENSUS_REACHED"
     here.say("And the cost?")
     assert here.dialog.header.is_unattended
-    here.by_hand(hand.leave, "B")
+    here.by_hand(person.leave, "B")
     assert here.dialog.header.is_unattended
     alone = room("A")
     with pytest.raises(Refused, match="one agent alone"):
-        hand.leave(alone.log, USER)
+        person.leave(alone.log, USER)

@@ -9,7 +9,7 @@ import pytest
 from dialogd.errors import BackendError
 from dialogd.protocol.board import TEXT, contributions, decisions, proposals, rounds_of
 from dialogd.protocol.grammar import parse
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.txt"))
 VOTE = 'verdict = "vote"\norder = "round-robin"'

@@ -16,14 +16,14 @@ from dialogd.agent import prompt
 from dialogd.backends import Usage
 from dialogd.backends.parts import Prompt
 from dialogd.backends.session import checkpoint, plan
-from dialogd.logfile import Addition
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Agent, Mark
 from dialogd.protocol.render import Draft
-from dialogd.protocol.roles import PERSONALITIES
+from dialogd.protocol.rules import PERSONALITIES
 from dialogd.protocol.state import Decision, Dialog, Poll, Proposal, Standing
-from dialogd.testing.room import Room, opening
+from dialogd.store.logfile import Addition
 from tests.examples import examples
+from tests.support.room import Room, opening
 
 GOLDEN = Path(__file__).with_name("golden")
 SUMMARY = "## Consensus Summary\nPostgres.\n\n[CONSENSUS_REACHED]"

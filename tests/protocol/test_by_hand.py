@@ -10,7 +10,7 @@ from dialogd.errors import NotADialog
 from dialogd.protocol.decide import Reply, Stop, Wait
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Condition, Entry
-from dialogd.testing.room import Room, opening, waits
+from tests.support.room import Room, opening, waits
 
 HEADER = "# Dialog\n\n**Topic:** sessions\n\n---\n\n"
 

@@ -14,18 +14,15 @@ from hypothesis import strategies as st
 
 from dialogd.errors import NotADialog
 from dialogd.protocol.board import contributions, decisions, proposals
-from dialogd.protocol.certificate import RECORDS, Certificate, certify
+from dialogd.protocol.certificate import RECORDS, Certificate, certify, changes, compare, differences
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.hashing import digest
-from dialogd.protocol.model import Mark
+from dialogd.protocol.model import Mark, digest
 from dialogd.protocol.render import Draft, render
-from dialogd.protocol.seal import seal, sealed_text
-from dialogd.protocol.sealed import SealedAnswer, answers
-from dialogd.protocol.since import changes, compare, differences
+from dialogd.protocol.seal import SealedAnswer, answers, seal, sealed_text
 from dialogd.protocol.state import Dialog
-from dialogd.testing.room import Room, opening
 from tests.examples import examples
 from tests.protocol.texts import texts
+from tests.support.room import Room, opening
 
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.txt"))
 TEXT = "Sessions live in Postgres.\n\nA nightly job deletes the old ones."

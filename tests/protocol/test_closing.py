@@ -7,7 +7,7 @@ import pytest
 from dialogd.errors import BackendError
 from dialogd.protocol import closing
 from dialogd.protocol.marks import read_reply
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 # What an agent writes beside its yes. An honest one confirms it; one with a condition says so when it is asked.
 HONEST = (
@@ -213,7 +213,7 @@ def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: 
     assert [who for who, _ in here.asked] == ["A"]
     here.run()
     assert (here.dialog.state.standing is not None) == is_meant
-    from dialogd.protocol.sealed import answers
+    from dialogd.protocol.seal import answers
 
     assert [answer.status for answer in answers(here.dialog)] == ["fits", "fits"]
 

@@ -8,13 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dialogd.protocol.hashing import digest
 from dialogd.protocol.marks import Reply, read_reply, same_text, summary_of, tolerant
-from dialogd.protocol.model import Mark
+from dialogd.protocol.model import Mark, digest
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.verdict import rule
-from dialogd.testing.room import Room, opening
 from tests.examples import examples
+from tests.support.room import Room, opening
 
 POSTGRES = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
 REDIS = "## Consensus Summary\n\nSessions live in Redis.\n\n[CONSENSUS_REACHED]"

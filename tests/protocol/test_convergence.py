@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dialogd.protocol.convergence import Assessment, assess, confidence, convergence, overlap, phrases
 from dialogd.protocol.header import read_header
 from dialogd.protocol.model import Condition, Entry, Limits, Mark
+from dialogd.protocol.signals import Assessment, assess, confidence, convergence, overlap, phrases
 from dialogd.protocol.state import Dialog, State
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 TEXT = "Postgres keeps sessions safely across restarts, nothing else must be operated."
 

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from dialogd.errors import BackendError
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.convergence import is_last_round
 from dialogd.protocol.decide import Clock, Write, decide
 from dialogd.protocol.model import USER
 from dialogd.protocol.money import Estimate
-from dialogd.testing.room import Room, opening
+from dialogd.protocol.signals import is_last_round
 from tests.examples import examples
+from tests.support.room import Room, opening
 
 TEXT = "## Consensus Summary\nPostgres.\n[CONSENSUS_REACHED]"
 

@@ -10,7 +10,7 @@ from dialogd.protocol.decide import Clock, Wait, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Condition, Entry
 from dialogd.protocol.state import Dialog
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 SUMMARY = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
 

@@ -12,8 +12,8 @@ from dialogd.protocol.fold import limit
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER, Limits
 from dialogd.protocol.state import State
-from dialogd.testing.paper import Paper
-from dialogd.testing.room import Room, opening, waits
+from tests.support.paper import Paper
+from tests.support.room import Room, opening, waits
 
 BROKEN = BackendError("exit code 1", fix="look at its log")
 

@@ -13,9 +13,9 @@ from dialogd.errors import BackendError, Refused
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import ANY, USER, Condition
-from dialogd.testing.room import Room, opening, waits
 from tests.examples import examples
 from tests.protocol.texts import texts
+from tests.support.room import Room, opening, waits
 
 
 def reason(action: Action) -> str:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from dialogd.plan.open_ends import cruxes, experiments
-from dialogd.protocol import sealed
+from dialogd.protocol import seal
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import EARLIER
 from dialogd.protocol.review import findings
 from dialogd.protocol.state import Dialog
-from dialogd.testing.room import Room
+from dialogd.views.plan import cruxes, experiments
+from tests.support.room import Room
 
 FILES = Path(__file__).with_name("golden") / "earlier"
 FACTS: dict[str, dict[str, Any]] = json.loads((FILES / "facts.json").read_text(encoding="utf-8"))
@@ -43,7 +43,7 @@ def facts(dialog: Dialog) -> dict[str, Any]:
         "blocking": [list(each) for each in state.blocking],
         "findings": len(findings(dialog)),
         "contributed": state.contributed,
-        "seals": [[seal.agent, seal.status, seal.is_independent] for seal in sealed.answers(dialog)],
+        "seals": [[seal.agent, seal.status, seal.is_independent] for seal in seal.answers(dialog)],
         "certificate": [certificate.ref, [[s.agent, s.turn] for s in certificate.signers]] if certificate else None,
     }
 
@@ -65,7 +65,7 @@ def test_no_hash_of_such_a_file_is_doubted(name: str) -> None:
     """Every frame is sound, every link fits, and no seal is broken: they are checked over the lines as they stand."""
     dialog = read(name)
     assert all(entry.linked for entry in dialog.entries)
-    assert not any(answer.is_harm for answer in sealed.answers(dialog))
+    assert not any(answer.is_harm for answer in seal.answers(dialog))
 
 
 @pytest.mark.parametrize("name", sorted(FACTS))

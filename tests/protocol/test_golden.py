@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from dialogd import hand
+from dialogd import person
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import Reply, Stop, Wait, Write
 from dialogd.protocol.grammar import parse
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 GOLDEN = Path(__file__).with_name("golden")
 SCRIPTS = sorted(path.name for path in GOLDEN.glob("*.txt"))
@@ -111,12 +111,12 @@ def acted(room: Room, what: str, text: str) -> None:
     """What the person does."""
     verb, _, target = what.partition(" ")
     acts = {
-        "vetoes": lambda: room.by_hand(hand.veto, target, text),
-        "strikes": lambda: room.by_hand(hand.strike, target, text),
-        "suggests": lambda: room.by_hand(hand.suggest, text, target),
-        "invites": lambda: room.by_hand(hand.invite, text or target),
-        "lets": lambda: room.by_hand(hand.leave, target.removesuffix(" leave"), text),
-        "steps": lambda: room.by_hand(hand.step, on=target == "on"),
+        "vetoes": lambda: room.by_hand(person.veto, target, text),
+        "strikes": lambda: room.by_hand(person.strike, target, text),
+        "suggests": lambda: room.by_hand(person.suggest, text, target),
+        "invites": lambda: room.by_hand(person.invite, text or target),
+        "lets": lambda: room.by_hand(person.leave, target.removesuffix(" leave"), text),
+        "steps": lambda: room.by_hand(person.step, on=target == "on"),
         "says": lambda: room.say(text, to=target.removeprefix("to ")),
         "grants": lambda: room.say(text, turns=int(target)),
         "notes": lambda: room.say(text, note=True),

@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd import hand, person
+from dialogd import person
 from dialogd.errors import BadInput, DialogdError, Refused
-from dialogd.protocol import board, ledger, lifecycle, since
+from dialogd.protocol import board, certificate, lifecycle
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, decide
+from dialogd.protocol.fold import steps
 from dialogd.protocol.grammar import parse, read_on
+from dialogd.protocol.header import speakers, voters
 from dialogd.protocol.model import Mark
-from dialogd.protocol.refold import steps
 from dialogd.protocol.render import Draft, joint, render
 from dialogd.protocol.review import findings
-from dialogd.protocol.roster import speakers, voters
-from dialogd.protocol.sealed import answers
+from dialogd.protocol.seal import answers
 from dialogd.protocol.state import Dialog, State
-from dialogd.testing.room import Room, opening
 from tests.examples import examples
+from tests.support.room import Room, opening
 
 TEXT = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
 
@@ -63,7 +63,7 @@ def test_a_struck_turn_counts_for_nothing_and_stays_a_turn() -> None:
     replies(room, "A", "Mine.\n[PROPOSAL: Postgres]")
     replies(room, "B", "Yes.\n[VOTE: P1 approve | fast]\n[PROPOSAL: Redis too]")
     before = room.dialog
-    after = does(room, hand.strike, "3", "written in a hurry")
+    after = does(room, person.strike, "3", "written in a hurry")
     entry = after.entry("3")
     assert entry is not None
     assert (entry.is_struck, entry.marks, entry.body) == (True, (), "Yes.")
@@ -72,7 +72,7 @@ def test_a_struck_turn_counts_for_nothing_and_stays_a_turn() -> None:
     assert [p.ref for p in after.state.proposals] == ["P1"]
     assert [(poll.ref, poll.ballots, poll.heard) for poll in after.state.polls] == [("P1", (), {"B"})]
     assert after.state.contributed == before.state.contributed - 1
-    assert [(held.agent, held.ref) for held in ledger.positions(after)] == [("A", "P1")]
+    assert [(held.agent, held.ref) for held in board.positions(after)] == [("A", "P1")]
     assert {one.turn for one in board.contributions(after)} == {2}
     assert parse(room.paper.data) == after
     replies(room, "A", "On.\n[PROPOSAL: SQLite]")
@@ -86,7 +86,7 @@ def test_agents_see_that_a_turn_was_withdrawn_and_not_its_text() -> None:
     digest = Draft("SYSTEM", "System", body="A plans Redis.", marks=(Mark("DIGEST", "B | turn 2 | free"),))
     data = room.paper.data + joint(room.dialog) + render(digest, room.dialog.entries[-1].chain)
     room = Room(data)
-    does(room, hand.strike, "2", "it was a joke")
+    does(room, person.strike, "2", "it was a joke")
     prompt = asked(room, "B")
     assert "turn 2 was withdrawn by the person: it was a joke" in prompt
     assert "secret plan" not in prompt
@@ -108,12 +108,12 @@ def agreed() -> Room:
 def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, table: str) -> None:
     """The last signature, or the text itself: the word is the person's, limits count anew, nothing is agreed."""
     room = agreed()
-    after = does(room, hand.strike, turn)
+    after = does(room, person.strike, turn)
     assert (after.state.outcome, after.state.owing, after.state.counted) == (None, ("USER",), 0)
     assert (after.state.standing.proposal.ref if after.state.standing else "") == table
     assert not any(decision.outcome == "approved" for decision in after.state.decisions)
-    assert f"turn {turn}" in " ".join(change.words for change in since.changes(after)) or turn == "2"
-    assert not any(change.is_harm for change in since.changes(after))
+    assert f"turn {turn}" in " ".join(change.words for change in certificate.changes(after)) or turn == "2"
+    assert not any(change.is_harm for change in certificate.changes(after))
     assert isinstance(decide(after, "A", room.clock()), Wait)
     assert parse(room.paper.data) == after
     room.say("Once more.")
@@ -123,7 +123,7 @@ def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, tab
 def test_a_strike_of_another_turn_leaves_the_end_alone() -> None:
     """What is agreed does not hang on every turn; the person's question can be withdrawn too."""
     room = agreed()
-    after = does(room, hand.strike, "1", "badly put")
+    after = does(room, person.strike, "1", "badly put")
     assert after.state.outcome is not None
     assert after.entries[0].is_struck
 
@@ -132,13 +132,13 @@ def test_several_turns_a_span_and_a_turn_of_the_person_are_struck_at_once() -> N
     """The person's proposal goes; what they set (a limit) stays."""
     room = room_of("A", "B")
     room.say("Ten more.", turns=10)
-    does(room, hand.suggest, "Use SQLite")
+    does(room, person.suggest, "Use SQLite")
     replies(room, "A", "or\n[PROPOSAL: Postgres]")
     limits = room.dialog.state.limits
-    after = does(room, hand.strike, "2-3, 4")
+    after = does(room, person.strike, "2-3, 4")
     assert after.state.struck == {2, 3, 4}
     assert (after.state.proposals, after.state.limits) == ((), limits)
-    assert does(room, hand.strike, "3") is after, "once is enough"
+    assert does(room, person.strike, "3") is after, "once is enough"
 
 
 @pytest.mark.parametrize("turns", ["", "0", "9", "1-9", "P1", "1 and 2", "-", "99999999999", "²"])
@@ -147,7 +147,7 @@ def test_a_strike_of_no_turn_is_refused(turns: str) -> None:
     room = room_of("A", "B")
     before = room.text
     with pytest.raises(BadInput) as refused:
-        hand.strike(room.log, turns)
+        person.strike(room.log, turns)
     assert "dialogd strike 1" in refused.value.fix
     assert room.text == before
 
@@ -158,7 +158,7 @@ def test_a_struck_turn_of_a_sealed_round_still_fits_its_seal() -> None:
     for me in "AB":
         replies(room, me, f"I am {me}.\n[PROPOSAL: of {me}]")
     room.step("A")
-    after = does(room, hand.strike, "2")
+    after = does(room, person.strike, "2")
     assert after.state.debt("B") is not None
     room.step("B")
     assert [answer.status for answer in answers(room.dialog)] == ["fits", "fits"]
@@ -170,7 +170,7 @@ def test_findings_keep_their_numbers_when_one_is_struck() -> None:
     room = room_of("A", "B", toml="review = true")
     replies(room, "A", "[FINDING: blocking | security | a.py | 3 | a hole | close it]")
     replies(room, "B", "[FINDING: blocking | security | b.py | 4 | another | close it]")
-    after = does(room, hand.strike, "2")
+    after = does(room, person.strike, "2")
     assert [(f.number, f.by) for f in findings(after)] == [(2, "B")]
     assert after.state.blocking == ((2, "B"),)
 
@@ -188,9 +188,9 @@ def test_of_a_reason_that_is_too_long_for_its_mark_nothing_is_lost(act: str) -> 
     if act == "reject":
         room.stop()
     acts: dict[str, Callable[[], Dialog]] = {
-        "veto": lambda: hand.veto(room.log, "P1", reason, secrets=[secret]),
-        "strike": lambda: hand.strike(room.log, "2", reason, secrets=[secret]),
-        "leave": lambda: hand.leave(room.log, "C", reason, secrets=[secret]),
+        "veto": lambda: person.veto(room.log, "P1", reason, secrets=[secret]),
+        "strike": lambda: person.strike(room.log, "2", reason, secrets=[secret]),
+        "leave": lambda: person.leave(room.log, "C", reason, secrets=[secret]),
         "stop": lambda: person.stop(room.log, reason, secrets=[secret]),
         "reject": lambda: person.reject(room.log, reason, secrets=[secret]),
     }
@@ -207,10 +207,10 @@ def test_a_reason_that_fits_its_mark_stands_there_alone() -> None:
     """What the mark holds is not said twice; the agents read the whole of a longer one."""
     room = room_of("A", "B")
     replies(room, "A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]")
-    short = does(room, hand.veto, "P1", "x" * 500).last
+    short = does(room, person.veto, "P1", "x" * 500).last
     assert short is not None
     assert (short.body, str(short.written[0])) == ("", f"[VETO: P1 | {'x' * 500}]")
-    long = does(room, hand.veto, "P2", f"{'x' * 500}y").last
+    long = does(room, person.veto, "P2", f"{'x' * 500}y").last
     assert long is not None
     assert (long.body, str(long.written[0])) == (f"{'x' * 500}y", f"[VETO: P2 | {'x' * 499}…]")
     assert f"{'x' * 500}y" in asked(room, "B")
@@ -223,7 +223,7 @@ def test_what_is_ruled_out_cannot_be_voted_on_decided_or_signed() -> None:
     """Its poll closes, a decision on it is undone, and the vote is refused with the veto's reason."""
     room = room_of("A", "B", "M", toml='verdict = "vote"\n[roles.M]\nrole = "moderator"')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
-    after = does(room, hand.veto, "p1", "we have no Redis")
+    after = does(room, person.veto, "p1", "we have no Redis")
     assert (after.state.vetoed, after.state.polls, after.state.owing) == (("P1",), (), ("B",))
     assert [(d.ref, d.outcome, d.method) for d in after.state.decisions] == [("P1", "rejected", "veto")]
     assert "P1: we have no Redis" in asked(room, "B")
@@ -233,14 +233,14 @@ def test_what_is_ruled_out_cannot_be_voted_on_decided_or_signed() -> None:
     assert "P1 was ruled out by the person: we have no Redis" in last.marks[0].value
     assert room.asked == []
     assert board.proposals(room.dialog)[0].decision == "vetoed"
-    assert does(room, hand.veto, "P1", "again").entries[-1] is last
+    assert does(room, person.veto, "P1", "again").entries[-1] is last
 
 
 def test_consensus_on_a_text_that_was_ruled_out_is_refused_by_name() -> None:
     """Between two plain agents too: the same text under another number, and a signature, don't count."""
     room = room_of("A", "B")
     replies(room, "A", f"Here.\n{TEXT}")
-    after = does(room, hand.veto, "P1")
+    after = does(room, person.veto, "P1")
     assert after.state.standing is None
     replies(room, "B", "Fine.\n[AGREE: P1]")
     assert [str(m) for m in room.dialog.entries[-1].marks] == ["[REFUSED: AGREE P1 | P1 was ruled out by the person]"]
@@ -258,7 +258,7 @@ def test_a_decision_that_stood_is_undone_by_a_veto() -> None:
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     replies(room, "D", "yes\n[DECIDE: P1 approve | fine]")
     assert room.dialog.state.decisions[-1].outcome == "approved"
-    after = does(room, hand.veto, "P1")
+    after = does(room, person.veto, "P1")
     assert [d.outcome for d in after.state.decisions] == ["rejected"]
     assert parse(room.paper.data) == after
 
@@ -267,10 +267,10 @@ def test_a_veto_of_nothing_and_after_the_end_are_refused() -> None:
     """The first names what there is, the second points to `dialogd reject`."""
     room = agreed()
     with pytest.raises(Refused) as refused:
-        hand.veto(room.log, "P1")
+        person.veto(room.log, "P1")
     assert "dialogd reject" in refused.value.fix
     with pytest.raises(BadInput) as unknown:
-        hand.veto(room.log, "P7")
+        person.veto(room.log, "P7")
     assert unknown.value.fix == "name one of: P1"
     before = room.dialog.state
     room.types("\n[VETO: P1]\n")
@@ -284,7 +284,7 @@ def test_one_more_agent_comes_behind_the_others_and_has_to_sign() -> None:
     """It owes nothing until its turn; a consensus needs its signature; peers find its daemon."""
     room = room_of("A", "B")
     replies(room, "A", f"Here.\n{TEXT}")
-    after = does(room, hand.invite, "C")
+    after = does(room, person.invite, "C")
     assert [a.id for a in after.header.agents] == ["A", "B", "C"]
     assert [a.id for a in after.header_as_written.agents] == ["A", "B"]
     assert (after.header.agents[-1].url, after.state.owing) == ("http://localhost:3003", ("B",))
@@ -301,7 +301,7 @@ def test_an_invited_agent_waits_for_its_turn_in_every_order(order: str) -> None:
     """Whoever else is due speaks first, and it is not forgotten."""
     room = room_of("A", "B", toml=f'order = "{order}"')
     replies(room, "A", "One.")
-    does(room, hand.invite, "C = Guest (critic) @ http://127.0.0.1:4000")
+    does(room, person.invite, "C = Guest (critic) @ http://127.0.0.1:4000")
     seen = []
     for _ in range(6):
         (me,) = room.dialog.state.owing
@@ -331,9 +331,9 @@ def test_who_cannot_take_part_is_not_invited(agent: str, why: str) -> None:
     before = room.text
     if why:
         with pytest.raises(BadInput, match=why):
-            hand.invite(room.log, agent)
+            person.invite(room.log, agent)
     else:
-        hand.invite(room.log, agent)
+        person.invite(room.log, agent)
     assert room.text == before
     room.types(f"\n[INVITE: {agent}]\n")
     assert [a.id for a in room.dialog.header.agents] == ["A", "B"]
@@ -342,11 +342,11 @@ def test_who_cannot_take_part_is_not_invited(agent: str, why: str) -> None:
 def test_an_agent_that_comes_back_is_who_it_was_and_nobody_gets_its_port() -> None:
     """Its name and its daemon's address are kept for it; a newcomer listens elsewhere."""
     room = room_of("A", "B", keys=("Agents: A = Ann @ http://localhost:4641, B = Bob @ http://localhost:3002",))
-    does(room, hand.leave, "B")
+    does(room, person.leave, "B")
     with pytest.raises(BadInput, match="cannot listen on port 3002: B does"):
-        hand.invite(room.log, "C @ http://localhost:3002")
-    assert does(room, hand.invite, "C").header.agents[-1].url == "http://localhost:3003"
-    back = does(room, hand.invite, "B").header.agents[-1]
+        person.invite(room.log, "C @ http://localhost:3002")
+    assert does(room, person.invite, "C").header.agents[-1].url == "http://localhost:3003"
+    back = does(room, person.invite, "B").header.agents[-1]
     assert (back.id, back.name, back.url) == ("B", "Bob", "http://localhost:3002")
     assert parse(room.paper.data) == room.dialog
 
@@ -356,16 +356,16 @@ def test_an_agent_that_leaves_owes_nothing_and_the_word_goes_on() -> None:
     room = room_of("A", "B", "C")
     replies(room, "A", f"Here.\n{TEXT}")
     room.thinks("B")
-    after = does(room, hand.leave, "claude b", "no need")
+    after = does(room, person.leave, "claude b", "no need")
     assert (after.state.owing, speakers(after.header), voters(after.header)) == (("C",), ("A", "C"), ("A", "C"))
     assert room.answers("B", "Too late.") is None
     quiet = decide(after, "B", Clock())
     assert isinstance(quiet, Wait)
     assert (quiet.status, "takes part no longer" in quiet.reason) == ("left", True)
-    assert does(room, hand.leave, "B") is after
+    assert does(room, person.leave, "B") is after
     replies(room, "C", "yes\n[AGREE: P1]")
     assert room.dialog.state.outcome is not None
-    again = does(room, hand.invite, "B")
+    again = does(room, person.invite, "B")
     assert [a.id for a in again.header.agents] == ["A", "C", "B"]
     assert again.state.hand.left == ()
     assert parse(room.paper.data) == again
@@ -376,7 +376,7 @@ def test_when_everybody_who_is_left_has_signed_it_ends() -> None:
     room = room_of("A", "B", "C")
     replies(room, "A", f"Here.\n{TEXT}")
     replies(room, "B", "yes\n[AGREE: P1]")
-    does(room, hand.leave, "C")
+    does(room, person.leave, "C")
     room.step(room.dialog.state.owing[0])
     outcome = room.dialog.state.outcome
     assert outcome is not None
@@ -388,12 +388,12 @@ def test_votes_seals_findings_and_rounds_do_not_wait_for_who_left() -> None:
     room = room_of("A", "B", "C", toml='verdict = "vote"\nreview = true')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     replies(room, "B", "hm\n[VOTE: P1 approve | x]\n[FINDING: blocking | s | f | 1 | hole | close]")
-    after = does(room, hand.leave, "B")
+    after = does(room, person.leave, "B")
     assert (after.state.polls[0].ballots, after.state.blocking, after.state.owing) == ((), (), ("C",))
     sealed = room_of("A", "B", "C", toml='order = "parallel"\nsealed = true\nverdict = "vote"', turn="A, B, C")
     for me in "AB":
         replies(sealed, me, f"I am {me}.")
-    after = does(sealed, hand.leave, "C")
+    after = does(sealed, person.leave, "C")
     assert all(debt.is_ready for debt in after.state.debts)
     for me in "AB":
         sealed.step(me)
@@ -409,7 +409,7 @@ def test_what_one_that_leaves_was_to_decide_is_the_persons(*, by_hand: bool) -> 
     if by_hand:
         room.types("\n[LEAVE: M]\n")
     else:
-        does(room, hand.leave, "M")
+        does(room, person.leave, "M")
     state = room.dialog.state
     assert (state.owing, state.escalated) == (("USER",), "USER")
     assert "M, who was to decide, has left" in state.question
@@ -419,7 +419,7 @@ def test_what_one_that_leaves_was_to_decide_is_the_persons(*, by_hand: bool) -> 
     for me in "AB":
         replies(court, me, f"I am {me}.")
     assert court.dialog.state.owing == ("J",)
-    does(court, hand.leave, "J")
+    does(court, person.leave, "J")
     assert court.dialog.state.owing == ("USER",)
     assert court.dialog.state.question
 
@@ -428,10 +428,10 @@ def test_the_last_agent_cannot_leave_and_of_one_an_end_waits_for_the_person() ->
     """Two become one; then the word is the person's, and nobody agrees alone."""
     room = room_of("A", "B")
     replies(room, "A", "One.")
-    after = does(room, hand.leave, "B")
+    after = does(room, person.leave, "B")
     assert after.state.owing == ("USER",)
     with pytest.raises(Refused, match="last agent"):
-        hand.leave(room.log, "A")
+        person.leave(room.log, "A")
     room.types("\n[LEAVE: A]\n")
     assert [a.id for a in room.dialog.header.agents] == ["A"]
     room.say("And?")
@@ -445,15 +445,15 @@ def test_the_last_agent_cannot_leave_and_of_one_an_end_waits_for_the_person() ->
 def test_step_mode_begins_and_ends_in_the_middle() -> None:
     """On: the next turn passes to the person; off: the word goes on by itself."""
     room = room_of("A", "B")
-    does(room, hand.step, on=True)
+    does(room, person.step, on=True)
     replies(room, "A", "One.")
     assert room.dialog.state.owing == ("USER",)
     person.pass_on(room.log)
     assert room.dialog.state.owing == ("B",)
     replies(room, "B", "Two.")
-    after = does(room, hand.step, on=False)
+    after = does(room, person.step, on=False)
     assert (after.state.step, after.state.owing) == (False, ("A",))
-    assert does(room, hand.step, on=False) is after
+    assert does(room, person.step, on=False) is after
     header = room_of("A", "B", toml="step = true")
     assert header.dialog.state.step
     header.types("\n[STEP: off]\n")
@@ -464,20 +464,20 @@ def test_step_mode_begins_and_ends_in_the_middle() -> None:
 def test_a_limit_is_read_as_the_fold_reads_it() -> None:
     """What it says is written and counts; nonsense is refused with the names there are."""
     room = room_of("A", "B")
-    after = does(room, hand.limit, "Max-Turns", "40")
+    after = does(room, person.limit, "Max-Turns", "40")
     assert after.state.limits.max_turns == 40
-    assert does(room, hand.limit, "max_turns 40", "") is after
-    assert does(room, hand.limit, "budget", "$4").state.limits.budget == 4.0
+    assert does(room, person.limit, "max_turns 40", "") is after
+    assert does(room, person.limit, "budget", "$4").state.limits.budget == 4.0
     for name, value in (("turns", "4"), ("max_turns", "many"), ("", ""), ("timeout", "-3")):
         with pytest.raises(BadInput):
-            hand.limit(room.log, name, value)
+            person.limit(room.log, name, value)
 
 
 def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
     """Numbered, voted on, quoted by AGREE; its turn says in whose place it stands."""
     room = room_of("A", "B", toml='verdict = "vote"')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
-    after = does(room, hand.suggest, "use SQLite | it is there\nalready", "P1")
+    after = does(room, person.suggest, "use SQLite | it is there\nalready", "P1")
     made = after.state.proposals[-1]
     assert (made.ref, made.by, made.text) == ("P2", "USER", "use SQLite | it is there already")
     assert after.entries[-1].body == "Instead of P1:\n\nuse SQLite | it is there\nalready"
@@ -489,18 +489,18 @@ def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
     assert outcome.name == "DECIDED"
     for text, instead in (("", ""), ("x", "P9"), ("x", "nothing")):
         with pytest.raises(BadInput):
-            hand.suggest(room.log, text, instead)
+            person.suggest(room.log, text, instead)
 
 
 def test_one_agent_is_asked_alone_and_then_the_order_goes_on() -> None:
     """A question to B; several names are refused."""
     room = room_of("A", "B", "C")
-    assert does(room, hand.ask, "claude b", "Why?").state.owing == ("B",)
+    assert does(room, person.ask, "claude b", "Why?").state.owing == ("B",)
     replies(room, "B", "Because.")
     assert room.dialog.state.owing == ("C",)
     for name in ("all", "A, B", "Z", "me"):
         with pytest.raises(BadInput):
-            hand.ask(room.log, name, "Why?")
+            person.ask(room.log, name, "Why?")
 
 
 def test_skipping_goes_on_as_the_dialog_would() -> None:
@@ -519,12 +519,12 @@ def test_skipping_goes_on_as_the_dialog_would() -> None:
 # -- by every door, in any pieces -----------------------------------------------------------------------------------
 
 TYPED = {
-    "[STRIKE: 2 | r]": lambda room: hand.strike(room.log, "2", "r"),
-    "[VETO: P1 | r]": lambda room: hand.veto(room.log, "P1", "r"),
-    "[INVITE: C]": lambda room: hand.invite(room.log, "C"),
-    "[LEAVE: B | r]": lambda room: hand.leave(room.log, "B", "r"),
-    "[STEP: on]": lambda room: hand.step(room.log, on=True),
-    "[LIMIT: max_turns 40]": lambda room: hand.limit(room.log, "max_turns", "40"),
+    "[STRIKE: 2 | r]": lambda room: person.strike(room.log, "2", "r"),
+    "[VETO: P1 | r]": lambda room: person.veto(room.log, "P1", "r"),
+    "[INVITE: C]": lambda room: person.invite(room.log, "C"),
+    "[LEAVE: B | r]": lambda room: person.leave(room.log, "B", "r"),
+    "[STEP: on]": lambda room: person.step(room.log, on=True),
+    "[LIMIT: max_turns 40]": lambda room: person.limit(room.log, "max_turns", "40"),
 }
 
 
@@ -563,12 +563,12 @@ def test_what_can_be_done_follows_the_dialog() -> None:
     assert {"suggest", "strike", "invite", "limit", "step"} <= set(lifecycle.commands(room.dialog))
     assert not {"veto", "leave", "pass"} & set(lifecycle.commands(room.dialog))
     replies(room, "A", "y\n[PROPOSAL: x]")
-    does(room, hand.invite, "B")
+    does(room, person.invite, "B")
     assert {"veto", "leave", "pass"} <= set(lifecycle.commands(room.dialog))
     room.stop()
     assert {"strike", "suggest", "invite"} <= set(lifecycle.commands(room.dialog))
     with pytest.raises(Refused, match="the dialog is over"):
-        hand.step(room.log, on=True)
+        person.step(room.log, on=True)
 
 
 MARKS = st.sampled_from(
@@ -664,17 +664,17 @@ def test_a_span_as_long_as_a_number_typed_by_hand_is_read_in_moments() -> None:
     assert 1 in struck
     assert len(struck) <= 10_000
     with pytest.raises(BadInput):
-        hand.strike(room.log, "1-999999999")
+        person.strike(room.log, "1-999999999")
 
 
 def test_what_makes_no_sense_is_refused_in_words() -> None:
     """Every refusal has a fix."""
     room = room_of("A", "B")
     for attempt in (
-        lambda: hand.veto(room.log, ""),
-        lambda: hand.leave(room.log, "Z"),
-        lambda: hand.leave(room.log, "all"),
-        lambda: hand.strike(room.log, "7"),
+        lambda: person.veto(room.log, ""),
+        lambda: person.leave(room.log, "Z"),
+        lambda: person.leave(room.log, "all"),
+        lambda: person.strike(room.log, "7"),
     ):
         with pytest.raises(DialogdError) as refused:
             attempt()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from dialogd.protocol.board import Position, latest, positions
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
-from dialogd.protocol.ledger import Position, latest, positions
 from dialogd.protocol.model import Condition, Entry, Mark
 from dialogd.protocol.state import Dialog, Proposal, State
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 VOTE = '## Setup\n\n```toml\nverdict = "vote"\norder = "free"\n```'
 SIGN = "## Consensus Summary\n\nPostgres, version {}.\n\n[CONSENSUS_REACHED]"

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from dialogd.cli import procedure
+from dialogd.cli import situation
 from dialogd.errors import Refused
 from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog, State
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 AGENTS = ("A", "B", "C")
 MEANT = sorted(name for name, kind in MARKS.items() if Who.AGENT in kind.who)
@@ -256,7 +256,7 @@ def test_people_read_plain_words() -> None:
     """The states' names are for programs: no text for people has one, in whatever state."""
     for name in STATES:
         dialog = in_state(name)
-        told = [lifecycle.in_words(dialog), procedure.allowance(dialog), lifecycle.marks_refused(dialog, "A", "IDEA")]
+        told = [lifecycle.in_words(dialog), situation.allowance(dialog), lifecycle.marks_refused(dialog, "A", "IDEA")]
         for operation in ("retry", "word", "approve", "start"):
             try:
                 lifecycle.refuse(dialog, operation)

@@ -9,10 +9,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.protocol.ballots import Choice, agreed, cast, confidence, decision, is_yes, pick, references, to, vote
-from dialogd.protocol.kinds import CONTRIBUTIONS
-from dialogd.protocol.marks import DECIDING, FAMILIES, FORMS, MARKS, canonical, read_reply
+from dialogd.protocol.marks import (
+    DECIDING,
+    FAMILIES,
+    FORMS,
+    MARKS,
+    Choice,
+    agreed,
+    canonical,
+    confidence,
+    decision,
+    is_yes,
+    pick,
+    read_reply,
+    read_vote,
+    references,
+    to,
+    vote,
+)
 from dialogd.protocol.model import Mark
+from dialogd.protocol.rules import CONTRIBUTIONS
 from tests.examples import examples
 
 
@@ -211,7 +227,7 @@ def test_a_vote_names_its_proposal_and_its_choice() -> None:
 def test_two_different_votes_on_one_proposal_are_none() -> None:
     """The same twice is one."""
     said = [Mark("VOTE", value) for value in ("P1 approve", "P1 approve | x", "P2 approve", "P2 reject", "P3 abstain")]
-    assert {ref: choice.choice for ref, choice in cast(said).items()} == {"P1": "approve", "P3": "abstain"}
+    assert {ref: choice.choice for ref, choice in read_vote(said).items()} == {"P1": "approve", "P3": "abstain"}
 
 
 def test_an_agreement_is_to_what_it_names_first() -> None:

@@ -16,7 +16,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dialogd.errors import BackendError
-from dialogd.logfile import Addition
 from dialogd.protocol import units
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write, decide
 from dialogd.protocol.fold import limit
@@ -38,10 +37,10 @@ from dialogd.protocol.money import (
 )
 from dialogd.protocol.render import Draft, joint, render
 from dialogd.protocol.signals import signals
-from dialogd.protocol.spent import Spent, account
-from dialogd.protocol.state import Debt, Dialog, State
-from dialogd.testing.room import Room, opening, waits
+from dialogd.protocol.state import Debt, Dialog, Spent, State, account
+from dialogd.store.logfile import Addition
 from tests.examples import examples
+from tests.support.room import Room, opening, waits
 
 GOLDEN = Path(__file__).with_name("golden") / "budget.md"
 UPDATE = bool(os.environ.get("UPDATE_GOLDENS"))

@@ -11,15 +11,15 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd import hand
+from dialogd import person
 from dialogd.agent import prompt
 from dialogd.backends.parts import tokens_of
-from dialogd.logfile import Addition
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
-from dialogd.testing.room import Room, opening
+from dialogd.store.logfile import Addition
 from tests.examples import examples
 from tests.protocol.texts import texts
+from tests.support.room import Room, opening
 
 GOLDEN = Path(__file__).with_name("golden") / "prompt.md"
 SEALED = "## Setup\n\n```toml\nsealed = true\n```"
@@ -294,10 +294,10 @@ def test_a_prompt_of_kept_pieces_is_the_prompt_made_anew() -> None:
     go_on(4)
     assert len(room.dialog.turns) > 7
     assert all(finished.made <= len(room.dialog.entries) for finished in kept.values())
-    room.by_hand(hand.strike, "3", "a mistake")
+    room.by_hand(person.strike, "3", "a mistake")
     compare(room.dialog)
-    room.by_hand(hand.veto, room.dialog.state.proposals[-1].ref, "too dear")
-    room.by_hand(hand.invite, "D")
+    room.by_hand(person.veto, room.dialog.state.proposals[-1].ref, "too dear")
+    room.by_hand(person.invite, "D")
     go_on(2)
     compare(parse(room.paper.data.replace(b"Point A0", b"Point A9", 1)))
     compare(room.dialog)

@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.errors import BackendError, Refused
-from dialogd.opening import Opening, compose
-from dialogd.protocol import asked, lifecycle, moments, questions, result
+from dialogd.protocol import lifecycle, open_questions, questions, units, withdrawn
 from dialogd.protocol.decide import Clock, Reply, Wait, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import canonical, read_reply
 from dialogd.protocol.model import SYSTEM, Agent, Mark
-from dialogd.protocol.moments import Here, Zone
 from dialogd.protocol.questions import NAME, Question
 from dialogd.protocol.state import Dialog
-from dialogd.templates import template
-from dialogd.testing.paper import BEGINNING
-from dialogd.testing.room import Room, opening, waits
+from dialogd.protocol.units import Here, Zone
+from dialogd.templates.library import template
+from dialogd.templates.opening import Opening, compose
 from tests.protocol.test_total import is_linear
+from tests.support.paper import BEGINNING
+from tests.support.room import Room, opening, waits
 
 HERE = "2026-11-22T14:00:20+01:00"
 ALLOWED = "## Setup\n\n```toml\nquestion_defaults = true\n```"
@@ -121,20 +121,20 @@ def test_a_named_date_has_its_own_offset(said: str, stands: str) -> None:
 def test_looking_for_a_deadline_is_linear() -> None:
     """Runs of blanks, however long, are one blank."""
     now = datetime.fromisoformat(HERE)
-    assert is_linear(lambda n: moments.named("18:00" + " " * n * 20 + "x", now, berlin))
-    assert moments.named(" 2026-11-23 \n  18:00", now, berlin) == now.replace(day=23, hour=18, second=0)
+    assert is_linear(lambda n: units.named("18:00" + " " * n * 20 + "x", now, berlin))
+    assert units.named(" 2026-11-23 \n  18:00", now, berlin) == now.replace(day=23, hour=18, second=0)
 
 
 def test_a_deadline_is_told_by_the_readers_clock() -> None:
     """By that of its own date; where nobody knows the reader's, the words name the zone of the writer."""
     far = "2027-04-01T18:00:00+02:00"
     at = "2026-11-22T14:00:00Z"
-    assert asked.until_in_words(far, at, berlin) == "by 2027-04-01 18:00"
-    assert asked.until_in_words("2026-11-22T18:00:00Z", at, berlin) == "by 19:00"
-    assert asked.until_in_words("2026-11-22T23:30:00Z", at, berlin) == "by 2026-11-23 00:30"
-    assert asked.left_in_words("2026-11-22T18:00:00-05:00", at, berlin) == "by 2026-11-23 00:00, in 9 hours"
-    assert asked.until_in_words("2026-11-22T18:00:00Z", at) == "by 18:00 UTC"
-    assert asked.until_in_words(far, at) == "by 2027-04-01 18:00 UTC+02:00"
+    assert open_questions.until_in_words(far, at, berlin) == "by 2027-04-01 18:00"
+    assert open_questions.until_in_words("2026-11-22T18:00:00Z", at, berlin) == "by 19:00"
+    assert open_questions.until_in_words("2026-11-22T23:30:00Z", at, berlin) == "by 2026-11-23 00:30"
+    assert open_questions.left_in_words("2026-11-22T18:00:00-05:00", at, berlin) == "by 2026-11-23 00:00, in 9 hours"
+    assert open_questions.until_in_words("2026-11-22T18:00:00Z", at) == "by 18:00 UTC"
+    assert open_questions.until_in_words(far, at) == "by 2027-04-01 18:00 UTC+02:00"
 
 
 FORM = "no deadline: write in 30m, by 18:00 or by 2026-11-22T18:00+01:00"
@@ -207,8 +207,8 @@ def test_no_question_breaks_the_reader_or_hurries_the_person(value: str, here: s
     """Whatever is written: a deadline is at least 15 minutes ahead, and what stands in the file reads back as it is."""
     first, *remarks = questions.written((Mark(NAME, value),), Here(here, zone))
     found = questions.parse(first)
-    assert found.by == moments.iso(found.by)
-    left = asked.left(found.by, here)
+    assert found.by == units.iso(found.by)
+    left = open_questions.left(found.by, here)
     assert left is None or left >= questions.LEAST
     assert {remark.name for remark in remarks} <= {"REFUSED"}
     if "\n" not in value and "\r" not in value:
@@ -243,7 +243,7 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
     stage = asking()
     wait = stage.look("B")
     assert isinstance(wait, Wait)
-    assert wait.seconds == asked.left(stage.dialog.state.question_by, stage.paper.at)
+    assert wait.seconds == open_questions.left(stage.dialog.state.question_by, stage.paper.at)
     stage.advance(wait.seconds - 1)
     assert waits(stage.look("A")) == "waiting_for_user"
     stage.advance(1)
@@ -266,7 +266,9 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
 def test_defaults_are_taken_once_the_last_deadline_has_passed() -> None:
     """Two questions with deadlines of their own: nothing is taken at the first, both defaults at the second."""
     stage = asking(reply=f"{ASKS}\n[QUESTION_FOR_USER: one region or two? | in 60m | default: one]")
-    first, second = (asked.left(question.by, stage.paper.at) or 0.0 for question in stage.dialog.state.questions)
+    first, second = (
+        open_questions.left(question.by, stage.paper.at) or 0.0 for question in stage.dialog.state.questions
+    )
     assert 0 < first < second
     stage.advance(first)
     assert [waits(stage.step(me)) for me in "AB"] == ["waiting_for_user"] * 2
@@ -321,10 +323,10 @@ def test_the_reason_says_how_the_deadline_stands() -> None:
     assert "(by 20:20, which has passed; default: keep Postgres (not taken" in told.reason
     assert "(by 19:20 UTC, which has passed; default: keep Postgres (not taken" in late.reason
     assert late.seconds is None
-    assert asked.rows(asking().dialog, "2026-11-21T18:15:00Z") == [
+    assert open_questions.rows(asking().dialog, "2026-11-21T18:15:00Z") == [
         "A asks: Postgres or Redis?; by 19:20 UTC, in 1 hour 5 minutes; default: keep Postgres (taken then)"
     ]
-    assert "by 2026-11-21 19:20 UTC, in 1 day" in asked.rows(stage.dialog, "2026-11-20T19:20:00Z")[0]
+    assert "by 2026-11-21 19:20 UTC, in 1 day" in open_questions.rows(stage.dialog, "2026-11-20T19:20:00Z")[0]
 
 
 def test_the_wall_clock_may_jump() -> None:
@@ -376,7 +378,7 @@ def test_questions_of_a_round_are_answered_together() -> None:
     for me in "CB":
         stage.step(me)
     assert stage.dialog.state.question == "how many? / and where? / who?"
-    assert [fact["asker"] for fact in asked.facts(stage.dialog)] == ["A", "A", "C"]
+    assert [fact["asker"] for fact in open_questions.facts(stage.dialog)] == ["A", "A", "C"]
     stage.say("Ten, here, me.")
     assert stage.dialog.state.owing == ("A", "C")
 
@@ -425,9 +427,9 @@ def test_defaults_are_allowed_by_the_file_alone() -> None:
     pair = template("pair")
     agents = (Agent("A", "Claude A", "http://localhost:3001"), Agent("B", "Claude B", "http://localhost:3002"))
     begun = Opening("t", "q", agents, ("A",), pair, "x", BEGINNING)
-    assert not asked.allows_defaults(parse(compose(begun).encode()).header)
+    assert not open_questions.allows_defaults(parse(compose(begun).encode()).header)
     allowing = parse(compose(replace(begun, allow_defaults=True)).encode()).header
-    assert asked.allows_defaults(allowing)
+    assert open_questions.allows_defaults(allowing)
     assert allowing.rules == parse(compose(begun).encode()).header.rules
     wrong = read_header('# D\n\n## Setup\n\n```toml\nquestion_defaults = "yes"\n```\n')
     assert wrong.warnings == ("header: Setup: question_defaults is neither true nor false; no default will be taken",)
@@ -481,7 +483,7 @@ def test_a_result_is_approved_once_and_a_new_turn_forgets_it() -> None:
 
 def told(dialog: Dialog, text: str = "") -> tuple[object, ...]:
     """What is known of the rejection that opened the dialog."""
-    found = result.rejected(dialog)
+    found = withdrawn.rejected(dialog)
     assert found is not None
     return found.turn, found.reason, found.ended_in, found.outcome, bool(found.at)
 

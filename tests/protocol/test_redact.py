@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from dialogd.protocol.redact import key_begins, key_ends, key_may_begin, places, redact
 from dialogd.protocol.text import one_line
-from dialogd.testing.room import Room, opening
 from tests.examples import examples
+from tests.support.room import Room, opening
 
 # Put together here, so that no scanner takes this file for a leak.
 TAIL = "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0Ya"

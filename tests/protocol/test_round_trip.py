@@ -14,9 +14,9 @@ from dialogd.protocol.model import Condition, Mark
 from dialogd.protocol.render import Draft, joint, render
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import clean, escape, one_line, unescape
-from dialogd.testing.room import Room, opening
 from tests.examples import examples
 from tests.protocol.texts import ENDS, FORGED, STRUCTURE, texts
+from tests.support.room import Room, opening
 
 
 def appended(data: bytes, draft: Draft) -> bytes:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import pytest
 
 from dialogd.errors import BackendError
-from dialogd.protocol import admit, ballots, closing, verdict
+from dialogd.protocol import admit, closing, verdict
 from dialogd.protocol.compose import received
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.marks import vote
 from dialogd.protocol.model import Mark
-from dialogd.testing.room import Room, opening
+from tests.support.room import Room, opening
 
 SUMMARY = "## Consensus Summary\n\nRedis it is.\n\n[CONSENSUS_REACHED]"
 MODERATED = 'verdict = "moderator"\n[roles.M]\nrole = "moderator"'
@@ -196,7 +197,7 @@ def calls_for_votes(many: int) -> int:
     dialog = Room(opening("A", "B", more=setup('verdict = "vote"')), A=["[PROPOSAL: x]"])
     dialog.step("A")
     reply, _ = received("\n".join(f"[VOTE: P1 approve | {number}]" for number in range(many)))
-    seen, code = 0, ballots.vote.__code__
+    seen, code = 0, vote.__code__
 
     def count(frame: object, event: str, _: object) -> None:
         nonlocal seen

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.protocol.ballots import cast
 from dialogd.protocol.decide import Reply, Write
 from dialogd.protocol.grammar import parse
+from dialogd.protocol.header import judge, speakers, voters
+from dialogd.protocol.marks import read_vote
 from dialogd.protocol.model import USER, Entry
-from dialogd.protocol.polls import tally
-from dialogd.protocol.roster import judge, speakers, voters
 from dialogd.protocol.state import Dialog
-from dialogd.testing.room import Room, opening
+from dialogd.protocol.voting import tally
 from tests.examples import examples
+from tests.support.room import Room, opening
 
 TEXTS = st.lists(
     st.sampled_from(
@@ -135,7 +135,7 @@ def recount(dialog: Dialog, ref: str, until: Entry) -> tuple[dict[str, str], Fra
             continue
         seen = int(entry.frame.re.split(".")[0])
         if entry.by in voters(dialog.header) and seen >= put:
-            for choice in cast(entry.marks).values():
+            for choice in read_vote(entry.marks).values():
                 if choice.ref == ref:
                     said[entry.by] = choice.choice
     weigh = {a.id: Fraction(str(dialog.header.rules.role(a.id).weight)) for a in dialog.header.agents}

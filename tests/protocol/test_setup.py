@@ -9,11 +9,20 @@ from types import MappingProxyType
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.protocol.header import read_header
-from dialogd.protocol.kinds import REVIEW, Kind
-from dialogd.protocol.roles import PERMISSIONS, STANDARD, Role
-from dialogd.protocol.rules import ORDERS, VERDICTS, WINNERS, Board, Phase, Rules
-from dialogd.protocol.setup import setup
+from dialogd.protocol.header import read_header, setup
+from dialogd.protocol.rules import (
+    ORDERS,
+    PERMISSIONS,
+    REVIEW,
+    STANDARD,
+    VERDICTS,
+    WINNERS,
+    Board,
+    Kind,
+    Phase,
+    Role,
+    Rules,
+)
 
 # Rules hold texts on one line, as reading makes them.
 texts = st.text(

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dialogd.protocol.convergence import WINDOW
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.signals import signals
-from dialogd.testing.room import Room, opening
+from dialogd.protocol.signals import WINDOW, signals
+from tests.support.room import Room, opening
 
 SAME = "Postgres keeps sessions safely across restarts, and nothing else must be operated."
 

@@ -6,8 +6,8 @@ import pytest
 
 from dialogd.errors import BackendError
 from dialogd.protocol.model import USER
-from dialogd.protocol.sealed import answers
-from dialogd.testing.room import Room, opening, waits
+from dialogd.protocol.seal import answers
+from tests.support.room import Room, opening, waits
 
 DOWN = BackendError("overloaded", fix="look at its log")
 CALLS_IT = "[DEADLOCK: load | measure]"

@@ -17,12 +17,12 @@ from dialogd.agent.prompt import render
 from dialogd.backends import Options, Request, load_backend
 from dialogd.cli.cast import read_cast
 from dialogd.cli.create import Wanted, draw_up, usual_ports
-from dialogd.opening import compose
 from dialogd.protocol.decide import Reply, Write
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
-from dialogd.templates import names, template
-from dialogd.testing.room import Room
+from dialogd.templates.library import names, template
+from dialogd.templates.opening import compose
+from tests.support.room import Room
 
 GOLDEN = Path(__file__).with_name("golden") / "templates"
 UPDATE = bool(os.environ.get("UPDATE_GOLDENS"))

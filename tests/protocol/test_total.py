@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 
 from dialogd.agent import prompt
 from dialogd.errors import NotADialog
-from dialogd.protocol import ballots, closing, compose
+from dialogd.protocol import closing, compose, marks
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, Write, decide
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.hashing import digest
-from dialogd.protocol.model import Mark
+from dialogd.protocol.model import Mark, digest
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, escape, unescape
-from dialogd.testing.room import Room, opening
 from tests.examples import examples
 from tests.protocol.texts import FORGED, texts
+from tests.support.room import Room, opening
 
 HEADER = b"# D\n\n**Topic:** x\n\n---\n\n"
 FRAME = b"## Turn 2 \xe2\x80\x94 A\n<!-- dialogd by=A bytes=%d prev= sha=0123456789abcdef -->\n"
@@ -215,7 +214,7 @@ def answered(reply: str) -> None:
     read, _ = compose.received(reply)
     unescape(escape(read.body))
     for mark in read.marks:
-        ballots.agreed(Mark("AGREE", mark.value))
+        marks.agreed(Mark("AGREE", mark.value))
     closing.matters(TABLE, "B", read)
     closing.settled(TABLE, "B", read, reply)
 

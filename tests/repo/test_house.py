@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from dialogd.backends.keys import OWN
 from dialogd.config import SETTINGS
-from dialogd.keys import OWN
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

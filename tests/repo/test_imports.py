@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.testing.pair import until
+from tests.support.pair import until
 
 HEAVY = {"anthropic", "fastapi", "httpx2", "prometheus_client", "starlette", "uvicorn", "watchfiles"}
 

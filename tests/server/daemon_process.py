@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from dialogd.testing.pair import Daemon, Pair, Process, until
+from tests.support.pair import Daemon, Pair, Process, until
 
 PATIENCE = 10.0  # seconds
 
@@ -65,7 +65,7 @@ class _Forked:
 
 
 def fork(words: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> Process:
-    """Start `dialogd WORDS`, as `dialogd.testing.pair.launch` does, but fast."""
+    """Start `dialogd WORDS`, as `tests.support.pair.launch` does, but fast."""
     process = _fork.Process(target=_become, args=(words, environment, folder, output), daemon=True)
     process.start()
     assert process.pid is not None

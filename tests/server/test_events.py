@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from dialogd.agent.events import BACKLOG, CLIENTS, KEPT, LAG, Hub
-from dialogd.testing.pair import until
 from tests.server.daemon_process import Event, Room, Stream, listening, send
 from tests.server.serving import request
+from tests.support.pair import until
 
 KEY = "sk-ant-api03-" + "Tr0ub4dor" * 6  # looks like a key, opens nothing
 SECRET_LINES = ["MIIEvQIBADANBgkqhkiG9w0BAQEFAASC", "BKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dialogd.protocol.grammar import parse
-from dialogd.testing.pair import until
 from tests.server.daemon_process import Room, listening, send
+from tests.support.pair import until
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from dialogd.backends.seats import Cast, Seat
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
-from dialogd.seats import Cast, Seat
 from dialogd.server.page import page_policy
 from dialogd.server.page_entries import as_shown, cast, changed, presentable, window
-from dialogd.state import StateDir
-from dialogd.testing.room import Room as Paper
-from dialogd.testing.room import opening
+from dialogd.store.folders import StateDir
 from tests.server.daemon_process import Room, send
 from tests.server.serving import Site, ask, assert_refused, request
+from tests.support.room import Room as Paper
+from tests.support.room import opening
 
 PARTS = ("app.js", "app.css", "panels.js", "panels.css", "icon.svg")
 LINK = re.compile(r"""(?:src|href)\s*=\s*"([^"]*)\"""")

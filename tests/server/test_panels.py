@@ -11,14 +11,14 @@ from urllib.parse import urlencode
 
 import pytest
 
-from dialogd.flow import flow
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.text import UNSEEN
-from dialogd.testing.pair import Daemon
-from dialogd.testing.room import Room as Table
-from dialogd.testing.room import opening
+from dialogd.views.flow import flow
 from tests.plans.scenes import AGREED, CLEANUP, FILES, FOR_POSTGRES, LAST, POSTGRES, SIGNED, setup
 from tests.server.daemon_process import Answer, Room, listening, send
+from tests.support.pair import Daemon
+from tests.support.room import Room as Table
+from tests.support.room import opening
 
 TOPIC = "Where should user sessions live?"
 FRAGMENTS = ("/page/positions", "/page/flow", "/page/away", "/page/result", "/page/history", "/page/recall?q=sessions")

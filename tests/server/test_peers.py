@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from dialogd.peers import ANSWER, WAITS, Peers
+from dialogd.agent.peers import ANSWER, WAITS, Peers
 from dialogd.protocol.grammar import parse
-from dialogd.registry import Registry
-from dialogd.state import StateDir
+from dialogd.store.folders import StateDir
+from dialogd.store.registry import Registry
 from tests.cli.command import Commands
 from tests.server.daemon_process import Room, listening, send
 from tests.server.serving import Site

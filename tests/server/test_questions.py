@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.testing.pair import until
 from tests.server.daemon_process import Room, send
+from tests.support.pair import until
 
 
 @pytest.fixture

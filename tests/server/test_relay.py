@@ -16,9 +16,9 @@ from dialogd.agent.events import Event, Listener
 from dialogd.agent.loop import Agent
 from dialogd.server.relay import SILENT, Relay
 from dialogd.server.sse import LARGEST
-from dialogd.testing.pair import until
 from tests.server.daemon_process import Room, listening, send
 from tests.server.test_events import clients, written
+from tests.support.pair import until
 from tests.turns.minds import Mind, agent_with
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dialogd.protocol.model import USER
-from dialogd.testing.pair import until
 from tests.server.daemon_process import Room, send
+from tests.support.pair import until
 
 CONSENSUS = (
     "## Turn 2 — Claude A\n\n## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]\n\nTURN: B\n\n"

@@ -19,11 +19,11 @@ from typing import Any
 import psutil
 import pytest
 
-from dialogd.lock import Lock
-from dialogd.testing.pair import Daemon, until
+from dialogd.store.lock import Lock
 from tests.server.daemon_process import PATIENCE, Room, listening, send
 from tests.server.serving import ask, assert_refused, connect, request
 from tests.server.test_odd_bodies import BROKEN, ODD
+from tests.support.pair import Daemon, until
 
 NOTIFY = "POST /notify"
 PERSONS = {

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dialogd.standin import Seen
-from dialogd.standin.minds import consensus, endless, look
-from dialogd.testing.room import Room, opening
+from tests.support.minds import consensus, endless, look
+from tests.support.room import Room, opening
 
 TEXTS = ((2, "[PROPOSAL P1: this]"), (3, "[CONSENSUS_PROPOSED P2: 365fa5b238cf3428]"))
 

@@ -16,8 +16,7 @@ import httpx2
 import pytest
 
 from dialogd.standin import Hang, Say, Seen, Stall, StandIn, in_order
-from dialogd.standin.connection import MOST_BODY
-from dialogd.standin.server import MOST_CONNECTIONS, MOST_SEEN
+from dialogd.standin.server import MOST_BODY, MOST_CONNECTIONS, MOST_SEEN
 from tests.standin.asking import FORMS, QUESTION, STREAMING, SYSTEM, ask, body_of
 
 hello = in_order(Say("Hello."))
@@ -238,7 +237,7 @@ def test_a_client_that_waits_for_leave_to_send_gets_it() -> None:
 def test_it_is_cheap_to_import() -> None:
     """Neither a web framework nor an SDK nor an HTTP client comes along."""
     program = (
-        "import sys, dialogd.standin, dialogd.standin.minds\n"
+        "import sys, dialogd.standin, tests.support.minds\n"
         "print([m for m in ('fastapi', 'anthropic', 'openai', 'httpx2', 'pydantic', 'uvicorn') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from dialogd.testing.pair import Launch
 from tests.faults.zygote import Zygote
+from tests.support.pair import Launch
 
 
 @pytest.fixture(scope="session")

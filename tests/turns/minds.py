@@ -10,15 +10,15 @@ from pathlib import Path
 
 from dialogd.agent.events import Hub
 from dialogd.agent.loop import Agent
+from dialogd.agent.peers import Peers
 from dialogd.agent.turn import Options
 from dialogd.backends import Request, Tool, Usage
 from dialogd.backends.parts import Prompt
+from dialogd.backends.prices import FREE, Price
 from dialogd.backends.rehearsal import means_it
 from dialogd.errors import BackendError
-from dialogd.logfile import LogFile
-from dialogd.peers import Peers
-from dialogd.prices import FREE, Price
 from dialogd.protocol.state import Dialog
+from dialogd.store.logfile import LogFile
 from tests.logfile.files import log_of
 
 Line = str | Usage | Tool | BackendError | float

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dialogd.backends import Usage
-from dialogd.journal import Received
-from dialogd.prices import FREE, Price
+from dialogd.backends.prices import FREE, Price
+from dialogd.store.journal import Received
 from tests.logfile.files import log_of
 from tests.turns.minds import DEAR, Mind, step
 from tests.turns.test_spending import BUSY, SAID, dialog_in

@@ -17,7 +17,7 @@ import pytest
 
 from dialogd import person
 from dialogd.backends import Backend, Options, load_backend
-from dialogd.backends.agent_cli import AgentCLI
+from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.session import ASKED_BACK, GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.protocol.model import Entry

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from dialogd import disk
 from dialogd.agent import prompt, reporting
 from dialogd.agent.events import Hub
 from dialogd.agent.loop import Agent
+from dialogd.agent.peers import Peers
 from dialogd.agent.turn import Options
 from dialogd.backends import Request, Usage
-from dialogd.logfile import LogFile
-from dialogd.peers import Peers
-from dialogd.prices import FREE
-from dialogd.protocol import convergence, grammar, signals
+from dialogd.backends.prices import FREE
+from dialogd.protocol import grammar, signals
 from dialogd.protocol.redact import redact
+from dialogd.store import disk
+from dialogd.store.logfile import LogFile
 from tests.logfile.files import OPENING, log_of
 
 SHORT, LONG, LOOKED_AT = 60, 400, 4  # turns before the ones that are counted, and how many are
@@ -35,7 +35,7 @@ CALLS = {
     prompt.render.__code__: "prompts made",
     grammar.parse.__code__: "readings of the whole file",
     signals.signals.__code__: "looks for signals",
-    convergence.convergence.__code__: "looks for convergence",
+    signals.convergence.__code__: "looks for convergence",
     reporting.standing.__code__: "standings",
     Hub.publish.__code__: "events",
     ThreadPoolExecutor.submit.__code__: "ways to another thread",

@@ -13,8 +13,8 @@ from dialogd.agent.turn import Options
 from dialogd.backends import Usage
 from dialogd.backends.parts import tokens_of
 from dialogd.errors import BackendError, DialogdError
-from dialogd.logfile import LogFile
 from dialogd.protocol.state import Dialog
+from dialogd.store.logfile import LogFile
 from tests.logfile.files import log_of
 from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step
 from tests.turns.test_spending import SAID, account, dialog_in

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dialogd import person
 from dialogd.errors import BackendError, DialogdError
-from dialogd.journal import Received
+from dialogd.store.journal import Received
 from tests.logfile.files import log_of
 from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step
 from tests.turns.test_spending import SAID, WRONG, account, dialog_in

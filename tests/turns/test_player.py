@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from dialogd.standin import Say, StandIn
-from dialogd.standin.minds import consensus
-from dialogd.testing.pair import Launch, Pair
+from tests.support.minds import consensus
+from tests.support.pair import Launch, Pair
 from tests.turns.test_mixed import TOPIC, services
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from dialogd import hand, person
+from dialogd import person
 from dialogd.agent import reporting
 from dialogd.agent.turn import Options
 from dialogd.backends import Request, Tool, Usage
 from dialogd.errors import BackendError
-from dialogd.logfile import LogFile
+from dialogd.store.logfile import LogFile
 from tests.logfile.files import log_of
 from tests.turns.minds import Mind, agent_with, interrupted
 from tests.turns.test_spending import dialog_in
@@ -119,14 +119,14 @@ def traces(text: str) -> list[str]:
 REASONS: dict[str, Callable[[LogFile, str], object]] = {
     "say": lambda log, text: person.say(log, text, secrets=(OWN,)),
     "note": lambda log, text: person.say(log, text, note=True, secrets=(OWN,)),
-    "ask": lambda log, text: hand.ask(log, "A", text, secrets=(OWN,)),
-    "suggest": lambda log, text: hand.suggest(log, text, secrets=(OWN,)),
-    "veto": lambda log, text: hand.veto(log, "P1", text, secrets=(OWN,)),
-    "strike": lambda log, text: hand.strike(log, "1", text, secrets=(OWN,)),
-    "leave": lambda log, text: hand.leave(log, "A", text, secrets=(OWN,)),
+    "ask": lambda log, text: person.ask(log, "A", text, secrets=(OWN,)),
+    "suggest": lambda log, text: person.suggest(log, text, secrets=(OWN,)),
+    "veto": lambda log, text: person.veto(log, "P1", text, secrets=(OWN,)),
+    "strike": lambda log, text: person.strike(log, "1", text, secrets=(OWN,)),
+    "leave": lambda log, text: person.leave(log, "A", text, secrets=(OWN,)),
     "stop": lambda log, text: person.stop(log, text, secrets=(OWN,)),
     "reject": lambda log, text: (person.stop(log), person.reject(log, text, secrets=(OWN,))),
-    "invite": lambda log, text: hand.invite(log, f"C = {text}", secrets=(OWN,)),
+    "invite": lambda log, text: person.invite(log, f"C = {text}", secrets=(OWN,)),
 }
 
 
@@ -134,7 +134,7 @@ REASONS: dict[str, Callable[[LogFile, str], object]] = {
 def test_no_secret_stands_in_what_the_person_does(tmp_path: Path, act: str) -> None:
     """In no reason, name or text, whole or in part: what is cut short is free of secrets before."""
     path = dialog_in(tmp_path)
-    hand.suggest(log_of(path), "Use Redis")
+    person.suggest(log_of(path), "Use Redis")
     for secret in (OWN, TOKEN):
         for before in ("", *(f"{'x' * (length - 1)} " for length in (180, 470, 485))):
             again = path.read_bytes()

@@ -16,8 +16,8 @@ from dialogd.agent.money import Bill
 from dialogd.agent.turn import Options
 from dialogd.backends import Request, Tool, Usage
 from dialogd.backends.parts import tokens_of
+from dialogd.backends.prices import FREE, Price
 from dialogd.errors import BackendError, UnsafeFile
-from dialogd.prices import FREE, Price
 from dialogd.protocol.decide import Wait, Write
 from dialogd.protocol.model import Frame
 from dialogd.protocol.state import Dialog

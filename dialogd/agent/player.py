@@ -1,0 +1,144 @@
+"""Who plays an agent: the backend that its settings come to, and how it behaves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dialogd.agent.project import notes
+from dialogd.agent.turn import Options
+from dialogd.backends import Backend, Prepared, auto, keys, kind_of, load_backend
+from dialogd.backends import Options as Setup
+from dialogd.config import Settings, dotenv
+from dialogd.errors import BadInput
+from dialogd.protocol.money import DEFAULT_TOKENS
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.units import NO_BUDGET, budget, dollars
+from dialogd.store.folders import StateDir
+
+
+@dataclass(frozen=True, slots=True)
+class Player:
+    """A backend, how its agent behaves, and what the person is to know about it before it starts."""
+
+    backend: Backend
+    options: Options
+    remarks: tuple[str, ...]
+
+
+async def prepare(played: Player, dialog: Dialog | None) -> None:
+    """Let a backend that has to prove something do so, and see that its price is known where dollars are counted.
+
+    Raises `BackendError` for a backend that cannot prove it, `BadInput` for an unknown price.
+    """
+    backend = played.backend
+    if isinstance(backend, Prepared):
+        await backend.prepare()
+    in_header = dialog is not None and dialog.state.limits.budget is not None
+    if backend.price is None and (in_header or played.options.budget is not None):
+        what = f"{backend.name} {backend.model}".strip()
+        raise BadInput(
+            f"there is a budget in dollars, and nobody knows what {what} costs",
+            fix="say it with --price IN/OUT (dollars per million tokens) or --price free, or set a budget in tokens",
+        )
+
+
+def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Path) -> Player:
+    """Find out who plays the agent of these settings in that dialog. Raises `BadInput`."""
+    variables = dotenv(Path.cwd())
+    choice = _choice(settings, dialog, variables)
+    _refuse_idle_flags(settings, choice)
+    detail = settings.backend.partition(":")[2]
+    model = choice.model
+    setup = Setup(
+        command=settings.command or (detail if choice.backend in auto.COMMANDS else ""),
+        model=model,
+        project=settings.project,
+        variables=auto.variables_for(choice.backend, os.environ, variables, settings.base_url),
+        max_tokens=settings.max_tokens,
+        effort=settings.effort,
+        base_url=settings.base_url,
+        api=settings.api,
+        state=state.agent(file, settings.id),
+        resume=settings.resume,
+        trust_project=settings.trust_project,
+        price=settings.price,
+        secrets=keys.secrets(os.environ, variables),
+    )
+    backend = load_backend(choice.backend, setup)
+    return Player(backend, _options(settings, choice, variables), tuple(_remarks(settings, choice, dialog)))
+
+
+# Flags that mean something to these backends only; an environment may hold them for others.
+_ONLY = {
+    "resume": ("claude-code",),
+    "trust_project": tuple(sorted(auto.TRUSTING)),
+    "base_url": ("anthropic", "openai", "gpt", "grok", "ollama", "claude-code", "codex", "gemini", "opencode"),
+    "api": ("openai", "gpt", "grok", "ollama"),
+}
+
+
+def _refuse_idle_flags(settings: Settings, choice: auto.Choice) -> None:
+    """Raise `BadInput` for a flag that would do nothing."""
+    for name, backends in _ONLY.items():
+        if choice.backend not in backends and settings.origin(name).startswith("flag") and getattr(settings, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise BadInput(
+                f"{flag} means nothing to {choice.backend}", fix=f"leave it out; it is for {', '.join(backends)}"
+            )
+
+
+def _choice(settings: Settings, dialog: Dialog | None, variables: Mapping[str, str]) -> auto.Choice:
+    # A command without a backend named can only mean one thing.
+    implied = settings.command and settings.origin("backend") == "default"
+    name = "command" if implied else settings.backend
+    if settings.command and name in auto.COMMANDS:
+        name = f"{name}:{settings.command}"
+    ids = tuple(agent.id for agent in dialog.header.agents) if dialog else ()
+    choice = auto.choose(
+        name,
+        auto.seat_of(settings.id, ids),
+        os.environ,
+        variables,
+        agents=ids,
+        base_url=settings.base_url,
+        state=settings.state_dir,
+    )
+    return replace(choice, model=settings.model or choice.model)
+
+
+def _options(settings: Settings, choice: auto.Choice, variables: Mapping[str, str]) -> Options:
+    usd, tokens = budget(settings.budget) if settings.budget else NO_BUDGET
+    return Options(
+        name=settings.name,
+        role=settings.role,
+        pace=settings.pace,
+        poll=settings.poll,
+        retry_wait=settings.retry_wait,
+        title=kind_of(choice.backend).title,
+        notes=notes(settings.project),
+        secrets=keys.secrets(os.environ, variables),
+        budget=usd,
+        tokens=tokens,
+        is_capped=choice.is_metered and not settings.budget,
+        digest=settings.digest,
+        reads_files=kind_of(choice.backend).project != "nothing",
+    )
+
+
+def _remarks(settings: Settings, choice: auto.Choice, dialog: Dialog | None) -> list[str]:
+    """What it is and why, who pays, who sees what; a cap that nobody asked for; twins."""
+    remarks = [auto.introduce(choice, settings.project, trusts=settings.trust_project)]
+    if choice.is_last_resort(settings.backend):
+        remarks.extend(auto.NO_MODEL[:2])
+    if not settings.budget and (cap := auto.default_cap(choice, dialog)) is not None:
+        remarks.append(
+            f"a key pays and the dialog has no budget: {settings.id} stops at {dollars(cap)}"
+            f" ({DEFAULT_TOKENS:,} tokens where the price is unknown); another limit: --budget, or **Budget:** in the"
+            " header"
+        )
+    if choice.twins:
+        remarks.append(auto.warning_of((settings.id, *choice.twins), choice.family))
+    return remarks

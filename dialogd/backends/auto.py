@@ -1,0 +1,370 @@
+"""A look at many backends at once, each with its own variables and no other."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import urlsplit
+
+from dialogd.backends import BACKENDS, CODING, Found, Kind, keys, kind_of, probe
+from dialogd.backends.coding_agent import MEMORY, VERSION_WAIT
+from dialogd.backends.prices import FREE, Price, price_of
+from dialogd.backends.service import host_of, vendor_of
+from dialogd.errors import BadInput, DialogdError
+from dialogd.protocol.money import DEFAULT_CAP
+from dialogd.protocol.state import Dialog
+
+SCENARIOS = frozenset({"rehearsal"})  # what follows the colon is a scenario
+COMMANDS = frozenset({"command", "acp"})  # what follows the colon is a command line
+SERVICES = frozenset({"anthropic", "openai", "gpt", "grok"})  # they speak to whatever address they are given
+LOOK_SECONDS = VERSION_WAIT + 1.0
+
+
+def variables_for(
+    name: str, environment: Mapping[str, str], dotenv: Mapping[str, str], base_url: str = ""
+) -> dict[str, str]:
+    """The variables that the backend `name` may see; at the address of a known vendor, that vendor's key too."""
+    found, base = keys.variables_for(name, environment, dotenv), name.partition(":")[0]
+    known = vendor_of(base_url or keys.address(base, found)) if base in SERVICES else None
+    key = (environment.get(known[1]) or dotenv.get(known[1], "")) if known else ""
+    return found | ({known[1]: key} if known and key else {})
+
+
+def survey(
+    names: Iterable[str],
+    environment: Mapping[str, str],
+    dotenv: Mapping[str, str],
+    base_url: str = "",
+    state: Path | None = None,
+) -> dict[str, Found]:
+    """Look at these backends at once, each with its own variables; whoever needs over `LOOK_SECONDS` is not here.
+
+    What programs said of themselves is remembered in the state directory `state`.
+    """
+    memory = {MEMORY: str(state)} if state else {}
+    answers: dict[str, Found] = {}
+
+    def look(name: str) -> None:
+        try:
+            variables = variables_for(name, environment, dotenv, base_url=base_url)
+        except BadInput as error:
+            answers[name] = Found(False, str(error), fix=error.fix)
+        else:
+            answers[name] = _looked(name, variables | memory, base_url)
+
+    wanted = tuple(dict.fromkeys(names))
+    threads = [threading.Thread(target=look, args=(name,), daemon=True) for name in wanted]
+    deadline = time.monotonic() + LOOK_SECONDS
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0.0))
+    slow = Found(False, f"no answer within {LOOK_SECONDS:g} s", fix="run it once by hand, and see what it waits for")
+    return {name: answers.get(name, slow) for name in wanted}
+
+
+def _looked(name: str, variables: Mapping[str, str], base_url: str) -> Found:
+    base = name.partition(":")[0]
+    try:
+        found = probe(name if base in SCENARIOS | COMMANDS else base, variables)
+    except DialogdError as error:
+        return Found(False, str(error), fix=error.fix)
+    except (ImportError, OSError) as error:
+        return Found(False, f"cannot be looked at: {error}", fix="check the installation of dialogd and of the program")
+    return _elsewhere(base, found, variables, base_url) if base_url and base in SERVICES else found
+
+
+def _elsewhere(base: str, found: Found, variables: Mapping[str, str], base_url: str) -> Found:
+    """What was found, at an address of the person's: a vendor's own needs that vendor's key, any other perhaps none."""
+    known = vendor_of(base_url)
+    if known and not variables.get(known[1]):
+        return Found(False, f"no key for {known[0]}", fix=f"put {known[1]} into the environment or into .env")
+    if known:
+        return Found(True, f"a key in {known[1]}", f"the key in {known[1]}", found.version)
+    if base == "openai" or not found.here:
+        return Found(base != "anthropic", f"{host_of(base_url)}, no key", version=found.version, fix=found.fix)
+    return found
+
+
+# -- `auto` -----------------------------------------------------------------------------------------------------------
+
+AUTO = "auto"
+
+# Fixed, so that daemons started apart choose the same way. In a family the first that is here is taken: a program with
+# a login of its own before a key that is billed.
+FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "claude": ("claude-code", "anthropic"),
+        "gpt": ("codex", "gpt"),
+        "gemini": ("gemini",),
+        "grok": ("grok",),
+        "opencode": ("opencode",),
+        "local": ("ollama",),
+    }
+)
+LAST_RESORT = "rehearsal"
+# What is said where nobody asked for a rehearsal, and nothing else is here.
+NO_MODEL = (
+    "REHEARSAL: no model is here. The agents speak scripted lines: nobody thinks about it, nothing comes of it.",
+    "To get one: Claude Code, Codex or another coding agent, a key in .env, or Ollama: see `dialogd doctor`.",
+    "What follows only shows how a dialog goes. Ctrl-C ends it.",
+)
+CHOSEN = frozenset({AUTO, "claude"})  # names that stand for whichever backend is here
+
+LOCAL = frozenset({"rehearsal", "ollama"})  # families whose text stays here
+TRUSTING = frozenset({*CODING, "acp"})  # backends that may run what a project contains
+RUNS_PROJECT = "what the project contains may run: its hooks, servers, plugins and scripts (--trust-project)"
+HERE = frozenset({"localhost", "127.0.0.1", "::1", "0.0.0.0"})  # an Ollama told to listen everywhere is here too
+_EMPTY: Mapping[str, str] = MappingProxyType({})
+_METERED = re.compile(r"\bkeys?\b|_API_KEY|_AUTH_TOKEN")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The backend that an agent gets.
+
+    backend  a name of the table; a scenario follows its colon, nothing else does
+    why      in words: `2.1.330, logged in`
+    pays     who is billed: `your Claude subscription`, `the key in XAI_API_KEY`, `nobody`
+    vendor   who sees the text; "" when nobody outside this machine does
+    twins    the ids of agents that get the same family by themselves
+    here     False when it cannot be used now; `fix` says what to do
+    model    what followed the colon, "" for the default one
+    idle     keys that are set and not used, because a login pays
+    """
+
+    backend: str
+    why: str
+    pays: str = "nobody"
+    vendor: str = ""
+    twins: tuple[str, ...] = ()
+    here: bool = True
+    fix: str = ""
+    model: str = ""
+    idle: tuple[str, ...] = ()
+
+    @property
+    def family(self) -> str:
+        """Agents of one family are twins."""
+        return kind_of(self.backend).family
+
+    def is_last_resort(self, name: str) -> bool:
+        """True when it is a rehearsal, and whoever said `name` asked for none."""
+        return self.backend == LAST_RESORT and name.partition(":")[0] != LAST_RESORT
+
+    @property
+    def is_metered(self) -> bool:
+        """True when a key pays for every token."""
+        return _is_metered(self.pays, self.why)
+
+    def required(self) -> Choice:
+        """Itself. Raises `BadInput` when it cannot be used now."""
+        if not self.here:
+            raise BadInput(f"the backend {self.backend} cannot be used here: {self.why}", fix=self.fix or _SEE)
+        return self
+
+
+_SEE = "see what is here: dialogd doctor"
+
+
+def resolve(
+    name: str,
+    seat: int,
+    variables: Mapping[str, str],
+    found: Callable[[str], Found],
+    *,
+    agents: Sequence[str] = (),
+    base_url: str = "",
+) -> Choice:
+    """Which backend `name` comes to in that seat (from 0); the same wherever and in whichever order it is asked.
+
+    `auto` takes the families that are here, those with a login or key first, in the order of `FAMILIES`, one by seat;
+    `claude` Claude Code, else the key.
+    `variables` are the person's, `found` looks at a backend (`candidates` names those it is asked for), `agents` are
+    the ids of the dialog in their order, `base_url` is the address that was set in place of a variable's. What follows
+    the colon is a model, but for rehearsal (a scenario), command and acp (a command line).
+    Raises `BadInput` for a name that nobody knows.
+    """
+    base, twins = _taken(name, seat, found, agents)
+    detail = name.partition(":")[2]
+    kind, look = kind_of(base), found(base if name.partition(":")[0] in CHOSEN else name)
+    billed = _is_metered(look.pays, look.why)
+    is_moved = billed or base in SERVICES or kind.family in LOCAL  # a program with a login goes to its own vendor
+    rivals = next((members for members in FAMILIES.values() if base in members), (base,))
+    return Choice(
+        backend=f"{base}:{detail}" if detail and base in SCENARIOS else base,
+        why=look.why,
+        pays=look.pays,
+        vendor=_runner(keys.bare(base_url) or keys.address(base, variables), kind) if is_moved else kind.vendor,
+        twins=twins,
+        here=look.here,
+        fix=look.fix,
+        model="" if base in SCENARIOS | COMMANDS else detail,
+        idle=keys.unused(rivals, variables, look.pays) if look.here and not billed else (),
+    )
+
+
+def _taken(name: str, seat: int, found: Callable[[str], Found], agents: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    """The backend's bare name, and whoever gets the same family by itself."""
+    candidates(name)  # refuses an unknown one
+    base, _, detail = name.partition(":")
+    if base == AUTO and detail:
+        raise BadInput(f"{name!r}: auto takes no model", fix="name the backend too, such as claude:claude-sonnet-5-5")
+    if base == "claude":
+        return _first(FAMILIES["claude"], found), ()
+    if base != AUTO:
+        return base, ()
+    here = [family for family, members in FAMILIES.items() if any(found(member).here for member in members)]
+    here.sort(key=lambda family: not any(_has_way_in(found(member)) for member in FAMILIES[family]))
+    if not here:
+        return LAST_RESORT, ()
+    twins = (who for index, who in enumerate(agents) if index != seat and (index - seat) % len(here) == 0)
+    return _first(FAMILIES[here[seat % len(here)]], found), tuple(twins)
+
+
+def _has_way_in(look: Found) -> bool:
+    """True with a login or a key; an address that is asked without one, a gateway's, may let nobody in."""
+    return look.here and look.pays != "nobody"
+
+
+def _is_metered(pays: str, why: str) -> bool:
+    return bool(_METERED.search(pays)) or "logged in with a key" in why
+
+
+def _runner(address: str, kind: Kind) -> str:
+    """Who gets the text at that address; the vendor where none is set, nobody for a local model on this machine."""
+    if not address or (kind.family in LOCAL and urlsplit(address).hostname in HERE):
+        return kind.vendor
+    known = vendor_of(address)
+    return known[0] if known else f"whoever runs {address}"
+
+
+def _first(members: Sequence[str], found: Callable[[str], Found]) -> str:
+    """The first of a family that is here, else the first of all."""
+    return next((member for member in members if found(member).here), members[0])
+
+
+def choose(
+    name: str,
+    seat: int,
+    environment: Mapping[str, str],
+    dotenv: Mapping[str, str],
+    *,
+    agents: Sequence[str] = (),
+    base_url: str = "",
+    state: Path | None = None,
+) -> Choice:
+    """`resolve` on this machine: looks at what `name` needs, all at once. Takes well under a second as a rule."""
+    found = survey(candidates(name), environment, dotenv, base_url, state)
+    return resolve(name, seat, {**dotenv, **environment}, found.__getitem__, agents=agents, base_url=base_url)
+
+
+def candidates(name: str) -> tuple[str, ...]:
+    """What must be looked at to resolve `name`. Raises `BadInput` for a name that nobody knows."""
+    base = name.partition(":")[0]
+    if base == AUTO:
+        return (*(member for members in FAMILIES.values() for member in members), LAST_RESORT)
+    if base == "claude":
+        return FAMILIES["claude"]
+    if base not in BACKENDS:
+        raise BadInput(f"unknown backend {base!r}", fix=f"choose one of: {', '.join(known_names())}")
+    return (name,)
+
+
+def seat_of(agent: str, agents: Sequence[str] = ()) -> int:
+    """The seat of an agent, from 0: its place among the dialog's agents, else its letter, else the first."""
+    ids = [who.casefold() for who in agents]
+    if agent.casefold() in ids:
+        return ids.index(agent.casefold())
+    return ord(agent.upper()) - ord("A") if len(agent) == 1 and agent.isascii() and agent.isalpha() else 0
+
+
+def introduce(choice: Choice, project: Path | None = None, *, trusts: bool = False) -> str:
+    """What an agent is and why, who pays, who sees what, and whether the project's own programs run; on one line."""
+    kind = kind_of(choice.backend)
+    model = choice.model or kind.model
+    pays = "nobody pays" if choice.pays == "nobody" else f"paid by {choice.pays}"
+    idle = f" ({' and '.join(choice.idle)} {'is' if len(choice.idle) == 1 else 'are'} not used)" if choice.idle else ""
+    what = f"{choice.backend} {model}".strip()
+    runs = f"; {RUNS_PROJECT}" if trusts and choice.backend in TRUSTING else ""
+    return f"{what} ({choice.why}) — {pays}{idle}; {_seen(choice, project)}{runs}"
+
+
+def _seen(choice: Choice, project: Path | None) -> str:
+    """Who sees which text."""
+    kind = kind_of(choice.backend)
+    if kind.family in LOCAL and not choice.vendor:
+        return "nobody outside this machine sees anything"
+    if not choice.vendor:
+        return "who sees the dialog is its own matter"
+    if project is None:
+        return f"{choice.vendor} sees the dialog"
+    if kind.project == "nothing":
+        return f"{choice.vendor} sees the dialog, and the notes of {project}"
+    return f"{choice.vendor} sees {project}, and the dialog"
+
+
+def family_of(name: str) -> str:
+    """The family of the backend that somebody named; "" where `auto` is to choose it, or nobody knows the name."""
+    base = name.partition(":")[0]
+    if base not in (*BACKENDS, *FAMILIES):
+        return ""
+    return base if base in FAMILIES else kind_of(base).family
+
+
+def twins(families: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """The groups of agents that would speak with one mind, by each agent's family.
+
+    Scripts and programs of one's own don't count, nor do agents whose family is "", not known yet.
+    """
+    groups: dict[str, list[str]] = {}
+    for who, family in families.items():
+        if family not in ("", LAST_RESORT, *COMMANDS):
+            groups.setdefault(family, []).append(who)
+    return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+
+
+def warning_of(group: Sequence[str], family: str) -> str:
+    """What is said about twins."""
+    who = f"{', '.join(group[:-1])} and {group[-1]}"
+    return f"{who} are of one family ({family}): they tend to agree; another one objects better (--agents claude,grok)"
+
+
+def default_cap(choice: Choice, dialog: Dialog | None) -> float | None:
+    """What the dialog may cost in US dollars when a key pays and nobody set a budget; None where no cap is needed."""
+    limits = dialog.header.limits if dialog else None
+    is_set = limits is not None and (limits.budget is not None or limits.tokens is not None)
+    return DEFAULT_CAP if choice.is_metered and not is_set else None
+
+
+def price_for(
+    choice: Choice, model: str = "", price: str = "", *, agents: Path | None = None, table: Mapping[str, str] = _EMPTY
+) -> Price | None:
+    """What its tokens cost; None when nobody can say. `price` is the person's, `table` theirs by model.
+
+    A program chooses its model itself: the one that it asked when it was proved last counts (`agents` is the folder
+    where that is remembered), before that the one that its family's API asks. Raises `BadInput` for a bad price.
+    """
+    from dialogd.backends.canary import last_model
+
+    kind = kind_of(choice.backend)
+    if not price and choice.backend in COMMANDS:
+        return None
+    if not price and kind.family in LOCAL:
+        return FREE
+    named = model or choice.model or kind.model
+    if not named and choice.backend in CODING:
+        family = (BACKENDS[member].model for member in FAMILIES.get(kind.family, ()))
+        named = (last_model(agents, choice.backend) if agents else "") or next(filter(None, family), "")
+    vendor = choice.vendor if choice.backend == "openai" else kind.vendor  # it speaks to anybody
+    return price_of(named, vendor, price, table)
+
+
+def known_names() -> tuple[str, ...]:
+    """Everything that may be named as a backend."""
+    return (*sorted(CHOSEN), *sorted(BACKENDS))

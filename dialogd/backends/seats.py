@@ -1,0 +1,158 @@
+"""Who plays what in one dialog, as `run` keeps it, and the command that starts one of them again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from dialogd.backends import BACKENDS, kind_of
+from dialogd.backends.keys import secrets
+from dialogd.config import SETTINGS, Settings, dotenv, start_command
+from dialogd.protocol.redact import redact
+from dialogd.protocol.state import Dialog
+from dialogd.store.folders import StateDir
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One agent of a cast. Empty: what the daemon's own settings say. `port` 0: not chosen yet.
+
+    `title` is what the template calls it, `price` what the person says its tokens cost; with `trust_project` what the
+    project contains may run.
+    """
+
+    id: str
+    backend: str = ""
+    model: str = ""
+    command: str = ""
+    project: str = ""
+    port: int = 0
+    title: str = ""
+    price: str = ""
+    trust_project: bool = False
+
+    @property
+    def is_known(self) -> bool:
+        """True when its name is settled: by the template, or by the backend that plays it."""
+        return bool(self.title) or self.backend.partition(":")[0] in BACKENDS
+
+    @property
+    def name(self) -> str:
+        """What the agent is called in headings: as the template says, else by its family as far as that is known."""
+        if self.title:
+            return self.title
+        return f"{kind_of(self.backend).title if self.is_known else 'Claude'} {self.id}"
+
+    def flags(self) -> list[str]:
+        """What `dialogd start` is told about it, but for port and file."""
+        pairs = {
+            "backend": self.backend, "model": self.model, "command": self.command, "project": self.project,
+            "price": self.price,
+        }  # fmt: skip
+        words = [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
+        return [*words, "--trust-project"] if self.trust_project else words
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """The agents of one dialog as `run` started them; `pace` as it was given, "" for the default."""
+
+    dialog: str
+    seats: tuple[Seat, ...]
+    pace: str = ""
+
+    def with_ports(self, ports: Sequence[int]) -> Cast:
+        """The same cast at these ports."""
+        return replace(self, seats=tuple(replace(s, port=p) for s, p in zip(self.seats, ports, strict=True)))
+
+    def save(self, state: StateDir, file: Path) -> None:
+        """Keep it for `run --continue`."""
+        target = _path(state, file)
+        part = target.with_suffix(f".{os.getpid()}")
+        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(fd, "w", encoding="utf-8") as out:
+            json.dump(asdict(self), out, indent=2)
+        part.replace(target)
+
+
+def saved_cast(state: StateDir, file: Path) -> Cast | None:
+    """The cast that was kept for this file, None without one."""
+    try:
+        found = json.loads(_path(state, file).read_text(encoding="utf-8"))
+        seats = tuple(_of(seat) for seat in found["seats"])
+        return Cast(str(found["dialog"]), seats, str(found["pace"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def remember_start(state: StateDir, settings: Settings, dialog: Dialog | None, peers: Mapping[str, str]) -> None:
+    """Keep how this daemon was started, for whoever starts it again: its flags, but for those that hold a secret.
+
+    `dialog` is what stands in its file: what its header says as well is not kept.
+    """
+    own = secrets(os.environ, dotenv(Path.cwd()))
+    target = _start_path(state, settings.file, settings.id)
+    part = target.with_suffix(f".{os.getpid()}")
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8") as out:
+        urls = {agent.id: agent.url for agent in dialog.header.agents} if dialog is not None else {}
+        said = {("--port", urls.get(settings.id, "").rpartition(":")[2])}
+        said |= {("--peer", f"{who}={url}") for who, url in urls.items()}
+        flags = [flag for flag in _flags(settings, peers) if flag not in said and redact(" ".join(flag), own)[1] == 0]
+        json.dump({"dialog": dialog.id if dialog is not None else "", "flags": flags}, out)
+    part.replace(target)
+
+
+def _flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+    """The flags of `dialogd start`, each with its value; of what the environment said, the backend."""
+    for one in SETTINGS:
+        value, origin = getattr(settings, one.name), settings.origin(one.name)
+        is_told = origin.startswith("flag") or (one.name == "backend" and origin.startswith("environment"))
+        if not is_told or one.name in ("id", "file", "state_dir"):
+            continue
+        if value is False:
+            yield ("--no-plan",) if one.name == "plan" else ()
+        elif value is True:
+            yield () if one.name == "plan" else (f"--{one.name.replace('_', '-')}",)
+        else:
+            yield (f"--{one.name.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value))
+    for who, url in peers.items():
+        yield ("--peer", f"{who}={url}")
+
+
+def start_again(state: StateDir, file: Path, dialog: str | None, agent: str) -> str:
+    """The command that starts an agent's daemon as it was started last, else with what `run` had play it.
+
+    Known is only what belongs to `dialog`, None for any; otherwise the command has no flags but the file.
+    """
+    try:
+        found = json.loads(_start_path(state, file, agent).read_text(encoding="utf-8"))
+        if dialog is None or found["dialog"] in ("", dialog):
+            return start_command(agent, file, [str(word) for flag in found["flags"] for word in flag])
+    except (OSError, ValueError, TypeError, KeyError):
+        pass
+    cast = saved_cast(state, file)
+    seats = cast.seats if cast is not None and dialog in (None, cast.dialog) else ()
+    return start_command(agent, file, next((seat.flags() for seat in seats if seat.id == agent), []))
+
+
+def _start_path(state: StateDir, file: Path, agent: str) -> Path:
+    return state.dialog(file) / f"start-{agent}.json"
+
+
+def _of(record: Mapping[str, object]) -> Seat:
+    texts = {key: str(record[key]) for key in ("id", "backend", "model", "command", "project")}
+    return Seat(
+        **texts,
+        port=int(str(record["port"])),
+        title=str(record.get("title", "")),
+        price=str(record.get("price", "")),
+        trust_project=record.get("trust_project") is True,
+    )
+
+
+def _path(state: StateDir, file: Path) -> Path:
+    return state.dialog(file) / "cast.json"

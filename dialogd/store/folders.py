@@ -1,0 +1,77 @@
+"""Where dialogd keeps what is not in the dialog file: one private folder per dialog file, and what runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from dialogd.errors import UnsafeFile
+from dialogd.store.disk import make_folder
+
+
+@dataclass(frozen=True, slots=True)
+class StateDir:
+    """The state directory; everything in it is 0700 and made when it is first asked for."""
+
+    root: Path
+
+    def dialog(self, file: Path) -> Path:
+        """The folder of one dialog file, by its absolute path: journals, drafts, what was set aside."""
+        return self._made(self.root / "dialogs" / _key(file))
+
+    def agent(self, file: Path, agent: str) -> Path:
+        """The folder of one agent's backend at one dialog file; beside it lies what all backends share."""
+        return self._made(self.agents / f"{_key(file)}-{agent}")
+
+    @property
+    def agents(self) -> Path:
+        """Where the agents' folders lie, and what all backends share; not made by this."""
+        return self.root / "agents"
+
+    @property
+    def archive(self) -> Path:
+        """Copies of dialogs that were stopped."""
+        return self._made(self.root / "archive")
+
+    @property
+    def plans(self) -> Path:
+        """The plans of dialogs that stood in the default file."""
+        return self._made(self.archive / "plans")
+
+    @property
+    def memory(self) -> Path:
+        """The index over the archive, and what the person said of outcomes."""
+        return self._made(self.root / "memory")
+
+    @property
+    def registry(self) -> Path:
+        """One file per running daemon."""
+        return self._made(self.root / "running")
+
+    @property
+    def logs(self) -> Path:
+        """The daemons' logs."""
+        return self._made(self.root / "logs")
+
+    def _made(self, path: Path) -> Path:
+        try:
+            make_folder(path)
+            owner = self.root.stat().st_uid
+        except OSError as error:
+            raise UnsafeFile(
+                f"the state directory {self.root} cannot be used: {error.strerror}",
+                fix="name another one with DIALOGD_STATE_DIR",
+            ) from error
+        if owner != os.geteuid():
+            raise UnsafeFile(
+                f"the state directory {self.root} belongs to another user (uid {owner})",
+                fix="name one of your own with DIALOGD_STATE_DIR",
+            )
+        return path
+
+
+def _key(file: Path) -> str:
+    absolute = file.resolve().parent / file.name
+    return f"{file.stem[:40]}-{hashlib.sha256(os.fsencode(absolute)).hexdigest()[:12]}"

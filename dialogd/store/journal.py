@@ -1,0 +1,498 @@
+"""Replies received and entries on their way into the file: what a crash must not lose. Drafts stand here too.
+
+One JSON-lines file per writer, all of one dialog file in one folder, so that any daemon can finish what another
+began. Records are appended and flushed; a line that a crash tore is passed over, and so is one that is no record of
+ours, which is reported. Losing the journal loses no committed turn.
+
+    started  the person has started the dialog                  {dialog}
+    reply    an agent's reply, before it is in the file         {debt, text, usage, ms, nonce}
+    calling  what a turn comes to by the end of a paid call     {usage, is_first}
+    answer   what it answered to the closing question           {debt, text, usage, ms}
+    spent    what a call came to that brought no reply          {usage}
+    intent   the exact bytes about to be appended at an offset  {at, entry, number, dialog}
+    done     what became of the last intent                     {chain, number}
+    draft    a reply whose debt was closed                      {debt, text, why}
+    sent     drafts up to here were shown to their agent again
+    kept     what follows from the person's stop is done        {chain}
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dialogd.errors import StorageError, UnsafeFile
+from dialogd.protocol.model import USER, Entry, digest
+from dialogd.protocol.state import Dialog
+from dialogd.store.disk import Distrusted, KeptFile, flush, flush_folder, make_folder, pread, why, write_once
+
+DROPPED = "dropped.md"  # the text of turns whose journals were set aside
+PERSON = "person"  # the journal of what command line and HTTP write for the person
+
+SUSPECT_FIX = "check the disk, then restart this daemon"
+
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT
+
+_FRAMED = re.compile(rb"\s*(?:---\s+)?(## [^\n]*\n[^\n]*) sha=([0-9a-f]{16}) -->\n(.*)", re.S)
+
+
+def chain_of(entry: bytes) -> str:
+    """The hash that an entry's frame records."""
+    match = re.search(rb" sha=([0-9a-f]{16}) -->\n", entry)
+    return match[1].decode() if match else ""
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+
+
+def _is_bill(value: Any) -> bool:
+    return isinstance(value, dict)  # what is in it is judged where it is read: see `bill.from_record`
+
+
+def _is_debt(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 3 and all(map(_is_text, value))
+
+
+def _is_entry(value: Any) -> bool:
+    """True for an entry whose own hash fits: another one must not be completed in the file."""
+    match = _FRAMED.fullmatch(_bytes(value)) if isinstance(value, str) else None
+    return match is not None and digest(match[1] + match[3]).encode() == match[2]
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+# What each kind of record must have; of what else stands in it, a nonce and an intent's dialog are read.
+_SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
+    "started": {"dialog": _is_text},
+    "reply": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
+    "calling": {"usage": _is_bill, "is_first": lambda value: isinstance(value, bool)},
+    "answer": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
+    "spent": {"usage": _is_bill},
+    "intent": {"at": _is_count, "entry": _is_entry, "number": _is_count},
+    "done": {"chain": _is_text, "number": _is_count},
+    "draft": {"debt": _is_debt, "text": _is_text, "why": _is_text},
+    "sent": {},
+    "kept": {"chain": _is_text},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Bytes that somebody was about to append at offset `at`."""
+
+    writer: str
+    at: int
+    entry: bytes
+    number: int
+
+    @property
+    def chain(self) -> str:
+        """The hash that the entry records."""
+        return chain_of(self.entry)
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A reply as it came from the backend, for the debt of that key; `usage` is the bill of its calls.
+
+    `nonce` is what its seal is made with, in a sealed round. `answer` is what its agent said to the closing question:
+    None before it was asked, "" where no answer came.
+    """
+
+    debt: tuple[str, str, str]
+    text: str
+    usage: dict[str, Any]
+    ms: int
+    nonce: str = ""
+    answer: str | None = None
+
+    def landed(self, dialog: Dialog, me: str) -> Entry | None:
+        """The turn as which this reply of agent `me` stands in the file already, or None."""
+        _, re_, chain = self.debt
+        opened = dialog.entry(re_)
+        if opened is None or opened.chain != chain:
+            return None
+        mine = (e for e in dialog.latest_turns if e.by == me and e.frame is not None and e.frame.re == re_)
+        return next(mine, None)
+
+
+@dataclass(slots=True)
+class _Trust:
+    """Whether this process may still write journals: `problem` says why not."""
+
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A turn of this very dialog that was committed and is no longer in its file; `kept` is where its text lies."""
+
+    number: int
+    chain: str
+    text: str
+    kept: Path
+
+
+def still_lost(lost: Iterable[Lost], dialog: Dialog) -> tuple[Lost, ...]:
+    """Those of them that have not come back, as they were or in a note of the person's that names their hashes."""
+    lost = tuple(lost)
+    if not lost:
+        return ()
+    present = {entry.chain for entry in dialog.entries}
+    notes = "\n".join(entry.body for entry in dialog.entries if entry.by == USER and not entry.is_turn)
+    return tuple(one for one in lost if one.chain not in present and one.chain not in notes)
+
+
+class Journal:
+    """The journal of one writer. Its file stays open, until another one takes the name."""
+
+    def __init__(self, folder: Path, writer: str, trust: _Trust | None = None) -> None:
+        self.path = folder / f"{writer}.journal"
+        self.writer = writer
+        self.is_calling = False  # a call that this very object was told of is under way
+        self._trust = trust or _Trust()
+        self._file = KeptFile(self.path)
+        self._mutex = threading.RLock()
+        self._begin(0)
+
+    def _begin(self, inode: int) -> None:
+        """Know nothing yet of the file that stands there now."""
+        self._inode, self._read_to, self._tally = inode, 0, _Tally(self.writer)
+
+    def record(self, kind: str, *, durable: bool = True, **fields: Any) -> None:
+        """Append one record; `durable` flushes it. A folder that is gone is made anew.
+
+        Raises `StorageError`, and after a failed flush for good, as the dialog file does: what was not flushed may be
+        gone, and a second flush would prove nothing.
+        """
+        if self._trust.problem:
+            raise StorageError(self._trust.problem, fix=SUSPECT_FIX)
+        record = {"kind": kind, "time": round(time.time(), 3), **fields}
+        line = b"\n" + _bytes(json.dumps(record, ensure_ascii=False)) + b"\n"
+        try:
+            with self._mutex:
+                self._append(line, durable=durable)
+                self.is_calling &= kind not in ("reply", "answer", "spent")
+                if self._is_next(len(line)):
+                    self._tally.take(record)
+                    self._read_to += len(line)
+        except OSError as error:
+            raise self._refused(error) from error
+
+    def _append(self, line: bytes, *, durable: bool) -> None:
+        """Write a line behind all others. Raises `UnsafeFile`, `OSError`, `StorageError`."""
+        try:
+            try:
+                self._file.open(_OPEN)
+            except FileNotFoundError:
+                make_folder(self.path.parent)
+                self._file.open(_OPEN)
+        except Distrusted as problem:
+            raise UnsafeFile(f"the journal {self.path} {problem}", fix=problem.fix) from problem
+        fd, view = self._file.fd, memoryview(line)
+        while view:
+            view = view[os.write(fd, view) :]
+        self._flush(fd if durable else None, folder=self._file.is_new)
+
+    def _is_next(self, size: int) -> bool:
+        """True when what was just written stands right behind all that is known: then it need not be read."""
+        if self._file.is_new:
+            self._begin(self._file.inode)
+        at = os.lseek(self._file.fd, 0, os.SEEK_CUR) - size
+        return self._file.inode == self._inode and at == self._read_to
+
+    def _flush(self, fd: int | None, *, folder: bool) -> None:
+        try:
+            if fd is not None:
+                flush(fd)
+            if folder:
+                flush_folder(self.path.parent)
+        except OSError as error:
+            self._trust.problem = f"flushing {self.path} failed ({why(error)}); what was noted may not be on the disk"
+            raise StorageError(self._trust.problem, fix=SUSPECT_FIX) from error
+
+    def flush(self) -> None:
+        """Make durable what was recorded without that. Raises `StorageError`."""
+        with self._mutex:
+            try:
+                self._file.open(os.O_RDWR | os.O_APPEND)
+            except FileNotFoundError:
+                return  # set aside meanwhile, with the dialog that it belongs to
+            except OSError as error:
+                raise self._refused(error) from error
+            except Distrusted as problem:
+                raise UnsafeFile(f"the journal {self.path} {problem}", fix=problem.fix) from problem
+            self._flush(self._file.fd, folder=False)
+
+    def _refused(self, error: OSError) -> StorageError:
+        return StorageError(f"the journal {self.path} cannot be written: {why(error)}", fix=_fix(error, self.path))
+
+    def reply(self, received: Received, *, durable: bool = True) -> None:
+        """Remember a reply before anything else is done with it."""
+        nonce = {"nonce": received.nonce} if received.nonce else {}
+        debt, text, usage = list(received.debt), received.text, received.usage
+        self.record("reply", durable=durable, debt=debt, text=text, usage=usage, ms=received.ms, **nonce)
+
+    def calling(self, usage: Mapping[str, Any], *, is_first: bool) -> None:
+        """Book a paid call before it is made, with what its turn will have come to by then, as far as can be known.
+
+        The bill that comes with the reply, or else the `spent`, takes its place. After a kill there is neither.
+        """
+        self.record("calling", durable=False, usage=dict(usage), is_first=is_first)
+        self.is_calling = True
+
+    def answer(self, received: Received) -> None:
+        """Remember the answer to the closing question; the flush of the intent to append makes it durable."""
+        debt, text, usage = list(received.debt), received.answer or "", received.usage
+        self.record("answer", durable=False, debt=debt, text=text, usage=usage, ms=received.ms)
+
+    def draft(self, received: Received, why: str) -> None:
+        """Keep a reply whose debt was closed."""
+        self.record("draft", debt=list(received.debt), text=received.text, why=why)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """All records, oldest first; what is none of ours is left out."""
+        yield from filter(None, map(_record, self._lines()))
+
+    def turns(self) -> Iterator[tuple[int, str, str, str]]:
+        """Number, hash, text and dialog of every turn that this writer is known to have committed, oldest first."""
+        intent: dict[str, Any] | None = None
+        for record in self.records():
+            if record["kind"] == "intent":
+                intent = record
+            elif record["kind"] == "done" and intent is not None:
+                if intent["number"]:
+                    yield intent["number"], record["chain"], intent["entry"], str(intent.get("dialog", ""))
+                intent = None
+
+    def odd(self) -> tuple[int, ...]:
+        """The numbers of the lines that are no records of ours, and were not torn by a crash either."""
+        return tuple(at for at, line in enumerate(self._lines(), 1) if _record(line) is None and not _is_torn(line))
+
+    def _lines(self) -> list[bytes]:
+        try:
+            return self.path.read_bytes().split(b"\n")
+        except FileNotFoundError:
+            return []
+
+    def intent(self) -> Intent | None:
+        """The last intent that is not known to be done."""
+        return self._known().intent
+
+    def received(self) -> Received | None:
+        """The last reply that was neither appended nor kept as a draft."""
+        return self._known().received
+
+    def drafts(self) -> tuple[str, ...]:
+        """Replies that were not sent, and not yet shown to their agent again; oldest first."""
+        return self._known().drafts
+
+    def owed(self) -> tuple[dict[str, Any], ...]:
+        """What calls came to that no entry has accounted for, oldest first; not the reply that is being kept.
+
+        A call that was begun and not heard of again is among them; the one that this object was told of is not.
+        """
+        known = self._known()
+        return known.owed + (() if self.is_calling else known.calling)
+
+    def _known(self) -> _Tally:
+        """What all records come to; reads only what others have written since the last time."""
+        with self._mutex:
+            try:
+                status = self.path.stat()
+            except FileNotFoundError:
+                self._begin(0)
+                return self._tally
+            if status.st_ino != self._inode or status.st_size < self._read_to:
+                self._begin(status.st_ino)
+            if status.st_size > self._read_to:
+                with self.path.open("rb") as file:
+                    *lines, rest = pread(file.fileno(), status.st_size - self._read_to, self._read_to).split(b"\n")
+                for record in filter(None, map(_record, [*lines, rest])):
+                    self._tally.take(record)
+                self._read_to += sum(map(len, lines)) + len(lines) + (len(rest) if _record(rest) else 0)
+            return self._tally
+
+
+def _fix(error: OSError, path: Path) -> str:
+    """What to do about a journal that cannot be written."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free some space, or name another DIALOGD_STATE_DIR"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return f"give yourself the right to write it: chmod u+rwX {path.parent} {path}"
+    return "check the disk, or name another DIALOGD_STATE_DIR"
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What a line says; None for an empty one, and for one that is no record of ours: torn, damaged, of another kind.
+
+    The disk, an editor or another version may have left anything there, and nothing of it may stop a daemon.
+    """
+    if not line.strip():
+        return None
+    try:
+        record = json.loads(line)
+        shape = _SHAPES[record["kind"]]
+        return record if all(fits(record[key]) for key, fits in shape.items()) else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _is_torn(line: bytes) -> bool:
+    """True for an empty line, and for one that ends before the record does."""
+    return not line.rstrip().endswith(b"}")
+
+
+class _Tally:
+    """What the records of one writer come to, one after another."""
+
+    def __init__(self, writer: str) -> None:
+        self.writer = writer
+        self.intent: Intent | None = None
+        self.received: Received | None = None
+        self.drafts: tuple[str, ...] = ()
+        self.owed: tuple[dict[str, Any], ...] = ()
+        self.calling: tuple[dict[str, Any], ...] = ()  # the turn that is being bought, or was when its daemon died
+        self._accounts = False  # the last intent gives account of what was spent
+        # As a turn, since the reply: what an earlier entry or a note came to says nothing about it.
+        self._written = False
+
+    def take(self, record: dict[str, Any]) -> None:
+        """Add one record."""
+        match record["kind"]:
+            case "reply":
+                agent, re_, chain = record["debt"]
+                nonce = str(record.get("nonce", ""))
+                self.received = Received((agent, re_, chain), record["text"], record["usage"], record["ms"], nonce)
+                self._written, self.calling = False, ()
+            case "answer":
+                self.calling = ()
+                if self.received is not None and self.received.debt == tuple(record["debt"]):
+                    usage, ms = record["usage"], record["ms"]
+                    self.received = replace(self.received, answer=record["text"], usage=usage, ms=ms)
+            case "intent":
+                entry = _bytes(record["entry"])
+                self.intent = Intent(self.writer, record["at"], entry, record["number"])
+                self._written = bool(record["number"])
+                self._accounts = b" calls=" in entry.partition(b" -->")[0]
+            case "done":
+                self.intent = None
+                self.owed, self.calling = ((), ()) if self._accounts else (self.owed, self.calling)
+                self.received = None if self._written else self.received
+            case "draft":
+                if self.received is not None:
+                    self.owed += (self.received.usage,)
+                self.received = None
+                self.drafts += (record["text"],)
+            case "sent":
+                self.drafts = ()
+            case "calling" | "spent" as kind:
+                self._bill(record["usage"], is_settled=kind == "spent", is_first=bool(record.get("is_first")))
+
+    def _bill(self, usage: dict[str, Any], *, is_settled: bool, is_first: bool) -> None:
+        """Take what a turn comes to; the one booked before is replaced, or was never heard of again."""
+        if is_settled:
+            self.owed, self.calling = (*self.owed, usage), ()
+        else:
+            self.owed, self.calling = self.owed + (self.calling if is_first else ()), (usage,)
+
+
+class Journals:
+    """All journals of one dialog file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._known: dict[str, Journal] = {}
+        self._trust = _Trust()
+
+    @property
+    def suspect(self) -> str:
+        """Why no journal is written from here any more: a flush failed. "" while all is well."""
+        return self._trust.problem
+
+    def of(self, writer: str) -> Journal:
+        """The journal of one writer: an agent id, or `PERSON`."""
+        return Journal(self.folder, writer, self._trust)
+
+    def all(self) -> tuple[Journal, ...]:
+        """Every journal there is; each remembers what of it was read."""
+        writers = sorted(path.stem for path in self.folder.glob("*.journal"))
+        return tuple(self._known.setdefault(writer, self.of(writer)) for writer in writers)
+
+    def odd(self) -> tuple[str, ...]:
+        """In words: each line of a journal that is no record of ours. It stays where it is, and counts for nothing."""
+        return tuple(
+            f"line {number} of the journal {journal.path} is damaged; it is passed over, and the file counts"
+            for journal in self.all()
+            for number in journal.odd()
+        )
+
+    def started(self, dialog: str) -> bool:
+        """True when any writer remembers that the person started the dialog of that id."""
+        return any(r["kind"] == "started" and r["dialog"] == dialog for j in self.all() for r in j.records())
+
+    def committed(self) -> dict[int, str]:
+        """Turn number -> chain of every turn known to have been committed."""
+        turns: dict[int, str] = {}
+        for journal in self.all():
+            for record in journal.records():
+                if record["kind"] == "done" and record["number"]:
+                    turns[record["number"]] = record["chain"]
+        return turns
+
+    def turns(self) -> list[tuple[int, str, str]]:
+        """Number, hash and text of every turn known to have been committed, by number."""
+        return sorted((n, chain, text) for journal in self.all() for n, chain, text, _ in journal.turns())
+
+    def dropped(self, present: set[str]) -> list[str]:
+        """The committed entries, as text, whose hash is not among `present`; oldest first."""
+        return [text for _, chain, text in self.turns() if chain not in present]
+
+    def lost(self, dialog: Dialog) -> tuple[Lost, ...]:
+        """The turns of this dialog that a save has taken out of its file and that have not come back; by number.
+
+        Journals that were set aside tell too, while the text that was kept of them is there: who deletes that forgets.
+        """
+        found: dict[str, Lost] = {}
+        for folder in (self.folder, *(kept.parent for kept in sorted(self.folder.glob(f"aside/*/{DROPPED}")))):
+            for journal in Journals(folder).all():
+                for number, chain, text, of in journal.turns():
+                    kept = journal.path if folder == self.folder else folder / DROPPED
+                    if of == dialog.id:
+                        found[chain] = Lost(number, chain, text, kept)
+        return still_lost(sorted(found.values(), key=lambda one: one.number), dialog)
+
+    def set_aside(self, present: set[str]) -> Path | None:
+        """Move all journals to a folder of their own, with the dropped turns as text; None when there are none."""
+        journals = self.all()
+        if not journals:
+            return None
+        target = self.folder / "aside" / time.strftime("%Y%m%dT%H%M%S", time.gmtime())
+        number = 0
+        while target.exists():
+            number += 1
+            target = target.with_name(f"{target.name.split('-')[0]}-{number}")
+        make_folder(target)
+        dropped = self.dropped(present)
+        if dropped:
+            write_once(_bytes("".join(dropped)), target / DROPPED)
+        for journal in journals:
+            journal.path.rename(target / journal.path.name)
+        flush_folder(target)
+        flush_folder(self.folder)
+        return target

@@ -1,0 +1,365 @@
+"""The only module that reads and appends to the dialog file.
+
+An append is: lock, finish a torn tail, read, ask what to write, journal it, one write, flush, read back, compare
+inodes, unlock. Nothing is ever truncated or rewritten. The lock is held for milliseconds, never across a model call.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dialogd.errors import DialogdError, StorageError, UnsafeFile
+from dialogd.protocol import grammar, render
+from dialogd.protocol.model import Condition, Entry
+from dialogd.protocol.state import Dialog
+from dialogd.store.disk import Distrusted, KeptFile, fix, flush, flush_folder, make_folder, pread, why, write_once
+from dialogd.store.journal import SUSPECT_FIX, Journal, Journals, chain_of
+from dialogd.store.lock import Lock
+
+if TYPE_CHECKING:
+    from hashlib import _Hash
+
+LARGEST = 64 * 1024 * 1024  # bytes; anything larger is no dialog
+SLICE = 256 * 1024  # bytes that are compared at a time: a turn waits for no more than that
+PROBE = 512  # bytes before the known end that must be unchanged for reading on
+ATTEMPTS = 5  # rename-over saves in a row that an append survives
+
+_TO_WRITE = os.O_RDWR | os.O_APPEND
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """What to append: a drafted entry, and perhaps a file beside the dialog that it links to."""
+
+    draft: render.Draft
+    attachment: str = ""
+    overflow: str = ""
+
+
+Make = Callable[[Dialog], Addition | None]
+
+
+class _Replaced(Exception):
+    """An editor saved a new file under the name while an entry was written to the old one."""
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """How far the first `size` bytes of the file have been compared with the hash of what was read."""
+
+    full_reads: int
+    size: int
+    wanted: bytes
+    at: int = 0
+    hash: _Hash = field(default_factory=sha256)
+
+
+def _is_daemons(entry: Entry) -> bool:
+    """True for an entry as a daemon writes it, behind the one before it."""
+    return entry.condition is Condition.SOUND and entry.linked
+
+
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class LogFile:
+    """One dialog file. Safe to use from several threads; every call may block on the disk."""
+
+    def __init__(self, path: Path, journals: Journals) -> None:
+        self.path = path
+        self.journals = journals
+        self._dialog: Dialog | None = None
+        self._seen: tuple[int, int, int] = (0, 0, 0)
+        self._probe = b""
+        self._hash = sha256()  # of all that was read: a whole read of what has not changed need not be parsed again
+        self._comparing: _Comparison | None = None
+        self._has_changed = False  # in what was read before, as comparing it has shown
+        self._is_doubtful = False  # somebody who is no daemon wrote to it since it was last read or compared whole
+        self.full_reads = 0
+        self._file = KeptFile(path)
+        self._mutex = threading.RLock()
+        self.lock = Lock(path.with_name(path.name + ".lock"))
+        self._looked_for_torn = False
+        self._suspect = ""
+
+    @property
+    def attachments(self) -> Path:
+        """The folder of attachments beside the file."""
+        return self.path.with_name(self.path.name + ".d")
+
+    @property
+    def suspect(self) -> str:
+        """Why nothing more is written from here: a flush failed, of the file or of a journal. "" while all is well."""
+        return self._suspect or self.journals.suspect
+
+    def read(self, *, full: bool = False, sure: bool = False) -> Dialog:
+        """The dialog as the file stands; reads only what was appended, unless `full` or the past was touched.
+
+        With `sure` all is read also where somebody else than a daemon has written to the file: what they appended is
+        seen anyhow, what they changed with it above is not. Raises `FileNotFoundError`, `NotADialog`, `UnsafeFile`.
+        """
+        with self._mutex:
+            return self._read(self._open(os.O_RDONLY), full=full or (sure and self._is_doubtful))
+
+    def known(self, *, sure: bool = False) -> Dialog | None:
+        """The dialog as last read, without reading or waiting, where `read` would give the same; else None.
+
+        A look at the file's status: for callers that must not be kept waiting.
+        """
+        seen, dialog = self._seen, self._dialog  # in this order: a reader in another thread sets the dialog first
+        if dialog is None or self._has_changed or (sure and self._is_doubtful):
+            return None
+        return dialog if self._stands_at() == seen else None
+
+    def _stands_at(self) -> tuple[int, int, int] | None:
+        """Which file the path names, how long it is, and when it was last written to; None for one not yet opened."""
+        status = self._file.status()
+        return None if status is None else _stamp(status)
+
+    def compare(self) -> bool:
+        """Compare the next slice of the file with what was read of it; True once all has been compared.
+
+        What was changed without a trace, in length and time, is found this way, and makes the next `read` read all.
+        """
+        with self._mutex:
+            dialog, status = self._dialog, self._file.status()
+            if dialog is None or status is None or _stamp(status) != self._seen:
+                return True  # the next `read` has to do with it
+            now = self._comparing
+            if now is None or now.full_reads != self.full_reads:
+                now = self._comparing = _Comparison(self.full_reads, dialog.size, self._hash.digest())
+            data = pread(self._file.fd, min(SLICE, now.size - now.at), now.at)
+            now.hash.update(data)
+            now.at += len(data)
+            if data and now.at < now.size:
+                return False
+            self._comparing = None
+            self._has_changed = now.hash.digest() != now.wanted
+            self._is_doubtful = self._is_doubtful and dialog.size > now.size
+            return True
+
+    def _read(self, status: os.stat_result, *, full: bool = False, wrote: bytes = b"") -> Dialog:
+        """The open file as `status` has it; `wrote` is what is known to stand behind what was read before."""
+        if status.st_size > LARGEST:
+            raise UnsafeFile(
+                f"{self.path} has {status.st_size:,} bytes; a dialog has at most {LARGEST:,}",
+                fix="name another file with --file",
+            )
+        known = None if full or self._has_changed else self._dialog
+        if known is not None and self._seen == _stamp(status):
+            return known
+        more = self._grown(known, status, wrote) if known is not None else None
+        if known is not None and more is not None:
+            dialog = grammar.read_on(known, more)
+            self._hash.update(more)
+            self._probe = (self._probe + more)[-PROBE:]
+            self._is_doubtful |= not all(map(_is_daemons, dialog.entries[known.settled_entries :]))
+        else:
+            dialog = self._read_whole(status.st_size)
+            self._has_changed = self._is_doubtful = False
+        self._dialog = dialog
+        self._seen = (status.st_ino, dialog.size, status.st_mtime_ns)
+        return dialog
+
+    def _grown(self, known: Dialog, status: os.stat_result, wrote: bytes) -> bytes | None:
+        """What was appended to what is known; None where the file may have changed before that."""
+        inode, _, _ = self._seen
+        size = status.st_size - known.size
+        if status.st_ino != inode or size <= 0:
+            return None
+        if len(wrote) == size:
+            return wrote
+        start = len(self._probe)
+        data = pread(self._file.fd, start + size, known.size - start)
+        return data[start:] if data.startswith(self._probe) else None
+
+    def _read_whole(self, size: int) -> Dialog:
+        """Read all of the file; parse it only where what was known of it has changed."""
+        data, known = pread(self._file.fd, size, 0), self._dialog
+        if known is not None and sha256(data[: known.size]).digest() == self._hash.digest():
+            more = data[known.size :]
+            dialog = grammar.read_on(known, more)
+            self._hash.update(more)
+        else:
+            dialog = grammar.parse(data)
+            self._hash = sha256(data)
+        self.full_reads += 1
+        self._probe = data[-PROBE:]
+        return dialog
+
+    def _open(self, flags: int) -> os.stat_result:
+        """Have the file open if it can be trusted; raises `UnsafeFile` saying why it cannot."""
+        try:
+            return self._file.open(flags)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise UnsafeFile(f"{self.path} cannot be opened: {why(error)}", fix=fix(error)) from error
+        except Distrusted as problem:
+            raise UnsafeFile(f"{self.path} {problem}", fix=problem.fix) from problem
+
+    def append(self, make: Make, journal: Journal) -> Dialog | None:
+        """Append what `make` draws up from the dialog as it stands under the lock; None when it draws up nothing.
+
+        Returns once the entry is on disk and read back. Raises `StorageError` when the disk refuses (nothing is
+        acknowledged; a torn tail is finished by the next writer), and what `make` raises.
+        """
+        with self._mutex, self.locked():
+            for _ in range(ATTEMPTS):
+                with suppress(_Replaced):
+                    return self._append_once(make, journal)
+            raise StorageError(
+                f"{self.path} was replaced {ATTEMPTS} times while an entry was written",
+                fix="close the editor that keeps saving it; the entry is kept and will be written",
+            )
+
+    def _append_once(self, make: Make, journal: Journal) -> Dialog | None:
+        """One try; raises `_Replaced` when an editor's save took the file away under us."""
+        dialog = self._finished(self._open(_TO_WRITE))
+        addition = make(dialog)
+        if addition is None:
+            return None
+        if addition.attachment:
+            self._attach(addition)
+        last = dialog.last
+        entry = render.render(addition.draft, last.chain if last else "")
+        data = render.joint(dialog) + entry
+        number = addition.draft.number
+        journal.record("intent", at=dialog.size, entry=data.decode("utf-8"), number=number, dialog=dialog.id)
+        if self._stands_at() != self._seen:
+            raise _Replaced
+        self._write(self._file.fd, data)
+        status, is_next = self._landed(data, dialog.size)
+        journal.record("done", durable=False, chain=chain_of(data), number=number)
+        return self._read(status, wrote=data if is_next else b"")
+
+    def _write(self, fd: int, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(fd, view) :]
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be written: {why(error)}", fix=fix(error)) from error
+        try:
+            flush(fd)
+        except OSError as error:
+            # A failed flush may have dropped the dirty pages: a second one would succeed and prove nothing.
+            self._suspect = f"flushing {self.path} failed ({why(error)}); what was written may not be on the disk"
+            raise StorageError(self.suspect, fix=SUSPECT_FIX) from error
+
+    def _landed(self, data: bytes, known: int) -> tuple[os.stat_result, bool]:
+        """The file that the path now names, in which the bytes stand in one piece; else raises `_Replaced`.
+
+        And whether they stand right behind the `known` ones, whose end is as it was.
+        """
+        fd = self._file.fd
+        # Not where the file ended when it was read: somebody may have typed in between.
+        at = os.lseek(fd, 0, os.SEEK_CUR) - len(data)
+        before = self._probe if at == known else b""
+        status = self._file.status()
+        there = pread(fd, len(before) + len(data), at - len(before)) if at >= 0 else b""
+        if status is None or there[len(before) :] != data:
+            raise _Replaced
+        return status, at == known and there.startswith(before)
+
+    def newline(self) -> Dialog:
+        """Append the newline that a finished hand-written text at the end of the file lacks."""
+        with self._mutex, self.locked():
+            status = self._open(_TO_WRITE)
+            last = self._read(status).last
+            if last is not None and last.condition is Condition.UNFINISHED and last.turn is not None:
+                self._write(self._file.fd, b"\n")
+                status = os.fstat(self._file.fd)
+            return self._read(status)
+
+    def set_aside(self, present: set[str]) -> Path | None:
+        """Set the journals aside, because turns they remember are gone; `present` are the hashes in the file.
+
+        None when there are no journals, or a peer was faster and set the same ones aside.
+        """
+        with self._mutex, self.locked():
+            if not set(self.journals.committed().values()) - present:
+                return None
+            return self.journals.set_aside(present)
+
+    def finish_torn(self) -> Dialog:
+        """Finish what a crashed writer left half-written at the end of the file; harmless when there is nothing."""
+        with self._mutex, self.locked():
+            return self._finished(self._open(_TO_WRITE))
+
+    def _finished(self, status: os.stat_result) -> Dialog:
+        """The dialog of the open file, once what a writer left half-written is whole."""
+        # Once all journals are read: a writer may have died between its entry and the record of it.
+        if not (self._looked_for_torn and self._is_clean(status)):
+            self._finish_torn(status)
+            status = os.fstat(self._file.fd)
+            self._looked_for_torn = True
+        return self._read(status)
+
+    def _finish_torn(self, status: os.stat_result) -> None:
+        fd, size = self._file.fd, status.st_size
+        for journal in self.journals.all():
+            intent = journal.intent()
+            if intent is None:
+                continue
+            there = pread(fd, len(intent.entry), intent.at) if intent.at < size else b""
+            if there != intent.entry and there and intent.entry.startswith(there) and intent.at + len(there) == size:
+                self._write(fd, intent.entry[len(there) :])
+                size = os.fstat(fd).st_size
+                there = pread(fd, len(intent.entry), intent.at) if self._file.status() is not None else b""
+            if there == intent.entry:
+                journal.record("done", durable=False, chain=intent.chain, number=intent.number)
+
+    def _is_clean(self, status: os.stat_result) -> bool:
+        """True when the file ends, as far as is known, in a sound entry: then nobody was interrupted there."""
+        try:
+            dialog = self._read(status)
+        except DialogdError:
+            return False
+        return dialog.last is not None and dialog.last.condition is Condition.SOUND and not dialog.tail.strip(b"\n")
+
+    def _attach(self, addition: Addition) -> None:
+        try:
+            make_folder(self.attachments)
+            # Named by its hash: when it is there already, it is the same text.
+            write_once(addition.overflow.encode("utf-8", "replace"), self.attachments / addition.attachment)
+        except OSError as error:
+            raise StorageError(f"{self.attachments} cannot be written: {why(error)}", fix=fix(error)) from error
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold the file lock beside the dialog.
+
+        Raises `StorageError` when a stopped process holds it, and for good once a flush has failed.
+        """
+        if self.suspect:
+            raise StorageError(self.suspect, fix=SUSPECT_FIX)
+        return self.lock.held()
+
+    def create(self, data: bytes, *, replace: bool = False) -> None:
+        """Write a new dialog file, durably; with `replace` an existing one gives way in one step.
+
+        Raises `FileExistsError` without `replace`, and `NotADialog` when `data` is none.
+        """
+        grammar.parse(data)
+        with self._mutex, self.locked():
+            target = self.path.with_name(f".{self.path.name}.new") if replace else self.path
+            with suppress(FileNotFoundError):
+                if replace:
+                    target.unlink()
+            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            try:
+                self._write(fd, data)
+            finally:
+                os.close(fd)
+            if replace:
+                target.replace(self.path)
+            flush_folder(self.path.parent)
+            self._dialog = None

@@ -1,0 +1,629 @@
+"""Readers of single values of a template, as people write them. Pure; each raises `ValueError` saying what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Any
+
+from dialogd.protocol import units
+from dialogd.protocol.marks import outside_fences
+from dialogd.protocol.redact import redact
+from dialogd.protocol.rules import PERMISSIONS, STANDARD, Board
+from dialogd.protocol.text import clean, one_line
+
+LONGEST = 2_000  # code points of one text
+MOST_AGENTS = 26
+_SPAN = re.compile(r"([0-9]{1,2})[ \t]*(?:(\+|or more)|(?:-|–|to)[ \t]*([0-9]{1,2}))?(?:[ \t]*agents?)?", re.I)
+_FRACTION = re.compile(r"[0-9]{1,6}(?:\.[0-9]{1,9})?(?:[ \t]*/[ \t]*[0-9]{1,6})?[ \t]*%?")
+
+Span = tuple[int, int | None]  # fewest and most agents; None: any number
+
+
+def text(value: Value) -> str:
+    """One line of text; the points of a list after one another."""
+    if isinstance(value, Mapping):
+        raise ValueError("a table, where a text is meant")
+    return one_line(value if isinstance(value, str) else "; ".join(value), LONGEST)
+
+
+def names(value: Value) -> tuple[str, ...]:
+    """A list, or a text with commas."""
+    if isinstance(value, Mapping):
+        raise ValueError("a table, where names are meant")
+    listed = value.split(",") if isinstance(value, str) else value
+    return tuple(name for part in listed if (name := one_line(part, 200)))
+
+
+def flag(value: Value) -> bool:
+    """Yes or no."""
+    word = text(value).casefold()
+    if word not in ("true", "yes", "on", "1", "false", "no", "off", "0"):
+        raise ValueError(f"{word!r} is neither true nor false")
+    return word in ("true", "yes", "on", "1")
+
+
+def one_of(known: Sequence[str]) -> Callable[[Value], str]:
+    """One of these words."""
+
+    def read(value: Value) -> str:
+        word = text(value).casefold().replace("_", "-").replace(" ", "-")
+        if word not in known:
+            raise ValueError(f"{text(value)!r} is none of {', '.join(known)}{_meant(word, known)}")
+        return word
+
+    return read
+
+
+def part(value: Value) -> float:
+    """A part of a whole: `3/4`, `0.75` or `75%`."""
+    words = text(value)
+    if not _FRACTION.fullmatch(words):
+        raise ValueError(f"{words!r} is no part such as 3/4, 0.75 or 75%")
+    try:
+        number = Fraction(words.replace(" ", "").removesuffix("%")) / (100 if words.endswith("%") else 1)
+    except ZeroDivisionError:
+        raise ValueError(f"{words!r} divides by nothing") from None
+    if not 0 < number <= 1:
+        raise ValueError(f"{words!r} is not above 0 and up to 1")
+    return float(number)
+
+
+def weight(value: Value) -> float:
+    """What a vote weighs: above 0, up to 1000."""
+    words = text(value)
+    if not re.fullmatch(r"[0-9]{1,4}(?:\.[0-9]{1,6})?", words) or not 0 < float(words) <= 1000:
+        raise ValueError(f"{words!r} is no weight above 0 and up to 1000")
+    return float(words)
+
+
+def integer(value: Value) -> int:
+    """A whole number, also below zero."""
+    words = text(value)
+    if not re.fullmatch(r"[-+]?[0-9]{1,6}", words):
+        raise ValueError(f"{words!r} is no whole number")
+    return int(words)
+
+
+def count(value: Value) -> int:
+    """A whole number from 1 on."""
+    return units.count(text(value))
+
+
+def seconds(value: Value) -> float:
+    """A duration, in seconds."""
+    return units.seconds(text(value))
+
+
+def span(value: Value) -> Span:
+    """How many agents: `3`, `2+`, `2-4`."""
+    match = _SPAN.fullmatch(text(value))
+    if match is None:
+        raise ValueError(f"{text(value)!r} is no number of agents")
+    least, most = int(match[1]), int(match[3]) if match[3] else None if match[2] else int(match[1])
+    if not 1 <= least <= MOST_AGENTS or (most is not None and not least <= most <= MOST_AGENTS):
+        raise ValueError(f"{text(value)!r} is no number of agents from 1 to {MOST_AGENTS}")
+    return least, most
+
+
+def read_permissions(value: Value) -> tuple[str, frozenset[str]]:
+    """Permissions, and the name of the standard role that has them, if that was written."""
+    said = names(value)
+    if len(said) == 1 and said[0].casefold() in STANDARD:
+        return said[0].casefold(), STANDARD[said[0].casefold()]
+    wanted = frozenset(name.strip("`*_ ").upper().replace(" ", "_") for name in said)
+    for name in sorted(wanted - set(PERMISSIONS)):
+        raise ValueError(f"{name} is no permission{_meant(name, PERMISSIONS) or _meant(name.casefold(), [*STANDARD])}")
+    if not wanted:
+        raise ValueError("no permission is named")
+    return "", wanted
+
+
+def board(value: Value) -> Board:
+    """The limits of a board: a table, or a list of `key: value`; `true` for the usual ones."""
+    if isinstance(value, str):
+        return _plain_board(value)
+    pairs = value.items() if isinstance(value, Mapping) else (_pair(item) for item in value)
+    usual = Board()
+    values: dict[str, Any] = {}
+    for key, said in pairs:
+        if key not in Board.__dataclass_fields__:
+            raise ValueError(f"{key!r} is no limit of a board{_meant(key, [*Board.__dataclass_fields__])}")
+        default = getattr(usual, key)
+        read = flag if isinstance(default, bool) else _limit if isinstance(default, int) else seconds
+        try:
+            values[key] = read(said)
+        except ValueError as error:
+            raise ValueError(f"{key}: {error}") from None
+    return Board(**values)
+
+
+def _plain_board(value: str) -> Board:
+    if not flag(value):
+        raise ValueError("a board is either there or left out")
+    return Board()
+
+
+def _limit(value: Value) -> int:
+    number = integer(value)
+    if not 0 <= number <= 1_000_000:
+        raise ValueError(f"{number} is not from 0 to 1,000,000")
+    return number
+
+
+def _pair(item: str) -> tuple[str, str]:
+    key, colon, value = (words.strip() for words in item.partition(":"))
+    if not colon:
+        raise ValueError(f"{item!r} is no `key: value`")
+    return key.casefold().replace("-", "_"), value
+
+
+def _meant(word: str, known: Sequence[str]) -> str:
+    close = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+# -- Front matter -----------------------------------------------------------------------------------------------------
+
+Value = str | tuple[str, ...] | Mapping[str, str]
+
+_KEY = re.compile(r"([A-Za-z_][\w.-]*)[ \t]*:(?:[ \t]+(.*)|[ \t]*)")
+_ITEM = re.compile(r"[ \t]*-(?:[ \t]+(.*)|[ \t]*)")
+_BLOCK = re.compile(r"[>|][-+]?[0-9]?")
+_COMMENT = re.compile(r"(?:^|[ \t])#.*$")
+_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*')[ \t]*(?:#.*)?""")
+_PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,]*)\s*(?:,|$)""")
+_PIECE = re.compile(r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,"'])+""")  # between commas outside quotes
+_PAIR = re.compile(r"""["']?([^,:"']+)["']?:(.*)""", re.S)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong in `line` (1-based) of a file, and what to write instead."""
+
+    line: int
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A value as it stands in the file, and its line."""
+
+    value: Value
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The front matter's values by key, what could not be read in it, and in which line (from 0) the rest begins."""
+
+    values: Mapping[str, Written] = field(default_factory=lambda: MappingProxyType({}))
+    problems: tuple[Problem, ...] = ()
+    end: int = 0
+
+
+def front_matter(lines: Sequence[str]) -> Front:
+    """Read the front matter that these lines begin with; nothing where the first is no line of three dashes."""
+    if not lines or lines[0].rstrip() != "---":
+        return Front()
+    end = next((index for index, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)
+    if not end:
+        return Front(problems=(Problem(1, "front matter without an end", "close it with a line of `---`"),), end=1)
+    values: dict[str, Written] = {}
+    problems: list[Problem] = []
+    for number, line, below in _entries(lines[:end]):
+        match = _KEY.fullmatch(line)
+        if match is None:
+            problems.append(Problem(number, f"{line.strip()[:60]!r} is no `key: value`", "write one key per line"))
+            continue
+        key = match[1].casefold().replace("-", "_")
+        if key in values:
+            problems.append(Problem(number, f"{match[1]} is there twice", "keep one of the two"))
+        values[key] = Written(_value(match[2] or "", below), number)
+    return Front(MappingProxyType(values), tuple(problems), end + 1)
+
+
+def _entries(lines: Sequence[str]) -> Iterator[tuple[int, str, list[str]]]:
+    """Each line at the margin with its number, and the lines that hang below it."""
+    head, number, below = "", 0, list[str]()
+    for index, line in enumerate(lines[1:], 2):
+        if line[:1] in (" ", "\t", "") or (head and _ITEM.fullmatch(line)):
+            below.append(line)
+        elif not line.startswith("#"):
+            if head:
+                yield number, head, below
+            head, number, below = line, index, []
+    if head:
+        yield number, head, below
+
+
+def _value(text: str, below: Sequence[str]) -> Value:
+    kept = [line for line in below if line.strip() and not line.lstrip().startswith("#")]
+    bare = _COMMENT.sub("", text).strip()
+    if _BLOCK.fullmatch(bare):
+        joint = "\n" if bare.startswith("|") else " "
+        return joint.join(line.strip() for line in below).strip()
+    if bare:
+        whole = " ".join((text.strip(), *(line.strip() for line in kept)))
+        return _list(whole) if whole.startswith("[") else _inline(whole) if whole.startswith("{") else scalar(whole)
+    if kept and all(_ITEM.fullmatch(line) for line in kept):
+        return tuple(scalar(match[1] or "") for line in kept if (match := _ITEM.fullmatch(line)))
+    return _table(kept) or " ".join(line.strip() for line in kept)
+
+
+def _table(lines: Iterable[str]) -> Mapping[str, str]:
+    """The `key: value` pairs of these lines; what is nested deeper is flat here."""
+    pairs = [(match[1], match[2] or "") for line in lines if (match := _KEY.fullmatch(line.strip()))]
+    return MappingProxyType({key.casefold().replace("-", "_"): scalar(value) for key, value in pairs})
+
+
+def scalar(text: str) -> str:
+    """One value as text: without its quotes, or without the comment behind it."""
+    text = text.strip()
+    match = _QUOTED.fullmatch(text)
+    if match is None:
+        return _COMMENT.sub("", text).strip()
+    if match[1].startswith("'"):
+        return match[1][1:-1].replace("''", "'")
+    try:
+        return str(json.loads(match[1], strict=False))
+    except ValueError:  # YAML knows escapes that JSON does not
+        return match[1][1:-1]
+
+
+def _inline(text: str) -> Value:
+    inside = _COMMENT.sub("", text).strip().removeprefix("{").removesuffix("}")
+    parts = (_PAIR.fullmatch(piece[0].strip()) for piece in _PIECE.finditer(inside))
+    return _table(f"{match[1].strip()}: {match[2].strip()}" for match in parts if match) or text
+
+
+def _list(text: str) -> tuple[str, ...]:
+    inside = _COMMENT.sub("", text).strip().removeprefix("[").removesuffix("]").strip()
+    if not inside:
+        return ()
+    return tuple(item for match in _PART.finditer(inside) if (item := scalar(match[1])))
+
+
+# -- The sections of a skill ------------------------------------------------------------------------------------------
+
+Line = tuple[int, str]  # number (1-based) and text
+
+SECTIONS = (
+    "overview", "agents", "workflow", "communication protocol", "success criteria", "error handling", "rules", "opening"
+)  # fmt: skip
+FIELDS = (
+    "personality", "responsibilities", "permissions", "backend", "weight", "priority", "specialization", "role"
+)  # fmt: skip
+
+_HEADING = re.compile(r"(#{1,6})[ \t]+(.*)")
+_FIELD = re.compile(
+    r"[ \t]*(?:[-*+][ \t]+)?(?:(\*\*|__)([A-Za-z][A-Za-z ]{0,30}?)[ \t]*(?::\1|\1[ \t]*:)|([A-Za-z]+):)[ \t]*(.*)"
+)
+_BULLET = re.compile(r"[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?(.*)")
+_NUMBERED = re.compile(r"[ \t]{0,3}\d{1,3}[.)][ \t]+(.*)")
+_BOLD = re.compile(r"(\*\*|__)(?P<name>.+?)\1(?P<rest>.*)")
+_CODED = re.compile(r"`(?P<name>[^`]+)`(?P<rest>.*)")
+_SHOUTED = re.compile(r"(?P<name>[A-Z][A-Z_]+(?:[ -][A-Z_]+)*)(?=[ \t]*(?:[:–—-]|$))(?P<rest>.*)")
+_ROUNDS = re.compile(r"\((\d{1,4})[ -]rounds?\)", re.I)
+_ROW = re.compile(r"[ \t]*\|(.+)\|[ \t]*")
+_COUNTED = re.compile(r"^(?:(?:phase|step|agent)[ \t]+)?\d{1,3}[ \t]*[.):–—-]*[ \t]+", re.I)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """The lines under one `##` heading; `line` is that of the heading."""
+
+    name: str
+    line: int
+    lines: tuple[Line, ...]
+
+    @property
+    def text(self) -> str:
+        """Its text, without empty lines at both ends."""
+        return "\n".join(text for _, text in self.lines).strip("\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One agent of the cast as it is written; the values by field name."""
+
+    name: str
+    line: int
+    fields: dict[str, Written] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One phase of the workflow as it is written."""
+
+    name: str
+    description: str
+    rounds: int
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One kind of message as it is written."""
+
+    name: str
+    description: str
+    line: int
+
+
+def split(lines: Sequence[str], start: int) -> tuple[str, tuple[Line, ...], tuple[Section, ...]]:
+    """The title, the lines before the first section, and the sections, of the lines from `start` (from 0) on."""
+    rest = lines[start:]
+    open_ = {index for index, _ in outside_fences(rest, forgiving=True)}
+    title, name, at = "", "", 0
+    current: list[Line] = []
+    intro: tuple[Line, ...] = ()
+    sections: list[Section] = []
+    for index, text in enumerate(rest):
+        match = _HEADING.fullmatch(text) if index in open_ else None
+        if match and len(match[1]) == 1 and not title and not at:
+            title = match[2].rstrip("# \t")
+        elif match and len(match[1]) == 2:
+            if at:
+                sections.append(Section(name, at, tuple(current)))
+            else:
+                intro = tuple(current)
+            name, at, current = match[2].strip("#*_: \t").casefold(), start + index + 1, []
+        else:
+            current.append((start + index + 1, text))
+    if not at:
+        return title, tuple(current), ()
+    return title, intro, (*sections, Section(name, at, tuple(current)))
+
+
+def members(section: Section) -> Iterator[Member]:
+    """The agents: a `### Name` each, with bold field names below it."""
+    for name, line, lines in _headed(section):
+        yield Member(_COUNTED.sub("", name).strip("*_` "), line, dict(_fields(lines)))
+
+
+def _headed(section: Section) -> Iterator[tuple[str, int, list[Line]]]:
+    """What stands under each `###` heading of a section."""
+    name, at, current = "", 0, list[Line]()
+    for line, text in section.lines:
+        match = _HEADING.fullmatch(text)
+        if match and len(match[1]) == 3:
+            if at:
+                yield name, at, current
+            name, at, current = match[2].rstrip("# \t"), line, []
+        else:
+            current.append((line, text))
+    if at:
+        yield name, at, current
+
+
+def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, Written]]:
+    """The fields of one agent: text, or a list where bullets stand below the name."""
+    key, at, words, items = "", 0, list[str](), list[str]()
+    for line, text in lines:
+        match = _FIELD.fullmatch(text)
+        if match and (match[2] or match[3].casefold() in FIELDS):
+            if key:
+                yield key, _written(at, words, items)
+            key, at = (match[2] or match[3]).strip().casefold(), line
+            words, items = [match[4].strip()] if match[4].strip() else [], []
+        elif bullet := _BULLET.fullmatch(text):
+            items.append(bullet[1].strip())
+        elif text.strip():
+            if items:
+                items[-1] += f" {text.strip()}"
+            else:
+                words.append(text.strip())
+            key, at = key or "description", at or line
+    if key:
+        yield key, _written(at, words, items)
+
+
+def _written(line: int, words: Sequence[str], items: Sequence[str]) -> Written:
+    text = " ".join(words)
+    return Written(tuple(item for item in (text, *items) if item) if items else text, line)
+
+
+def steps(section: Section) -> Iterator[Step]:
+    """The phases: numbered lines or `###` headings, the name in bold or before the first colon."""
+    headed = [(_COUNTED.sub("", name), line, lines) for name, line, lines in _headed(section)]
+    for head, line, lines in headed or _numbered(section):
+        rounds = _ROUNDS.search(head)
+        name, rest = _named(_ROUNDS.sub("", head, count=1))
+        below = " ".join(_flat(text) for _, text in lines if text.strip())
+        said = " ".join(f"{_flat(rest)} {below}".split())
+        yield Step(" ".join(name.split()), said, int(rounds[1]) if rounds else 1, line)
+
+
+def _numbered(section: Section) -> Iterator[tuple[str, int, list[Line]]]:
+    head, at, current = "", 0, list[Line]()
+    for line, text in section.lines:
+        match = _NUMBERED.fullmatch(text)
+        if match:
+            if at:
+                yield head, at, current
+            head, at, current = match[1], line, []
+        else:
+            current.append((line, text))
+    if at:
+        yield head, at, current
+
+
+def _named(text: str) -> tuple[str, str]:
+    """A name and what is said of it: `**NAME**: text`, `NAME: text`, `NAME - text`; without either all is the name."""
+    for pattern in (_BOLD, _CODED, _SHOUTED):
+        match = pattern.match(text.strip())
+        if match:
+            return match["name"].strip("*_`[](): "), match["rest"]
+    name, _, rest = text.partition(":")
+    return name.strip(), rest
+
+
+def messages(section: Section) -> Iterator[Message]:
+    """The kinds of message: bullets or table rows that begin with a name in bold, as code, or in capitals."""
+    for line, text in section.lines:
+        row, bullet = _ROW.fullmatch(text), _BULLET.fullmatch(text)
+        said = row[1].strip().replace("|", ":", 1) if row else bullet[1] if bullet else text.strip()
+        if not any(pattern.match(said) for pattern in (_BOLD, _CODED, _SHOUTED)):
+            continue
+        name, rest = _named(said)
+        yield Message(name, _flat(rest.rstrip("| ")), line)
+
+
+def points(section: Section) -> tuple[str, ...]:
+    """The points of a list, one text each; without bullets, its paragraphs."""
+    found: list[str] = []
+    is_open = False
+    for _, text in section.lines:
+        bullet = _BULLET.fullmatch(text)
+        if bullet:
+            found.append(_flat(bullet[1]))
+        elif text.strip() and is_open:
+            found[-1] += f" {_flat(text)}"
+        elif text.strip():
+            found.append(_flat(text))
+        is_open = bool(text.strip())
+    return tuple(found)
+
+
+def _flat(text: str) -> str:
+    """Markdown on one line without bold and bullets; code stays as it is."""
+    match = _BULLET.fullmatch(text)
+    return " ".join(re.sub(r"\*\*|__", "", match[1] if match else text).lstrip(":–— \t").split())
+
+
+def unknown(section: Section, close: str) -> Problem:
+    """That a section's name is nearly one that is known."""
+    return Problem(section.line, f"the section {section.name!r} is not known", f"did you mean `## {close.title()}`?")
+
+
+# -- Skills -----------------------------------------------------------------------------------------------------------
+
+LONGEST_LINE = 5_000  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A skill as it is written. `front` holds the front matter's values by key; `problems` are in order of lines.
+
+    `position` is its place in a hierarchy of skills: as the file says, else its title, else its name.
+    """
+
+    name: str
+    title: str
+    position: str
+    overview: str
+    agents: tuple[Member, ...]
+    workflow: tuple[Step, ...]
+    messages: tuple[Message, ...]
+    success: tuple[str, ...]
+    errors: tuple[str, ...]
+    rules: str
+    opening: str
+    opening_line: int
+    front: Mapping[str, Written]
+    problems: tuple[Problem, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """What other programs read of it."""
+        return {
+            "position": self.position,
+            "overview": self.overview,
+            "agents": [
+                {
+                    "name": member.name,
+                    "personality": joined(member.fields.get("personality")),
+                    "responsibilities": list(listed(member.fields.get("responsibilities"))),
+                }
+                for member in self.agents
+            ],
+            "workflow": [{"phase": step.name, "description": step.description} for step in self.workflow],
+            "communicationProtocol": [{"type": m.name, "description": m.description} for m in self.messages],
+            "successCriteria": list(self.success),
+            "errorHandling": list(self.errors),
+        }
+
+
+def read(text: str, name: str) -> Skill:
+    """Read a skill; `name` counts where the front matter gives none."""
+    whole = clean(text.removeprefix("\ufeff")).split("\n")
+    lines = [line if len(line) <= LONGEST_LINE else redact(line)[0][:LONGEST_LINE] for line in whole]
+    front = front_matter(lines)
+    title, intro, found = split(lines, front.end)
+    by_name = {section.name: section for section in reversed(found)}
+
+    def of(section: str) -> Section:
+        return by_name.get(section, Section(section, 0, ()))
+
+    said = joined(front.values.get("name")) or name
+    place = joined(front.values.get("position")) or _position((*intro, *of("overview").lines))
+    overview = of("overview").text or "\n".join(line for _, line in intro).strip("\n")
+    return Skill(
+        name=said,
+        title=title,
+        position=place or title or said,
+        overview=_without_position(overview),
+        agents=tuple(members(of("agents"))),
+        workflow=tuple(steps(of("workflow"))),
+        messages=tuple(messages(of("communication protocol"))),
+        success=points(of("success criteria")),
+        errors=points(of("error handling")),
+        rules=of("rules").text,
+        opening=of("opening").text,
+        opening_line=of("opening").line,
+        front=MappingProxyType(dict(front.values)),
+        problems=(*front.problems, *_sections(found), *_lines(whole)),
+    )
+
+
+def joined(written: Written | None) -> str:
+    """A value as one text; the points of a list after one another."""
+    value = written.value if written else ""
+    return value if isinstance(value, str) else "; ".join(value)
+
+
+def listed(written: Written | None) -> tuple[str, ...]:
+    """A value as a list; a text is its only point."""
+    value = written.value if written else ()
+    return tuple(value) if not isinstance(value, str) else (value,) if value else ()
+
+
+def _sections(found: Sequence[Section]) -> Iterator[Problem]:
+    """Sections that are there twice, and names that are nearly right."""
+    seen: set[str] = set()
+    for section in found:
+        close = get_close_matches(section.name, SECTIONS, n=1, cutoff=0.85)
+        if section.name in SECTIONS and section.name in seen:
+            what = f"the section `## {section.name.title()}` is there twice"
+            yield Problem(section.line, what, "make one of the two")
+        elif close and section.name not in SECTIONS:
+            yield Problem(section.line, f"unknown section {section.name!r}", f"did you mean `## {close[0].title()}`?")
+        seen.add(section.name)
+
+
+def _lines(lines: Sequence[str]) -> Iterator[Problem]:
+    """Keys, which a template must not carry into dialogs; lines that nobody would read."""
+    for number, line in enumerate(lines, 1):
+        if len(line) > LONGEST_LINE:
+            yield Problem(number, f"a line of {len(line):,} characters", f"break it: up to {LONGEST_LINE:,} are read")
+        if redact(line)[1]:
+            yield Problem(number, "there is something like a key in it", "take it out: keys belong into .env")
+
+
+def _position(lines: Sequence[Line]) -> str:
+    return next((where for _, line in lines if (where := _place(line))), "")
+
+
+def _place(line: str) -> str:
+    name, colon, where = line.replace("*", "").replace("_", "").partition(":")
+    return where.strip() if colon and name.strip(" -\t").casefold() == "position" else ""
+
+
+def _without_position(text: str) -> str:
+    return "\n".join(line for line in text.split("\n") if not _place(line)).strip("\n")

@@ -1,0 +1,341 @@
+"""Since when: the time that words mean; the turn that a time or the person's last word means. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta
+
+from dialogd.errors import BadInput
+from dialogd.protocol import board, marks, open_questions, units
+from dialogd.protocol.board import AGAINST, Position, latest, positions
+from dialogd.protocol.certificate import where
+from dialogd.protocol.decide import Clock, Wait, decide
+from dialogd.protocol.fold import ending
+from dialogd.protocol.lifecycle import in_words
+from dialogd.protocol.model import USER, Condition, Entry
+from dialogd.protocol.money import accounted, total
+from dialogd.protocol.state import Dialog, Spent, State
+from dialogd.protocol.text import one_line
+from dialogd.protocol.units import Zone, clock_at
+from dialogd.protocol.withdrawn import Rejection, Reopening, rejections_in, reopenings
+from dialogd.views.flow import ASKING, Message, flow
+
+TIMES = "how long ago (90m, 2h, 7d), today, yesterday, or a time (2026-11-21T19:00)"
+
+_PART = r"([0-9]{1,6}(?:\.[0-9]{1,3})?) ?(s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?|w|weeks?)"
+_SPAN = re.compile(rf"{_PART}(?:,?(?: and)? ?{_PART})*(?: ago)?")
+_PARTS, _NOTHING = re.compile(_PART), timedelta()
+_DATED = re.compile(r"[0-9]{4}-")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def last_word(dialog: Dialog) -> int:
+    """The turn at which the person last wrote something: what follows it is news. 0 where they never did."""
+    turn, found = 0, 0
+    for entry in dialog.entries:
+        turn = entry.number if entry.is_turn else turn
+        found = turn if entry.by == USER else found
+    return found
+
+
+def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None) -> int:
+    """The turn that `7`, `turn 7` or a time, as `moment` reads it, means: the last one before that.
+
+    `now_iso` is the time now, with the person's offset. Raises `BadInput`.
+    """
+    words = " ".join(text.split()).casefold()
+    if match := re.fullmatch(r"(?:turn\s+)?#?(\d{1,9})", words):
+        return int(match[1])
+    then = moment(words, datetime.fromisoformat(now_iso.replace("Z", "+00:00")), zone)
+    if then is None:
+        raise BadInput(
+            f"{one_line(text, 60)!r} is neither a turn nor a time",
+            fix=f"write a turn (7), {TIMES}",
+        )
+    turn, found = 0, 0
+    for entry in dialog.entries:
+        turn = entry.number if entry.is_turn else turn
+        passed = units.seconds_between(entry.frame.at, then.isoformat()) if entry.frame else None
+        if passed is not None and passed < 0:
+            break
+        found = turn if passed is not None else found  # when a turn was typed by hand, nobody knows
+    return found
+
+
+def moment(text: str, now: datetime, zone: Zone | None = None) -> datetime | None:
+    """The time that `2h`, `1h 30m ago`, `7d`, `today`, `yesterday`, a date or a time means; None for anything else.
+
+    What names no offset is by `zone`, the clock of whoever wrote it: without one it has that of `now`.
+    """
+    words, zone = " ".join(text.split()).casefold(), zone or clock_at(now.tzinfo or UTC)
+    try:
+        if words in ("today", "yesterday"):
+            day = zone(now).date() - timedelta(days=words == "yesterday")
+            return zone(datetime.combine(day, time()))
+        if _SPAN.fullmatch(words):
+            return now - sum((timedelta(**{_UNITS[unit[0]]: float(n)}) for n, unit in _PARTS.findall(words)), _NOTHING)
+        found = datetime.fromisoformat(words.upper().replace("Z", "+00:00")) if _DATED.match(words) else None
+        return found if found is None or found.tzinfo else zone(found)
+    except (ValueError, OverflowError):
+        return None
+
+
+# -- While you were away ----------------------------------------------------------------------------------------------
+
+MOST = 4  # items of one kind in the text
+WIDTH = 200  # characters of an item
+
+_TROUBLE = ("AGENT_ERROR", "STALLED", "SKIP", "RETRY")
+_WAITING = frozenset({"waiting_for_user", "unknown_turn", "damaged", "no_turn_yet", "unfinished"})
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One thing that happened: in which turn (that before a note), by whom, in words. `at` is wall time or ""."""
+
+    turn: int
+    by: str
+    text: str
+    at: str = ""
+    is_withdrawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """What happened after turn `since`; every list is in order. `spent` is the sum of these entries' accounts.
+
+    `asked_you` are questions for the person that are still open, `decided` is without what they rejected. `now` says
+    where the dialog stands, `needed` what it waits for from the person, with its commands ("" for nothing).
+    """
+
+    since: int
+    turns: int
+    asked_you: tuple[Item, ...]
+    ended: tuple[Item, ...]
+    decided: tuple[Item, ...]
+    rejected: tuple[Item, ...]
+    proposed: tuple[Item, ...]
+    objections: tuple[Item, ...]
+    changed: tuple[Item, ...]
+    conceded: tuple[Item, ...]
+    asked: tuple[Item, ...]
+    answered: tuple[Item, ...]
+    errors: tuple[Item, ...]
+    people: tuple[Item, ...]
+    limits: tuple[Item, ...]
+    withdrawn: tuple[Item, ...]
+    spent: Spent
+    now: str
+    needed: str
+
+    def sections(self) -> tuple[tuple[str, tuple[Item, ...]], ...]:
+        """Title and items of everything that is not empty, the most important first."""
+        titles = {
+            "asked you": self.asked_you,
+            "ended": self.ended,
+            "decided": self.decided,
+            "rejected by you": self.rejected,
+            "errors and stalls": self.errors,
+            "objections that stand": self.objections,
+            "changed their position": self.changed,
+            "conceded": self.conceded,
+            "proposed": self.proposed,
+            "asked each other": self.asked,
+            "answered": self.answered,
+            "withdrawn by you": self.withdrawn,
+            "joined and left": self.people,
+            "limits and pauses": self.limits,
+        }
+        return tuple((title, items) for title, items in titles.items() if items)
+
+
+def away(dialog: Dialog, since: int, zone: units.Zone | None = None) -> Away:
+    """What happened in the entries after turn `since`; 0 is the whole dialog. `zone` is the reader's clock."""
+    entries, messages = after(dialog, since), flow(dialog)
+    ids = {entry.id for entry in entries}
+    said = [message for message in messages if message.payload["entry"] in ids]
+    ledger, opened = positions(dialog), reopenings(dialog)
+    refused, made = rejections_in(opened), board.decisions(dialog, opened)
+    return Away(
+        since=since,
+        turns=sum(entry.is_turn for entry in entries),
+        asked_you=_of(said, "QUESTION_FOR_USER", is_open=True),
+        ended=tuple(_ended(dialog, said, opened)),
+        decided=(*_decided(dialog, ids, made, refused), *_of(said, "DEFAULT_TAKEN")),
+        rejected=tuple(_rejected(dialog, ids, made, refused)),
+        proposed=tuple(_item(m) for m in said if m.message_type == "PROPOSAL"),
+        objections=tuple(_standing(dialog, said, ledger)),
+        changed=tuple(_changed(entries, ledger, since)),
+        conceded=_of(said, "CONCEDE"),
+        asked=_of(said, "QUESTION"),
+        answered=tuple(_answers(messages, ids)),
+        errors=_of(said, *_TROUBLE),
+        people=_of(said, "INVITE", "LEAVE"),
+        limits=_of(said, "LIMIT", "STEP", "PAUSED", "RESUMED"),
+        withdrawn=_of(said, "STRIKE", "VETO"),
+        spent=_spent(dialog, entries),
+        now=one_line(in_words(dialog)),
+        needed=_needed(dialog, zone),
+    )
+
+
+def after(dialog: Dialog, since: int) -> tuple[Entry, ...]:
+    """The entries that stand behind turn `since` and count."""
+    turn, found = 0, []
+    for entry in dialog.entries:
+        if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
+            continue
+        turn = entry.number if entry.is_turn else turn
+        if turn > since or (turn == since and not entry.is_turn):
+            found.append(entry)
+    return tuple(found)
+
+
+def _item(message: Message, text: str = "") -> Item:
+    said = message.payload
+    words = text or " ".join(filter(None, [said["reference"], one_line(said["text"], WIDTH) or said["summary"]]))
+    return Item(said["turn"], message.from_agent, words, message.timestamp, said["is_withdrawn"])
+
+
+def _of(said: Sequence[Message], *kinds: str, is_open: bool = False) -> tuple[Item, ...]:
+    """The messages of these types, in words; with more than one type each names its own."""
+    return tuple(
+        _item(m, _words(m, named=len(kinds) > 1))
+        for m in said
+        if m.message_type in kinds and (m.payload["is_open"] or not is_open)
+    )
+
+
+def _words(message: Message, *, named: bool) -> str:
+    text = one_line(message.payload["text"].replace(" | ", "; "), WIDTH)
+    if message.message_type == "QUESTION":
+        to = f"to {message.to_agent}: " if message.to_agent else ""
+        return f"{to}{text}{' (open)' if message.payload['is_open'] else ''}"
+    return f"{message.message_type} {text}".strip() if named else text
+
+
+def _ended(dialog: Dialog, said: Sequence[Message], opened: Mapping[str, Reopening]) -> Iterator[Item]:
+    """The ends, each with what opened the dialog again, and the person's approvals."""
+    ends = {entry.id: end.name for entry in dialog.entries if (end := ending(entry)) is not None}
+    for message in said:
+        ends_it = ends.get(message.payload["entry"]) == message.message_type
+        if ends_it or message.message_type == "APPROVED":
+            again = opened.get(message.payload["entry"]) if ends_it else None
+            then = f", opened again in {where(again.by)}" if again else ""
+            yield _item(message, _words(message, named=True) + then)
+
+
+def _decided(
+    dialog: Dialog, ids: set[str], made: Sequence[board.Decided], refused: Sequence[Rejection]
+) -> Iterator[Item]:
+    """The decisions of these entries, with what they are about; none of an end that the person rejected."""
+    wanted = ids - {rejection.ended_in for rejection in refused}
+    times = {entry.id: entry.frame.at if entry.frame else "" for entry in dialog.entries if entry.id in wanted}
+    texts = _texts(dialog)
+    for decision in made:
+        if decision.entry in times:
+            words = _about(texts, decision) + (f"; {one_line(decision.evidence, 80)}" if decision.evidence else "")
+            words += f"; {decision.superseded}" if decision.superseded else ""
+            yield Item(int(decision.entry.split(".")[0]), "System", words, times[decision.entry])
+
+
+def _texts(dialog: Dialog) -> dict[str, str]:
+    """What each proposal says, by its number."""
+    return {proposal.ref: proposal.text for proposal in reversed(dialog.state.proposals)}
+
+
+def _about(texts: Mapping[str, str], decision: board.Decided) -> str:
+    """What was decided, how, about which text: `P1 approved (vote): Postgres`."""
+    text = texts.get(decision.ref, "")
+    words = f"{decision.ref} {decision.made} ({decision.method})".strip()
+    return f"{words}: {one_line(text, WIDTH // 2)}" if text else words
+
+
+def _rejected(
+    dialog: Dialog, ids: set[str], made: Sequence[board.Decided], refused: Sequence[Rejection]
+) -> Iterator[Item]:
+    """The results that the person rejected in these entries: what they would have decided, and why not."""
+    texts, about = _texts(dialog), dict[str, list[str]]()
+    for decision in made:
+        about.setdefault(decision.entry, []).append(_about(texts, decision))
+    for rejection in refused:
+        if str(rejection.turn) in ids:
+            result = ", ".join(about.get(rejection.ended_in, ())) or rejection.outcome
+            words = f"{result}; because: {one_line(rejection.reason, WIDTH // 2)}"
+            yield Item(rejection.turn, "User", words, rejection.at)
+
+
+def _standing(dialog: Dialog, said: Sequence[Message], ledger: Sequence[Position]) -> Iterator[Item]:
+    """Objections whose author is still against what is still undecided; what everybody signed settles them all."""
+    if dialog.state.outcome is not None and dialog.state.outcome.name == "CONSENSUS_REACHED":
+        return
+    held, final = latest(ledger), {decision.ref for decision in dialog.state.decisions if decision.is_final}
+    gone = final | set(dialog.state.vetoed)
+    for message in said:
+        if message.message_type not in ("OBJECTION", "RESERVATION") or message.payload["is_withdrawn"]:
+            continue
+        against = [p.ref for p in ledger if (p.agent, p.turn) == (message.from_agent, message.payload["turn"])]
+        against = [ref for ref in against if ref not in gone and held[message.from_agent, ref].stance == AGAINST]
+        came_round = any(
+            m.from_agent == message.from_agent
+            and m.message_type in ("CONCEDE", "AGREE", "CONSENSUS_REACHED")
+            and m.payload["turn"] > message.payload["turn"]
+            for m in said
+        )
+        if against or not (came_round or dialog.state.outcome):
+            yield _item(message)
+
+
+def _changed(entries: Sequence[Entry], ledger: Sequence[Position], since: int) -> Iterator[Item]:
+    held: dict[tuple[str, str], str] = {}
+    turns = {(entry.by, entry.number): entry for entry in entries if entry.is_turn and not entry.is_struck}
+    for position in ledger:
+        before = held.get((position.agent, position.ref))
+        held[position.agent, position.ref] = position.stance
+        if before is not None and position.turn > since:
+            why = _why(position, turns[position.agent, position.turn])
+            yield Item(position.turn, position.agent, f"{position.ref}: {before} → {position.stance}, {why}")
+
+
+def _why(position: Position, entry: Entry) -> str:
+    """The cause of a change; else what its vote gives as the reason, which is no cause: nothing that can be checked."""
+    if position.cause:
+        return f"because of {one_line(position.cause, WIDTH // 2)}"
+    vote = marks.read_vote(entry.marks).get(position.ref)
+    return f"voting with the reason: {one_line(vote.reason, WIDTH // 2)}" if vote and vote.reason else "naming no cause"
+
+
+def _answers(messages: Sequence[Message], ids: set[str]) -> Iterator[Item]:
+    """What was said in answer to a question, with the question."""
+    asked = {m.message_id: m for m in messages if m.message_type in ASKING}
+    for message in messages:
+        question = asked.get(message.payload["answers"])
+        if question is not None and message.payload["entry"] in ids:
+            words = f"{one_line(question.payload['text'], 80)} → {one_line(message.payload['summary'], WIDTH // 2)}"
+            yield _item(message, words)
+
+
+def _spent(dialog: Dialog, entries: Sequence[Entry]) -> Spent:
+    state = State(limits=dialog.header.limits)
+    for entry in entries:
+        state = accounted(dialog.header, state, entry)
+    return total(state.spent)
+
+
+def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
+    """What the dialog waits for from the person, in words; "" while it goes on by itself."""
+    state = dialog.state
+    if state.outcome is not None:
+        if state.approved or (state.outcome.name == "STOPPED" and not state.outcome.is_limit):
+            return ""
+        return "look at the result: `dialogd approve` takes it, `dialogd reject WHY` sends the agents back to it"
+    if state.question:
+        words = open_questions.waiting(dialog, "", zone)
+        return one_line(f"answer {state.asker}: {words}" if state.asker else words)
+    agents = dialog.header.agents
+    me = next((who for who in state.owing if who != USER), agents[0].id if agents else "")
+    action = decide(dialog, me, Clock(rest=1e9))
+    waits = isinstance(action, Wait) and (action.status in _WAITING or action.status == "paused")
+    return one_line(action.reason) if isinstance(action, Wait) and waits else ""

@@ -1,0 +1,483 @@
+"""Who said what to whom: a dialog as messages, and these as a Mermaid or an SVG sequence diagram. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from typing import TypedDict
+
+from dialogd.protocol import marks, questions
+from dialogd.protocol.marks import MARKS, Who, outside_fences, tolerant
+from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
+from dialogd.protocol.redact import redact
+from dialogd.protocol.review import total_of
+from dialogd.protocol.seal import own_words
+from dialogd.protocol.state import Dialog, Proposal
+from dialogd.protocol.text import one_line, visible
+
+SUMMARY = 120  # characters
+FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn
+LEADING = re.compile(r"[ \t]*(P\d{1,6}(?:(?:[ ,&+]+|[ ]and[ ])P\d{1,6})*)(?!\w)[ \t]*[:,.|–—-]*[ \t]*", re.I)
+_DECORATION = re.compile(r"^[ \t]*(?:#{1,6}[ \t]+|>[ \t]?|[-*+][ \t]+)*|[*_`]{2,}")
+
+
+def kind_of(mark: Mark) -> tuple[str, str]:
+    """A mark's type and text."""
+    if mark.name == questions.NAME:
+        return mark.name, questions.parse(mark).said
+    return mark.name, mark.value
+
+
+def named_by(mark: Mark) -> tuple[str, ...]:
+    """The proposals and turns that a mark itself names."""
+    if mark.ref:
+        return (mark.ref,)
+    if mark.name == "STRIKE":
+        return tuple(re.findall(r"\d{1,9}", mark.value)[:1])
+    if mark.name == "AGREE" and (agreed := marks.agreed(mark)):
+        return tuple(agreed)
+    match = LEADING.match(mark.value)
+    return tuple(ref.upper() for ref in re.findall(r"P\d{1,6}", match[1], re.I)) if match else ()
+
+
+def cited_by(entry: Entry) -> tuple[str, ...]:
+    """The proposals, then the turns, that the entry's RE names."""
+    found = [marks.references(mark) for mark in entry.all("RE")]
+    return tuple(dict.fromkeys([*(ref for _, refs in found for ref in refs), *(str(t) for ts, _ in found for t in ts)]))
+
+
+def confidence_of(entry: Entry) -> float | None:
+    mark = entry.mark("CONFIDENCE")
+    return marks.confidence(mark) if mark is not None else None
+
+
+def only_passes(entry: Entry) -> bool:
+    """True for a turn that says nothing but that there is nothing to add."""
+    is_pass = entry.mark("PASS") is not None and all(m.name == "PASS" or m.name in FOLDED for m in entry.marks)
+    return is_pass and not words_of(entry).strip()
+
+
+def words_of(entry: Entry) -> str:
+    """An entry's own text: without the closing lines of a daemon, and without the marks that were typed in it."""
+    lines = own_words(entry.body).split("\n")
+    if entry.frame is None:
+        gone = {index for index, line in outside_fences(lines, forgiving=True) if tolerant(line) is not None}
+        lines = [line for index, line in enumerate(lines) if index not in gone]
+    return "\n".join(lines).strip("\n")
+
+
+def first_words(text: str) -> str:
+    """The beginning of a text on one line, without the signs that format it."""
+    head = "\n".join(redact(text)[0].strip()[: 8 * SUMMARY].split("\n")[:12])
+    return one_line("\n".join(_DECORATION.sub("", line) for line in head.split("\n")).replace(" | ", ", "), SUMMARY)
+
+
+# -- A dialog as messages ---------------------------------------------------------------------------------------------
+
+TEXT = "TEXT"  # the type of a turn without marks that say something
+USER_NAME, SYSTEM_NAME = "User", "System"
+
+ASKING = frozenset({"QUESTION", questions.NAME, "ESCALATE"})
+_NAMING = frozenset({"PROPOSAL", "CONSENSUS_PROPOSED"})  # their ref is their own number
+_TO_ALL = frozenset({"DECISION", "DECIDED", "ROUND", "DIGEST"})
+
+
+class Payload(TypedDict):
+    """What a message carries beside its envelope.
+
+    `reference` is its own number (`P1`), or what it refers to; `turn` the number of its turn, or of the one before a
+    note; `answers` the id of the message it answers; `score` the total of a review's score; `is_withdrawn` says that
+    the person struck or vetoed it.
+    """
+
+    summary: str
+    reference: str
+    text: str
+    turn: int
+    entry: str
+    answers: str
+    confidence: float | None
+    score: float | None
+    is_open: bool
+    is_withdrawn: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message. `from_agent` and `to_agent` are agents' ids, `User` or `System`; several are joined by ", ".
+
+    `from_name` and `to_names` are what people call them. `to_agent` is "" where it goes to all, `timestamp` "" where
+    the file has none. `correlation_id` is the id of the message that the chain of answers began with; "" where this one
+    answers nothing. `requires_response`: it asks, or gives somebody the turn by name.
+    """
+
+    message_id: str
+    message_type: str
+    from_agent: str
+    to_agent: str
+    timestamp: str
+    correlation_id: str
+    requires_response: bool
+    payload: Payload
+    from_name: str = ""
+    to_names: tuple[str, ...] = ()
+
+
+def flow(dialog: Dialog) -> tuple[Message, ...]:
+    """Every message of the dialog, in order. Damaged entries and one that is being typed say nothing."""
+    walk = _Walk(dialog)
+    for entry in dialog.entries:
+        if entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED):
+            walk.take(entry)
+    return tuple(walk.messages())
+
+
+@dataclass(slots=True)
+class _Said:
+    """A message in the making; `answers` is the place of the one it answers, or None."""
+
+    id: str
+    kind: str
+    speaker: str
+    entry: Entry
+    turn: int
+    reference: str
+    text: str
+    summary: str
+    to: tuple[str, ...] = ()
+    answers: int | None = None
+    refs: tuple[str, ...] = ()
+    is_open: bool = False
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A question that waits for `who`; with `all_of` for each of them, else for one. Nobody named: anybody else."""
+
+    at: int
+    who: set[str]
+    all_of: bool
+
+
+@dataclass(slots=True)
+class _Walk:
+    """What was said so far, and which of it waits for an answer."""
+
+    dialog: Dialog
+    said: list[_Said] = field(default_factory=list)
+    asked: list[_Asked] = field(default_factory=list)
+    places: dict[str, int] = field(default_factory=dict)  # of proposals by number, of turns by theirs
+    proposals: dict[str, list[Proposal]] = field(default_factory=dict)
+    ids: list[str] = field(default_factory=list)  # of everybody who took part at any time
+    turn: int = 0
+
+    def __post_init__(self) -> None:
+        cast = (*self.dialog.header_as_written.agents, *self.dialog.header.agents)
+        self.ids = list(dict.fromkeys(agent.id for agent in cast))
+        for proposal in self.dialog.state.proposals:
+            self.proposals.setdefault(proposal.entry, []).append(proposal)
+
+    def take(self, entry: Entry) -> None:
+        """Add what one entry says."""
+        self.turn = entry.number if entry.is_turn else self.turn
+        first, closed = len(self.said), self._answered(entry)
+        for number, one in enumerate(self._parts(entry, is_answer=closed is not None), 1):
+            one.id = f"{self.dialog.id}:{entry.id}.{number}"
+            self.said.append(one)
+        if len(self.said) == first:
+            return
+        if entry.is_turn:
+            self.places.setdefault(str(entry.number), first)
+        for place in range(first, len(self.said)):
+            self._connect(self.said[place], place, closed if place == first else None)
+
+    def _parts(self, entry: Entry, *, is_answer: bool) -> Iterator[_Said]:
+        """The messages of one entry, without their addressees; what answers a question is said by its text too."""
+        text = words_of(entry)
+        saying = [mark for mark in entry.written if mark.name not in FOLDED]
+        says = any(entry.by == SYSTEM or not _is_daemons(mark) for mark in saying)
+        if text and (not says or is_answer or entry.by == USER):
+            cited = cited_by(entry)
+            yield _Said(
+                "", TEXT, _speaker(entry), entry, self.turn, ", ".join(cited), text, first_words(text), refs=cited
+            )
+        numbered = iter([p for p in self.proposals.get(entry.id, ()) if not p.sha])
+        for mark in saying:
+            own = next(numbered, None) if mark.name == "PROPOSAL" else None
+            yield self._of_mark(entry, mark, mark.ref or (own.ref if own else ""))
+
+    def _of_mark(self, entry: Entry, mark: Mark, ref: str) -> _Said:
+        kind, text = kind_of(mark)
+        refs = () if mark.name in _NAMING else named_by(mark)
+        if mark.name == "CONSENSUS_PROPOSED":
+            text = next((p.text for p in self.proposals.get(entry.id, ()) if p.ref == ref), "")
+        own = ref or ", ".join(refs)
+        words = LEADING.sub("", text, count=1) if refs else text
+        speaker = SYSTEM_NAME if _is_daemons(mark) else _speaker(entry)
+        cited = refs or (() if speaker == SYSTEM_NAME else cited_by(entry))
+        return _Said("", kind, speaker, entry, self.turn, own or ", ".join(cited), text, first_words(words), refs=cited)
+
+    def _connect(self, one: _Said, place: int, closed: int | None) -> None:
+        """Say what a message answers, to whom it goes and whether it waits for an answer."""
+        places = [self.places[ref] for ref in one.refs if ref in self.places]
+        answers = closed if closed is not None else next(iter(places), None)
+        one.answers = answers if answers is not None and answers < place else None
+        one.to = self._addressed(one)
+        if one.kind in ("PROPOSAL", "CONSENSUS_PROPOSED") and one.reference:
+            self.places[one.reference.split(",")[0]] = place
+        if one.kind in ASKING and not one.entry.is_struck:
+            one.is_open = True
+            self.asked.append(_Asked(place, set(one.to), all_of=one.entry.mark("TO") is not None))
+
+    def _addressed(self, one: _Said) -> tuple[str, ...]:
+        entry, ids = one.entry, self.ids
+        if one.kind == questions.NAME:
+            return (USER_NAME,)
+        if one.kind in _TO_ALL:
+            return ()
+        to = () if one.speaker == SYSTEM_NAME else entry.all("TO")  # that is the agent's word, not the daemon's
+        named = [who for mark in to for who in marks.to(mark, ids)] or list(entry.turn or ())
+        if not named and one.answers is not None:
+            named = [self.said[one.answers].speaker]
+        found = dict.fromkeys(_name(who) for who in named if who not in (ANY, entry.by))
+        others = {who for who in ids if who != entry.by}
+        return () if len(others) > 1 and set(found) >= others else tuple(found)
+
+    def _answered(self, entry: Entry) -> int | None:
+        """Close the questions that this entry answers; gives the place of the first of them."""
+        closed = [one for one in self.asked if self._closes(entry, one)]
+        self.asked = [one for one in self.asked if one not in closed]
+        for one in closed:
+            self.said[one.at].is_open = False
+        return closed[0].at if closed else None
+
+    def _closes(self, entry: Entry, asked: _Asked) -> bool:
+        question, speaker = self.said[asked.at], _speaker(entry)
+        if question.kind == questions.NAME and entry.mark("DEFAULT_TAKEN") is not None:
+            return True
+        speaks = entry.is_turn or (entry.by == USER and entry.turn is not None)
+        if not speaks or entry.is_struck or speaker == question.speaker:
+            return False
+        if question.kind == "QUESTION" and not self._answers(entry, question):
+            return False
+        if not asked.who:
+            return True
+        is_asked = speaker in asked.who
+        asked.who.discard(speaker)
+        return is_asked and not (asked.all_of and asked.who)
+
+    def _answers(self, entry: Entry, question: _Said) -> bool:
+        """True unless the turn only passes, or says by its RE that it is about other things."""
+        if only_passes(entry):
+            return False
+        about = {str(question.turn), *question.refs, *(p.ref for p in self.proposals.get(question.entry.id, ()))}
+        cited = cited_by(entry)
+        return not cited or not about.isdisjoint(cited)
+
+    def messages(self) -> Iterator[Message]:
+        """What was said, as it stands now."""
+        vetoed = frozenset(self.dialog.state.vetoed)
+        roots: list[int] = []
+        names = names_of(self.dialog)
+        for place, one in enumerate(self.said):
+            roots.append(place if one.answers is None else roots[one.answers])
+            withdrawn = one.entry.is_struck or (one.kind in _NAMING and one.reference in vetoed)
+            yield Message(
+                message_id=one.id,
+                message_type=one.kind,
+                from_agent=one.speaker,
+                to_agent=", ".join(one.to),
+                timestamp=one.entry.frame.at if one.entry.frame else "",
+                correlation_id="" if one.answers is None else self.said[roots[place]].id,
+                requires_response=one.kind in ASKING or _is_task(one),
+                payload=Payload(
+                    summary=one.summary,
+                    reference=one.reference,
+                    text=one.text,
+                    turn=one.turn,
+                    entry=one.entry.id,
+                    answers="" if one.answers is None else self.said[one.answers].id,
+                    confidence=confidence_of(one.entry) if one.speaker == one.entry.by else None,
+                    score=total_of(one.text) if one.kind == "SCORE" else None,
+                    is_open=one.is_open,
+                    is_withdrawn=withdrawn,
+                ),
+                from_name=names.get(one.speaker, one.speaker),
+                to_names=tuple(names.get(who, who) for who in one.to),
+            )
+
+
+def names_of(dialog: Dialog) -> Mapping[str, str]:
+    """What everybody is called, by id: as in the last heading of theirs; with the id behind it where two share one."""
+    found = {agent.id: agent.name for agent in (*dialog.header_as_written.agents, *dialog.header.agents)}
+    for entry in dialog.turns:
+        if entry.by in found and entry.frame is not None and entry.name:
+            found[entry.by] = entry.name
+    often = Counter(name.casefold() for name in (*found.values(), USER_NAME, SYSTEM_NAME))
+    return {who: name if often[name.casefold()] == 1 else f"{name} ({who})" for who, name in found.items()}
+
+
+def _is_task(one: _Said) -> bool:
+    """True for what opens a debt by name: a person's turn that passes it to agents, an agent's with `[TO: B]`."""
+    if one.speaker == SYSTEM_NAME or not one.entry.is_turn:
+        return False
+    passed = set(one.entry.turn or ()) - {USER}
+    return bool(passed) and (one.entry.mark("TO") is not None or (one.entry.by == USER and one.kind == TEXT))
+
+
+# Written by a daemon for its agent, out of what the agent said.
+_OF_AGENTS = frozenset({"CONSENSUS_PROPOSED", "SEALED"})
+_NAMES: Mapping[str, str] = {USER: USER_NAME, SYSTEM: SYSTEM_NAME}
+
+
+def _is_daemons(mark: Mark) -> bool:
+    return mark.name in MARKS and MARKS[mark.name].who is Who.DAEMON and mark.name not in _OF_AGENTS
+
+
+def _name(who: str) -> str:
+    return _NAMES.get(who, who)
+
+
+def _speaker(entry: Entry) -> str:
+    return _name(entry.by)
+
+
+# -- Messages as a Mermaid sequence diagram, as code hosts render it --------------------------------------------------
+
+# Letters of all scripts and these stand for themselves; everything else is written by its number, because Mermaid
+# ends a label at some signs, and reads others as markup, formulas, directives or references.
+_UNSAFE = re.compile(r"[^\w .,/()!?+=*-]|_{2,}")
+_KEYWORD = re.compile(r"\b(e)(nd)\b", re.I)
+
+
+def participants(messages: Iterable[Message]) -> tuple[str, ...]:
+    """Everybody who spoke or was spoken to, by first appearance: the person first, the system last."""
+    found: dict[str, None] = {}
+    for message in messages:
+        found.update(dict.fromkeys([message.from_agent, *others(message)]))
+    agents = [who for who in found if who not in ("User", "System")]
+    return (*(w for w in ("User",) if w in found), *agents, *(w for w in ("System",) if w in found))
+
+
+def names(messages: Iterable[Message]) -> dict[str, str]:
+    """What everybody is called who spoke or was spoken to, by id."""
+    found: dict[str, str] = {}
+    for message in messages:
+        found |= {message.from_agent: message.from_name, **dict(zip(others(message), message.to_names, strict=True))}
+    return found
+
+
+def others(message: Message) -> list[str]:
+    """Whom a message names as addressees."""
+    return [who for who in message.to_agent.split(", ") if who]
+
+
+def as_mermaid(messages: Sequence[Message]) -> str:
+    """A `sequenceDiagram`; ends with a newline. Participants have names of their own making, so that any name works."""
+    lanes = {who: f"p{number}" for number, who in enumerate(participants(messages), 1)}
+    called = names(messages)
+    lines = ["sequenceDiagram", *(f"    participant {alias} as {label(called[who])}" for who, alias in lanes.items())]
+    for message in messages:
+        lines += _arrows(message, lanes)
+    return "\n".join(lines) + "\n"
+
+
+def _arrows(message: Message, lanes: dict[str, str]) -> Iterator[str]:
+    speaker = lanes[message.from_agent]
+    text = label(title(message))
+    targets = [lanes[who] for who in others(message) if who != message.from_agent]
+    for target in targets:
+        yield f"    {speaker}{'-->>' if message.payload['is_withdrawn'] else '->>'}{target}: {text}"
+    if not targets:
+        ends = list(dict.fromkeys([next(iter(lanes.values())), list(lanes.values())[-1]]))
+        yield f"    Note over {','.join(ends)}: {label(message.from_name)}: {text}"
+
+
+def title(message: Message) -> str:
+    """A message in one line: its type, reference and summary."""
+    said = message.payload
+    parts = [message.message_type, said["reference"], said["summary"]]
+    suffix = " (withdrawn)" if said["is_withdrawn"] else " (open)" if said["is_open"] else ""
+    return " ".join(part for part in parts if part) + suffix
+
+
+def label(text: str) -> str:
+    """A text that Mermaid shows as it is: on one line, without anything it would read as syntax."""
+    flat = " ".join(text.split())
+    coded = _UNSAFE.sub(lambda match: "".join(f"#{ord(char)};" for char in match[0]), flat)
+    return _KEYWORD.sub(lambda match: f"{match[1]}#{ord(match[2][0])};{match[2][1]}", coded) or " "
+
+
+# -- Messages as an SVG sequence diagram for a page -------------------------------------------------------------------
+
+LANE, ROW, HEAD, MARGIN = 180, 36, 40, 90  # units of the viewBox
+LETTER = 4  # half of a letter's width, rounded up
+_WORD = re.compile(r"\W+")
+LABEL = 56  # characters over an arrow; the whole stands in its title
+
+
+def as_svg(messages: Sequence[Message], limit: int | None = 200) -> str:
+    """The last `limit` messages (None: all) as one `<svg>`, to be put into HTML.
+
+    Classes say what is what: `lane`, `message`, `is-open`, `is-withdrawn`, `kind-PROPOSAL`. Each message is a link to
+    its turn, `#t7`. "" without messages.
+    """
+    shown = messages[-limit:] if limit else messages
+    if not shown:
+        return ""
+    lanes = {who: MARGIN + place * LANE for place, who in enumerate(participants(shown))}
+    width, height = 2 * MARGIN + (len(lanes) - 1) * LANE, HEAD + ROW * len(shown) + ROW // 2
+    width = max(width, 2 * LABEL * LETTER)
+    called = names(shown)
+    about = f"Message flow: {len(shown)} of {len(messages)} messages between {', '.join(called[who] for who in lanes)}"
+    rows = (_message(message, HEAD + ROW * (row + 1), lanes, width) for row, message in enumerate(shown))
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="flow" viewBox="0 0 {width} {height}" width="{width}"'
+        f' role="group" aria-label="{_text(about)}" font-size="12" fill="currentColor">',
+        *(_lane(called[who], x, height) for who, x in lanes.items()),
+        *rows,
+        "</svg>",
+    ]
+    return "\n".join(parts)
+
+
+def _lane(who: str, x: int, height: int) -> str:
+    line = f'<line x1="{x}" y1="{HEAD - 12}" x2="{x}" y2="{height}" stroke="currentColor" stroke-opacity="0.3"/>'
+    name = _text(one_line(who, 24))
+    return f'<g class="lane">{line}<text x="{x}" y="18" text-anchor="middle" font-weight="bold">{name}</text></g>'
+
+
+def _message(message: Message, y: int, lanes: dict[str, int], width: int) -> str:
+    said = message.payload
+    at = lanes[message.from_agent]
+    named = [lanes[who] for who in others(message)]
+    ends = [x for x in (named or lanes.values()) if x != at]
+    middle = (min([at, *ends]) + max([at, *ends])) // 2
+    states = (" is-open" if said["is_open"] else "") + (" is-withdrawn" if said["is_withdrawn"] else "")
+    to = f" to {', '.join(message.to_names) or 'all'}"
+    words = f"{message.from_name}{to}: {title(message)}"
+    text = one_line(title(message), LABEL)
+    half = min(len(text) * LETTER, width // 2)
+    middle = min(max(middle, half), width - half)
+    return (
+        f'<a href="#t{said["turn"]}" class="message kind-{_WORD.sub("-", message.message_type)}{states}">'
+        f"<title>{_text(words)}</title>{''.join(_picture_arrows(at, ends, y, dashed=said['is_withdrawn']))}"
+        f'<text x="{middle}" y="{y - 6}" text-anchor="middle">{_text(text)}</text></a>'
+    )
+
+
+def _picture_arrows(at: int, ends: Sequence[int], y: int, *, dashed: bool) -> Iterator[str]:
+    dash = ' stroke-dasharray="4 3"' if dashed else ""
+    yield f'<circle cx="{at}" cy="{y}" r="3"/>'
+    for x in sorted({min(ends, default=at), max(ends, default=at)} - {at}):
+        yield f'<line x1="{at}" y1="{y}" x2="{x}" y2="{y}" stroke="currentColor"{dash}/>'
+    for x in ends:
+        tip = -7 if x > at else 7
+        yield f'<path d="M{x} {y}l{tip} -4v8z"/>'
+
+
+def _text(text: str) -> str:
+    return escape(visible(text))

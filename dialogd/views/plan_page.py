@@ -1,0 +1,666 @@
+"""The plan as a Markdown page and as one JSON object. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dialogd.protocol.certificate import where
+from dialogd.protocol.model import SYSTEM, USER, Entry
+from dialogd.protocol.signals import hundredths
+from dialogd.protocol.text import one_line, visible
+from dialogd.protocol.units import dollars, in_words, many
+from dialogd.views.plan import (
+    Account,
+    Agreed,
+    Comparison,
+    Cost,
+    Decided,
+    Plan,
+    Said,
+    listed,
+    method,
+    shares,
+    without_marks,
+)
+
+# A fence at the very beginning of a line is one to every reader of Markdown. What one behind blanks or a list's sign
+# opens and closes depends on what stands around it: a text with such a fence is taken to have none.
+_DOUBTFUL = re.compile(r"[ \t>*+\d.)-]+(?:`{3,}|~{3,})")
+_FENCE = re.compile(r"(`{3,}|~{3,})(.*)")
+# What would open a tag, a comment or an image, or define a link for the whole page.
+BACKSLASHED = r"\\\1"
+_INLINE = re.compile(r"(?<!\\)(\\*)(<(?=[A-Za-z/!?])|!(?=\[))")
+_DEFINITION = re.compile(r"^([ \t]*)\[(?=[^\]]{1,999}\]:)")
+_TITLE = re.compile(r"^ {0,3}#{1,6}[ \t]+([^ \t#].*?)[ \t]*#*[ \t]*$")
+# Other headings: those in lists, empty ones, and the line of = or - below a text.
+_HEADING = re.compile(r"^((?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*)(#{1,6}(?:[ \t]|$)|=+[ \t]*$|-+[ \t]*$)")
+
+
+def _backslashed(match: re.Match[str]) -> str:
+    """The sign behind a backslash of ours, unless its author's own has that effect: two would undo each other."""
+    before, sign = match.groups()
+    return f"{before}{'' if len(before) % 2 else chr(92)}{sign}"
+
+
+def quoted(text: str) -> str:
+    """A text as a block quote. Outside of fenced code, headings become bold and tags and images lose their effect."""
+    return "\n".join(f"> {line}".rstrip() for line in _safe_lines(visible(text).strip("\n").split("\n")))
+
+
+def _safe_lines(lines: Sequence[str]) -> Iterator[str]:
+    fence, is_clear = "", not any(_DOUBTFUL.match(line) for line in lines)
+    for line in lines:
+        match = _FENCE.fullmatch(line) if is_clear else None
+        if fence:
+            closes = match is not None and match[1].startswith(fence) and not match[2].strip()
+            fence = "" if closes else fence
+            yield line
+        elif match is not None and not (match[1][0] == "`" and "`" in match[2]):
+            fence = match[1]
+            yield line
+        else:
+            yield _harmless(line)
+
+
+def _harmless(line: str) -> str:
+    if (title := _TITLE.match(line)) is not None:
+        return f"**{_INLINE.sub(_backslashed, title[1]).strip('*_ ')}**"
+    return _HEADING.sub(r"\1\\\2", _DEFINITION.sub(r"\1\\[", _INLINE.sub(_backslashed, line)))
+
+
+def inline(text: str, limit: int = 500) -> str:
+    """A text on one line, without tags and images, fit for a sentence, a list or a heading."""
+    return _INLINE.sub(_backslashed, one_line(visible(text), limit))
+
+
+def fenced(text: str) -> str:
+    """A text between fences of tildes that nothing in it can close."""
+    text = visible(text)
+    longest = max((len(run) for run in re.findall(r"~{3,}", text)), default=2)
+    fence = "~" * (longest + 1)
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table; nothing without rows."""
+    if not rows:
+        return
+    yield f"| {' | '.join(head)} |"
+    yield _row(["---"] * len(head))
+    yield from map(_row, rows)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(inline(cell).replace('|', chr(92) + '|') or '–' for cell in cells)} |"
+
+
+# -- The long part of the page ----------------------------------------------------------------------------------------
+
+_UNEXPLAINED = "**neither evidence nor a turn named**"
+_STANDS = {"RESERVATION": "reservation", "OBJECTION": "objection", "CONCEDE": "concession"}
+
+
+def record(plan: Plan) -> Iterator[str]:
+    """Section by section; what has nothing to say is left out."""
+    yield "---"
+    yield "*The record. All of it is read from the dialog's marks and text; no model wrote it.*"
+    for section in (_votes, _findings, _views, _agreements, _disagreements, _changes, _worth, _figures, _verify, _talk):
+        yield from section(plan)
+
+
+def _votes(plan: Plan) -> Iterator[str]:
+    if not plan.decisions:
+        return
+    yield "## Decisions and votes"
+    for d in plan.decisions:
+        title = f"### {d.ref or 'A position'}: {d.stands}"
+        by = f"Proposed by {d.by}. " if d.by else ""
+        yield title
+        how = f"{d.made.capitalize()} in turn {d.turn}, {inline(method(d.method))}"
+        left = f"; superseded: {d.superseded}" if d.superseded else ""
+        yield f"{by}{how}: {inline(d.evidence)}; {inline(d.reason)}{left}."
+        weighted = any(v.weight != 1 for v in d.votes)
+        rows = [(v.agent, v.choice, *([f"{v.weight:g}"] if weighted else []), str(v.turn), v.reason) for v in d.votes]
+        if rows:
+            yield "\n".join(table(("voter", "vote", *(["weight"] if weighted else []), "turn", "reason"), rows))
+
+
+def _findings(plan: Plan) -> Iterator[str]:
+    if not plan.findings:
+        return
+    yield "## Findings"
+    rows = [
+        (str(f.number), f.severity, f.category, f"{f.file}:{f.line}".strip(":"), f.issue, f.suggestion,
+         f"turn {f.resolved_in}: {f.resolved}" if f.resolved_in else "open")
+        for f in plan.findings
+    ]  # fmt: skip
+    yield "\n".join(table(("no.", "severity", "category", "where", "issue", "suggestion", "resolved"), rows))
+    if plan.score is not None:
+        if plan.score.total is None:
+            parts = ", ".join(f"{name} {value:.0f}" for name, value in plan.score.parts.items())
+            yield f"Score: none, for a part is missing ({parts})."
+            return
+        points = [(name, f"{value:.1f}", f"{plan.score.points[name]:.2f}") for name, value in plan.score.parts.items()]
+        points.append(("**total**", "", f"**{sum(round(p, 2) for p in plan.score.points.values()):.2f}**"))
+        yield "\n".join(table(("part", "of 100", "points"), points))
+
+
+def _views(plan: Plan) -> Iterator[str]:
+    if not plan.views:
+        return
+    yield "## Each agent in its own words"
+    for view in plan.views:
+        yield f"### {view.agent}, {inline(view.name, 80)}"
+        yield quoted(view.text)
+        yield f"*Turn {view.turn}{', its beginning' if view.is_cut else ''}.*"
+        if view.stands:
+            yield "\n".join(f"- {_STANDS[s.kind]} in turn {s.turn}: {inline(s.text)}" for s in view.stands)
+
+
+def _agreements(plan: Plan) -> Iterator[str]:
+    if not plan.agreements:
+        return
+    yield "## Key agreements"
+    yield "\n".join(f"- {inline(s.text)} ({_proposed_by(s.by)}approved in turn {s.turn})" for s in plan.agreements)
+
+
+def _proposed_by(who: str) -> str:
+    return f"by {'the person' if who == USER else who}, " if who else ""
+
+
+def _disagreements(plan: Plan) -> Iterator[str]:
+    if not plan.conflicts:
+        return
+    yield "## Key disagreements"
+    rows = [
+        (str(c.said.turn), c.said.by, c.said.kind.lower(), c.said.text, ", ".join(c.about), c.how or "open")
+        for c in sorted(plan.conflicts, key=lambda c: bool(c.how))
+    ]
+    yield "\n".join(table(("turn", "by", "kind", "what", "about", "what became of it"), rows))
+
+
+def _changes(plan: Plan) -> Iterator[str]:
+    if not plan.changes:
+        return
+    yield "## Changes of position"
+    rows = [
+        (str(c.turn), c.agent, c.ref, f"{c.before} → {c.now}", _UNEXPLAINED if c.is_unexplained else c.cause)
+        for c in plan.changes
+    ]
+    yield "\n".join(table(("turn", "agent", "on", "change", "because of"), rows))
+
+
+def _worth(plan: Plan) -> Iterator[str]:
+    yield "## Was the debate worth it?"
+    if plan.worth.why:
+        yield f"It cannot be said: {inline(plan.worth.why)}."
+    for comparison in plan.worth.comparisons:
+        yield "\n".join(_compared(comparison, plan.worth.whole))
+
+
+def _compared(c: Comparison, whole: Cost) -> Iterator[str]:
+    verdict = {
+        True: "**The same result.**",
+        False: "**Another result.**",
+        None: "**It cannot be compared by marks.**",
+    }[c.same]
+    vote = f"A plain count of {inline(c.basis)} would have said: {inline(c.verdict)}."
+    yield f"{verdict} {vote} The outcome: {inline(c.outcome)}."
+    yield ""
+    choices = ", ".join(f"{said.by}: {inline(said.text, 120)} (turn {said.turn})" for said in c.choices)
+    yield f"- counted: {choices}"
+    if c.remark:
+        yield f"- {inline(c.remark)}"
+    if whole != Cost(whole.turns):
+        yield f"- cost: {_cost(c.first)} for these; {_cost(whole)} for all"
+    else:
+        yield "- cost: unknown, no turn says what it took"
+
+
+def _cost(cost: Cost) -> str:
+    parts = [
+        dollars(cost.usd) if cost.usd is not None else "",
+        f"{cost.tokens:,} tokens" if cost.tokens is not None else "",
+        f"{in_words(cost.seconds)} of calls" if cost.seconds is not None else "",
+    ]
+    return ", ".join(part for part in parts if part) or "an unknown amount"
+
+
+def _figures(plan: Plan) -> Iterator[str]:
+    m, s = plan.metrics, plan.signals
+    yield "## Metrics"
+    rows = [
+        ("contributions_total", str(m.contributions_total)),
+        ("contributions_per_agent", shares(m.contributions_per_agent)),
+        ("rounds_completed", str(m.rounds_completed)),
+        ("proposals_made", str(m.proposals_made)),
+        ("decisions_reached", str(m.decisions_reached)),
+        ("conflicts_resolved", f"{m.conflicts_resolved} of {len(plan.conflicts)}"),
+        ("consensus_rate", _part(m.consensus_rate)),
+        ("average_confidence", _part(m.average_confidence)),
+        ("tokens", _tokens(m.spent)),
+        ("cost", _usd(m.spent)),
+        *_by_agent(plan),
+        ("latency", _latency(plan)),
+    ]
+    yield "\n".join(table(("metric", "value"), rows))
+    agreements = f"{s.agreements} phrase{'' if s.agreements == 1 else 's'} of agreement"
+    yield (
+        f"Signals, weak ones (“use X” and “do not use X” look alike to them): confidence {s.confidence:.2f},"
+        f" convergence {hundredths(s.convergence) / 100:.2f}, {agreements} and {s.disagreements} of disagreement;"
+        f" {s.advice}: {inline(s.reason)}."
+    )
+
+
+def _by_agent(plan: Plan) -> Iterator[tuple[str, str]]:
+    for who, account in plan.metrics.spent_per_agent.items():
+        if account.usd is not None or account.tokens_in is not None:
+            yield f"cost of {who}", f"{_usd(account)}; tokens: {_tokens(account)}"
+
+
+def _part(value: float | None) -> str:
+    return "none" if value is None else f"{value:.2f}"
+
+
+def _tokens(account: Account) -> str:
+    if account.tokens_in is None or account.tokens_out is None:
+        return "unknown"
+    return f"{account.tokens_in:,} in, {account.tokens_out:,} out"
+
+
+def _usd(account: Account) -> str:
+    if account.usd is None:
+        return "unknown"
+    return f"{'' if account.is_exact else 'about '}{dollars(account.usd)}"
+
+
+def _latency(plan: Plan) -> str:
+    latency = plan.metrics.latency
+    if latency.total is None or latency.mean is None or latency.longest is None:
+        return "unknown"
+    total, mean, longest = (in_words(seconds) for seconds in (latency.total, latency.mean, latency.longest))
+    return f"{total} of calls, {mean} each on average, the longest {longest}"
+
+
+def _verify(plan: Plan) -> Iterator[str]:
+    yield "## How to verify"
+    file = shlex.quote(inline(plan.file) or "FILE")
+    lines = [f"- `dialogd verify {file}` checks every entry against its recorded hash and the entry before it."]
+    if plan.agreed is not None and plan.agreed.sha:
+        held = "the JSON beside this page holds it to the letter"
+        lines.append(f"- The agreed text has the hash `{plan.agreed.sha}`; {held}.")
+    if plan.dialog.last is not None:
+        count = len(plan.dialog.entries)
+        entries = "1 entry" if count == 1 else f"{count} entries"
+        lines.append(f"- {entries}; the last has the hash `{plan.dialog.last.chain}`.")
+    lines.append("- Hashes show what was changed afterwards. They do not prove who wrote it.")
+    yield "\n".join(lines)
+
+
+def _talk(plan: Plan) -> Iterator[str]:
+    yield "## The whole conversation"
+    for entry in plan.dialog.entries:
+        yield f"### {_title(entry)}"
+        marks = "\n".join(str(mark) for mark in entry.marks) if entry.frame is not None else ""
+        yield fenced("\n\n".join(part for part in (entry.body, marks) if part) or "(nothing)")
+
+
+def _title(entry: Entry) -> str:
+    who = {USER: "the person", SYSTEM: "the daemon"}.get(entry.by, entry.by)
+    name = f" ({inline(entry.name, 80)})" if entry.by not in (USER, SYSTEM) and entry.name else ""
+    at = f", {entry.frame.at}" if entry.frame is not None and entry.frame.at else ""
+    kind = f"Turn {entry.number}" if entry.is_turn else "Note"
+    odd = "" if entry.condition.value in ("sound", "by hand") else f" ({entry.condition.value})"
+    struck = " (withdrawn by the person)" if entry.is_struck else ""
+    return f"{kind}, {who}{name}{at}{odd}{struck}"
+
+
+# -- The plan as a Markdown page --------------------------------------------------------------------------------------
+
+UNEXPLAINED = "naming neither evidence nor a turn that it answers"
+MOST = 12  # items of a list on the first screen; the record holds all
+
+
+def markdown(plan: Plan) -> str:
+    """The whole page, ending in a newline."""
+    return "\n\n".join([first_screen(plan), *record(plan)]) + "\n"
+
+
+def first_screen(plan: Plan) -> str:
+    """What a person must know: the page without the record below it."""
+    parts = [*_top(plan), *_decided(plan), *_positions(plan), *_dissent(plan), *_open(plan), *_next(plan)]
+    return "\n\n".join([*parts, *_synthesis(plan)])
+
+
+def _top(plan: Plan) -> Iterator[str]:
+    dialog = plan.dialog
+    kind = "REHEARSAL, no plan" if dialog.is_rehearsed else "Plan"
+    yield f"# {kind}: {inline(plan.task, 120) or 'a dialog without a topic'}"
+    yield f"**Outcome:** {inline(plan.headline)}"
+    yield from _judged(plan)
+    if plan.findings or plan.score is not None:
+        yield f"**Review:** {_review(plan)}"
+    agents = ", ".join(f"{a.id} ({inline(a.name, 80)})" for a in dialog.header.agents)
+    turns, rounds = dialog.state.number, plan.metrics.rounds_completed
+    when = plan.ended or plan.began
+    facts = [
+        f"dialog `{dialog.id}`",
+        *([f"{'ended' if plan.ended else 'began'} {_date(when)}"] if when else []),
+        agents,
+        f"{many(turns, 'turn')}, {many(rounds, 'complete round')}",
+        *([f"${plan.metrics.spent.usd:.4f}"] if plan.metrics.spent.usd else []),
+    ]
+    yield " · ".join(facts)
+
+
+def _judged(plan: Plan) -> Iterator[str]:
+    """What the person made of it, and of results before it."""
+    if plan.approved is not None:
+        yield f"**Approved by the person**{_on(plan.approved.at)}"
+    for r in plan.rejections:
+        what = f"{r.outcome} in {where(r.ended_in)}"
+        yield f"**Rejected by the person**{_on(r.at)}: {what}, for the reason in turn {r.turn}: {inline(r.reason)}"
+
+
+def _on(at: str) -> str:
+    return f" on {_date(at)}" if at else ""
+
+
+def _review(plan: Plan) -> str:
+    score = plan.score.total if plan.score is not None else None
+    left = [f for f in plan.findings if not f.resolved_in]
+    words = f"{len(plan.findings)} findings, {len(left)} open, {sum(f.blocks for f in left)} of them blocking"
+    return f"score {score:.0f} of 100; {words}" if score is not None else f"no score; {words}"
+
+
+def _date(at: str) -> str:
+    return inline(at.replace("T", " ").replace("Z", " UTC").replace("+00:00", "UTC"), 40)
+
+
+def _decided(plan: Plan) -> Iterator[str]:
+    others = [d for d in plan.decisions if plan.agreed is None or d.ref != plan.agreed.ref]
+    if plan.agreed is not None:
+        yield "## What was decided"
+        yield quoted(without_marks(plan.agreed.text) or "(the text no longer stands in the file)")
+        how = method(plan.agreed.method)
+        how = f"decided {how}" if how.startswith("by ") else how or "decided"
+        yield f"{_ref(plan.agreed)}: {how}. {_signers(plan.agreed)}".rstrip()
+        yield from _proposed_by_the_chosen(plan, plan.agreed)
+        if plan.agreed.is_earlier:
+            rejected = plan.agreed.is_rejected
+            who = "The person rejected it." if rejected else "The dialog was opened again after that."
+            yield f"**{who}** What it comes to now is open."
+    elif others:
+        yield "## What was decided"
+    elif plan.outcome != "DEADLOCK":
+        yield "## What was decided"
+        yield "Nothing yet." if not plan.outcome else "Nothing: no text was agreed, and no proposal decided."
+    if others:
+        yield "\n".join(_decision(d) for d in others)
+    if plan.on_the_table is not None:
+        text = plan.on_the_table
+        who = listed([s.agent for s in text.signers]) or "nobody"
+        yield f"On the table, and not agreed: the text {text.ref}, signed by {who} alone:"
+        yield quoted(without_marks(text.text))
+
+
+def _ref(agreed: Agreed) -> str:
+    return agreed.ref or f"The position of {agreed.by}, as turn {agreed.stands_in} states it"
+
+
+def _proposed_by_the_chosen(plan: Plan, chosen: Agreed) -> Iterator[str]:
+    """What an agent whose position was chosen had proposed: its last turn alone may not name it."""
+    own = [said for said in plan.positions if said.by == chosen.by and said.kind == "PROPOSAL"]
+    if not chosen.ref and own:
+        yield "\n".join(f"What {said.by} had proposed, in turn {said.turn}: {inline(said.text)}" for said in own)
+
+
+def _signers(agreed: Agreed) -> str:
+    who = [f"{s.agent} in turn {s.turn}" for s in agreed.signers]
+    return f"Behind it: {', '.join(who)}." if who else ""
+
+
+def _decision(d: Decided) -> str:
+    what, how = f"**{d.ref or 'position'} {d.outcome}**", f"in turn {d.turn}, {inline(method(d.method))}"
+    said, text = inline(d.evidence) or "no evidence named", f": {inline(d.text)}" if d.text else ""
+    if d.rejected_in:
+        return f"- {what} by the person in turn {d.rejected_in}{text} ({d.made} {how}: {said}; {inline(d.reason)})"
+    return f"- {what} {how}{text} ({said}{f'; superseded: {d.superseded}' if d.superseded else ''})"
+
+
+def _positions(plan: Plan) -> Iterator[str]:
+    """A deadlock is a result: where each stands, the crux, and what would settle it."""
+    if plan.outcome != "DEADLOCK":
+        return
+    yield "## Where they stand"
+    yield from _positions_by_agent(plan)
+    yield "## The crux"
+    yield "\n".join(map(_with_names, plan.crux)) or "No agent named it."
+    yield "## The cheapest experiment that would settle it"
+    yield "\n".join(map(_with_names, plan.experiments)) or "No agent named one."
+
+
+def _with_names(said: Said) -> str:
+    return f"- {inline(said.text)} ({said.by}, turn {said.turn})"
+
+
+def _positions_by_agent(plan: Plan) -> Iterator[str]:
+    for view in plan.views:
+        own = [said for said in plan.positions if said.by == view.agent]
+        words = {"PROPOSAL": "for", "OBJECTION": "against"}
+        if own:
+            lines = [f"- {words[said.kind]}: {inline(said.text)} (turn {said.turn})" for said in own]
+            yield f"**{view.agent}**, {inline(view.name, 80)}:\n\n" + "\n".join(lines)
+        else:
+            yield f"**{view.agent}**, {inline(view.name, 80)} (turn {view.turn}):\n\n{quoted(view.text)}"
+
+
+def _dissent(plan: Plan) -> Iterator[str]:
+    if plan.agreed is None and all(d.outcome != "approved" for d in plan.decisions):
+        open_ = [conflict.said for conflict in plan.conflicts if not conflict.how]
+        if open_ and plan.outcome != "DEADLOCK":
+            yield "## Disagreement"
+            yield _list(open_)
+        return
+    yield "## Dissent"
+    quick = [c for c in plan.changes if c.is_unexplained and c.now == "for"]
+    lines = [_said(said) for said in plan.dissent]
+    lines += [f"- **{c.agent} came round to {c.ref}** in turn {c.turn}, {UNEXPLAINED}" for c in quick]
+    yield "\n".join(lines) or "None in the marks: no reservation, and nobody stands against it."
+
+
+_KINDS = {
+    "RESERVATION": "has a reservation",
+    "AGAINST": "is against",
+    "OTHER_SIDE": "held another position",
+    "OBJECTION": "objects",
+    "CRITIQUE": "criticises",
+    "QUESTION": "asked, and nobody answered",
+    "QUESTION_FOR_USER": "asks the person",
+    "PROPOSAL": "proposed, and it was not decided",
+    "FINDING": "raised",
+    "CRUX": "named as the crux",
+}
+
+
+def _said(said: Said) -> str:
+    what = _KINDS.get(said.kind, said.kind.lower())
+    return f"- **{said.by} {what}:** {inline(said.text) or 'see there'} (turn {said.turn})"
+
+
+def _list(said: Sequence[Said]) -> str:
+    lines = [_said(item) for item in said[:MOST]]
+    return "\n".join([*lines, *([f"- and {len(said) - MOST} more, below"] if len(said) > MOST else [])])
+
+
+def _open(plan: Plan) -> Iterator[str]:
+    yield "## Still open"
+    shown, above = plan.questions, ""
+    left = [str(f.number) for f in plan.findings if not f.resolved_in and not f.blocks]
+    left_open = f"- **Not resolved, and blocking nothing:** {_page_findings(left)}" if left else ""
+    if plan.outcome == "DEADLOCK":
+        shown = tuple(said for said in shown if said.kind not in ("CRUX", "PROPOSAL"))
+        above = "What stands above. "
+    rows = "\n".join(filter(None, (_list(shown), left_open)))
+    if rows:
+        yield f"{above.strip()} Besides:\n\n{rows}" if above else rows
+    else:
+        what = "nothing else" if above else "nothing"
+        sentence = f"{what} was found in the agents' marks; what they left unmarked is not seen."
+        yield f"{above}{sentence[0].upper()}{sentence[1:]}"
+
+
+def _page_findings(numbers: Sequence[str]) -> str:
+    return f"finding{'' if len(numbers) == 1 else 's'} {listed(numbers)}, listed below"
+
+
+def _next(plan: Plan) -> Iterator[str]:
+    yield "## Next steps"
+    if not plan.steps:
+        yield f"None were named. {_continue(plan)}".rstrip()
+    elif plan.outcome == "DEADLOCK" and plan.experiments and plan.steps[0].text == plan.experiments[0].text:
+        yield f"The experiment above. {_continue(plan)}"
+    else:
+        yield "\n".join(f"{number}. {inline(step.text)}" for number, step in enumerate(plan.steps, 1))
+        yield f"*From {', '.join(dict.fromkeys(step.where for step in plan.steps))}.*"
+
+
+def _continue(plan: Plan) -> str:
+    """What the person can do about a dialog without an agreement."""
+    if plan.outcome in ("CONSENSUS_REACHED", "DECIDED"):
+        return ""
+    if not plan.outcome and plan.dialog.state.question:
+        return "The dialog waits for your answer: `dialogd say`."
+    if not plan.outcome:
+        return "The dialog can go on: `dialogd run --continue`, or a word of yours with `dialogd say`."
+    return "A turn of yours opens the dialog again: `dialogd say`."
+
+
+def _synthesis(plan: Plan) -> Iterator[str]:
+    if plan.synthesis is None:
+        return
+    s = plan.synthesis
+    yield "## A unified plan, written by a model"
+    yield (
+        f"*Written by {inline(s.model) or 'a model'} as {s.agent}, from the dialog, after it ({inline(s.cost)}). Nobody"
+        " in the dialog has read or signed it; where it differs from the marks, the marks are right.*"
+    )
+    yield quoted(s.text)
+
+
+# -- The plan for programs --------------------------------------------------------------------------------------------
+
+FORMAT = "dialogd-plan/1"
+
+
+def as_json(plan: Plan) -> dict[str, Any]:
+    """Everything that the page says, and the exact texts; null for what nobody knows."""
+    state = plan.dialog.state
+    outcome = state.outcome
+    return {
+        "format": FORMAT,
+        "task": plan.task,
+        "dialog": plan.dialog.id,
+        "file": plan.file,
+        "began": plan.began or None,
+        "ended": plan.ended or None,
+        "rounds": state.rounds,
+        "turns": state.number,
+        "outcome": {
+            "name": outcome.name if outcome else None,
+            "by": outcome.by if outcome else None,
+            "reason": outcome.reason if outcome else None,
+            "in_words": plan.headline,
+        },
+        "consensus_reached": outcome is not None and outcome.name == "CONSENSUS_REACHED",
+        "approved": asdict(plan.approved) if plan.approved else None,
+        "rejections": [asdict(item) for item in plan.rejections],
+        "agents": _agents(plan),
+        "agreed": asdict(plan.agreed) if plan.agreed else None,
+        "on_the_table": asdict(plan.on_the_table) if plan.on_the_table else None,
+        **{key: [asdict(item) for item in items] for key, items in _lists(plan).items()},
+        "worth": asdict(plan.worth),
+        "findings": [{**asdict(item), "blocks": item.blocks} for item in plan.findings],
+        "score": {"parts": dict(plan.score.parts), "points": dict(plan.score.points), "total": plan.score.total}
+        if plan.score
+        else None,
+        "signals": asdict(plan.signals),
+        "metrics": _metrics(plan),
+        "certificate": plan.certificate,
+        "synthesis": {**asdict(plan.synthesis), "signed_by": []} if plan.synthesis else None,
+        "conversation": [entry_facts(entry) for entry in plan.dialog.entries],
+    }  # fmt: skip
+
+
+def _lists(plan: Plan) -> dict[str, Sequence[Any]]:
+    """What the plan lists, by its name."""
+    return {
+        "decisions": plan.decisions,
+        "views": plan.views,
+        "key_agreements": plan.agreements,
+        "key_disagreements": plan.conflicts,
+        "dissent": plan.dissent,
+        "position_changes": plan.changes,
+        "positions": plan.positions,
+        "crux": plan.crux,
+        "experiments": plan.experiments,
+        "open_questions": plan.questions,
+        "next_steps": plan.steps,
+    }
+
+
+def _agents(plan: Plan) -> list[dict[str, str]]:
+    header = plan.dialog.header
+    return [{"id": a.id, "name": a.name, "role": header.rules.role(a.id).name or a.role} for a in header.agents]
+
+
+def _metrics(plan: Plan) -> dict[str, Any]:
+    m = plan.metrics
+    return {
+        "contributions_total": m.contributions_total,
+        "contributions_per_agent": dict(m.contributions_per_agent),
+        "rounds_completed": m.rounds_completed,
+        "proposals_made": m.proposals_made,
+        "decisions_reached": m.decisions_reached,
+        "conflicts_resolved": m.conflicts_resolved,
+        "consensus_rate": m.consensus_rate,
+        "average_confidence": m.average_confidence,
+        "tokens": _facts_tokens(m.spent),
+        "cost": _facts_cost(m.spent),
+        "latency": asdict(m.latency),
+        "per_agent": {
+            who: {"tokens": _facts_tokens(a), "cost": _facts_cost(a)} for who, a in m.spent_per_agent.items()
+        },
+    }
+
+
+def _facts_tokens(account: Account) -> dict[str, int | None]:
+    return {"in": account.tokens_in, "out": account.tokens_out}
+
+
+def _facts_cost(account: Account) -> dict[str, float | bool | None]:
+    return {"usd": account.usd, "exact": account.is_exact}
+
+
+def entry_facts(entry: Entry) -> dict[str, Any]:
+    """An entry by its fields, for every command that prints one; `turn` is whose turn follows, `sha` its hash.
+
+    `struck`: the person withdrew it, so that `marks` has none of its own.
+    """
+    return {
+        "id": entry.id,
+        "number": entry.number,
+        "by": entry.by,
+        "name": entry.name,
+        "at": (entry.frame.at if entry.frame else "") or None,
+        "condition": entry.condition.value,
+        "struck": entry.is_struck,
+        "text": entry.body,
+        "marks": [str(mark) for mark in entry.marks],
+        "turn": list(entry.turn) if entry.turn is not None else None,
+        "sha": entry.chain,
+    }

@@ -1,0 +1,317 @@
+"""A room: scripted agents and a person around one dialog file in memory, on a clock that is moved by hand.
+
+Bytes are read, decided on, replied to, rendered and appended by the real core; disk, network and time are left out.
+
+    room = Room(opening(), A=["I propose Postgres."], B=["Why not Redis?"])
+    room.run()
+    print(room.text)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from dialogd import person
+from dialogd.agent import prompt
+from dialogd.errors import BackendError
+from dialogd.protocol import closing, compose, units, verdict
+from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide
+from dialogd.protocol.header import agent_url
+from dialogd.protocol.marks import Reply as Text
+from dialogd.protocol.model import Agent, Entry
+from dialogd.protocol.order import is_open, is_sealed_round
+from dialogd.protocol.seal import seal, sealed_text
+from dialogd.protocol.state import Debt, Dialog
+from dialogd.protocol.units import in_words
+from dialogd.store.logfile import Addition, LogFile, Make
+from tests.support.paper import Paper
+
+# What an agent does when it is asked: answer, fail, or (None) say nothing at all.
+Line = str | BackendError | None
+
+
+def opening(
+    *agents: str,
+    turn: str = "",
+    question: str = "Where should user sessions live?",
+    keys: Sequence[str] = (),
+    more: str = "",
+) -> str:
+    """A header and a first turn. Without `agents` it names nobody, which means A and B.
+
+    `keys` are further header lines, such as `Max Turns: 6`; `more` stands after them, such as a `## Setup` section.
+    """
+    named = [f"{a} = Claude {a} @ {agent_url(seat)}" for seat, a in enumerate(agents)]
+    lines = [*keys, *([f"Agents: {', '.join(named)}"] if named else [])]
+    header = "\n".join(f"**{key}:**{value}" for key, _, value in (line.partition(":") for line in lines))
+    parts = ["# A dialog", header, more, "---", "## Turn 1 — User", question, f"TURN: {turn or (agents or 'A')[0]}"]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+class Room:
+    """Agents with scripts, by id.
+
+    `prompts`, `questions` (for a new body) and `asked` (closing questions) are what they were asked; `confirms` is what
+    an agent answers to its closing questions, one after the other: without it, it means what it wrote. `drafts` is
+    what came too late, `held` what waits because somebody is typing, `attachments` what was too long, by name.
+    """
+
+    def __init__(self, text: str | bytes, **scripts: Sequence[Line]) -> None:
+        self.paper = Paper(text.encode() if isinstance(text, str) else text)
+        self.scripts: dict[str, list[Line]] = {who: list(lines) for who, lines in scripts.items()}
+        self.drafts: dict[str, list[str]] = {}
+        self.prompts: list[tuple[str, str]] = []
+        self.questions: list[tuple[str, str]] = []
+        self.asked: list[tuple[str, str]] = []
+        self.confirms: dict[str, list[str]] = {}
+        self._answers: dict[str, str | None] = {}
+        self.attachments: dict[str, str] = {}
+        self.nudged, self.lain, self.pace, self.retry_pause = True, 0.0, 0.0, 0.0
+        self.working: frozenset[str] = frozenset()
+        self.held: dict[str, str] = {}
+        self.sealed: dict[str, str] = {}
+        self._calls: dict[str, Debt] = {}
+        self._changed = 0.0
+        self._first: dict[tuple[str, str, str], float] = {}
+        self._observe()
+
+    # -- what stands in the file ----------------------------------------------------------------------------------
+
+    @property
+    def dialog(self) -> Dialog:
+        """The dialog as it stands."""
+        return self.paper.read()
+
+    @property
+    def text(self) -> str:
+        """The file as text."""
+        return self.paper.data.decode("utf-8", "replace")
+
+    @property
+    def log(self) -> LogFile:
+        """The file, for code that works on a log file."""
+        return cast("LogFile", self.paper)
+
+    # -- time -----------------------------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; while the dialog is paused nothing ages."""
+        self.paper.now += seconds
+        if self.dialog.state.paused:
+            self._first = {key: first + seconds for key, first in self._first.items()}
+
+    def clock(self) -> Clock:
+        """What every daemon in the room knows beside the file."""
+        return Clock(
+            at=self.paper.at,
+            nudged=self.nudged,
+            lain=self.lain,
+            rest=self.paper.now - self._changed,
+            ages={key: self.paper.now - first for key, first in self._first.items()},
+            working=self.working,
+            pace=self.pace,
+            pause=self.retry_pause,
+        )
+
+    # -- the agents -----------------------------------------------------------------------------------------------
+
+    def look(self, me: str) -> Action:
+        """What agent `me` would do now; does nothing."""
+        return decide(self.dialog, me, self.clock())
+
+    def step(self, me: str) -> Action:
+        """Let agent `me` do what it has to: answer by the next line of its script, write a note, or wait."""
+        action = self.look(me)
+        match action:
+            case Reply(debt) if me in self.sealed and debt.is_ready:
+                self._unseal(me, debt)
+            case Reply() if me in self.held:
+                self.answers(me, self.held.pop(me))
+            case Reply() if self.scripts.get(me):
+                self.thinks(me)
+                self.answers(me, self.scripts[me].pop(0))
+            case Write(None):
+                self.types("\n")
+            case Write(draft) if draft is not None:
+                self._append(lambda _: Addition(draft))
+        return action
+
+    def run(self, most: int = 100) -> None:
+        """Let everybody step, in the order of the header, until nobody has anything to do."""
+        for _ in range(most):
+            before = self.paper.data
+            for agent in self.dialog.header.agents:
+                self.step(agent.id)
+            if self.paper.data == before:
+                return
+        raise AssertionError(f"still going on after {most} rounds")
+
+    def thinks(self, me: str) -> str:
+        """Agent `me` begins its turn; gives what it was asked. Raises `ValueError` when it is not its turn."""
+        debt = self.dialog.state.debt(me)
+        if debt is None or not isinstance(self.look(me), Reply):
+            raise ValueError(f"{me} has no turn now: {waits(self.look(me))}")
+        self._calls[me] = debt
+        if me in self.held:
+            self.drafts.setdefault(me, []).append(self.held.pop(me))
+        asked = prompt.render(self.dialog, self._agent(me), self.drafts.get(me, ())).text
+        self.prompts.append((me, asked))
+        return asked
+
+    def answers(self, me: str, line: Line) -> Entry | None:
+        """Agent `me` comes back with its answer: the entry, or None when it is late, held or says nothing."""
+        if isinstance(line, str) and waits(self.look(me)) == "unfinished":
+            self.held[me] = line
+            return None
+        if line is None:
+            return None
+        debt = self._calls.pop(me)
+        if isinstance(line, BackendError):
+            error = line
+            return self._append(lambda now: self._failed(now, me, debt, error))
+        kinds = self.dialog.header.rules.kinds
+        question = verdict.lacks_body(self.dialog, me, compose.received(line, kinds)[0])
+        if question:
+            self.questions.append((me, question))
+            again = self.scripts[me].pop(0) if self.scripts.get(me) else None
+            line = again if isinstance(again, str) else line
+        reply, _ = compose.received(line, kinds)
+        self._answers[me] = self._confirmed(me, reply)
+        self.drafts.pop(me, None)
+        if is_sealed_round(self.dialog, debt) and not debt.is_ready:
+            self.sealed[me] = line
+            return self._append(lambda now: self._seal(now, me, debt, reply))
+        entry = self._append(lambda now: self._turn(now, me, debt, reply))
+        if entry is None:
+            self.drafts.setdefault(me, []).append(line)
+        return entry
+
+    def _confirmed(self, me: str, reply: Text) -> str | None:
+        """What agent `me` says to the closing question: the next of `confirms`, else that it means what it wrote."""
+        found = closing.matters(self.dialog, me, reply)
+        if not found:
+            return None
+        self.asked.append((me, closing.question(found)))
+        given = self.confirms.get(me)
+        return given.pop(0) if given else closing.confirmed(found)
+
+    def _seal(self, now: Dialog, me: str, debt: Debt, reply: Text) -> Addition | None:
+        addition = self._turn(now, me, debt, reply)
+        if addition is None:
+            return None
+        sha = seal(_nonce(me), sealed_text(addition.draft.body, addition.draft.marks))
+        return Addition(compose.sealed_note(self._agent(me), debt, sha, self.paper.at, could_read=False))
+
+    def _unseal(self, me: str, debt: Debt) -> None:
+        reply, _ = compose.received(self.sealed.pop(me), self.dialog.header.rules.kinds)
+        self._append(lambda now: self._turn(now, me, debt, reply, nonce=_nonce(me)))
+
+    def _agent(self, me: str) -> Agent:
+        return self.dialog.header.agent(me) or Agent(me, f"Claude {me}", "")
+
+    def _turn(self, now: Dialog, me: str, debt: Debt, reply: Text, *, nonce: str = "") -> Addition | None:
+        if not is_open(now, me, debt):
+            return None
+        duration = in_words(max(self.paper.now, 1.0))
+        written = compose.agent_turn(
+            now,
+            self._agent(me),
+            debt,
+            reply,
+            answer=self._answers.get(me),
+            attributes=(("nonce", nonce),),
+            duration=duration,
+            folder="dialog.md.d",
+            here=units.Here(self.paper.at),
+        )
+        if written.attachment:
+            self.attachments[written.attachment] = written.overflow
+        return Addition(written.draft)
+
+    def _failed(self, now: Dialog, me: str, debt: Debt, error: BackendError) -> Addition | None:
+        if not is_open(now, me, debt):
+            return None
+        return Addition(compose.error_note(now, me, error.cause, error.fix, (("at", self.paper.at),)))
+
+    def _append(self, make: Make) -> Entry | None:
+        dialog = self.paper.append(make)
+        self._observe()
+        return dialog.last if dialog else None
+
+    def _observe(self) -> None:
+        self._changed = self.paper.now
+        open_debts = {debt.timer for debt in self.dialog.state.debts}
+        self._first = {key: self._first.get(key, self.paper.now) for key in open_debts}
+
+    # -- the person -----------------------------------------------------------------------------------------------
+
+    def types(self, text: str | bytes) -> None:
+        """The person types at the end of the file, in an editor."""
+        self.paper.data += text.encode() if isinstance(text, str) else text
+        self._observe()
+
+    def say(self, text: str, *, to: str = "", note: bool = False, turns: int | None = None) -> None:
+        """The person speaks; see `dialogd.person.say`."""
+        person.say(self.log, text, to=to, note=note, turns=turns)
+        self._observe()
+
+    def pause(self) -> None:
+        """The person pauses the dialog."""
+        person.pause(self.log)
+        self._observe()
+
+    def resume(self) -> None:
+        """The person lets it go on."""
+        person.resume(self.log)
+        self._observe()
+
+    def retry(self, agent: str) -> None:
+        """The person asks an agent once more."""
+        person.retry(self.log, agent)
+        self._observe()
+
+    def skip(self, agent: str) -> None:
+        """The person passes over an agent."""
+        person.skip(self.log, agent)
+        self._observe()
+
+    def stop(self, why: str = "") -> None:
+        """The person ends the dialog."""
+        person.stop(self.log, why)
+        self._observe()
+
+    def approve(self) -> None:
+        """The person takes the result."""
+        person.approve(self.log)
+        self._observe()
+
+    def reject(self, reason: str) -> None:
+        """The person does not take the result."""
+        person.reject(self.log, reason)
+        self._observe()
+
+    def asks_for_the_word(self, who: str) -> None:
+        """The person asks for the word, for an agent or (`USER`) for themselves."""
+        person.word(self.log, who)
+        self._observe()
+
+    def by_hand(self, act: Callable[..., Dialog], *words: str, **more: bool) -> None:
+        """The person does something of `dialogd.hand`: `room.by_hand(hand.veto, "P1", "too slow")`."""
+        act(self.log, *words, **more)
+        self._observe()
+
+    def pass_on(self) -> None:
+        """The person passes the turn on without a word."""
+        person.pass_on(self.log)
+        self._observe()
+
+
+def _nonce(me: str) -> str:
+    """A room is repeatable: what is random in daemons is not here."""
+    return me.lower().encode().hex().zfill(32)
+
+
+def waits(action: Action) -> str:
+    """The status of a `Wait`, else the name of the action."""
+    return action.status if isinstance(action, Wait) else type(action).__name__
