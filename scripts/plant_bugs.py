@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
 
+import own_python  # noqa: F401 - another Python is told which one to use
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 BUGS = REPOSITORY / "tests" / "bugs.toml"
 PACKAGE = "dialogd"

@@ -127,7 +127,7 @@ def test_no_request_is_cheaper_than_its_parts(
 def test_the_price_list_is_loaded_only_when_it_is_asked(repository: Path) -> None:
     """It takes a third of a second: neither the module nor a price that a person gives needs it."""
     program = (
-        "import sys; from dialogd.prices import price_of; price_of('x', 'OpenAI', '1/2'); price_of('x', '');"
+        "import sys; from dialogd.backends.prices import price_of; price_of('x', 'OpenAI', '1/2'); price_of('x', '');"
         " print('genai_prices' in sys.modules); price_of('x', 'OpenAI'); print('genai_prices' in sys.modules)"
     )
     assert subprocess.check_output([sys.executable, "-c", program], cwd=repository, text=True) == "False\nTrue\n"

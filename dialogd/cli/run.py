@@ -33,6 +33,7 @@ from dialogd.config import DEFAULT_FILE, Settings, dotenv
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import USER
+from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.units import budget_line
 from dialogd.store.folders import StateDir
 from dialogd.templates.opening import Opening, warnings
@@ -148,7 +149,7 @@ def _with_budget(
     if opening.budget is not None or opening.tokens is not None or not any(c.is_metered for c in choices.values()):
         return opening
     known = prices_of(seats, choices, settings)
-    usd, tokens = (auto.DEFAULT_CAP, None) if None not in known.values() else (None, auto.DEFAULT_TOKENS)
+    usd, tokens = (DEFAULT_CAP, None) if None not in known.values() else (None, DEFAULT_TOKENS)
     capped = dataclasses.replace(opening, budget=usd, tokens=tokens)
     line = budget_line(capped.budget, capped.tokens)
     remark(f"note: a key pays and no budget was given: the dialog ends at {line}; --budget sets another limit")

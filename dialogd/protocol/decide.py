@@ -214,7 +214,8 @@ def _raised(dialog: Dialog, clock: Clock) -> Action | None:
 
 def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
     mine = dialog.state.debt(me)
-    able = [who for who in speakers(dialog.header) or (me,) if who not in dialog.state.absent]
+    all_ = speakers(dialog.header) or (me,)
+    able = [who for who in all_ if who not in dialog.state.absent] or all_
     if mine is not None and (mine.agent == me or me in able):
         if (sealed := _sealed(dialog, me, clock)) is not None:
             return sealed

@@ -1,6 +1,6 @@
 """Templates: Markdown files that a dialog starts from; found by name in a few folders, or named by their path.
 
-A template is a SKILL.md with front matter in dialogd's own words (`templates/terms.py`). It is looked for, in this order,
+A template is a SKILL.md with front matter in dialogd's own words (`terms.py`). It is looked for, in this order,
 
     in ./.dialogd/templates         NAME.md
     in the user's config directory  templates/NAME.md

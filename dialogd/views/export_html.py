@@ -19,7 +19,7 @@ PICTURED = 100  # messages in the picture
 
 def as_html(document: Document) -> str:
     """The whole page; ends with a newline. Its policy allows its own style and nothing else."""
-    css = Path(__file__).with_name("page.css").read_text(encoding="utf-8")
+    css = Path(__file__).with_name("export.css").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     lines = [

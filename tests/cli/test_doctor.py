@@ -325,7 +325,7 @@ def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp
     registry = Registry(state)
     gone = tmp_path / "gone.md"
     program = (
-        "import sys, pathlib; from dialogd.registry import Registry; from dialogd.state import StateDir\n"
+        "import sys, pathlib; from dialogd.store.registry import Registry; from dialogd.store.folders import StateDir\n"
         "r = Registry(StateDir(pathlib.Path(sys.argv[1]))); f = pathlib.Path(sys.argv[2])\n"
         "with r.seat('B', f), r.entry('B', 4000, f, f): print('ready', flush=True); sys.stdin.read()\n"
     )

@@ -17,6 +17,7 @@ from dialogd.agent.prompt import DIGEST_WORDS
 from dialogd.backends import BACKENDS, auto, coding_agent, keys, openai, parts, service
 from dialogd.backends.rehearsal import SCENARIOS
 from dialogd.errors import BackendError
+from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.signals import WARNINGS
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
@@ -106,8 +107,8 @@ def test_every_status_has_its_kind() -> None:
 def test_the_numbers_are_the_codes_own() -> None:
     """Limits, caps and sizes are said as they are."""
     for words in (
-        f"{dollars(auto.DEFAULT_CAP)}, or {auto.DEFAULT_TOKENS:,} tokens",
-        f"stops its own agent at {dollars(auto.DEFAULT_CAP)}",
+        f"{dollars(DEFAULT_CAP)}, or {DEFAULT_TOKENS:,} tokens",
+        f"stops its own agent at {dollars(DEFAULT_CAP)}",
         f"{service.MAX_TOKENS} unless you say otherwise",
         f"{service.SILENCE:g} seconds",
         f"{service.WINDOW:,} tokens for one that it does not",
@@ -122,7 +123,7 @@ def test_the_numbers_are_the_codes_own() -> None:
         f"{({3: 'three'})[parts.CHARACTERS_PER_TOKEN]} characters each",
     ):
         assert words in TEXT, words
-    assert dollars(auto.DEFAULT_CAP) in section(README, "What holds")
+    assert dollars(DEFAULT_CAP) in section(README, "What holds")
 
 
 def test_the_notes_of_a_project_are_named() -> None:

@@ -18,12 +18,13 @@ import jsonschema_rs
 import pytest
 from markdown_it import MarkdownIt
 
+from dialogd import views
 from dialogd.errors import BadInput
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import UNSEEN
 from dialogd.server.wire import DialogOut
 from dialogd.store.archive import attachments_of
-from dialogd.views.export import FORMATS, __file__, draw_up, export, file_name
+from dialogd.views.export import FORMATS, draw_up, export, file_name
 from dialogd.views.export_pdf import by_typst, in_words, missing, unshown
 from dialogd.views.markup import parsed, to_html
 from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
@@ -31,7 +32,7 @@ from tests.protocol.test_total import is_linear
 from tests.support.room import Room, opening
 
 GOLDEN = Path(__file__).with_name("golden")
-SCHEMA = Path(__file__).with_name("schema.json")
+SCHEMA = Path(views.__file__).with_name("export.schema.json")
 
 
 class Page(HTMLParser):
@@ -336,7 +337,7 @@ ALONE = """
 import sys
 sys.modules["typst"] = None  # as where it is not installed
 from dialogd.errors import NotInstalled
-from dialogd.export import export
+from dialogd.views.export import export
 from tests.export.dialogs import peaceful
 try:
     export(peaceful().dialog, "pdf")

@@ -254,7 +254,7 @@ def test_another_user_is_told_why_the_file_cannot_be_read(tmp_path: Path) -> Non
     path = dialog_file(tmp_path)
     script = (
         "import os, sys; from pathlib import Path; sys.path.insert(0, sys.argv[1])\n"
-        "from dialogd.logfile import LogFile; from dialogd.journal import Journals; import dialogd.errors\n"
+        "from dialogd.store.logfile import LogFile; from dialogd.store.journal import Journals; import dialogd.errors\n"
         "os.setgid(65534); os.setuid(65534)\n"
         "try: LogFile(Path(sys.argv[2]), Journals(Path('/nowhere'))).read()\n"
         "except dialogd.errors.UnsafeFile as error: print(error, '|', error.fix)\n"
