@@ -43,13 +43,25 @@ class Stamps:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         os.write(self._end, b".")
         self._thread.join()
+        self._note()
         for fd in (self._fd, self._ended, self._end):
             os.close(fd)
 
     def between(self, offsets: Sequence[int]) -> list[int]:
-        """Nanoseconds from the moment the byte at one offset was seen to the moment the next one was."""
-        times = [self.times[bisect_right(self.sizes, offset)] for offset in offsets]
-        return [later - earlier for earlier, later in pairwise(times)]
+        """Nanoseconds from the moment the byte at one offset was seen to the moment the next one was.
+
+        Fewer where writes were lost: two that were seen at once, or one that never was, have no moment of their own.
+        """
+        looks = [bisect_right(self.sizes, offset) for offset in offsets]
+        ends = [*looks[1:], len(self.sizes)]
+        times = [self.times[look] if look < end else None for look, end in zip(looks, ends, strict=True)]
+        return [later - earlier for earlier, later in pairwise(times) if earlier is not None and later is not None]
+
+    def span(self, first: int, last: int) -> int:
+        """Nanoseconds from the moment the byte at one offset had been seen to the moment a later one had."""
+        looks = (min(bisect_right(self.sizes, offset), len(self.times) - 1) for offset in (first, last))
+        earlier, later = (self.times[look] for look in looks)
+        return later - earlier
 
     def _note(self) -> None:
         now = time.monotonic_ns()

@@ -164,7 +164,9 @@ class Window:
     length: int
     turns: list[int] = field(default_factory=list)
     least: list[int] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)  # ms per turn of both daemons, since the pause before
+    cpu: list[float] = field(default_factory=list)  # ms per turn of both daemons, while these turns were taken
+    lost: int = 0  # turns that the observer did not see by themselves
+    spans: list[tuple[int, int]] = field(default_factory=list)  # nanoseconds, and the turns that the file has of them
 
     @property
     def last(self) -> int:
@@ -174,8 +176,9 @@ class Window:
     def row(self) -> str:
         """The line of the table."""
         turn, least = Spread.of(self.turns), Spread.of(self.least)
+        per_second = sum(turns for _, turns in self.spans) * 1e9 / sum(time for time, _ in self.spans)
         return (
-            f"{self.length:>7,} {turn.p50:>9.2f} {turn.p99:>9.2f} {1000 / turn.mean:>9,.0f} {least.p50:>11.3f}"
+            f"{self.length:>7,} {turn.p50:>9.2f} {turn.p99:>9.2f} {per_second:>9,.0f} {least.p50:>11.3f}"
             f" {least.p99:>11.3f} {turn.p50 / least.p50:>8.1f} {statistics.median(self.cpu):>9.2f} {turn.count:>6}"
         )
 
@@ -201,21 +204,25 @@ def hold(pair: Pair, windows: Sequence[Window], limit_turns: int) -> None:
         least = limit(folder, limit_turns)
         call(pair.ports[0], "POST", "/notify")
         for stretch in stretches(windows):
-            begun, cpu = pair.last_turn(), pair.cpu()
-            end = stretch[-1].last
-            pair.until_turn(end + 1)
+            for window in stretch:
+                pair.until_turn(window.length)
+                begun, cpu = pair.last_turn(), pair.cpu()
+                pair.until_turn(window.last + 1)
+                window.cpu.append((pair.cpu() - cpu) * 1000 / (pair.last_turn() - begun))
             pair.pause()
-            per_turn = (pair.cpu() - cpu) * 1000 / (pair.last_turn() - begun)
             after = limit(folder, limit_turns)
             for window in stretch:
                 window.least += [*least, *after]
-                window.cpu.append(per_turn)
             least = after
             call(pair.ports[0], "POST", "/resume")
         pair.pause()
     starts = {int(match[1]): match.start() for match in HEADING.finditer(pair.file.read_bytes())}
     for window in windows:
-        window.turns += stamps.between([starts[number] for number in range(window.length - 1, window.last + 1)])
+        offsets = [starts[number] for number in range(window.length - 1, window.last + 1)]
+        seen = stamps.between(offsets)
+        window.turns += seen
+        window.lost += len(offsets) - 1 - len(seen)
+        window.spans.append((stamps.span(offsets[0], offsets[-1]), len(offsets) - 1))
 
 
 def start_up(source: Path, words: Sequence[str], times: int) -> float:
@@ -272,6 +279,8 @@ def measure(options: argparse.Namespace) -> None:
     print(f"after: {load()}, {host}\n\n{TITLE}")
     for window in windows:
         print(window.row())
+    if lost := sum(window.lost for window in windows):
+        print(f"\n{lost} turns were not seen by themselves: they count in turns/s alone")
     growth = Spread.of(windows[-1].turns).p50 / Spread.of(windows[0].turns).p50
     print(f"\nfrom turn {windows[0].length:,} to turn {windows[-1].length:,}: × {growth:.2f}")
 

@@ -47,8 +47,9 @@ def proposed(state: State, entry: Entry) -> State:
 
 def _proposals(state: State, entry: Entry) -> Iterator[Proposal]:
     """The entry's proposals; those typed by hand get the next free numbers."""
-    free = int(next_ref(state)[1:])
-    for mark in entry.all("PROPOSAL"):
+    marks = entry.all("PROPOSAL")
+    free = 0 if all(mark.ref for mark in marks) else int(next_ref(state)[1:])
+    for mark in marks:
         ref = mark.ref or f"P{free}"
         free = max(free, int(ref[1:]) + 1)
         yield Proposal(ref, entry.by, mark.value, entry.id)
@@ -201,12 +202,11 @@ def _with(poll: Poll, cast: Mapping[str, Choice], entry: Entry, seen: int) -> Po
     if seen < poll.turn:  # it was asked before the proposal stood in the file
         return poll
     choice = cast.get(poll.ref)
-    kept = tuple(ballot for ballot in poll.ballots if ballot.agent != entry.by)
-    if choice is not None:
-        kept = (*kept, Ballot(entry.by, choice.choice, choice.reason, entry.number))
-    elif len(kept) != len(poll.ballots):
-        kept = poll.ballots  # a vote stands until its agent votes anew
-    return replace(poll, ballots=kept, heard=poll.heard | {entry.by})
+    if choice is None:  # a vote stands until its agent votes anew
+        return poll if entry.by in poll.heard else replace(poll, heard=poll.heard | {entry.by})
+    others = (ballot for ballot in poll.ballots if ballot.agent != entry.by)
+    mine = Ballot(entry.by, choice.choice, choice.reason, entry.number)
+    return replace(poll, ballots=(*others, mine), heard=poll.heard | {entry.by})
 
 
 def decided(header: Header, state: State, entry: Entry) -> State:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -282,3 +284,57 @@ def test_any_other_turn_line_of_a_reply_stays_and_is_escaped(line: str) -> None:
     assert "\\" in room.text
     assert room.dialog.entries[-1].body == f"I think so.\n\n{line}"
     assert room.dialog.state.owing == ("B",)
+
+
+def works(work: Callable[[], object]) -> int:
+    """How many functions are called for it, ours and the interpreter's."""
+    count = 0
+
+    def called(_: object, event: str, __: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(called)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize("setup", ["", '## Setup\n\n```toml\nverdict = "vote"\n```'])
+def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str) -> None:
+    """With proposals, votes and objections in it, turn 1,500 calls as many functions as turn 20."""
+    lines = [
+        (Mark("PROPOSAL", "Postgres", "P{}"), Mark("QUESTION", "why?")),
+        (Mark("VOTE", "P1 approve | good"), Mark("OBJECTION", "too dear")),
+        (Mark("CONFIDENCE", "0.8"),),
+    ]
+    dialog, cost = parse(opening(more=setup).encode()), {}
+    for number in range(2, 1_508):
+        by, marks = "AB"[number % 2], lines[number % 3]
+        # One vote stays open: what is decided is closed.
+        marks = marks if number < 6 else tuple(mark for mark in marks if setup == "" or mark.name != "PROPOSAL")
+        marks = tuple(replace(mark, ref=mark.ref.format(number)) for mark in marks)
+        draft = Draft(by, f"Claude {by}", number, "So.", marks=marks, turn=("AB"[number % 2 - 1],))
+        more = joint(dialog) + render(draft, dialog.last.chain if dialog.last else "")
+        before = dialog
+        if 20 <= number < 26 or number >= 1_502:
+            cost[number] = works(lambda more=more, before=before: read_on(before, more))  # type: ignore[misc]
+        dialog = read_on(dialog, more)
+    more_work = [cost[number + 1_482] - cost[number] for number in range(20, 26)]  # the same marks, by the same agent
+    assert max(more_work) < 5
+
+
+def test_a_vote_on_which_nothing_is_said_is_not_made_anew() -> None:
+    """Who has had the chance to vote has had it: the poll stays the value that it was."""
+    here = Room(opening("A", "B", "C", more='## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```'))
+    for who, text in (("A", "[PROPOSAL: Postgres]"), ("B", "Hm.")):
+        here.thinks(who)
+        here.answers(who, text)
+    (poll,) = here.dialog.state.polls
+    draft = Draft("B", "Claude B", 4, "Hm, again.", turn=("A",), attributes=(("re", "3"),))
+    grown = read_on(here.dialog, joint(here.dialog) + render(draft, here.dialog.last.chain if here.dialog.last else ""))
+    assert poll.heard == {"B"}
+    assert grown.state.polls[0] is poll

@@ -50,6 +50,21 @@ def test_the_bench_measures_turns_beside_the_limit() -> None:
         assert figure in said
 
 
+def test_writes_that_the_observer_did_not_see_are_counted_as_lost(tmp_path: Path) -> None:
+    """Two in one look, or one never seen: the turns around them have no duration; the others keep theirs."""
+    script = (
+        "import sys; from pathlib import Path; sys.path.insert(0, sys.argv[1]); from bench_stamps import Stamps\n"
+        "stamps = Stamps(Path(sys.argv[2]))\n"
+        "stamps.times, stamps.sizes = [0, 5, 9, 20, 26], [0, 10, 20, 40, 50]\n"
+        "print(stamps.between([0, 10, 20, 30, 40]), stamps.between([0, 10, 50]))\n"
+        "print(stamps.span(0, 40), stamps.span(0, 50))"
+    )
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-c", script, str(REPOSITORY / "scripts"), str(tmp_path / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=50)
+    assert (done.stdout, done.stderr) == ("[4, 6] [4]\n21 21\n", "")
+
+
 @pytest.mark.slow
 def test_the_bench_of_recall_finds_what_is_asked_in_the_decisions_words() -> None:
     """Among few turns: nine of the ten questions in a decision's own words have it first; no rank is made up."""
