@@ -12,6 +12,7 @@ import json
 import sys
 from pathlib import Path
 
+from dialogd.agent.events import Event
 from dialogd.errors import DialogdError
 from dialogd.protocol.decide import Reply
 from tests.logfile.agents import Counting, agent_at
