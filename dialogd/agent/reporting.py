@@ -131,12 +131,27 @@ class _Safe(logging.Formatter):
         return line
 
 
+class _LogFile(RotatingFileHandler):
+    """Counts what it writes; the library's own asks the system about the file before each line."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8")
+        self._size = file.stat().st_size
+
+    def shouldRollover(self, record: logging.LogRecord) -> bool:
+        """True when the line does not fit any more; it is then the first of a new file."""
+        line = len(self.format(record).encode()) + 1
+        is_full = self._size + line >= LOG_SIZE
+        self._size = line if is_full else self._size + line
+        return is_full
+
+
 def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool, secrets: Sequence[str] = ()) -> None:
     """Log to stderr and to `file`, which is rotated at 1 MB and kept three times; without `secrets`."""
     file.touch(mode=0o600, exist_ok=True)
     handlers: list[logging.Handler] = [
         logging.StreamHandler(sys.stderr),
-        RotatingFileHandler(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8"),
+        _LogFile(file),
     ]
     formatter = _Safe(_Json() if json_lines else _Plain(me), secrets)
     root = logging.getLogger()

@@ -13,8 +13,11 @@ from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 
 import pytest
+import uvicorn
 
 from dialogd.server.callers import Address, Caller, UidOf, ask_kernel, choose_lookup, find_uid, identify, read_proc
+from dialogd.server.uvicorn_server import make_server
+from tests.server.serving import Site, connect, read_answer, request, running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose socket it is")
 
@@ -189,3 +192,23 @@ def test_another_user_is_told_from_this_one(uid_of: UidOf) -> None:
             with closing(listener.accept()[0]) as end:
                 assert identify(end, uid_of) is Caller.OTHER
             other.communicate(b"\n")
+
+
+def test_a_caller_is_looked_up_once_for_a_connection() -> None:
+    """However many requests it carries: who opened it cannot change. Another connection is another caller."""
+    found: list[Address] = []
+
+    def lookup(theirs: Address, ours: Address) -> int | None:
+        found.append(theirs)
+        return os.geteuid()
+
+    def make(site: Site, listener: socket.socket) -> uvicorn.Server:
+        return make_server(site.app(), listener, on_shutdown=[site.close], find_lookup=lambda: lookup)
+
+    with running(make) as site:
+        for count in (1, 2):
+            with connect(site.port) as connection:
+                for _ in range(5):
+                    connection.sendall(request(site.port, "POST /notify", body=b"{}"))
+                    assert read_answer(connection).status == 202
+                assert found[count - 1 :] == [connection.getsockname()]
