@@ -18,7 +18,7 @@ import own_python  # noqa: F401 - another Python is told which one to use
 
 from dialogd.agent import prompt
 from dialogd.backends.parts import tokens_of
-from dialogd.protocol import closing, compose
+from dialogd.protocol import admit, compose
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import Agent
 from tests.support.room import Room, opening
@@ -102,10 +102,10 @@ def take(room: Room, who: str, cost: Cost) -> None:
     if len(room.prompts) > turns:
         cost.add(room.prompts[-1][1], line)
     if len(room.asked) > asked:
-        found = closing.matters(dialog, who, compose.received(line, dialog.header.rules.kinds)[0])
+        found = admit.admit(dialog, who, compose.received(line, dialog.header.rules.kinds)[0]).asked
         me = dialog.header.agent(who) or Agent(who, who, "")
         question = prompt.confirmation(dialog, me, action.debt.re, line, found)
-        cost.add(question.text, closing.confirmed(found))
+        cost.add(question.text, admit.confirmed(found))
 
 
 def main() -> int:

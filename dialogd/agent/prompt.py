@@ -9,8 +9,8 @@ from typing import Any
 
 from dialogd.agent import brief
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
+from dialogd.protocol.admit import Matter, question
 from dialogd.protocol.certificate import certify, where
-from dialogd.protocol.closing import Matter, question
 from dialogd.protocol.header import judge, speakers, voters
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Header, Mark
 from dialogd.protocol.open_questions import answered_by_default

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cache, lru_cache, partial
+from functools import cache, partial
 from typing import TypeVar
 
 from dialogd.agent import prompt
@@ -20,10 +20,9 @@ from dialogd.agent.reporting import Tally, standing
 from dialogd.backends import Backend, Request
 from dialogd.backends.parts import Prompt
 from dialogd.errors import BackendError, DialogdError, StorageError
-from dialogd.protocol import closing, compose, verdict
-from dialogd.protocol.closing import is_clear
+from dialogd.protocol import compose, verdict
+from dialogd.protocol.admit import Admission, Matter, admit, question
 from dialogd.protocol.decide import Action, Clock, Reply, Wait
-from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.model import Agent as Participant
 from dialogd.protocol.model import Condition
 from dialogd.protocol.money import Estimate, allowance, reached
@@ -104,7 +103,13 @@ class Interrupted:
     text: str
 
 
-read = lru_cache(maxsize=1)(compose.received)  # a reply is looked at more than once on its way into the file
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """A reply as it came and as it was ruled on; with how many secrets were taken out of it."""
+
+    text: str
+    secrets: int
+    admission: Admission
 
 
 async def beside(text: str, work: Callable[[], T]) -> T:
@@ -136,6 +141,7 @@ class Asking:
         self.journal: Journal = known.file.journals.of(me)
         self.tally = Tally()
         self.finished = prompt.Finished()
+        self._ruled: Ruled | None = None  # the last reply
         self.call: Call | None = None
 
     async def reply(self, dialog: Dialog, debt: Debt, drafts: tuple[str, ...]) -> Received | Interrupted:
@@ -179,13 +185,28 @@ class Asking:
 
         await self.known.on_disk(book)
 
-    async def confirmed(self, dialog: Dialog, debt: Debt, received: Received) -> Received | Interrupted:
-        """The reply with the answer to its closing question, "" where there is none; as it is where nothing is asked.
+    async def ruled(self, dialog: Dialog, text: str) -> Ruled:
+        """What of a reply may count in `dialog`, read and ruled on once. Raises `BackendError`."""
+        known = self._ruled if self._ruled is not None and self._ruled.text == text else None
+        if known is not None and known.admission.dialog is dialog:
+            return known
+
+        def work() -> Ruled:
+            if known is not None:
+                return replace(known, admission=known.admission.within(dialog))
+            reply, secrets = compose.received(text, dialog.header.rules.kinds)
+            return Ruled(text, secrets, admit(dialog, self.me, reply))
+
+        self._ruled = ruled = await beside(text, work)
+        return ruled
+
+    async def confirmed(
+        self, dialog: Dialog, debt: Debt, received: Received, found: Sequence[Matter]
+    ) -> Received | Interrupted:
+        """The reply with the answer to its closing question, "" where there is none.
 
         Whatever goes wrong, the reply stays: what is unclear in it does not count then.
         """
-        kinds = tuple(dialog.header.rules.kinds)
-        found = await beside(received.text, lambda: closing.matters(dialog, self.me, read(received.text, kinds)[0]))
         self.call = call = Call(self._book if self.backend.costs else None)
         self.hub.agent(self.me, "thinking", turn=dialog.state.number + 1)
         got = False
@@ -207,7 +228,7 @@ class Asking:
         finally:
             self._account(call, answered=got)
 
-    def _about(self, dialog: Dialog, debt: Debt, received: Received, found: Sequence[closing.Matter]) -> Request:
+    def _about(self, dialog: Dialog, debt: Debt, received: Received, found: Sequence[Matter]) -> Request:
         """The closing question as it is asked."""
         turn = self.request(dialog, debt, ())
 
@@ -215,16 +236,16 @@ class Asking:
         def rendered() -> Prompt:
             return prompt.confirmation(dialog, turn.agent, debt.re, received.text, found, secrets=self._secrets)
 
-        return replace(turn, prompt=rendered, question=closing.question(found))
+        return replace(turn, prompt=rendered, question=question(found))
 
     async def _clarified(self, call: Call, request: Request, dialog: Dialog, debt: Debt, text: str) -> str | None:
         """The reply, asked for anew once where it lacks what no line can add; as it came where that brings nothing."""
-        kinds = tuple(dialog.header.rules.kinds)
-        question = await beside(text, lambda: verdict.lacks_body(dialog, self.me, read(text, kinds)[0]))
-        if not question or (text.strip() and not is_affordable(self.backend, request, call.bill)):
+        ruled = await self.ruled(dialog, text)
+        lacking = verdict.lacks_body(dialog, self.me, ruled.admission.reply)
+        if not lacking or (text.strip() and not is_affordable(self.backend, request, call.bill)):
             return text
         whole, me = request.prompt, request.agent
-        back = replace(request, prompt=lambda: prompt.repair(whole(), me, debt.re, text, question))
+        back = replace(request, prompt=lambda: prompt.repair(whole(), me, debt.re, text, lacking))
         try:
             again = await self._in_time(call, back, dialog, debt)
         except BackendError as error:
@@ -503,15 +524,12 @@ class Turns:
 
         The reply is kept before the question is asked, and the answer with the turn: a kill buys neither twice.
         """
-        kinds = tuple(dialog.header.rules.kinds)
-        if debt.is_ready or await beside(
-            received.text, lambda: is_clear(dialog, self.me, read(received.text, kinds)[0])
-        ):
+        if debt.is_ready or not (found := (await self.asking.ruled(dialog, received.text)).admission.asked):
             return received
         if self._is_new:
             await self.known.on_disk(lambda: self.journal.reply(received))
             self._is_new = False
-        confirmed = await self.asking.confirmed(dialog, debt, received)
+        confirmed = await self.asking.confirmed(dialog, debt, received, found)
         if isinstance(confirmed, Interrupted):
             self.hub.agent(self.me, "idle")
             self.tally.ends["interrupted"] += 1
@@ -560,9 +578,8 @@ class Turns:
 
     async def _deliver(self, dialog: Dialog, debt: Debt, received: Received) -> Action:
         """Append a received reply while its debt is open; else keep it as a draft."""
-        kinds = tuple(dialog.header.rules.kinds)
         try:
-            reply, secrets = await beside(received.text, lambda: read(received.text, kinds))
+            ruled = await self.asking.ruled(dialog, received.text)
         except BackendError as error:
             return await self._fail(debt, error)
         hold: Wait | None = None
@@ -572,7 +589,7 @@ class Turns:
             hold = self._held(now) if is_open(now, self.me, debt) else None
             if hold or not is_open(now, self.me, debt):
                 return None
-            addition = self._drawn_up(now, debt, reply, received)
+            addition = self._drawn_up(ruled.admission.within(now), debt, received)
             return self._sealed(now, debt, received, addition.draft) or addition
 
         try:
@@ -588,7 +605,7 @@ class Turns:
         written = written or await self._landed(received)
         if written is None:
             return Wait("late", "the reply came after its turn had passed; kept as a draft", 0.001)
-        await self._done(written, received, secrets)
+        await self._done(written, received, ruled.secrets)
         return Reply(debt)
 
     def _held(self, now: Dialog) -> Wait | None:
@@ -637,14 +654,14 @@ class Turns:
             raise
         return dialog
 
-    def _drawn_up(self, dialog: Dialog, debt: Debt, reply: Text, received: Received) -> Addition:
+    def _drawn_up(self, admission: Admission, debt: Debt, received: Received) -> Addition:
+        dialog = admission.dialog
         mine = dialog.state.debt(self.me)
         is_sealed = mine is not None and (mine.is_ready or is_sealed_round(dialog, mine))
         written = compose.agent_turn(
-            dialog,
+            admission,
             self.participant(dialog),
             debt,
-            reply,
             answer=received.answer,
             attributes=(
                 ("at", wall()),

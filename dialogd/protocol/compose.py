@@ -11,8 +11,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from dialogd.protocol.admit import Refusal, admitted, left_in_words
-from dialogd.protocol.closing import settled
+from dialogd.protocol.admit import Admission, Refusal, left_in_words
 from dialogd.protocol.fold import fold
 from dialogd.protocol.header import judge, speakers
 from dialogd.protocol.interventions import effective
@@ -59,10 +58,9 @@ def _without_turn_line(text: str) -> str:
 
 
 def agent_turn(
-    dialog: Dialog,
+    admission: Admission,
     agent: Agent,
     debt: Debt,
-    reply: Reply,
     *,
     answer: str | None = None,
     attributes: tuple[tuple[str, str], ...],
@@ -70,16 +68,15 @@ def agent_turn(
     folder: str,
     here: Here | None = None,
 ) -> Written:
-    """The turn by which `agent` pays `debt` in the dialog as it stands.
+    """The turn by which `agent` pays `debt` in the dialog in which its reply was admitted.
 
     `answer` is what the agent said to the closing question about its reply, None where it was not asked.
     `attributes` go to the frame (`at`, `ms`, `model` …). `duration` is the dialog's age in words, for the closing
     lines. `folder` is the name of the attachments' folder, as linked from the file. By `here` the deadlines of
     questions are read; default: `at`.
     """
-    reply, unclear = settled(dialog, agent.id, reply, answer)
-    reply, refused = admitted(dialog, agent.id, reply)
-    refused = (*unclear, *refused)
+    dialog = admission.dialog
+    reply, refused = admission.counted(answer)
     # What did not count goes before the body: a summary reaches to the body's end.
     words = (left_in_words(refused), reply.body)
     body, attachment, overflow = cut("\n\n".join(filter(None, words)), dialog.state.limits.max_message, folder)

@@ -26,7 +26,7 @@ from dialogd.backends.rehearsal import (
     quote,
 )
 from dialogd.errors import BackendError, BadInput
-from dialogd.protocol import closing
+from dialogd.protocol import admit
 from dialogd.protocol.compose import agent_turn, received
 from dialogd.protocol.grammar import parse, read_on
 from dialogd.protocol.model import ANY, Agent, Entry
@@ -70,12 +70,12 @@ class Stage:
         agent = _agent(self.dialog, who)
         reply, secrets = received(text)
         assert secrets == 0
+        admission = admit.admit(self.dialog, who, reply)
         written = agent_turn(
-            self.dialog,
+            admission,
             agent,
             debt,
-            reply,
-            answer=await self.confirm(who, debt, text, closing.matters(self.dialog, who, reply)),
+            answer=await self.confirm(who, debt, text, admission.asked),
             attributes=(),
             duration="1 minute",
             folder="x.d",
@@ -83,14 +83,14 @@ class Stage:
         assert not written.attachment
         self.dialog = read_on(self.dialog, joint(self.dialog) + render(written.draft, self.last.chain))
 
-    async def confirm(self, who: str, debt: Debt, text: str, found: Sequence[closing.Matter]) -> str | None:
+    async def confirm(self, who: str, debt: Debt, text: str, found: Sequence[admit.Matter]) -> str | None:
         """What the rehearsal says to the closing question about a reply; None where nothing is asked."""
         if not found:
             return None
         agent = _agent(self.dialog, who)
         asked = prompt.confirmation(self.dialog, agent, debt.re, text, found)
         request = Request(self.dialog, agent, self.dialog.state.number + 1, Path("/tmp/none.md"), lambda: asked)
-        return await answer(self.backend, replace(request, question=closing.question(found)))
+        return await answer(self.backend, replace(request, question=admit.question(found)))
 
     async def speak(self, who: str) -> Entry:
         """Let an agent answer and write it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dialogd.errors import BackendError
-from dialogd.protocol import closing
+from dialogd.protocol import admit
 from dialogd.protocol.marks import read_reply
 from tests.support.room import Room, opening
 
@@ -413,11 +413,11 @@ def test_words_in_any_other_mark_are_words_beside_it(beside: str) -> None:
 def test_a_yes_beyond_what_is_asked_about_counts_for_nothing() -> None:
     """One question has room for a few matters: the others are refused, never taken unasked."""
     here = room(SETUPS["vote"], "A", "B", "C", turn="A")
-    say(here, "A", "\n".join(f"[PROPOSAL: way {number}]" for number in range(closing.MOST + 2)))
-    votes = [f"[VOTE: P{number} approve]" for number in range(1, closing.MOST + 3)]
+    say(here, "A", "\n".join(f"[PROPOSAL: way {number}]" for number in range(admit.MOST + 2)))
+    votes = [f"[VOTE: P{number} approve]" for number in range(1, admit.MOST + 3)]
     say(here, "B", "If the price is named:\n\n" + "\n".join(votes), answer="\n".join(votes))
     cast = [poll.ref for poll in here.dialog.state.polls if poll.ballots]
-    assert cast == [f"P{number}" for number in range(1, closing.MOST + 1)]
+    assert cast == [f"P{number}" for number in range(1, admit.MOST + 1)]
     assert len(here.dialog.turns[-1].all("REFUSED")) == 2
 
 
@@ -510,7 +510,7 @@ def test_a_thousand_attempts_are_one_question_of_a_few_matters() -> None:
     here = room(SETUPS["vote"], "A", "B", "C", turn="A")
     say(here, "A", "\n".join(f"[PROPOSAL: way {number}]" for number in range(40)))
     say(here, "B", "All of it.\n\n" + "\n".join(f"[VOTE: P{number} yes]" for number in range(1, 41)), answer="")
-    assert here.asked[-1][1].count("\n") <= closing.MOST + 2
+    assert here.asked[-1][1].count("\n") <= admit.MOST + 2
     assert len(in_words(here)) < 12_000
 
 
@@ -521,8 +521,8 @@ def test_scripted_agents_that_mean_it_answer_with_the_bare_yes() -> None:
     """`confirmed` is what rehearsals and tests answer."""
     here = pair()
     here.thinks("B")
-    found = closing.matters(here.dialog, "B", read_reply("Fine.\n\n[AGREE: P1 | simple]"))
-    assert closing.confirmed(found) == "[AGREE: P1]"
+    found = admit.admit(here.dialog, "B", read_reply("Fine.\n\n[AGREE: P1 | simple]")).asked
+    assert admit.confirmed(found) == "[AGREE: P1]"
 
 
 def test_two_that_claim_consensus_in_a_plain_dialog_are_told_in_the_file() -> None:

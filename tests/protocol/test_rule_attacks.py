@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from dialogd.errors import BackendError
-from dialogd.protocol import admit, closing, verdict
+from dialogd.protocol import admit, verdict
 from dialogd.protocol.compose import received
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import vote
@@ -205,9 +205,8 @@ def calls_for_votes(many: int) -> int:
 
     sys.setprofile(count)
     try:
-        kept, refused = closing.settled(dialog.dialog, "B", reply, "[VOTE: P1 approve]")
-        kept, more = admit.admitted(dialog.dialog, "B", kept)
-        verdict.rule(dialog.dialog, "B", kept, (*refused, *more))
+        kept, refused = admit.admit(dialog.dialog, "B", reply).counted("[VOTE: P1 approve]")
+        verdict.rule(dialog.dialog, "B", kept, refused)
     finally:
         sys.setprofile(None)
     return seen

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dialogd.agent import prompt
 from dialogd.errors import NotADialog
-from dialogd.protocol import closing, compose, marks
+from dialogd.protocol import admit, compose, marks
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark, digest
@@ -215,8 +215,7 @@ def answered(reply: str) -> None:
     unescape(escape(read.body))
     for mark in read.marks:
         marks.agreed(Mark("AGREE", mark.value))
-    closing.matters(TABLE, "B", read)
-    closing.settled(TABLE, "B", read, reply)
+    admit.admit(TABLE, "B", read).counted(reply)
 
 
 @pytest.mark.parametrize("shape", BY_HAND)

@@ -15,7 +15,7 @@ from typing import cast
 from dialogd import person
 from dialogd.agent import prompt
 from dialogd.errors import BackendError
-from dialogd.protocol import closing, compose, units, verdict
+from dialogd.protocol import admit, compose, units, verdict
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import Reply as Text
@@ -189,12 +189,12 @@ class Room:
 
     def _confirmed(self, me: str, reply: Text) -> str | None:
         """What agent `me` says to the closing question: the next of `confirms`, else that it means what it wrote."""
-        found = closing.matters(self.dialog, me, reply)
+        found = admit.admit(self.dialog, me, reply).asked
         if not found:
             return None
-        self.asked.append((me, closing.question(found)))
+        self.asked.append((me, admit.question(found)))
         given = self.confirms.get(me)
-        return given.pop(0) if given else closing.confirmed(found)
+        return given.pop(0) if given else admit.confirmed(found)
 
     def _seal(self, now: Dialog, me: str, debt: Debt, reply: Text) -> Addition | None:
         addition = self._turn(now, me, debt, reply)
@@ -215,10 +215,9 @@ class Room:
             return None
         duration = in_words(max(self.paper.now, 1.0))
         written = compose.agent_turn(
-            now,
+            admit.admit(now, me, reply),
             self._agent(me),
             debt,
-            reply,
             answer=self._answers.get(me),
             attributes=(("nonce", nonce),),
             duration=duration,

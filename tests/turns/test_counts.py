@@ -23,7 +23,7 @@ from dialogd.agent.peers import Peers
 from dialogd.agent.turn import Options
 from dialogd.backends import Request, Usage
 from dialogd.backends.prices import FREE
-from dialogd.protocol import grammar, signals
+from dialogd.protocol import admit, compose, grammar, signals
 from dialogd.protocol.redact import redact
 from dialogd.store import disk
 from dialogd.store.logfile import LogFile
@@ -33,6 +33,8 @@ SHORT, LONG, LOOKED_AT = 60, 400, 4  # turns before the ones that are counted, a
 CALLS = {
     redact.__code__: "texts redacted",
     prompt.render.__code__: "prompts made",
+    compose.received.__code__: "replies read",
+    admit.admitted.__code__: "replies admitted",
     grammar.parse.__code__: "readings of the whole file",
     signals.signals.__code__: "looks for signals",
     signals.convergence.__code__: "looks for convergence",
@@ -49,6 +51,8 @@ MOST = {
     "ways to another thread": 2,
     "threads": 0,
     "appends": 1,
+    "replies read": 1,
+    "replies admitted": 1,
     "flushes": 2,
     "requests": 1,
     "log lines": 5,
