@@ -50,6 +50,18 @@ def test_the_bench_measures_turns_beside_the_limit() -> None:
         assert figure in said
 
 
+@pytest.mark.slow
+def test_the_bench_of_peers_measures_what_is_here_and_says_what_is_not(tmp_path: Path) -> None:
+    """One table: dialogd and the naive daemons with figures; a framework that cannot be had by its name, with why."""
+    cache = tmp_path / "cache"
+    cache.touch()  # no folder can be made there
+    said = bench("--turns", "20", "--only", "autogen,naive", "--cache", str(cache), script="bench_peers.py")
+    table = said.partition("p50 ms")[2]
+    assert re.search(r"^dialogd, two daemons.* +\d+\.\d\d +\d+\.\d\d$", table, re.M)
+    assert re.search(r"^naive daemons.* +\d+\.\d\d +\d+\.\d\d$", table, re.M)
+    assert re.search(r"^AutoGen.* not measured: ", table, re.M)
+
+
 def test_writes_that_the_observer_did_not_see_are_counted_as_lost(tmp_path: Path) -> None:
     """Two in one look, or one never seen: the turns around them have no duration; the others keep theirs."""
     script = (
