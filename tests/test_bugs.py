@@ -16,6 +16,7 @@ import pytest
 def planting() -> ModuleType:
     """`scripts/plant_bugs.py`, as a module."""
     path = Path(__file__).resolve().parent.parent / "scripts" / "plant_bugs.py"
+    sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location("plant_bugs", path)
     assert spec is not None
     assert spec.loader is not None

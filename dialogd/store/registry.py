@@ -74,7 +74,8 @@ class Registry:
                     self._seated = None
 
     def _sit(self, agent: str, file: Path) -> None:
-        lock = Lock(self.folder / f"{agent}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}.seat", wait=0)
+        name = f"{agent}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}.seat"
+        lock = Lock(self.folder / name, wait=0, per_process=True)
         try:
             lock.acquire()
         except StorageError as error:
