@@ -156,7 +156,7 @@ LARGEST = 4 * 1024 * 1024  # characters of a reply; more is a runaway
 
 @dataclass(slots=True)
 class Call:
-    """A call under way: what has arrived, and what all its attempts came to. `seconds` is its age.
+    """A call in progress: the text so far, and what all attempts have cost. `seconds` is how long it has run.
 
     `before` is told of each request just before it goes out.
     """
@@ -180,14 +180,14 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Ears:
-    """Who is told what happens in a call: `text(piece, is_first)` of an attempt, `tool(name)`, "" once it is over."""
+class CallListener:
+    """Receives what happens in a call: `text(piece, is_first)` of an attempt, and `tool(name)`, "" after a tool."""
 
     text: Callable[[str, bool], None] = lambda _text, _is_first: None
     tool: Callable[[str], None] = lambda _name: None
 
 
-DEAF = Ears()
+NOBODY = CallListener()
 
 
 async def ask(
@@ -197,7 +197,7 @@ async def ask(
     *,
     deadline: float,
     retry_wait: float,
-    ears: Ears = DEAF,
+    listener: CallListener = NOBODY,
     secrets: Sequence[str] = (),
 ) -> str:
     """The backend's reply, without secrets. Up to three attempts within `deadline` seconds from the call's beginning.
@@ -211,7 +211,7 @@ async def ask(
         async with asyncio.timeout(max(0.0, deadline - call.seconds)):
             for last in (False,) * (ATTEMPTS - 1) + (True,):
                 try:
-                    return await _answered(backend, request, call, ears, secrets)
+                    return await _answered(backend, request, call, listener, secrets)
                 except BackendError as error:
                     wait = error.retry_after or _wait(call.attempt, retry_wait)
                     is_too_long = call.seconds + wait >= deadline
@@ -230,10 +230,12 @@ async def ask(
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _answered(backend: Backend, request: Request, call: Call, ears: Ears, secrets: Sequence[str]) -> str:
+async def _answered(
+    backend: Backend, request: Request, call: Call, listener: CallListener, secrets: Sequence[str]
+) -> str:
     """What one attempt brings, without secrets. A backend's bug is an error that no attempt mends."""
     try:
-        text = await _attempt(backend, _left(request, call.bill), call, ears, secrets)
+        text = await _attempt(backend, _left(request, call.bill), call, listener, secrets)
     except DialogdError:
         raise
     except Exception as error:  # else the turn would be asked for, and paid, again and again
@@ -295,12 +297,14 @@ def _wait(attempt: int, shortest: float) -> float:
     return float(min(base, max(LONGEST_WAIT, shortest)))
 
 
-async def _attempt(backend: Backend, request: Request, call: Call, ears: Ears, secrets: Sequence[str]) -> str:
+async def _attempt(
+    backend: Backend, request: Request, call: Call, listener: CallListener, secrets: Sequence[str]
+) -> str:
     size, usage = 0, Usage()
     if call.before is not None:
         await call.before(request)
     call.parts = parts = []
-    pieces = Pieces(ears.text, secrets)
+    pieces = Pieces(listener.text, secrets)
     try:
         async with aclosing(backend.reply(request)) as chunks:
             async for chunk in chunks:
@@ -308,7 +312,7 @@ async def _attempt(backend: Backend, request: Request, call: Call, ears: Ears, s
                     usage = chunk if is_possible(chunk) else usage
                     continue
                 if isinstance(chunk, Tool):
-                    ears.tool(one_line(chunk.name, LONGEST_NAME, secrets))
+                    listener.tool(one_line(chunk.name, LONGEST_NAME, secrets))
                     continue
                 parts.append(chunk)
                 size += len(chunk)

@@ -12,7 +12,7 @@ from functools import cache, partial
 from typing import TypeVar
 
 from dialogd.agent import prompt
-from dialogd.agent.call import Call, Ears, ask, beginning, is_affordable
+from dialogd.agent.call import Call, CallListener, ask, beginning, is_affordable
 from dialogd.agent.clock import duration, here, wall
 from dialogd.agent.known import Known
 from dialogd.agent.money import Bill, at_stake, forecast, from_record, reading, usual_cap
@@ -173,7 +173,7 @@ class Asking:
             self._account(call, answered=got is not None)
 
     async def _book(self, request: Request) -> None:
-        """Journal what the turn will have cost by the end of the call that goes out now: a kill in its middle counts.
+        """Journal the expected cost of the call before it is made, so that a call cut off by a crash is counted too.
 
         Raises `DialogdError`: what cannot be booked is not bought.
         """
@@ -239,7 +239,7 @@ class Asking:
         return replace(turn, prompt=rendered, question=question(found))
 
     async def _clarified(self, call: Call, request: Request, dialog: Dialog, debt: Debt, text: str) -> str | None:
-        """The reply, asked for anew once where it lacks what no line can add; as it came where that brings nothing."""
+        """The reply; asked for once more when its body must be written anew, and kept as it came when that fails."""
         ruled = await self.ruled(dialog, text)
         lacking = verdict.lacks_body(dialog, self.me, ruled.admission.reply)
         if not lacking or (text.strip() and not is_affordable(self.backend, request, call.bill)):
@@ -256,7 +256,7 @@ class Asking:
         return again if again is None or again.strip() else text
 
     def _account(self, call: Call, *, answered: bool) -> None:
-        """Keep what the call came to; an answer carries it along, anything else is owed to the next entry."""
+        """Record what the call cost. Without an answer, the next entry of this agent accounts for it."""
         self.call = None
         self.tally.thinking += call.seconds
         self.tally.secrets += call.secrets
@@ -266,7 +266,7 @@ class Asking:
                 self.journal.record("spent", durable=False, usage=asdict(call.bill))
 
     async def _sum_up(self, call: Call, dialog: Dialog, debt: Debt) -> Dialog:
-        """The dialog as it is now, with a digest of the turns that no longer fit; without one where that fails."""
+        """Append a digest of the turns that no longer fit into the prompt, if possible; gives the dialog after it."""
         me, notes = self.participant(dialog), self.options.notes
         wanted = prompt.digest(
             dialog, me, notes=notes, room=self.backend.room, secrets=self._secrets, finished=self.finished
@@ -394,15 +394,15 @@ class Asking:
         part: float = 1.0,
         spent: float = 0.0,
     ) -> str | None:
-        """The backend's answer, unless the debt is closed while it is written: then the call is ended, None.
+        """The backend's answer; None when the debt was closed meanwhile, which ends the call.
 
         It may take that `part` of the turn's time, of which `spent` seconds are gone.
         """
-        ears = self._ears(request.turn, debt, dialog, aloud=aloud)
+        listener = self._listener(request.turn, debt, dialog, aloud=aloud)
         limit = max(dialog.state.limits.timeout * part - spent, 0.0)
         wait, secrets = self.options.retry_wait, self.options.secrets
         task = asyncio.ensure_future(
-            ask(self.backend, request, call, deadline=limit, retry_wait=wait, ears=ears, secrets=secrets)
+            ask(self.backend, request, call, deadline=limit, retry_wait=wait, listener=listener, secrets=secrets)
         )
         try:
             while not task.done():
@@ -418,8 +418,8 @@ class Asking:
             with suppress(asyncio.CancelledError, BackendError):
                 await task
 
-    def _ears(self, turn: int, debt: Debt, dialog: Dialog, *, aloud: bool) -> Ears:
-        """Who hears of the turn while it is made; nobody what is said apart from others who owe one too."""
+    def _listener(self, turn: int, debt: Debt, dialog: Dialog, *, aloud: bool) -> CallListener:
+        """Publishes the text while it arrives; not in a round whose answers must stay hidden from one another."""
         is_heard = aloud and not is_apart(dialog, debt)
 
         def text(piece: str, is_first: bool) -> None:
@@ -429,7 +429,7 @@ class Asking:
         def tool(name: str) -> None:
             self.hub.agent(self.me, "executing" if name else "thinking", turn=turn, reason=name if is_heard else "")
 
-        return Ears(text, tool)
+        return CallListener(text, tool)
 
     async def _is_open(self, debt: Debt) -> bool:
         try:
@@ -549,7 +549,7 @@ class Turns:
             self.hub.agent(self.me, "idle")
 
     async def _kept(self) -> tuple[Received | None, tuple[str, ...]]:
-        """A reply that was received and not written, and the drafts that its agent was not shown again."""
+        """A received reply that is not in the file yet, and the drafts that the agent has not been shown again."""
         if self._is_clear:
             return self._pending, ()
         found, drafts = await self.known.on_disk(lambda: (self.journal.received(), self.journal.drafts()))
@@ -609,7 +609,7 @@ class Turns:
         return Reply(debt)
 
     def _held(self, now: Dialog) -> Wait | None:
-        """Why nobody may write at the end of the file, however open a debt is; None when one may."""
+        """Why nothing may be appended now, although the debt is open; None when it may."""
         if now.last is not None and now.last.condition is Condition.DAMAGED:
             return Wait("damaged", "the last entry was cut or overwritten after it was written", 1.0)
         return (

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dialogd.protocol.admit import Admission, Refusal, left_in_words
-from dialogd.protocol.fold import fold
+from dialogd.protocol.fold import foreseen
 from dialogd.protocol.header import judge, speakers
 from dialogd.protocol.interventions import effective
 from dialogd.protocol.marks import Reply, contributes, read_reply, round_of
-from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Condition, Entry, Frame, Mark, digest
+from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Mark, digest
 from dialogd.protocol.order import following
 from dialogd.protocol.questions import written
 from dialogd.protocol.redact import redact
@@ -184,8 +184,7 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Step:
     rest = tuple(who for who in state.owing if who != agent and not (who == USER and header.is_unattended))
     if rest:
         return Step(turn=rest)
-    note = Entry("", 0, SYSTEM, "", "", (mark,), (), Condition.SOUND, "", 0, 0, 0, frame=Frame(SYSTEM, "", 0, "", ""))
-    after = fold(header, state, note)
+    after = foreseen(header, state, SYSTEM, (mark,))
     is_told = mark.name == "STALLED" and not header.is_unattended  # of two, the person is told who is silent
     if agent not in after.absent and (agent == judge(header) or (_is_pair(dialog) and not is_told)):
         return Step(turn=(agent,))
@@ -215,11 +214,10 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Step:
     votes) is left to the next turn.
     """
     header, state = dialog.header, dialog.state
-    note = Entry("", 0, USER, "", "", (mark,), (), Condition.SOUND, "", 0, 0, 0, frame=Frame(USER, "", 0, "", ""))
-    alone = fold(header, state, replace(note, turn=None))
+    alone = foreseen(header, state, USER, (mark,), turn=None)
     if mark.name == "LEAVE" and alone.questions and alone.owing == (USER,):
         return Step()  # a TURN line would answer the question; the person has the word without one
-    passed = fold(header, state, note).but(hand=replace(alone.hand, step=False))
+    passed = foreseen(header, state, USER, (mark,)).but(hand=replace(alone.hand, step=False))
     after = passed.but(missed=MappingProxyType({**passed.missed, agent: 2}))
     rest = tuple(who for who in after.owing if who not in (agent, USER))
     if rest:

@@ -6,14 +6,14 @@ so the same rules number and sign for them here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
 from dialogd.protocol import interventions, open_questions, order, units, voting
 from dialogd.protocol.header import judge
 from dialogd.protocol.marks import is_outcome, round_of
-from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Mark
+from dialogd.protocol.model import ANY, USER, Condition, Entry, Frame, Header, Limits, Mark
 from dialogd.protocol.money import accounted
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.review import reviewed
@@ -38,6 +38,27 @@ def fold(header: Header, state: State, entry: Entry) -> State:
     else:
         state = _system(header, state, entry)
     return _unsealed(state) if state.seals else state
+
+
+def foreseen(
+    header: Header,
+    state: State,
+    by: str,
+    marks: Sequence[Mark],
+    *,
+    turn: tuple[str, ...] | None = (),
+    number: int = 0,
+    body: str = "",
+    re: str = "",
+) -> State:
+    """The state after an entry that is not written yet: a turn of that `number`, or a note (0), by a daemon.
+
+    With `turn=()` nobody is named in its TURN line yet. `re` is the debt that it answers.
+    """
+    frame = Frame(by, "", 0, "", "", re=re)
+    id_ = str(number) if number else ""
+    entry = Entry(id_, number, by, "", body, tuple(marks), turn, Condition.SOUND, "", 0, 0, 0, frame=frame)
+    return fold(header, state, entry)
 
 
 def ending(entry: Entry) -> Mark | None:

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from dialogd.protocol import marks
 from dialogd.protocol.admit import Refusal, claims_consensus, shown, signed
-from dialogd.protocol.fold import fold
+from dialogd.protocol.fold import foreseen
 from dialogd.protocol.header import judge, voters
 from dialogd.protocol.marks import Reply, same_text
-from dialogd.protocol.model import USER, Condition, Entry, Frame, Mark, digest
+from dialogd.protocol.model import USER, Mark, digest
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import Question
 from dialogd.protocol.settle import end_of, onward, settled
@@ -94,22 +94,8 @@ def _unanswered(dialog: Dialog, reply: Reply) -> list[Mark]:
 def _after(dialog: Dialog, me: str, reply: Reply, marks: Sequence[Mark]) -> State:
     """The state once the turn stands in the file, before anybody is named in its TURN line."""
     number, debt = dialog.state.number + 1, dialog.state.debt(me)
-    entry = Entry(
-        id=str(number),
-        number=number,
-        by=me,
-        name="",
-        body=reply.body,
-        marks=tuple(marks),
-        turn=(),
-        condition=Condition.SOUND,
-        chain="",
-        start=0,
-        end=0,
-        line=0,
-        frame=Frame(me, "", 0, "", "", re=debt.re if debt else ""),
-    )
-    return fold(dialog.header, dialog.state, entry)
+    re = debt.re if debt else ""
+    return foreseen(dialog.header, dialog.state, me, marks, number=number, body=reply.body, re=re)
 
 
 def _waits_for_person(dialog: Dialog, reply: Reply) -> bool:
