@@ -28,7 +28,7 @@ from dialogd.memory import Memory
 from dialogd.memory import keep as keep_copy
 from dialogd.protocol.state import Dialog
 from dialogd.server.app import create_app
-from dialogd.server.uvicorn_server import Server, bind, make_server
+from dialogd.server.serving import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
 from dialogd.store.disk import shared_with_group
 from dialogd.store.filewatch import compare, watch

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from dialogd.cli.digest import as_text
+from dialogd.cli.see import as_text
 from dialogd.errors import BadInput
 from dialogd.memory import values
 from dialogd.memory.index import facts

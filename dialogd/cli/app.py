@@ -25,12 +25,12 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "new": Command("new:new", "Begin a dialog: write its file.", "recall:RecallCommand"),
+    "new": Command("begin:new", "Begin a dialog: write its file.", "past:RecallCommand"),
     "start": Command("start:start", "Run one agent's daemon until Ctrl-C or `dialogd stop`."),
     "run": Command(
-        "run:run",
+        "begin:run",
         "Hold a whole dialog: write the file, start a daemon per agent, show what they say, end when it ends.",
-        "recall:RecallCommand",
+        "past:RecallCommand",
     ),
     "status": Command("status:status", "Show whose turn it is, what everybody waits for, and the daemons."),
     "watch": Command("watch:watch", "Show a dialog as it happens, until it ends."),
@@ -49,70 +49,70 @@ COMMANDS = {
         "speak:restore", "Put turns back that an editor's save has taken out of the file, as text in a note of yours."
     ),
     "approve": Command(
-        "result:approve",
+        "speak:approve",
         "Take the result of a dialog that has ended, or a text that only absent agents have not signed: that ends it.",
     ),
-    "reject": Command("result:reject", "Do not take the result: your turn, with the reason, opens the dialog again."),
+    "reject": Command("speak:reject", "Do not take the result: your turn, with the reason, opens the dialog again."),
     "stop": Command("stop:stop", "Halt everything: every daemon of yours and its dialog."),
-    "logs": Command("logs:logs", "Print the end of the log of an agent's daemon, running or not."),
-    "board": Command("board:board", "Show what was contributed, proposed and decided."),
+    "logs": Command("see:logs", "Print the end of the log of an agent's daemon, running or not."),
+    "board": Command("see:board", "Show what was contributed, proposed and decided."),
     "verify": Command(
-        "verify:verify",
+        "outcome:verify",
         "Check every entry of a dialog against its recorded hash, the entry before it, and the journals.",
     ),
     "plan": Command(
-        "plan:plan",
+        "outcome:plan",
         "Write the plan of a dialog: what was decided, by whom, who disagrees, what is open, what comes next.",
-        "plan:PlanCommand",
+        "outcome:PlanCommand",
     ),
     "doctor": Command(
-        "doctor:doctor",
+        "setup:doctor",
         "Look at this machine: backends, who pays, ports, file, lock, clock; each problem with its fix.",
     ),
     "cost": Command(
-        "cost:cost",
+        "outcome:cost",
         "Show what a dialog has cost so far: turns, tokens and dollars of each agent, and how the budget stands.",
     ),
     "list": Command(
-        "history:list",
+        "past:list_dialogs",
         "List dialogs, newest first: those that go on, and those that ended, with what they cost and how they turned "
         "out.",
     ),
     "show": Command(
-        "history:show",
+        "past:show_dialog",
         "Show an earlier dialog: how it ended, what it decided, how that turned out, and everything that was said.",
     ),
-    "search": Command("history:search", "Search what was said in earlier dialogs."),
-    "recall": Command("recall:recall", "Recall what earlier dialogs decided about something: best first."),
-    "outcome": Command("recall:outcome", "Remember how what a dialog decided turned out: worked or failed, and why."),
+    "search": Command("past:search", "Search what was said in earlier dialogs."),
+    "recall": Command("past:recall", "Recall what earlier dialogs decided about something: best first."),
+    "outcome": Command("past:outcome", "Remember how what a dialog decided turned out: worked or failed, and why."),
     "flow": Command(
-        "flow:flow", "Show who said what to whom: a line for each mark, or for the text of a turn without marks."
+        "see:flow", "Show who said what to whom: a line for each mark, or for the text of a turn without marks."
     ),
     "replay": Command(
-        "replay:replay", "Go through a dialog entry by entry: what each changed, and what every agent had to do then."
+        "see:replay", "Go through a dialog entry by entry: what each changed, and what every agent had to do then."
     ),
     "digest": Command(
-        "digest:digest",
+        "see:digest",
         "Show what happened while you were away: what is needed of you, decided, proposed, conceded, asked, spent.",
     ),
     "export": Command(
-        "export:export", "Write a dialog as one document: Markdown, HTML, PDF or JSON, complete in itself."
+        "outcome:export", "Write a dialog as one document: Markdown, HTML, PDF or JSON, complete in itself."
     ),
-    "veto": Command("hand:veto", "Rule a proposal out: nobody can sign, vote on or decide it any more."),
-    "strike": Command("hand:strike", "Withdraw a turn: its marks stop counting, and agents no longer see its text."),
-    "suggest": Command("hand:suggest", "Put a proposal of your own, numbered like all: your turn, which interrupts."),
-    "ask": Command("hand:ask", "Ask one agent: your turn, to it alone; after its answer the order goes on."),
-    "limit": Command("hand:limit", "Change a limit of the dialog from here on."),
+    "veto": Command("speak:veto", "Rule a proposal out: nobody can sign, vote on or decide it any more."),
+    "strike": Command("speak:strike", "Withdraw a turn: its marks stop counting, and agents no longer see its text."),
+    "suggest": Command("speak:suggest", "Put a proposal of your own, numbered like all: your turn, which interrupts."),
+    "ask": Command("speak:ask", "Ask one agent: your turn, to it alone; after its answer the order goes on."),
+    "limit": Command("speak:limit", "Change a limit of the dialog from here on."),
     "invite": Command(
-        "hand:invite", "Have one more agent take part, behind the others; prints how to start its daemon."
+        "speak:invite", "Have one more agent take part, behind the others; prints how to start its daemon."
     ),
-    "leave": Command("hand:leave", "Let an agent take part no longer; the word goes on."),
-    "step": Command("hand:step", "Step mode: after every turn the word comes back to you, until it is off."),
-    "pass": Command("hand:pass_on", "Pass your turn on without a word: step mode's Enter."),
-    "config": Command("configure:config", "Look at the settings."),
-    "alerts": Command("alerts:alerts", "Ways to reach you when you are not looking."),
-    "templates": Command("templates:templates", "List what a dialog can start from."),
-    "memory": Command("recall:memory", "The index over the archive, and ranking by meaning."),
+    "leave": Command("speak:leave", "Let an agent take part no longer; the word goes on."),
+    "step": Command("speak:step", "Step mode: after every turn the word comes back to you, until it is off."),
+    "pass": Command("speak:pass_on", "Pass your turn on without a word: step mode's Enter."),
+    "config": Command("setup:config", "Look at the settings."),
+    "alerts": Command("setup:alerts", "Ways to reach you when you are not looking."),
+    "templates": Command("setup:templates", "List what a dialog can start from."),
+    "memory": Command("past:memory", "The index over the archive, and ranking by meaning."),
 }
 """Every command, in the order in which they are listed. Its module is imported once it is called."""
 

@@ -14,12 +14,12 @@ from typing import Any
 from dialogd import person
 from dialogd.backends.seats import Cast
 from dialogd.cli import options
+from dialogd.cli.begin import new_cast
 from dialogd.cli.client import daemons
 from dialogd.cli.create import Wanted
 from dialogd.cli.launch import Interrupt, Troupe
-from dialogd.cli.live import ASK, LOOK, Feed, as_fact
-from dialogd.cli.run import new_cast
 from dialogd.cli.situation import Situation
+from dialogd.cli.watch import ASK, LOOK, Feed, as_fact
 from dialogd.config import Settings
 from dialogd.errors import DialogdError, StorageError
 from dialogd.protocol import lifecycle

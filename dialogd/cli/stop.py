@@ -15,7 +15,7 @@ import typer
 from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.client import ask, daemons, in_parallel
-from dialogd.cli.plan import leave
+from dialogd.cli.outcome import leave_plan
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings
 from dialogd.errors import DialogdError, NotRunning
@@ -124,7 +124,7 @@ def _keep(settings: Settings, log: LogFile, dialog: Dialog, served: Mapping[Path
     show(plain(f"{file} [{name}], copied to {copy}"))
     plan = settings.plan if file not in served else Path(served[file]) if served[file] else False
     wanted = replace(settings, file=file, plan=plan)
-    page = leave(wanted, dialog) if name == "STOPPED" else None
+    page = leave_plan(wanted, dialog) if name == "STOPPED" else None
     if page is not None:
         show(plain(f"plan {page}"))
     if page is not None or name != "STOPPED" or not plan or not has_spoken(dialog):

@@ -25,12 +25,10 @@ from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
-from dialogd.server.hand import hand_routes
 from dialogd.server.metrics import render_metrics
-from dialogd.server.problem import MEDIA_TYPE
-from dialogd.server.refusals import CONVERT, NOT_UTF8, handle_errors
+from dialogd.server.person_routes import hand_routes, result_routes
+from dialogd.server.refusals import CONVERT, MEDIA_TYPE, NOT_UTF8, handle_errors
 from dialogd.server.report import health, phase
-from dialogd.server.result import result_routes
 from dialogd.server.streams import stream_routes
 from dialogd.store.folders import StateDir
 
@@ -123,7 +121,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
 
 
 def _page_routes(app: FastAPI, agent: Agent, port: int, state: StateDir) -> None:
-    from dialogd.server.page_routes import page_routes
+    from dialogd.server.page import page_routes
     from dialogd.server.panels import panel_routes
 
     page_routes(app, agent, port, state)

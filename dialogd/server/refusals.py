@@ -1,10 +1,11 @@
-"""Every error of a route as problem JSON that names its fix."""
+"""The one form of every error on the wire: problem JSON (RFC 9457) that names its fix."""
 
 from __future__ import annotations
 
 import json
 import logging
 import shlex
+from http import HTTPStatus
 from pathlib import Path
 
 from fastapi import FastAPI, Request
@@ -15,7 +16,17 @@ from starlette.routing import Match, Route
 
 from dialogd.config import new_command
 from dialogd.errors import DialogdError
-from dialogd.server.problem import MEDIA_TYPE, problem
+
+MEDIA_TYPE = "application/problem+json"
+
+
+def problem(status: int, detail: str, fix: str) -> bytes:
+    """Return the body of an error answer; ASCII only, so nothing in `detail` reaches a terminal raw."""
+    title = HTTPStatus(status).phrase
+    return json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, "fix": fix}).encode()
+
+
+# -- Every error of a route as problem JSON that names its fix --------------------------------------------------------
 
 log = logging.getLogger("dialogd.server")
 

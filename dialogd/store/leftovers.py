@@ -52,7 +52,7 @@ class Leftover:
     daemon: Running | None = None
 
 
-def find(state: StateDir, temporary: Path | None = None) -> tuple[Leftover, ...]:
+def find_leftovers(state: StateDir, temporary: Path | None = None) -> tuple[Leftover, ...]:
     """Everything that daemons which are gone left behind; changes nothing.
 
     Registrations of this state directory, leashed commands of this user and this installation whose daemon is gone,

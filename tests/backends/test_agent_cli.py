@@ -20,7 +20,7 @@ from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.redact import redact
 from dialogd.standin import Hang, Say, Seen, StandIn
 from dialogd.store.folders import StateDir
-from dialogd.store.leftovers import Leftover, find, reap
+from dialogd.store.leftovers import Leftover, find_leftovers, reap
 from dialogd.store.registry import Registry
 from tests.backends.toy_cli import Bench, Thread, Toy, Unguarded, bench, install
 from tests.clis.rig import ask, counting, prompt, request, turn
@@ -260,7 +260,7 @@ class TestTurns:
         assert len(sessions) == 3
 
         def found() -> list[Leftover]:
-            return [left for left in find(state, tmp_path / "none") if left.kind == "session"]
+            return [left for left in find_leftovers(state, tmp_path / "none") if left.kind == "session"]
 
         assert sorted(left.path for left in found() if left.path) == sessions
         with sessions[0].open("a") as out:

@@ -13,8 +13,8 @@ from dialogd.backends.auto import Choice
 from dialogd.backends.parts import tokens_of
 from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.backends.seats import Seat
-from dialogd.cli.cost import MOST_OUT, RULES, SAID, estimate_line, estimate_of
 from dialogd.cli.create import Wanted, draw_up, usual_ports
+from dialogd.cli.outcome import MOST_OUT, RULES, SAID, estimate_line, estimate_of
 from dialogd.config import Settings
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import parse

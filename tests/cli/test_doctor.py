@@ -23,7 +23,7 @@ from dialogd.backends.child import LEASH as TRUE_LEASH
 from dialogd.backends.service import Limiter, holds
 from dialogd.cli.launch import free_ports
 from dialogd.store.folders import StateDir
-from dialogd.store.leftovers import LEASH, LEASH_SECONDS, OLD, Leftover, find, note_made, reap
+from dialogd.store.leftovers import LEASH, LEASH_SECONDS, OLD, Leftover, find_leftovers, note_made, reap
 from dialogd.store.registry import Registry
 from tests.cli.command import Commands, Done, program, until
 
@@ -223,7 +223,7 @@ def test_a_stray_that_is_stopped_ends_too(tmp_path: Path) -> None:
     """Frozen, it cannot notice anything; it is woken for its end."""
     with stray("trap '' TERM; sleep 60 & wait") as process:
         process.suspend()
-        (found,) = [left for left in find(StateDir(tmp_path)) if left.pid == process.pid]
+        (found,) = [left for left in find_leftovers(StateDir(tmp_path)) if left.pid == process.pid]
         began = time.monotonic()
         assert reap(found)
         assert is_over(process)
@@ -241,7 +241,7 @@ def test_a_leash_with_a_living_daemon_and_a_look_alike_are_let_live(tmp_path: Pa
     try:
         until(lambda: psutil.Process(held.pid).children(), "the command")
         with stray(leash=alike) as other:
-            pids = {left.pid for left in find(StateDir(tmp_path / "state"))}
+            pids = {left.pid for left in find_leftovers(StateDir(tmp_path / "state"))}
             assert not {held.pid, other.pid} & pids
             for process in (psutil.Process(held.pid), other):
                 assert reap(Leftover("process", "", pid=process.pid, created=process.create_time()))
@@ -253,7 +253,7 @@ def test_a_leash_with_a_living_daemon_and_a_look_alike_are_let_live(tmp_path: Pa
 
 def kept(state: StateDir, temporary: Path) -> list[Leftover]:
     """What is left in folders; processes of other tests come and go."""
-    return [left for left in find(state, temporary) if left.kind != "process"]
+    return [left for left in find_leftovers(state, temporary) if left.kind != "process"]
 
 
 def age_seats(state: StateDir) -> None:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from dialogd.memory.memory import live_decisions
-from dialogd.server import panel_board
-from dialogd.server.fragments import fragment
+from dialogd.server import panels
+from dialogd.server.page import fragment
 from dialogd.views.export import export
 from dialogd.views.plan import draw_up, method
 from dialogd.views.plan_page import first_screen, markdown
@@ -77,7 +77,7 @@ def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str
         if not later:
             assert ("The person rejected it." in head) == (then == "rejected")
 
-        panel = fragment("positions", board=panel_board.view(dialog))
+        panel = fragment("positions", board=panels.board_view(dialog))
         assert f'<a href="#proposal-P1-2">P1</a> <span class="state state-{word}">{word}</span>' in panel
         assert "Approved in turn <" in panel
         assert why in panel

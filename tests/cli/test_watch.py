@@ -12,8 +12,8 @@ import pytest
 
 from dialogd import person
 from dialogd.cli.client import ask
-from dialogd.cli.live import Feed
 from dialogd.cli.terminal import as_json, plain
+from dialogd.cli.watch import Feed
 from dialogd.protocol.model import Mark
 from dialogd.protocol.render import Draft
 from dialogd.store.journal import PERSON, Journals

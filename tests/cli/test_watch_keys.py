@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.cli.keyboard import Decoder, Line
-from dialogd.cli.live import Writing, glance
 from dialogd.cli.situation import Situation
 from dialogd.cli.terminal import colour_of, fit, tail, width
+from dialogd.cli.watch import Writing, glance
 from dialogd.store.folders import StateDir
 from tests.support.room import Room, opening
 

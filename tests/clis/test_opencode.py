@@ -20,7 +20,7 @@ from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.standin import Answer, EndEarly, Fail, Hang, Say, Seen, StandIn, Use, in_order
 from dialogd.store.folders import StateDir
-from dialogd.store.leftovers import MADE, Leftover, find, reap
+from dialogd.store.leftovers import MADE, Leftover, find_leftovers, reap
 from tests.clis.conftest import make_world
 from tests.clis.rig import KEY, PATH, SYSTEM, World, ask, numbered, prompt, turn
 
@@ -119,7 +119,7 @@ class TestTurns:
         folder = state.agent(tmp_path / "dialog.md", "A")
 
         def found() -> list[Leftover]:
-            return [left for left in find(state, tmp_path / "none") if left.kind == "session"]
+            return [left for left in find_leftovers(state, tmp_path / "none") if left.kind == "session"]
 
         with StandIn(numbered) as server:
             backend = GoesOn(world.options(server.url, state=folder))

@@ -17,8 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingR
 from starlette.routing import Route
 
 from dialogd.server.guard import Limits
-from dialogd.server.listen import bind
-from dialogd.server.uvicorn_server import make_server
+from dialogd.server.serving import bind, make_server
 
 
 @dataclass

@@ -15,8 +15,8 @@ from itertools import pairwise
 import pytest
 import uvicorn
 
-from dialogd.server.callers import Address, Caller, UidOf, ask_kernel, choose_lookup, find_uid, identify, read_proc
-from dialogd.server.uvicorn_server import make_server
+from dialogd.server.guard import Address, Caller, UidOf, ask_kernel, choose_lookup, find_uid, identify, read_proc
+from dialogd.server.serving import make_server
 from tests.server.serving import Site, connect, read_answer, request, running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose socket it is")

@@ -10,9 +10,8 @@ import pytest
 import uvicorn
 from starlette.types import Message
 
-from dialogd.server.callers import UidOf
-from dialogd.server.guard import Guard
-from dialogd.server.uvicorn_server import make_server
+from dialogd.server.guard import Guard, UidOf
+from dialogd.server.serving import make_server
 from tests.server.serving import Site, ask, assert_refused, connect, read_answer, request, running, unguarded, until
 
 NOBODY = 65534

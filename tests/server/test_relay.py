@@ -14,8 +14,7 @@ import pytest
 
 from dialogd.agent.events import Event, Listener
 from dialogd.agent.loop import Agent
-from dialogd.server.relay import SILENT, Relay
-from dialogd.server.sse import LARGEST
+from dialogd.server.streams import LARGEST, SILENT, Relay
 from tests.server.daemon_process import Room, listening, send
 from tests.server.test_events import clients, written
 from tests.support.pair import until

@@ -11,8 +11,7 @@ import pytest
 import uvicorn
 
 from dialogd.errors import AlreadyRunning, BadInput
-from dialogd.server.listen import bind
-from dialogd.server.uvicorn_server import make_server
+from dialogd.server.serving import bind, make_server
 from tests.server.serving import (
     Site,
     connect,

@@ -1,7 +1,16 @@
-"""uvicorn's HTTP/1.1 connection, with what it lacks: a deadline for sending a request, a cap on connections."""
+"""uvicorn as a part of the daemon: its port, its connections with deadlines and a cap, its end in under a second."""
+
+from __future__ import annotations
 
 import asyncio
+import errno
+import json
+import logging
+import socket
 import sys
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import Any, cast
 
@@ -11,9 +20,103 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
-from dialogd.server.callers import Caller, UidOf, identify
-from dialogd.server.guard import CALLER, Limits, Refusal, harden, too_large_header
-from dialogd.server.problem import MEDIA_TYPE, problem
+from dialogd.errors import AlreadyRunning, BadInput, DialogdError
+from dialogd.server.guard import (
+    CALLER,
+    Caller,
+    Guard,
+    Limits,
+    Refusal,
+    UidOf,
+    choose_lookup,
+    harden,
+    identify,
+    too_large_header,
+)
+from dialogd.server.refusals import MEDIA_TYPE, problem
+
+HOST = "127.0.0.1"
+BACKLOG = 512
+HIGHEST_PORT = 65535
+FIRST_FREE_PORT = 1024
+PROBE_SECONDS = 1.0
+PROBE_BYTES = 64 * 1024
+
+
+def bind(port: int) -> socket.socket:
+    """Return a socket that listens on 127.0.0.1:`port`; 0 takes any free port.
+
+    Raises `BadInput` for a number that is no port or one this user may not take, `AlreadyRunning` when it is taken.
+    """
+    if not 0 <= port <= HIGHEST_PORT:
+        raise BadInput(f"{port} is not a port", fix=f"choose one from {FIRST_FREE_PORT} to {HIGHEST_PORT} with --port")
+    # The protocol is named: without it asyncio leaves Nagle's algorithm on, and answers on kept connections wait 40 ms.
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+        # Until somebody listens, two processes can hold the same port.
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _explain(port, error) from error
+    return listener
+
+
+def _explain(port: int, error: OSError) -> DialogdError:
+    if error.errno == errno.EADDRINUSE:
+        return AlreadyRunning(
+            f"port {port} is taken by {describe_listener(port)}",
+            fix=f"stop it, or choose another port, for example --port {_free_port(port)}",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return BadInput(
+            f"this user may not listen on port {port}: ports below {FIRST_FREE_PORT} belong to the system",
+            fix=f"choose one from {FIRST_FREE_PORT} to {HIGHEST_PORT} with --port",
+        )
+    return DialogdError(f"cannot listen on {HOST}:{port}: {error.strerror}", fix="choose another port with --port")
+
+
+def describe_listener(port: int) -> str:
+    """Say in a few words who answers on 127.0.0.1:`port`; asks for at most a second."""
+    health: object = None
+    with suppress(OSError, ValueError):
+        health = json.loads(_ask_health(port).partition(b"\r\n\r\n")[2])
+    if not isinstance(health, dict) or health.get("port") != port or not isinstance(health.get("id"), str):
+        return "another program"
+    file = health.get("file")
+    where = f" on {_plain(file)}" if isinstance(file, str) else ""
+    return f"the dialogd daemon of agent {_plain(health['id'])}{where}"
+
+
+def _ask_health(port: int) -> bytes:
+    """Return the raw answer to GET /health. By hand: whoever answers may be slow, endless or no HTTP server."""
+    deadline = time.monotonic() + PROBE_SECONDS
+    answer = b""
+    with socket.create_connection((HOST, port), timeout=PROBE_SECONDS) as connection:
+        connection.sendall(f"GET /health HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\n\r\n".encode())
+        while len(answer) < PROBE_BYTES and (left := deadline - time.monotonic()) > 0:
+            connection.settimeout(left)
+            if not (piece := connection.recv(PROBE_BYTES)):
+                break
+            answer += piece
+    return answer
+
+
+def _plain(text: str) -> str:
+    return "".join(char if char.isprintable() else "?" for char in text[:200])
+
+
+def _free_port(taken: int) -> int:
+    # Not the next ones: those are likely to be the seats of this one's peers.
+    for port in range(taken + 10, min(taken + 100, HIGHEST_PORT)):
+        with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+            probe.bind((HOST, port))
+            return port
+    return 0
+
+
+# -- uvicorn's HTTP/1.1 connection, with what it lacks ----------------------------------------------------------------
 
 GRACE_SECONDS = 0.5
 """How old a half-sent request must be to make room for a new connection; how long a shutdown waits for clients."""
@@ -199,3 +302,100 @@ class HttpProtocol(H11Protocol):
 def _oldest(connections: list[HttpProtocol], phase: Phase) -> HttpProtocol | None:
     of_phase = (connection for connection in connections if connection.phase is phase)
     return min(of_phase, key=lambda connection: connection.since, default=None)
+
+
+# -- uvicorn as a part of the daemon ----------------------------------------------------------------------------------
+
+log = logging.getLogger("dialogd.server")
+
+CALLBACK_SECONDS = 0.5
+LOOK_SECONDS = 0.5
+
+
+class Server(uvicorn.Server):
+    """Serves one listening socket until `should_exit` is set; signals are the daemon's business."""
+
+    def __init__(
+        self, config: uvicorn.Config, listener: socket.socket, on_shutdown: Iterable[Callable[[], Awaitable[None]]] = ()
+    ) -> None:
+        self._leaving = asyncio.Event()
+        super().__init__(config)
+        self.listener = listener
+        self.on_shutdown = list(on_shutdown)
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer requests until `should_exit`, then run the `on_shutdown` callbacks and close everything."""
+        await super().serve(sockets or [self.listener])
+
+    def leave(self) -> None:
+        """End `serve` now; setting `should_exit`, also from another thread, ends it within half a second."""
+        self.should_exit = True
+        self._leaving.set()
+
+    async def main_loop(self) -> None:
+        """Wait for the end. uvicorn's own loop wakes ten times a second, most of what an idle daemon would cost."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._leaving.wait()
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave the signals alone: uvicorn would raise them again at the end, and the exit code be 143."""
+        yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening, end the event streams (uvicorn alone would wait for their clients), close connections."""
+        for server in self.servers:
+            server.close()
+        await self._run_callbacks()
+        await super().shutdown(sockets)
+
+    async def _run_callbacks(self) -> None:
+        tasks = [asyncio.ensure_future(callback()) for callback in self.on_shutdown]
+        if not tasks:
+            return
+        done, late = await asyncio.wait(tasks, timeout=CALLBACK_SECONDS)
+        for task in late:
+            task.cancel()
+            log.warning("a part of the daemon did not end in %s s and is left behind", CALLBACK_SECONDS)
+        for task in done:
+            if (error := task.exception()) is not None:
+                log.error("a part of the daemon failed while it ended", exc_info=error)
+
+
+def make_server(
+    app: ASGIApp,
+    listener: socket.socket,
+    *,
+    on_shutdown: Iterable[Callable[[], Awaitable[None]]] = (),
+    limits: Limits | None = None,
+    find_lookup: Callable[[], UidOf | None] = choose_lookup,
+) -> Server:
+    """Put the guard around `app` and return its server for `listener` (see `bind`); run it with `serve()`.
+
+    `on_shutdown` callbacks end whatever would keep a response open; they get half a second.
+    `find_lookup` returns the way to look up a caller's uid, None to let every local user in.
+    """
+    limits = limits or Limits()
+    config = GuardedConfig(
+        Guard(app, listener.getsockname()[1], limits),
+        limits=limits,
+        uid_of=find_lookup(),
+        http=HttpProtocol,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=limits.idle_seconds,
+        timeout_graceful_shutdown=1,
+        h11_max_incomplete_event_size=limits.header_bytes,
+    )
+    return Server(config, listener, on_shutdown)

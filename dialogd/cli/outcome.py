@@ -1,0 +1,689 @@
+"""What comes of a dialog: its plan, its export, its cost, and whether it stands as it was written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as jsons
+import math
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import reduce
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from dialogd.agent.money import Bill, from_record
+from dialogd.backends.seats import Seat, saved_cast
+from dialogd.cli import options
+from dialogd.cli.cast import read_cast
+from dialogd.cli.terminal import as_json, line, plain, remark, show
+from dialogd.config import Settings, new_command
+from dialogd.errors import BadInput, DialogdError, Refused, StorageError
+from dialogd.protocol.certificate import RECORDS, Certificate, Change, certify, changes, differences, where
+from dialogd.protocol.header import AGENT_ID
+from dialogd.protocol.model import USER, Agent, Condition, Entry
+from dialogd.protocol.money import estimate, in_dollars, standing, total, used
+from dialogd.protocol.seal import SealedAnswer, answers
+from dialogd.protocol.state import Dialog, Spent
+from dialogd.protocol.units import dollars
+from dialogd.store.archive import attachments_of
+from dialogd.store.disk import fix, why, write_over
+from dialogd.store.folders import StateDir
+from dialogd.store.journal import Journals, chain_of
+from dialogd.store.logfile import LogFile
+from dialogd.views import plan_files as keeping
+from dialogd.views.export import FORMATS, file_name, not_shown
+from dialogd.views.export import export as exported
+from dialogd.views.plan import draw_up, has_spoken
+from dialogd.views.plan_files import keep, place, write
+from dialogd.views.plan_page import as_json as facts_of
+from dialogd.views.plan_page import markdown
+
+if TYPE_CHECKING:
+    from dialogd.backends.auto import Choice
+    from dialogd.backends.prices import Price
+    from dialogd.backends.seats import Seat
+    from dialogd.config import Settings
+    from dialogd.templates.opening import Opening
+    from dialogd.views.plan import Plan, Synthesis
+
+
+SYNTHESIZE = "--synthesize"
+ANYBODY = "*"  # what stands for `--synthesize` without an agent
+
+
+class PlanCommand(TyperCommand):
+    """The command whose `--synthesize` may stand alone, or before an agent."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Give a bare `--synthesize` its value."""
+        return super().parse_args(ctx, list(_with_values(args)))
+
+
+def _with_values(words: Sequence[str]) -> Iterator[str]:
+    for index, word in enumerate(words):
+        following = words[index + 1] if index + 1 < len(words) else ""
+        names_agent = bool(AGENT_ID.fullmatch(following)) and not Path(following).exists()
+        yield f"{SYNTHESIZE}={ANYBODY}" if word == SYNTHESIZE and not names_agent else word
+
+
+def plan(
+    path: Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")] = None,
+    *,
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where to write it; `-` prints it. Default: beside the dialog file."),
+    ] = None,
+    synthesize: Annotated[
+        str | None, typer.Option(SYNTHESIZE, metavar="[AGENT]", help="Let a model write a unified plan, in one call.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(metavar="NAME[:MODEL]", help="Which model that is. Default: the agent's own.")
+    ] = None,
+    file: options.FileOption = None,
+    json: options.JsonOption = False,
+) -> None:
+    """Write the plan of a dialog: what was decided, by whom, who disagrees, what is open, what comes next.
+
+    As Markdown and JSON, from the dialog's marks, without a model; also of a dialog that has not ended. With --json
+    the paths as JSON; with `--out - --json` the plan itself.
+    """
+    settings = options.settings_for(path if path is not None else file)
+    dialog = options.dialog_at(options.log_of(settings))
+    if not has_spoken(dialog):
+        raise _silent(settings, dialog)
+    where = settings.file.parent.resolve() / settings.file.name
+    drawn = draw_up(dialog, str(where))
+    if synthesize is not None:
+        drawn = dataclasses.replace(drawn, synthesis=_synthesis(settings, drawn, synthesize, backend))
+    elif backend is not None:
+        raise BadInput("--backend is for --synthesize", fix="add --synthesize, or leave --backend out")
+    if out == "-":
+        show(plain(as_json(facts_of(drawn)) if json else markdown(drawn).removesuffix("\n")))
+        return
+    folder = Path.cwd() / Path(out).expanduser() if out else _place(settings)
+    page, facts = write(drawn, folder, datetime.now(UTC))
+    show(as_json({"markdown": str(page), "json": str(facts)}) if json else plain(f"{page}\n{facts}"))
+
+
+def _silent(settings: Settings, dialog: Dialog) -> Refused:
+    """Why there is no plan: nobody spoke, or only some whose names the header does not know."""
+    names = dict.fromkeys(line(entry.name) for entry in dialog.entries[1:] if entry.is_turn and entry.by == USER)
+    person = {line(dialog.entries[0].name), "User", ""} if dialog.entries else set()
+    strangers = [name for name in names if name not in person]
+    if not strangers:
+        return Refused(
+            f"no agent has spoken in {settings.file}", fix="a plan needs a word of theirs: dialogd status says why"
+        )
+    agents = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
+    seats = ", ".join(f"{chr(ord('A') + number)} = {name}" for number, name in enumerate(strangers[:26]))
+    return Refused(
+        f"no agent has spoken in {settings.file}: its turns are by {', '.join(strangers)}, its agents are {agents}",
+        fix=f"where they are agents, say so in its header: **Agents:** {seats}",
+    )
+
+
+def _place(settings: Settings) -> Path:
+    """Where plans of this file go."""
+    return place(settings.file, StateDir(settings.state_dir), settings.plan)
+
+
+def leave_plan(settings: Settings, dialog: Dialog) -> Path | None:
+    """Leave the plan of a dialog that has ended, where plans are wanted; gives the page's path, None without one.
+
+    What keeps it from being written is a remark: the dialog has ended all the same.
+    """
+    if not settings.plan or dialog.state.outcome is None:
+        return None
+    try:
+        pair = keep(dialog, settings.file, _place(settings), datetime.now(UTC))
+    except DialogdError as error:
+        remark(plain(f"note: no plan was left: {error}; {error.fix}"))
+        return None
+    return pair[0] if pair else None
+
+
+def disown(settings: Settings, dialog: Dialog) -> None:
+    """Say in the plan of a result that it was rejected; what keeps it from being written is a remark."""
+    try:
+        page = keeping.disown(dialog, settings.file, _place(settings))
+    except DialogdError as error:
+        remark(plain(f"note: the plan of the rejected result stays as it is: {error}; {error.fix}"))
+        return
+    if page is not None:
+        remark(plain(f"note: the plan of that result says so now: {page}"))
+
+
+def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None) -> Synthesis:
+    """What the agent's model writes. Raises `BadInput`, `BackendError`."""
+    import asyncio
+
+    from dialogd.agent.player import player, prepare
+    from dialogd.views.plan_files import synthesize
+
+    me = _agent(drawn.dialog, agent)
+    seat = _seat(settings, drawn.dialog, me, backend)
+    own = options.settings_for(
+        str(settings.file),
+        id=me.id,
+        backend=seat.backend or None,
+        model=seat.model or None,
+        command=seat.command or None,
+        project=seat.project or None,
+    )
+    plays = player(own, drawn.dialog, StateDir(own.state_dir), own.file)
+    remark(plain(f"{me.id}: {plays.remarks[0]}; one call"))
+
+    async def call() -> Synthesis:
+        try:
+            await prepare(plays, drawn.dialog)
+            wait, secrets = own.retry_wait, plays.options.secrets
+            return await synthesize(plays.backend, drawn, me, own.file, retry_wait=wait, secrets=secrets)
+        finally:
+            await plays.backend.close()
+
+    return asyncio.run(call())
+
+
+def _agent(dialog: Dialog, wanted: str) -> Agent:
+    """The agent that is named, else the first of the header."""
+    agents = dialog.header.agents
+    found = next((a for a in agents if wanted in (ANYBODY, a.id) or a.id.casefold() == wanted.casefold()), None)
+    if found is None:
+        raise BadInput(f"this dialog has no agent {wanted!r}", fix=f"name one of: {', '.join(a.id for a in agents)}")
+    return found
+
+
+def _seat(settings: Settings, dialog: Dialog, me: Agent, backend: str | None) -> Seat:
+    """Which backend answers: the one that was named, else that of the agent's seat, else what the settings say."""
+    if backend is not None:
+        return read_cast(None, [f"{me.id}={backend}"])[0]
+    cast = saved_cast(StateDir(settings.state_dir), settings.file)
+    if cast is not None and cast.dialog == dialog.id:
+        return next((seat for seat in cast.seats if seat.id == me.id), Seat(me.id))
+    return Seat(me.id)
+
+
+# -- `dialogd export` -------------------------------------------------------------------------------------------------
+
+File = Annotated[
+    str | None, typer.Argument(metavar="FILE", help="The dialog file, or one of the archive. Default: as --file.")
+]
+To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="md, html, pdf or json.")]
+Out = Annotated[
+    str | None,
+    typer.Option(metavar="PATH", help="Where to; `-` is standard output. Default: TOPIC-DIALOG.FORMAT here."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Write over a file that is there.")]
+
+
+def export(
+    path: File = None,
+    *,
+    to: To,
+    out: Out = None,
+    force: Force = False,
+    file: options.FileOption = None,
+    json: options.JsonOption = False,
+) -> None:
+    """Write a dialog as one document: Markdown, HTML, PDF or JSON, complete in itself.
+
+    What agents wrote is only text in each of them. Never writes over a file without --force.
+    """
+    if to not in FORMATS:
+        raise BadInput(f"nothing is exported as {to!r}", fix=f"name one of: {', '.join(FORMATS)}")
+    settings = options.settings_for(path if path is not None else file)
+    dialog = options.dialog_at(options.log_of(settings))
+    data = None if out == "-" else _target(out, dialog, to, settings.file, force=force)
+    attachments = attachments_of(settings.file)
+    made = exported(dialog, to, attachments=attachments)
+    if gone := not_shown(dialog, to, attachments=attachments):
+        remark(plain(f"warning: no font here has {gone}: they are not in the PDF; `--to html` has every character"))
+    if data is None:
+        _print(made)
+        return
+    try:
+        write_over(made, data)
+    except OSError as error:
+        raise StorageError(f"{data} cannot be written: {why(error)}", fix=fix(error)) from error
+    show(as_json({"file": str(data), "to": to, "bytes": len(made)}) if json else plain(str(data)))
+
+
+def _target(out: str | None, dialog: Dialog, to: str, source: Path, *, force: bool) -> Path:
+    """Where the document goes. Raises `BadInput` where something stands that must stay."""
+    target = Path.cwd() / (Path(out).expanduser() if out else file_name(dialog, to))
+    if target.is_dir():
+        target /= file_name(dialog, to)
+    if target.exists() and source.exists() and target.samefile(source):
+        raise BadInput(f"{target} is the dialog itself", fix="name another file with --out")
+    if (target.exists() or target.is_symlink()) and not force:
+        raise BadInput(f"{target} is there already", fix="name another file with --out, or write over it with --force")
+    return target
+
+
+def _print(made: bytes) -> None:
+    sys.stdout.flush()
+    sys.stdout.buffer.write(made)
+    sys.stdout.buffer.flush()
+
+
+# -- `dialogd cost` ---------------------------------------------------------------------------------------------------
+
+RULES = 1_500  # tokens of a prompt that stand in no file: who an agent is, the marks, what is asked of it
+SAID = 1_000  # tokens by which a turn lengthens the prompts after it: over 400 words and their marks
+PROGRAM = 12_000  # tokens of a coding agent's own prompt: instructions and tools
+CALLS = 3  # of the model in a coding agent's turn that looks something up
+MOST_OUT = 8_192  # tokens of a reply, where nobody says
+_NO_PRICES: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """One agent's part, or all of it."""
+
+    id: str
+    name: str
+    turns: int
+    spent: Spent
+
+
+def cost(
+    path: Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")] = None,
+    file: options.FileOption = None,
+    json: options.JsonOption = False,
+) -> None:
+    """Show what a dialog has cost so far: turns, tokens and dollars of each agent, and how the budget stands.
+
+    What nobody knows is called unknown. Exit code 3 where there is no dialog.
+    """
+    settings = options.settings_for(path if path is not None else file)
+    log = options.log_of(settings)
+    dialog = options.dialog_at(log)
+    loose = _loose(log, dialog)
+    accounts = tuple(_accounts(dialog))
+    turns = sum(account.turns for account in accounts)
+    whole = Account("", "in all", turns, total(dialog.state.spent))
+    if json:
+        show(as_json(_facts(settings.file, dialog, accounts, whole, loose)))
+    else:
+        lines = [*_lines(settings.file, dialog, accounts, whole)]
+        lines += [
+            f"  not in the file: {who} {bill.words}, for calls that brought no entry" for who, bill in loose.items()
+        ]
+        show(plain("\n".join(lines)))
+
+
+def _loose(log: LogFile, dialog: Dialog) -> dict[str, Bill]:
+    """What agents have spent that no entry accounts for: calls that were interrupted or stopped, by their journals."""
+    bills = {a.id: [from_record(record) for record in log.journals.of(a.id).owed()] for a in dialog.everybody}
+    return {who: reduce(Bill.plus, found) for who, found in bills.items() if found}
+
+
+def _accounts(dialog: Dialog) -> Iterator[Account]:
+    """One for each agent of the header, and for whoever else has spoken with a frame."""
+    names = {agent.id: agent.name for agent in dialog.everybody}
+    for who in (*names, *(other for other in dialog.state.spent if other not in names)):
+        turns = sum(entry.by == who for entry in dialog.turns)
+        yield Account(who, names.get(who, who), turns, dialog.state.spent.get(who, Spent()))
+
+
+def _facts(
+    file: Path, dialog: Dialog, accounts: tuple[Account, ...], whole: Account, loose: Mapping[str, Bill]
+) -> dict[str, object]:
+    limits = dialog.state.limits
+    return {
+        "file": str(file),
+        "dialog": dialog.id,
+        "agents": [{"id": account.id, "name": account.name, **_fact(account)} for account in accounts],
+        "total": _fact(whole),
+        "budget": {"usd": limits.budget, "tokens": limits.tokens},
+        "used": used(dialog.state),
+        "not_in_file": {who: {"calls": bill.calls, "usd": bill.known_usd} for who, bill in loose.items()},
+    }
+
+
+def _fact(account: Account) -> dict[str, object]:
+    """An account for programs: null for what nobody knows at all."""
+    spent = account.spent
+    return {
+        "turns": account.turns,
+        "tokens_in": None if spent.uncounted and not spent.tokens else spent.tokens_in,
+        "tokens_out": None if spent.uncounted and not spent.tokens else spent.tokens_out,
+        "usd": None if spent.entries and spent.unknown == spent.entries else spent.usd,
+        "exact": spent.exact and not spent.unknown,
+        "entries": spent.entries,
+        "entries_without_price": spent.unknown,
+        "entries_without_tokens": spent.uncounted,
+    }
+
+
+def _lines(file: Path, dialog: Dialog, accounts: tuple[Account, ...], whole: Account) -> Iterator[str]:
+    yield f"{file} (dialog {dialog.id})"
+    rows = [("", "turns", "tokens in", "tokens out", "dollars"), *(_row(account) for account in (*accounts, whole))]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for label, *cells, money in rows:
+        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        yield "  ".join((f"  {label:{widths[0]}}", *numbers, money))
+    if budget := standing(dialog.state):
+        yield f"  budget: {budget} ({used(dialog.state) or 0.0:.0%})"
+
+
+def _row(account: Account) -> tuple[str, str, str, str, str]:
+    spent = account.spent
+    label = f"{line(account.id)}  {line(account.name)}" if account.id else account.name
+    known = not (spent.uncounted and not spent.tokens)
+    tokens = [f"{number:,}" if known else "unknown" for number in (spent.tokens_in, spent.tokens_out)]
+    partly = f" ({spent.unknown} of {spent.entries} entries unknown)" if 0 < spent.unknown < spent.entries else ""
+    return label, str(account.turns), tokens[0], tokens[1], in_dollars(spent) + partly
+
+
+def estimate_of(
+    opening: Opening, seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings, table: Mapping[str, str]
+) -> str:
+    """`estimate_line` for a cast: the agents whose tokens somebody pays for. `table` are prices by model.
+
+    Raises `BadInput` for a price that cannot be read.
+    """
+    from dialogd.backends import CODING
+
+    prices = prices_of(seats, choices, settings, table)
+    programs = frozenset(who for who in prices if choices[who].backend in CODING)
+    return estimate_line(opening, prices, settings.max_tokens, programs)
+
+
+def prices_of(
+    seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings, table: Mapping[str, str] = _NO_PRICES
+) -> dict[str, Price | None]:
+    """What the tokens of those agents cost whose tokens somebody pays for, by id; None where nobody knows."""
+    from dialogd.backends.auto import price_for
+    from dialogd.store.folders import StateDir
+
+    agents = StateDir(settings.state_dir).agents
+    return {
+        seat.id: price_for(
+            choices[seat.id], seat.model or settings.model, seat.price or settings.price, agents=agents, table=table
+        )
+        for seat in seats
+        if choices[seat.id].is_metered or seat.price or settings.price
+    }
+
+
+def estimate_line(
+    opening: Opening, prices: Mapping[str, Price | None], most_out: int = 0, programs: Collection[str] = ()
+) -> str:
+    """What a new dialog may cost, in a line; "" when nobody costs anything.
+
+    `prices` are those of the agents that cost money, by id, None for an unknown one; `most_out` is how many tokens a
+    reply may have, 0 for the usual number. `programs` are those that are coding agents: each call of theirs has a
+    prompt of their own, and how many a turn takes is theirs to say.
+    """
+    from dialogd.backends.parts import tokens_of
+    from dialogd.templates.opening import compose
+
+    start, out = RULES + tokens_of(compose(opening)), most_out or MOST_OUT
+
+    def dear(who: str, price: Price) -> float:
+        begun, calls = (start + PROGRAM, CALLS) if who in programs else (start, 1)
+
+        def cost(tokens_in: int, tokens_out: int) -> float:
+            return price.usd(tokens_in, 0) * calls + price.usd(0, tokens_out)
+
+        return estimate(opening.max_turns, len(opening.agents), cost, start=begun, said=min(SAID, out), out=out)
+
+    known = {who: dear(who, price) for who, price in prices.items() if price is not None}
+    strangers = " and ".join(who for who, price in prices.items() if price is None)
+    if not any(known.values()):
+        return f"estimate: unknown, for nobody knows the price of {strangers}" if strangers else ""
+    parts = ", ".join(f"{who} {_cents(usd)}" for who, usd in known.items())
+    whole = sum(known.values())
+    many = " and ".join(who for who in known if who in programs)
+    most = "about" if many else "at most about"
+    text = f"estimate: {most} {_cents(whole)} for {opening.max_turns} turns ({parts})"
+    text += f"; more where {many} calls its model more than {CALLS} times a turn" if many else ""
+    text += f"; unknown: {strangers}" if strangers else ""
+    if opening.budget is not None and opening.budget < whole:
+        text += f"; the budget of {dollars(opening.budget)} ends it before that"
+    return text
+
+
+def _cents(usd: float) -> str:
+    return dollars(math.ceil(usd * 100) / 100)
+
+
+# -- `dialogd verify` -------------------------------------------------------------------------------------------------
+
+WORDS = {
+    Condition.SOUND: "sound",
+    Condition.BY_HAND: "by hand",
+    Condition.EDITED: "edited: its text is not the one that was written",
+    Condition.DAMAGED: "damaged: cut or overwritten; it counts for nothing",
+    Condition.UNFINISHED: "unfinished: somebody is typing, or the file was cut here",
+}
+BROKEN = "chain broken: something before it was changed, removed or inserted"
+UNKNOWN = "unknown: no journal here remembers it; forged, or written on another machine"
+METHODS = {
+    "mutual": "everybody signed",
+    "vote": "by vote",
+    "moderator": "by the moderator",
+    "decide": "by an agent that may decide",
+    "judge": "by the judge",
+    "person": "by the person",
+}
+TEXT_LINES = 8  # of the agreed text that are shown
+
+Kept = Annotated[
+    str | None,
+    typer.Option("--certificate", metavar="F", help="Compare with a certificate kept elsewhere: a plan's JSON."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What is to be said about one entry; `problem` "" when it is in order."""
+
+    entry: Entry
+    verdict: str
+    problem: str
+
+    @property
+    def title(self) -> str:
+        """What people call the entry."""
+        kind = f"turn {self.entry.number}" if self.entry.is_turn else f"note {self.entry.id}"
+        return f"line {self.entry.line}: {kind}, {line(self.entry.name)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What was agreed and sealed, and what was changed since; `compared` is None without a kept certificate."""
+
+    certificate: Certificate | None
+    changes: tuple[Change, ...]
+    compared: tuple[Change, ...] | None
+    seals: tuple[SealedAnswer, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """True when nothing was changed that must not be."""
+        changed = (*self.changes, *(self.compared or ()))
+        return not any(change.is_harm for change in changed) and not any(seal.is_harm for seal in self.seals)
+
+
+def verify(
+    path: options.FileArgument = None,
+    file: options.FileOption = None,
+    certificate: Kept = None,
+    json: options.JsonOption = False,
+) -> None:
+    """Check every entry of a dialog against its recorded hash, the entry before it, and the journals.
+
+    Says what was agreed, and what was changed since. Exit code 0 when all is sound or written by hand, 1 otherwise.
+    """
+    settings = options.settings_for(path if path is not None else file)
+    if not settings.file.exists():
+        raise BadInput(
+            f"there is no file {settings.file}",
+            fix=f"name the dialog file: dialogd verify FILE; or begin a dialog: {new_command(settings.file)}",
+        )
+    kept = _kept(Path(certificate)) if certificate is not None else None
+    log = options.log_of(settings)
+    written = log.journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
+    dialog = log.read(full=True)
+    findings = tuple(_findings(dialog, _remembered(log.journals)))
+    present = {entry.chain for entry in dialog.entries}
+    dropped = tuple(_heading(text) for _, chain, text in written if chain not in present)
+    aside = tuple(sorted(log.journals.folder.glob("aside/*/dropped.md")))
+    compared = differences(kept, dialog) if kept is not None else None
+    agreement = Agreement(certify(dialog), changes(dialog), compared, answers(dialog))
+    sound = agreement.is_sound and not dropped and not any(finding.problem for finding in findings)
+    if json:
+        facts = _verify_facts(settings.file, findings, dropped, aside, sound=sound, odd=log.journals.odd())
+        show(as_json({**facts, **_agreed(agreement)}))
+    else:
+        last = _count(findings, dropped) + _verdict(agreement)
+        seen = _verify_lines(findings, dropped, aside, log.journals)
+        rows = (*seen, *_words(agreement), last)
+        show(plain("\n".join(rows)))
+    raise typer.Exit(0 if sound else 1)
+
+
+def _kept(path: Path) -> Mapping[str, Any]:
+    """A certificate from a plan's JSON, or kept by itself. Raises `BadInput`."""
+    fix = "name a collaboration_plan JSON of a dialog that was decided: --certificate PLAN.json"
+    try:
+        facts = jsons.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read: {error.strerror}", fix=fix) from None
+    except ValueError:
+        raise BadInput(f"{path} holds no JSON", fix=fix) from None
+    found = facts.get("certificate", facts) if isinstance(facts, dict) else facts
+    if found is None:
+        raise BadInput(f"{path} holds no certificate: nothing was decided when it was written", fix=fix)
+    if not isinstance(found, dict) or not {"text", "signers", "chain"} <= found.keys():
+        raise BadInput(f"{path} holds no certificate: text, signers and chain are not in it", fix=fix)
+    return found
+
+
+def _findings(dialog: Dialog, remembered: set[str]) -> Iterator[Finding]:
+    """One finding per entry. Only a journal that knows this dialog can call one of its entries unknown."""
+    knows = any(entry.chain in remembered for entry in dialog.entries if entry.frame)
+    for entry in dialog.entries:
+        verdict = WORDS[entry.condition]
+        problem = "" if entry.condition in (Condition.SOUND, Condition.BY_HAND) else entry.condition.value
+        if entry.condition is Condition.SOUND and knows and entry.chain not in remembered:
+            verdict, problem = UNKNOWN, "unknown"
+        if not entry.linked:
+            verdict = BROKEN if not problem else f"{verdict}; {BROKEN}"
+            problem = problem or "chain broken"
+        yield Finding(entry, verdict, problem)
+
+
+def _remembered(journals: Journals) -> set[str]:
+    """The hashes of all entries that were ever written from here, those set aside included."""
+    chains: set[str] = set()
+    for folder in (journals.folder, *journals.folder.glob("aside/*")):
+        for journal in Journals(folder).all():
+            for record in journal.records():
+                if record["kind"] == "intent":
+                    chains.add(chain_of(str(record["entry"]).encode("utf-8", "surrogatepass")))
+    return chains
+
+
+def _heading(text: str) -> str:
+    return next((line(row) for row in text.split("\n") if row.startswith("## ")), "an entry")
+
+
+def _verify_lines(
+    findings: tuple[Finding, ...], dropped: tuple[str, ...], aside: tuple[Path, ...], journals: Journals
+) -> Iterator[str]:
+    for finding in findings:
+        yield f"{finding.title}: {'; '.join(filter(None, (finding.verdict, line(finding.entry.notice))))}"
+    for heading in dropped:
+        yield f"missing: {heading.removeprefix('## ')}: it was written and is no longer in the file"
+    if dropped:
+        yield f"  the journals in {journals.folder} keep the text of what is missing"
+    yield from journals.odd()
+    for path in aside:
+        yield f"set aside earlier: turns of another dialog at this path, or taken out of this one: {path}"
+
+
+def _count(findings: tuple[Finding, ...], dropped: tuple[str, ...]) -> str:
+    bad = sum(1 for finding in findings if finding.problem)
+    entries = "1 entry" if len(findings) == 1 else f"{len(findings)} entries"
+    problems = "1 problem" if bad == 1 else f"{bad or 'no'} problems"
+    return f"{entries}, {problems}, {len(dropped) or 'none'} missing"
+
+
+def _verdict(agreement: Agreement) -> str:
+    """What the count of entries alone would hide."""
+    return "" if agreement.is_sound else "; what was agreed, sealed or kept was changed since: see above"
+
+
+def _words(agreement: Agreement) -> Iterator[str]:
+    """The sealed answers, the certificate, and what was changed since, for people."""
+    for seal in agreement.seals:
+        could_read = "; its tools could have read files" if seal.could_read else ""
+        yield f"sealed answer of {line(seal.agent)} to {where(seal.re)}: {seal.status}: {seal.why}{could_read}"
+    if agreement.certificate is not None:
+        yield from _certified(agreement.certificate)
+    for change in agreement.changes:
+        yield f"  since then: {change.words}"
+    if agreement.compared is not None:
+        yield "compared with the certificate that was kept: " + ("it differs" if agreement.compared else "all the same")
+        yield from ("  " + change.words.replace("\n", "\n    ") for change in agreement.compared)
+    if agreement.certificate is not None or agreement.compared is not None:
+        yield RECORDS
+
+
+def _certified(certificate: Certificate) -> Iterator[str]:
+    c = certificate
+    at = f" at {c.decided_at}" if c.decided_at else ""
+    yield f"certificate: {line(c.title)}, decided in {where(c.decided_in)}{at}, {METHODS.get(c.method, line(c.method))}"
+    rows = c.text.split("\n")
+    yield from (f"  | {row}" for row in rows[:TEXT_LINES])
+    if len(rows) > TEXT_LINES:
+        yield f"  | … {len(rows) - TEXT_LINES} more lines in {where(c.stands_in)}"
+    yield f"  hash {c.sha or 'none'}, {c.entries} entries from {c.chain[0]} to {c.chain[1]}"
+    for signer in c.signers:
+        place = f"turn {signer.turn}" if signer.turn else "no turn"
+        objection = f"; strongest remaining objection: {line(signer.reservation)}" if signer.reservation else ""
+        yield f"  by {line(signer.agent)}, {line(signer.name)}, {place}, {signer.at or 'no time recorded'}{objection}"
+
+
+def _agreed(agreement: Agreement) -> dict[str, object]:
+    compared = agreement.compared
+    return {
+        "certificate": agreement.certificate.as_json() if agreement.certificate else None,
+        "changes": [change.words for change in agreement.changes],
+        "compared": None if compared is None else [change.words for change in compared],
+        "seals": [asdict(seal) for seal in agreement.seals],
+    }
+
+
+def _verify_facts(
+    file: Path,
+    findings: tuple[Finding, ...],
+    dropped: tuple[str, ...],
+    aside: tuple[Path, ...],
+    *,
+    sound: bool,
+    odd: tuple[str, ...],
+) -> dict[str, object]:
+    return {
+        "file": str(file),
+        "sound": sound,
+        "entries": [
+            {
+                "id": f.entry.id, "number": f.entry.number, "by": f.entry.by, "line": f.entry.line,
+                "condition": f.entry.condition.value, "linked": f.entry.linked, "problem": f.problem,
+            }
+            for f in findings
+        ],
+        "missing": list(dropped),
+        "set_aside": [str(path) for path in aside],
+        "journals": list(odd),
+    }  # fmt: skip
