@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from dialogd import person
 from dialogd.agent.clock import Seen
@@ -101,12 +101,15 @@ class Known:
             if first or (dialog.last is not None and dialog.last.condition in _TORN):
                 dialog = await self.on_disk(self.file.finish_torn)
             anew = not first and (dialog.state.number < self._high or self._is_another(dialog))
+            dropped: dict[str, Any] = {}
             if first or anew or self._has_lost(dialog):
-                await self._check_identity(dialog, first=first)
+                dropped = await self._check_identity(dialog, first=first)
             if anew:
                 self.seen.began_anew()
             if not (self.seen.started or dialog.state.spoken):
                 self.seen.started = await self.on_disk(lambda: self.file.journals.started(dialog.id))
+            if dropped:  # told with the dialog known: whoever hears of it and asks is told the same
+                self.hub.publish("dropped", **dropped)
             self._high = dialog.state.number
             self.reporter.dialog(dialog, self.file.full_reads)
             self._know(dialog)
@@ -155,8 +158,11 @@ class Known:
         present = {entry.chain for entry in dialog.entries}
         return any(entry.frame and entry.is_turn and entry.chain not in present for entry in self.dialog.entries)
 
-    async def _check_identity(self, dialog: Dialog, *, first: bool) -> None:
-        """Tell of turns that were committed and are gone; a new dialog, or a person's cut, sets the journal aside."""
+    async def _check_identity(self, dialog: Dialog, *, first: bool) -> dict[str, Any]:
+        """What to tell of turns that were committed and are gone; {} for nothing new.
+
+        A new dialog, or a person's cut, sets the journal aside.
+        """
         for text in await self.on_disk(self.file.journals.odd) if first else ():
             self.hub.publish("warning", text=text)
         present = {entry.chain for entry in dialog.entries}
@@ -170,11 +176,12 @@ class Known:
         self._lost = await self.on_disk(lambda: self.file.journals.lost(dialog))
         if any(one.chain not in before for one in self._lost):
             first_, last, text = self._lost[0].number, self._lost[-1].number, self.missing(dialog)
-            self.hub.publish("dropped", first=first_, last=last, kept=str(self._lost[-1].kept), text=text)
-        elif aside is not None:
+            return {"first": first_, "last": last, "kept": str(self._lost[-1].kept), "text": text}
+        if aside is not None:
             kept = aside / DROPPED
             text = f"turns {gone[0]} to {gone[-1]} are no longer in the file; their text is in {kept}"
-            self.hub.publish("dropped", first=gone[0], last=gone[-1], kept=str(kept), text=text)
+            return {"first": gone[0], "last": gone[-1], "kept": str(kept), "text": text}
+        return {}
 
     def missing(self, dialog: Dialog) -> str:
         """What is to be said of turns that a save has taken out, with the command that puts them back; "" for none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Callable, Mapping
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from dialogd import person
 from dialogd.errors import DialogdError
 from dialogd.store.logfile import LogFile
+from tests.logfile.agents import agent_at
 from tests.logfile.files import dialog_file, log_of, restore, times, turn
 from tests.logfile.moments import at, moments
 
@@ -220,3 +223,28 @@ def test_a_newline_is_added_to_nothing_but_a_last_turn_line(tmp_path: Path, type
     before = path.read_bytes()
     log_of(path).newline()
     assert path.read_bytes() == before
+
+
+async def test_whoever_hears_of_dropped_turns_and_asks_is_told_the_same(tmp_path: Path) -> None:
+    """The event comes once the daemon knows the file as it stands now, also where nobody has answered yet."""
+    path = dialog_file(tmp_path)
+    async with agent_at(path) as agent:
+        await agent.look()
+        old = path.read_bytes()
+        person.say(log_of(path), "Also think of the cost.", to="A")
+        await agent.look()
+
+        async def hear() -> str:
+            with agent.hub.join() as events:
+                async for event in events:
+                    if event.kind == "dropped":
+                        assert agent.dialog is not None
+                        return agent.missing(agent.dialog)
+            return ""
+
+        heard = asyncio.ensure_future(hear())
+        await asyncio.sleep(0)
+        path.write_bytes(old)
+        await agent.look()
+        async with asyncio.timeout(5):
+            assert "taken out of the file by a save" in await heard
