@@ -23,6 +23,7 @@ NO_WAIT = "respond-async"  # Prefer (RFC 7240): a peer is not kept waiting for w
 NOT_MINE = 409  # the status with which a daemon refuses what names another dialog
 STOP_ANSWER = 0.5  # and to a stop, which is done in under a second whatever a peer does
 MOST_HEAD, MOST_BODY = 16 * 1024, 64 * 1024  # bytes of an answer to a notify
+MOST_SAID = 1024 * 1024  # bytes of what a daemon says of itself
 _STATUS = re.compile(rb"HTTP/1\.1 ([2-5]\d\d)(?: [^\0-\x1f]*)?")
 _LENGTH = re.compile(rb"\d{1,9}")
 
@@ -129,7 +130,7 @@ class Peers:
         """The answer of `GET /health` of `who`'s daemon; None when there is none, or it is another's."""
         try:
             health = json.loads(await self._client.ask("GET", f"{url}/health"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             self.reachable[who] = False
             return None
         self.reachable[who] = True
@@ -299,16 +300,26 @@ class _Client:
         self._http: httpx2.AsyncClient | None = None
 
     async def ask(self, method: str, url: str, message: Mapping[str, object] | None = None) -> bytes:
-        """The body of the answer. Raises `OSError` where there is none within a second, or a daemon says "not mine"."""
+        """The body of the answer. Raises `OSError` where none is whole within a second, and where it is none of ours.
+
+        That is one which is too long, and that of a daemon which says "not mine".
+        """
         import httpx2
 
+        said = bytearray()
+        asked = self._made().stream(method, url, json=message, headers={"Accept-Encoding": "identity"})
         try:
-            answer = await self._made().request(method, url, json=message)
+            # The library's own limit is for each piece of an answer: who sends a byte now and then is never late.
+            async with asyncio.timeout(ANSWER), asked as answer:
+                if answer.status_code == NOT_MINE:
+                    raise OSError("the daemon of another dialog answers there")
+                async for piece in answer.aiter_raw():
+                    said += piece
+                    if len(said) > MOST_SAID:
+                        raise OSError(f"an answer of over {MOST_SAID:,} bytes")
         except httpx2.HTTPError as error:
             raise OSError(str(error)) from error
-        if answer.status_code == NOT_MINE:
-            raise OSError("the daemon of another dialog answers there")
-        return answer.content
+        return bytes(said)
 
     async def stream(self, url: str) -> AsyncGenerator[bytes, None]:
         """The body of an event stream as it comes. Raises `OSError` when there is none, or it falls silent."""

@@ -299,6 +299,42 @@ async def test_a_peer_that_answers_strangely_is_gone_on_without() -> None:
     assert ENOUGH["accepted"].requests[0].endswith(b"\r\n\r\n" + meant)
 
 
+def says(body: bytes, *, every: float = 0.0) -> Strange:
+    """A daemon that says this of itself: once and whole, or again and again without end, `every` so many seconds."""
+
+    async def behave(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        length = len(body) if not every else 10**12
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % length + body)
+        while every:
+            await asyncio.sleep(every)
+            writer.write(body)
+            await writer.drain()
+
+    return Strange(behave)
+
+
+async def test_who_says_of_itself_what_never_ends_or_makes_no_sense_says_nothing() -> None:
+    """Whoever asks goes on after a second: an agent that asks whether another is at work must not hang or fall."""
+    odd = {
+        "slow": says(b" ", every=0.2),
+        "endless": says(b" " * 100_000, every=0.001),
+        "deep": says(b"[" * 200_000),
+        "long-number": says(b"9" * 10_000),
+        "no-text": says(b"\xff\xfe"),
+        "packed": says(b"\x1f\x8b" + bytes(99)),
+    }
+    async with AsyncExitStack() as stack:
+        for peer in odd.values():
+            await stack.enter_async_context(peer)
+        peers = Peers("A", {name: peer.url for name, peer in odd.items()})
+        async with asyncio.timeout(ANSWER + 2):
+            assert await peers.healths(None, "/tmp/dialog.md") == dict.fromkeys(odd)
+        assert peers.reachable == dict.fromkeys(odd, False)
+        await peers.close()
+        await eventually(lambda: not any(peer.open for peer in odd.values()))
+
+
 async def test_one_connection_to_a_peer_serves_all_turns() -> None:
     """Also when two things were to be told at once."""
     async with strange(*[FINE] * 5) as peer:
