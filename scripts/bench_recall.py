@@ -1,8 +1,7 @@
 """How well and how fast `dialogd recall` finds the right decision among 10,000 archived turns.
 
-    .venv/bin/python scripts/bench_recall.py                       # by words alone
-    .venv/bin/python scripts/bench_recall.py --model PATH          # and by meaning: the model's folder or wheel
-    .venv/bin/python scripts/bench_recall.py --quick               # among 1,000 turns, to see that it works
+    .venv/bin/python scripts/bench_recall.py
+    .venv/bin/python scripts/bench_recall.py --quick  # among 1,000 turns, to see that it works
     .venv/bin/python scripts/bench_recall.py --json
 
 Writes an archive of made-up dialogs (the same ones every time), among them 20 whose decisions are asked for: ten in
@@ -25,7 +24,6 @@ from pathlib import Path
 import own_python  # noqa: F401 - another Python is told which one to use
 
 from dialogd.memory import Memory
-from dialogd.memory.semantic import SHA, install
 from dialogd.store.folders import StateDir
 from tests.support.past import BEGAN, Past
 
@@ -219,7 +217,7 @@ def measured(memory: Memory, right: dict[str, str]) -> dict[str, object]:
     }
 
 
-def bench(folder: Path, turns: int, model: Path | None, tell: Callable[[str], None]) -> dict[str, object]:
+def bench(folder: Path, turns: int, tell: Callable[[str], None]) -> dict[str, object]:
     """Fill an archive, index it, ask."""
     state = StateDir(folder / "state")
     right, dialogs, written = {}, 0, 0
@@ -235,15 +233,7 @@ def bench(folder: Path, turns: int, model: Path | None, tell: Callable[[str], No
     size = sum(path.stat().st_size for path in state.memory.glob("index.sqlite*"))
     facts = {"turns": written, "dialogs": dialogs, "index_s": round(seconds, 1), "index_mb": round(size / 1e6, 1)}
     tell(f"{written} turns in {dialogs} dialogs, indexed in {seconds:.1f} s, {size / 1e6:.1f} MB")
-    results: dict[str, object] = {**facts, "questions": [*right], "words": measured(memory, right)}
-    if model is not None:
-        install(model, state.memory, SHA)
-        began = time.perf_counter()
-        memory.embed(3600.0)
-        results["embed_s"] = round(time.perf_counter() - began, 1)
-        tell(f"{memory.status()['vectors']} texts embedded in {results['embed_s']} s")
-        results["meaning"] = measured(memory, right)
-    return results
+    return {**facts, "questions": [*right], **measured(memory, right)}
 
 
 def main() -> None:
@@ -251,32 +241,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Bench `dialogd recall`.")
     parser.add_argument("--turns", type=int, default=TURNS, help="how many turns the archive holds")
     parser.add_argument("--quick", action="store_const", dest="turns", const=QUICK, help=f"{QUICK:,} turns")
-    parser.add_argument("--model", type=Path, help="the model's folder or wheel: rank by meaning, too")
     parser.add_argument("--json", action="store_true", help="print the facts as JSON")
     wanted = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-recall-") as folder:
-        results = bench(Path(folder), wanted.turns, wanted.model, lambda text: print(text, file=sys.stderr))
+        results = bench(Path(folder), wanted.turns, lambda text: print(text, file=sys.stderr))
     print(json.dumps(results, indent=2) if wanted.json else "\n".join(_table(results)))
 
 
 def _table(results: dict[str, object]) -> Iterator[str]:
-    ways = [way for way in ("words", "meaning") if way in results]
-    yield f"| question | {' | '.join(_TITLES[way] for way in ways)} |"
-    yield f"| --- | {' | '.join('---' for _ in ways)} |"
-    for index, question in enumerate(results["questions"]):  # type: ignore[arg-type, var-annotated]
-        ranks = [results[way]["ranks"][index] for way in ways]  # type: ignore[index]
-        yield f"| {question} | {' | '.join(str(rank or '–') for rank in ranks)} |"
-    rows = (("first place", "first"), ("among the first three", "in_three"), ("mean reciprocal rank", "mrr"))
-    for title, name in (
-        *rows,
-        ("ms per question, median", "p50_ms"),
-        ("ms, slowest", "max_ms"),
-        ("ms of one core", "cpu_ms"),
-    ):
-        yield f"| **{title}** | {' | '.join(str(results[way][name]) for way in ways)} |"  # type: ignore[index]
+    yield "| question | place |\n| --- | --- |"
+    for question, rank in zip(results["questions"], results["ranks"], strict=True):  # type: ignore[call-overload]
+        yield f"| {question} | {rank or '–'} |"
+    for title, name in TITLES:
+        yield f"| **{title}** | {results[name]} |"
 
 
-_TITLES = {"words": "by words", "meaning": "by words and meaning"}
+TITLES = (
+    ("first place", "first"),
+    ("among the first three", "in_three"),
+    ("mean reciprocal rank", "mrr"),
+    ("ms per question, median", "p50_ms"),
+    ("ms, slowest", "max_ms"),
+    ("ms of one core", "cpu_ms"),
+)
 
 if __name__ == "__main__":
     main()

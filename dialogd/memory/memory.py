@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from dialogd.errors import BadInput, DialogdError, StorageError
 from dialogd.memory import index, keeping
@@ -19,10 +19,6 @@ from dialogd.memory.values import FAILED, WORKED, Decision, Hit, Row, Verdict
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
-
-if TYPE_CHECKING:
-    from dialogd.memory.semantic import Meaning
-
 
 log = logging.getLogger("dialogd")
 
@@ -65,7 +61,6 @@ T = TypeVar("T")
 
 
 PATIENCE = 2.0  # seconds for which another process's lock is waited for
-EMBEDDING = 3.0  # seconds that a question may spend on decisions that came since the last one
 
 
 class Memory:
@@ -111,8 +106,7 @@ class Memory:
 
     def recall(self, question: str, limit: int = 3) -> list[Decision]:
         """The past decisions that answer a question, best first; empty where nothing does."""
-        meaning = self.meaning()
-        return self._told(self._ask(lambda c: recall(c, question, limit, _near(c, meaning, question))))
+        return self._told(self._ask(lambda c: recall(c, question, limit)))
 
     def verdicts(self, wanted: str) -> tuple[Verdict, ...]:
         """Every word on how that dialog's decision turned out, oldest first. Raises `BadInput`."""
@@ -136,20 +130,18 @@ class Memory:
         return self._complete(row)[0]
 
     def add(self, path: Path) -> None:
-        """Take one copy of the archive into the index, and embed it where that is enabled; never raises.
+        """Take one copy of the archive into the index; never raises.
 
         What keeps it from that is a warning: the copy is taken in by whoever asks next.
         """
         try:
             with closing(self._open()) as connection:
                 index.sync(connection, self.state.archive, only={path.name})
-                if (meaning := self.meaning()) is not None:
-                    meaning.embed(connection, EMBEDDING)
         except (DialogdError, OSError, sqlite3.Error) as error:
             log.warning("the index was left as it is: %s", error)
 
     def rebuild(self) -> int:
-        """Make the index again from the files; gives how many copies there are. Vectors stay. Raises `StorageError`."""
+        """Make the index again from the files; gives how many copies there are. Raises `StorageError`."""
         for _ in range(2):
             which = index.seen(self.state.memory)
             try:
@@ -162,25 +154,11 @@ class Memory:
                     break
         raise _unmade(self.state.memory, problem) from problem
 
-    def embed(self, seconds: float) -> tuple[int, int]:
-        """Embed decisions that are not yet, for so long; gives how many are, of how many. Without a model none."""
-        meaning = self.meaning()
-        if meaning is None:
-            return 0, 0
-        return self._ask(lambda c: meaning.embed(c, seconds))
-
     def status(self) -> dict[str, object]:
-        """Where things lie, how many there are, and what ranking there is."""
-        meaning = self.meaning()
-        counts = self._ask(lambda c: index.counts(c, meaning.sha if meaning else ""))
+        """Where things lie, how many there are, and how words are looked up."""
+        counts = self._ask(index.counts)
         where = {"archive": str(self.state.archive), "index": str(self.state.memory / index.NAME)}
-        return {**where, **counts, "semantic": meaning is not None}
-
-    def meaning(self) -> Meaning | None:
-        """What compares by meaning, where that is enabled and can be used; else None."""
-        from dialogd.memory.semantic import meaning
-
-        return meaning(self.state.memory)
+        return {**where, **counts}
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
@@ -270,16 +248,3 @@ def _unmade(folder: Path, error: Exception) -> StorageError:
         f"the index in {folder} cannot be made: {error}",
         fix="check the disk and its rights; nothing is lost, the archive is as it was",
     )
-
-
-def _near(connection: sqlite3.Connection, meaning: Meaning | None, question: str) -> dict[int, float] | None:
-    """How close each decision is to the question by meaning; None where that is not enabled, or cannot be said."""
-    if meaning is None:
-        return None
-    try:
-        with suppress(sqlite3.OperationalError):  # another process writes: what has a vector already is compared
-            meaning.embed(connection, EMBEDDING)
-        return meaning.near(connection, question)
-    except StorageError as error:
-        log.warning("decisions are ranked by words alone: %s", error)
-        return None

@@ -142,17 +142,13 @@ def _hit(row: tuple[int, str, str, str, int, str, str, str]) -> Hit:
 
 # -- Recalling decisions ----------------------------------------------------------------------------------------------
 
-K = 60  # of reciprocal rank fusion: how little the first places differ
-CLOSE = 0.25  # from this cosine on, meaning alone is enough to recall a decision
-COVERED = 0.2  # from this part of the question's weight on, words alone are
+COVERED = 0.2  # from this part of the question's weight on, a decision answers it
 TALK = 0.5  # from this part on, a turn is shown where nothing was decided
 MOST = 400  # rows that one word may bring
 
 # What counts less than a decision that stands.
 _STATUS = {"approved": 1.0, "undecided": 0.95, "rejected": 0.9}
 _SUPERSEDED = 0.9
-
-Ranked = Mapping[int, float]  # cosine by the key of the decision
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,17 +159,12 @@ class _Match:
     score: float
 
 
-def recall(
-    connection: sqlite3.Connection, question: str, limit: int, meaning: Ranked | None = None
-) -> tuple[Decision, ...]:
-    """The decisions that answer the question, best first; then, where there are too few, what was said about it.
-
-    `meaning` is how close each decision is to the question, where that is known.
-    """
+def recall(connection: sqlite3.Connection, question: str, limit: int) -> tuple[Decision, ...]:
+    """The decisions that answer the question, best first; then, where there are too few, what was said about it."""
     words = content(question)
     talk = _talk(connection, words)
     matches = _matches(connection, words, talk)
-    found = _ranked(connection, matches, meaning or {})[:limit]
+    found = _ranked(connection, matches)[:limit]
     known = {decision.dialog for decision in found}
     for dialog, (covered, key) in sorted(talk.items(), key=lambda item: (-item[1][0], item[1][1])):
         if len(found) >= limit:
@@ -183,31 +174,14 @@ def recall(
     return tuple(found)
 
 
-def _ranked(connection: sqlite3.Connection, matches: Mapping[int, _Match], meaning: Ranked) -> list[Decision]:
+def _ranked(connection: sqlite3.Connection, matches: Mapping[int, _Match]) -> list[Decision]:
     """The decisions that are close enough, in order."""
-    by_words = {key: m.score for key, m in matches.items() if m.covered >= COVERED}
-    near = {key: cosine for key, cosine in meaning.items() if cosine >= CLOSE or key in by_words}
-    decisions = {key: d for key in {*by_words, *near} if (d := _decision(connection, key)) is not None}
-    weighed = {key: score * _weight(decisions[key]) for key, score in by_words.items() if key in decisions}
-    if not near:
-        scores = weighed
-    else:
-        close = {key: cosine * _weight(decisions[key]) for key, cosine in near.items() if key in decisions}
-        trust = max((m.covered for m in matches.values()), default=0.0)  # words that miss most of it say little
-        scores = _fused((weighed, min(trust, 1.0)), (close, 1.0))
+    close = {key: match.score for key, match in matches.items() if match.covered >= COVERED}
+    decisions = {key: d for key in close if (d := _decision(connection, key)) is not None}
+    scores = {key: close[key] * _weight(decision) for key, decision in decisions.items()}
     latest_first = sorted(scores, key=lambda key: decisions[key].at, reverse=True)
     order = sorted(latest_first, key=lambda key: round(scores[key], 4), reverse=True)
     return [_scored(decisions[key], scores[key]) for key in order]
-
-
-def _fused(*orders: tuple[Mapping[int, float], float]) -> dict[int, float]:
-    """Several orders, each with its weight, in one, by reciprocal rank; 1 for what comes first in all of them."""
-    scores: dict[int, float] = {}
-    whole = sum(weight for _, weight in orders)
-    for order, weight in orders:
-        for rank, key in enumerate(sorted(order, key=lambda key: (-order[key], key))):
-            scores[key] = scores.get(key, 0.0) + weight / whole * (K + 1) / (K + 1 + rank)
-    return scores
 
 
 def _weight(decision: Decision) -> float:

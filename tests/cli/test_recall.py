@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 from dialogd.protocol.grammar import parse
 from tests.cli.command import Commands
 from tests.cli.test_history import filled
 from tests.memory.shelf import RETRIES, SESSIONS
-from tests.memory.test_semantic import model, sha
-
-__all__ = ["model"]  # the fixture
 
 
 def test_recall_answers_with_the_decision_and_how_it_turned_out(dialogd: Commands) -> None:
@@ -68,23 +62,19 @@ def test_new_puts_what_was_recalled_before_the_agents(dialogd: Commands) -> None
             assert f"> > {past.decision}" in entry.body
 
 
-def test_memory_tells_and_rebuilds_and_learns_to_compare(dialogd: Commands, model: Path) -> None:
-    """Status before and after; a model by path, checked by its hash; no network is asked for anything."""
+def test_memory_tells_and_rebuilds(dialogd: Commands) -> None:
+    """What it holds, in words and as JSON, and what was left out; it ranks by words, and says so of nothing else."""
     shelf = filled(dialogd)
     before = dialogd("memory", "status", "--json").json
-    assert (before["copies"], before["dialogs"], before["decisions"], before["semantic"]) == (3, 3, 2, False)
+    assert (before["copies"], before["dialogs"], before["decisions"]) == (3, 3, 2)
+    assert {*before} == {
+        "archive", "index", "copies", "unreadable", "dialogs", "entries", "decisions", "fts5",
+    }  # fmt: skip
     shelf.index.write_bytes(b"nonsense")
     assert dialogd("memory", "rebuild").out == "3 copies read\n"
     broken = shelf.state.archive / "broken.md"
     broken.write_text("no dialog", encoding="utf-8")
     assert dialogd("memory", "rebuild").out == "3 copies read, 1 left out\n"
     broken.unlink()
-    assert "by meaning: off" in dialogd("memory", "status").out
-    refused = dialogd("memory", "enable-semantic", "--from", str(model))
-    assert (refused.code, "these are other weights" in refused.err) == (2, True)
-    enabled = dialogd("memory", "enable-semantic", "--from", str(model), "--sha256", sha(model))
-    assert enabled.code == 0, enabled.err
-    assert "2 of 2 texts can be compared by meaning" in enabled.out
-    assert json.loads(dialogd("memory", "status", "--json").out)["vectors"] == 2
-    missing = dialogd("memory", "enable-semantic", "--from", "nowhere")
-    assert (missing.code, "does not exist" in missing.err) == (2, True)
+    words = "FTS5" if before["fts5"] else "LIKE (this SQLite has no FTS5)"
+    assert dialogd("memory", "status").out.endswith(f"\nranking   by words: {words}\n")

@@ -18,7 +18,7 @@ _TABLES = {
     "copy": "name, size, mtime, id, first, at, entries",
     "dialog": "*",
     "entry": "dialog, entry, turn, agent, at, text",
-    "decision": "dialog, topic, text, more, at, sha, facts",
+    "decision": "dialog, topic, text, more, at, facts",
 }
 
 

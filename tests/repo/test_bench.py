@@ -82,11 +82,11 @@ def test_the_bench_of_recall_finds_what_is_asked_in_the_decisions_words() -> Non
     """Among few turns: nine of the ten questions in a decision's own words have it first; no rank is made up."""
     facts = json.loads(bench("--quick", "--json", script="bench_recall.py"))
     assert (facts["turns"] // 100, len(facts["questions"])) == (10, 20)
-    ranks = dict(zip(facts["questions"], facts["words"]["ranks"], strict=True))
+    ranks = dict(zip(facts["questions"], facts["ranks"], strict=True))
     own = [ranks[question] for question in IN_ITS_WORDS]
     assert own.count(1) >= 9
     assert all(rank is None or 1 <= rank <= 20 for rank in ranks.values())
-    assert facts["words"]["first"] == list(ranks.values()).count(1)
+    assert facts["first"] == list(ranks.values()).count(1)
 
 
 def test_another_python_is_told_which_one_to_use() -> None:
