@@ -37,6 +37,21 @@ _REFUSED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One run: `text` for stdin, `system` is the file of the system prompt, `folder` is its own and goes with it.
+
+    `session` is to be forked, "" begins a new one. `join` says that it is the person's.
+    """
+
+    text: str
+    system: Path
+    folder: Path
+    session: str = ""
+    join: bool = False
+    allowance: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where a rehearsal happens: a home and a project of its own, files that hold a secret, and the stand-in."""
 
@@ -96,8 +111,6 @@ def _known(memory: Path | None) -> dict[str, Any]:
 
 def _key(cli: CLITool, version: str) -> str:
     """Binary, version and flags of every level; what differs from turn to turn stands as a placeholder."""
-    from dialogd.backends.coding_agent import Turn
-
     folder = Path("FOLDER")
     flags = []
     for level in range(cli.levels):
@@ -169,8 +182,6 @@ async def _two_turns(double: CLITool, place: Place, orders: _Orders) -> str:
 
 
 async def _turn(double: CLITool, place: Place, session: str) -> str:
-    from dialogd.backends.coding_agent import Turn
-
     with tempfile.TemporaryDirectory(dir=place.home, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         system = folder / "system.md"

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Found, Usage
-from dialogd.backends.canary import Place
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Turn, Words, failed, look
+from dialogd.backends.canary import Place, Turn
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Words, failed, look
 from dialogd.backends.service import SHORTER
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Found, Usage
-from dialogd.backends.canary import Place
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Turn, failed, look
+from dialogd.backends.canary import Place, Turn
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, failed, look
 from dialogd.errors import BadInput
 from dialogd.store.disk import read_json
 

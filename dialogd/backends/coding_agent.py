@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from dialogd.backends import Found, Options, Request, Tool, Usage
-from dialogd.backends.canary import Place, Verdict, prove
+from dialogd.backends.canary import Place, Turn, Verdict, prove
 from dialogd.backends.child import Child, not_started
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
@@ -324,21 +324,6 @@ def _fix(kind: str, words: Words) -> str:
 
 _PASSWORD = re.compile(r"://[^/@:]*:([^/@]+)@")  # of an address
 _JOINER = "\u2060"  # a word joiner: no CLI takes `@` and this for the name of a file
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One run: `text` for stdin, `system` is the file of the system prompt, `folder` is its own and goes with it.
-
-    `session` is to be forked, "" begins a new one. `join` says that it is the person's.
-    """
-
-    text: str
-    system: Path
-    folder: Path
-    session: str = ""
-    join: bool = False
-    allowance: float | None = None
 
 
 class CLITool:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Found, Options, Tool, Usage
-from dialogd.backends.canary import Place
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Turn, Words, failed, look
+from dialogd.backends.canary import Place, Turn
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Words, failed, look
 from dialogd.backends.command import clean_environment
 from dialogd.errors import BackendError
 from dialogd.protocol.model import digest

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Found, Options, Usage
-from dialogd.backends.canary import Place
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Turn, Words, failed, look
+from dialogd.backends.canary import Place, Turn
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Words, failed, look
 from dialogd.errors import BackendError
 from dialogd.store.disk import read_json
 

@@ -14,9 +14,10 @@ import pytest
 
 from dialogd.backends import Options
 from dialogd.backends.auto import survey
+from dialogd.backends.canary import Turn
 from dialogd.backends.claude_code import ClaudeCode
 from dialogd.backends.codex import Codex
-from dialogd.backends.coding_agent import KNOWN_WAIT, Turn, Words, failed
+from dialogd.backends.coding_agent import KNOWN_WAIT, Words, failed
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError, BadInput
 from dialogd.standin import Fail, StandIn, in_order

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.canary import Place
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Turn
+from dialogd.backends.canary import Place, Turn
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader
 
 SCRIPT = r"""
 import json, os, pathlib, re, sys, time, urllib.request, uuid

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from dialogd.backends import Options, Usage, probe
-from dialogd.backends.coding_agent import AgentCLI, Turn
+from dialogd.backends.canary import Turn
+from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.opencode import OpenCode
 from dialogd.backends.parts import Part
 from dialogd.backends.session import GOES_ON, INTRO
