@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -172,14 +171,8 @@ def _meant(word: str, known: Sequence[str]) -> str:
 
 Value = str | tuple[str, ...] | Mapping[str, str]
 
-_KEY = re.compile(r"([A-Za-z_][\w.-]*)[ \t]*:(?:[ \t]+(.*)|[ \t]*)")
-_ITEM = re.compile(r"[ \t]*-(?:[ \t]+(.*)|[ \t]*)")
-_BLOCK = re.compile(r"[>|][-+]?[0-9]?")
-_COMMENT = re.compile(r"(?:^|[ \t])#.*$")
-_QUOTED = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*')[ \t]*(?:#.*)?""")
-_PART = re.compile(r"""\s*("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,]*)\s*(?:,|$)""")
-_PIECE = re.compile(r"""(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^,"'])+""")  # between commas outside quotes
-_PAIR = re.compile(r"""["']?([^,:"']+)["']?:(.*)""", re.S)
+LONGEST_FRONT = 20_000  # characters
+DEEPEST = 4  # lists and tables within each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,77 +210,87 @@ def front_matter(lines: Sequence[str]) -> Front:
         return Front(problems=(Problem(1, "front matter without an end", "close it with a line of `---`"),), end=1)
     values: dict[str, Written] = {}
     problems: list[Problem] = []
-    for number, line, below in _entries(lines[:end]):
-        match = _KEY.fullmatch(line)
-        if match is None:
-            problems.append(Problem(number, f"{line.strip()[:60]!r} is no `key: value`", "write one key per line"))
+    for found in _yaml(lines[1:end]):
+        if isinstance(found, Problem):
+            problems.append(found)
             continue
-        key = match[1].casefold().replace("-", "_")
+        key, written = found
         if key in values:
-            problems.append(Problem(number, f"{match[1]} is there twice", "keep one of the two"))
-        values[key] = Written(_value(match[2] or "", below), number)
+            problems.append(Problem(written.line, f"{key} is there twice", "keep one of the two"))
+        values[key] = written
     return Front(MappingProxyType(values), tuple(problems), end + 1)
 
 
-def _entries(lines: Sequence[str]) -> Iterator[tuple[int, str, list[str]]]:
-    """Each line at the margin with its number, and the lines that hang below it."""
-    head, number, below = "", 0, list[str]()
-    for index, line in enumerate(lines[1:], 2):
-        if line[:1] in (" ", "\t", "") or (head and _ITEM.fullmatch(line)):
-            below.append(line)
-        elif not line.startswith("#"):
-            if head:
-                yield number, head, below
-            head, number, below = line, index, []
-    if head:
-        yield number, head, below
+def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, Written] | Problem]:
+    """The keys of these lines, which begin in line 2 of a file, and their values; or why they are not read.
 
+    Every value is taken as the text that is written: nothing of it is made an object.
+    """
+    import yaml
 
-def _value(text: str, below: Sequence[str]) -> Value:
-    kept = [line for line in below if line.strip() and not line.lstrip().startswith("#")]
-    bare = _COMMENT.sub("", text).strip()
-    if _BLOCK.fullmatch(bare):
-        joint = "\n" if bare.startswith("|") else " "
-        return joint.join(line.strip() for line in below).strip()
-    if bare:
-        whole = " ".join((text.strip(), *(line.strip() for line in kept)))
-        return _list(whole) if whole.startswith("[") else _inline(whole) if whole.startswith("{") else scalar(whole)
-    if kept and all(_ITEM.fullmatch(line) for line in kept):
-        return tuple(scalar(match[1] or "") for line in kept if (match := _ITEM.fullmatch(line)))
-    return _table(kept) or " ".join(line.strip() for line in kept)
-
-
-def _table(lines: Iterable[str]) -> Mapping[str, str]:
-    """The `key: value` pairs of these lines; what is nested deeper is flat here."""
-    pairs = [(match[1], match[2] or "") for line in lines if (match := _KEY.fullmatch(line.strip()))]
-    return MappingProxyType({key.casefold().replace("-", "_"): scalar(value) for key, value in pairs})
-
-
-def scalar(text: str) -> str:
-    """One value as text: without its quotes, or without the comment behind it."""
-    text = text.strip()
-    match = _QUOTED.fullmatch(text)
-    if match is None:
-        return _COMMENT.sub("", text).strip()
-    if match[1].startswith("'"):
-        return match[1][1:-1].replace("''", "'")
+    text = "\n".join(lines).translate(_BREAKS)
+    if len(text) > LONGEST_FRONT:
+        yield Problem(1, f"front matter of {len(text):,} characters", f"shorten it: up to {LONGEST_FRONT:,} are read")
+        return
     try:
-        return str(json.loads(match[1], strict=False))
-    except ValueError:  # YAML knows escapes that JSON does not
-        return match[1][1:-1]
+        problem = _refused(yaml.parse(text, yaml.BaseLoader))
+        root = None if problem else yaml.compose(text, yaml.BaseLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = (isinstance(error, yaml.scanner.ScannerError) and error.context_mark) or error.problem_mark
+        problem = Problem(mark.line + 2, f"this is no YAML: {error.problem}", QUOTE)
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 2
+        problem = Problem(line, f"this is no YAML: it has the character U+{error.character:04X}", "take it out")
+    except (ValueError, OverflowError):
+        problem = Problem(2, "this is no YAML: an escape in it names no character", QUOTE)
+    if problem:
+        yield problem
+    elif isinstance(root, yaml.MappingNode):
+        for key, value in root.value:
+            yield _key(_words(key)), Written(_value(value), key.start_mark.line + 2)
+    elif root is not None:
+        line = root.start_mark.line + 2
+        yield Problem(line, f"{_words(root)[:60]!r} is no `key: value`", "write one key per line")
 
 
-def _inline(text: str) -> Value:
-    inside = _COMMENT.sub("", text).strip().removeprefix("{").removesuffix("}")
-    parts = (_PAIR.fullmatch(piece[0].strip()) for piece in _PIECE.finditer(inside))
-    return _table(f"{match[1].strip()}: {match[2].strip()}" for match in parts if match) or text
+QUOTE = "write `key: value`, and quotes around a value that holds `: ` or begins with a sign"
+_BREAKS = {0x85: " ", 0x2028: " ", 0x2029: " "}  # lines of YAML, but not of a file
 
 
-def _list(text: str) -> tuple[str, ...]:
-    inside = _COMMENT.sub("", text).strip().removeprefix("[").removesuffix("]").strip()
-    if not inside:
-        return ()
-    return tuple(item for match in _PART.finditer(inside) if (item := scalar(match[1])))
+def _refused(events: Iterable[Any]) -> Problem | None:
+    """What no front matter needs, and hostile ones do."""
+    depth = 0
+    for event in events:
+        name, line = type(event).__name__, event.start_mark.line + 2
+        depth += name.endswith(("SequenceStartEvent", "MappingStartEvent"))
+        depth -= name.endswith(("SequenceEndEvent", "MappingEndEvent"))
+        if getattr(event, "anchor", None):
+            return Problem(line, "anchors and aliases of YAML are not read", f"write it out; else {QUOTE}")
+        if depth > DEEPEST:
+            return Problem(line, f"more than {DEEPEST} levels within each other", "write it flat")
+    return None
+
+
+def _value(node: Any) -> Value:
+    """Text, a list of texts, or a table of texts; what lies deeper is one text."""
+    if node.id == "sequence":
+        return tuple(words for item in node.value if (words := _words(item)))
+    if node.id == "mapping":
+        return MappingProxyType({_key(_words(key)): _words(value) for key, value in node.value})
+    return _words(node)
+
+
+def _words(node: Any) -> str:
+    """What a node says, as one text."""
+    if node.id == "sequence":
+        return ", ".join(map(_words, node.value))
+    if node.id == "mapping":
+        return ", ".join(f"{_words(key)}: {_words(value)}" for key, value in node.value)
+    return clean(node.value).strip()
+
+
+def _key(text: str) -> str:
+    return text.casefold().replace("-", "_")
 
 
 # -- The sections of a skill ------------------------------------------------------------------------------------------

@@ -110,7 +110,12 @@ def test_every_import_is_a_declared_dependency() -> None:
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [line for lines in project["optional-dependencies"].values() for line in lines]
     declared = {re.split(r"[<>=~! \[;]", line)[0] for line in [*project["dependencies"], *extras]}
-    packages = {"python-dotenv": "dotenv", "agent-client-protocol": "acp", "markdown-it-py": "markdown_it"}
+    packages = {
+        "python-dotenv": "dotenv",
+        "pyyaml": "yaml",
+        "agent-client-protocol": "acp",
+        "markdown-it-py": "markdown_it",
+    }
     known = {packages.get(name, name.replace("-", "_")) for name in declared} | {
         "dialogd",
         "starlette",
