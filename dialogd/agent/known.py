@@ -55,7 +55,7 @@ class Known:
         self.times_set_aside = 0
         self.reporter = Reporter(hub, me)
         self._high = self._announced = 0
-        self._full_reads = 0  # of the file, as of the last look
+        self._full_reads = 0  # of the file, by when it held what is known: one more may have changed all of it
         self._lost: tuple[Lost, ...] = ()
         self._looking = asyncio.Lock()  # one look at a time: an older reading must not be taken for a cut
         self._begun = self._done = 0  # looks are numbered: the last one that began, the last one that succeeded
@@ -91,7 +91,7 @@ class Known:
                 return self.dialog
             self._begun += 1
             try:
-                dialog = await self._read(sure=sure)
+                dialog, reads = await self._read(sure=sure)
             except FileNotFoundError:
                 if self.dialog is not None:
                     self.seen.began_anew()
@@ -99,10 +99,10 @@ class Known:
                 return None
             first = self.dialog is None
             if first or (dialog.last is not None and dialog.last.condition in _TORN):
-                dialog = await self.on_disk(self.file.finish_torn)
+                dialog, reads = await self.on_disk(lambda: (self.file.finish_torn(), self.file.full_reads))
             anew = not first and (dialog.state.number < self._high or self._is_another(dialog))
             dropped: dict[str, Any] = {}
-            if first or anew or self._has_lost(dialog):
+            if first or anew or self._has_lost(dialog, reads):
                 dropped = await self._check_identity(dialog, first=first)
             if anew:
                 self.seen.began_anew()
@@ -111,31 +111,38 @@ class Known:
             if dropped:  # told with the dialog known: whoever hears of it and asks is told the same
                 self.hub.publish("dropped", **dropped)
             self._high = dialog.state.number
-            self.reporter.dialog(dialog, self.file.full_reads)
-            self._know(dialog)
+            self.reporter.dialog(dialog, reads)
+            self._know(dialog, reads)
             return dialog
 
-    async def _read(self, *, sure: bool) -> Dialog:
-        """The dialog as the file stands; where nobody has written to it since, without a way to the disk's thread."""
-        known = self.file.known(sure=sure)
-        return known if known is not None else await self.on_disk(lambda: self.file.read(sure=sure))
+    async def _read(self, *, sure: bool) -> tuple[Dialog, int]:
+        """The dialog as the file stands, and how often the file had been read whole by then.
+
+        Where nobody has written to it since, without a way to the disk's thread.
+        """
+        reads, known = self.file.full_reads, self.file.known(sure=sure)
+        if known is not None:
+            return known, reads
+        # Counted in the disk's thread: there the next thing to do may have read all anew before this is heard of.
+        return await self.on_disk(lambda: (self.file.read(sure=sure), self.file.full_reads))
 
     async def take(self, dialog: Dialog) -> None:
         """Know the dialog as it stood after this daemon had written to it, unless a later look knows more."""
         async with self._looking:
-            if self.dialog is not None and self.dialog.size < dialog.size and not self._is_reread:
+            reads = self.file.full_reads
+            if self.dialog is not None and self.dialog.size < dialog.size and reads == self._full_reads:
                 self._begun += 1
-                self._know(dialog)
+                self._know(dialog, reads)
 
-    def _know(self, dialog: Dialog) -> None:
+    def _know(self, dialog: Dialog, reads: int) -> None:
         state = dialog.state
         before = self.dialog.state if self.dialog is not None else None
         is_news = state.outcome is not None and (before is None or before.outcome != state.outcome)
         if before is not None:  # what the person says of a result belongs to it
             is_news |= state.rejected not in ("", before.rejected) or state.approved not in ("", before.approved)
         self.seen.observe(dialog, self.file.path)
-        self._announce(dialog)
-        self.dialog, self._done, self._full_reads = dialog, self._begun, self.file.full_reads
+        self._announce(dialog, reads)
+        self.dialog, self._done, self._full_reads = dialog, self._begun, reads
         if is_news:
             for follower in self.followers:
                 follower.ended(dialog)
@@ -146,14 +153,9 @@ class Known:
             return False
         return dialog.id != self.dialog.id
 
-    @property
-    def _is_reread(self) -> bool:
-        """True when the file was read from its beginning since the last look: what stood there may have changed."""
-        return self.file.full_reads != self._full_reads
-
-    def _has_lost(self, dialog: Dialog) -> bool:
-        """True when a turn that a daemon had written is there no longer."""
-        if self.dialog is None or not self._is_reread:
+    def _has_lost(self, dialog: Dialog, reads: int) -> bool:
+        """True when a turn that a daemon had written is there no longer; only whole reads may have shown that."""
+        if self.dialog is None or reads == self._full_reads:
             return False
         present = {entry.chain for entry in dialog.entries}
         return any(entry.frame and entry.is_turn and entry.chain not in present for entry in self.dialog.entries)
@@ -187,7 +189,7 @@ class Known:
         """What is to be said of turns that a save has taken out, with the command that puts them back; "" for none."""
         return person.taken_out(still_lost(self._lost, dialog), self.file.path)
 
-    def _announce(self, dialog: Dialog) -> None:
+    def _announce(self, dialog: Dialog, reads: int) -> None:
         """Publish the entries that came since the last look, each once, also where others were taken out before it."""
         is_typing = dialog.last is not None and dialog.last.condition is Condition.UNFINISHED
         entries = dialog.entries[:-1] if is_typing else dialog.entries
@@ -195,7 +197,7 @@ class Known:
         self._announced = len(entries)
         if self._begun <= 1:
             return  # what stood there before this daemon is no news
-        if self.dialog is None or not self._is_reread:
+        if self.dialog is None or reads == self._full_reads:
             news = entries[known:]
         else:
             is_same = self.dialog.id == dialog.id
