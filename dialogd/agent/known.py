@@ -133,6 +133,8 @@ class Known:
             if self.dialog is not None and self.dialog.size < dialog.size and reads == self._full_reads:
                 self._begun += 1
                 self._know(dialog, reads)
+                if self.wakes.is_set():  # by what was written after it, perhaps: it may not be taken for a later look
+                    self._asked = self._begun
 
     def _know(self, dialog: Dialog, reads: int) -> None:
         state = dialog.state

@@ -187,14 +187,16 @@ class Asking:
 
     async def ruled(self, dialog: Dialog, text: str) -> Ruled:
         """What of a reply may count in `dialog`, read and ruled on once. Raises `BackendError`."""
-        known = self._ruled if self._ruled is not None and self._ruled.text == text else None
+        known, kinds = self._ruled, dialog.header.rules.kinds
+        if known is not None and (known.text, known.admission.dialog.header.rules.kinds) != (text, kinds):
+            known = None
         if known is not None and known.admission.dialog is dialog:
             return known
 
         def work() -> Ruled:
             if known is not None:
                 return replace(known, admission=known.admission.within(dialog))
-            reply, secrets = compose.received(text, dialog.header.rules.kinds)
+            reply, secrets = compose.received(text, kinds)
             return Ruled(text, secrets, admit(dialog, self.me, reply))
 
         self._ruled = ruled = await beside(text, work)

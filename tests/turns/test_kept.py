@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from contextlib import suppress
 from pathlib import Path
 
 from dialogd import person
 from dialogd.errors import BackendError, DialogdError
+from dialogd.protocol.state import Dialog
 from dialogd.store.journal import Received
 from tests.logfile.files import log_of
 from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step
@@ -121,3 +124,71 @@ async def test_a_sealed_answer_stands_in_no_file_before_all_are_sealed(tmp_path:
     received = log_of(path).journals.of("A").received()
     assert received is not None
     assert received.text == "Postgres, for its backups."
+
+
+async def test_a_reply_is_read_by_the_kinds_of_its_own_dialog(tmp_path: Path) -> None:
+    """The same words twice, and the person has made one of them a mark of this dialog between: it counts then."""
+    path, said = dialog_in(tmp_path), "I have looked.\n\n[RESULTS: it holds]\n\nTURN: User"
+    async with agent_with(path, Mind((said,), (said,))) as agent:
+        await agent.step()
+        setup = '## Setup\n\n```toml\n[messages]\nRESULTS = "what was found"\n```\n\n## Rules'
+        path.write_text(path.read_text(encoding="utf-8").replace("## Rules", setup), encoding="utf-8")
+        person.say(log_of(path), "And again?", to="A")
+        agent.wake()
+        await agent.step()
+    first, second = (entry for entry in log_of(path).read().turns if entry.by == "A")
+    assert first.mark("RESULTS") is None
+    assert str(second.mark("RESULTS")) == "[RESULTS: it holds]"
+
+
+async def test_a_save_that_is_read_while_a_look_ends_is_not_overlooked(tmp_path: Path) -> None:
+    """It takes a turn out, and the next thing that is done in the file finds it before the look is heard of."""
+    path = dialog_in(tmp_path)
+    async with agent_with(path, Mind(("Postgres, for its backups.\n\nTURN: User",))) as agent:
+        await agent.step()
+        before = await agent.look()
+        assert before is not None
+        turn, is_saved = before.turns[-1], threading.Event()
+        person.say(log_of(path), "Consider the cost.")
+
+        def save() -> None:
+            data = path.read_bytes()
+            path.write_bytes(data[: turn.start] + data[turn.end :])
+            agent.file.read()
+            is_saved.set()
+
+        looking = asyncio.ensure_future(agent.look())
+        await asyncio.sleep(0)
+        saving = asyncio.ensure_future(agent.on_disk(save))
+        await asyncio.sleep(0)
+        assert is_saved.wait(10)  # the event loop hears of both at once
+        await asyncio.gather(looking, saving)
+        now = await agent.look()
+        assert now is not None
+        assert "restore" in agent.missing(now)
+
+
+async def test_what_comes_just_after_an_agents_own_turn_is_seen_at_once(tmp_path: Path) -> None:
+    """The person speaks, and wakes the agent, between its append and the end of its step: the next step answers."""
+    path = dialog_in(tmp_path)
+
+    class Person:
+        """Speaks as soon as the agent has written its first turn."""
+
+        def written(self, dialog: Dialog) -> None:
+            """Say something, once."""
+            if len(dialog.turns) == 2:
+                person.say(log_of(path), "And what does it cost?", to="A")
+                agent.wake()
+
+        def ended(self, dialog: Dialog) -> None:
+            """Nothing ends here."""
+
+    async with agent_with(path, Mind(("Postgres.",), ("Nothing.",))) as agent:
+        agent.known.followers.append(Person())
+        await agent.step()
+        await agent.step()
+    assert [(entry.by, entry.body) for entry in log_of(path).read().turns[2:]] == [
+        ("USER", "And what does it cost?"),
+        ("A", "Nothing."),
+    ]
