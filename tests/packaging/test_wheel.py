@@ -68,7 +68,7 @@ def test_the_installed_command_tells_its_version(installed: Path, tmp_path: Path
 
 def test_the_installed_package_brings_its_templates(installed: Path, tmp_path: Path) -> None:
     """The template of the wheel is the template of the checkout, and is found in the package itself."""
-    program = "import dialogd.templates as t; print(t.__file__); print(t.template('pair').text, end='')"
+    program = "import dialogd.templates.library as t; print(t.__file__); print(t.template('pair').text, end='')"
     where, _, text = run(str(installed / "python"), "-c", program, cwd=tmp_path).partition("\n")
     assert Path(where).is_relative_to(installed.parent)
     assert text == template("pair").text
