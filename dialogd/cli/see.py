@@ -7,7 +7,6 @@ import pathlib
 import re
 import sys
 import time
-import unicodedata
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from dialogd.agent.clock import local
 from dialogd.backends.seats import saved_cast, start_again
 from dialogd.cli import options
 from dialogd.cli.client import daemons
-from dialogd.cli.terminal import as_json, line, plain, remark, show
+from dialogd.cli.terminal import as_json, fit, line, plain, remark, show, width
 from dialogd.config import Settings, load
 from dialogd.errors import BadInput, NotADialog, NotRunning
 from dialogd.protocol import board as views
@@ -198,35 +197,17 @@ def _table(title: str, heads: str, rows: Iterator[Row]) -> Iterator[str]:
         yield f"{title}: none"
         return
     cells = [tuple(heads.split()), *(cells for cells, _ in listed)]
-    widths = [min(max(map(_width, column)), WIDEST) for column in zip(*cells, strict=True)]
+    widths = [min(max(map(width, column)), WIDEST) for column in zip(*cells, strict=True)]
     yield f"{title}: {len(listed)}"
     for row, below in zip(cells, ["", *(below for _, below in listed)], strict=True):
-        yield _cut("  " + "  ".join(map(_padded, row[:-1], widths[:-1])) + f"  {row[-1]}", WIDTH).rstrip()
+        yield fit("  " + "  ".join(map(_padded, row[:-1], widths[:-1])) + f"  {row[-1]}", WIDTH).rstrip()
         if below:
-            yield _cut(f"      {below}", WIDTH)
+            yield fit(f"      {below}", WIDTH)
 
 
-def _padded(text: str, width: int) -> str:
-    short = _cut(text, width)
-    return short + " " * (width - _width(short))
-
-
-def _width(text: str) -> int:
-    """How many cells of a terminal the text takes."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
-    return len(text) + wide - sum(unicodedata.combining(char) > 0 for char in text)
-
-
-def _cut(text: str, width: int) -> str:
-    """The beginning of the text that fits into so many cells."""
-    if _width(text) <= width:
-        return text
-    short = text[:width]
-    while _width(short) >= width:
-        short = short[:-1]
-    return short + "…"
+def _padded(text: str, cells: int) -> str:
+    short = fit(text, cells)
+    return short + " " * (cells - width(short))
 
 
 # -- `dialogd digest` -------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from tests.cli.command import Commands, Done
 from tests.support.room import Room, opening
 
 LONG = "a thought of very many words, " * 20
+FIFTY = 50 * "क\u0941"
 SETUP = """## Setup
 
 ```toml
@@ -57,6 +58,15 @@ def test_three_tables_that_fit_a_page(held: Commands) -> None:
     lines = done.out.split("\n")
     assert max(len(line) + sum(line.count(char) for char in "数据库") for line in lines) in (99, 100)
     assert sum(line.endswith("…") for line in lines) == 2
+
+
+def test_marks_that_take_no_cell_are_not_counted(dialogd: Commands) -> None:
+    """A text of fifty letters with a vowel sign each fits into the table's hundred columns."""
+    room = Room(opening("A", "B", "C", more=SETUP))
+    room.thinks("A")
+    room.answers("A", f"[IDEA: {FIFTY}]")
+    dialogd.file.write_bytes(room.paper.data)
+    assert f"  {FIFTY}\n" in dialogd("board").out
 
 
 def test_filters_combine(held: Commands) -> None:
