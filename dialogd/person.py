@@ -52,19 +52,30 @@ def say(
     if not words.strip():
         raise BadInput("there is nothing to say", fix='give the words: dialogd say "Consider Redis too"')
 
-    limits = (Mark("LIMIT", f"budget {_budget(budget)}"),) if budget else ()
+    limits = _budget_mark(budget)
 
     def make(dialog: Dialog) -> Draft:
         if note:
             return Draft(USER, "User", body=words, marks=limits)
-        marks = limits
-        if turns is not None:
-            used = 0 if dialog.state.outcome else dialog.state.counted
-            marks = (Mark("LIMIT", f"max_turns {used + 1 + turns}"), *limits)
-        turn = _able(dialog, to) if to else reopened(dialog.header, dialog.state)
-        return Draft(USER, "User", dialog.state.number + 1, words, marks, turn)
+        return _turn(dialog, words, (*_granted(dialog, turns), *limits), to)
 
     return write(log, make)
+
+
+def _turn(dialog: Dialog, words: str, marks: tuple[Mark, ...], to: str) -> Draft:
+    """A turn of the person's, which passes to whom `to` names; else to who owed it, who asked, or the next in order."""
+    turn = _able(dialog, to) if to else reopened(dialog.header, dialog.state)
+    return Draft(USER, "User", dialog.state.number + 1, words, marks, turn)
+
+
+def _granted(dialog: Dialog, turns: int | None) -> tuple[Mark, ...]:
+    """The mark that grants so many turns behind the one that is being written."""
+    used = 0 if dialog.state.outcome else dialog.state.counted
+    return () if turns is None else (Mark("LIMIT", f"max_turns {used + 1 + turns}"),)
+
+
+def _budget_mark(budget: str) -> tuple[Mark, ...]:
+    return (Mark("LIMIT", f"budget {_budget(budget)}"),) if budget else ()
 
 
 def _budget(text: str) -> str:
@@ -140,7 +151,7 @@ def skip(log: LogFile, agent: str) -> Dialog:
 
 
 def word(log: LogFile, agent: str = "") -> Dialog:
-    """Ask for the word where the order is free: for `agent`, else for the person; it comes behind who asked before.
+    """Ask for the floor where the order is free: for `agent`, else for the person; it comes behind who asked before.
 
     Does nothing for who has asked already. Raises `BadInput` for an unknown name or several, `Refused` where nobody can
     ask: another order, the end, an agent that gets no turns, the word is theirs already.
@@ -153,7 +164,7 @@ def word(log: LogFile, agent: str = "") -> Dialog:
             return None
         if one in dialog.state.owing:
             raise Refused(
-                f"{one} has the word: the dialog is {lifecycle.where(dialog)}, and the turn is with {one}",
+                f"{one} has the floor: the dialog is {lifecycle.where(dialog)}, and the turn is with {one}",
                 fix='speak: dialogd say "…"' if one == USER else "ask for it again after that turn",
             )
         able = speakers(dialog.header)
@@ -389,16 +400,26 @@ def _is_clear(turns: str, dialog: Dialog) -> bool:
     return all(re.fullmatch(r"\d{1,9}", word) and 1 <= int(word) <= dialog.state.number for word in words)
 
 
-def suggest(log: LogFile, text: str, instead: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
-    """Put a proposal of the person's own, numbered like all, in a turn; it passes to whom `say` would.
+def suggest(
+    log: LogFile,
+    text: str,
+    instead: str = "",
+    *,
+    to: str = "",
+    turns: int | None = None,
+    budget: str = "",
+    secrets: Sequence[str] = (),
+) -> Dialog:
+    """Put a proposal of the person's own, numbered like all, in a turn; the rest is as in `say`.
 
-    `instead` is the proposal (`P1`) in whose place it is meant. `secrets` are taken out. Raises `BadInput`.
+    `instead` is the proposal (`P1`) in whose place it is meant. Raises what `say` raises.
     """
     words = redact(clean(text), secrets)[0].strip()
     if not words or len(words) > LONGEST:
-        what = "there is nothing to suggest" if not words else f"a suggestion has at most {LONGEST:,} characters"
-        raise BadInput(what, fix='give the words: dialogd suggest "Use SQLite"')
+        what = "there is nothing to propose" if not words else f"a proposal has at most {LONGEST:,} characters"
+        raise BadInput(what, fix='give the words: dialogd say --proposal "Use SQLite"')
     refs = interventions.refs_in(Mark("VETO", instead))
+    limits = _budget_mark(budget)
 
     def make(dialog: Dialog) -> Draft:
         known = [one.ref for one in dialog.state.proposals]
@@ -407,8 +428,7 @@ def suggest(log: LogFile, text: str, instead: str = "", *, secrets: Sequence[str
             raise BadInput(f"there is no proposal {instead[:60]!r} to put this in the place of", fix=fix)
         body = f"Instead of {', '.join(refs)}:\n\n{words}" if refs else words
         mark = Mark("PROPOSAL", one_line(words, LONGEST), next_ref(dialog.state))
-        turn = reopened(dialog.header, dialog.state)
-        return Draft(USER, "User", dialog.state.number + 1, body, (mark,), turn)
+        return _turn(dialog, body, (mark, *_granted(dialog, turns), *limits), to)
 
     return write(log, make)
 

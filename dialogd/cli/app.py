@@ -24,116 +24,75 @@ class Command(NamedTuple):
     kind: str = ""
 
 
-COMMANDS = {
-    "new": Command("begin:new", "Begin a dialog: write its file.", "past:RecallCommand"),
-    "start": Command("start:start", "Run one agent's daemon until Ctrl-C or `dialogd stop`."),
-    "run": Command(
-        "begin:run",
-        "Hold a whole dialog: write the file, start a daemon per agent, show what they say, end when it ends.",
-        "past:RecallCommand",
-    ),
-    "status": Command("status:status", "Show whose turn it is, what everybody waits for, and the daemons."),
-    "watch": Command("watch:watch", "Show a dialog as it happens, until it ends."),
-    "say": Command(
-        "speak:say", "Speak: your turn interrupts whoever is replying, and opens a dialog again that had ended."
-    ),
-    "pause": Command("speak:pause", "Let agents finish their turn, then wait; survives restarts."),
-    "resume": Command("speak:resume", "Let agents go on after a pause."),
-    "retry": Command("speak:retry", "Ask an agent once more: it owes a turn anew."),
-    "skip": Command("speak:skip", "Pass over an agent that owes a turn: the next one speaks."),
-    "word": Command(
-        "speak:word",
-        "Ask for the word, for yourself or an agent, in a dialog whose order is free; who asks first speaks first.",
-    ),
-    "restore": Command(
-        "speak:restore", "Put turns back that an editor's save has taken out of the file, as text in a note of yours."
-    ),
-    "approve": Command(
-        "speak:approve",
-        "Take the result of a dialog that has ended, or a text that only absent agents have not signed: that ends it.",
-    ),
-    "reject": Command("speak:reject", "Do not take the result: your turn, with the reason, opens the dialog again."),
-    "stop": Command("stop:stop", "Halt everything: every daemon of yours and its dialog."),
-    "logs": Command("see:logs", "Print the end of the log of an agent's daemon, running or not."),
-    "board": Command("see:board", "Show what was contributed, proposed and decided."),
-    "verify": Command(
-        "outcome:verify",
-        "Check every entry of a dialog against its recorded hash, the entry before it, and the journals.",
-    ),
-    "plan": Command(
-        "outcome:plan",
-        "Write the plan of a dialog: what was decided, by whom, who disagrees, what is open, what comes next.",
-        "outcome:PlanCommand",
-    ),
-    "doctor": Command(
-        "setup:doctor",
-        "Look at this machine: backends, who pays, ports, file, lock, clock; each problem with its fix.",
-    ),
-    "cost": Command(
-        "outcome:cost",
-        "Show what a dialog has cost so far: turns, tokens and dollars of each agent, and how the budget stands.",
-    ),
-    "list": Command(
-        "past:list_dialogs",
-        "List dialogs, newest first: those that go on, and those that ended, with what they cost and how they turned "
-        "out.",
-    ),
-    "show": Command(
-        "past:show_dialog",
-        "Show an earlier dialog: how it ended, what it decided, how that turned out, and everything that was said.",
-    ),
-    "search": Command("past:search", "Search what was said in earlier dialogs."),
-    "recall": Command("past:recall", "Recall what earlier dialogs decided about something: best first."),
-    "outcome": Command("past:outcome", "Remember how what a dialog decided turned out: worked or failed, and why."),
-    "flow": Command(
-        "see:flow", "Show who said what to whom: a line for each mark, or for the text of a turn without marks."
-    ),
-    "replay": Command(
-        "see:replay", "Go through a dialog entry by entry: what each changed, and what every agent had to do then."
-    ),
-    "digest": Command(
-        "see:digest",
-        "Show what happened while you were away: what is needed of you, decided, proposed, conceded, asked, spent.",
-    ),
-    "export": Command(
-        "outcome:export", "Write a dialog as one document: Markdown, HTML, PDF or JSON, complete in itself."
-    ),
-    "veto": Command("speak:veto", "Rule a proposal out: nobody can sign, vote on or decide it any more."),
-    "strike": Command("speak:strike", "Withdraw a turn: its marks stop counting, and agents no longer see its text."),
-    "suggest": Command("speak:suggest", "Put a proposal of your own, numbered like all: your turn, which interrupts."),
-    "ask": Command("speak:ask", "Ask one agent: your turn, to it alone; after its answer the order goes on."),
-    "limit": Command("speak:limit", "Change a limit of the dialog from here on."),
-    "invite": Command(
-        "speak:invite", "Have one more agent take part, behind the others; prints how to start its daemon."
-    ),
-    "leave": Command("speak:leave", "Let an agent take part no longer; the word goes on."),
-    "step": Command("speak:step", "Step mode: after every turn the word comes back to you, until it is off."),
-    "pass": Command("speak:pass_on", "Pass your turn on without a word: step mode's Enter."),
-    "config": Command("setup:config", "Look at the settings."),
-    "alerts": Command("setup:alerts", "Ways to reach you when you are not looking."),
-    "templates": Command("setup:templates", "List what a dialog can start from."),
-    "memory": Command("past:memory", "The index over the archive."),
+GROUPS = {
+    "Begin": {
+        "run": Command("begin:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
+        "new": Command("begin:new", "Write the file of a new dialog.", "past:RecallCommand"),
+        "start": Command("start:start", "Run one agent's daemon, in a terminal of its own."),
+        "templates": Command("setup:templates", "List the templates that a dialog can start from."),
+    },
+    "Speak": {
+        "say": Command("speak:say", "Say something: an answer, a question, a proposal, a note."),
+        "pass": Command("speak:pass_on", "Let the next agent speak instead of you."),
+        "floor": Command("speak:floor", "Ask for the floor, where the order of speakers is free."),
+    },
+    "Steer": {
+        "pause": Command("speak:pause", "Stop after the current turn, until you resume."),
+        "resume": Command("speak:resume", "Let agents continue after a pause."),
+        "step": Command("speak:step", "Turn step mode (you decide after every turn) on or off."),
+        "retry": Command("speak:retry", "Ask an agent again, such as after an error."),
+        "skip": Command("speak:skip", "Skip an agent whose turn it is; the next one speaks."),
+        "invite": Command("speak:invite", "Add an agent to the dialog."),
+        "leave": Command("speak:leave", "Remove an agent, or yourself, from the dialog."),
+        "veto": Command("speak:veto", "Rule out a proposal: nobody can agree to it any more."),
+        "strike": Command("speak:strike", "Withdraw a turn: nothing it says counts any more."),
+        "limit": Command("speak:limit", "Change a limit, such as the number of turns or the budget."),
+        "restore": Command("speak:restore", "Put back turns that an editor has overwritten."),
+        "stop": Command("stop:stop", "Stop everything: all your daemons and their dialogs."),
+    },
+    "See": {
+        "status": Command("status:status", "Show how the dialog stands, or what you missed."),
+        "watch": Command("watch:watch", "Watch a dialog live, until it ends."),
+        "board": Command("see:board", "Show what was contributed, proposed and decided."),
+        "flow": Command("see:flow", "Show who said what to whom, one line per message."),
+        "replay": Command("see:replay", "Step through a dialog: what each entry changed."),
+        "cost": Command("outcome:cost", "Show what each agent has spent, and what is left."),
+        "logs": Command("see:logs", "Print the last lines of a daemon's log."),
+    },
+    "Result": {
+        "plan": Command("outcome:plan", "Write the plan: decisions, dissent, open points.", "outcome:PlanCommand"),
+        "export": Command("outcome:export", "Save the dialog as Markdown, HTML, PDF or JSON."),
+        "approve": Command("speak:approve", "Accept the result."),
+        "reject": Command("speak:reject", "Reject the result, with a reason; the dialog continues."),
+        "verify": Command("outcome:verify", "Check that no entry was altered after it was written."),
+    },
+    "Past": {
+        "list": Command("past:list_dialogs", "List your dialogs, newest first."),
+        "show": Command("past:show_dialog", "Show one dialog in full: result, decisions, every turn."),
+        "search": Command("past:search", "Search what was said in past dialogs."),
+        "recall": Command("past:recall", "Find past decisions about something, best match first."),
+        "outcome": Command("past:outcome", "Record how a decision turned out: worked or failed."),
+        "memory": Command("past:memory", "Show or rebuild the index of past dialogs."),
+    },
+    "Setup": {
+        "doctor": Command("setup:doctor", "Check this machine: backends, who pays, ports, files."),
+        "config": Command("setup:config", "Show the settings and where each comes from."),
+        "alerts": Command("setup:alerts", "Test how you are alerted when you are not looking."),
+    },
 }
-"""Every command, in the order in which they are listed. Its module is imported once it is called."""
+"""Every command, in the order in which they are listed, by what it is for. Its module is imported once it is called."""
 
-HELP = """AI agents hold a dialog with each other and with you, through one Markdown file.
+COMMANDS = {name: command for group in GROUPS.values() for name, command in group.items()}
 
-\b
-  dialogd run "Where should user sessions live?"   a whole dialog, in one command
-  dialogd start A                                  one agent's daemon, in a terminal of its own
-  tail -f /tmp/claude-dialog.md                    watch it
-  dialogd stop                                     halt everything
+HELP = """\b
+AI agents hold a dialog with each other and with you, in one Markdown file.
+Try: dialogd run "Where should user sessions live?"
 """
 EPILOG = """\b
-Exit codes:
-  0    ok; the dialog goes on, or ended in consensus or by its rule's decision
-  1    failure; the dialog ended in an error
-  2    wrong usage
-  3    not running, or running already
-  4    the dialog ended without consensus or decision
-  130  interrupted
-
-Settings come from flags, environment, .env and dialogd.toml: dialogd config show --origin
+Options:    --version, --debug (show tracebacks of errors), -h or --help;
+            --install-completion, --show-completion (for your shell)
+Exit codes: 0 ok, 1 failure, 2 usage, 3 not running, 4 no decision, 130 Ctrl-C
+More about each command: dialogd COMMAND --help
 """
 
 
@@ -228,10 +187,12 @@ class _Top(TyperGroup):
         """The names, in order."""
         return list(COMMANDS)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write the names, each with its line."""
-        lines = [TyperCommand(name, help=command.line) for name, command in COMMANDS.items()]
-        TyperGroup(commands=lines).format_commands(ctx, formatter)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands, each with its line, beside the group that it belongs to; the epilog has the options."""
+        formatter.write_paragraph()
+        for group, commands in GROUPS.items():
+            for number, (name, command) in enumerate(commands.items()):
+                formatter.write(f"{'' if number else group:8}{name:11}{command.line}\n")
 
 
 def build() -> typer.Typer:

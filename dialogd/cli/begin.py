@@ -51,7 +51,7 @@ def new(
     replace: options.Replace = False,
     json: options.JsonOption = False,
 ) -> None:
-    """Begin a dialog: write its file. A dialog that has ended is archived; one that has not is never overwritten."""
+    """Write the file of a new dialog. A dialog that has ended is archived; one that has not is never overwritten."""
     settings = options.settings_for(file)
     seats = wanted.seats()
     opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats), settings), wanted, settings)
@@ -180,10 +180,10 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     price: Prices = None,
     trust_project: options.TrustProject = False,
 ) -> None:
-    """Hold a whole dialog: write the file, start a daemon per agent, show what they say, end when it ends.
+    """Run a whole dialog: every agent, until it ends.
 
-    Ctrl-C stops the dialog and everything that was started. Takes /tmp/claude-dialog.md and ports 3001 … where they
-    are free, else a file and ports of its own.
+    Writes the file, starts a daemon per agent, and shows what they say. Ctrl-C stops the dialog and everything that was
+    started. Takes /tmp/claude-dialog.md and ports 3001 … where they are free, else a file and ports of its own.
     """
     with interruptible() as interrupt:
         if go_on:

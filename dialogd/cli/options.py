@@ -51,7 +51,7 @@ ContextFiles = Annotated[
     list[str] | None,
     typer.Option("--context", metavar="FILE", help="A file the agents are to know; repeat it for more."),
 ]
-Step = Annotated[bool, typer.Option("--step", help="After every agent turn the word is yours.")]
+Step = Annotated[bool, typer.Option("--step", help="It is your turn after every agent's.")]
 Unattended = Annotated[
     bool,
     typer.Option("--unattended", help="Nobody is at the table: nothing waits for you, and everything has an end."),

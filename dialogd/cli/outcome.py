@@ -88,10 +88,10 @@ def plan(
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Write the plan of a dialog: what was decided, by whom, who disagrees, what is open, what comes next.
+    """Write the plan: decisions, dissent, open points.
 
-    As Markdown and JSON, from the dialog's marks, without a model; also of a dialog that has not ended. With --json
-    the paths as JSON; with `--out - --json` the plan itself.
+    Who decided it, who disagrees and why, what comes next. As Markdown and JSON, from the dialog's marks, without a
+    model; also of a dialog that has not ended. With --json the paths as JSON; with `--out - --json` the plan itself.
     """
     settings = options.settings_for(path if path is not None else file)
     dialog = options.dialog_at(options.log_of(settings))
@@ -231,9 +231,10 @@ def export(
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Write a dialog as one document: Markdown, HTML, PDF or JSON, complete in itself.
+    """Save the dialog as Markdown, HTML, PDF or JSON.
 
-    What agents wrote is only text in each of them. Never writes over a file without --force.
+    One document, complete in itself. What agents wrote is only text in each of them. Never writes over a file without
+    --force.
     """
     if to not in FORMATS:
         raise BadInput(f"nothing is exported as {to!r}", fix=f"name one of: {', '.join(FORMATS)}")
@@ -297,9 +298,10 @@ def cost(
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Show what a dialog has cost so far: turns, tokens and dollars of each agent, and how the budget stands.
+    """Show what each agent has spent, and what is left.
 
-    What nobody knows is called unknown. Exit code 3 where there is no dialog.
+    Turns, tokens and dollars of each, and how the budget stands. What nobody knows is called unknown. Exit code 3 where
+    there is no dialog.
     """
     settings = options.settings_for(path if path is not None else file)
     log = options.log_of(settings)
@@ -519,9 +521,10 @@ def verify(
     certificate: Kept = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Check every entry of a dialog against its recorded hash, the entry before it, and the journals.
+    """Check that no entry was altered after it was written.
 
-    Says what was agreed, and what was changed since. Exit code 0 when all is sound or written by hand, 1 otherwise.
+    Each entry is held against its recorded hash, the entry before it, and the journals. Says what was agreed, and what
+    was changed since. Exit code 0 when all is sound or written by hand, 1 otherwise.
     """
     settings = options.settings_for(path if path is not None else file)
     if not settings.file.exists():

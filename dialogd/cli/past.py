@@ -55,7 +55,7 @@ def keep_ended(settings: Settings, dialog: Dialog) -> None:
 
 
 def show_dialog(which: Which, json: options.JsonOption = False) -> None:
-    """Show an earlier dialog: how it ended, what it decided, how that turned out, and everything that was said."""
+    """Show one dialog in full: result, decisions, every turn."""
     from dialogd.memory.index import read_dialog
     from dialogd.views.plan_page import entry_facts
 
@@ -97,7 +97,7 @@ def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[Row, Sequence[
 def search(
     words: Words, agent: By = "", since: Since = "", limit: Limit = 20, json: options.JsonOption = False
 ) -> None:
-    """Search what was said in earlier dialogs. Exit code 1 when nothing is found."""
+    """Search what was said in past dialogs. Exit code 1 when nothing is found."""
     from dialogd.agent.clock import local
     from dialogd.memory.values import since as since_then
 
@@ -202,7 +202,9 @@ def list_dialogs(
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """List dialogs, newest first: those that go on, and those that ended, with what they cost and how they turned out.
+    """List your dialogs, newest first.
+
+    Those that go on and those that ended, with what they cost and how they turned out.
 
     A dialog that ended while no daemon looked is archived when this command sees it, at its --file.
     """
@@ -221,7 +223,7 @@ def list_dialogs(
 # -- `dialogd recall`, `outcome` and `memory` -------------------------------------------------------------------------
 
 memory = typer.Typer(
-    help="The index over the archive.",
+    help="Show or rebuild the index of past dialogs.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -254,7 +256,7 @@ Why = Annotated[str, typer.Argument(metavar="WHY", help="What happened, in a sen
 
 
 def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption = False) -> None:
-    """Recall what earlier dialogs decided about something: best first. Exit code 1 when nothing is found."""
+    """Find past decisions about something, best match first. Exit code 1 when nothing is found."""
     known = open_memory()
     known.dialogs(0, files=[options.settings_for().file])
     found = known.recall(question, limit)
@@ -269,7 +271,7 @@ def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption
 
 
 def outcome(which: Which, outcome: Outcome, why: Why, json: options.JsonOption = False) -> None:
-    """Remember how what a dialog decided turned out: worked or failed, and why. The last word counts."""
+    """Record how a decision turned out: worked or failed. With a reason. What is said last counts."""
     row = open_memory().outcome(which, outcome.lower(), why)
     if json:
         show(as_json(row.as_json()))

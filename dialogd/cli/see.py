@@ -1,4 +1,4 @@
-"""What is to be seen of a dialog: its board, digest, message flow, steps, logs."""
+"""What is to be seen of a dialog: its board, message flow, steps, logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
@@ -30,13 +29,11 @@ from dialogd.protocol.board import Contribution, Decided, Proposed
 from dialogd.protocol.grammar import who
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import USER
-from dialogd.protocol.money import in_dollars
 from dialogd.protocol.rules import CONTRIBUTIONS
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import one_line
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
-from dialogd.views.digest import MOST, Away, Item, away, last_word, since_turn
+from dialogd.views.digest import since_turn
 from dialogd.views.flow import Message, as_mermaid, names_of
 from dialogd.views.flow import flow as messages_of
 from dialogd.views.steps import Step, changed, decisions, facts, steps
@@ -210,57 +207,6 @@ def _padded(text: str, cells: int) -> str:
     return short + " " * (cells - width(short))
 
 
-# -- `dialogd digest` -------------------------------------------------------------------------------------------------
-
-DigestOf = Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")]
-Since = Annotated[
-    str | None,
-    typer.Option(metavar="WHEN", help="A turn (7), how long ago (2h), yesterday, a time. Default: your last entry."),
-]
-
-
-def digest(
-    path: DigestOf = None, since: Since = None, file: options.FileOption = None, json: options.JsonOption = False
-) -> None:
-    """Show what happened while you were away: what is needed of you, decided, proposed, conceded, asked, spent.
-
-    From the marks of the dialog, without a model.
-    """
-    settings = options.settings_for(path if path is not None else file)
-    dialog = options.dialog_at(options.log_of(settings))
-    turn = last_word(dialog)
-    if since is not None:
-        turn = since_turn(dialog, since, datetime.now().astimezone().isoformat(), local)
-    news = away(dialog, turn, local)
-    if json:
-        show(as_json({"file": str(settings.file), "dialog": dialog.id, **asdict(news)}))
-    else:
-        show(plain(as_text(news, width=max(get_terminal_size((100, 24)).columns, 40))))
-
-
-def as_text(news: Away, most: int = MOST, width: int = 100) -> str:
-    """A screenful: where it stands and what is needed first, then each kind, at most `most` items of it."""
-    turns = "nothing was written" if not news.turns else f"{news.turns} turn{'s' if news.turns > 1 else ''}"
-    is_priced = news.spent.entries > news.spent.unknown
-    money = f", {in_dollars(news.spent)}" if is_priced else ""
-    since = f"since turn {news.since}" if news.since else "since the beginning"
-    lines = [f"{since}: {turns}{money}", f"now: {news.now}"]
-    lines += [f"needed from you: {news.needed}"] if news.needed else ["needed from you: nothing"]
-    for title, items in news.sections():
-        lines += ["", f"{title}: {len(items)}" if len(items) > 1 else f"{title}:"]
-        shown = items if len(items) <= most + 1 else items[-most:]
-        lines += [f"  and {len(items) - len(shown)} earlier"] if len(shown) < len(items) else []
-        lines += [_line(item, width) for item in shown]
-    return "\n".join(lines)
-
-
-def _line(item: Item, width: int) -> str:
-    """One item on one line; however long it is, it says at its end that it was withdrawn."""
-    withdrawn = " (withdrawn)" if item.is_withdrawn else ""
-    words = one_line(f"turn {item.turn}, {item.by}: {item.text}", width - 2 - len(withdrawn))
-    return f"  {words}{withdrawn}"
-
-
 # -- `dialogd flow` ---------------------------------------------------------------------------------------------------
 
 LOOK = 0.1  # seconds between two looks at the file
@@ -320,10 +266,10 @@ def flow(
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Show who said what to whom: a line for each mark, or for the text of a turn without marks.
+    """Show who said what to whom, one line per message.
 
-    Questions that nobody has answered yet stand at the end. With --json one array of messages; with --follow too, one
-    object per line.
+    A message is a mark, or the text of a turn without marks. Questions that nobody has answered yet stand at the end.
+    With --json one array of messages; with --follow too, one object per line.
     """
     if mermaid and (json or follow):
         raise BadInput("--mermaid is a picture of what there is", fix="leave --json and --follow out")
@@ -469,9 +415,10 @@ def replay(
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Go through a dialog entry by entry: what each changed, and what every agent had to do then.
+    """Step through a dialog: what each entry changed.
 
-    Only what changed is shown; with --turn everything. It is read from the file alone, as it grew.
+    And what every agent had to do then. Only what changed is shown; with --turn everything. It is read from the file
+    alone, as it grew.
     """
     settings = options.settings_for(path if path is not None else file)
     options.dialog_at(options.log_of(settings))  # whether there is one, and whether it can be trusted
@@ -544,7 +491,10 @@ def logs(
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Print the end of the log of an agent's daemon, running or not."""
+    """Print the last lines of a daemon's log.
+
+    Of an agent's daemon, running or not.
+    """
     settings = options.settings_for(file)
     path, is_running = _find(settings, agent, only_here=file is not None)
     with path.open("rb") as source:

@@ -294,10 +294,10 @@ LISTED = 5  # leftovers of one kind that are named
 def doctor(
     clear: Reap = False, sessions: Sessions = False, file: options.FileOption = None, json: options.JsonOption = False
 ) -> None:
-    """Look at this machine: backends, who pays, ports, file, lock, clock; each problem with its fix.
+    """Check this machine: backends, who pays, ports, files.
 
-    Exit code 1 when no dialog can be held here. `--` is not here and does no harm, `??` deserves a look, `!!` must be
-    mended first.
+    The lock and the clock too; each problem with its fix. Exit code 1 when no dialog can be held here. `--` is not here
+    and does no harm, `??` deserves a look, `!!` must be mended first.
     """
     settings = options.settings_for(file)
     facts = [*everything(settings)]
@@ -483,7 +483,7 @@ def _facts(
 
 # -- `dialogd config` -------------------------------------------------------------------------------------------------
 
-config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Look at the settings.")
+config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Show the settings and where each comes from.")
 
 Origin = Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")]
 
@@ -563,7 +563,9 @@ def facts(settings: Settings) -> Iterator[Fact]:
 
 # -- `dialogd alerts` -------------------------------------------------------------------------------------------------
 
-alerts = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Ways to reach you when you are not looking.")
+alerts = typer.Typer(
+    rich_markup_mode=None, no_args_is_help=True, help="Test how you are alerted when you are not looking."
+)
 
 
 @alerts.callback()
@@ -595,7 +597,9 @@ def try_alerts(file: options.FileOption = None, json: options.JsonOption = False
 
 # -- `dialogd templates` ----------------------------------------------------------------------------------------------
 
-templates = typer.Typer(rich_markup_mode=None, invoke_without_command=True, help="List what a dialog can start from.")
+templates = typer.Typer(
+    rich_markup_mode=None, invoke_without_command=True, help="List the templates that a dialog can start from."
+)
 
 INDENT = " " * 4
 

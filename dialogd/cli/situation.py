@@ -222,7 +222,7 @@ def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
     if sealed:
         yield "sealed", ", ".join(sealed) + (f"; waiting for {', '.join(waiting)}" if waiting else "")
     if state.queue:
-        yield "in line", f"for the word: {', '.join(map(_you, state.queue))}"
+        yield "in line", f"for the floor: {', '.join(map(_you, state.queue))}"
     if (left := _time_left(dialog, at)) is not None:
         yield "time", f"{in_words(round(left))} left of {in_words(state.limits.max_time or 0.0)}"
 

@@ -1,4 +1,4 @@
-"""What the person says and does in a dialog: say, ask, pause, retry, veto, strike, limit, approve and the like."""
+"""What the person says and does in a dialog: say, pause, retry, veto, strike, limit, approve and the like."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dialogd.cli.past import keep_ended
 from dialogd.cli.situation import ended
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings, start_command
+from dialogd.errors import BadInput
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.interventions import free_port
 from dialogd.protocol.model import USER
@@ -28,8 +29,14 @@ if TYPE_CHECKING:
 
 
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads standard input.")]
-To = Annotated[str | None, typer.Option("--to", metavar="ID", help="Who answers. Default: whose turn it was.")]
+To = Annotated[
+    str | None, typer.Option("--to", metavar="ID", help="Who is to answer, such as B. Default: whose turn it was.")
+]
 Note = Annotated[bool, typer.Option("--note", help="A remark that costs nobody a call.")]
+Proposal = Annotated[bool, typer.Option("--proposal", help="Propose it: numbered, to vote on and sign like any other.")]
+Instead = Annotated[
+    str, typer.Option("--instead-of", metavar="REF", help="Propose it in the place of this proposal, such as P1.")
+]
 Turns = Annotated[int | None, typer.Option("--turns", min=1, metavar="N", help="Grant so many more turns.")]
 Budget = Annotated[
     str | None, typer.Option("--budget", metavar="AMOUNT", help="Set the dialog's budget: $4, 500k tokens.")
@@ -42,58 +49,80 @@ def say(
     text: Text,
     to: To = None,
     note: Note = False,
+    proposal: Proposal = False,
+    instead_of: Instead = "",
     turns: Turns = None,
     budget: Budget = None,
     file: options.FileOption = None,
 ) -> None:
-    """Speak: your turn interrupts whoever is replying, and opens a dialog again that had ended."""
+    """Say something: an answer, a question, a proposal, a note.
+
+    It is your turn then: whoever is replying is interrupted, and a dialog that had ended is open again. Not so with
+    --note.
+    """
+    proposes = proposal or bool(instead_of)
+    if note and proposes:
+        raise BadInput("a note proposes nothing", fix="leave --note out, or --proposal and --instead-of")
     words = options.typed(text)
     settings, log, before = opened(file)
     own = options.own_secrets()
-    after = person.say(log, words, to=to or "", note=note, turns=turns, budget=budget or "", secrets=own)
+    if proposes:
+        after = person.suggest(log, words, instead_of, to=to or "", turns=turns, budget=budget or "", secrets=own)
+    else:
+        after = person.say(log, words, to=to or "", note=note, turns=turns, budget=budget or "", secrets=own)
     if note:
         done(settings, after, "noted")
     else:
         again = "; the dialog is open again" if before.state.outcome else ""
-        done(settings, after, f"turn {after.state.number} is yours{again}")
+        proposed = f", and proposes {after.state.proposals[-1].ref}" if proposes else ""
+        done(settings, after, f"turn {after.state.number} is yours{proposed}{again}")
 
 
 def pause(file: options.FileOption = None) -> None:
-    """Let agents finish their turn, then wait; survives restarts."""
+    """Stop after the current turn, until you resume.
+
+    The pause outlasts restarts.
+    """
     settings, log, before = opened(file)
     after = person.pause(log)
     done(settings, after, "it was paused already" if before.state.paused else "paused")
 
 
 def resume(file: options.FileOption = None) -> None:
-    """Let agents go on after a pause."""
+    """Let agents continue after a pause."""
     settings, log, before = opened(file)
     after = person.resume(log)
     done(settings, after, "resumed" if before.state.paused else "it was not paused")
 
 
 def retry(agent: AgentId, file: options.FileOption = None) -> None:
-    """Ask an agent once more: it owes a turn anew."""
+    """Ask an agent again, such as after an error."""
     _control(file, agent, person.retry, "asked once more")
 
 
 def skip(agent: AgentId, file: options.FileOption = None) -> None:
-    """Pass over an agent that owes a turn: the next one speaks."""
+    """Skip an agent whose turn it is; the next one speaks."""
     _control(file, agent, person.skip, "passed over")
 
 
-def word(agent: Speaker = USER, file: options.FileOption = None) -> None:
-    """Ask for the word, for yourself or an agent, in a dialog whose order is free; who asks first speaks first."""
+def floor(agent: Speaker = USER, file: options.FileOption = None) -> None:
+    """Ask for the floor, where the order of speakers is free.
+
+    For yourself or an agent; whoever asks first speaks first.
+    """
     settings, log, before = opened(file)
     after = person.word(log, agent)
     queue = after.state.queue
-    what = "it was asked for already" if queue == before.state.queue else f"{queue[-1]} asks for the word"
+    what = "it was asked for already" if queue == before.state.queue else f"{queue[-1]} asks for the floor"
     ahead = ", ".join("you" if who == USER else who for who in queue)
     done(settings, after, what.replace(f"{USER} asks", "you ask") + (f"; in line: {ahead}" if len(queue) > 1 else ""))
 
 
 def restore(file: options.FileOption = None) -> None:
-    """Put turns back that an editor's save has taken out of the file, as text in a note of yours."""
+    """Put back turns that an editor has overwritten.
+
+    They stand in a note of yours, as text: their marks count no more.
+    """
     settings, log, before = opened(file)
     after = person.restore(log)
     is_back = after.state.notes != before.state.notes or after.size != before.size
@@ -145,7 +174,6 @@ Why = Annotated[str, typer.Argument(metavar="[REASON]", help="Why; agents are to
 
 Leaving = Annotated[str, typer.Argument(metavar="ID", help="The agent, such as B; USER: yourself.")]
 
-Instead = Annotated[str, typer.Option("--instead-of", metavar="REF", help="The proposal in whose place it is meant.")]
 Value = Annotated[str, typer.Argument(metavar="VALUE", help="As in the header: 40, 10 minutes, '$4'.")]
 LimitName = Annotated[
     str,
@@ -160,7 +188,10 @@ OnOff = Annotated[Literal["on", "off"], typer.Argument(metavar="on|off", help="W
 
 
 def veto(proposal: Ref, reason: Why = "", file: options.FileOption = None) -> None:
-    """Rule a proposal out: nobody can sign, vote on or decide it any more."""
+    """Rule out a proposal: nobody can agree to it any more.
+
+    It cannot be signed, voted on or decided.
+    """
     settings, log, before = opened(file)
     after = person.veto(log, proposal, reason, secrets=options.own_secrets())
     new = [ref for ref in after.state.vetoed if ref not in before.state.vetoed]
@@ -168,7 +199,10 @@ def veto(proposal: Ref, reason: Why = "", file: options.FileOption = None) -> No
 
 
 def strike(turns: TurnNumbers, reason: Why = "", file: options.FileOption = None) -> None:
-    """Withdraw a turn: its marks stop counting, and agents no longer see its text."""
+    """Withdraw a turn: nothing it says counts any more.
+
+    Agents no longer see its text; it stays in the file.
+    """
     settings, log, before = opened(file)
     after = person.strike(log, turns, reason, secrets=options.own_secrets())
     new = sorted(after.state.struck - before.state.struck)
@@ -177,22 +211,11 @@ def strike(turns: TurnNumbers, reason: Why = "", file: options.FileOption = None
     done(settings, after, f"{listed}{is_open}" if new else "withdrawn already")
 
 
-def suggest(text: Text, instead_of: Instead = "", file: options.FileOption = None) -> None:
-    """Put a proposal of your own, numbered like all: your turn, which interrupts."""
-    settings, log, _ = opened(file)
-    after = person.suggest(log, options.typed(text), instead_of, secrets=options.own_secrets())
-    done(settings, after, f"turn {after.state.number} is yours, and proposes {after.state.proposals[-1].ref}")
-
-
-def ask(agent: AgentId, text: Text, file: options.FileOption = None) -> None:
-    """Ask one agent: your turn, to it alone; after its answer the order goes on."""
-    settings, log, _ = opened(file)
-    after = person.ask(log, agent, options.typed(text), secrets=options.own_secrets())
-    done(settings, after, f"turn {after.state.number} is yours")
-
-
 def limit(name: LimitName, value: Value, file: options.FileOption = None) -> None:
-    """Change a limit of the dialog from here on."""
+    """Change a limit, such as the number of turns or the budget.
+
+    It holds from here on.
+    """
     settings, log, before = opened(file)
     after = person.limit(log, name, value)
     changed = after.state.limits != before.state.limits
@@ -203,7 +226,10 @@ def limit(name: LimitName, value: Value, file: options.FileOption = None) -> Non
 
 
 def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: options.FileOption = None) -> None:
-    """Have one more agent take part, behind the others; prints how to start its daemon."""
+    """Add an agent to the dialog.
+
+    Its turn comes after the others'. Prints how to start its daemon.
+    """
     settings, log, before = opened(file)
     seat = _seat(agent)
     wanted = port if port is not None else _port(before)
@@ -239,7 +265,11 @@ def _port(dialog: Dialog) -> int:
 
 
 def leave(agent: Leaving, reason: Why = "", file: options.FileOption = None) -> None:
-    """Let an agent take part no longer; the word goes on. After `leave USER` nothing waits for you any more."""
+    """Remove an agent, or yourself, from the dialog.
+
+    What the agent owed is closed, and the dialog continues without it. After `leave USER` nothing waits for
+    you any more.
+    """
     settings, log, before = opened(file)
     after = person.leave(log, agent, reason, secrets=options.own_secrets())
     gone = [one.id for one in after.state.hand.left if one not in before.state.hand.left]
@@ -248,14 +278,20 @@ def leave(agent: Leaving, reason: Why = "", file: options.FileOption = None) -> 
 
 
 def step(mode: OnOff, file: options.FileOption = None) -> None:
-    """Step mode: after every turn the word comes back to you, until it is off."""
+    """Turn step mode (you decide after every turn) on or off.
+
+    While it is on, it is your turn after each agent's: say something, or pass.
+    """
     settings, log, before = opened(file)
     after = person.step(log, on=mode == "on")
     done(settings, after, f"step mode is {mode}" if after.state.step != before.state.step else f"it was {mode} already")
 
 
 def pass_on(file: options.FileOption = None) -> None:
-    """Pass your turn on without a word: step mode's Enter."""
+    """Let the next agent speak instead of you.
+
+    For when it is your turn, as after every turn in step mode.
+    """
     settings, log, before = opened(file)
     after = person.pass_on(log)
     done(settings, after, "passed on" if len(after.entries) > len(before.entries) else "it was not your turn")
@@ -267,7 +303,10 @@ Reason = Annotated[str, typer.Argument(metavar="REASON", help="What is wrong wit
 
 
 def approve(file: options.FileOption = None) -> None:
-    """Take the result of a dialog that has ended, or a text that only absent agents have not signed: that ends it."""
+    """Accept the result.
+
+    Of a dialog that has ended; or a text that only absent agents have not signed, which ends the dialog.
+    """
     settings, log, before = opened(file)
     after = person.approve(log)
     keep_ended(settings, after)
@@ -279,7 +318,10 @@ def approve(file: options.FileOption = None) -> None:
 
 
 def reject(reason: Reason, file: options.FileOption = None) -> None:
-    """Do not take the result: your turn, with the reason, opens the dialog again."""
+    """Reject the result, with a reason; the dialog continues.
+
+    Your turn, with the reason, opens it again.
+    """
     settings, log, _ = opened(file)
     words = options.typed(reason)
     after = person.reject(log, words, secrets=options.own_secrets())

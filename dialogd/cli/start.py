@@ -96,7 +96,10 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     plan: options.Plan = None,
     no_plan: options.NoPlan = False,
 ) -> None:
-    """Run one agent's daemon until Ctrl-C or `dialogd stop`. The dialog file may come later."""
+    """Run one agent's daemon, in a terminal of its own.
+
+    Until Ctrl-C or `dialogd stop`. The dialog file may come later.
+    """
     given = locals()
     flags = {name: given[name] or None for name in OWN}
     flags["resume"] = "last" if go_on else resume

@@ -32,7 +32,7 @@ LAST_WAIT = 2.0  # seconds that the system has to take a killed process away
 
 
 def stop(file: options.FileOption = None) -> None:
-    """Halt everything: every daemon of yours and its dialog. With --file only that dialog. The files stay.
+    """Stop everything: all your daemons and their dialogs. With --file only that dialog. The files stay.
 
     Dialogs are closed with [STOPPED] and copied to the archive; a stop that was killed before that is finished. Exit
     code 3 when there was nothing to stop, 1 when a dialog is open still, or was not kept.

@@ -835,7 +835,7 @@ Follow = Annotated[bool, typer.Option("--follow", help="Go on after the end: a d
 
 
 def watch(file: options.FileOption = None, follow: Follow = False, json: options.JsonOption = False) -> None:
-    """Show a dialog as it happens, until it ends. The file may not exist yet. Ctrl-C leaves; the dialog goes on.
+    """Watch a dialog live, until it ends. The file may not exist yet. Ctrl-C leaves; the dialog goes on.
 
     In a terminal keys say, pause, retry, skip and stop: ? lists them. With --json, one object per line: turn, note,
     state, question, end.

@@ -49,7 +49,8 @@ _ESCALATED = frozenset(
 )
 _JUDGING = frozenset({"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "QUESTION_FOR_USER", "PASS"})
 
-_IN_WORDS = {"word": "ask for the word"}
+_IN_WORDS = {"word": "ask for the floor"}
+_TYPED = {"word": "floor", "suggest": "say", "ask": "say"}  # the commands of operations with other names
 _OPEN_AGAIN = 'open it again with a turn of yours: dialogd say "…"'
 
 
@@ -161,9 +162,8 @@ def refuse(dialog: Dialog, operation: str) -> None:
             f"{cannot}: the dialog is {where(dialog)}, and its order is {order}, not free",
             fix='speak now: dialogd say "…"; or begin a dialog with `order = "free"` in its Setup',
         )
-    raise Refused(
-        f"{cannot}: the dialog is {in_words(dialog)}", fix=f"what it allows now: {', '.join(allowed(dialog))}"
-    )
+    typed = dict.fromkeys(_TYPED.get(word, word) for word in allowed(dialog))
+    raise Refused(f"{cannot}: the dialog is {in_words(dialog)}", fix=f"what it allows now: {', '.join(typed)}")
 
 
 def marks_refused(dialog: Dialog, me: str, mark_name: str) -> str:

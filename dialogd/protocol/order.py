@@ -132,7 +132,7 @@ def over(header: Header, state: State, who: str, *, passes: bool = False) -> Sta
 
 
 def asked(header: Header, state: State, entry: Entry) -> State:
-    """Whom the person queues waits for the word behind the others who do."""
+    """Whom the person queues waits for the floor behind the others who do."""
     ids = _heard(header)
     for mark in entry.all("TO"):
         names = marks.to(mark, ids) or ((entry.by,) if not mark.value and entry.by in ids else ())

@@ -350,7 +350,7 @@ def _turn_routes(app: FastAPI, agent: Agent) -> None:
 
     @app.post("/word")
     async def word(asked: wire.Word | None = None) -> wire.Done:
-        """Ask for the word, where the order is free: for an agent, or without a body for the person."""
+        """Ask for the floor, where the order is free: for an agent, or without a body for the person."""
         return await _act(agent, lambda: person.word(log, asked.agent if asked else ""), starts=False)
 
 

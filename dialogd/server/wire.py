@@ -89,7 +89,7 @@ def questions(dialog: Dialog | None) -> list[Question]:
 
 
 class Word(Meant):
-    """Who asks for the word; all fields are optional."""
+    """Who asks for the floor; all fields are optional."""
 
     agent: str = Field("", description="an id or a name; empty: the person", max_length=200)
 

@@ -74,7 +74,7 @@ def test_what_means_nothing_is_refused(held: Commands) -> None:
 def test_text_cannot_steer_the_terminal(dialogd: Commands) -> None:
     """Escape sequences and what turns the direction of writing are shown as what they are: nothing."""
     dialogd.file.write_text(opening("A", "B", question="a\x1b]0;evil\x07b \u202e c \x9b31m"), encoding="utf-8")
-    for done in dialogd.all([["flow"], ["flow", "--mermaid"], ["replay"], ["digest"], ["flow", "--json"]]):
+    for done in dialogd.all([["flow"], ["flow", "--mermaid"], ["replay"], ["status", "--away"], ["flow", "--json"]]):
         assert done.code == 0
         assert not set(done.out) & set("\x1b\x07\x9b\u202e")
 

@@ -11,8 +11,8 @@ def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
     dialogd.begin("Tabs?")
     then = f"A owes the next turn (not running: {dialogd.start_line('A')})"
     steps = [
-        (["suggest", "use SQLite"], f"turn 2 is yours, and proposes P1; {then}"),
-        (["suggest", "-", "--instead-of", "P1"], f"turn 3 is yours, and proposes P2; {then}"),
+        (["say", "--proposal", "use SQLite"], f"turn 2 is yours, and proposes P1; {then}"),
+        (["say", "-", "--instead-of", "P1"], f"turn 3 is yours, and proposes P2; {then}"),
         (["veto", "P1", "too slow"], f"P1 ruled out; {then}"),
         (["veto", "p1"], f"P1 was ruled out already; {then}"),
         (["strike", "3", "a mistake"], f"turn 3 withdrawn; {then}"),
@@ -26,7 +26,7 @@ def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
         (["pass"], f"passed on; {b_owes}"),
         (["pass"], f"it was not your turn; {b_owes}"),
         (["step", "off"], f"step mode is off; {b_owes}"),
-        (["ask", "B", "Why?"], f"turn 5 is yours; {b_owes}"),
+        (["say", "--to", "B", "Why?"], f"turn 5 is yours; {b_owes}"),
         (["leave", "claude b", "no need"], f"B takes part no longer; {yours}"),
         (["leave", "B"], f"B had left already; {yours}"),
     ]
@@ -56,7 +56,8 @@ def test_what_the_hand_may_not_do_is_refused(dialogd: Commands) -> None:
     before = dialogd.file.read_bytes()
     lines: dict[str, int] = {
         "veto P1": 2, "strike 9": 2, "strike x": 2, "limit turns 4": 2, "limit max_turns many": 2, "invite USER": 2,
-        "invite C=nobody": 2, "invite C --port 3001": 2, "leave Z": 2, "leave all": 2, "ask all why": 2,
+        "invite C=nobody": 2, "invite C --port 3001": 2, "leave Z": 2, "leave all": 2, "say --to Z why": 2,
+        "say --note --proposal x": 2, "say --instead-of P7 x": 2,
         "step maybe": 2,
     }  # fmt: skip
     wrong = dialogd.all([line.split() for line in lines])
@@ -64,11 +65,22 @@ def test_what_the_hand_may_not_do_is_refused(dialogd: Commands) -> None:
     for done in wrong[:-1]:
         assert "\n  fix: " in done.err, done.err
     assert dialogd.file.read_bytes() == before
-    dialogd("suggest", "use SQLite")
+    dialogd("say", "--proposal", "use SQLite")
     dialogd("stop")
     late = dialogd("veto", "P1")
     assert (late.code, "dialogd reject" in late.err) == (1, True)
     assert dialogd("step", "on").code == 1
+
+
+def test_a_proposal_of_yours_goes_with_all_that_a_turn_may_carry(dialogd: Commands) -> None:
+    """To one agent, with more turns and another budget; after the end it opens the dialog again."""
+    dialogd.begin("Tabs?")
+    dialogd("stop")
+    done = dialogd("say", "--proposal", "use SQLite", "--to", "B", "--turns", "3", "--budget", "$4")
+    assert done.out.startswith("turn 2 is yours, and proposes P1; the dialog is open again; B owes the next turn")
+    state = parse(dialogd.file.read_bytes()).state
+    assert (state.owing, state.limits.max_turns - state.counted, state.limits.budget) == (("B",), 3, 4.0)
+    assert [(proposal.ref, proposal.text) for proposal in state.proposals] == [("P1", "use SQLite")]
 
 
 def test_an_invited_agent_starts_without_more_flags_and_speaks_in_its_turn(dialogd: Commands) -> None:
@@ -98,12 +110,12 @@ def test_no_secret_of_the_environment_stands_in_what_a_command_writes(dialogd: C
     said = f"{'x' * 470} {secret} y"
     dialogd.begin("Tabs?")
     lines = [
-        ["suggest", said],
+        ["say", "--proposal", said],
         ["veto", "P1", said],
         ["strike", "1", said],
         ["say", said],
         ["say", "--note", said],
-        ["ask", "B", said],
+        ["say", "--to", "B", said],
         ["invite", "C", "--name", secret],
         ["leave", "B", said],
         ["stop"],

@@ -14,64 +14,49 @@ from dialogd.cli import app
 from dialogd.cli.app import build
 from tests.cli.command import Commands, until
 
-COMMANDS = [
-    "new",
-    "start",
-    "run",
-    "status",
-    "watch",
-    "say",
-    "pause",
-    "resume",
-    "retry",
-    "skip",
-    "word",
-    "restore",
-    "approve",
-    "reject",
-    "stop",
-    "logs",
-    "board",
-    "verify",
-    "plan",
-    "doctor",
-    "cost",
-    "list",
-    "show",
-    "search",
-    "recall",
-    "outcome",
-    "flow",
-    "replay",
-    "digest",
-    "export",
-    "veto",
-    "strike",
-    "suggest",
-    "ask",
-    "limit",
-    "invite",
-    "leave",
-    "step",
-    "pass",
-    "config",
-    "alerts",
-    "templates",
-    "memory",
-]
+GROUPS = {
+    "Begin": "run new start templates",
+    "Speak": "say pass floor",
+    "Steer": "pause resume step retry skip invite leave veto strike limit restore stop",
+    "See": "status watch board flow replay cost logs",
+    "Result": "plan export approve reject verify",
+    "Past": "list show search recall outcome memory",
+    "Setup": "doctor config alerts",
+}
+COMMANDS = [name for names in GROUPS.values() for name in names.split()]
+SCREEN = 50  # lines
 
 
 def test_every_command_explains_itself(dialogd: Commands) -> None:
     """`-h` and `--help` print usage and options on stdout, for the whole and for each command."""
     lines = [["-h"], ["--help"], ["config", "show", "-h"], *([name, "--help"] for name in COMMANDS)]
-    top, *rest = dialogd.all(lines)
-    for done in (top, *rest):
+    for done in dialogd.all(lines):
         assert (done.code, done.err) == (0, "")
         assert done.out.startswith("Usage: dialogd")
-    listed = [line.split()[0] for line in top.out.partition("Commands:\n")[2].partition("\n\n")[0].split("\n")]
-    assert listed == COMMANDS
+
+
+def test_the_help_is_one_screen_of_commands_in_groups(dialogd: Commands) -> None:
+    """Each command stands in its group with its whole line; options and exit codes follow; 80 columns, 50 lines."""
+    shown = dialogd.really("--help").out.rstrip("\n").split("\n")
+    assert (len(shown) <= SCREEN, [row for row in shown if len(row) > 80]) == (True, [])
+    found: dict[str, list[str]] = {}
+    for row in shown[shown.index("") :]:
+        group, name, line = row[:8].strip(), row[8:19].strip(), row[19:]
+        if group in GROUPS or (found and not group and name in COMMANDS):
+            found.setdefault(group or list(found)[-1], []).append(name)
+            assert line == app.COMMANDS[name].line
+    assert {group: " ".join(names) for group, names in found.items()} == GROUPS
+    text = "\n".join(shown)
+    top: Any = get_command(build())
+    assert [name for option in top.params for name in option.opts if name not in text] == []
     for code in ("0 ", "1 ", "2 ", "3 ", "4 ", "130 "):
-        assert f"\n    {code}" in top.out
+        assert f" {code}" in text.partition("Exit codes:")[2]
+
+
+def test_what_has_become_an_option_is_no_command(dialogd: Commands) -> None:
+    """One name for each thing to do."""
+    old = ("ask", "suggest", "word", "digest")
+    assert [done.code for done in dialogd.all([[name] for name in old])] == [2] * len(old)
 
 
 def test_wrong_usage_is_exit_code_2_and_goes_to_stderr(dialogd: Commands) -> None:
@@ -98,7 +83,7 @@ def test_nothing_typed_is_answered_with_the_help(dialogd: Commands) -> None:
     """On stderr, with exit code 2, its first lines saying what to type; for a group of commands too."""
     top, group = dialogd.all([[], ["config"]])
     assert (top.code, top.out, group.code) == (2, "", 2)
-    assert '  dialogd run "Where should user sessions live?"   a whole dialog, in one command' in top.err
+    assert 'Try: dialogd run "Where should user sessions live?"' in top.err
     assert group.err.startswith("Usage: dialogd config")
 
 

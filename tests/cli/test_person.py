@@ -48,7 +48,7 @@ def test_what_the_dialog_does_not_allow_is_refused(dialogd: Commands) -> None:
     lines: dict[str, int] = {
         "say --to Z x": 2, "say -": 2, "skip B": 1, "retry Z": 2, "logs A": 3, "run --continue": 3, "run": 2,
         "start A --port 70000": 2, "start A --peer http://example.com:80": 2, "start USER": 2, "start": 2,
-        "start A --backend gpt": 2, "word": 1, "word B": 1,
+        "start A --backend gpt": 2, "floor": 1, "floor B": 1,
     }  # fmt: skip
     wrong = dialogd.all([line.split() for line in lines])
     assert {line: done.code for line, done in zip(lines, wrong, strict=True)} == lines
@@ -57,7 +57,7 @@ def test_what_the_dialog_does_not_allow_is_refused(dialogd: Commands) -> None:
         assert "Traceback" not in done.err
     assert "A (Claude A), B (Claude B)" in wrong[0].err
     assert "B owes no turn: the dialog is not begun, and the turn is with A" in wrong[2].err
-    assert "cannot ask for the word: the dialog is not begun, and its order is alternate, not free" in wrong[-1].err
+    assert "cannot ask for the floor: the dialog is not begun, and its order is alternate, not free" in wrong[-1].err
     assert dialogd.file.read_bytes() == before
 
 
@@ -78,7 +78,7 @@ def test_stop_closes_and_archives_and_a_word_opens_again(dialogd: Commands) -> N
         "STOPPED",
         ["ended with STOPPED: dialogd stop"],
     )
-    for words in (["skip", "A"], ["retry", "A"], ["word"]):
+    for words in (["skip", "A"], ["retry", "A"], ["floor"]):
         refused = dialogd(*words)
         assert refused.code == 1
         assert "the dialog is over: it ended with STOPPED" in refused.err
@@ -105,16 +105,16 @@ role = "observer"
 ```"""
 
 
-def test_the_word_is_asked_for_where_the_order_is_free(dialogd: Commands) -> None:
+def test_the_floor_is_asked_for_where_the_order_is_free(dialogd: Commands) -> None:
     """For yourself or an agent, by id or name; each waits behind who asked before; asking twice changes nothing."""
     dialogd.file.write_text(opening("A", "B", "C", "D", more=FREE), encoding="utf-8")
     dialogd.file.chmod(0o600)
     after = f"A owes the next turn (not running: {dialogd.start_line('A')})"
     steps = [
-        (["word", "claude d"], f"D asks for the word; {after}"),
-        (["word"], f"you ask for the word; in line: D, you; {after}"),
-        (["word", "USER"], f"it was asked for already; in line: D, you; {after}"),
-        (["word", "B"], f"B asks for the word; in line: D, you, B; {after}"),
+        (["floor", "claude d"], f"D asks for the floor; {after}"),
+        (["floor"], f"you ask for the floor; in line: D, you; {after}"),
+        (["floor", "USER"], f"it was asked for already; in line: D, you; {after}"),
+        (["floor", "B"], f"B asks for the floor; in line: D, you, B; {after}"),
     ]
     for words, answer in steps:
         done = dialogd(*words)
@@ -123,9 +123,9 @@ def test_the_word_is_asked_for_where_the_order_is_free(dialogd: Commands) -> Non
     assert [str(mark) for entry in dialog.entries for mark in entry.marks] == ["[TO: D]", "[TO: USER]", "[TO: B]"]
     assert (dialog.state.queue, dialog.state.owing) == (("D", "USER", "B"), ("A",))
     lines: dict[str, tuple[int, str]] = {
-        "word A": (1, "A has the word: the dialog is not begun, and the turn is with A"),
-        "word C": (1, "C gets no turns in this dialog"),
-        "word Z": (2, "this dialog has no agent 'Z'"),
+        "floor A": (1, "A has the floor: the dialog is not begun, and the turn is with A"),
+        "floor C": (1, "C gets no turns in this dialog"),
+        "floor Z": (2, "this dialog has no agent 'Z'"),
     }
     for line, (code, why) in lines.items():
         refused = dialogd(*line.split())
@@ -139,7 +139,7 @@ def test_an_observer_is_given_no_turn_by_any_command(dialogd: Commands) -> None:
     dialogd.file.write_text(opening("A", "B", "C", "D", more=FREE), encoding="utf-8")
     dialogd.file.chmod(0o600)
     before = dialogd.file.read_bytes()
-    for words in ("say Well? --to C", "say Well? --to A,C", "ask C Well?", "retry C"):
+    for words in ("say Well? --to C", "say Well? --to A,C", "say Well? --proposal --to C", "retry C"):
         done = dialogd(*words.split())
         assert (done.code, done.out) == (1, ""), done.err
         assert "C gets no turns in this dialog: it only reads" in done.err
@@ -210,7 +210,7 @@ def test_what_is_no_utf_8_is_refused_by_every_door_and_damages_nothing(dialogd: 
     doors: list[tuple[tuple[str | bytes, ...], str]] = [
         (("say", latin), argument),
         (("say", "-"), "standard input is not UTF-8: byte 0xe9 in line 1"),
-        (("ask", "A", "-"), "standard input is not UTF-8"),
+        (("say", "--proposal", "-"), "standard input is not UTF-8"),
         (("new", latin, "--file", "x.md"), argument),
         (("new", "T", "--file", "x.md", "-q", latin), argument),
         (("new", "T", "--file", "x.md", "--question-file", "-"), "standard input is not UTF-8"),

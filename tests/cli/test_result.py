@@ -93,7 +93,7 @@ def test_the_plan_of_a_rejected_result_says_so(dialogd: Commands) -> None:
 
 def _in_zone(dialogd: Commands, zone: str, command: str) -> str:
     """What a command prints on a machine in that zone: a process that never had another."""
-    words, environment = [sys.executable, "-m", "dialogd", command], {**dialogd.environment, "TZ": zone}
+    words, environment = [sys.executable, "-m", "dialogd", *command.split()], {**dialogd.environment, "TZ": zone}
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
@@ -112,7 +112,7 @@ def test_status_shows_question_deadline_and_default(dialogd: Commands) -> None:
         re.MULTILINE,
     )
     for zone, hours in (("EST5", -5), ("CET-1", 1)):  # as the person's machine has it
-        said = [_in_zone(dialogd, zone, command) for command in ("status", "digest")]
+        said = [_in_zone(dialogd, zone, command) for command in ("status", "status --away")]
         assert all(f"by {by + timedelta(hours=hours):%Y-%m-%d %H:%M}" in text for text in said)
         assert re.search(rf"; by [-\d ]*{by + timedelta(hours=hours):%H:%M}, in 1 hour", said[0])
     facts = dialogd("status", "--json").json

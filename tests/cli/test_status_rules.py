@@ -196,12 +196,12 @@ def test_after_the_end_nobody_is_waited_for() -> None:
 
 
 def test_what_else_holds_a_dialog_is_shown() -> None:
-    """Who is to decide what the others could not, what blocks an approval, who is in line for the word."""
+    """Who is to decide what the others could not, what blocks an approval, who is in line for the floor."""
     dialog = stood(*COUNCIL, escalated="C", escalation="three votes failed", blocking=(2, 3), queue=(USER, "B"))
     shown = rows(dialog)
     assert shown["decides"] == "C: three votes failed"
     assert shown["blocks"] == "an approval: finding 2, 3"
-    assert shown["in line"] == "for the word: you, B"
+    assert shown["in line"] == "for the floor: you, B"
     assert rows(stood(*COUNCIL, escalated=USER))["decides"] == "you"
     facts = situation.facts(dialog, NOW)
     assert (facts["escalated"], facts["escalation"], facts["blocking"]) == ("C", "three votes failed", [2, 3])
@@ -315,7 +315,7 @@ def test_no_command_shows_people_the_states_names(dialogd: Commands) -> None:
     (dialogd.folder / "b.md").write_text(stage.text, encoding="utf-8")
     stage.stop("enough")
     (dialogd.folder / "c.md").write_text(stage.text, encoding="utf-8")
-    shown = [["status"], ["board"], ["digest"], ["replay"], ["export", "--to", "md", "--out", "-"]]
+    shown = [["status"], ["board"], ["status", "--away"], ["replay"], ["export", "--to", "md", "--out", "-"]]
     lines = [
         [*words, "--file", f"{name}.md"]
         for name in "abc"

@@ -97,10 +97,14 @@ def test_the_limits_of_the_readme_are_the_defaults() -> None:
 
 
 def test_exit_codes_are_the_same_everywhere() -> None:
-    """README, the page of commands and `dialogd --help` agree; every error's code is among them."""
-    told = re.findall(r"^  (\d+) +(.+)$", command_line.EPILOG, re.MULTILINE)
-    for rows in (table(section(README, "Exit codes")), table(section(COMMANDS, "Exit codes and errors"))):
-        assert [(row[0], row[1]) for row in rows if row[0].isdigit()] == told
+    """README and the page of commands agree, `dialogd --help` has each in short; every error's code is among them."""
+    told, again = (
+        [(row[0], row[1]) for row in table(section(page, title)) if row[0].isdigit()]
+        for page, title in ((README, "Exit codes"), (COMMANDS, "Exit codes and errors"))
+    )
+    assert told == again
+    codes_of_help = re.findall(r"[:,] (\d+) ", re.findall(r"^Exit codes.*$", command_line.EPILOG, re.MULTILINE)[0])
+    assert [code for code, _ in told] == codes_of_help
     assert {str(kind.exit_code) for kind in _errors(DialogdError)} <= {code for code, _ in told}
 
 
@@ -224,7 +228,7 @@ def test_the_facts_have_the_keys_that_are_listed(sandbox: Sandbox) -> None:
         "verify": "dialogd verify --json",
         "board": "dialogd board --json",
         "cost": "dialogd cost --json",
-        "digest": "dialogd digest --json",
+        "status --away": "dialogd status --away --json",
         "export": "dialogd export --to md --json --force",
         "doctor": "dialogd doctor --json",
         "memory status": "dialogd memory status --json",

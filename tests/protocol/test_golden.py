@@ -76,7 +76,7 @@ def played(room: Room, name: str, text: str) -> str:
         room.advance(float(what.split()[0]))
     elif what == "looks":
         return decided(room, who)
-    elif what in ("corrects", "confirms", "asks for the word"):
+    elif what in ("corrects", "confirms", "asks for the floor"):
         prepared(room, who, what, text)
     elif what in ("", "thinks", "answers", "fails"):
         return replied(room, who, what, text)
@@ -98,7 +98,7 @@ def replied(room: Room, who: str, what: str, text: str) -> str:
 
 
 def prepared(room: Room, who: str, what: str, text: str) -> None:
-    """What an agent will write anew, or answer to its closing question; or that it asks for the word."""
+    """What an agent will write anew, or answer to its closing question; or that it asks for the floor."""
     if what == "corrects":
         room.scripts[who] = [text]
     elif what == "confirms":

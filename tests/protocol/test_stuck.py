@@ -133,7 +133,7 @@ def test_a_deadlock_at_the_limit_of_turns_ends_there() -> None:
 
 
 def test_the_person_is_asked_once_where_they_had_asked_for_the_word() -> None:
-    """Having spoken, they wait for the word no more."""
+    """Having spoken, they wait for the floor no more."""
     for goes_on in (lambda here: here.say("Think of cost."), lambda here: here.pass_on()):
         here = room("ABC", 'order = "free"')
         here.asks_for_the_word(USER)

@@ -291,7 +291,7 @@ class Room:
         self._observe()
 
     def asks_for_the_word(self, who: str) -> None:
-        """The person asks for the word, for an agent or (`USER`) for themselves."""
+        """The person asks for the floor, for an agent or (`USER`) for themselves."""
         person.word(self.log, who)
         self._observe()
 

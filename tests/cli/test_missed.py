@@ -1,4 +1,4 @@
-"""`dialogd digest`: what happened while you were away."""
+"""`dialogd status --away`: what happened while you were away."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def test_a_digest_says_what_is_needed_and_what_happened(dialogd: Commands) -> No
     dialogd.file.write_bytes(room.paper.data)
     plain, since, facts, refused = dialogd.all(
         [
-            ["digest"],
-            ["digest", "--since", "2"],
-            ["digest", "--json", "--since", "2026-11-20"],
-            ["digest", "--since", "x"],
+            ["status", "--away"],
+            ["status", "--since", "2"],
+            ["status", "--json", "--since", "2026-11-20"],
+            ["status", "--since", "x"],
         ]
     )
     assert plain.out == (
@@ -29,10 +29,10 @@ def test_a_digest_says_what_is_needed_and_what_happened(dialogd: Commands) -> No
     assert (facts.json["since"], facts.json["turns"]) == (0, 3)
     assert facts.json["proposed"][0]["text"] == "P1 Postgres"
     assert facts.json["asked_you"][0]["by"] == "B"
-    assert (refused.code, dialogd("digest", "gone.md").code) == (2, 3)
+    assert (refused.code, dialogd("status", "gone.md", "--away").code) == (2, 3)
 
 
 def test_nothing_new_is_said_so(dialogd: Commands) -> None:
     """Right after the person has spoken."""
     dialogd.file.write_text(opening("A", "B"), encoding="utf-8")
-    assert dialogd("digest").out.startswith("since turn 1: nothing was written\n")
+    assert dialogd("status", "--away").out.startswith("since turn 1: nothing was written\n")
