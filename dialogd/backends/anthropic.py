@@ -12,7 +12,7 @@ from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends import service as services
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import Price, price_of
-from dialogd.backends.service import Limiter, Reply, ending, failure, stream_of
+from dialogd.backends.service import Limiter, Reply, ending, events_of, failure, stream_of
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
@@ -72,11 +72,12 @@ class Anthropic:
         try:
             async with await client.messages.create(stream=True, **self.question(prompt, reply.most)) as stream:
                 stream_of(stream.response.headers.get("content-type", ""))
-                async for event in stream:
-                    if text := _read(event, reply):
-                        yield text
-                    if news := reply.news():
-                        yield news
+                async with events_of(stream) as events:
+                    async for event in events:
+                        if text := _read(event, reply):
+                            yield text
+                        if news := reply.news():
+                            yield news
         except _errors() as error:
             failed = failure(error, self.service, reply)
             self.limiter.heed(failed)

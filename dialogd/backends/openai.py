@@ -17,7 +17,18 @@ from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends import service as services
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import FREE, Price, price_of
-from dialogd.backends.service import Limiter, Reply, Service, Thoughts, Told, ending, failure, is_loopback, stream_of
+from dialogd.backends.service import (
+    Limiter,
+    Reply,
+    Service,
+    Thoughts,
+    Told,
+    ending,
+    events_of,
+    failure,
+    is_loopback,
+    stream_of,
+)
 from dialogd.errors import BadInput
 from dialogd.protocol.model import digest
 
@@ -236,15 +247,17 @@ class OpenAI:
         thoughts = Thoughts(reply)
         async with await client.chat.completions.create(stream=True, **body) as stream:
             stream_of(stream.response.headers.get("content-type", ""))
-            async for chunk in stream:
-                yield thoughts.without(_read_chunk(chunk, reply))
+            async with events_of(stream) as events:
+                async for chunk in events:
+                    yield thoughts.without(_read_chunk(chunk, reply))
         yield thoughts.rest()
 
     async def _responses(self, client: AsyncOpenAI, body: dict[str, Any], reply: Reply) -> AsyncGenerator[str, None]:
         async with await client.responses.create(stream=True, **body) as stream:
             stream_of(stream.response.headers.get("content-type", ""))
-            async for event in stream:
-                yield _read_event(event, reply)
+            async with events_of(stream) as events:
+                async for event in events:
+                    yield _read_event(event, reply)
 
 
 def probe(variables: Mapping[str, str], variant: str) -> Found:

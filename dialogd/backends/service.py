@@ -13,13 +13,14 @@ import os
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from traceback import clear_frames
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from dialogd.backends import Found, Request, Usage
@@ -28,6 +29,8 @@ from dialogd.backends.prices import Price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.redact import redact
 from dialogd.protocol.text import one_line
+
+E = TypeVar("E")
 
 PAUSE = 2.0  # seconds to hold back where the service names no time
 LONGEST = 600.0  # seconds; a service, a clock or a damaged file may ask for more
@@ -255,8 +258,21 @@ def stream_of(content_type: str) -> None:
         raise NotAStream(f"{content_type.partition(';')[0]} instead of a stream of events; is the address right?")
 
 
+@asynccontextmanager
+async def events_of(stream: AsyncIterable[E]) -> AsyncIterator[AsyncIterator[E]]:
+    """The events of an SDK's stream, for the block.
+
+    What reads them is closed with it: the stream and its own reader hold each other, and would stay open, where a reply
+    breaks off, until the garbage collector comes by.
+    """
+    events: Any = getattr(stream, "_iterator")  # noqa: B009 - a name of the SDK's own
+    async with aclosing(events):
+        yield events
+
+
 def failure(error: Exception, service: Service, reply: Reply) -> BackendError:
     """What an SDK's exception means. Sets the reply's usage to nothing where nothing can have been billed."""
+    clear_frames(error.__traceback__)  # a reader of the stream that they hold would stay open as long as the error
     status, body = getattr(error, "status_code", 200), getattr(error, "body", None)
     if isinstance(status, int) and status >= 300:
         reply.usage = replace(reply.usage, tokens_in=0, tokens_out=0, cached=None, cache_write=None, estimated=False)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import inspect
 import json
 import re
 import time
@@ -239,6 +242,22 @@ async def test_the_second_attempt_brings_the_whole_reply(desk: Desk, form: str, 
     backend = desk.against(form, answer, Say(TEXT))
     assert await called(backend) == TEXT
     assert len(desk.calls) == 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_a_reply_that_breaks_off_leaves_nothing_open(desk: Desk, form: str) -> None:
+    """What reads the stream is closed with the call, not when the garbage collector comes by."""
+    gc.disable()
+    try:
+        before = {id(one) for one in gc.get_objects() if inspect.isasyncgen(one)}
+        found = await outcome(desk.against(form, ErrorEvent("server_error", "Oh", 40, TEXT, failed=True)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        left = [one for one in gc.get_objects() if inspect.isasyncgen(one) and id(one) not in before]
+        assert [one for one in left if one.ag_frame is not None] == []
+        assert found.failed
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -322,7 +322,7 @@ class TestNothingIsLeft:
 
     async def test_a_polite_command_can_clean_up(self, request_: Request, tmp_path: Path) -> None:
         """SIGTERM comes first, and what it asks for gets done."""
-        pieces = sh(f"trap 'touch {tmp_path}/cleaned; exit' TERM; echo ready; sleep 60 & wait").reply(request_)
+        pieces = sh(f"trap ': > {tmp_path}/cleaned; exit' TERM; echo ready; sleep 60 & wait").reply(request_)
         assert await anext(pieces) == "ready\n"
         call = asyncio.ensure_future(anext(pieces))
         await asyncio.sleep(0)

@@ -43,10 +43,8 @@ def facts(done: Done) -> dict[str, dict[str, Any]]:
 
 def test_a_machine_with_nothing_can_still_rehearse(dialogd: Commands) -> None:
     """A line per fact, every backend with its fix, exit code 0, and nothing is left in the dialog's folder."""
-    began = time.monotonic()
     done = look(dialogd)
     assert (done.code, done.err) == (0, ""), done.out
-    assert time.monotonic() - began < 8  # two seconds on a machine with nothing else to do
     lines = dict(re.findall(r"^(?:ok|--|\?\?) +(port \d+|auto \w|\S+) +(.*)$", done.out, re.MULTILINE))
     for name in BACKENDS:
         assert lines[name], name

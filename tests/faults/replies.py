@@ -46,6 +46,10 @@ class Replies:
         """Let those that are held answer."""
         (self.folder / "go").touch()
 
+    def hold(self) -> None:
+        """Hold those that are asked from now on."""
+        (self.folder / "go").unlink()
+
     def asked(self, agent: str = "") -> list[tuple[str, int, int]]:
         """Agent, turn and process of every call that was begun."""
         return self._read("asked", agent)

@@ -15,11 +15,6 @@ from tests.support.pair import Pair
 Cast = Callable[..., Pair]
 
 
-def sees(pair: Pair, who: str) -> int:
-    """The last turn that a daemon knows of."""
-    return int((pair[who].health() or {"turn": 0})["turn"])
-
-
 def assert_history(pair: Pair, replies: Replies, kills: int) -> None:
     """What was received stands in the file once, in order; a kill costs at most the call that was under way."""
     assert problems(pair.file, [reply.split()[1] for reply in journalled(pair)]) == []
@@ -32,19 +27,21 @@ def assert_history(pair: Pair, replies: Replies, kills: int) -> None:
 
 def test_killed_between_reply_and_append_it_appends_after_the_restart(cast: Cast, replies: Replies) -> None:
     """Six times: the reply is received, the daemon dies before it may write, and nobody asks a second time."""
-    pair = cast(command=replies.command(0.3))
+    pair = cast(command=replies.command("held"))
     pair.start()
     pair.begin("What now?", turn="A", max_turns=8)
+    pair.notify("A")
     for kills, who in enumerate("ABABAB", start=1):
-        pair.until(lambda n=kills, who=who: sees(pair, who) == n, f"{who} to see turn {kills}")  # type: ignore[misc]
+        pair.until(lambda n=kills: len(replies.asked()) == n, f"{who} to be asked")  # type: ignore[misc]
         with locked(pair.file):
-            if kills == 1:
-                pair.notify("A")
+            replies.let_go()
             pair.until(lambda n=kills: len(journalled(pair)) == n, "the reply")  # type: ignore[misc]
+            replies.hold()
             pair[who].kill()
             assert len(read(pair.file)) == kills
         pair[who].start()
         pair[who].until_ready()
+    replies.let_go()
     pair.until(lambda: pair.outcome, "the end")
     assert len(replies.asked()) == 7
     assert_history(pair, replies, 0)
