@@ -12,6 +12,8 @@ AGAIN ?=
 # Schemathesis' plugin costs every worker half a second; the one test that needs it starts its program.
 pytest := $(python) -m pytest -p no:schemathesis $(AGAIN)
 slow := slow or ptrace or root
+# Whole folders have lanes of their own: they are not even read where another lane runs.
+apart := --ignore=tests/docs --ignore=tests/page --ignore=tests/clis
 CLIS =
 SEEDS = 5
 FIRST = 1
@@ -37,12 +39,12 @@ run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents c
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
 
 test: .venv/.stamp ## the fast tests (about four minutes)
-	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis or browser)" --ignore=tests/docs $(ARGS)
+	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis or browser)" $(apart) $(ARGS)
 
 test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root, properties in full; what cannot run here says why
-	$(pytest) --hypothesis-profile=full -m "($(slow)) and not clis and not browser" --ignore=tests/docs $(ARGS)
+	$(pytest) --hypothesis-profile=full -m "($(slow)) and not clis and not browser" $(apart) $(ARGS)
 	@# 5: ARGS chose no property
-	$(pytest) --hypothesis-profile=full -n logical -m "hypothesis and not ($(slow) or clis or browser)" --ignore=tests/docs $(ARGS) || test $$? = 5
+	$(pytest) --hypothesis-profile=full -n logical -m "hypothesis and not ($(slow) or clis or browser)" $(apart) $(ARGS) || test $$? = 5
 
 chaos: .venv/.stamp ## daemons killed, frozen, misled, from many seeds (SEEDS=20 FIRST=1), a minute each
 	$(python) -m tests.faults.chaos --seeds $(SEEDS) --first $(FIRST) $(ARGS)

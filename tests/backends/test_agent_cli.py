@@ -121,7 +121,10 @@ class TestCanary:
                 await backend.prepare()
                 assert backend.level == level
 
-    @pytest.mark.parametrize("manners", ["flood", "flood in one line", "flood of events"])
+    @pytest.mark.parametrize(
+        "manners",
+        ["flood", *(pytest.param(more, marks=pytest.mark.slow) for more in ("flood in one line", "flood of events"))],
+    )
     async def test_output_without_end_is_named(self, own: Bench, manners: str) -> None:
         """A program that prints for ever, proved before or not, is ended soon, and the error says that it did."""
         with StandIn(counting()) as server:
@@ -215,7 +218,9 @@ class TestTurns:
             assert GOES_ON in server.calls[1].last
             assert server.calls[1].prompt.count("Postgres or Redis?") == 1
 
-    @pytest.mark.parametrize("length", [0, 150, 180, 1_960, 1_980])
+    @pytest.mark.parametrize(
+        "length", [0, 180, 1_980, *(pytest.param(more, marks=pytest.mark.slow) for more in (150, 1_960))]
+    )
     async def test_what_is_kept_of_a_session_holds_no_secret(self, toy: Bench, length: int) -> None:
         """Of a reply a line is remembered, cut short: without keys of the person's. The session goes on."""
         own, token = "correct-horse-battery-staple", "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"

@@ -258,7 +258,7 @@ def test_a_daemon_that_died_is_started_again_as_it_was(dialogd: Commands) -> Non
     assert restarted.code == 0, restarted.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGHUP, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_daemon_that_a_signal_ends_says_so_and_ends_in_order(dialogd: Commands, number: signal.Signals) -> None:
     """In its log, with its sum as the last line; exit code 0, and it is no longer registered."""
     dialogd.begin("Tabs?")

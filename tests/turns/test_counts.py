@@ -29,7 +29,7 @@ from dialogd.store import disk
 from dialogd.store.logfile import LogFile
 from tests.logfile.files import OPENING, log_of
 
-SHORT, LONG, LOOKED_AT = 60, 400, 4  # turns before the ones that are counted, and how many are
+SHORT, LONG, LOOKED_AT = 60, 200, 4  # turns before the ones that are counted, and how many are
 CALLS = {
     redact.__code__: "texts redacted",
     prompt.render.__code__: "prompts made",
