@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 
-from dialogd.cli.see import as_text
 from dialogd.errors import BadInput
 from dialogd.memory import values
 from dialogd.memory.index import facts
@@ -17,7 +16,7 @@ from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import clock_at
 from dialogd.store.logfile import Addition
-from dialogd.views.digest import after, away, last_word, since_turn
+from dialogd.views.digest import after, as_text, away, last_word, since_turn
 from dialogd.views.plan import draw_up
 from tests.protocol.test_questions import berlin
 from tests.protocol.test_total import is_linear

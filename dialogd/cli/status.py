@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -24,17 +24,13 @@ from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
 from dialogd.protocol import lifecycle, open_questions
 from dialogd.protocol.model import USER
-from dialogd.protocol.money import in_dollars, standing
+from dialogd.protocol.money import standing
 from dialogd.protocol.redact import places
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import one_line
 from dialogd.protocol.withdrawn import strikes, vetoes
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Running
-
-if TYPE_CHECKING:
-    from dialogd.views.digest import Away, Item
 
 AwayOption = Annotated[
     bool, typer.Option("--away", help="What happened since you last spoke instead: needed of you, decided, proposed …")
@@ -84,7 +80,7 @@ def status(
 
 def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
     """What happened while the person was away; from the marks of the dialog, without a model."""
-    from dialogd.views.digest import away, last_word, since_turn
+    from dialogd.views.digest import as_text, away, last_word, since_turn
 
     dialog = options.dialog_at(options.log_of(settings))
     turn = last_word(dialog)
@@ -94,33 +90,7 @@ def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
     if json:
         show(as_json({"file": str(settings.file), "dialog": dialog.id, **asdict(news)}))
     else:
-        show(plain("\n".join(_news(news, max(get_terminal_size((100, 24)).columns, 40)))))
-
-
-def _news(news: Away, width: int) -> Iterator[str]:
-    """A screenful: where it stands and what is needed first, then each kind, some items of it."""
-    from dialogd.views.digest import MOST
-
-    turns = "nothing was written" if not news.turns else f"{news.turns} turn{'s' if news.turns > 1 else ''}"
-    is_priced = news.spent.entries > news.spent.unknown
-    money = f", {in_dollars(news.spent)}" if is_priced else ""
-    yield f"{f'since turn {news.since}' if news.since else 'since the beginning'}: {turns}{money}"
-    yield f"now: {news.now}"
-    yield f"needed from you: {news.needed or 'nothing'}"
-    for title, items in news.sections():
-        yield ""
-        yield f"{title}: {len(items)}" if len(items) > 1 else f"{title}:"
-        shown = items if len(items) <= MOST + 1 else items[-MOST:]
-        if len(shown) < len(items):
-            yield f"  and {len(items) - len(shown)} earlier"
-        yield from (_item(item, width) for item in shown)
-
-
-def _item(item: Item, width: int) -> str:
-    """One item on one line; however long it is, it says at its end that it was withdrawn."""
-    withdrawn = " (withdrawn)" if item.is_withdrawn else ""
-    words = one_line(f"turn {item.turn}, {item.by}: {item.text}", width - 2 - len(withdrawn))
-    return f"  {words}{withdrawn}"
+        show(plain(as_text(news, width=max(get_terminal_size((100, 24)).columns, 40))))
 
 
 def _list(settings: Settings, *, json: bool) -> None:

@@ -15,7 +15,7 @@ from dialogd.protocol.decide import Clock, Wait, decide
 from dialogd.protocol.fold import ending
 from dialogd.protocol.lifecycle import in_words
 from dialogd.protocol.model import USER, Condition, Entry
-from dialogd.protocol.money import accounted, total
+from dialogd.protocol.money import accounted, in_dollars, total
 from dialogd.protocol.state import Dialog, Spent, State
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Zone, clock_at
@@ -339,3 +339,25 @@ def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
     action = decide(dialog, me, Clock(rest=1e9))
     waits = isinstance(action, Wait) and (action.status in _WAITING or action.status == "paused")
     return one_line(action.reason) if isinstance(action, Wait) and waits else ""
+
+
+def as_text(news: Away, most: int = MOST, width: int = 100) -> str:
+    """A screenful: where it stands and what is needed first, then each kind, at most `most` items of it."""
+    turns = "nothing was written" if not news.turns else f"{news.turns} turn{'s' if news.turns > 1 else ''}"
+    is_priced = news.spent.entries > news.spent.unknown
+    money = f", {in_dollars(news.spent)}" if is_priced else ""
+    since = f"since turn {news.since}" if news.since else "since the beginning"
+    lines = [f"{since}: {turns}{money}", f"now: {news.now}", f"needed from you: {news.needed or 'nothing'}"]
+    for title, items in news.sections():
+        lines += ["", f"{title}: {len(items)}" if len(items) > 1 else f"{title}:"]
+        shown = items if len(items) <= most + 1 else items[-most:]
+        lines += [f"  and {len(items) - len(shown)} earlier"] if len(shown) < len(items) else []
+        lines += [_line(item, width) for item in shown]
+    return "\n".join(lines)
+
+
+def _line(item: Item, width: int) -> str:
+    """One item on one line; however long it is, it says at its end that it was withdrawn."""
+    withdrawn = " (withdrawn)" if item.is_withdrawn else ""
+    words = one_line(f"turn {item.turn}, {item.by}: {item.text}", width - 2 - len(withdrawn))
+    return f"  {words}{withdrawn}"
