@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -203,7 +204,7 @@ def test_a_price_for_nobody_or_that_cannot_be_read_is_refused(dialogd: Commands)
 
 def test_run_lets_a_projects_own_code_run_only_when_told(dialogd: Commands) -> None:
     """An acp agent is refused without --trust-project, before anything is written; with it, it is said what runs."""
-    command = f"{sys.executable} -m tests.support.acp_agent echo"
+    command = f"{shlex.quote(sys.executable)} -m tests.support.acp_agent echo"
     words = ["run", "Tabs?", "--agent", f"A=acp:{command}", "--agent", "B=rehearsal"]
     done = dialogd(*words)
     assert (done.code, dialogd.file.exists()) == (2, False)
