@@ -27,7 +27,7 @@ from dialogd.errors import BadInput, DialogdError
 from dialogd.memory import Memory
 from dialogd.memory import keep as keep_copy
 from dialogd.protocol.state import Dialog
-from dialogd.server.app import create_app
+from dialogd.server.routes import create_app
 from dialogd.server.serving import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
 from dialogd.store.disk import shared_with_group

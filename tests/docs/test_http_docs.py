@@ -17,8 +17,8 @@ from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import OUTCOMES
 from dialogd.server import wire
-from dialogd.server.app import _STATUS, create_app
 from dialogd.server.guard import Limits
+from dialogd.server.routes import _STATUS, create_app
 from dialogd.server.told import KINDS
 from dialogd.store.folders import StateDir
 from tests.docs.manual import DOCS, REPOSITORY, blocks, codes, section, table

@@ -28,8 +28,8 @@ from dialogd.protocol import redact
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import Limits as DialogLimits
-from dialogd.server.app import create_app
 from dialogd.server.guard import Limits
+from dialogd.server.routes import create_app
 from dialogd.store.folders import StateDir
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 

@@ -67,7 +67,7 @@ def test_a_daemon_that_nobody_looks_at_loads_no_page(repository: Path, tmp_path:
                 daemon.terminate()
             assert daemon.stdout is not None
             modules = set(daemon.stdout.read().split())
-        assert "dialogd.server.app" in modules
+        assert "dialogd.server.routes" in modules
         assert bool(modules & UNSEEN) is is_loaded, (path, modules & UNSEEN)
 
 
