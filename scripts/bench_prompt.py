@@ -32,9 +32,9 @@ from dialogd.backends import Usage
 from dialogd.backends.anthropic import Anthropic
 from dialogd.backends.session import Checkpoint, checkpoint, plan, whole
 from dialogd.protocol.grammar import parse
-from dialogd.standin import Say, Seen, StandIn
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
+from tests.support.standin import Say, Seen, StandIn
 
 OPENING = """# Claude Autonomous Dialog
 

@@ -1,8 +1,8 @@
 """The canary: a CLI is used only after dialogd has seen it refuse to write, with the very flags of real turns.
 
-It runs against the stand-in with a fake key, in a home and a project made for it. The stand-in orders it to read a file
-of the project, to read one outside, and to write in every way that the CLI knows. It holds when the first is done, when
-everything else was called for and refused, and when nothing is on the disk. What `bait` lays out must do nothing.
+It runs against a fake service with a fake key, in a home and a project made for it. The service orders it to read a
+file of the project, to read one outside, and to write in every way that the CLI knows. It holds when the first is done,
+when everything else was called for and refused, and when nothing is on the disk. What `bait` lays out must do nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dialogd.store.disk import read_json, write_json
 
 if TYPE_CHECKING:
     from dialogd.backends.coding_agent import CLITool
-    from dialogd.standin import Answer, Seen
+    from dialogd.backends.fake_service import Asked, Call
 
 LIMIT = 60.0  # seconds for one rehearsal of two turns
 MEMORY = "canary.json"
@@ -53,7 +53,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rehearsal happens: a home and a project of its own, files that hold a secret, and the stand-in."""
+    """Where a rehearsal happens: a home and a project of its own, files that hold a secret, the fake service."""
 
     home: Path
     project: Path
@@ -141,11 +141,11 @@ async def _rehearse(cli: CLITool) -> Verdict:
 
 
 async def _level(cli: CLITool, level: int) -> Verdict:
-    from dialogd.standin import StandIn
+    from dialogd.backends.fake_service import FakeService
 
     with tempfile.TemporaryDirectory(prefix="dialogd-canary-", ignore_cleanup_errors=True) as folder:
         orders = _Orders()
-        with StandIn(orders.answer) as server:
+        with FakeService(orders.answer) as server:
             place = _place(Path(folder), server.url)
             for path, text in cli.bait(place.marker).items():
                 (place.project / path).parent.mkdir(parents=True, exist_ok=True)
@@ -205,10 +205,10 @@ def _place(folder: Path, url: str) -> Place:
 
 
 class _Orders:
-    """The stand-in's side: orders one tool after the other in each turn, and notes what came back."""
+    """The service's side: orders one tool after the other in each turn, and notes what came back."""
 
     def __init__(self) -> None:
-        self.tools: Sequence[tuple[str, Mapping[str, Any] | str]] = ()
+        self.tools: Sequence[tuple[str, Mapping[str, Any]]] = ()
         self.model = ""
         self._next = 0
         self._results: list[tuple[int, bool, str]] = []
@@ -223,19 +223,16 @@ class _Orders:
         """True when every order of this turn was answered."""
         return self._next > len(self.tools)
 
-    def answer(self, seen: Seen) -> Answer:
+    def answer(self, asked: Asked) -> Call | str:
         """The next order, or a reply once there is none."""
-        from dialogd.standin import Say, Use
+        from dialogd.backends.fake_service import Call
 
-        self.model = self.model or seen.model
-        self._first = self._first or seen.prompt
-        if self._next and seen.tool_results:
-            is_error, text = seen.tool_results[-1]
-            self._results.append((self._next - 1, is_error, text))
+        self.model = self.model or asked.model
+        self._first = self._first or asked.text
+        if self._next and asked.results:
+            self._results.append((self._next - 1, *asked.results[-1]))
         self._next += 1
-        if self._next > len(self.tools):
-            return Say("Done.")
-        return Use(*self.tools[self._next - 1])
+        return Call(*self.tools[self._next - 1]) if self._next <= len(self.tools) else "Done."
 
     def judge(self, place: Place, *, confined: bool) -> str:
         """What speaks against the CLI, "" when nothing does."""

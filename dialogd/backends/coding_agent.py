@@ -400,11 +400,11 @@ class CLITool:
         """True when stderr's last line says that the session is not there."""
         return False
 
-    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any] | str]]:
+    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """The tool calls, (name, input), by which the stand-in tries to write: all of them must be refused."""
         raise NotImplementedError
 
-    def reads(self, path: Path) -> tuple[str, Mapping[str, Any] | str]:
+    def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
         """The tool call that reads a file."""
         raise NotImplementedError
 

@@ -13,8 +13,8 @@ from dialogd.backends.openai import OpenAI
 from dialogd.backends.parts import Part, Prompt
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
-from dialogd.standin import StandIn
 from tests.support.backend_contract import DIALOG
+from tests.support.standin import StandIn
 
 FORMS = ("messages", "chat", "responses")
 KEY = "sk-ant-test-0123456789abcdef0123456789"

@@ -18,13 +18,13 @@ from dialogd.backends.coding_agent import AgentCLI, Words, failed, look
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.redact import redact
-from dialogd.standin import Hang, Say, Seen, StandIn
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import Leftover, find_leftovers, reap
 from dialogd.store.registry import Registry
 from tests.backends.toy_cli import Bench, Thread, Toy, Unguarded, bench, install
 from tests.clis.rig import ask, counting, prompt, request, turn
 from tests.support.backend_contract import BackendContract
+from tests.support.standin import Hang, Say, Seen, StandIn
 
 
 @pytest.fixture(scope="module")

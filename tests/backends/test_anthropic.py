@@ -16,9 +16,9 @@ from dialogd.backends.anthropic import Anthropic
 from dialogd.backends.parts import tokens_of
 from dialogd.backends.service import LEAST_TOKENS, MAX_TOKENS
 from dialogd.errors import BadInput
-from dialogd.standin import Answer, Fail, Say, Seen, StandIn, in_order
 from tests.backends.apis import FORMS, KEY, TEXT, make, outcome, request
 from tests.support.backend_contract import BackendContract, answer
+from tests.support.standin import Answer, Fail, Say, Seen, StandIn, in_order
 
 OTHER = "sk-ant-other-9876543210fedcba9876543210"
 

@@ -20,7 +20,8 @@ from dialogd.agent.call import ATTEMPTS, Call, ask
 from dialogd.backends.acp import refused, unreadable
 from dialogd.backends.service import Limiter, _quoted, retry_after
 from dialogd.errors import BackendError
-from dialogd.standin import (
+from tests.backends.apis import API, FORMS, KEY, TEXT, make, outcome, request
+from tests.support.standin import (
     Answer,
     Cut,
     Drop,
@@ -38,7 +39,6 @@ from dialogd.standin import (
     Use,
     in_order,
 )
-from tests.backends.apis import API, FORMS, KEY, TEXT, make, outcome, request
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -20,7 +20,7 @@ from dialogd.backends.codex import Codex
 from dialogd.backends.coding_agent import KNOWN_WAIT, Words, failed
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError, BadInput
-from dialogd.standin import Fail, StandIn, in_order
+from tests.support.standin import Fail, StandIn, in_order
 
 KEY = "sk-ant-test-0123456789"
 PASSWORD = "hunter2-hunter2"

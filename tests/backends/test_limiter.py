@@ -13,8 +13,8 @@ import pytest
 
 from dialogd.backends.service import LONGEST, PAUSE, Limiter, holds
 from dialogd.errors import BackendError
-from dialogd.standin import Fail, Say, StandIn, in_order
 from tests.backends.apis import FORMS, KEY, TEXT, make, outcome
+from tests.support.standin import Fail, Say, StandIn, in_order
 
 
 def pair(tmp_path: Path, other_key: str = KEY) -> tuple[Limiter, Limiter]:

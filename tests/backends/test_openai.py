@@ -17,10 +17,10 @@ from dialogd.backends.parts import tokens_of
 from dialogd.backends.prices import FREE
 from dialogd.backends.service import MAX_TOKENS, Reply, Thoughts
 from dialogd.errors import BadInput
-from dialogd.standin import Answer, Say, Seen, StandIn, in_order
 from tests.backends.apis import KEY, TEXT, make, outcome, request
 from tests.backends.test_anthropic import by_model
 from tests.support.backend_contract import BackendContract
+from tests.support.standin import Answer, Say, Seen, StandIn, in_order
 
 OTHER = "sk-other-9876543210fedcba9876543210"
 BOTH = ("chat", "responses")

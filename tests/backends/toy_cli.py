@@ -56,10 +56,21 @@ def use(name, path):
 
 def ask():
     system = open(given["--system"]).read()
-    body = json.dumps({"model": "toy-1", "max_tokens": 9, "system": system, "messages": messages})
+    body = json.dumps({"model": "toy-1", "max_tokens": 9, "stream": True, "system": system, "messages": messages})
     headers = {"content-type": "application/json", "x-api-key": os.environ.get("TOY_KEY", "")}
     request = urllib.request.Request(os.environ["TOY_URL"] + "/v1/messages", body.encode(), headers)
-    return json.load(urllib.request.urlopen(request))
+    content, usage = [], {}
+    for line in urllib.request.urlopen(request):
+        event = json.loads(line[6:]) if line.startswith(b"data: ") else {"type": ""}
+        if event["type"] == "message_start":
+            usage = event["message"]["usage"]
+        elif event["type"] == "content_block_start":
+            content.append(event["content_block"])
+        elif event["type"] == "content_block_delta" and "text" in event["delta"]:
+            content[-1]["text"] += event["delta"]["text"]
+        elif event["type"] == "content_block_delta":
+            content[-1]["input"] = json.loads(event["delta"]["partial_json"])
+    return {"content": content, "usage": usage}
 
 
 while True:

@@ -17,9 +17,9 @@ from dialogd.backends.seats import saved_cast
 from dialogd.cli.client import ask
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
-from dialogd.standin import StandIn
 from tests.cli.command import Commands, until
 from tests.support.minds import consensus
+from tests.support.standin import StandIn
 
 
 def dialog_of(dialogd: Commands) -> Dialog | None:

@@ -11,8 +11,8 @@ from dialogd.backends import Options, Request, Usage, load_backend
 from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.parts import Part, Prompt
 from dialogd.protocol.grammar import parse
-from dialogd.standin import Say, Script, Seen
 from tests.support.backend_contract import DIALOG
+from tests.support.standin import Say, Script, Seen
 
 BIN = os.environ.get("DIALOGD_CLIS_BIN", "")  # the tests' own environment has no such variables any more
 PATH = os.pathsep.join(filter(None, [BIN, os.environ.get("PATH", "")]))

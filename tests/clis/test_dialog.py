@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from dialogd.standin import Hang, Seen, StandIn
 from tests.clis.rig import KEY, PATH
 from tests.support.minds import consensus
 from tests.support.pair import Pair
+from tests.support.standin import Hang, Seen, StandIn
 
 TOPIC = "Where should user sessions live?"
 AGENTS = {"A": "claude-code", "B": "codex"}

@@ -17,9 +17,9 @@ from dialogd.backends.gemini import Gemini
 from dialogd.backends.parts import Part
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
-from dialogd.standin import Answer, Cut, EndEarly, Fail, Hang, Say, Seen, StandIn, Use, in_order
 from tests.clis.conftest import make_world
 from tests.clis.rig import KEY, PATH, SYSTEM, World, ask, numbered, prompt, turn
+from tests.support.standin import Answer, Cut, EndEarly, Fail, Hang, Say, Seen, StandIn, Use, in_order
 
 MINE = turn(2, "A", "Reply of request 1.", re="1", marks="[PROPOSAL P1: Postgres]")
 THEIRS = turn(3, "B", "I object.")

@@ -19,11 +19,11 @@ from dialogd.backends.opencode import OpenCode
 from dialogd.backends.parts import Part
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
-from dialogd.standin import Answer, EndEarly, Fail, Hang, Say, Seen, StandIn, Use, in_order
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import MADE, Leftover, find_leftovers, reap
 from tests.clis.conftest import make_world
 from tests.clis.rig import KEY, PATH, SYSTEM, World, ask, numbered, prompt, turn
+from tests.support.standin import Answer, EndEarly, Fail, Hang, Say, Seen, StandIn, Use, in_order
 
 MINE = turn(2, "A", "Reply of request 1.", re="1", marks="[PROPOSAL P1: Postgres]")
 THEIRS = turn(3, "B", "I object.")

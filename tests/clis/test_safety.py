@@ -16,8 +16,8 @@ import pytest
 from dialogd.backends import probe
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
-from dialogd.standin import Fail, Hang, Say, Seen, StandIn, Use, in_order
 from tests.clis.rig import KEY, PATH, World, ask, counting, prompt, turn
+from tests.support.standin import Fail, Hang, Say, Seen, StandIn, Use, in_order
 
 MINE = turn(2, "A", "Done.", re="1")
 

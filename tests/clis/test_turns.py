@@ -13,8 +13,8 @@ from dialogd.backends.parts import Part
 from dialogd.backends.session import ADDED, GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.protocol.model import Agent
-from dialogd.standin import Say, StandIn, Use, in_order
 from tests.clis.rig import KEY, SYSTEM, World, ask, counting, prompt, request, turn
+from tests.support.standin import Say, StandIn, Use, in_order
 
 MINE = turn(2, "A", "Reply of request 1.", re="1", marks="[PROPOSAL P1: Postgres]\n[CONFIDENCE: 0.8]")
 THEIRS = turn(3, "B", "I object.")

@@ -21,9 +21,9 @@ from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.signals import WARNINGS
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
-from dialogd.standin import StandIn
 from tests.docs.manual import DOCS, README, REPOSITORY, Sandbox, blocks, codes, section, table
 from tests.support.minds import consensus
+from tests.support.standin import StandIn
 from tests.turns.minds import DEAR, Mind, step
 from tests.turns.test_digest import SUMMING_UP, WINDOW, long_talk
 from tests.turns.test_spending import SAID, dialog_in

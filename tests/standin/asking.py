@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from dialogd.standin import StandIn
+from tests.support.standin import StandIn
 
 FORMS = ("messages", "chat", "responses", "gemini")
 PATHS = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.standin import Say, Script, StandIn, Use, in_order
+from tests.support.standin import Say, Script, StandIn, Use, in_order
 
 pytestmark = [pytest.mark.clis, pytest.mark.slow]
 

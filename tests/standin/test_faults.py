@@ -8,7 +8,8 @@ import time
 import httpx2
 import pytest
 
-from dialogd.standin import (
+from tests.standin.asking import FORMS, ask
+from tests.support.standin import (
     Answer,
     Cut,
     Drop,
@@ -23,7 +24,6 @@ from dialogd.standin import (
     StandIn,
     in_order,
 )
-from tests.standin.asking import FORMS, ask
 
 TEXT = "Grüße: one, two, three, four, five, six, seven, eight.\n" * 3
 ENDINGS = {

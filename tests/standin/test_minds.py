@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from dialogd.standin import Seen
 from tests.support.minds import consensus, endless, look
 from tests.support.room import Room, opening
+from tests.support.standin import Seen
 
 TEXTS = ((2, "[PROPOSAL P1: this]"), (3, "[CONSENSUS_PROPOSED P2: 365fa5b238cf3428]"))
 

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from dialogd.standin import (
+from tests.support.standin import (
     Answer,
     Cut,
     Drop,

@@ -15,9 +15,9 @@ from collections.abc import Callable
 import httpx2
 import pytest
 
-from dialogd.standin import Hang, Say, Seen, Stall, StandIn, in_order
-from dialogd.standin.server import MOST_BODY, MOST_CONNECTIONS, MOST_SEEN
 from tests.standin.asking import FORMS, QUESTION, STREAMING, SYSTEM, ask, body_of
+from tests.support.standin import Hang, Say, Seen, Stall, StandIn, in_order
+from tests.support.standin.server import MOST_BODY, MOST_CONNECTIONS, MOST_SEEN
 
 hello = in_order(Say("Hello."))
 
@@ -237,7 +237,7 @@ def test_a_client_that_waits_for_leave_to_send_gets_it() -> None:
 def test_it_is_cheap_to_import() -> None:
     """Neither a web framework nor an SDK nor an HTTP client comes along."""
     program = (
-        "import sys, dialogd.standin, tests.support.minds\n"
+        "import sys, tests.support.standin, tests.support.minds\n"
         "print([m for m in ('fastapi', 'anthropic', 'openai', 'httpx2', 'pydantic', 'uvicorn') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

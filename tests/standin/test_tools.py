@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dialogd.standin import Seen, StandIn, Use, in_order
-from dialogd.standin.server import FORMS as KNOWN
 from tests.standin.asking import FORMS, PATHS, ask
+from tests.support.standin import Seen, StandIn, Use, in_order
+from tests.support.standin.server import FORMS as KNOWN
 
 USE = Use("glob", {"path": "a.txt"}, say="Let me look.")
 
@@ -108,7 +108,7 @@ def test_tools_within_the_input_and_in_namespaces_are_found() -> None:
 
 def call(use: Use, body: dict[str, Any]) -> dict[str, Any]:
     """The call that the Responses form makes of `use`."""
-    from dialogd.standin.server import reply_of
+    from tests.support.standin.server import reply_of
 
     answer: Any = KNOWN["responses"].plain(reply_of(seen("responses", body), use), body)
     item: dict[str, Any] = answer["output"][-1]

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dialogd.standin.form import THINKERS
-from dialogd.standin.server import Say, Seen
+from tests.support.standin.form import THINKERS
+from tests.support.standin.server import Say, Seen
 
 _ME = re.compile(r"^You are ([A-Za-z][\w-]*)\b[^\n]*\bdialog\b", re.M)
 _NOW = re.compile(r"^# (?:Your turn|One question back)$", re.M)

@@ -10,9 +10,9 @@ import pytest
 
 from dialogd.agent.turn import Options
 from dialogd.backends import Request, Usage
-from dialogd.standin import Fail, Say, StandIn, in_order
 from tests.backends.apis import FORMS, TEXT, make
 from tests.logfile.files import log_of
+from tests.support.standin import Fail, Say, StandIn, in_order
 from tests.turns.minds import DEAR, Mind, agent_with, step
 from tests.turns.test_spending import dialog_in
 

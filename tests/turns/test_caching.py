@@ -13,9 +13,9 @@ from dialogd.agent import prompt
 from dialogd.agent.turn import Options
 from dialogd.backends import Usage
 from dialogd.backends.session import Checkpoint, checkpoint, plan, whole
-from dialogd.standin import Say, Seen, StandIn
 from tests.backends.apis import make
 from tests.support.room import Room, opening
+from tests.support.standin import Say, Seen, StandIn
 from tests.turns.minds import agent_with
 from tests.turns.test_spending import dialog_in
 

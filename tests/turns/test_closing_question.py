@@ -22,12 +22,12 @@ from dialogd.backends.session import ASKED_BACK, GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.protocol.model import Entry
 from dialogd.protocol.state import Dialog
-from dialogd.standin import Say, Seen, StandIn
 from tests.backends.apis import FORMS, make
 from tests.backends.toy_cli import Bench, Thread, Toy, bench, install
 from tests.faults.replies import locked
 from tests.logfile.files import log_of
 from tests.protocol.test_closing import CONDITIONAL, HONEST, TEXT
+from tests.support.standin import Say, Seen, StandIn
 from tests.turns.minds import DEAR, Line, Mind, agent_with, interrupted, step
 from tests.turns.test_spending import BUSY, SAID, WRONG, account, dialog_in
 

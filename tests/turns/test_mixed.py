@@ -9,13 +9,13 @@ import psutil
 import pytest
 
 from dialogd import person
-from dialogd.standin import Answer, Hang, Seen, StandIn
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from tests.logfile.files import log_of
 from tests.support.minds import consensus
 from tests.support.pair import Launch, Pair
+from tests.support.standin import Answer, Hang, Seen, StandIn
 
 KEYS = {
     "ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef",

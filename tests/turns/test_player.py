@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.standin import Say, StandIn
 from tests.support.minds import consensus
 from tests.support.pair import Launch, Pair
+from tests.support.standin import Say, StandIn
 from tests.turns.test_mixed import TOPIC, services
 
 

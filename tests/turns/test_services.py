@@ -12,9 +12,22 @@ import pytest
 
 from dialogd.agent.turn import Options
 from dialogd.protocol.decide import Reply
-from dialogd.standin import Answer, Cut, Drop, EndEarly, ErrorEvent, Fail, Garbage, Hang, Say, Stall, StandIn, in_order
 from tests.backends.apis import FORMS, KEY, TEXT, make
 from tests.logfile.files import log_of
+from tests.support.standin import (
+    Answer,
+    Cut,
+    Drop,
+    EndEarly,
+    ErrorEvent,
+    Fail,
+    Garbage,
+    Hang,
+    Say,
+    Stall,
+    StandIn,
+    in_order,
+)
 from tests.turns.minds import agent_with
 from tests.turns.test_spending import dialog_in
 

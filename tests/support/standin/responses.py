@@ -5,8 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from dialogd.standin.chat import failure
-from dialogd.standin.form import Event, Json, Reply, Said, Stage, compact, dicts, sse, strings, text_of, with_system
+from tests.support.standin.chat import failure
+from tests.support.standin.form import (
+    Event,
+    Json,
+    Reply,
+    Said,
+    Stage,
+    compact,
+    dicts,
+    sse,
+    strings,
+    text_of,
+    with_system,
+)
 
 OUTPUTS = frozenset({"function_call_output", "custom_tool_call_output", "local_shell_call_output"})
 CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "reasoning"})

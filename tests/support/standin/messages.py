@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dialogd.standin.form import (
+from tests.support.standin.form import (
     Event,
     Json,
     Reply,

@@ -24,11 +24,11 @@ from urllib.parse import parse_qs
 
 import h11
 
-from dialogd.standin.chat import Chat
-from dialogd.standin.form import Event, Form, Json, Reply, Said, Stage, compact
-from dialogd.standin.gemini import Gemini
-from dialogd.standin.messages import Messages
-from dialogd.standin.responses import Responses
+from tests.support.standin.chat import Chat
+from tests.support.standin.form import Event, Form, Json, Reply, Said, Stage, compact
+from tests.support.standin.generate_content import GenerateContent
+from tests.support.standin.messages import Messages
+from tests.support.standin.responses import Responses
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ FORMS: Mapping[str, Form] = {
     "messages": Messages(),
     "chat": Chat(),
     "responses": Responses(),
-    "gemini": Gemini(),
+    "gemini": GenerateContent(),
 }
 
 _GEMINI = re.compile(r"/models/([^/:]+):(streamGenerateContent|generateContent)$")

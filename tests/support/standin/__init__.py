@@ -1,6 +1,6 @@
 """A server on the loopback that stands in for model APIs: what it answers, faults included, is a script's decision."""
 
-from dialogd.standin.server import (
+from tests.support.standin.server import (
     Answer,
     Cut,
     Drop,

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dialogd.standin.form import Event, Json, Reply, Said, Stage, compact, dicts, since_the_model, sse, strings, text_of
+from tests.support.standin.form import (
+    Event,
+    Json,
+    Reply,
+    Said,
+    Stage,
+    compact,
+    dicts,
+    since_the_model,
+    sse,
+    strings,
+    text_of,
+)
 
 STOPS = {
     "end_turn": "STOP",
@@ -25,7 +37,7 @@ KINDS = {
 CODES = {kind: status for status, kind in KINDS.items()}
 
 
-class Gemini:
+class GenerateContent:
     """`POST /v1beta/models/NAME:streamGenerateContent?alt=sse` and `:generateContent`."""
 
     def read(self, body: Json) -> Said:
