@@ -14,7 +14,7 @@ from dialogd.protocol import interventions, lifecycle, units
 from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.fold import limit as limited
 from dialogd.protocol.grammar import who
-from dialogd.protocol.header import read_agent, speakers
+from dialogd.protocol.header import read_agent
 from dialogd.protocol.model import ALL, USER, Agent, Mark
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.redact import redact
@@ -167,7 +167,7 @@ def word(log: LogFile, agent: str = "") -> Dialog:
                 f"{one} has the floor: the dialog is {lifecycle.where(dialog)}, and the turn is with {one}",
                 fix='speak: dialogd say "…"' if one == USER else "ask for it again after that turn",
             )
-        able = speakers(dialog.header)
+        able = dialog.header.speakers
         if one != USER and one not in able:
             raise Refused(f"{one} gets no turns in this dialog", fix=f"ask for one of: USER, {', '.join(able)}")
         return note_of(Mark("TO", one))

@@ -12,7 +12,6 @@ import pytest
 from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import parse as read_dialog
-from dialogd.protocol.header import judge, moderator, speakers, voters
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import OUTCOMES
 from dialogd.protocol.rules import DECIDE, MODERATE, PERSONALITIES, PROPOSE
@@ -80,17 +79,17 @@ def test_a_shipped_template_can_decide(name: str) -> None:
     least = template(name).terms.least
     for agents in (None, ",".join(["rehearsal"] * max(least, 2))) if name != "contemplator" else (None,):
         header = begun(name, agents).header
-        assert len(speakers(header)) >= 1
+        assert len(header.speakers) >= 1
         match header.rules.verdict:
             case "mutual" | "vote":
-                assert len(voters(header)) >= 2
+                assert len(header.voters) >= 2
             case "moderator":
-                assert moderator(header)
-                assert any(header.rules.role(who).may(DECIDE, MODERATE) for who in speakers(header))
+                assert header.moderator
+                assert any(header.rules.role(who).may(DECIDE, MODERATE) for who in header.speakers)
             case "judge":
-                assert judge(header)
-                assert judge(header) not in speakers(header)
-        assert any(header.rules.role(who).may(PROPOSE) for who in speakers(header))
+                assert header.judge
+                assert header.judge not in header.speakers
+        assert any(header.rules.role(who).may(PROPOSE) for who in header.speakers)
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))
@@ -98,7 +97,7 @@ def test_a_shipped_template_gives_no_cause_for_a_warning(name: str) -> None:
     """With the agents that it describes; its limit of turns leaves room for its rounds and a last word."""
     opening = begun(name)
     assert warnings(opening) == ()
-    assert opening.max_turns > (opening.max_rounds or 0) * len(speakers(opening.header)) + 1
+    assert opening.max_turns > (opening.max_rounds or 0) * len(opening.header.speakers) + 1
 
 
 @pytest.mark.parametrize("name", sorted(SHIPPED))

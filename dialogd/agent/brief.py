@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dialogd.protocol.header import judge, moderator, speakers, voters
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import Agent, Header
 from dialogd.protocol.open_questions import how_to_ask
@@ -85,13 +84,13 @@ def part_of(header: Header, agent: Agent) -> str:
     if agent.id not in header.rules.roles:
         return ""
     own = header.rules.role(agent.id)
-    lines = [*_person(own), *([] if agent.id == judge(header) else _permissions(own, header, agent.id))]
+    lines = [*_person(own), *([] if agent.id == header.judge else _permissions(own, header, agent.id))]
     return "# Your part\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
 
 
 def marks(header: Header, agent: Agent) -> str:
     """The marks that this agent may use and this dialog needs, a line each."""
-    if agent.id == judge(header):
+    if agent.id == header.judge:
         judges = _line("DECIDE: ID | your reason", "the position of that agent holds; `[DECIDE: none | …]`: none does")
         return f"{judges}\n{_line(*how_to_ask(header))}"
     rules, own = header.rules, header.rules.role(agent.id)
@@ -103,7 +102,7 @@ def marks(header: Header, agent: Agent) -> str:
 
 def example(header: Header, agent: Agent) -> str:
     """A mark that this agent may use."""
-    if agent.id == judge(header):
+    if agent.id == header.judge:
         return "[DECIDE: ID | your reason]"
     may = header.rules.role(agent.id).may_use("PROPOSAL")
     return "[PROPOSAL: keep sessions in Postgres]" if may else "[EVIDENCE: a lookup takes 4 ms, see bench.py]"
@@ -112,7 +111,7 @@ def example(header: Header, agent: Agent) -> str:
 def rules_of(header: Header, agent: Agent) -> tuple[str, ...]:
     """The sections on how this dialog decides and works, in order."""
     rules = header.rules
-    if agent.id == judge(header):
+    if agent.id == header.judge:
         return ("# How this dialog decides\n\n" + _JUDGE, *_lists(rules))
     decides = [_decides(header, agent), *_conditions(header), _REASONS, _DEADLOCK]
     title = "# How this dialog decides"
@@ -156,7 +155,7 @@ def _matters(header: Header, agent: str, permission: str) -> bool:
 
 def _names(header: Header, agent: Agent) -> Iterable[str]:
     """The marks of the table that the rules ask for, in the order in which they are taught."""
-    rules, votes = header.rules, agent.id in voters(header)
+    rules, votes = header.rules, agent.id in header.voters
     yield from (name for name in _ALWAYS if name != "RE" or rules.board is None or rules.board.allow_references)
     if rules.board is not None or agent.id in rules.roles:
         yield from _TYPED
@@ -166,7 +165,7 @@ def _names(header: Header, agent: Agent) -> Iterable[str]:
         yield "VOTE"
     if agent.id in _deciders(header):
         yield "DECIDE"
-    if agent.id == moderator(header):
+    if agent.id == header.moderator:
         yield "ESCALATE"
     if _needs_reservation(rules) and votes:
         yield "RESERVATION"
@@ -180,7 +179,7 @@ def _taught(header: Header, agent: Agent, name: str) -> str:
         return _line(name, "a reason against")
     if name == "CONSENSUS_REACHED" and header.rules.verdict != "mutual":
         return _line(name, "puts the text under your `## Consensus Summary` as a proposal")
-    if name == "AGREE" and (header.rules.verdict != "mutual" or agent.id not in voters(header)):
+    if name == "AGREE" and (header.rules.verdict != "mutual" or agent.id not in header.voters):
         return _line("AGREE: P1", "accepts a proposal; it decides nothing")
     return _line(*form_of(header, name))
 
@@ -218,7 +217,7 @@ def _decides(header: Header, agent: Agent) -> str:
                 " judged, so let it hold your position and your best reasons."
             )
         case _:
-            signers = voters(header)
+            signers = header.voters
             who = "The others sign" if len(signers) == len(header.agents) else f"{_and(signers) or 'Nobody'} sign"
             text = _TEXT if may_propose else "one that stands under a `## Consensus Summary`"
             return (
@@ -228,8 +227,8 @@ def _decides(header: Header, agent: Agent) -> str:
 
 
 def _vote(header: Header) -> str:
-    rules, everybody = header.rules, voters(header)
-    above = moderator(header) or "the person"
+    rules, everybody = header.rules, header.voters
+    above = header.moderator or "the person"
     return (
         f"Each proposal is put to the vote. {_and(everybody) or 'Nobody'} may vote, once they have seen it. It is"
         f" approved when at least two approve, when approvals weigh {_share(rules.threshold)} of approvals and"
@@ -276,8 +275,8 @@ def _needs_reservation(rules: Rules) -> bool:
 def _deciders(header: Header) -> list[str]:
     """Who may decide alone: by its role; where proposals are voted on, the moderator, once votes failed."""
     if header.rules.verdict == "vote":
-        return [who for who in (moderator(header),) if who]
-    return [who for who in speakers(header) if header.rules.role(who).may(DECIDE, MODERATE)]
+        return [who for who in (header.moderator,) if who]
+    return [who for who in header.speakers if header.rules.role(who).may(DECIDE, MODERATE)]
 
 
 def _phases(rules: Rules) -> Iterable[str]:

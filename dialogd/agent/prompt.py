@@ -11,7 +11,6 @@ from dialogd.agent import brief
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
 from dialogd.protocol.admit import Matter, question
 from dialogd.protocol.certificate import certify, where
-from dialogd.protocol.header import judge, speakers, voters
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Header, Mark
 from dialogd.protocol.open_questions import answered_by_default
 from dialogd.protocol.order import is_sealed_round
@@ -71,7 +70,7 @@ def _is_seal(entry: Entry) -> bool:
 
 def judgements(dialog: Dialog, agent: str) -> frozenset[str]:
     """The judge's own answers since judging began: asked again, it does not know what it said."""
-    given = len(dialog.state.judged) if agent == judge(dialog.header) else 0
+    given = len(dialog.state.judged) if agent == dialog.header.judge else 0
     own = [entry.id for entry in dialog.turns if entry.by == agent] if given else []
     return frozenset(own[-given:] if given else ())
 
@@ -177,7 +176,7 @@ WORDS = "200 to 400 words"
 def now(dialog: Dialog, agent: Agent, drafts: Sequence[str]) -> str:
     """The last section of the prompt for the turn that `agent` owes. A judge is shown no drafts."""
     me = agent.id
-    if me == judge(dialog.header):
+    if me == dialog.header.judge:
         return "\n\n".join([f"# Your turn\n\n{_now_turn(dialog)}", *_judging(dialog)])
     lines = ["# Your turn", f"{_now_turn(dialog)} {_task(dialog, me)}", *_where(dialog), *_refused(dialog, me)]
     lines += [*_not_answered(dialog, me), *_rejected(dialog, me)]
@@ -270,7 +269,7 @@ def _rejected(dialog: Dialog, me: str) -> Iterator[str]:
 def _to_sign(dialog: Dialog, me: str) -> Iterator[str]:
     """The text on the table, where this agent has still to sign it; quoted for who is not shown others' turns."""
     standing, header = dialog.state.standing, dialog.header
-    if standing is None or header.rules.verdict != "mutual" or me not in voters(header):
+    if standing is None or header.rules.verdict != "mutual" or me not in header.voters:
         return
     if standing.signed_by(me) or not is_shown(dialog, standing.proposal.entry, me):
         return
@@ -287,7 +286,7 @@ def _to_sign(dialog: Dialog, me: str) -> Iterator[str]:
 
 def _to_vote(dialog: Dialog, me: str) -> Iterator[str]:
     header = dialog.header
-    for poll in dialog.state.polls if me in voters(header) else ():
+    for poll in dialog.state.polls if me in header.voters else ():
         proposal = _proposal(dialog, poll.ref)
         if proposal is None or any(ballot.agent == me for ballot in poll.ballots):
             continue
@@ -383,7 +382,7 @@ def _closing(dialog: Dialog) -> Iterator[str]:
 
 def _judging(dialog: Dialog) -> Iterator[str]:
     """The positions, in the header's order for the first reading and turned round for the second."""
-    ids = [who for who in speakers(dialog.header) if _last_of(dialog, who) is not None]
+    ids = [who for who in dialog.header.speakers if _last_of(dialog, who) is not None]
     is_second = len(dialog.state.judged) % 2 == 1
     yield (
         "Judge: whose position holds? Go by the arguments and the evidence, not by order, length or name. Write"
@@ -587,7 +586,7 @@ def _system(dialog: Dialog, agent: Agent) -> str:
 def _who(dialog: Dialog, agent: Agent) -> str:
     others = ", ".join(_label(dialog, a.id) for a in dialog.header.agents if a.id != agent.id) or "nobody else"
     role = dialog.header.rules.role(agent.id).name or agent.role
-    what = "a participant in a written dialog" if agent.id != judge(dialog.header) else "the judge of a written dialog"
+    what = "a participant in a written dialog" if agent.id != dialog.header.judge else "the judge of a written dialog"
     return (
         f"You are {_label(dialog, agent.id)}, {what}.{f' Your role: {role}.' if role else ''} The others: {others}. A"
         " person reads along, may step in at any time, and outranks everyone."

@@ -21,7 +21,6 @@ from dialogd.errors import BadInput, NotADialog, Refused
 from dialogd.memory import keep
 from dialogd.protocol import units
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.header import judge, speakers
 from dialogd.protocol.model import Agent
 from dialogd.protocol.redact import redact
 from dialogd.protocol.rules import THRESHOLDS
@@ -161,7 +160,7 @@ def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[
     """Who owes the first reply: as the person says, else as the template does, else the order's first."""
     if first is None:
         if "all" in opening.template.terms.first:
-            return tuple(speakers(opening.header))
+            return tuple(opening.header.speakers)
         by_name = {seat.title: seat.id for seat in seats}
         return tuple(by_name[name] for name in opening.template.terms.first if name in by_name) or begins(
             opening.header
@@ -171,10 +170,10 @@ def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[
     stranger = next((name for name in named if name not in ids), None)
     if stranger is not None:
         raise BadInput(f"--first {stranger!r} is none of the agents", fix=f"name one of: {', '.join(ids)}")
-    able = speakers(opening.header)
+    able = opening.header.speakers
     mute = next((name for name in named if name not in able), None)
     if mute is not None:
-        why = "judges, and comes last" if mute == judge(opening.header) else "only reads"
+        why = "judges, and comes last" if mute == opening.header.judge else "only reads"
         raise BadInput(f"--first {first!r}: {mute} gets no turn then, for it {why}", fix=_who_may_speak(able))
     return tuple(dict.fromkeys(named))
 

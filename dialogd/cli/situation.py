@@ -17,7 +17,6 @@ from dialogd.person import now
 from dialogd.protocol import lifecycle, open_questions
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
-from dialogd.protocol.header import voters, weight
 from dialogd.protocol.marks import round_of
 from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.signals import hundredths
@@ -337,11 +336,11 @@ def _phase(dialog: Dialog) -> dict[str, Any] | None:
 
 def _missing(dialog: Dialog, poll: Poll) -> list[str]:
     cast = {ballot.agent for ballot in poll.ballots}
-    return [who for who in voters(dialog.header) if who not in cast]
+    return [who for who in dialog.header.voters if who not in cast]
 
 
 def _vote(dialog: Dialog, poll: Poll) -> str:
-    weigh = {b.agent: weight(dialog.header, [b.agent]) for b in poll.ballots}
+    weigh = {b.agent: dialog.header.rules.weight([b.agent]) for b in poll.ballots}
     weights = {who: "" if heavy == 1 else f" (weight {heavy:g})" for who, heavy in weigh.items()}
     votes = ", ".join(f"{b.agent} {b.choice}{weights[b.agent]}" for b in poll.ballots) or "nobody yet"
     missing = _missing(dialog, poll)
@@ -349,7 +348,7 @@ def _vote(dialog: Dialog, poll: Poll) -> str:
 
 
 def _poll(dialog: Dialog, poll: Poll) -> dict[str, Any]:
-    votes = [{**asdict(ballot), "weight": weight(dialog.header, [ballot.agent])} for ballot in poll.ballots]
+    votes = [{**asdict(ballot), "weight": dialog.header.rules.weight([ballot.agent])} for ballot in poll.ballots]
     return {"ref": poll.ref, "turn": poll.turn, "votes": votes, "missing": _missing(dialog, poll)}
 
 

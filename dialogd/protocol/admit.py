@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol import lifecycle
-from dialogd.protocol.header import judge, moderator, speakers, voters
 from dialogd.protocol.marks import (
     APPROVE,
     DECIDING,
@@ -149,7 +148,7 @@ def _to_nobody(dialog: Dialog, me: str, mark: Mark) -> str:
         return ""
     if mark.name == QUESTION and me in state.askers:
         return "nobody is at the table, as the last question was told: decide without the person"
-    above = moderator(header)
+    above = header.moderator
     if mark.name == "ESCALATE" and (above in ("", me) or above in state.absent):
         return "nobody is at the table, and nobody else moderates: decide among yourselves"
     return ""
@@ -160,7 +159,7 @@ def _why_not(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
     header = dialog.header
     role, rules = header.rules.role(me), header.rules
     called = f" ({role.name})" if role.name else ""
-    if me == judge(header):
+    if me == header.judge:
         return lifecycle.marks_refused(dialog, me, mark.name) or _judges(dialog, me, mark, reply)
     if not (role.may_use(mark.name) if mark.name in MARKS else role.may(*OWN_KINDS)):
         return f"{me} may not use {mark.name}{called}"
@@ -213,7 +212,7 @@ def _confidence(_: Dialog, __: str, mark: Mark, ___: Reply) -> str:
 
 def _to(dialog: Dialog, me: str, mark: Mark, _: Reply) -> str:
     rules = dialog.header.rules
-    ids = [USER, *speakers(dialog.header)]
+    ids = [USER, *dialog.header.speakers]
     if not to(mark, ids):
         return f"nobody here is called that; there are {', '.join(ids)}"
     if rules.order != "free" and not rules.role(me).may(MODERATE):
@@ -291,7 +290,7 @@ def _decide(dialog: Dialog, me: str, mark: Mark, _: Reply) -> str:
 
 def may_vote(dialog: Dialog, me: str) -> bool:
     """True for an agent whose vote counts, while something is open."""
-    return dialog.header.rules.verdict == "vote" and me in voters(dialog.header) and bool(dialog.state.polls)
+    return dialog.header.rules.verdict == "vote" and me in dialog.header.voters and bool(dialog.state.polls)
 
 
 def _room(dialog: Dialog, me: str) -> int:
@@ -441,7 +440,7 @@ def admit(dialog: Dialog, me: str, reply: Reply) -> Admission:
 
 def _unclear(dialog: Dialog, me: str, reply: Reply, kept: Reply, tried: Sequence[tuple[str, str]]) -> Iterator[Matter]:
     """Everything about the reply that must be clear and is not."""
-    if me == judge(dialog.header):
+    if me == dialog.header.judge:
         yield from _judgement(dialog, reply, kept, tried)
         return
     found = [*_texts(dialog, me, reply, kept), *_proposals(dialog, me, reply, kept, tried)]
@@ -610,7 +609,7 @@ def _tried(dialog: Dialog, me: str, reply: Reply, kept: Reply) -> list[tuple[str
         again = read_reply(str(mark)).marks if mark is not None else ()
         if name != "PASS" and not (again and _bare(again[0]) in said):
             found.append((name, line))
-    is_judge = me == judge(dialog.header)
+    is_judge = me == dialog.header.judge
     for mark in reply.marks:  # a judgement in the form of a decision on a proposal, or the other way round
         if mark.name == "DECIDE" and mark not in kept.marks and (decision(mark) is None) != is_judge:
             found.append((mark.name, str(mark)))

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from dialogd.protocol import marks
 from dialogd.protocol.certificate import Certificate, certify
 from dialogd.protocol.fold import fold, steps
-from dialogd.protocol.header import weight
 from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.seal import own_words
@@ -287,7 +286,7 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
             supporters=sides.get((p.ref, FOR), ()),
             opponents=sides.get((p.ref, AGAINST), ()),
             votes=tuple(
-                Cast(b.agent, b.choice, b.reason, b.turn, weight(dialog.header, [b.agent]))
+                Cast(b.agent, b.choice, b.reason, b.turn, dialog.header.rules.weight([b.agent]))
                 for b in votes.get(p.ref, ())
             ),
             decision=in_a_word(decided.get(p.ref)),

@@ -10,7 +10,6 @@ from typing import Any
 
 from dialogd.protocol import marks
 from dialogd.protocol.fold import ending, fold, steps
-from dialogd.protocol.header import voters
 from dialogd.protocol.interventions import refs_in, turns_in
 from dialogd.protocol.marks import read_reply, same_text, summary_of
 from dialogd.protocol.model import USER, Condition, Entry, Mark, digest
@@ -235,7 +234,7 @@ def _without_decision(dialog: Dialog, index: int, before: State) -> _Core | None
     if standing is None:
         return None
     signers = tuple(signer(dialog, who, turn) for who, turn in standing.signers)
-    method = "mutual" if set(voters(dialog.header)) <= {s.agent for s in signers} else "by hand"
+    method = "mutual" if set(dialog.header.voters) <= {s.agent for s in signers} else "by hand"
     if entry.by == USER:
         method, signers = "person", (*signers, me)
     return _Core(standing.proposal, standing.proposal.ref, method, signers)

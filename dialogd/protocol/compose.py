@@ -13,7 +13,6 @@ from types import MappingProxyType
 
 from dialogd.protocol.admit import Admission, Refusal, left_in_words
 from dialogd.protocol.fold import foreseen
-from dialogd.protocol.header import judge, speakers
 from dialogd.protocol.interventions import effective
 from dialogd.protocol.marks import Reply, contributes, read_reply, round_of
 from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Mark, digest
@@ -155,7 +154,7 @@ def error_note(dialog: Dialog, agent: str, cause: str, fix: str, attributes: tup
     words = (one_line(part).replace(" | ", " / ") for part in (cause, fix))
     mark = Mark("AGENT_ERROR", " | ".join((agent, *words)))
     absent = dialog.state.absent | ({agent} if dialog.state.missed.get(agent) else set())
-    if len(dialog.header.agents) > 1 and set(speakers(dialog.header)) <= absent:
+    if len(dialog.header.agents) > 1 and set(dialog.header.speakers) <= absent:
         marks = (mark, Mark("STOPPED", "error: every agent failed"))
         return Draft(SYSTEM, "System", marks=marks, attributes=attributes)
     return _note(passed_on(dialog, agent, mark), (mark,), attributes)
@@ -186,7 +185,7 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Step:
         return Step(turn=rest)
     after = foreseen(header, state, SYSTEM, (mark,))
     is_told = mark.name == "STALLED" and not header.is_unattended  # of two, the person is told who is silent
-    if agent not in after.absent and (agent == judge(header) or (_is_pair(dialog) and not is_told)):
+    if agent not in after.absent and (agent == header.judge or (_is_pair(dialog) and not is_told)):
         return Step(turn=(agent,))
     found = tuple(without(dialog, agent, after))
     outcome, why = end_of(header, found)
@@ -237,7 +236,7 @@ def _is_silent(dialog: Dialog, agent: str) -> bool:
     """True when `agent` is the last of those that get turns to give none since the last turn."""
     since = itertools.takewhile(lambda entry: not entry.is_turn, reversed(dialog.entries))
     silent = {mark.fields[0] for entry in since if entry.by == SYSTEM for mark in entry.all("STALLED")}
-    return set(speakers(dialog.header)) <= silent | dialog.state.failed | {agent}
+    return set(dialog.header.speakers) <= silent | dialog.state.failed | {agent}
 
 
 def _note(step: Step, marks: tuple[Mark, ...], attributes: tuple[tuple[str, str], ...]) -> Draft:
@@ -262,7 +261,7 @@ def limit_note(dialog: Dialog, mark: Mark, at: str) -> Draft:
 def closing_note(dialog: Dialog, why: str, at: str) -> Draft:
     """The note that asks everybody for a last word; those who owe a turn give it with that."""
     out = {*dialog.state.absent, *(debt.agent for debt in dialog.state.debts if debt.stalled)}
-    able = tuple(who for who in speakers(dialog.header) if who not in out)
+    able = tuple(who for who in dialog.header.speakers if who not in out)
     mark = Mark("ROUND", f"closing | {why}")
     if not able:
         return limit_note(dialog, Mark("STOPPED", f"time: {why}"), at)

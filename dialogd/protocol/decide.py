@@ -9,7 +9,6 @@ from types import MappingProxyType
 from dialogd.protocol import open_questions
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
 from dialogd.protocol.grammar import nearly_passes
-from dialogd.protocol.header import speakers
 from dialogd.protocol.model import ANY, USER, Condition, Mark
 from dialogd.protocol.money import NOTHING, Estimate, reached
 from dialogd.protocol.order import to_raise
@@ -214,7 +213,7 @@ def _raised(dialog: Dialog, clock: Clock) -> Action | None:
 
 def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
     mine = dialog.state.debt(me)
-    all_ = speakers(dialog.header) or (me,)
+    all_ = dialog.header.speakers or (me,)
     able = [who for who in all_ if who not in dialog.state.absent] or all_
     if mine is not None and (mine.agent == me or me in able):
         if (sealed := _sealed(dialog, me, clock)) is not None:

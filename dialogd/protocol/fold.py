@@ -11,7 +11,6 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dialogd.protocol import interventions, open_questions, order, units, voting
-from dialogd.protocol.header import judge
 from dialogd.protocol.marks import is_outcome, round_of
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Frame, Header, Limits, Mark
 from dialogd.protocol.money import accounted
@@ -216,7 +215,7 @@ def _withdrawn(header: Header, state: State, entry: Entry) -> State:
     """What a struck turn leaves behind: its agent was heard, and its numbers are taken."""
     state = reviewed(voting.reserved(state, entry), entry)
     state = voting.voted(header, state, entry)
-    if entry.by != judge(header):
+    if entry.by != header.judge:
         state = voting.judged(header, state, entry)
     return voting.escalated(header, state, entry)
 

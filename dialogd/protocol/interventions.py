@@ -18,7 +18,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from dialogd.protocol import order, voting
-from dialogd.protocol.header import FIRST_PORT, judge, read_agent
+from dialogd.protocol.header import FIRST_PORT, read_agent
 from dialogd.protocol.model import USER, Agent, Entry, Header, Mark
 from dialogd.protocol.order import following
 from dialogd.protocol.questions import Question, without_fields
@@ -200,7 +200,7 @@ def _left(header: Header, state: State, who: str) -> tuple[State, tuple[str, ...
     """The state without an agent, and who is next where it was the one that owed a turn."""
     owed = any(debt.agent == who for debt in state.debts)
     is_awaited = who in awaited(header, state)
-    was_to_decide = state.escalated == who or (owed and who == judge(header))
+    was_to_decide = state.escalated == who or (owed and who == header.judge)
     cast, gone = _others(header.agents, who), tuple(agent for agent in header.agents if agent.id == who)
     ids = [agent.id for agent in header.agents]
     before = ids[ids.index(who) - 1]  # so that the order goes on where it was
@@ -215,7 +215,7 @@ def _left(header: Header, state: State, who: str) -> tuple[State, tuple[str, ...
         blocking=tuple(finding for finding in state.blocking if finding[1] != who),
         last_agent=before if state.last_agent == who else state.last_agent,
         escalated=USER if state.escalated == who else state.escalated,
-        judged=() if who == judge(header) else state.judged,
+        judged=() if who == header.judge else state.judged,
     )
     if state.outcome is not None:
         return state, ()

@@ -16,7 +16,6 @@ from types import MappingProxyType
 from typing import Literal
 
 from dialogd.errors import Refused
-from dialogd.protocol.header import judge
 from dialogd.protocol.model import SYSTEM, USER
 from dialogd.protocol.settle import is_takeable
 from dialogd.protocol.signals import assess
@@ -71,8 +70,8 @@ def _why_converging(dialog: Dialog) -> str:
     if state.escalated:
         who = "the person" if state.escalated == USER else state.escalated
         return f"{who} is to decide" + (f": {state.escalation}" if state.escalation else "")
-    if judge(dialog.header) and judge(dialog.header) in state.owing:
-        return f"{judge(dialog.header)} judges"
+    if dialog.header.judge and dialog.header.judge in state.owing:
+        return f"{dialog.header.judge} judges"
     if state.red_team:
         return f"the next turn argues against {state.red_team}"
     if state.standing is not None:
@@ -184,7 +183,7 @@ def _taken(dialog: Dialog, me: str) -> frozenset[str] | None:
     state = dialog.state
     if state.escalated and state.escalated == me:
         return _ESCALATED
-    if me == judge(dialog.header) and me in state.owing:
+    if me == dialog.header.judge and me in state.owing:
         return _JUDGING
     return _CLOSING if state.closing else None
 

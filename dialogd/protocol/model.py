@@ -6,10 +6,11 @@ import enum
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from dialogd.protocol.rules import Rules
+from dialogd.protocol.rules import MODERATE, VOTE, Rules
 
 USER = "USER"
 SYSTEM = "SYSTEM"
@@ -76,7 +77,7 @@ class Limits:
     max_time: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Header:
     """What stands before the first entry. `warnings` names each value that was not understood."""
 
@@ -95,7 +96,28 @@ class Header:
         """The agent of that id, or None."""
         return next((a for a in self.agents if a.id == agent_id), None)
 
+    @cached_property
+    def speakers(self) -> tuple[str, ...]:
+        """Agents that get turns, in the header's order: all but observers and the judge."""
+        return tuple(a.id for a in self.agents if self.rules.role(a.id).speaks and a.id != self.judge)
+
+    @cached_property
+    def voters(self) -> tuple[str, ...]:
+        """Agents whose vote or signature counts: those whose role may vote; never the judge."""
+        return tuple(a.id for a in self.agents if self.rules.role(a.id).may(VOTE) and a.id != self.judge)
+
+    @cached_property
+    def moderator(self) -> str:
+        """Who decides what the others could not: of those that may moderate the highest priority; "" without one."""
+        able = [a.id for a in self.agents if self.rules.role(a.id).may(MODERATE) and a.id != self.judge]
+        return max(able, key=lambda who: self.rules.role(who).priority, default="")
+
     @property
+    def judge(self) -> str:
+        """The agent that takes no part and judges at the end; "" without one."""
+        return self.rules.judge if self.rules.verdict == "judge" else ""
+
+    @cached_property
     def is_unattended(self) -> bool:
         """True where nobody is at the table: no turn is ever the person's, and nothing waits for them."""
         return self.setup.get("person") == "absent"

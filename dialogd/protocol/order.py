@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from dialogd.protocol import marks
-from dialogd.protocol.header import judge, speakers
 from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Entry, Header, Mark
 from dialogd.protocol.state import Debt, Dialog, State
@@ -21,9 +20,9 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
     """
     if state.escalated not in ("", USER, after, *state.absent):
         return (state.escalated,)
-    if after and after == judge(header) and (len(state.judged) == 1 or after in {*state.askers} - state.told):
+    if after and after == header.judge and (len(state.judged) == 1 or after in {*state.askers} - state.told):
         return (after,)
-    all_ = speakers(header)
+    all_ = header.speakers
     able = [who for who in all_ if who not in state.absent]
     if not able:
         return (USER,)
@@ -82,7 +81,7 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
     named = following(
         header, state.but(missed=MappingProxyType({}), queue=(), escalated="", judged=()), state.last_agent
     )
-    return named if USER not in named else (speakers(header) or (header.agents[0].id,))[:1]
+    return named if USER not in named else (header.speakers or (header.agents[0].id,))[:1]
 
 
 # -- Rounds, contributions, and who wants the word --------------------------------------------------------------------
@@ -119,7 +118,7 @@ def over(header: Header, state: State, who: str, *, passes: bool = False) -> Sta
     """
     spoke, passed = state.spoke | {who}, state.passed | {who} if passes else state.passed - {who}
     state = state.but(chance_at=MappingProxyType({**state.chance_at, who: state.number}))
-    able = frozenset(speakers(header)) - state.absent
+    able = frozenset(header.speakers) - state.absent
     if not able or not able <= spoke or able & {*state.owing}:
         return state.but(spoke=spoke, passed=passed, is_quiet=False)
     return state.but(
@@ -163,7 +162,7 @@ def _queued(header: Header, state: State, entry: Entry) -> State:
 
 def _heard(header: Header) -> list[str]:
     """Who may be handed the word: the person too, where they are at the table."""
-    return [*(() if header.is_unattended else (USER,)), *speakers(header)]
+    return [*(() if header.is_unattended else (USER,)), *header.speakers]
 
 
 def _cited(state: State, entry: Entry) -> Mapping[int, frozenset[int]]:

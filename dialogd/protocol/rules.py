@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from reprlib import repr as shown
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -192,7 +193,7 @@ class Phase:
     rounds: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Rules:
     """How a dialog comes to its decision. The defaults are those of a plain pair.
 
@@ -229,6 +230,10 @@ class Rules:
         """The role of that agent; one without a role may take part, and neither moderate nor decide."""
         return self.roles.get(agent, _NO_ROLE)
 
+    def weight(self, agents: Iterable[str]) -> float:
+        """What the votes of these agents weigh together."""
+        return sum(self.role(agent).weight for agent in agents)
+
     def phase(self, rounds: int) -> int:
         """The index of the phase that begins after so many complete rounds; -1 where there are no phases."""
         for index, phase in enumerate(self.phases):
@@ -237,7 +242,7 @@ class Rules:
                 return index
         return len(self.phases) - 1
 
-    @property
+    @cached_property
     def is_plain(self) -> bool:
         """True for a dialog that asks for nothing beyond what a plain pair does; thresholds alone change nothing."""
         return self == replace(_PLAIN, **{key: getattr(self, key) for key in THRESHOLDS})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dialogd.protocol.header import judge, moderator, speakers, voters, weight
 from dialogd.protocol.marks import agreed, decision
 from dialogd.protocol.model import ANY, USER, Header, Mark
 from dialogd.protocol.order import following
@@ -31,7 +30,7 @@ def limit_reached(before: State, after: State, me: str, header: Header) -> tuple
     limits = after.limits
     if after.counted >= limits.max_turns:
         return "MAX_TURNS_REACHED", turns_limit(after)
-    is_last_resort = me in (before.escalated, judge(header)) and not _rest(after, me)
+    is_last_resort = me in (before.escalated, header.judge) and not _rest(after, me)
     if after.rounds == before.rounds and not is_last_resort:
         return "", ""
     if after.closing:
@@ -43,8 +42,8 @@ def limit_reached(before: State, after: State, me: str, header: Header) -> tuple
 
 def awaited(header: Header, state: State) -> tuple[str, ...]:
     """The absent agents without which nothing can be decided any more: whoever goes on only pays."""
-    rules, absent, one = header.rules, state.absent, judge(header)
-    able = voters(header)
+    rules, absent, one = header.rules, state.absent, header.judge
+    able = header.voters
     here = [who for who in able if who not in absent]
     if not absent:
         return ()
@@ -54,7 +53,7 @@ def awaited(header: Header, state: State) -> tuple[str, ...]:
         able = tuple(agent.id for agent in header.agents if rules.role(agent.id).may(DECIDE, MODERATE))
         return able if able and set(able) <= absent else ()
     if rules.verdict == "vote":
-        above = moderator(header)
+        above = header.moderator
         votes = ({*here, *(ballot.agent for ballot in poll.ballots)} for poll in state.polls)
         is_open = any(can_pass(header, agents) for agents in (here, *votes)) or (above and above not in absent)
         return () if is_open else tuple(who for who in able if who in absent)
@@ -68,7 +67,7 @@ def is_takeable(header: Header, state: State) -> bool:
     """True where the person can take the text on the table before the end: all have signed it but who is absent."""
     if state.outcome is not None or state.standing is None or header.rules.verdict != "mutual":
         return False
-    return all(state.standing.signed_by(who) or who in state.absent for who in voters(header))
+    return all(state.standing.signed_by(who) or who in state.absent for who in header.voters)
 
 
 def ways_out(header: Header, state: State) -> str:
@@ -126,11 +125,11 @@ def _is_hard(after: State) -> bool:
 
 def _last_resort(header: Header, before: State, after: State, outcome: str, why: str) -> Step | None:
     """Who has the last word where this dialog's rule gives it to one: the judge, the moderator, or the person."""
-    board, one = header.rules.board, judge(header)
+    board, one = header.rules.board, header.judge
     if one and one not in after.absent and len(after.judged) < 2:
         waits = one in after.askers and not header.is_unattended
         return Step((), (USER,) if waits else (one,))
-    above = moderator(header) if header.rules.verdict == "moderator" else ""
+    above = header.moderator if header.rules.verdict == "moderator" else ""
     if above and not before.escalated and above not in after.absent and not _has_decided(after):
         return Step((Mark("ESCALATE", why),), (above,))
     if header.is_unattended:
@@ -198,7 +197,7 @@ def _alone(
 
 def _end_alone(header: Header, before: State, after: State, above: tuple[Mark, ...]) -> tuple[str, str]:
     """The outcome where only the person could help, and why; "" twice while the agents can go on."""
-    everybody = speakers(header)
+    everybody = header.speakers
     here = [who for who in everybody if who not in after.absent]
     if above:
         return "DEADLOCK", without_fields(above[0].value)
@@ -228,7 +227,7 @@ def settled(dialog: Dialog, me: str, after: State, marks: Sequence[Mark], *, is_
     header, debt = dialog.header, dialog.state.debt(me)
     if header.rules.sealed and debt is not None and debt.is_ready:
         return []  # first answers decide nothing: they were given without the others'
-    if me == judge(header):
+    if me == header.judge:
         return list(_judged(dialog.state, after, me))
     found = list(_deciders(dialog, me, after, marks))
     match header.rules.verdict:
@@ -290,7 +289,7 @@ def taken(dialog: Dialog) -> list[Mark]:
 
 def _signatures(header: Header, standing: Standing) -> str:
     """Who signed a text in which turn, and which voters did not."""
-    signers, able = dict(standing.signers), voters(header)
+    signers, able = dict(standing.signers), header.voters
     signed = ", ".join(f"{who} in turn {turn}" for who, turn in signers.items() if who in able)
     left = ", ".join(who for who in able if who not in signers)
     return f"signed by {signed}" + (f"; left out, being absent: {left}" if left else "")
@@ -312,7 +311,7 @@ def _signed(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> Ite
     if held is not None:
         yield from held if signs else ()
         return
-    everybody = "everybody" if set(voters(dialog.header)) <= set(signers) else "everybody who is left"
+    everybody = "everybody" if set(dialog.header.voters) <= set(signers) else "everybody who is left"
     why = f"{_signatures(dialog.header, standing)} | {everybody} signed this very text"
     yield Mark("DECISION", f"approved | mutual | {why}", ref)
 
@@ -370,7 +369,8 @@ def _winner(header: Header, approved: Mapping[str, Tally]) -> str:
     """Which of these, in the order in which they were proposed, wins by the dialog's rule; "" where there is none."""
     if header.rules.winner == "first":
         return next(iter(approved), "")
-    return max(approved, key=lambda ref: weight(header, approved[ref].approve), default="")  # the earlier of equals
+    # Of equals the earlier one.
+    return max(approved, key=lambda ref: header.rules.weight(approved[ref].approve), default="")
 
 
 def _why_approved(header: Header, won: str, approved: Sequence[str]) -> str:

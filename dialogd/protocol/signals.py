@@ -18,7 +18,6 @@ from typing import Literal
 
 from dialogd.protocol import marks
 from dialogd.protocol.board import positions
-from dialogd.protocol.header import speakers, voters
 from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.money import standing, used
 from dialogd.protocol.state import Dialog, State
@@ -85,14 +84,14 @@ def is_last_round(dialog: Dialog) -> str:
         return state.closing
     if limits.max_rounds is not None and state.rounds + 1 >= limits.max_rounds:
         return f"the limit of {many(limits.max_rounds, 'round')}"
-    if limits.max_turns - state.counted <= len(speakers(dialog.header)):
+    if limits.max_turns - state.counted <= len(dialog.header.speakers):
         return f"the limit of {many(limits.max_turns, 'turn')}"
     return ""
 
 
 def latest_replies(dialog: Dialog) -> tuple[Entry, ...]:
     """The last turn of each agent that takes part, since the person spoke; oldest first, bare passes left out."""
-    who = set(speakers(dialog.header))
+    who = set(dialog.header.speakers)
     found: dict[str, Entry] = {}
     for entry in islice(reversed(dialog.entries), 3 * max(WINDOW, len(who))):
         if (entry.by == USER and entry.is_turn) or len(found) == len(who):
@@ -341,7 +340,7 @@ _STANCES = {"for": "for", "against": "against", "open": "undecided on", "concede
 
 def _absent(dialog: Dialog, recent: list[Entry]) -> Iterator[Signal]:
     """Who may vote, and does not: it spoke twice since it could see the proposal, or was absent from two votes."""
-    for agent in voters(dialog.header):
+    for agent in dialog.header.voters:
         own = [entry for entry in recent if entry.by == agent]
         late = [
             poll.ref

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from dialogd.protocol import marks
 from dialogd.protocol.admit import Refusal, claims_consensus, shown, signed
 from dialogd.protocol.fold import foreseen
-from dialogd.protocol.header import judge, voters
 from dialogd.protocol.marks import Reply, same_text
 from dialogd.protocol.model import USER, Mark, digest
 from dialogd.protocol.questions import NAME as QUESTION
@@ -72,8 +71,8 @@ def rule(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal] = (),
     if outcome:
         return Ruling(tuple(marks), None, outcome, why)
     if reply.has("DEADLOCK") and not _is_first(dialog, me) and _all_call_it(dialog, {*before.deadlock, me}):
-        if judge(header) and judge(header) not in before.absent and after.counted < after.limits.max_turns:
-            return Ruling(tuple(marks), (judge(header),))
+        if header.judge and header.judge not in before.absent and after.counted < after.limits.max_turns:
+            return Ruling(tuple(marks), (header.judge,))
         last = sorted(marks, key=lambda mark: mark.name == "DEADLOCK")  # its own call, with its crux, is the end
         return Ruling(tuple(last), None, "DEADLOCK", f"deadlock, called by {', '.join((*before.deadlock, me))}")
     if me != USER and not header.is_unattended and _waits_for_person(dialog, reply):
@@ -100,7 +99,7 @@ def _after(dialog: Dialog, me: str, reply: Reply, marks: Sequence[Mark]) -> Stat
 
 def _waits_for_person(dialog: Dialog, reply: Reply) -> bool:
     """Nobody agrees alone: where fewer than two may sign, an agent's end waits for the person."""
-    is_alone = dialog.header.rules.verdict == "mutual" and len(voters(dialog.header)) < 2
+    is_alone = dialog.header.rules.verdict == "mutual" and len(dialog.header.voters) < 2
     return is_alone and (reply.has("CONSENSUS_REACHED") or reply.has("DEADLOCK"))
 
 
@@ -120,7 +119,7 @@ def _numbered(state: State, reply: Reply) -> list[Mark]:
 def _consensus(dialog: Dialog, me: str, reply: Reply) -> list[Mark]:
     """The mark that a claim of consensus becomes: a signature, a new text to sign, or nothing."""
     state, rules = dialog.state, dialog.header.rules
-    if not claims_consensus(reply) or (rules.verdict == "mutual" and len(voters(dialog.header)) < 2):
+    if not claims_consensus(reply) or (rules.verdict == "mutual" and len(dialog.header.voters) < 2):
         return []
     standing, text = state.standing, same_text(reply.summary)
     if standing is not None and signed(dialog, me, Mark("CONSENSUS_REACHED"), reply):
@@ -148,6 +147,6 @@ def _all_call_it(dialog: Dialog, who: set[str]) -> bool:
 
     Nobody waits for who is absent.
     """
-    able = set(voters(dialog.header)) or {agent.id for agent in dialog.header.agents}
+    able = set(dialog.header.voters) or {agent.id for agent in dialog.header.agents}
     able -= dialog.state.absent
     return len(able) >= 2 and able <= who

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol import marks
-from dialogd.protocol.header import judge, moderator, voters, weight
 from dialogd.protocol.marks import Choice, pick, prose, read_vote, same_text, summary_of
 from dialogd.protocol.model import USER, Entry, Header, Mark, digest
 from dialogd.protocol.state import Ballot, Decision, Poll, Proposal, Standing, State
@@ -15,7 +14,7 @@ from dialogd.protocol.state import Ballot, Decision, Poll, Proposal, Standing, S
 
 def signing(header: Header, state: State) -> tuple[str, ...]:
     """Who has to sign a text: all who may vote; with nobody at the table not who is absent, while two are left."""
-    able = voters(header)
+    able = header.voters
     here = tuple(who for who in able if who not in state.absent)
     return here if header.is_unattended and len(here) > 1 else able
 
@@ -32,7 +31,7 @@ def positions(header: Header, state: State, entry: Entry) -> State:
         state = _propose(header, state, entry, text.ref, text.value)
     elif entry.frame is None and entry.mark("CONSENSUS_REACHED") and entry.turn is not None and not against:
         state = _asked_by_hand(header, state, entry)
-    if not against and entry.by in voters(header):
+    if not against and entry.by in header.voters:
         state = _sign(state, entry)
     deadlock = (*_others(state.deadlock, entry.by), entry.by) if called else ()
     return state if deadlock == state.deadlock else state.but(deadlock=deadlock)
@@ -71,7 +70,7 @@ def _asked_by_hand(header: Header, state: State, entry: Entry) -> State:
     summary = summary_of(prose(entry.body))
     if summary and (state.standing is None or digest(same_text(summary)) != state.standing.proposal.sha):
         return _propose(header, state, entry, next_ref(state), digest(same_text(summary)))
-    if state.standing is not None and not state.standing.signed_by(entry.by) and entry.by in voters(header):
+    if state.standing is not None and not state.standing.signed_by(entry.by) and entry.by in header.voters:
         signers = (*state.standing.signers, (entry.by, entry.number))
         return state.but(standing=replace(state.standing, signers=signers))
     return state
@@ -81,7 +80,7 @@ def _propose(header: Header, state: State, entry: Entry, ref: str, sha: str) -> 
     body = entry.body if entry.frame is not None else prose(entry.body)
     proposal = Proposal(ref, entry.by, summary_of(body) or body, entry.id, sha)
     replaced = state.standing.replaced + 1 if state.standing else 0
-    signers = ((entry.by, entry.number),) if entry.by in voters(header) else ()
+    signers = ((entry.by, entry.number),) if entry.by in header.voters else ()
     standing = Standing(proposal, signers, replaced)
     return state.but(proposals=(*state.proposals, proposal), standing=standing)
 
@@ -140,9 +139,9 @@ def tally(header: Header, poll: Poll) -> Tally:
     """Count a poll as it stands."""
     names = {choice: _who(poll.ballots, choice) for choice in ("approve", "reject", "abstain")}
     cast = {ballot.agent for ballot in poll.ballots}
-    everybody = voters(header)
-    yes, no, whole = (weight(header, who) for who in (names["approve"], names["reject"], everybody))
-    is_quorate = weight(header, cast) >= header.rules.quorum * whole * _ROUNDING
+    everybody = header.voters
+    yes, no, whole = (header.rules.weight(who) for who in (names["approve"], names["reject"], everybody))
+    is_quorate = header.rules.weight(cast) >= header.rules.quorum * whole * _ROUNDING
     enough = yes + no > 0 and yes >= header.rules.threshold * (yes + no) * _ROUNDING
     return Tally(
         approve=names["approve"],
@@ -151,7 +150,7 @@ def tally(header: Header, poll: Poll) -> Tally:
         absent=tuple(who for who in everybody if who not in cast),
         is_quorate=is_quorate,
         is_approved=is_quorate and enough and len(names["approve"]) >= 2,  # nobody decides alone
-        weights=(yes, no, whole) if len({weight(header, [who]) for who in everybody}) > 1 else None,
+        weights=(yes, no, whole) if len({header.rules.weight([who]) for who in everybody}) > 1 else None,
     )
 
 
@@ -160,7 +159,7 @@ def is_closed(header: Header, poll: Poll, absent: Collection[str] = ()) -> bool:
 
     Nobody waits for the votes of `absent` agents; the quorum counts them.
     """
-    missing = [who for who in voters(header) if all(ballot.agent != who for ballot in poll.ballots)]
+    missing = [who for who in header.voters if all(ballot.agent != who for ballot in poll.ballots)]
     if all(who in poll.heard or who in absent for who in missing) and (poll.heard or poll.ballots):
         return True
     cases = (poll, _if(poll, missing, "approve"), _if(poll, missing, "reject"))
@@ -169,9 +168,9 @@ def is_closed(header: Header, poll: Poll, absent: Collection[str] = ()) -> bool:
 
 def can_pass(header: Header, agents: Collection[str]) -> bool:
     """True when a vote can be won by these agents' votes alone: they reach the quorum, and are two."""
-    able = voters(header)
+    able = header.voters
     here = [who for who in able if who in agents]
-    return len(here) > 1 and weight(header, here) >= header.rules.quorum * weight(header, able) * _ROUNDING
+    return len(here) > 1 and header.rules.weight(here) >= header.rules.quorum * header.rules.weight(able) * _ROUNDING
 
 
 def _if(poll: Poll, missing: Iterable[str], choice: str) -> Poll:
@@ -191,7 +190,7 @@ def opened(header: Header, state: State, new: Iterable[Proposal], number: int) -
 
 def voted(header: Header, state: State, entry: Entry) -> State:
     """The state with an agent turn's votes, and with who has had the chance to vote."""
-    if entry.by not in voters(header) or not state.polls:
+    if entry.by not in header.voters or not state.polls:
         return state
     cast = read_vote(entry.marks)
     seen = int(entry.frame.re.split(".")[0] or 0) if entry.frame is not None else entry.number
@@ -252,7 +251,7 @@ def escalated(header: Header, state: State, entry: Entry) -> State:
     mark = entry.mark("ESCALATE")
     if mark is None:
         return state
-    above = moderator(header)
+    above = header.moderator
     can = above != entry.by or above in (entry.turn or ())  # its own turn may be the one that reached the limit
     who = above if above and can and above not in state.absent else USER
     return state.but(escalated=who, escalation=mark.value, escalated_at=state.number, failed_votes=0)
@@ -260,7 +259,7 @@ def escalated(header: Header, state: State, entry: Entry) -> State:
 
 def positioned(header: Header, state: State) -> tuple[str, ...]:
     """The agents whose position a judge can choose: those that have spoken."""
-    return tuple(agent.id for agent in header.agents if agent.id in state.spoke_at and agent.id != judge(header))
+    return tuple(agent.id for agent in header.agents if agent.id in state.spoke_at and agent.id != header.judge)
 
 
 def _asked(entry: Entry) -> int:
@@ -274,7 +273,7 @@ def judged(header: Header, state: State, entry: Entry) -> State:
     What others say after it makes it old: both answers are about the same positions. So does its question to the
     person: it answers anew once it knows what it lacked.
     """
-    if entry.by != judge(header) or entry.mark("QUESTION_FOR_USER") is not None:
+    if entry.by != header.judge or entry.mark("QUESTION_FOR_USER") is not None:
         return state.but(judged=()) if state.judged else state
     answer = picked(entry.all("DECIDE"), positioned(header, state))
     return state.but(judged=(*state.judged, answer or ("", "")))

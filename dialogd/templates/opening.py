@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import cached_property
 from types import MappingProxyType
 
-from dialogd.protocol.header import Value, agent_words, moderator, setup, speakers, voters
+from dialogd.protocol.header import Value, agent_words, setup
 from dialogd.protocol.model import USER, Agent, Header, Limits
 from dialogd.protocol.order import following
 from dialogd.protocol.redact import redact
@@ -76,7 +76,7 @@ class Opening:
 
 def begins(header: Header) -> tuple[str, ...]:
     """Who answers the first turn unless somebody says so: the order's first, everybody where answers are sealed."""
-    named = tuple(speakers(header)) if header.rules.sealed else following(header, State(limits=header.limits), "")
+    named = tuple(header.speakers) if header.rules.sealed else following(header, State(limits=header.limits), "")
     return (header.agents[0].id,) if not named or USER in named else named
 
 
@@ -185,14 +185,14 @@ def _warnings(header: Header) -> Iterator[str]:
             f"there is no limit on rounds: only that of {limits.max_turns} turns will end it, in the middle of one;"
             " --max-rounds N sets one (or `max_rounds: N` in the template)"
         )
-    if rules.order == "parallel" and (limits.max_rounds or PARALLEL_ROUNDS) * len(speakers(header)) >= limits.max_turns:
+    if rules.order == "parallel" and (limits.max_rounds or PARALLEL_ROUNDS) * len(header.speakers) >= limits.max_turns:
         yield f"{limits.max_turns} turns are not enough for its rounds; --max-turns sets more"
 
 
 def _conflicts(header: Header) -> Iterator[str]:
     """What leaves a conflict open, or lets nobody decide at all."""
-    rules, able = header.rules, voters(header)
-    speaking = speakers(header)
+    rules, able = header.rules, header.voters
+    speaking = header.speakers
     deciders = [who for who in speaking if rules.role(who).may(DECIDE, MODERATE)]
     proposers = [who for who in speaking if rules.role(who).may(PROPOSE)]
     if not speaking:
@@ -208,7 +208,7 @@ def _conflicts(header: Header) -> Iterator[str]:
         yield "no conflict can be resolved: there is no judge; name one with `judge:` in the template"
     elif rules.verdict != "judge" and not proposers:
         yield "nobody may propose, so there is nothing to decide on; give PROPOSE to one agent"
-    elif rules.verdict == "vote" and _may_tie(rules, able) and not moderator(header):
+    elif rules.verdict == "vote" and _may_tie(rules, able) and not header.moderator:
         yield (
             f"a vote may end in a tie ({', '.join(able)}), and nobody moderates: after {_failed(rules)} you are asked;"
             " one more agent, or MODERATE for one without a vote, would settle it"

@@ -12,7 +12,6 @@ from statistics import fmean
 from dialogd.protocol import marks, review
 from dialogd.protocol.board import Position, contributions, latest, positions
 from dialogd.protocol.certificate import Certificate, certify
-from dialogd.protocol.header import judge, speakers, voters, weight
 from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, same_text, tolerant
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.money import total
@@ -486,7 +485,7 @@ def _consensus(dialog: Dialog, agreed: Agreed | None, outcome: Outcome) -> str:
         by = "the person" if outcome.by == USER else outcome.by
         return f"consensus, as {by} wrote it; not everybody signed the text"
     who = [f"{signer.agent} in turn {signer.turn}" for signer in agreed.signers]
-    left = listed(tuple(one for one in voters(dialog.header) if all(one != s.agent for s in agreed.signers)))
+    left = listed(tuple(one for one in dialog.header.voters if all(one != s.agent for s in agreed.signers)))
     how = "everybody who was left signed the same text" if left else METHODS["mutual"]
     text = f"consensus: {how}, {agreed.ref or 'as it stands'} ({', '.join(who)})"
     return f"{text}; left out, being absent: {left}" if left else text
@@ -810,7 +809,7 @@ def _in_order(dialog: Dialog) -> tuple[str, ...]:
 def _consensus_rate(
     dialog: Dialog, agreed: Agreed | None, decisions: Sequence[Decided], positions: Sequence[Position]
 ) -> float | None:
-    able = voters(dialog.header)
+    able = dialog.header.voters
     approved = {d.ref for d in decisions if d.outcome == "approved"} | ({agreed.ref} if agreed else set())
     if not approved or not able:
         return None
@@ -878,7 +877,7 @@ def worth(dialog: Dialog, agreed: Agreed | None, decisions: Sequence[Decided]) -
 def _first_turns(dialog: Dialog) -> Mapping[str, Entry]:
     first: dict[str, Entry] = {}
     for entry in turns_of(dialog):
-        if entry.by != judge(dialog.header) and entry.by in speakers(dialog.header):
+        if entry.by != dialog.header.judge and entry.by in dialog.header.speakers:
             first.setdefault(entry.by, entry)
     return first
 
@@ -1179,7 +1178,7 @@ def _votes(dialog: Dialog, decision: Decision, until: int) -> Iterable[Vote]:
             vote = marks.vote(mark)
             if vote is not None and vote.ref == decision.ref:
                 last[entry.by] = Vote(
-                    entry.by, vote.choice, entry.number, vote.reason, weight(dialog.header, [entry.by])
+                    entry.by, vote.choice, entry.number, vote.reason, dialog.header.rules.weight([entry.by])
                 )
     return last.values()
 

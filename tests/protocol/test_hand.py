@@ -15,7 +15,6 @@ from dialogd.protocol import board, certificate, lifecycle
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, decide
 from dialogd.protocol.fold import steps
 from dialogd.protocol.grammar import parse, read_on
-from dialogd.protocol.header import speakers, voters
 from dialogd.protocol.model import Mark
 from dialogd.protocol.render import Draft, joint, render
 from dialogd.protocol.review import findings
@@ -357,7 +356,7 @@ def test_an_agent_that_leaves_owes_nothing_and_the_word_goes_on() -> None:
     replies(room, "A", f"Here.\n{TEXT}")
     room.thinks("B")
     after = does(room, person.leave, "claude b", "no need")
-    assert (after.state.owing, speakers(after.header), voters(after.header)) == (("C",), ("A", "C"), ("A", "C"))
+    assert (after.state.owing, after.header.speakers, after.header.voters) == (("C",), ("A", "C"), ("A", "C"))
     assert room.answers("B", "Too late.") is None
     quiet = decide(after, "B", Clock())
     assert isinstance(quiet, Wait)

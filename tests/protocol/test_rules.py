@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from dialogd.protocol.decide import Reply, Write
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.header import judge, speakers, voters
 from dialogd.protocol.marks import read_vote
 from dialogd.protocol.model import USER, Entry
 from dialogd.protocol.state import Dialog
@@ -134,7 +133,7 @@ def recount(dialog: Dialog, ref: str, until: Entry) -> tuple[dict[str, str], Fra
         if not entry.is_turn or entry.by == USER or entry.frame is None or entry.number > until.number:
             continue
         seen = int(entry.frame.re.split(".")[0])
-        if entry.by in voters(dialog.header) and seen >= put:
+        if entry.by in dialog.header.voters and seen >= put:
             for choice in read_vote(entry.marks).values():
                 if choice.ref == ref:
                     said[entry.by] = choice.choice
@@ -166,8 +165,8 @@ def test_nobody_ends_a_dialog_against_its_rule(chosen: dict[str, object], texts:
             e.by for e in dialog.entries for m in e.marks if m.ref == decision.ref and m.name == "CONSENSUS_PROPOSED"
         }
         signed |= {e.by for e in dialog.entries for m in e.all("AGREE") if m.value.upper().startswith(decision.ref)}
-        assert set(voters(dialog.header)) <= signed
-        assert len(voters(dialog.header)) >= 2
+        assert set(dialog.header.voters) <= signed
+        assert len(dialog.header.voters) >= 2
     elif method == "vote":
         said, yes, no = recount(dialog, decision.ref, last)
         assert sum(what == "approve" for what in said.values()) >= 2
@@ -176,7 +175,7 @@ def test_nobody_ends_a_dialog_against_its_rule(chosen: dict[str, object], texts:
         assert dialog.header.rules.role(last.by).may("DECIDE", "MODERATE")
         assert last.mark("DECIDE") is not None
     else:
-        assert last.by == judge(dialog.header)
+        assert last.by == dialog.header.judge
 
 
 @examples(100)
@@ -189,7 +188,7 @@ def test_a_tally_equals_a_naive_recount(chosen: dict[str, object], texts: list[s
         said, yes, no = recount(dialog, poll.ref, dialog.turns[-1])
         count = tally(dialog.header, poll)
         assert {ballot.agent: ballot.choice for ballot in poll.ballots} == said
-        assert set(count.absent) == set(voters(dialog.header)) - set(said)
+        assert set(count.absent) == set(dialog.header.voters) - set(said)
         assert not count.is_approved or float(yes) + 1e-6 >= dialog.header.rules.threshold * float(yes + no) > 0
 
 
@@ -200,15 +199,13 @@ def test_who_may_not_vote_or_decide_changes_no_decision(chosen: dict[str, object
     room = play(setup_of(chosen), texts)
     rules, dialog = room.dialog.header.rules, room.dialog
     for entry in dialog.turns:
-        if entry.by == USER or entry.by == judge(dialog.header):
+        if entry.by in (USER, dialog.header.judge):
             continue
         role = rules.role(entry.by)
         assert role.may("VOTE") or not entry.all("VOTE")
         assert role.may("DECIDE", "MODERATE") or not entry.all("DECIDE")
         assert role.may("PROPOSE") or not (entry.all("PROPOSAL") or entry.all("CONSENSUS_PROPOSED"))
-    assert not any(
-        e.by not in speakers(dialog.header) for e in dialog.turns if e.by not in (USER, judge(dialog.header))
-    )
+    assert not any(e.by not in dialog.header.speakers for e in dialog.turns if e.by not in (USER, dialog.header.judge))
 
 
 @pytest.mark.parametrize(
