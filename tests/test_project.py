@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from dialogd.agent.project import MOST, notes
+from dialogd.agent.player import MOST_NOTES, notes
 
 
 def test_the_notes_of_a_project_come_with_the_names_of_their_files(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_long_notes_are_cut_at_a_line_and_say_so(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_text("other line\n" * 4_000)
     (tmp_path / "GEMINI.md").write_text("one line" * 6_000)
     text = notes(tmp_path)
-    assert len(text.encode()) < MOST + 300
+    assert len(text.encode()) < MOST_NOTES + 300
     assert text.startswith("# CLAUDE.md\n\nä")
     assert "line of notes\n\n# AGENTS.md\n\nother line\n" in text
     assert text.endswith("# GEMINI.md\n\n(the rest is left out: it is too long)")

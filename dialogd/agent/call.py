@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from dialogd.agent.money import Bill, is_possible, of_call
+from dialogd.agent.costs import Bill, is_possible, of_call
 from dialogd.backends import Backend, Request, Tool, Usage
 from dialogd.backends.parts import tokens_of
 from dialogd.backends.service import asked_to_wait

@@ -1,13 +1,13 @@
-"""Who plays an agent: the backend that its settings come to, and how it behaves."""
+"""Who plays an agent: the backend that its settings come to, how it behaves, what its project says to it."""
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dialogd.agent.project import notes
 from dialogd.agent.turn import Options
 from dialogd.backends import Backend, Prepared, auto, keys, kind_of, load_backend
 from dialogd.backends import Options as Setup
@@ -16,6 +16,7 @@ from dialogd.errors import BadInput
 from dialogd.protocol.money import DEFAULT_TOKENS
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import NO_BUDGET, budget, dollars
+from dialogd.store.disk import pread
 from dialogd.store.folders import StateDir
 
 
@@ -142,3 +143,52 @@ def _remarks(settings: Settings, choice: auto.Choice, dialog: Dialog | None) -> 
     if choice.twins:
         remarks.append(auto.warning_of((settings.id, *choice.twins), choice.family))
     return remarks
+
+
+# -- What a project says to agents ------------------------------------------------------------------------------------
+
+NOTES = ("CLAUDE.md", "AGENTS.md", "GEMINI.md")
+MOST_NOTES = 40_000  # bytes of all together
+
+
+def notes(project: Path | None) -> str:
+    """The notes of the folder as Markdown with the files' names; "" without a project or notes.
+
+    Files that are the same, or links to each other, come once. A link that leads out of the project is left out, and
+    so is what is no file or no text. `@import` lines stay text. Together at most `MOST_NOTES` bytes; a cut says so.
+    """
+    if project is None:
+        return ""
+    found: dict[str, list[str]] = {}
+    for name in NOTES:
+        if text := _text(project, name):
+            found.setdefault(text, []).append(name)
+    parts: list[str] = []
+    left = MOST_NOTES
+    for text, names in found.items():
+        shown = text
+        if len(text.encode()) > left:  # the whole lines that fit
+            piece = text.encode()[: max(left, 0)].decode("utf-8", "ignore")
+            shown = piece[: piece.rfind("\n") + 1].rstrip()
+        left -= len(shown.encode())
+        cut = "" if shown == text else "(the rest is left out: it is too long)"
+        parts.append("\n\n".join(filter(None, (f"# {' and '.join(names)}", shown, cut))))
+    return "\n\n".join(parts)
+
+
+def _text(project: Path, name: str) -> str:
+    """The text of one file of the project's own folder, without blank lines around it; "" where it may not be used."""
+    try:
+        real = (project / name).resolve(strict=True)
+        if not real.is_relative_to(project.resolve(strict=True)):
+            return ""
+        fd = os.open(real, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, RuntimeError):
+        return ""
+    try:
+        data = pread(fd, MOST_NOTES + 1, 0) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+    return "" if b"\0" in data else data.decode("utf-8-sig", "replace").strip()

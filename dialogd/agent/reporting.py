@@ -15,8 +15,8 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
+from dialogd.agent.costs import Bill
 from dialogd.agent.events import Event, Hub
-from dialogd.agent.money import Bill
 from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Action, Reply, Stop, Wait
 from dialogd.protocol.model import USER, Condition, Entry

@@ -14,8 +14,8 @@ from typing import TypeVar
 from dialogd.agent import prompt
 from dialogd.agent.call import Call, CallListener, ask, beginning, is_affordable
 from dialogd.agent.clock import duration, here, wall
+from dialogd.agent.costs import Bill, at_stake, forecast, from_record, reading, usual_cap
 from dialogd.agent.known import Known
-from dialogd.agent.money import Bill, at_stake, forecast, from_record, reading, usual_cap
 from dialogd.agent.reporting import Tally, standing
 from dialogd.backends import Backend, Request
 from dialogd.backends.parts import Prompt

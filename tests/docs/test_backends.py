@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.agent import money, project
+from dialogd.agent import costs, player
 from dialogd.agent.prompt import DIGEST_WORDS
 from dialogd.backends import BACKENDS, auto, coding_agent, keys, openai, parts, service
 from dialogd.backends.rehearsal import SCENARIOS
@@ -114,9 +114,9 @@ def test_the_numbers_are_the_codes_own() -> None:
         f"{service.WINDOW:,} tokens for one that it does not",
         f"{coding_agent.ROOM:,} tokens for coding agents",
         f"at most {openai.ROOM:,} tokens",
-        f"at most {project.MOST:,} bytes",
-        f"a reply of {money.LEAST_REPLY:,} tokens",
-        {5: f"last five turns and {({1.25: 'a quarter'})[money.MARGIN]}"}[money.LOOKED_AT],
+        f"at most {player.MOST_NOTES:,} bytes",
+        f"a reply of {costs.LEAST_REPLY:,} tokens",
+        {5: f"last five turns and {({1.25: 'a quarter'})[costs.MARGIN]}"}[costs.LOOKED_AT],
         f"at most {DIGEST_WORDS} words",
         f"{keys.SHORTEST_SECRET} characters and more",
         f"at {WARNINGS[1] * 100:.0f} and {WARNINGS[0] * 100:.0f} %",
@@ -128,7 +128,7 @@ def test_the_numbers_are_the_codes_own() -> None:
 
 def test_the_notes_of_a_project_are_named() -> None:
     """Each file that is read."""
-    assert set(project.NAMES) <= set(codes(section(PAGE, "Notes of the project")))
+    assert set(player.NOTES) <= set(codes(section(PAGE, "Notes of the project")))
 
 
 def test_a_login_introduces_itself_as_shown(tmp_path: Path) -> None:
