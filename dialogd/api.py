@@ -13,21 +13,26 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import threading
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from dialogd import person
 from dialogd.cli import options
+from dialogd.cli.begin import new_cast
 from dialogd.cli.cast import SEATS
 from dialogd.cli.create import Wanted
-from dialogd.cli.launch import Interrupt
-from dialogd.cli.performance import Tell, perform
-from dialogd.errors import BadInput
+from dialogd.cli.launch import FAILED, Daemons, Interrupt
+from dialogd.cli.watch import LOOK, Tell, Teller, events
+from dialogd.config import Settings
+from dialogd.errors import BadInput, StorageError
 from dialogd.protocol.state import Dialog
+from dialogd.store.folders import StateDir
+from dialogd.store.registry import Running
 
 AUTO = "auto"
 _NAMED = re.compile(r"[^:=]+=")  # A=claude, and not command:prog --flag=x
@@ -39,8 +44,8 @@ File = str | os.PathLike[str]
 class Event:
     """Something that happened in a dialog.
 
-    `kind` is begun, turn, note, text, state, warning or ended; `data` is JSON's kind of data; `at` is when it was
-    noticed, in UTC.
+    `kind` is begun, turn, note, text, state, question, warning or ended; `data` is JSON's kind of data; `at` is when it
+    was noticed, in UTC.
     """
 
     kind: str
@@ -102,7 +107,7 @@ async def run(  # noqa: PLR0913 - what `dialogd run` takes as options
     wanted = Wanted(topic, template=template, **{name: value for name, value in asked.items() if value is not None})
     speed = None if pace is None else str(pace)
     settings = options.settings_for(None if file is None else os.fspath(file), pace=speed)
-    heard = _heard(lambda tell, interrupt: perform(settings, wanted, speed or "", tell, interrupt, replace=replace))
+    heard = _heard(lambda tell, interrupt: _hold(settings, wanted, speed or "", tell, interrupt, replace=replace))
     async with aclosing(heard):
         async for event in heard:
             yield event
@@ -117,6 +122,67 @@ def _seats(agents: str | Sequence[str]) -> dict[str, Any]:
     if not any(_NAMED.match(agent) or "," in agent for agent in agents):
         return {"agents": ",".join(agents)}
     return {"agent": [a if _NAMED.match(a) else f"{seat}={a}" for seat, a in zip(SEATS, agents, strict=False)]}
+
+
+def _hold(settings: Settings, wanted: Wanted, pace: str, tell: Tell, interrupt: Interrupt, *, replace: bool) -> None:
+    """Hold the dialog to its end, or until `interrupt` is set: then it is stopped. No process is left either way.
+
+    Raises what `dialogd run` refuses, and `DialogdError` for a daemon that could not be started or ended twice.
+    """
+    settings, cast = new_cast(settings, wanted, pace, replace=replace)
+    teller, agents = Teller(settings, tell), Daemons(settings, cast)
+    listeners: dict[int, threading.Thread] = {}
+    dialog, seats = teller.feed.log.read(), {seat.id: seat for seat in cast.seats}
+    known = [{"id": a.id, "name": a.name, "backend": seats[a.id].backend, "url": a.url} for a in dialog.header.agents]
+    tell("begun", {"file": str(settings.file), "dialog": dialog.id, "topic": dialog.header.topic, "agents": known})
+
+    def listen() -> None:
+        """Listen to every daemon that answers and is not listened to."""
+        for daemon in agents.running.values():
+            if daemon.pid not in listeners:
+                thread = threading.Thread(target=_hear, args=(daemon, tell), daemon=True)
+                listeners[daemon.pid] = thread
+                thread.start()
+
+    closed, cut_off = "the program that ran it closed it", "the program that ran it was cut off"
+    try:
+        with agents.until_the_end(teller.feed.log, interrupt, closed=closed, cut_off=cut_off, failed=FAILED):
+            agents.start(interrupt, ready=listen)
+            while not teller.look() and not interrupt.is_set():
+                agents.tend(teller.look, lambda text: tell("warning", {"text": text}))
+                listen()
+                interrupt.wait(LOOK)
+    finally:
+        for thread in listeners.values():
+            thread.join()
+    outcome, dialog = teller.look(), teller.feed.dialog or dialog
+    if outcome is not None:
+        end = {"outcome": outcome.name, "by": outcome.by, "entry": outcome.entry, "reason": outcome.reason}
+        plan = _plan(settings, dialog, tell)
+        tell("ended", {**end, "turn": dialog.state.number, "file": str(settings.file), **plan})
+
+
+def _hear(daemon: Running, tell: Tell) -> None:
+    """Tell each piece that the daemon's agent writes, until the daemon ends."""
+    with suppress(RuntimeError):  # the listening program ended: the file tells what was said
+        for kind, data in events(daemon.port):
+            if kind == "text":
+                tell(kind, data)
+
+
+def _plan(settings: Settings, dialog: Dialog, tell: Tell) -> dict[str, str | None]:
+    """Where the plan of the ended dialog lies, as Markdown and as JSON; nowhere if none was wanted."""
+    from dialogd.views.plan_files import keep, place
+
+    kept = None
+    try:
+        if settings.plan:
+            folder = place(settings.file, StateDir(settings.state_dir), settings.plan)
+            kept = keep(dialog, settings.file, folder, datetime.now(UTC))
+    except StorageError as error:
+        tell("warning", {"text": f"{error}; {error.fix}"})
+    page, facts = kept or (None, None)
+    return {"plan": str(page) if page else None, "plan_json": str(facts) if facts else None}
 
 
 async def _heard(work: Callable[[Tell, Interrupt], None]) -> AsyncGenerator[Event, None]:

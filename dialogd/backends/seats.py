@@ -101,12 +101,14 @@ def remember_start(state: StateDir, settings: Settings, dialog: Dialog | None, p
         urls = {agent.id: agent.url for agent in dialog.header.agents} if dialog is not None else {}
         said = {("--port", urls.get(settings.id, "").rpartition(":")[2])}
         said |= {("--peer", f"{who}={url}") for who, url in urls.items()}
-        flags = [flag for flag in _flags(settings, peers) if flag not in said and redact(" ".join(flag), own)[1] == 0]
+        flags = [
+            flag for flag in start_flags(settings, peers) if flag not in said and redact(" ".join(flag), own)[1] == 0
+        ]
         json.dump({"dialog": dialog.id if dialog is not None else "", "flags": flags}, out)
     part.replace(target)
 
 
-def _flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
+def start_flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
     """The flags of `dialogd start`, each with its value; of what the environment said, the backend."""
     for one in SETTINGS:
         value, origin = getattr(settings, one.name), settings.origin(one.name)

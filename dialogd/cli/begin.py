@@ -8,7 +8,6 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated
@@ -23,7 +22,7 @@ from dialogd.cli import options
 from dialogd.cli.cast import priced, seated, warn_of_twins
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
-from dialogd.cli.launch import Interrupt, Troupe, free_ports, interruptible, is_free
+from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interruptible, is_free
 from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
 from dialogd.cli.past import keep_ended
 from dialogd.cli.situation import AGREED, ended, exit_code, next_step
@@ -338,7 +337,7 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
     """Start everybody, show the dialog to its end, end everybody; gives the exit code."""
     file = shlex.quote(str(settings.file))
     show = Live(settings, hint="Ctrl-C stops the dialog", is_run=True)
-    troupe = Troupe(settings, cast)
+    agents = Daemons(settings, cast)
     port = cast.seats[0].port
     for label, text in (
         ("file", file),
@@ -352,56 +351,44 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
         remark(
             "note: this has no terminal, and may wait for you: where an agent asks or fails; --unattended never does"
         )
-    ending = "`dialogd run` was cut off"
+    closed, cut_off = "interrupted by the person", "`dialogd run` was cut off"
     try:
-        with show:
-            troupe.start(interrupt)
-            if not interrupt.is_set():
-                troupe.notify()
-                _watch(show, troupe, interrupt, stay=stay)
-        is_cut = interrupt.is_set() and not (stay and show.outcome)
-        ending = "interrupted by the person" if is_cut else ""
+        with (
+            agents.until_the_end(show.log, interrupt, closed=closed, cut_off=cut_off, failed=FAILED if is_new else ""),
+            show,
+        ):
+            agents.start(interrupt)
+            _watch(show, agents, interrupt, stay=stay)
     except DialogdError:
-        ending = "error: a daemon could not be started, or ended twice" if is_new else ""
+        if is_new:
+            leave_plan(settings, show.log.read())
         raise
-    finally:
-        try:
-            if ending:
-                _stop(show, ending)
-        finally:
-            troupe.end()
-            if ending.startswith("error"):
-                leave_plan(show.settings, show.log.read())
     show.screen.clear()
     code = _close(show, stay=stay)
-    return INTERRUPTED if is_cut else code
+    return INTERRUPTED if interrupt.is_set() and not (stay and show.outcome) else code
 
 
-def _stop(show: Live, why: str) -> None:
-    """End the dialog, if it is still there and has not ended."""
-    with suppress(FileNotFoundError):
-        person.stop(show.log, why)
-
-
-def _watch(show: Live, troupe: Troupe, interrupt: Interrupt, *, stay: bool) -> None:
+def _watch(show: Live, agents: Daemons, interrupt: Interrupt, *, stay: bool) -> None:
     """Show the dialog until it ends or the person interrupts; with `stay`, until they do or every daemon is gone."""
     show.look()
     told = None
+
+    def look_again() -> object:
+        show.look()
+        return show.outcome
+
     while (stay or show.outcome is None) and not interrupt.is_set():
         if show.outcome is not None and show.outcome != told:
             told = show.outcome
             show.say(f"{ended(told)}; the page stays, to approve or reject: Ctrl-C ends it and the daemons")
         show.listen(LOOK)
         show.look()
-        if dead := troupe.dead():
-            show.look()  # `dialogd stop` ends daemons too: then the file says so by now
-            if show.outcome is None:
-                show.say(troupe.replace(dead[0]))
-            elif len(dead) == len(troupe.children):
-                return
-            elif stay and (words := troupe.farewell(dead)):
-                show.say(words)
-        troupe.greet()
+        agents.tend(look_again, show.say)
+        dead = agents.dead()
+        if show.outcome is not None and len(dead) == len(agents.children):
+            return
+        if show.outcome is not None and stay and (words := agents.farewell(dead)):
+            show.say(words)
 
 
 def _close(show: Live, *, stay: bool) -> int:
@@ -410,8 +397,7 @@ def _close(show: Live, *, stay: bool) -> int:
         dialog = show.log.read()
     except FileNotFoundError:
         raise NotRunning(f"{show.settings.file} is gone", fix="dialogd run TOPIC begins another dialog") from None
-    for news in show.feed.poll():
-        show.tell(news)
+    show.news()
     outcome, turns = dialog.state.outcome, dialog.state.number
     how = ended(outcome) if outcome else "not ended"
     show.say(f"{how} (turn {turns} was the last)")

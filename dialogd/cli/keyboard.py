@@ -176,10 +176,10 @@ class Keyboard:
     screen while somebody else has it. `lines` reads whole lines where single keys cannot be had (`TERM=dumb`).
     """
 
-    def __init__(self, hide: Callable[[], None], *, wanted: bool = True, lines: bool = False) -> None:
+    def __init__(self, hide: Callable[[], None], *, lines: bool = False) -> None:
         self._hide = hide
         dumb = os.environ.get("TERM") == "dumb"
-        self.can_type = wanted and _both_terminals() and (lines or not dumb)
+        self.can_type = _both_terminals() and (lines or not dumb)
         self._has_keys = self.can_type and not dumb
         self.resized = False
         self._saved: list[Any] | None = None

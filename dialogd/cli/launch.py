@@ -10,12 +10,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from dialogd import person
 from dialogd.backends import CODING
 from dialogd.backends.auto import CHOSEN
 from dialogd.backends.seats import Cast, Seat
@@ -24,6 +25,7 @@ from dialogd.cli.terminal import plain, remark
 from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError
 from dialogd.store.folders import StateDir
+from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
 
 READY_SECONDS = 90.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
@@ -31,6 +33,9 @@ LATE_SECONDS = 3.0
 TRIAL = "a coding agent's first start takes longer: it is a trial, in which it must refuse to write"
 END_SECONDS = 3.0  # a daemon ends in under one; after that it is killed
 LARGEST_OUTPUT = 1024 * 1024  # bytes of an output file that are kept when it is used again
+FAILED = "error: a daemon could not be started, or ended twice"  # why a dialog was stopped
+
+Interrupt = threading.Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,21 +54,6 @@ class Child:
             lines = deque((line.decode("utf-8", "replace").rstrip("\n") for line in source), count)
             return plain("\n".join(f"  {line}" for line in lines))
         return ""
-
-
-def arguments(
-    agent: str, file: Path, flags: Mapping[str, object], peers: Mapping[str, str] | Sequence[str]
-) -> list[str]:
-    """The words of `dialogd start` for these flags; None, "" and False are left out."""
-    words = ["start", agent, "--file", str(file)]
-    for name, value in flags.items():
-        option = f"--{name.replace('_', '-')}"
-        if value is True:
-            words.append(option)
-        elif value not in (None, "", False):
-            words += [option, str(value)]
-    named = [f"{who}={url}" for who, url in peers.items()] if isinstance(peers, Mapping) else list(peers)
-    return [*words, *(part for peer in named for part in ("--peer", peer))]
 
 
 def spawn(agent: str, words: Sequence[str], output: Path) -> Child:
@@ -100,25 +90,31 @@ def answering(child: Child, settings: Settings) -> Running | None:
     return None
 
 
-def until_ready(child: Child, settings: Settings) -> Running:
-    """Wait until the child answers. Raises `DialogdError` with its last lines when it ends or takes far too long."""
-    began, is_told = time.monotonic(), False
-    daemon: Running | None = None
-    try:
-        while (taken := time.monotonic() - began) < READY_SECONDS:
-            if (daemon := answering(child, settings)) is not None:
-                return daemon
-            if taken > LATE_SECONDS and not is_told:
-                is_told = True
-                remark(late([settings.backend]))
-            time.sleep(0.05)
-    finally:
-        if daemon is None:  # a Ctrl-C while it starts ends it too
-            end([child])
-    raise DialogdError(
-        f"the daemon of {child.id} did not answer within {READY_SECONDS:g} s; it said:\n{child.last_lines()}",
-        fix=f"look into {child.output}, or start it in a terminal of its own",
-    )
+def until_ready(
+    children: Mapping[str, Child], settings: Settings, backends: Iterable[str], interrupt: Interrupt | None = None
+) -> dict[str, Running]:
+    """Wait until each child answers, or somebody interrupts; gives the daemons that do, by id.
+
+    Raises `DialogdError` with a child's last lines when it ends or takes far too long.
+    """
+    began, is_told, ready = time.monotonic(), False, dict[str, Running]()
+    interrupt = interrupt or Interrupt()
+    while len(ready) < len(children) and not interrupt.is_set():
+        late_ones = [child for who, child in children.items() if who not in ready]
+        found = {child.id: answering(child, settings) for child in late_ones}
+        ready |= {who: daemon for who, daemon in found.items() if daemon is not None}
+        taken = time.monotonic() - began
+        if taken > LATE_SECONDS and not is_told:
+            is_told = True
+            remark(late(backends))
+        if taken > READY_SECONDS:
+            mute = late_ones[0]
+            raise DialogdError(
+                f"the daemon of {mute.id} did not answer within {READY_SECONDS:g} s; it said:\n{mute.last_lines()}",
+                fix=f"look into {mute.output}, or start it in a terminal of its own",
+            )
+        interrupt.wait(0.05)
+    return ready
 
 
 def late(backends: Iterable[str]) -> str:
@@ -169,8 +165,6 @@ def free_ports(count: int) -> list[int]:
 
 # -- The daemons of one `run` -----------------------------------------------------------------------------------------
 
-Interrupt = threading.Event
-
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
@@ -188,50 +182,69 @@ def interruptible() -> Iterator[Interrupt]:
             signal.signal(number, handler)
 
 
-class Troupe:
+class Daemons:
     """One daemon process per seat of the cast."""
 
     def __init__(self, settings: Settings, cast: Cast) -> None:
         self.settings = settings
         self.cast = cast
         self.children: dict[str, Child] = {}
-        self.daemons: dict[str, Running] = {}
+        self.running: dict[str, Running] = {}
         self._died: set[str] = set()
         self._told: set[int] = set()
 
-    def start(self, interrupt: Interrupt) -> None:
-        """Start them all and wait until each answers, or the person interrupts. Raises `DialogdError`."""
+    @contextmanager
+    def until_the_end(
+        self, log: LogFile, interrupt: Interrupt, *, closed: str, cut_off: str, failed: str
+    ) -> Iterator[None]:
+        """Stop the dialog where the block leaves it open, for one of these reasons, and end every process."""
+        ending = cut_off
+        try:
+            yield
+            ending = closed if interrupt.is_set() else ""
+        except DialogdError:
+            ending = failed
+            raise
+        finally:
+            try:
+                if ending:
+                    with suppress(FileNotFoundError):
+                        person.stop(log, ending)
+            finally:
+                end(self.children.values())
+
+    def start(self, interrupt: Interrupt, ready: Callable[[], None] = lambda: None) -> None:
+        """Start them all, wait until each answers, call `ready`, and set the dialog going. Raises `DialogdError`."""
         for seat in self.cast.seats:
             self.children[seat.id] = self._spawn(seat)
-        began, is_told = time.monotonic(), False
-        while len(self.daemons) < len(self.children) and not interrupt.is_set():
-            for child in self.children.values():
-                if child.id not in self.daemons and (daemon := answering(child, self.settings)) is not None:
-                    self.daemons[child.id] = daemon
-            if time.monotonic() - began > LATE_SECONDS and not is_told:
-                is_told = True
-                remark(late(seat.backend or self.settings.backend for seat in self.cast.seats))
-            if time.monotonic() - began > READY_SECONDS:
-                mute = next(child for child in self.children.values() if child.id not in self.daemons)
-                raise DialogdError(
-                    f"the daemon of {mute.id} did not answer within {READY_SECONDS:g} s; it said:\n{mute.last_lines()}",
-                    fix=f"look into {mute.output}",
-                )
-            interrupt.wait(0.05)
+        backends = [seat.backend or self.settings.backend for seat in self.cast.seats]
+        self.running = until_ready(self.children, self.settings, backends, interrupt)
+        ready()
+        if not interrupt.is_set():
+            notify(self.running.values())
 
     def _spawn(self, seat: Seat) -> Child:
-        flags: dict[str, object] = {
-            "port": seat.port, "backend": seat.backend, "model": seat.model, "command": seat.command,
-            "project": seat.project, "price": seat.price, "trust_project": seat.trust_project, "pace": self.cast.pace,
-            "no_plan": not self.settings.plan, "plan": plan if isinstance(plan := self.settings.plan, Path) else "",
-        }  # fmt: skip
-        urls = {s.id: f"http://localhost:{s.port}" for s in self.cast.seats if s.id != seat.id}
-        output = StateDir(self.settings.state_dir).dialog(self.settings.file) / f"{seat.id}.out"
-        return spawn(seat.id, arguments(seat.id, self.settings.file, flags, urls), output)
+        plan, file = self.settings.plan, self.settings.file
+        words = ["start", seat.id, "--file", str(file), "--port", str(seat.port), *seat.flags()]
+        words += ["--pace", self.cast.pace] if self.cast.pace else []
+        words += ["--plan", str(plan)] if isinstance(plan, Path) else [] if plan else ["--no-plan"]
+        others = (one for one in self.cast.seats if one.id != seat.id)
+        words += [word for one in others for word in ("--peer", f"{one.id}=http://localhost:{one.port}")]
+        return spawn(seat.id, words, StateDir(self.settings.state_dir).dialog(file) / f"{seat.id}.out")
 
-    def notify(self) -> None:
-        """Tell every daemon to look at the file: the kick-off, and after whatever the person does."""
-        notify(self.daemons.values())
+    def tend(self, look: Callable[[], object], say: Callable[[str], None]) -> None:
+        """Start a daemon again that has ended while the dialog goes on, and notify it once it answers.
+
+        `look` reads the file again, and gives how the dialog ended. Raises `DialogdError` on a daemon's second end.
+        """
+        dead = self.dead()
+        if dead and not look():  # `dialogd stop` ends daemons too: then the file says so by now
+            say(self._replace(dead[0]))
+        for child in list(self.children.values()):
+            is_new = child.id not in self.running and child.process.poll() is None
+            if is_new and (daemon := answering(child, self.settings)) is not None:
+                self.running[child.id] = daemon
+                notify([daemon])
 
     def dead(self) -> list[Child]:
         """The daemons that have ended, and were not started again."""
@@ -243,7 +256,7 @@ class Troupe:
         self._told.update(child.process.pid for child in new)
         return "\n".join(f"the daemon of {one.id} ended ({died_of(one.process.returncode)})" for one in new)
 
-    def replace(self, dead: Child) -> str:
+    def _replace(self, dead: Child) -> str:
         """Start a daemon that ended once more; says so in words. Raises `DialogdError` on its second end."""
         what = f"the daemon of {dead.id} ended unexpectedly ({died_of(dead.process.returncode)}); it said last:"
         if dead.id in self._died:
@@ -253,18 +266,5 @@ class Troupe:
             )
         self._died.add(dead.id)
         self.children[dead.id] = self._spawn(next(seat for seat in self.cast.seats if seat.id == dead.id))
-        self.daemons.pop(dead.id, None)
+        self.running.pop(dead.id, None)
         return f"{what}\n{dead.last_lines()}\nstarting it again"
-
-    def greet(self) -> None:
-        """Notify daemons that were started again, as soon as they answer: they may owe a turn."""
-        for child in list(self.children.values()):
-            if child.id not in self.daemons and child.process.poll() is None:
-                daemon = answering(child, self.settings)
-                if daemon is not None:
-                    self.daemons[child.id] = daemon
-                    notify([daemon])
-
-    def end(self) -> None:
-        """End every process; nothing is left when this returns."""
-        end(self.children.values())

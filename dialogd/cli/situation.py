@@ -65,7 +65,7 @@ class Situation:
         state = self.dialog.state
         if state.outcome is not None:
             return "error" if state.outcome.failed else "ended"
-        if any(answer and answer.get("working_on") for answer in self.healths.values()):
+        if any(map(self.working, self.healths)):
             return "thinking"
         if state.paused:
             return "paused"
@@ -109,10 +109,15 @@ class Situation:
         agent, cause, fix = (*mark.fields, "", "")[:3]
         return line(f"{agent} failed: {cause} ({fix}); `dialogd retry {agent}` asks it once more")
 
+    def working(self, agent: str) -> dict[str, Any] | None:
+        """The `turn` that agent works on and for how many `seconds`; None when it does not, or the turn is written."""
+        work = (self.healths.get(agent) or {}).get("working_on")
+        turn = work.get("turn") if isinstance(work, dict) else None
+        return work if isinstance(turn, int) and turn > self.dialog.state.number else None
+
     def _thinking(self, agent: str) -> str:
         """Since when that agent works, and how long it may; "" when it does not."""
-        work = (self.healths.get(agent) or {}).get("working_on")
-        if not isinstance(work, dict):
+        if (work := self.working(agent)) is None:
             return ""
         timeout = self.dialog.state.limits.timeout
         since = in_words(round(float(work.get("seconds") or 0.0)))

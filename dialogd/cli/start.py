@@ -8,15 +8,17 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import Annotated, NoReturn
 
 import typer
 
 from dialogd.backends.auto import family_of
+from dialogd.backends.seats import start_flags
 from dialogd.cli import options
 from dialogd.cli.cast import SEATS, warn_of_twins
 from dialogd.cli.client import daemons, health, in_parallel
-from dialogd.cli.launch import arguments, spawn, until_ready
+from dialogd.cli.launch import end, spawn, until_ready
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
@@ -108,7 +110,7 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
         raise BadInput("which agent is this daemon to speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
     urls = peers(settings, peer or ())
     if detach:
-        _detached(settings, arguments(settings.id, settings.file, {**flags, "plan": plan, "no_plan": no_plan}, urls))
+        _detached(settings, urls)
     else:
         _serve(settings, urls)
 
@@ -130,12 +132,17 @@ def _leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _detached(settings: Settings, words: Sequence[str]) -> None:
+def _detached(settings: Settings, urls: Mapping[str, str]) -> None:
     """Start the same command in the background and wait until it answers."""
     logs = StateDir(settings.state_dir).logs
     key = StateDir(settings.state_dir).dialog(settings.file).name
+    words = ["start", settings.id, "--file", str(settings.file), *chain(*start_flags(settings, urls))]
     child = spawn(settings.id, words, logs / f"{settings.id}-{key}.out")
-    daemon = until_ready(child, settings)
+    try:
+        daemon = until_ready({child.id: child}, settings, [settings.backend])[child.id]
+    except BaseException:  # a Ctrl-C while it starts ends it too
+        end([child])
+        raise
     show(plain(f"{daemon.id} runs: pid {daemon.pid}, port {daemon.port}, log {daemon.log or child.output}"))
     remark(plain(f"end it with: dialogd stop, or kill {daemon.pid}"))
     with suppress(DialogdError, OSError):  # the daemon runs, whatever cannot be said of it

@@ -1,4 +1,4 @@
-"""The file as it grows: every finished entry once, whatever editors and new dialogs do to the file."""
+"""`dialogd watch`: a dialog as it happens, for people at a terminal and, as JSON lines, for programs."""
 
 from __future__ import annotations
 
@@ -39,13 +39,10 @@ from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
 
+LOOK = 0.1  # seconds between two looks at the file
+ASK = 1.0  # seconds between two questions to the daemons
 
-@dataclass(frozen=True, slots=True)
-class News:
-    """Something to show: a finished `entry`, or `text` about the file as a whole."""
-
-    text: str = ""
-    entry: Entry | None = None
+Tell = Callable[[str, Mapping[str, Any]], None]  # a kind of event, and its data
 
 
 class Feed:
@@ -54,45 +51,52 @@ class Feed:
     def __init__(self, log: LogFile) -> None:
         self.log = log
         self.dialog: Dialog | None = None
-        self._shown: set[str] = set()
-        self._problem = ""
         self._known: Dialog | None = None
+        self._shown: set[str] = set()
+        self._problem = self._missing = self._spent = ""
+        self._full_reads = 0
 
-    def poll(self) -> Iterator[News]:
-        """What came since the last call."""
-        try:
-            dialog = self.log.read()
-        except FileNotFoundError:
-            yield from self._trouble(
-                f"there is no dialog at {self.log.path} yet; begin one elsewhere: {new_command(self.log.path)}"
-                if self._known is None
-                else "the file is gone"
-            )
-            return
-        except DialogdError as error:
-            yield from self._trouble(f"{error}; {error.fix}")
-            return
-        except OSError as error:
-            yield from self._trouble(f"{self.log.path}: {error.strerror}")
-            return
-        self._problem = ""
-        if dialog is self.dialog:
+    def poll(self) -> Iterator[Entry | str]:
+        """What came since the last call: each finished entry once, and remarks about the file as a whole."""
+        before, (self.dialog, problem) = self.dialog, self._read()
+        if problem and problem != self._problem:
+            yield problem
+        self._problem, dialog = problem, self.dialog
+        if dialog is None or dialog is before:
             return
         if self._known is not None and _is_another(self._known, dialog):
             self._shown.clear()
-            yield News("another dialog stands in the file")
-        self.dialog = self._known = dialog
+            yield "another dialog stands in the file"
+        self._known = dialog
         for entry in dialog.entries:
             if _finished(entry, dialog) and (key := _key(entry)) not in self._shown:
                 self._shown.add(key)
-                yield News(entry=entry)
+                yield entry
+        yield from self._remarks(dialog)
 
-    def _trouble(self, text: str) -> Iterator[News]:
-        """Say what is wrong with the file, once."""
-        self.dialog = None
-        if text != self._problem:
-            self._problem = text
-            yield News(text)
+    def _read(self) -> tuple[Dialog | None, str]:
+        """The dialog, or what is wrong with the file."""
+        try:
+            return self.log.read(), ""
+        except FileNotFoundError:
+            begin = f"there is no dialog at {self.log.path} yet; begin one elsewhere: {new_command(self.log.path)}"
+            return None, "the file is gone" if self._known else begin
+        except DialogdError as error:
+            return None, f"{error}; {error.fix}"
+        except OSError as error:
+            return None, f"{self.log.path}: {error.strerror}"
+
+    def _remarks(self, dialog: Dialog) -> Iterator[str]:
+        """Turns that a save has taken out of the file, and how much of the budget is spent, when that changed."""
+        if self._full_reads != self.log.full_reads:  # what stood there before has changed
+            self._full_reads = self.log.full_reads
+            missing, before = person.taken_out(self.log.journals.lost(dialog), self.log.path), self._missing
+            self._missing = missing
+            if missing not in ("", before):
+                yield missing
+        if (spending := budget(dialog.state)) and (level := spending.text.partition(":")[0]) != self._spent:
+            self._spent = level
+            yield spending.text
 
 
 def _is_another(known: Dialog, now: Dialog) -> bool:
@@ -110,12 +114,6 @@ def _key(entry: Entry) -> str:
 def _finished(entry: Entry, dialog: Dialog) -> bool:
     """False while the end of the file may still be in the making."""
     return entry is not dialog.last or entry.condition not in (Condition.UNFINISHED, Condition.DAMAGED)
-
-
-def as_written(entry: Entry) -> str:
-    """The entry as it stands in the file, but for its frame."""
-    heading = f"## Turn {entry.number} — {entry.name}" if entry.is_turn else f"## Note — {entry.name}"
-    return "\n\n".join([heading, *filter(None, [text_of(entry)])])
 
 
 def account(entry: Entry) -> str:
@@ -193,13 +191,88 @@ def _number(text: str, kind: type[int] | type[float]) -> int | float | None:
     return None
 
 
-# -- What daemons say of a dialog while it goes on, heard in the background -------------------------------------------
+# -- For programs -----------------------------------------------------------------------------------------------------
 
-ASK = 1.0  # seconds between two questions to the daemons
+
+class Teller:
+    """Tells a program what happens at a dialog file: `turn`, `note`, `state`, `question`, `warning`."""
+
+    def __init__(self, settings: Settings, tell: Tell) -> None:
+        self.settings = settings
+        self.tell = tell
+        self.feed = Feed(log_of(settings))
+        self._asked: tuple[float, Dialog | None] = (0.0, None)
+        self._state: object = None
+        self._called_for: object = None
+
+    def look(self) -> Outcome | None:
+        """Tell what is new; gives how the dialog ended, None while it goes on."""
+        for news in self.feed.poll():
+            if isinstance(news, str):
+                self.tell("warning", {"text": news})
+            else:
+                fact = as_fact(news)
+                self.tell(str(fact.pop("event")), fact)
+        dialog, now = self.feed.dialog, time.monotonic()
+        if dialog is None:
+            return None
+        outcome = dialog.state.outcome
+        if dialog is not self._asked[1] or (outcome is None and now - self._asked[0] >= ASK):
+            self._asked = (now, dialog)
+            running = () if outcome else daemons(self.settings, self.settings.file)
+            self._tell_state(Situation.of(dialog, self.settings.file, running, StateDir(self.settings.state_dir)))
+        return outcome
+
+    def _tell_state(self, situation: Situation) -> None:
+        """Tell what the person is asked and how things stand, when that changed; seconds that pass are no change."""
+        dialog, state, needed = situation.dialog, situation.dialog.state, situation.needs_person()
+        debts = state.debts if needed else None
+        if debts is not None and debts != self._called_for:
+            asked = {"question": state.question, "asker": state.asker, "by": state.question_by}
+            self.tell("question", {"text": needed, "default": state.question_default, **asked})
+        self._called_for = debts
+        facts = {
+            "phase": situation.phase,
+            "lifecycle": lifecycle.phase(dialog),
+            "turn": state.number,
+            "turn_of": list(situation.turn_of),
+            "needs_person": needed,
+        }
+        if facts != self._state:
+            self._state = facts
+            more = {"reasons": list(situation.reasons()), "convergence": lifecycle.assessed(dialog)}
+            self.tell("state", {**facts, **more})
+
+
 SILENCE = 30.0  # seconds without a word, not even a ping, after which a stream is given up
+LONGEST_LINE = 1024 * 1024  # bytes
+
+
+def events(port: int, *, every: bool = False) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of a daemon's stream, with `every` those of its peers too, until it ends or nothing can be read."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SILENCE)
+    try:
+        connection.request("GET", f"/events{'?all=true' if every else ''}")
+        response, fields = connection.getresponse(), dict[str, str]()
+        while response.status == 200 and (raw := response.readline(LONGEST_LINE)):
+            name, _, value = raw.decode("utf-8", "replace").rstrip("\r\n").partition(": ")
+            if name:
+                fields[name] = value
+                continue
+            fact = json.loads(fields.get("data", "{}"))
+            if isinstance(fact, dict):
+                yield fields.get("event", ""), fact
+            fields = {}
+    except (OSError, http.client.HTTPException, ValueError):
+        return
+    finally:
+        connection.close()
+
+
+# -- For people: what daemons say of a dialog, heard in the background ------------------------------------------------
+
 AGAIN = 0.5  # seconds before another stream is tried
 TAIL = 400  # characters of what is being written that are kept
-LONGEST_LINE = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +299,7 @@ class Writing:
         return replace(self, words=self.words + len(text.split()) - joined, tail=(self.tail + text)[-TAIL:])
 
 
-class Ears:
+class Listener:
     """Listens to the daemons of one dialog file, from the first `listen` on until the process ends or `close`."""
 
     def __init__(self, settings: Settings) -> None:
@@ -235,16 +308,14 @@ class Ears:
         self.writing: Mapping[str, Writing] = {}
         self._news = threading.Event()
         self._over = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._is_listening = False
 
     def listen(self, *, streams: bool) -> None:
         """Begin, if that is still to be done; with `streams` also to what is being written."""
-        if self._threads:
-            return
-        work = [self._ask, *([self._follow] if streams else [])]
-        self._threads = [threading.Thread(target=one, daemon=True) for one in work]
-        for thread in self._threads:
-            thread.start()
+        work = [] if self._is_listening else [self._ask, *([self._follow] if streams else [])]
+        self._is_listening = True
+        for one in work:
+            threading.Thread(target=one, daemon=True).start()
 
     def ask_now(self) -> None:
         """The dialog has changed: what the daemons say is old."""
@@ -258,8 +329,7 @@ class Ears:
     def _ask(self) -> None:
         while not self._over.is_set():
             running = daemons(self.settings, self.settings.file)
-            answers = in_parallel(health, running)
-            pairs = zip(running, answers, strict=True)
+            pairs = zip(running, in_parallel(health, running), strict=True)
             self.heard = Heard(running, {daemon.id: answer for daemon, answer in pairs}, time.monotonic())
             self._news.wait(ASK)
             self._news.clear()
@@ -268,13 +338,10 @@ class Ears:
         """Read one daemon's stream, which tells what all of them say; when it ends another's."""
         while not self._over.is_set():
             heard = self.heard
-            answering = [one for one in heard.running if heard.healths.get(one.id)] if heard else []
-            for daemon in answering:
-                try:
-                    for kind, fact in _events(daemon.port):
+            for daemon in heard.running if heard else ():
+                if heard and heard.healths.get(daemon.id):
+                    for kind, fact in events(daemon.port, every=True):
                         self._take(kind, fact)
-                except (OSError, http.client.HTTPException, ValueError):
-                    continue
             self.writing = {}
             self._over.wait(AGAIN)
 
@@ -290,35 +357,13 @@ class Ears:
         self.writing = {**self.writing, by: so_far.plus(str(fact.get("text", "")))}
 
 
-def _events(port: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The events of a daemon's stream, until it ends. Raises what `http.client` raises."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=SILENCE)
-    try:
-        connection.request("GET", "/events?all=true")
-        response = connection.getresponse()
-        if response.status != 200:
-            return
-        fields: dict[str, str] = {}
-        while raw := response.readline(LONGEST_LINE):
-            name, _, value = raw.decode("utf-8", "replace").rstrip("\r\n").partition(": ")
-            if name:
-                fields[name] = value
-                continue
-            fact = json.loads(fields.get("data", "{}"))
-            if isinstance(fact, dict):
-                yield fields.get("event", ""), fact
-            fields = {}
-    finally:
-        connection.close()
-
-
 # -- The live line ----------------------------------------------------------------------------------------------------
 
 BETWEEN = " · "
 SHORTEST_TAIL = 16  # cells; fewer of the last words tell nothing
 
 
-def glance(situation: Situation, writing: Mapping[str, Writing], *, older: float, cells: int, hint: str = "") -> str:
+def live_line(situation: Situation, writing: Mapping[str, Writing], *, older: float, cells: int, hint: str = "") -> str:
     """One line. `older` is how many seconds ago the daemons were asked; what matters least is left out first."""
     state = situation.dialog.state
     busy = [*_busy(situation, writing, older)]
@@ -338,9 +383,8 @@ def glance(situation: Situation, writing: Mapping[str, Writing], *, older: float
 
 def _busy(situation: Situation, writing: Mapping[str, Writing], older: float) -> Iterator[str]:
     """Each agent that works on a turn: since when, and how many words there are."""
-    for agent, answer in situation.healths.items():
-        work = (answer or {}).get("working_on")
-        if not isinstance(work, dict):
+    for agent in situation.healths:
+        if (work := situation.working(agent)) is None:
             continue
         turn, since = work.get("turn"), _clock(float(work.get("seconds") or 0.0) + older)
         so_far = writing.get(agent)
@@ -382,247 +426,63 @@ def _left(state: State) -> str:
     return f"{max(limits.tokens - gone.tokens, 0):,} tokens left" if limits.tokens is not None else ""
 
 
-# -- What the keys of `watch` and `run` mean --------------------------------------------------------------------------
+# -- A dialog as it happens, for `watch` and `run` --------------------------------------------------------------------
 
 HELP = """\
    s  say something (@B at its beginning names who answers)   a  answer
-   p  pause, or go on                                         n  pass the word on, in step mode
-   r  ask an agent once more                                  k  pass over an agent
+   p  pause, or go on                                         n  let the next agent speak, in step mode
+   r  ask an agent once more                                  k  skip an agent
    x  stop the dialog                                         q  {leave}
    While you type: Enter sends, Esc drops it, Ctrl-U empties it, Ctrl-W takes back a word."""
-
-
-@dataclass(frozen=True, slots=True)
-class Acts:
-    """What the desk does beside writing into the file: `wake` the daemons, `stop` the dialog, `tell` the person."""
-
-    wake: Callable[[], object]
-    stop: Callable[[], object]
-    tell: Callable[[str], None]
-
-
-class Desk:
-    """One person's keys at one dialog. `line` is what is being typed, `asking` what y or n is wanted for.
-
-    With `answers_at_once` a line opens when the dialog asks the person, or they begin to type: that is how `run` takes
-    what people type. `has_left` is set by `q`, which stops the dialog where leaving would end it anyway.
-    """
-
-    def __init__(self, log: LogFile, acts: Acts, *, answers_at_once: bool = False) -> None:
-        self.log = log
-        self.acts = acts
-        self.answers_at_once = answers_at_once
-        self.has_left = False
-        self.line: Line | None = None
-        self.asking = ""
-        self._send: Callable[[str], None] = self._say
-        self._dialog: Dialog | None = None
-        self._is_asked = False
-
-    def know(self, dialog: Dialog | None, needed: str) -> None:
-        """The dialog as it stands, and what the person is asked, "" for nothing."""
-        self._dialog = dialog
-        is_asked = bool(needed)
-        if self.answers_at_once and is_asked and not self._is_asked and self.line is None and not self.asking:
-            self._open("your turn (Enter passes)> " if self._is_stepping else "your turn> ", self._say)
-        elif self._is_asked and not is_asked and self.line is not None and not self.line.text:
-            self.line = None
-        self._is_asked = is_asked
-
-    def press(self, key: str) -> None:
-        """Do what the key means now."""
-        try:
-            if key.startswith("line:"):
-                self._whole_line(key[5:])
-            elif self.line is not None:
-                self._type(self.line, key)
-            elif self.asking:
-                self.asking = ""
-                if key in ("y", "Y"):
-                    self.acts.stop()
-            else:
-                self._command(key)
-        except DialogdError as error:
-            self.acts.tell(f"{error}; {error.fix}")
-        except FileNotFoundError:
-            self.acts.tell("there is no dialog yet")
-
-    def _type(self, line: Line, key: str) -> None:
-        done = line.press(key)
-        if done:
-            self.line = None
-        if done != "send":
-            return
-        try:
-            self._send(line.text)
-        except DialogdError:
-            self.line = line  # what was typed is not lost
-            raise
-
-    def _whole_line(self, text: str) -> None:
-        """A line from a terminal that gives only whole ones."""
-        if text.strip():
-            self._say(text)
-        else:
-            self._pass_on()
-
-    def _command(self, key: str) -> None:
-        commands: dict[str, Callable[[], object]] = {
-            "p": self._pause,
-            "s": lambda: self._open("say> ", self._say),
-            "a": lambda: self._open("answer> ", self._say),
-            "r": lambda: self._choose("retry", person.retry, self._in_doubt()),
-            "k": lambda: self._choose("skip", person.skip, self._in_doubt()),
-            "x": self._ask_to_stop,
-            "n": self._pass_on,
-            "q": self._leave,
-            "?": self._help,
-        }
-        if key in commands:
-            commands[key]()
-        elif key == "enter" and self.answers_at_once:
-            self._pass_on()
-        elif key.startswith("paste:") or (self.answers_at_once and len(key) == 1):
-            self._open("say> ", self._say).press(key)
-
-    def _open(self, prompt: str, send: Callable[[str], None]) -> Line:
-        self.line, self._send = Line(prompt), send
-        return self.line
-
-    @property
-    def _is_stepping(self) -> bool:
-        return self._dialog is not None and self._dialog.state.step
-
-    def _say(self, text: str) -> None:
-        """The person's turn; `@B` at its beginning names who answers."""
-        if not text.strip():
-            if self._is_stepping:
-                self._pass_on()
-            return
-        to, words = "", text
-        if text.startswith("@") and self._dialog is not None:
-            first, _, rest = text[1:].partition(" ")
-            if self._dialog.header.agent(first.rstrip(",:")) and rest.strip():
-                to, words = first.rstrip(",:"), rest
-        person.say(self.log, words, to=to, secrets=options.own_secrets())
-        self.acts.wake()
-
-    def _pause(self) -> None:
-        if self._dialog is not None and self._dialog.state.paused:
-            person.resume(self.log)
-        else:
-            person.pause(self.log)
-        self.acts.wake()
-
-    def _pass_on(self) -> None:
-        if self._is_stepping:
-            person.pass_on(self.log)
-            self.acts.wake()
-
-    def _in_doubt(self) -> tuple[str, ...]:
-        """The agents that a retry or a skip may be for: who failed or stalled, else who owes a turn, else all."""
-        if self._dialog is None:
-            return ()
-        state, everybody = self._dialog.state, tuple(agent.id for agent in self._dialog.header.agents)
-        stuck = {*state.failed, *(debt.agent for debt in state.debts if debt.stalled)}
-        owing = {who for who in state.owing if who not in (USER, ANY)}
-        wanted = stuck or owing or set(everybody)
-        return tuple(who for who in everybody if who in wanted)
-
-    def _choose(self, what: str, act: Callable[[LogFile, str], object], whom: tuple[str, ...]) -> None:
-        def send(agent: str) -> None:
-            if agent.strip():
-                act(self.log, agent.strip())
-                self.acts.wake()
-
-        if len(whom) == 1:
-            send(whom[0])
-        else:
-            self._open(f"{what} whom ({', '.join(whom)})> ", send)
-
-    def _ask_to_stop(self) -> None:
-        if self._dialog is not None and self._dialog.state.outcome is not None:
-            self.acts.tell("the dialog has ended already")
-        else:
-            self.asking = "stop the dialog? y/n"
-
-    def _leave(self) -> None:
-        if self.answers_at_once:
-            self._ask_to_stop()
-        else:
-            self.has_left = True
-
-    def _help(self) -> None:
-        leave = "stop the dialog" if self.answers_at_once else "leave; the dialog goes on"
-        self.acts.tell(HELP.format(leave=leave))
-
-
-# -- A dialog as it happens, for `watch` and `run` --------------------------------------------------------------------
-
-LOOK = 0.1  # seconds between two looks at the file
 STEADY = 2.0  # seconds that a reason must hold before it is worth a line of its own
 
 
 class Live:
-    """Shows one dialog file, in a `with` block. Call `look` again and again, with `listen` between: keys and waiting.
+    """Shows one dialog file and takes the person's keys, in a `with` block: call `look` and `listen` in turn.
 
-    `hint` stands at the end of the live line where no keys are taken; `is_run`: it is for `dialogd run`.
+    `hint` stands at the end of the live line where no keys are taken. With `is_run`, for `dialogd run`, a line to type
+    in opens when the dialog asks the person or they begin to type, and `q` stops the dialog. Otherwise `has_left` is
+    set by `q`. `line` is what is being typed, `asking` what y or n is wanted for.
     """
 
-    def __init__(self, settings: Settings, *, json: bool = False, hint: str = "", is_run: bool = False) -> None:
+    def __init__(self, settings: Settings, *, hint: str, is_run: bool = False) -> None:
         self.settings = settings
         self.log = log_of(settings)
         self.feed = Feed(self.log)
         self.screen = Screen()
-        self.ears = Ears(settings)
-        self.keyboard = Keyboard(self.screen.clear, wanted=not json, lines=is_run)
-        self.acts = Acts(wake=self._wake, stop=self._stop, tell=self.say)
-        self.desk = Desk(self.log, self.acts, answers_at_once=is_run)
-        self.json = json
+        self.listener = Listener(settings)
+        self.keyboard = Keyboard(self.screen.clear, lines=is_run)
         self.hint = hint
         self.is_run = is_run
+        self.has_left = False
+        self.line: Line | None = None
+        self.asking = ""
         self.situation: Situation | None = None
+        self._send: Callable[[str], None] = self._say
+        self._is_asked = False
         self._made_of: tuple[object, object] = (None, None)
         self._called_for: object = None
-        self._state: object = None
         self._held_up = ("", 0.0)
         self._told = ""
         self._ended: Outcome | None = None
-        self._spent = ""
-        self._missing = ""
-        self._full_reads = 0
 
     def __enter__(self) -> Live:
         self.keyboard.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.ears.close()
+        self.listener.close()
         try:
             self.screen.clear()
-            if self.desk.line is not None and self.desk.line.text.strip():
-                self.say(f"-- not sent: {self.desk.line.text}")
+            if self.line is not None and self.line.text.strip():
+                self.say(f"-- not sent: {self.line.text}")
         finally:
             self.keyboard.__exit__(None, None, None)
 
     @property
-    def can_type(self) -> bool:
-        """True where what the person types arrives here."""
-        return self.keyboard.can_type
-
-    @property
     def outcome(self) -> Outcome | None:
         """How the dialog ended, as last seen."""
-        dialog = self.feed.dialog
-        return dialog.state.outcome if dialog else None
-
-    def follow(self, until: Callable[[], bool]) -> None:
-        """Look until `until` says so or the person leaves, and leave a clean last line."""
-        with self:
-            self.look()
-            while not until() and not self.desk.has_left:
-                self.listen(LOOK)
-                self.look()
+        return self.feed.dialog.state.outcome if self.feed.dialog else None
 
     def listen(self, seconds: float) -> None:
         """Wait so long, and do what is typed meanwhile. Raises `BrokenPipeError` once nobody reads any more."""
@@ -630,7 +490,7 @@ class Live:
             if key == "redraw":
                 self.screen.redraw()
             else:
-                self.desk.press(key)
+                self.press(key)
                 self._show_line()
         self.screen.is_held = not self.keyboard.in_front
         if self.keyboard.resized:
@@ -640,60 +500,38 @@ class Live:
         if not self.screen.is_terminal:
             _still_read()
 
+    def news(self) -> None:
+        """Print what is new in the file."""
+        for news in self.feed.poll():
+            if isinstance(news, str):
+                self.say(f"-- {news}")
+            else:
+                self._print(news)
+
     def look(self) -> None:
         """Show what is new, and how things stand."""
         before = self.feed.dialog
-        for news in self.feed.poll():
-            self.tell(news)
+        self.news()
         dialog = self.feed.dialog
-        self._tell_missing()
         if dialog is None:
             self.situation = None
-            self.desk.know(None, "")
-            self._show_line()
-            return
-        if dialog.state.outcome is None:
-            self.ears.listen(streams=self.screen.is_terminal and not self.json)
+            self._open_or_close("")
+        elif dialog.state.outcome is None:
+            self.listener.listen(streams=self.screen.is_terminal)
             if dialog is not before:
-                self.ears.ask_now()
-        heard = None if dialog.state.outcome else self.ears.heard
-        if dialog.state.outcome is None and heard is None:
-            return
-        if self._made_of != (dialog, heard):
+                self.listener.ask_now()
+        heard = self.listener.heard if self.outcome is None else None
+        if dialog is not None and (heard or self.outcome) and self._made_of != (dialog, heard):
             self._made_of = (dialog, heard)
             running, healths = (heard.running, heard.healths) if heard else ((), {})
             state = StateDir(self.settings.state_dir)
-            healths = _fresh(healths, dialog.state.number)
             self.situation = Situation(dialog, self.settings.file, running, healths, state)
             self._show_situation(self.situation)
         self._show_line()
 
-    def _tell_missing(self) -> None:
-        """Turns that a save has taken out of the file; looked for when what stood there before has changed."""
-        dialog = self.feed.dialog
-        if dialog is None or self._full_reads == self.log.full_reads:
-            return
-        self._full_reads = self.log.full_reads
-        missing = person.taken_out(self.log.journals.lost(dialog), self.settings.file)
-        if missing and missing != self._missing:
-            self.say(f"-- {missing}")
-        self._missing = missing
-
     def say(self, text: str) -> None:
         """A line about the dialog, not of it."""
-        if self.json:
-            remark(plain(text))
-        else:
-            self.screen.write((text, ("yellow",)))
-
-    def tell(self, news: News) -> None:
-        """Print one piece of news."""
-        if news.entry is None:
-            self.say(f"-- {news.text}")
-        elif self.json:
-            show(as_json(as_fact(news.entry), indent=None))
-        else:
-            self._print(news.entry)
+        self.screen.write((text, ("yellow",)))
 
     def _print(self, entry: Entry) -> None:
         """Heading, account and text of a finished entry."""
@@ -708,61 +546,38 @@ class Live:
         )
 
     def _show_situation(self, situation: Situation) -> None:
-        needed = situation.needs_person()
-        debts = situation.dialog.state.debts if needed else None
-        self.desk.know(situation.dialog, needed)
+        needed, dialog = situation.needs_person(), situation.dialog
+        self._open_or_close(needed)
+        debts = dialog.state.debts if needed else None
         if debts is not None and debts != self._called_for:
-            self._call(situation, needed)
+            self.screen.bell()
+            can_type = self.keyboard.can_type
+            typed = ("type it here, or " if self.is_run else "press a, or ") if can_type else ""
+            answer = f'{typed}dialogd say --file {shlex.quote(str(self.settings.file))} "…"'
+            self.screen.write((f">> your turn: {needed}\n   answer: {answer}\n", ("bold", "yellow")))
         self._called_for = debts
-        if (spending := budget(situation.dialog.state)) and (level := spending.text.partition(":")[0]) != self._spent:
-            self._spent = level
-            self.say(f"-- {spending.text}")
-        outcome, before = situation.dialog.state.outcome, self._ended
+        outcome, before = dialog.state.outcome, self._ended
         self._ended = outcome
-        is_shown = not (self.json or self.is_run)
-        if outcome is not None and outcome != before and is_shown and (step := self._next(situation.dialog)):
+        if outcome not in (None, before) and not self.is_run and (step := what_next(self.settings, dialog)):
             self.say(f"next   {step}")
-        if self.json:
-            self._tell_state(situation, needed)
-
-    def _next(self, dialog: Dialog) -> str:
-        """What the person can do about the end; "" when they took the result."""
-        return next_step(dialog, self.settings.file, is_running=bool(daemons(self.settings, self.settings.file)))
 
     def _show_line(self) -> None:
         """The live line: what is typed, what is asked, or how things stand. Without a terminal: what holds it up."""
         cells = max(self.screen.columns - 1, 1)
-        if self.desk.line is not None:
-            self.screen.live(*self.desk.line.view(cells))
-        elif self.desk.asking:
-            self.screen.live(fit(self.desk.asking, cells))
+        hint = "? help" if self.keyboard.can_type else self.hint
+        if self.line is not None:
+            self.screen.live(*self.line.view(cells))
+        elif self.asking:
+            self.screen.live(fit(self.asking, cells))
         elif self.feed.dialog is None:
             self.screen.live(fit(f"waiting for {line(str(self.settings.file))}", cells))
-        elif self.situation is None or self.json:
-            return
         elif self.outcome is not None:
-            self.screen.live(fit(f"{ended(self.outcome)} · {self._hint()}", cells) if self.can_type else "")
-        elif self.screen.is_terminal:
-            older = time.monotonic() - self.ears.heard.at if self.ears.heard else 0.0
-            writing = self.ears.writing
-            self.screen.live(glance(self.situation, writing, older=older, cells=cells, hint=self._hint()))
-        else:
+            self.screen.live(fit(f"{ended(self.outcome)} · {hint}", cells) if self.keyboard.can_type else "")
+        elif self.situation is not None and self.screen.is_terminal:
+            older = time.monotonic() - self.listener.heard.at if self.listener.heard else 0.0
+            self.screen.live(live_line(self.situation, self.listener.writing, older=older, cells=cells, hint=hint))
+        elif self.situation is not None:
             self._tell_reasons(self.situation)
-
-    def _hint(self) -> str:
-        return "? help" if self.can_type else self.hint
-
-    def _call(self, situation: Situation, needed: str) -> None:
-        """The bell and one clear line: what is asked and how to answer."""
-        self.screen.bell()
-        if self.json:
-            state = situation.dialog.state
-            asked = {"question": state.question, "asker": state.asker, "by": state.question_by}
-            self._fact("question", text=needed, default=state.question_default, **asked)
-            return
-        typed = ("type it here, or " if self.desk.answers_at_once else "press a, or ") if self.can_type else ""
-        answer = f'{typed}dialogd say --file {shlex.quote(str(self.settings.file))} "…"'
-        self.screen.write((f">> your turn: {needed}\n   answer: {answer}\n", ("bold", "yellow")))
 
     def _tell_reasons(self, situation: Situation) -> None:
         """Without a terminal: one plain line for what holds the dialog up, once it has done so for a while."""
@@ -773,52 +588,139 @@ class Live:
             self._told = text
             self.say(f"-- {text}")
 
-    def _tell_state(self, situation: Situation, needed: str) -> None:
-        """One JSON line when the state changed; seconds that merely pass are no change."""
-        dialog, outcome = situation.dialog, situation.dialog.state.outcome
-        state = (situation.phase, situation.turn_of, dialog.state.number, needed)
-        if state == self._state:
-            return
-        self._state = state
-        self._fact(
-            "state",
-            phase=situation.phase,
-            lifecycle=lifecycle.phase(dialog),
-            turn=dialog.state.number,
-            turn_of=list(situation.turn_of),
-            reasons=list(situation.reasons()),
-            needs_person=needed,
-            convergence=lifecycle.assessed(dialog),
-        )
-        if outcome is not None:
-            end = {"outcome": outcome.name, "by": outcome.by, "reason": outcome.reason, "text": ended(outcome)}
-            self._fact("end", **end, next=self._next(dialog))
+    # -- What the keys mean --
 
-    def _fact(self, event: str, **facts: object) -> None:
-        show(as_json({"event": event, **facts}, indent=None))
+    def press(self, key: str) -> None:
+        """Do what the key means now."""
+        try:
+            if key.startswith("line:"):  # from a terminal that gives only whole lines
+                self._say(key[5:].rstrip("\n"))
+            elif self.line is not None:
+                self._type(self.line, key)
+            elif self.asking:
+                self.asking = ""
+                if key in ("y", "Y"):
+                    self._stop()
+            else:
+                self._command(key)
+        except DialogdError as error:
+            self.say(f"{error}; {error.fix}")
+        except FileNotFoundError:
+            self.say("there is no dialog yet")
+
+    def _type(self, line: Line, key: str) -> None:
+        done = line.press(key)
+        if done:
+            self.line = None
+        if done != "send":
+            return
+        try:
+            self._send(line.text)
+        except DialogdError:
+            self.line = line  # what was typed is not lost
+            raise
+
+    def _command(self, key: str) -> None:
+        commands: dict[str, Callable[[], object]] = {
+            "p": self._pause,
+            "s": lambda: self._open("say> "),
+            "a": lambda: self._open("answer> "),
+            "r": lambda: self._choose("retry", person.retry),
+            "k": lambda: self._choose("skip", person.skip),
+            "x": self._ask_to_stop,
+            "n": self._pass_on,
+            "q": self._ask_to_stop if self.is_run else self._leave,
+            "?": self._help,
+        }
+        if key in commands:
+            commands[key]()
+        elif key == "enter" and self.is_run:
+            self._pass_on()
+        elif key.startswith("paste:") or (self.is_run and len(key) == 1):
+            self._open("say> ").press(key)
+
+    def _open(self, prompt: str, send: Callable[[str], None] | None = None) -> Line:
+        """A line to type in; what is typed is said, or goes to `send`."""
+        self.line, self._send = Line(prompt), send or self._say
+        return self.line
+
+    def _open_or_close(self, needed: str) -> None:
+        """Open a line in `run` when the person is asked, and take an empty one away when they no longer are."""
+        before, self._is_asked = self._is_asked, bool(needed)
+        if self.is_run and needed and not before and self.line is None and not self.asking:
+            self._open("your turn (Enter passes)> " if self._is_stepping else "your turn> ")
+        elif before and not needed and self.line is not None and not self.line.text:
+            self.line = None
+
+    @property
+    def _is_stepping(self) -> bool:
+        return self.feed.dialog is not None and self.feed.dialog.state.step
+
+    def _say(self, text: str) -> None:
+        """The person's turn; `@B` at its beginning names who answers. Nothing passes the turn in step mode."""
+        if not text.strip():
+            self._pass_on()
+            return
+        to, words, dialog = "", text, self.feed.dialog
+        if text.startswith("@") and dialog is not None:
+            first, _, rest = text[1:].partition(" ")
+            if dialog.header.agent(first.rstrip(",:")) and rest.strip():
+                to, words = first.rstrip(",:"), rest
+        person.say(self.log, words, to=to, secrets=options.own_secrets())
+        self._wake()
+
+    def _pause(self) -> None:
+        is_paused = self.feed.dialog is not None and self.feed.dialog.state.paused
+        (person.resume if is_paused else person.pause)(self.log)
+        self._wake()
+
+    def _pass_on(self) -> None:
+        if self._is_stepping:
+            person.pass_on(self.log)
+            self._wake()
+
+    def _choose(self, what: str, act: Callable[[LogFile, str], object]) -> None:
+        """Retry or skip the agent that failed or stalled, else who owes a turn; ask which, where there are several."""
+
+        def send(agent: str) -> None:
+            if agent.strip():
+                act(self.log, agent.strip())
+                self._wake()
+
+        if self.feed.dialog is None:
+            return
+        state, everybody = self.feed.dialog.state, [agent.id for agent in self.feed.dialog.header.agents]
+        stuck = {*state.failed, *(debt.agent for debt in state.debts if debt.stalled)}
+        wanted = stuck or {who for who in state.owing if who not in (USER, ANY)} or set(everybody)
+        whom = [who for who in everybody if who in wanted]
+        if len(whom) == 1:
+            send(whom[0])
+        else:
+            self._open(f"{what} whom ({', '.join(whom)})> ", send)
+
+    def _ask_to_stop(self) -> None:
+        if self.outcome is not None:
+            self.say("the dialog has ended already")
+        else:
+            self.asking = "stop the dialog? y/n"
+
+    def _leave(self) -> None:
+        self.has_left = True
+
+    def _help(self) -> None:
+        self.say(HELP.format(leave="stop the dialog" if self.is_run else "leave; the dialog goes on"))
 
     def _wake(self) -> None:
         notify(daemons(self.settings, self.settings.file))
 
     def _stop(self) -> None:
         """End the dialog as `dialogd stop --file` does; in `run`, which ends its daemons itself, in the file alone."""
-        if self.desk.answers_at_once:
+        if self.is_run:
             person.stop(self.log, "stopped by the person")
             self._wake()
         else:
             self.screen.clear()
             stop(str(self.settings.file))
-
-
-def _fresh(healths: Mapping[str, dict[str, Any] | None], number: int) -> dict[str, dict[str, Any] | None]:
-    """What daemons said, without the work on turns that are written by now."""
-    return {who: _without_past_work(answer, number) for who, answer in healths.items()}
-
-
-def _without_past_work(answer: dict[str, Any] | None, number: int) -> dict[str, Any] | None:
-    work = (answer or {}).get("working_on")
-    is_past = isinstance(work, dict) and isinstance(work.get("turn"), int) and work["turn"] <= number
-    return {**answer, "working_on": None} if answer and is_past else answer
 
 
 def _still_read() -> None:
@@ -840,6 +742,39 @@ def watch(file: options.FileOption = None, follow: Follow = False, json: options
     In a terminal keys say, pause, retry, skip and stop: ? lists them. With --json, one object per line: turn, note,
     state, question, end.
     """
-    live = Live(options.settings_for(file), json=json, hint="Ctrl-C leaves")
-    live.follow(lambda: live.outcome is not None and not follow)
+    settings = options.settings_for(file)
+    if json:
+        raise typer.Exit(exit_code(_as_lines(settings, follow=follow)))
+    with Live(settings, hint="Ctrl-C leaves") as live:
+        live.look()
+        while (follow or live.outcome is None) and not live.has_left:
+            live.listen(LOOK)
+            live.look()
     raise typer.Exit(exit_code(live.outcome))
+
+
+def _as_lines(settings: Settings, *, follow: bool) -> Outcome | None:
+    """Print one JSON object per event, until the dialog ends; remarks about the file go to stderr."""
+
+    def tell(kind: str, facts: Mapping[str, Any]) -> None:
+        if kind == "warning":
+            remark(plain(f"-- {facts['text']}"))
+        else:
+            show(as_json({"event": kind, **facts}, indent=None))
+
+    teller, before = Teller(settings, tell), None
+    while True:
+        outcome, dialog = teller.look(), teller.feed.dialog
+        if outcome is not None and dialog is not None and outcome != before:
+            end = {"outcome": outcome.name, "by": outcome.by, "reason": outcome.reason, "text": ended(outcome)}
+            tell("end", {**end, "next": what_next(settings, dialog)})
+        before = outcome
+        if outcome is not None and not follow:
+            return outcome
+        time.sleep(LOOK)
+        _still_read()
+
+
+def what_next(settings: Settings, dialog: Dialog) -> str:
+    """What the person can do about the end, as commands; "" while it goes on, or once they took the result."""
+    return next_step(dialog, settings.file, is_running=bool(daemons(settings, settings.file)))

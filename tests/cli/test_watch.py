@@ -136,7 +136,7 @@ def test_each_finished_entry_comes_once_whatever_happens_to_the_file(tmp_path: P
     feed = Feed(LogFile(file, Journals(tmp_path)))
 
     def news() -> list[str]:
-        return [item.entry.body if item.entry else item.text for item in feed.poll()]
+        return [item if isinstance(item, str) else item.body for item in feed.poll()]
 
     head = "# D\n\n**Topic:** T\n\n---\n\n## Turn 1 — User\n\nfirst"
     assert news() == [f"there is no dialog at {file} yet; begin one elsewhere: dialogd new TOPIC --file {file}"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dialogd.cli.keyboard import Decoder, Line
 from dialogd.cli.situation import Situation
 from dialogd.cli.terminal import colour_of, fit, tail, width
-from dialogd.cli.watch import Writing, glance
+from dialogd.cli.watch import Writing, live_line
 from dialogd.store.folders import StateDir
 from tests.support.room import Room, opening
 
@@ -99,15 +99,15 @@ def test_the_live_line_keeps_what_matters_in_every_width() -> None:
     """Who and since when first; then words, turns, money, help; the last words where there is room for them."""
     now = situation(A=True)
     writing = {"A": Writing("A", 4).plus("Tabs it ").plus("is").plus(", 漢字 and all")}
-    whole = glance(now, writing, older=2.6, cells=200, hint="? help")
+    whole = live_line(now, writing, older=2.6, cells=200, hint="? help")
     assert whole == "A writes turn 4, 1:04, 6 words · “Tabs it is, 漢字 and all” · turn 3 of 20 · $2.00 left · ? help"
     for cells in range(1, 120):
-        shown = glance(now, writing, older=2.6, cells=cells, hint="? help")
+        shown = live_line(now, writing, older=2.6, cells=cells, hint="? help")
         assert width(shown) <= cells
         assert shown.startswith("A writes turn 4"[: cells - 1])
-    assert glance(now, writing, older=0, cells=20) == "A writes turn 4, 1:…"
-    assert glance(now, {}, older=0, cells=80).startswith("A thinks about turn 4, 1:01 · turn 3 of 20")
-    assert glance(situation(), {}, older=0, cells=80).startswith("waiting for A")
+    assert live_line(now, writing, older=0, cells=20) == "A writes turn 4, 1:…"
+    assert live_line(now, {}, older=0, cells=80).startswith("A thinks about turn 4, 1:01 · turn 3 of 20")
+    assert live_line(situation(), {}, older=0, cells=80).startswith("waiting for A")
 
 
 def test_words_are_counted_over_pieces() -> None:
