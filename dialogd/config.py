@@ -11,10 +11,11 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from dialogd.errors import BadInput
 from dialogd.protocol.units import budget, count, seconds
@@ -176,83 +177,48 @@ class Row(NamedTuple):
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How one daemon or command is set up. `pace`, `retry_wait` and `poll` are seconds.
-
-    `port` is None unless somebody set it: then the dialog's header or `default_port` decides; 0 is any free one.
-    `max_rounds` and the thresholds are those of new dialogs, None where the template's count.
-    """
-
-    id: str = ""
-    port: int | None = None
-    file: Path = DEFAULT_FILE
-    state_dir: Path = field(default_factory=default_state_dir)
-    backend: str = "auto"
-    command: str = ""
-    model: str = ""
-    name: str = ""
-    role: str = ""
-    pace: float = 2.0
-    project: Path | None = None
-    max_tokens: int = 0
-    effort: str = ""
-    base_url: str = ""
-    api: str = ""
-    resume: str = ""
-    trust_project: bool = False
-    price: str = ""
-    budget: str = ""
-    digest: bool = False
-    plan: bool | Path = True
-    max_rounds: int | None = None
-    convergence_threshold: float | None = None
-    escalation_threshold: int | None = None
-    auto_propose_threshold: int | None = None
-    desktop: str = "auto"
-    bell: bool = True
-    on_question: str = ""
-    on_stalled: str = ""
-    on_error: str = ""
-    on_end: str = ""
-    on_event: str = ""
-    log_format: str = "text"
-    debug: bool = False
-    retry_wait: float = 2.0
-    poll: float = 2.0
-    origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
-
-    def origin(self, name: str) -> str:
-        """Where the value of `name` comes from: `flag --port`, `environment DIALOGD_PORT`, a file, `default`."""
-        return self.origins.get(name, "default")
-
-    def rows(self) -> tuple[Row, ...]:
-        """Every setting with its value and origin, in the order of `SETTINGS`."""
-        return tuple(Row(s.name, _shown(getattr(self, s.name)), self.origin(s.name)) for s in SETTINGS)
-
-    def table(self) -> str:
-        """The rows as aligned text, one per line."""
-        rows = self.rows()
-        widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-        return "\n".join(f"{name:{widths[0]}}  {value:{widths[1]}}  {origin}" for name, value, origin in rows)
-
-
 # Readers of one value: they take what was written and the folder it was written in, and raise ValueError.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _NOTHING = re.compile(r"\s*0+(\.0*)?\s*(s|sec|seconds)?\s*")
 
 
+def _must(holds: object, what: str) -> None:
+    if not holds:
+        raise ValueError(f"must be {what}")
+
+
+def _parsed(parse: Callable[[Any], Any], what: str) -> Callable[[object, Path], Any]:
+    """A reader that says what is wanted, and why `parse` refused what there is."""
+
+    def read(value: object, _folder: Path) -> Any:
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise ValueError(f"must be {what} ({error})") from None
+
+    return read
+
+
+def _one_of(*words: str) -> Callable[[object, Path], str]:
+    listed = ", ".join(f"`{word}`" for word in words[:-1])
+
+    def read(value: object, _folder: Path) -> str:
+        word = ("off", "on")[value] if isinstance(value, bool) else str(value).strip().lower()
+        _must(word in words, f"{listed} or `{words[-1]}`")
+        return word
+
+    return read
+
+
 def _text(value: object, _folder: Path) -> str:
     """Anything printable, line breaks included: a role may be long."""
-    if not isinstance(value, str) or _CONTROL.search(value):
-        raise ValueError("must be text without control characters")
-    return value.strip()
+    _must(isinstance(value, str) and not _CONTROL.search(value), "text without control characters")
+    return str(value).strip()
 
 
 def _line(value: object, folder: Path) -> str:
     text = _text(value, folder)
-    if "\n" in text:
-        raise ValueError("must be a single line")
+    _must("\n" not in text, "a single line")
     return text
 
 
@@ -262,45 +228,40 @@ def _id(value: object, folder: Path) -> str:
     text = _line(value, folder)
     if text.upper() in RESERVED:
         raise ValueError(f"is reserved: {WHY_RESERVED}")
-    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", text):
-        raise ValueError("must be letters, digits, `_`, `-` such as `A`")
+    _must(re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", text), "letters, digits, `_`, `-` such as `A`")
     return text
 
 
 def _port(value: object, _folder: Path) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", str(value).strip()) or int(str(value)) > 65_535:
-        raise ValueError("must be a number from 1 to 65535, or 0 for any free port")
+    fits = re.fullmatch(r"[0-9]{1,5}", str(value).strip()) and int(str(value)) <= 65_535
+    _must(fits, "a number from 1 to 65535, or 0 for any free port")
     return int(str(value))
 
 
 def _path(value: object, folder: Path) -> Path:
-    if not isinstance(value, str | Path) or not str(value).strip() or "\0" in str(value):
-        raise ValueError("must be a path")
+    _must(isinstance(value, str | Path) and str(value).strip() and "\0" not in str(value), "a path")
     try:
-        return folder / Path(value).expanduser()
+        return folder / Path(str(value)).expanduser()
     except RuntimeError:
         raise ValueError("names a user whose home is not known") from None
 
 
-def _wait(value: object, _folder: Path) -> float:
-    """A duration that may be nothing."""
-    try:
-        return 0.0 if _NOTHING.fullmatch(str(value)) else seconds(cast("str | float", value))
-    except ValueError as error:
-        raise ValueError(f"must be a duration such as `2`, `0.5` or `90 seconds` ({error})") from None
+_wait = _parsed(
+    lambda value: 0.0 if _NOTHING.fullmatch(str(value)) else seconds(value),
+    "a duration such as `2`, `0.5` or `90 seconds`",
+)
+_count = _parsed(count, "a number such as `8192`")
 
 
 def _interval(value: object, folder: Path) -> float:
-    wait = _wait(value, folder)
-    if wait < 0.01:
-        raise ValueError("must be at least 0.01 seconds")
+    wait = float(_wait(value, folder))
+    _must(wait >= 0.01, "at least 0.01 seconds")
     return wait
 
 
 def _switch(value: object, _folder: Path) -> bool:
     word = str(value).strip().lower()
-    if word not in ("1", "true", "yes", "on", "0", "false", "no", "off"):
-        raise ValueError("must be true or false")
+    _must(word in ("1", "true", "yes", "on", "0", "false", "no", "off"), "true or false")
     return word in ("1", "true", "yes", "on")
 
 
@@ -312,73 +273,37 @@ def _plan(value: object, folder: Path) -> bool | Path:
         return _path(value, folder)
 
 
-def _count(value: object, _folder: Path) -> int:
-    try:
-        return count(cast("str | int", value))
-    except ValueError as error:
-        raise ValueError(f"must be a number such as `8192` ({error})") from None
-
-
 def _part(value: object, _folder: Path) -> float:
-    try:
+    number = 0.0
+    with suppress(ValueError):
         number = float(str(value).strip())
-    except ValueError:
-        number = 0.0
-    if not 0 < number <= 1:
-        raise ValueError("must be a number above 0 and up to 1, such as `0.6`")
+    _must(0 < number <= 1, "a number above 0 and up to 1, such as `0.6`")
     return number
 
 
 def _budget(value: object, folder: Path) -> str:
     text = _line(value, folder)
-    try:
-        budget(text)
-    except ValueError as error:
-        raise ValueError(f"must be an amount such as `$1.50` or `200k tokens` ({error})") from None
+    _parsed(budget, "an amount such as `$1.50` or `200k tokens`")(text, folder)
     return text
-
-
-def _api(value: object, _folder: Path) -> str:
-    if value not in ("chat", "responses"):
-        raise ValueError("must be `chat` or `responses`")
-    return str(value)
-
-
-def _desktop(value: object, _folder: Path) -> str:
-    word = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else str(value).strip().lower()
-    if word not in ("auto", "on", "off"):
-        raise ValueError("must be `auto`, `on` or `off`")
-    return str(word)
 
 
 def _hook(value: object, folder: Path) -> str:
     """A command line, or a URL with a host."""
-    import shlex
     from urllib.parse import urlsplit
 
-    text = _line(value, folder)
-    try:
+    text, fits = _line(value, folder), False
+    with suppress(ValueError, IndexError):
         if text.lower().startswith(("http://", "https://")):
             parts = urlsplit(text)
             fits = bool(parts.hostname) and parts.port != 0 and not re.search(r"\s", text)
         else:
             fits = not text or bool(shlex.split(text)[0])
-    except (ValueError, IndexError):
-        fits = False
-    if not fits:
-        raise ValueError("must be a command such as `notify.sh --loud`, or a URL such as http://localhost:9000/hook")
+    _must(fits, "a command such as `notify.sh --loud`, or a URL such as http://localhost:9000/hook")
     return text
 
 
-def _log_format(value: object, _folder: Path) -> str:
-    if value not in ("text", "json"):
-        raise ValueError("must be `text` or `json`")
-    return str(value)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """One key: how it is read, which environment variables hold it (the first set one wins), what it means."""
+class Setting(NamedTuple):
+    """One key: how it is read, what it means, and which environment variables hold it (the first set one wins)."""
 
     name: str
     read: Callable[[object, Path], object]
@@ -386,64 +311,101 @@ class Setting:
     variables: tuple[str, ...]
 
 
-def _setting(name: str, read: Callable[[object, Path], object], about: str, *also: str) -> Setting:
-    return Setting(name, read, about, (f"DIALOGD_{name.upper()}", *also))
+def _setting(default: object, read: Callable[[object, Path], object], about: str, *also: str) -> Any:
+    """A field of `Settings`; `also` are variables beside DIALOGD_NAME."""
+    how = {"read": read, "about": about, "also": also}
+    return field(default_factory=default, metadata=how) if callable(default) else field(default=default, metadata=how)
 
 
-SETTINGS = (
-    _setting("id", _id, "the agent this daemon speaks for, such as A", "CLAUDE_ID"),
-    _setting("port", _port, "where it listens; unset: A on 3001, B on 3002 … (0: any free port)", "CLAUDE_PORT"),
-    _setting("file", _path, "the dialog file"),
-    _setting("state_dir", _path, "journals, drafts, archive, registry and logs"),
-    _setting("backend", _line, "what writes the replies; `auto` takes what is here, `rehearsal` asks no model"),
-    _setting("command", _line, "the program of the `command` backend: prompt on stdin, reply on stdout"),
-    _setting("model", _line, "the model the backend is to use"),
-    _setting("name", _line, "the agent's name in headings"),
-    _setting("role", _text, "the agent's role: a known one, or a text"),
-    _setting("pace", _wait, "seconds between this agent's turns"),
-    _setting("project", _path, "the folder the agent works in"),
-    _setting("max_tokens", _count, "tokens that one reply may have at most; unset: 8192"),
-    _setting("effort", _line, "how hard the model thinks: low, medium, high … where it can be set"),
-    _setting("base_url", _line, "another address of the service, such as http://localhost:8000/v1"),
-    _setting("api", _api, "which API an OpenAI-compatible service speaks: `chat` or `responses`"),
-    _setting("resume", _line, "a session of yours that `claude-code` goes on from, as a copy; `last`: the most recent"),
-    _setting(
-        "trust_project", _switch, "let what the project contains run: hooks, servers, plugins, scripts; `acp` needs it"
-    ),
-    _setting("price", _line, "dollars per million tokens, `IN/OUT[/CACHED]`, or `free`; unset: list prices"),
-    _setting("budget", _budget, "what this agent may spend in one dialog: `$1.50`, `200k tokens`"),
-    _setting("digest", _switch, "sum up what no longer fits the model's window, in a note, at this agent's cost"),
-    _setting("plan", _plan, "leave a plan when a dialog ends: `true`, `false`, or the folder it goes to"),
-    _setting("max_rounds", _count, "rounds after which a new dialog ends", "MAX_COLLABORATION_ROUNDS"),
-    _setting(
-        "convergence_threshold",
-        _part,
-        "from which overlap replies count as alike, in a new dialog; unset: 0.6",
-        "CONVERGENCE_THRESHOLD",
-    ),
-    _setting(
-        "escalation_threshold",
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How one daemon or command is set up. `pace`, `retry_wait` and `poll` are seconds.
+
+    `port` is None unless somebody set it: then the dialog's header or `default_port` decides; 0 is any free one.
+    `max_rounds` and the thresholds are those of new dialogs, None where the template's count.
+    """
+
+    id: str = _setting("", _id, "the agent this daemon speaks for, such as A", "CLAUDE_ID")
+    port: int | None = _setting(
+        None, _port, "where it listens; unset: A on 3001, B on 3002 … (0: any free port)", "CLAUDE_PORT"
+    )
+    file: Path = _setting(DEFAULT_FILE, _path, "the dialog file")
+    state_dir: Path = _setting(default_state_dir, _path, "journals, drafts, archive, registry and logs")
+    backend: str = _setting(
+        "auto", _line, "what writes the replies; `auto` takes what is here, `rehearsal` asks no model"
+    )
+    command: str = _setting("", _line, "the program of the `command` backend: prompt on stdin, reply on stdout")
+    model: str = _setting("", _line, "the model the backend is to use")
+    name: str = _setting("", _line, "the agent's name in headings")
+    role: str = _setting("", _text, "the agent's role: a known one, or a text")
+    pace: float = _setting(2.0, _wait, "seconds between this agent's turns")
+    project: Path | None = _setting(None, _path, "the folder the agent works in")
+    max_tokens: int = _setting(0, _count, "tokens that one reply may have at most; unset: 8192")
+    effort: str = _setting("", _line, "how hard the model thinks: low, medium, high … where it can be set")
+    base_url: str = _setting("", _line, "another address of the service, such as http://localhost:8000/v1")
+    api: str = _setting(
+        "", _one_of("chat", "responses"), "which API an OpenAI-compatible service speaks: `chat` or `responses`"
+    )
+    resume: str = _setting(
+        "", _line, "a session of yours that `claude-code` goes on from, as a copy; `last`: the most recent"
+    )
+    trust_project: bool = _setting(
+        False, _switch, "let what the project contains run: hooks, servers, plugins, scripts; `acp` needs it"
+    )
+    price: str = _setting("", _line, "dollars per million tokens, `IN/OUT[/CACHED]`, or `free`; unset: list prices")
+    budget: str = _setting("", _budget, "what this agent may spend in one dialog: `$1.50`, `200k tokens`")
+    digest: bool = _setting(
+        False, _switch, "sum up what no longer fits the model's window, in a note, at this agent's cost"
+    )
+    plan: bool | Path = _setting(
+        True, _plan, "leave a plan when a dialog ends: `true`, `false`, or the folder it goes to"
+    )
+    max_rounds: int | None = _setting(None, _count, "rounds after which a new dialog ends", "MAX_COLLABORATION_ROUNDS")
+    convergence_threshold: float | None = _setting(
+        None, _part, "from which overlap replies count as alike, in a new dialog; unset: 0.6", "CONVERGENCE_THRESHOLD"
+    )
+    escalation_threshold: int | None = _setting(
+        None,
         _count,
         "failed votes after which the moderator decides, else you, in a new dialog; unset: 3",
         "ESCALATION_THRESHOLD",
-    ),
-    _setting(
-        "auto_propose_threshold",
+    )
+    auto_propose_threshold: int | None = _setting(
+        None,
         _count,
         "contributions that make what they refer to a proposal, on the board of a new dialog; unset: 3",
         "AUTO_PROPOSE_THRESHOLD",
-    ),
-    _setting("desktop", _desktop, "alerts on the desktop: `auto` where it can be done, `on`, `off`"),
-    _setting("bell", _switch, "alerts ring in the daemon's terminal"),
-    _setting("on_question", _hook, "a command (JSON on stdin) or URL (POST) for when an agent needs you"),
-    _setting("on_stalled", _hook, "the same for an agent that gives no answer in time"),
-    _setting("on_error", _hook, "the same for an agent that failed"),
-    _setting("on_end", _hook, "the same for the end of a dialog"),
-    _setting("on_event", _hook, "the same for every entry, once"),
-    _setting("log_format", _log_format, "`text`, or `json`: one object per line"),
-    _setting("debug", _switch, "say more in the log"),
-    _setting("retry_wait", _wait, "seconds before a failed call is tried again; doubles each time"),
-    _setting("poll", _interval, "seconds between two looks at the file when nothing else wakes the daemon"),
+    )
+    desktop: str = _setting(
+        "auto", _one_of("auto", "on", "off"), "alerts on the desktop: `auto` where it can be done, `on`, `off`"
+    )
+    bell: bool = _setting(True, _switch, "alerts ring in the daemon's terminal")
+    on_question: str = _setting("", _hook, "a command (JSON on stdin) or URL (POST) for when an agent needs you")
+    on_stalled: str = _setting("", _hook, "the same for an agent that gives no answer in time")
+    on_error: str = _setting("", _hook, "the same for an agent that failed")
+    on_end: str = _setting("", _hook, "the same for the end of a dialog")
+    on_event: str = _setting("", _hook, "the same for every entry, once")
+    log_format: str = _setting("text", _one_of("text", "json"), "`text`, or `json`: one object per line")
+    debug: bool = _setting(False, _switch, "say more in the log")
+    retry_wait: float = _setting(2.0, _wait, "seconds before a failed call is tried again; doubles each time")
+    poll: float = _setting(2.0, _interval, "seconds between two looks at the file when nothing else wakes the daemon")
+    origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
+
+    def origin(self, name: str) -> str:
+        """Where the value of `name` comes from: `flag --port`, `environment DIALOGD_PORT`, a file, `default`."""
+        return self.origins.get(name, "default")
+
+    def rows(self) -> tuple[Row, ...]:
+        """Every setting with its value and origin, in the order of `SETTINGS`."""
+        return tuple(Row(s.name, _shown(getattr(self, s.name)), self.origin(s.name)) for s in SETTINGS)
+
+
+SETTINGS = tuple(
+    Setting(
+        one.name, one.metadata["read"], one.metadata["about"], (f"DIALOGD_{one.name.upper()}", *one.metadata["also"])
+    )
+    for one in fields(Settings)
+    if one.metadata
 )
 
 
