@@ -1,11 +1,9 @@
-"""What the page shows beside the conversation, filled in and kept for as long as the dialog stays as it is."""
+"""The page: as it is served, the entries and the state that its scripts fetch, and the page about the HTTP surface."""
 
 from __future__ import annotations
 
 import asyncio
-import html
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,60 +13,10 @@ from fastapi.responses import HTMLResponse, Response
 from dialogd.agent.loop import Agent
 from dialogd.errors import DialogdError
 from dialogd.protocol.state import Dialog
-from dialogd.server.page_entries import LAST, MOST, PageEntries, PageEntry, presentable, window
+from dialogd.server.page_entries import LAST, MOST, PageEntries, template, window
 from dialogd.server.page_state import Neighbours, PageState, page_state
-from dialogd.server.templating import fill, safe
 from dialogd.store.folders import StateDir
-from dialogd.views.markup import to_html
-
-MOST_KEPT = 32  # fragments of one dialog; the oldest goes
-
-
-def fragment(name: str, **values: Any) -> str:
-    """The template `panels/NAME.html` with these values, with `markdown` and `when` to write texts and times."""
-    return fill(f"panels/{name}.html", markdown=markdown, when=when, **values)
-
-
-def markdown(text: str) -> Any:
-    """Markdown as a part of the page: sanitised, with its headings below the panel's."""
-    return safe(presentable(to_html(text)))
-
-
-def when(at: str) -> str:
-    """A time of the file for people, `2026-11-21 19:00 UTC`; what is no such time stays as it is, cut short."""
-    try:
-        moment = datetime.fromisoformat(at)
-    except ValueError:
-        return at[:40]
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if moment.tzinfo else f"{moment:%Y-%m-%d %H:%M}"
-
-
-class Kept:
-    """The fragments of the dialog as it stands, each made once: a dialog that was read is never changed."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._dialog: Dialog | None = None
-        self._made: dict[object, str] = {}
-        self._making = asyncio.Lock()
-
-    async def of(self, key: object, make: Callable[[Dialog], str]) -> str:
-        """The fragment of that key, made of the dialog in a thread of its own; a few words while there is none."""
-        dialog = await self._agent.look()
-        if dialog is None:
-            return fragment("none", file=str(self._agent.file.path))
-        async with self._making:  # several tabs ask at once: the first one's answer serves them all
-            if dialog is not self._dialog:
-                self._dialog, self._made = dialog, {}
-            if key not in self._made:
-                made = await asyncio.to_thread(make, dialog)
-                while len(self._made) >= MOST_KEPT:
-                    del self._made[next(iter(self._made))]
-                self._made[key] = made
-            return self._made[key]
-
-
-# -- The pages --------------------------------------------------------------------------------------------------------
+from dialogd.views.markup import safe
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'{others}; "
@@ -79,15 +27,8 @@ _POLICY = (
 def render_page(state: PageState, dialog: Dialog | None) -> str:
     """The page as it begins: where the dialog stands and its last entries; it can be read without its scripts."""
     shown = window(dialog, None, None, LAST)
-    entries = [(entry, safe(entry.html)) for entry in shown.entries]
-    return fill(
-        "page.html", state=state, entries=entries, total=shown.total, dialog=shown.dialog, last=_last(shown.entries)
-    )
-
-
-def _last(entries: Sequence[PageEntry]) -> int:
-    """The index of the last finished entry, -1 without one."""
-    return next((entry.index for entry in reversed(entries) if entry.condition != "unfinished"), -1)
+    last = next((entry.index for entry in reversed(shown.entries) if entry.condition != "unfinished"), -1)
+    return template("page.html", state=state, shown=shown, last=last, safe=safe)
 
 
 def page_policy(host: str, others: Sequence[str]) -> dict[str, str]:
@@ -107,38 +48,15 @@ def page_policy(host: str, others: Sequence[str]) -> dict[str, str]:
 
 def render_api(schema: dict[str, Any]) -> str:
     """The HTTP surface, from its OpenAPI description; the page fetches nothing from outside."""
-    rows = []
-    for path, methods in schema["paths"].items():
-        for method, about in methods.items():
-            call = html.escape(f"{method.upper()} {path}")
-            text = html.escape(about.get("description", ""))
-            rows.append(f"<h2><code>{call}</code></h2>\n<p>{text}</p>\n{_fields(schema, about)}")
-    intro = '<p>The whole description: <a href="/openapi.json">/openapi.json</a>.</p>'
-    return _page(
-        str(schema["info"]["title"]), f"<p>{html.escape(schema['info']['description'])}</p>{intro}\n" + "\n".join(rows)
-    )
 
+    def fields(about: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        """The query parameters and body fields of one route: name, and type with description."""
+        body = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+        model = schema["components"]["schemas"].get(str(body.get("$ref", "")).rpartition("/")[2], {})
+        query = [(p["name"], {**p["schema"], **p}) for p in about.get("parameters", ())]
+        return [*query, *model.get("properties", {}).items()]
 
-def _fields(schema: dict[str, Any], about: dict[str, Any]) -> str:
-    """The query parameters and body fields of one route."""
-    fields = [(p["name"], p["schema"], p.get("description", "")) for p in about.get("parameters", ())]
-    body = about.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
-    model = schema["components"]["schemas"].get(str(body.get("$ref", "")).rpartition("/")[2], {})
-    fields += [(name, f, f.get("description", "")) for name, f in model.get("properties", {}).items()]
-    items = (
-        f"<li><code>{html.escape(name)}</code> ({html.escape(str(kind.get('type', 'any')))}) {html.escape(text)}</li>"
-        for name, kind, text in fields
-    )
-    return f"<ul>{''.join(items)}</ul>" if fields else ""
-
-
-def _page(title: str, body: str) -> str:
-    safe = html.escape(title)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
-        f"<title>{safe}</title></head>\n<body><h1>{safe}</h1>\n{body}\n</body></html>\n"
-    )
+    return template("api.html", schema=schema, fields=fields)
 
 
 # -- The page's routes ------------------------------------------------------------------------------------------------
@@ -158,8 +76,7 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
         # In a thread: rendering a long dialog for the first time takes a second.
         text = await asyncio.to_thread(render_page, state, agent.dialog)
         others = [one.url for one in state.agents if one.url]
-        headers = page_policy(request.headers["host"], others)
-        return Response(text, media_type="text/html; charset=utf-8", headers=headers)
+        return HTMLResponse(text, headers=page_policy(request.headers["host"], others))
 
     @app.get("/page/entries")
     async def entries(
@@ -177,7 +94,10 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
         problem = await _read(agent)
         return page_state(agent, port, state_dir, await neighbours.healths(), problem)
 
-    _part_routes(app)
+    # One route for each file that there is: no path reaches a folder, and other routes may stand below /page.
+    for path in sorted(_STATIC.iterdir()):
+        if path.suffix in _KINDS:
+            app.add_api_route(f"/page/{path.name}", _part(path), include_in_schema=False)
 
 
 async def _read(agent: Agent) -> str:
@@ -189,14 +109,6 @@ async def _read(agent: Agent) -> str:
     except OSError as error:
         return f"{error.strerror}: {agent.file.path}"
     return ""
-
-
-def _part_routes(app: FastAPI) -> None:
-    """What the page is made of."""
-    # One route for each file that there is: no path reaches a folder, and other routes may stand below /page.
-    for path in sorted(_STATIC.iterdir()):
-        if path.suffix in _KINDS:
-            app.add_api_route(f"/page/{path.name}", _part(path), include_in_schema=False)
 
 
 def _part(path: Path) -> Callable[[], Awaitable[Response]]:

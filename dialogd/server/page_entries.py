@@ -5,22 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
 from zlib import crc32
 
 from pydantic import BaseModel
 
 from dialogd.protocol.marks import MARKS, prose
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
-from dialogd.server.templating import fill, safe
-from dialogd.views.markup import to_html
+from dialogd.views.markup import fill, safe, to_html
 
 LAST = 200  # entries that the page begins with
 MOST = 500  # entries of one answer
 TONES = 10  # colours; agents beyond share them, and are told apart by their names
 WATCHED = 1000  # of the last entries: those whose showing may change while a page is open
+
+template = partial(fill, Path(__file__).parent / "templates")
 
 _IN_WORDS = {
     Condition.BY_HAND: "Written by hand.",
@@ -46,6 +48,16 @@ class PageMark(BaseModel):
     ref: str
     value: str
 
+    @property
+    def words(self) -> str:
+        """The name as the page shows it: `Consensus reached`."""
+        return self.name.replace("_", " ").capitalize()
+
+    @property
+    def about(self) -> str:
+        """What such a mark means, "" for a kind of the dialog's own."""
+        return MARKS[self.name].meaning if self.name in MARKS else ""
+
 
 class PageEntry(BaseModel):
     """One entry. `html` is all of it, ready to be shown; `version` changes whenever that does.
@@ -58,17 +70,17 @@ class PageEntry(BaseModel):
     number: int
     by: str
     name: str
-    html: str
+    html: str = ""
     marks: list[PageMark]
     turn: list[str] | None
     condition: str
     struck: bool
-    at: str
-    ms: str
-    tokens_in: str
-    tokens_out: str
-    usd: str
-    model: str
+    at: str = ""
+    ms: str = ""
+    tokens_in: str = ""
+    tokens_out: str = ""
+    usd: str = ""
+    model: str = ""
     chain: str
     version: str
 
@@ -76,10 +88,10 @@ class PageEntry(BaseModel):
 class PageEntries(BaseModel):
     """Some entries, out of `total`. `anchor` is the `chain` of the entry before the first one asked for."""
 
-    dialog: str
-    total: int
-    anchor: str
-    entries: list[PageEntry]
+    dialog: str = ""
+    total: int = 0
+    anchor: str = ""
+    entries: list[PageEntry] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +123,7 @@ def cast(dialog: Dialog) -> Cast:
 
 
 def _came(dialog: Dialog) -> Iterator[str]:
-    """The ids of those who came later, by invitation or by taking the word, in order."""
+    """The ids of those who came later, by invitation or by taking a turn, in order."""
     for entry in dialog.entries:
         if entry.is_turn and entry.by != USER:
             yield entry.by
@@ -121,7 +133,7 @@ def _came(dialog: Dialog) -> Iterator[str]:
 def window(dialog: Dialog | None, after: int | None, before: int | None, limit: int) -> PageEntries:
     """The first entries behind index `after`, else the last ones, before index `before` where it is given."""
     if dialog is None:
-        return PageEntries(dialog="", total=0, anchor="", entries=[])
+        return PageEntries()
     total = len(dialog.entries)
     end = total if before is None else max(0, min(before, total))
     start = max(0, end - limit)
@@ -137,54 +149,42 @@ def window(dialog: Dialog | None, after: int | None, before: int | None, limit: 
     )
 
 
-def as_shown(entry: Entry, index: int, players: Cast) -> PageEntry:
-    """One entry, rendered."""
+def as_shown(entry: Entry, index: int, players: Cast, *, is_past: bool = False) -> PageEntry:
+    """One entry, rendered; `is_past`: of an earlier dialog, where nothing can be done about it."""
     frame = entry.frame
-    facts: dict[str, Any] = {
-        "index": index,
-        "id": entry.id,
-        "number": entry.number,
-        "by": entry.by,
-        "name": "You" if entry.by == USER and entry.name.casefold() == "user" else entry.name,
-        "marks": [PageMark(name=m.name, ref=m.ref, value=m.value) for m in entry.marks],
-        "turn": list(entry.turn) if entry.turn is not None else None,
-        "condition": entry.condition.value,
-        "struck": entry.is_struck,
-        "at": frame.at if frame else "",
-        "ms": frame.ms if frame else "",
-        "tokens_in": frame.tokens_in if frame else "",
-        "tokens_out": frame.tokens_out if frame else "",
-        "usd": frame.usd if frame else "",
-        "model": frame.model if frame else "",
-        "chain": _chain(entry),
-        "version": version(entry),
-    }
-    return PageEntry(**facts, html=_article(entry, facts, players))
-
-
-def _article(entry: Entry, facts: Mapping[str, Any], players: Cast) -> str:
-    """The entry as an element of its own."""
-    # A daemon keeps marks out of the body; a person writes them between the words.
-    body = prose(entry.body) if entry.frame is None or entry.condition is not Condition.SOUND else entry.body
-    return fill(
-        "entry.html",
-        entry=facts,
-        anchor=f"t{entry.number}" if entry.is_turn else f"n{entry.id}",
-        tone=players.tone(entry.by),
-        title=f"Turn {entry.number}" if entry.is_turn else "Note",
-        body=safe(presentable(to_html(body))),
-        chips=[_chip(mark) for mark in entry.marks],
-        next=[players.name(who) for who in entry.turn or ()],
-        condition=_IN_WORDS.get(entry.condition, ""),
-        notice=entry.notice,
-        figures=figures(facts),
+    facts = (
+        {name: getattr(frame, name) for name in ("at", "ms", "tokens_in", "tokens_out", "usd", "model")}
+        if frame
+        else {}
     )
-
-
-def _chip(mark: Mark) -> dict[str, str]:
-    about = MARKS[mark.name].meaning if mark.name in MARKS else ""
-    words = mark.name.replace("_", " ").capitalize()
-    return {"name": mark.name, "words": words, "ref": mark.ref, "value": mark.value, "about": about}
+    shown = PageEntry(
+        index=index,
+        id=entry.id,
+        number=entry.number,
+        by=entry.by,
+        name="You" if entry.by == USER and entry.name.casefold() == "user" else entry.name,
+        marks=[PageMark(name=m.name, ref=m.ref, value=m.value) for m in entry.marks],
+        turn=list(entry.turn) if entry.turn is not None else None,
+        condition=entry.condition.value,
+        struck=entry.is_struck,
+        chain=_chain(entry),
+        version=version(entry),
+        **facts,
+    )
+    # A daemon keeps marks out of the body; a person writes them between the words.
+    body = prose(entry.body) if frame is None or entry.condition is not Condition.SOUND else entry.body
+    shown.html = template(
+        "entry.html",
+        entry=shown,
+        is_past=is_past,
+        anchor=f"{'past-' if is_past else 't' if entry.is_turn else 'n'}{entry.id}",
+        tone=players.tone(entry.by),
+        body=safe(presentable(to_html(body))),
+        next=[players.name(who) for who in entry.turn or ()],
+        odd=[_IN_WORDS.get(entry.condition, ""), entry.notice],
+        figures=figures(shown),
+    )
+    return shown
 
 
 def presentable(html: str) -> str:
@@ -206,18 +206,17 @@ def presentable(html: str) -> str:
     return _TAG.sub(replaced, html)
 
 
-def figures(facts: Mapping[str, Any]) -> list[str]:
+def figures(entry: PageEntry) -> Iterator[str]:
     """Tokens, cost, time and model of an entry, each in a few words; what nobody said is left out."""
-    found = []
-    if facts["tokens_in"] and facts["tokens_out"]:
-        found.append(f"{_number(facts['tokens_in'])} in, {_number(facts['tokens_out'])} out")
-    if amount := _figure(facts["usd"]):
-        found.append(f"{amount[0]}{dollars(amount[1])}")
-    if took := _figure(facts["ms"]):
-        found.append(_seconds(took[1] / 1000))
-    if facts["model"]:
-        found.append(str(facts["model"]))
-    return found
+    if entry.tokens_in and entry.tokens_out:
+        yield f"{_number(entry.tokens_in)} in, {_number(entry.tokens_out)} out"
+    if amount := _figure(entry.usd):
+        yield f"{amount[0]}{dollars(amount[1])}"
+    if took := _figure(entry.ms):
+        seconds = took[1] / 1000
+        yield f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    if entry.model:
+        yield entry.model
 
 
 def _figure(text: str) -> tuple[str, float] | None:
@@ -229,12 +228,6 @@ def _figure(text: str) -> tuple[str, float] | None:
 def _number(text: str) -> str:
     figure = _figure(text)
     return f"{figure[0]}{figure[1]:,.0f}" if figure else text
-
-
-def _seconds(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    return f"{int(seconds // 60)} min {int(seconds % 60)} s"
 
 
 def version(entry: Entry) -> str:

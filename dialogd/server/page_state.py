@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,7 +20,7 @@ from dialogd.protocol import lifecycle, money
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import ANY, USER
-from dialogd.protocol.state import Dialog, Outcome, State
+from dialogd.protocol.state import Dialog, Outcome, Spent, State
 from dialogd.protocol.units import dollars, in_words
 from dialogd.server import wire
 from dialogd.server.page_entries import Cast, cast, changed
@@ -86,35 +87,28 @@ class Neighbours:
 def page_agents(agent: Agent, dialog: Dialog, players: Cast, healths: Healths, state_dir: StateDir) -> list[PageAgent]:
     """Everybody who takes part now; `healths` has this daemon's own answer too."""
     urls = agent.peers.of(dialog)
-    starts = _starts(agent, dialog, state_dir)
     return [
         PageAgent(
             id=one.id,
             name=one.name,
             seat=players.seats[one.id],
             url=urls.get(one.id, ""),
-            start=starts[one.id],
             own=one.id == agent.me,
-            **_doing(agent, dialog, one.id, healths, starts[one.id]),
+            **_doing(agent, dialog, one.id, healths, _start(agent, dialog, one.id, state_dir)),
             **_spent(dialog.state, one.id),
         )
         for one in dialog.header.agents
     ]
 
 
-def _starts(agent: Agent, dialog: Dialog, state_dir: StateDir) -> dict[str, str]:
-    """By agent id, the command that starts its daemon as it was last, else with the backend that it had."""
+def _start(agent: Agent, dialog: Dialog, who: str, state_dir: StateDir) -> str:
+    """The command that starts an agent's daemon as it was last, else with the backend that it had."""
     path = agent.file.path
-    backends = {**agent.peers.backends, agent.me: agent.backend.name}
-
-    def start(who: str) -> str:
-        known, name = start_again(state_dir, path, dialog.id, who), backends.get(who, "")
-        # What follows the colon of these is not told, and they are another agent without it.
-        is_enough = name and name.partition(":")[0] not in COMMANDS | SCENARIOS
-        plain = start_command(who, path)
-        return start_command(who, path, ["--backend", name]) if known == plain and is_enough else known
-
-    return {one.id: start(one.id) for one in dialog.header.agents}
+    name = {**agent.peers.backends, agent.me: agent.backend.name}.get(who, "")
+    known, plain = start_again(state_dir, path, dialog.id, who), start_command(who, path)
+    # What follows the colon of these is not told, and they are another agent without it.
+    is_enough = name and name.partition(":")[0] not in COMMANDS | SCENARIOS
+    return start_command(who, path, ["--backend", name]) if known == plain and is_enough else known
 
 
 def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str) -> dict[str, Any]:
@@ -130,14 +124,14 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
     # One that never spoke, and was never heard of: somebody has just been invited, or the dialog begins.
     is_new = who not in dialog.state.spoke_at and who not in agent.peers.backends
     gone, absent = "unstarted" if is_new else "stopped", lifecycle.why_absent(dialog, who)
-    word = busy if work else "absent" if absent else "failed" if failed else gone if alive is False else "idle"
     reason = "" if work else absent or str(waiting.get("reason") or "")
     if alive is False and not absent:
         how = "start it in a terminal of its own" if is_new else "its daemon does not answer; start it again"
         reason = f"{how}: {start}"
     return {
+        "start": start,
         "alive": alive,
-        "state": word,
+        "state": busy if work else "absent" if absent else "failed" if failed else gone if alive is False else "idle",
         "turn": work.get("turn"),
         "since": work.get("seconds"),
         "reason": reason,
@@ -149,22 +143,15 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
 
 
 def _spent(state: State, who: str) -> dict[str, Any]:
-    spent = state.spent.get(who)
-    if spent is None:
-        return {"usd": None, "cost": "", "tokens": 0}
-    known = spent.entries > spent.unknown
-    return {"usd": spent.usd if known else None, "cost": cost(state, who), "tokens": spent.tokens}
+    spent = state.spent.get(who, Spent())
+    return {"usd": spent.usd if spent.entries > spent.unknown else None, "cost": cost(spent), "tokens": spent.tokens}
 
 
-def cost(state: State, *agents: str) -> str:
-    """What these agents are known to have cost, in words; "" before anything was spent."""
-    spent = money.total({who: state.spent[who] for who in agents if who in state.spent})
-    if not spent.entries:
-        return ""
+def cost(spent: Spent) -> str:
+    """What is known to have been spent, in words; "" before anything was."""
     if spent.unknown == spent.entries:
-        return "cost unknown"
-    about = "" if spent.exact and not spent.unknown else "about "
-    return f"{about}{dollars(spent.usd)}"
+        return "cost unknown" if spent.entries else ""
+    return f"{'' if spent.exact and not spent.unknown else 'about '}{dollars(spent.usd)}"
 
 
 # -- Where a dialog stands, for the page ------------------------------------------------------------------------------
@@ -215,104 +202,84 @@ class Ended(BaseModel):
 
 
 class PageState(BaseModel):
-    """All that the head of the page shows."""
+    """All that the head of the page shows; the fields with a default are of the dialog, and have it without one."""
 
-    version: str
+    version: str = __version__
     me: str
     port: int
     file: str
-    dialog: str
-    topic: str
-    words: str
     problem: str
-    agents: list[PageAgent]
-    turn: int
-    turn_of: list[str]
-    total: int
-    phase: str
-    lifecycle: str | None
-    lifecycle_words: str
-    allowed: list[str]
-    limits: dict[str, Any]
-    left: list[Left]
-    usd: float | None
-    cost: str
-    tokens: int
-    question: Asked | None
-    questions: list[Asked]
-    outcome: Ended | None
-    approved: str
-    step: bool
-    paused: bool
-    signals: list[wire.Noticed]
-    warnings: list[str]
-    changed_from: int
-    changed: dict[str, str]
+    words: str
+    phase: str = "no_dialog"
+    dialog: str = ""
+    topic: str = ""
+    agents: list[PageAgent] = []
+    turn: int = 0
+    turn_of: list[str] = []
+    total: int = 0
+    lifecycle: str | None = None
+    lifecycle_words: str = ""
+    allowed: list[str] = []
+    limits: dict[str, Any] = {}
+    left: list[Left] = []
+    usd: float | None = None
+    cost: str = ""
+    tokens: int = 0
+    question: Asked | None = None
+    questions: list[Asked] = []
+    outcome: Ended | None = None
+    approved: str = ""
+    step: bool = False
+    paused: bool = False
+    signals: list[wire.Noticed] = []
+    warnings: list[str] = []
+    changed_from: int = 0
+    changed: dict[str, str] = {}
 
 
 def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, problem: str = "") -> PageState:
     """The state of the dialog as last read. `problem` says why it could not be read just now."""
-    own, dialog = health(agent, port), agent.dialog
-    empty = _nothing(agent, port, problem)
+    dialog, file = agent.dialog, str(agent.file.path)
     if dialog is None:
-        return PageState(**empty)
-    state, players = dialog.state, cast(dialog)
+        words = problem or f"There is no dialog at {file} yet."
+        return PageState(me=agent.me, port=port, file=file, problem=problem, words=words)
+    own, state, players = health(agent, port), dialog.state, cast(dialog)
     agents = page_agents(agent, dialog, players, {**healths, agent.me: own.model_dump()}, state_dir)
     spent = money.total(state.spent)
     changed_from, versions = changed(dialog)
     asked = [Asked(**one.model_dump(), name=players.name(one.asker)) for one in own.questions]
-    known: dict[str, Any] = {
-        "dialog": dialog.id,
-        "topic": dialog.header.topic or dialog.header.title,
-        "words": _words(dialog, players, agents),
-        "agents": agents,
-        "turn": state.number,
-        "turn_of": list(state.owing),
-        "total": len(dialog.entries),
-        "phase": phase(dialog, thinking=any(a.state == "thinking" for a in agents)),
-        "lifecycle": own.lifecycle,
-        "lifecycle_words": lifecycle.in_words(dialog),
-        "allowed": own.allowed,
-        "limits": wire.DialogOut.of(dialog, len(dialog.entries)).limits,
-        "left": _left(dialog),
-        "usd": spent.usd if spent.entries > spent.unknown else None,
-        "cost": cost(state, *state.spent),
-        "tokens": spent.tokens,
-        "question": asked[0] if asked else None,
-        "questions": asked,
-        "outcome": _outcome(dialog),
-        "approved": state.approved,
-        "step": state.step,
-        "paused": state.paused,
-        "signals": own.signals,
-        "warnings": own.warnings,
-        "changed_from": changed_from,
-        "changed": versions,
-    }
-    return PageState(**{**empty, **known})
-
-
-def _nothing(agent: Agent, port: int, problem: str) -> dict[str, Any]:
-    """The state while there is no dialog."""
-    file = str(agent.file.path)
-    words = f"There is no dialog at {file} yet."
-    lists: dict[str, Any] = {
-        name: [] for name in ("agents", "turn_of", "allowed", "left", "signals", "warnings", "questions")
-    }
-    nones = dict.fromkeys(("lifecycle", "usd", "question", "outcome"))
-    texts = dict.fromkeys(("dialog", "topic", "lifecycle_words", "cost", "approved"), "")
-    rest = {
-        "turn": 0,
-        "total": 0,
-        "tokens": 0,
-        "limits": {},
-        "changed_from": 0,
-        "changed": {},
-        "step": False,
-        "paused": False,
-    }
-    own = {"version": __version__, "me": agent.me, "port": port, "file": file, "problem": problem}
-    return {**own, "phase": "no_dialog", "words": problem or words, **lists, **nones, **texts, **rest}
+    return PageState(
+        me=agent.me,
+        port=port,
+        file=file,
+        problem=problem,
+        words=_words(dialog, players, agents),
+        phase=phase(dialog, thinking=any(a.state == "thinking" for a in agents)),
+        dialog=dialog.id,
+        topic=dialog.header.topic or dialog.header.title,
+        agents=agents,
+        turn=state.number,
+        turn_of=list(state.owing),
+        total=len(dialog.entries),
+        lifecycle=own.lifecycle,
+        lifecycle_words=lifecycle.in_words(dialog),
+        allowed=own.allowed,
+        limits=asdict(state.limits),
+        left=list(_left(dialog)),
+        usd=spent.usd if spent.entries > spent.unknown else None,
+        cost=cost(spent),
+        tokens=spent.tokens,
+        question=asked[0] if asked else None,
+        questions=asked,
+        outcome=_outcome(dialog),
+        approved=state.approved,
+        step=state.step,
+        paused=state.paused,
+        signals=own.signals,
+        warnings=own.warnings,
+        changed_from=changed_from,
+        changed=versions,
+    )
 
 
 def _words(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
@@ -363,30 +330,25 @@ def _outcome(dialog: Dialog) -> Ended | None:
     )
 
 
-def _left(dialog: Dialog) -> list[Left]:
+def _left(dialog: Dialog) -> Iterator[Left]:
     """What is left of each limit that there is."""
-    state, limits = dialog.state, dialog.state.limits
-    spent = money.total(state.spent)
-    time_over = time_left(dialog, now())
-    rows: list[tuple[str, float | None, float, str]] = [
-        ("turns", limits.max_turns, limits.max_turns - state.counted, "{left:,.0f} of {limit:,.0f} turns left"),
-        (
-            "rounds",
-            limits.max_rounds,
-            (limits.max_rounds or 0) - state.rounds,
-            "{left:,.0f} of {limit:,.0f} rounds left",
-        ),
-        ("time", limits.max_time if time_over is not None else None, time_over or 0.0, "{time} left"),
-        ("budget", limits.budget, (limits.budget or 0.0) - spent.usd, "{money} of {all} left"),
-        ("tokens", limits.tokens, (limits.tokens or 0) - spent.tokens, "{left:,.0f} of {limit:,.0f} tokens left"),
-        ("size", limits.max_size, limits.max_size - dialog.size, "{kb:,.0f} of {all_kb:,.0f} kB left"),
-    ]
-    found = []
-    for name, limit, rest, words in rows:
+    state, limits, spent = dialog.state, dialog.state.limits, money.total(dialog.state.spent)
+    time = time_left(dialog, now())
+    used: dict[str, tuple[float | None, float]] = {
+        "turns": (limits.max_turns, state.counted),
+        "rounds": (limits.max_rounds, state.rounds),
+        "time": (limits.max_time, (limits.max_time or 0.0) - time) if time is not None else (None, 0.0),
+        "budget": (limits.budget, spent.usd),
+        "tokens": (limits.tokens, spent.tokens),
+        "size": (limits.max_size, dialog.size),
+    }
+    for name, (limit, gone) in used.items():
         if limit is None:
             continue
-        left = max(0.0, float(rest))
-        shown = {"left": left, "limit": limit, "time": in_words(round(left)), "money": dollars(left)}
-        text = words.format(**shown, all=dollars(limit), kb=left / 1000, all_kb=limit / 1000)
-        found.append(Left(name=name, limit=limit, left=left, part=min(1.0, left / limit), words=text))
-    return found
+        left = max(0.0, float(limit - gone))
+        words = {
+            "time": f"{in_words(round(left))} left",
+            "budget": f"{dollars(left)} of {dollars(limit)} left",
+            "size": f"{left / 1000:,.0f} of {limit / 1000:,.0f} kB left",
+        }.get(name, f"{left:,.0f} of {limit:,.0f} {name} left")
+        yield Left(name=name, limit=limit, left=left, part=min(1.0, left / limit), words=words)

@@ -11,12 +11,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from html import escape, unescape
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from dialogd.protocol.text import visible
 
 if TYPE_CHECKING:
+    from jinja2 import Environment
     from markdown_it import MarkdownIt
     from markdown_it.token import Token
 
@@ -149,3 +151,33 @@ def _seen(tokens: Iterable[Token]) -> Iterator[str]:
             words += token.content
             yield token.content
             yield f"\n{token.info}\n" if token.info else ""
+
+
+# -- templates ---------------------------------------------------------------------------------------------------------
+
+
+def fill(folder: Path, name: str, **values: Any) -> str:
+    """The HTML template of that name: every text is escaped and can be seen, unless it is `safe`."""
+    return _templates(folder).get_template(name).render(**values)
+
+
+@lru_cache(maxsize=4)
+def _templates(folder: Path) -> Environment:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+
+
+def safe(html: str) -> Any:
+    """HTML that `to_html` or a template has made: a template puts it in as it stands."""
+    from markupsafe import Markup
+
+    return Markup(html)

@@ -8,9 +8,8 @@ import pytest
 
 from dialogd.memory.memory import live_decisions
 from dialogd.server import panels
-from dialogd.server.page import fragment
 from dialogd.views.export import export
-from dialogd.views.plan import draw_up, method
+from dialogd.views.plan import draw_up
 from dialogd.views.plan_page import first_screen, markdown
 from tests.cli.command import Commands
 from tests.support.room import Room, opening
@@ -77,13 +76,11 @@ def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str
         if not later:
             assert ("The person rejected it." in head) == (then == "rejected")
 
-        panel = fragment("positions", board=panels.board_view(dialog))
+        panel = panels.positions_piece(dialog)
         assert f'<a href="#proposal-P1-2">P1</a> <span class="state state-{word}">{word}</span>' in panel
         assert "Approved in turn <" in panel
         assert why in panel
-        tab = fragment(
-            "result", plan=plan, page=head, approved=False, method=method, command=lambda name: name, query=""
-        )
+        tab = panels.result_piece(dialog, "dialog.md")
         assert f'<th scope="row">P1</th><td><span class="state state-{word}">{word}</span></td>' in tab
         assert why in tab
 

@@ -63,6 +63,22 @@ export function clock(seconds) {
   return hours ? `${hours}:${rest}` : rest;
 }
 
+// What needs the reader's own clock and clipboard, in HTML of the daemon's.
+export function dress(root) {
+  for (const time of all("time", root)) {
+    const at = new Date(time.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    const isToday = at.toDateString() === new Date().toDateString();
+    const isThisYear = at.getFullYear() === new Date().getFullYear();
+    const day = isToday ? {} : { year: isThisYear ? undefined : "numeric", month: "short", day: "numeric" };
+    time.textContent = at.toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit" });
+    time.title = at.toLocaleString();
+  }
+  for (const box of all(".code", root)) {
+    box.append(make("button", { type: "button", class: "copy", "data-do": "copy", text: "Copy", "aria-label": "Copy this code" }));
+  }
+}
+
 export function timeOfDay(date) {
   return date.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 }

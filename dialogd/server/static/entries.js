@@ -1,5 +1,5 @@
 // The conversation: its entries as the daemon renders them, each once and in order, and the text being written.
-import { $, all, make, put, read, show, visible } from "./dom.js";
+import { $, all, dress, make, put, read, show, visible } from "./dom.js";
 
 const PAGE = 200;
 const log = $("#log");
@@ -118,21 +118,6 @@ function articleOf(entry) {
   if (entry.version && entry.condition !== "unfinished") odd.set(entry.index, entry.version);
   else odd.delete(entry.index);
   return holder.content.firstElementChild;
-}
-
-// What needs the reader's own clock and clipboard.
-function dress(root) {
-  for (const time of all("time", root)) {
-    const at = new Date(time.dateTime);
-    if (Number.isNaN(at.getTime())) continue;
-    const isToday = at.toDateString() === new Date().toDateString();
-    const day = isToday ? {} : { month: "short", day: "numeric" };
-    time.textContent = at.toLocaleString([], { ...day, hour: "2-digit", minute: "2-digit" });
-    time.title = at.toLocaleString();
-  }
-  for (const box of all(".code", root)) {
-    box.append(make("button", { type: "button", class: "copy", "data-do": "copy", text: "Copy", "aria-label": "Copy this code" }));
-  }
 }
 
 // An entry that is here ends the bubble in which it was being written.

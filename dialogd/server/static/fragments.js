@@ -1,5 +1,5 @@
 // Pieces of HTML that the daemon makes and sanitises: fetched, put in without losing the reader's place, brought to life.
-import { $, all, make, refusal } from "./dom.js";
+import { $, all, dress, refusal } from "./dom.js";
 
 const shown = new WeakMap();
 
@@ -27,7 +27,7 @@ export function place(box, html) {
   const kept = shown.has(box) ? placeOf(box) : null;
   const holder = document.createElement("template");
   holder.innerHTML = html;
-  liven(holder.content);
+  dress(holder.content);
   box.replaceChildren(holder.content);
   shown.set(box, html);
   if (kept) putBack(box, kept);
@@ -69,19 +69,6 @@ export function heading(box) {
   const title = $("h2", box);
   title?.setAttribute("tabindex", "-1");
   return title;
-}
-
-// What needs the reader's own clock and clipboard.
-function liven(root) {
-  for (const time of all("time", root)) {
-    const at = new Date(time.dateTime);
-    if (Number.isNaN(at.getTime())) continue;
-    time.title = time.textContent;
-    time.textContent = at.toLocaleString([], { year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
-  }
-  for (const code of all(".code", root)) {
-    code.append(make("button", { type: "button", class: "copy", "data-do": "copy", text: "Copy", "aria-label": "Copy this code" }));
-  }
 }
 
 // Where a form or a link leads that fetches a piece: its path with what was chosen and typed.
