@@ -123,7 +123,7 @@ def test_the_numbers_are_the_codes_own() -> None:
         f"{({3: 'three'})[parts.CHARACTERS_PER_TOKEN]} characters each",
     ):
         assert words in TEXT, words
-    assert dollars(DEFAULT_CAP) in section(README, "What holds")
+    assert dollars(DEFAULT_CAP) in section(README, "What you can rely on")
 
 
 def test_the_notes_of_a_project_are_named() -> None:

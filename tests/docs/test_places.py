@@ -20,7 +20,6 @@ from dialogd.agent.events import CLIENTS, Hub
 from dialogd.agent.reporting import LOG_FILES, LOG_SIZE
 from dialogd.backends import BACKENDS
 from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
-from dialogd.backends.rehearsal import SCENARIOS
 from dialogd.cli import app as command_line
 from dialogd.config import SETTINGS, load
 from dialogd.errors import DialogdError
@@ -85,7 +84,7 @@ def test_every_header_key_has_its_row_and_default() -> None:
 def test_the_limits_of_the_readme_are_the_defaults() -> None:
     """What it says of turns, time, characters, size and attempts is so."""
     limits = DialogLimits()
-    said = section(README, "What holds")
+    said = section(README, "What you can rely on")
     for words in (
         f"{limits.max_turns} turns",
         f"{limits.timeout / 60:g} minutes",
@@ -97,15 +96,10 @@ def test_the_limits_of_the_readme_are_the_defaults() -> None:
 
 
 def test_exit_codes_are_the_same_everywhere() -> None:
-    """README and the page of commands agree, `dialogd --help` has each in short; every error's code is among them."""
-    told, again = (
-        [(row[0], row[1]) for row in table(section(page, title)) if row[0].isdigit()]
-        for page, title in ((README, "Exit codes"), (COMMANDS, "Exit codes and errors"))
-    )
-    assert told == again
-    codes_of_help = re.findall(r"[:,] (\d+) ", re.findall(r"^Exit codes.*$", command_line.EPILOG, re.MULTILINE)[0])
-    assert [code for code, _ in told] == codes_of_help
-    assert {str(kind.exit_code) for kind in _errors(DialogdError)} <= {code for code, _ in told}
+    """The page of commands explains those that `dialogd --help` has in short; every error's code is among them."""
+    told = [row[0] for row in table(section(COMMANDS, "Exit codes and errors")) if row[0].isdigit()]
+    assert told == re.findall(r"[:,] (\d+) ", re.findall(r"^Exit codes.*$", command_line.EPILOG, re.MULTILINE)[0])
+    assert {str(kind.exit_code) for kind in _errors(DialogdError)} <= set(told)
 
 
 def _errors(kind: type[DialogdError]) -> Iterator[type[DialogdError]]:
@@ -140,22 +134,17 @@ def test_the_examples_of_settings_can_be_used(sandbox: Sandbox) -> None:
 
 
 def test_every_backend_has_its_row() -> None:
-    """The README's table names each backend, as whom it answers, the line that starts it, what it may do."""
-    rows = {codes(row[0])[0]: row for row in table(section(README, "Backends"))}
+    """The table names each backend, as whom it answers, what it may do; the README names them all, too."""
+    rows = {codes(row[0])[0]: row for row in table(section(DOCS / "backends.md", "Backends").partition("\n## ")[0])}
     assert set(rows) == set(BACKENDS)
     for name, kind in BACKENDS.items():
-        _, who, start, project, costs = rows[name]
+        _, who, project, costs = rows[name]
         assert name == "rehearsal" or re.match(rf"{kind.title}\b", who), name
         assert not kind.model or kind.model in codes(who), name
-        assert re.search(rf"--backend {name}\b" if name != "command" else "--command", codes(start)[0]), name
         assert project == kind.project, name
         assert costs, name
-
-
-def test_every_scenario_is_named() -> None:
-    """Below that table stands what `rehearsal` plays."""
-    named = {code.partition(":")[2].partition("=")[0] for code in codes(section(README, "Backends")) if ":" in code}
-    assert named - {""} == set(SCENARIOS)
+    named = [name for row in table(section(README, "Who can take part")) for name in codes(row[1])]
+    assert sorted(named) == sorted(BACKENDS)
 
 
 def test_every_route_has_its_place() -> None:
