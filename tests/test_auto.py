@@ -15,6 +15,7 @@ from dialogd.backends.auto import Choice, choose, default_cap, introduce, price_
 from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import parse
+from tests.support.cases import cases
 
 MEMBERS = [member for members in auto.FAMILIES.values() for member in members]
 HERE = {
@@ -47,7 +48,7 @@ def seats(*here: str, name: str = "auto", variables: Mapping[str, str] | None = 
     return [resolve(name, seat, variables or {}, machine).backend for seat in range(4)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("here", "expected"),
     [
         ((), ["rehearsal"] * 4),
@@ -60,7 +61,6 @@ def seats(*here: str, name: str = "auto", variables: Mapping[str, str] | None = 
         (("opencode",), ["opencode"] * 4),
         (MEMBERS, ["claude-code", "codex", "gemini", "grok"]),
     ],
-    ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
 )
 def test_seats_go_through_the_families_that_are_here_in_the_fixed_order(
     here: tuple[str, ...], expected: list[str]
@@ -106,7 +106,7 @@ def test_claude_is_the_program_where_it_is_and_else_the_key() -> None:
     assert refused.value.fix == "install claude-code"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "backend", "model"),
     [
         ("rehearsal:deadlock", "rehearsal:deadlock", ""),
@@ -123,7 +123,7 @@ def test_what_follows_the_colon_is_a_model_a_scenario_or_a_command(name: str, ba
     assert (choice.backend, choice.model) == (backend, model)
 
 
-@pytest.mark.parametrize("name", ["chatgpt", "", "auto:gpt-6.1-sol", "Auto"])
+@cases("name", ["chatgpt", "", "auto:gpt-6.1-sol", "Auto"])
 def test_a_name_that_nobody_knows_is_refused(name: str) -> None:
     """With the names that may be used."""
     with pytest.raises(BadInput) as refused:
@@ -133,7 +133,7 @@ def test_a_name_that_nobody_knows_is_refused(name: str) -> None:
         choose(name, 0, {}, {})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("agent", "agents", "seat"),
     [("A", (), 0), ("c", (), 2), ("B", ("B", "A"), 0), ("critic", ("A", "Critic"), 1), ("critic", (), 0), ("Ä", (), 0)],
 )
@@ -145,7 +145,7 @@ def test_the_seat_is_the_place_in_the_header_else_the_letter(agent: str, agents:
 PROJECT = Path("/home/me/web")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "project", "variables", "words"),
     [
         (
@@ -186,7 +186,7 @@ def test_each_agent_is_introduced_on_one_line(
     assert introduce(resolve(name, 0, variables, Machine(*MEMBERS)), project) == words
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pays", "header", "cap"),
     [
         ("the key in XAI_API_KEY", "", auto.DEFAULT_CAP),

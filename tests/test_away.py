@@ -20,6 +20,7 @@ from dialogd.views.digest import after, as_text, away, last_word, since_turn
 from dialogd.views.plan import draw_up
 from tests.protocol.test_questions import berlin
 from tests.protocol.test_total import is_linear
+from tests.support.cases import cases
 from tests.support.paper import Paper
 from tests.support.room import Room, opening
 
@@ -236,7 +237,7 @@ def test_what_is_neither_is_refused(voted: Room, words: str) -> None:
     assert "2h" in refused.value.fix
 
 
-@pytest.mark.parametrize("words", ["soon", "7", "turn 7", "2026-13-40", "0001-01-01", "9999-12-31T23:00-05:00"])
+@cases("words", ["soon", "7", "turn 7", "2026-13-40", "0001-01-01", "9999-12-31T23:00-05:00"])
 def test_a_search_refuses_what_is_no_time(words: str) -> None:
     """A turn is none, nor is what the calendar does not have; with the ways to write it."""
     with pytest.raises(BadInput) as refused:
@@ -266,7 +267,7 @@ def rejected(count: int) -> Dialog:
     return parse((opening("A", "B") + "".join(rounds)).encode())
 
 
-@pytest.mark.parametrize("answer", [partial(away, since=0), facts, draw_up], ids=["away", "facts", "plan"])
+@cases("answer", [partial(away, since=0), facts, draw_up])
 def test_the_cost_of_an_answer_grows_with_the_rejections(answer: Callable[[Dialog], object]) -> None:
     """And not with their square: a dialog may be rejected as often as the person likes."""
     assert len(away(rejected(3), 0).rejected) == len(facts(rejected(3)).made) == 3

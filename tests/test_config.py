@@ -13,6 +13,7 @@ from platformdirs import user_config_path
 
 from dialogd.config import SETTINGS, Settings, default_port, dotenv, load
 from dialogd.errors import BadInput
+from tests.support.cases import cases
 
 # One place after another, strongest first: where the port stands and what its origin is called.
 PORTS = {"flag": 1, "environment": 2, "claude": 3, "dotenv": 4, "project": 5, "pyproject": 6, "user": 7}
@@ -246,7 +247,7 @@ def test_an_unknown_flag_is_refused(tmp_path: Path) -> None:
         load({"prot": 1}, {}, tmp_path)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("agent", "port"),
     [("A", 3001), ("B", 3002), ("c", 3003), ("Z", 3026), ("critic", None), ("", None), ("\u00df", None)],
 )

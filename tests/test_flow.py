@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.views.flow import Message, as_mermaid, as_svg, flow, label
 from dialogd.views.steps import changed, decisions, facts, steps
 from tests.examples import examples
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 HANDED = '## Setup\n\n```toml\norder = "free"\n```'
@@ -91,7 +91,7 @@ def test_a_question_stays_open_until_the_one_it_is_for_speaks() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "is_open"),
     [
         ("[PASS: nothing to add]", True),
@@ -195,7 +195,7 @@ SYNTAX = (
 )
 
 
-@pytest.mark.parametrize("text", SYNTAX)
+@cases("text", SYNTAX)
 def test_mermaid_reads_no_label_as_syntax(text: str) -> None:
     """Only letters and harmless signs stand there; decoded they are the text again."""
     coded = label(text)

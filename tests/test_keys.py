@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from dialogd.backends import BACKENDS, auto
 from dialogd.backends.keys import MACHINE, OWN, SHORTEST_SECRET, own, secrets
 from dialogd.errors import BadInput
+from tests.support.cases import cases
 
 VENDORS = {
     "anthropic": "ANTHROPIC", "claude-code": "ANTHROPIC", "openai": "OPENAI", "gpt": "OPENAI", "codex": "OPENAI",
@@ -50,7 +51,7 @@ def test_no_variable_of_another_vendor_reaches_a_backend(
     assert {key for key in seen if key in MACHINE} == {key for key in MACHINE if environment.get(key)}
 
 
-@pytest.mark.parametrize("name", ["rehearsal", "command", "acp"])
+@cases("name", ["rehearsal", "command", "acp"])
 def test_backends_without_a_service_see_no_key(name: str) -> None:
     """Not even when every variable is set."""
     assert {*variables_for(name, dict.fromkeys(NAMES, "x"), {})} <= {*MACHINE}

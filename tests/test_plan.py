@@ -29,6 +29,7 @@ from dialogd.views.plan_page import as_json, inline, markdown, quoted
 from tests.examples import examples
 from tests.plans.scenes import BY_HAND, POSTGRES, SCENES, consensus, deadlock, played, setup, unfinished, vote
 from tests.protocol.texts import texts
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 PLANS = Path(__file__).with_name("plans")
@@ -56,7 +57,7 @@ def section(page: str, title: str) -> str:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", SCENES)
+@cases("name", SCENES)
 def test_a_plan_is_the_page_that_was_reviewed(name: str) -> None:
     """Each scripted dialog gives the very page in `plans/`."""
     page = markdown(draw_up(SCENES[name](), "dialog.md"))
@@ -66,7 +67,7 @@ def test_a_plan_is_the_page_that_was_reviewed(name: str) -> None:
     assert page == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", SCENES)
+@cases("name", SCENES)
 def test_the_first_screen_says_what_a_person_must_know(name: str) -> None:
     """Outcome, what was decided (or where they stand), what is open, next steps: above the record, in one screen."""
     first, _, record = markdown(draw_up(SCENES[name](), "dialog.md")).partition("\n---\n")
@@ -146,7 +147,7 @@ def check_harmless(page: str) -> None:
     assert not any("Mine" in heading for heading in headings(page))
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@cases("text", HOSTILE)
 def test_no_text_of_an_agent_becomes_a_part_of_the_page(text: str) -> None:
     """In the agreed text, in a turn, in marks and names: headings, tags, images, tables and fences stay text."""
     flat = " ".join(text.split())
@@ -259,7 +260,7 @@ def test_a_judge_settles_the_proposals_of_both_sides() -> None:
     assert section(page, "Still open").startswith("Nothing was found")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ending", "words"),
     [
         ("[STOPPED: enough]", "stopped by the person before an agreement: enough"),
@@ -340,7 +341,7 @@ def test_coming_round_without_a_reason_is_said() -> None:
     assert [(c.is_unexplained, "ten people" in c.cause) for c in named.changes] == [(False, True)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("after", "how"),
     [
         (["[CONCEDE: P1 is worse than I thought]"], "conceded by A in turn 4: P1 is worse than I thought"),
@@ -396,7 +397,7 @@ def test_what_is_not_found_is_not_denied() -> None:
     assert section(markdown(draw_up(consensus())), "Still open").startswith("Nothing was found in the agents' marks")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "steps"),
     [
         ("x\n\n## Next steps\n\n- one\n- two\n\nEnd.", ("one", "two")),
@@ -532,7 +533,7 @@ def test_equal_texts_are_one_choice() -> None:
     assert "a text that no first answer held" in comparison.remark
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "why"),
     [
         (["[PROPOSAL: tabs]", "[AGREE: P1]"], "has not ended"),
@@ -626,9 +627,7 @@ def judged() -> Plan:
     return plan("Tabs it is.", "Spaces it is.", "[DECIDE: A | width]", "[DECIDE: A | width]", of="ABC", more=more)
 
 
-@pytest.mark.parametrize(
-    "drawn", [judged(), decided_twice(), weighted("", "", ""), *(draw_up(make()) for make in SCENES.values())]
-)
+@cases("drawn", [judged(), decided_twice(), weighted("", "", ""), *(draw_up(make()) for make in SCENES.values())])
 def test_never_more_is_decided_than_was_proposed(drawn: Plan) -> None:
     """Whatever was decided counts once, however often and by whom."""
     metrics = as_json(drawn)["metrics"]
@@ -646,7 +645,7 @@ def test_a_plan_says_whether_a_consensus_was_reached() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SCENES)
+@cases("name", SCENES)
 def test_the_json_says_all_that_the_page_says(name: str) -> None:
     """It is plain JSON, and has each part of a plan by name."""
     facts = json.loads(json.dumps(as_json(draw_up(SCENES[name](), "dialog.md"))))
@@ -750,7 +749,7 @@ def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
     assert "--out" in raised.value.fix
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "is_said"),
     [
         (["I agree with that.", "Sounds good. I agree, too."], True),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dialogd.backends.prices import FREE, MOST, Price, parse_price, price_of
 from dialogd.errors import BadInput
+from tests.support.cases import cases
 
 LISTED = [
     ("claude-opus-5-5", "Anthropic", "anthropic"),
@@ -52,7 +53,7 @@ def test_a_long_request_is_dearer_as_a_whole() -> None:
     assert beyond > at * 2
 
 
-@pytest.mark.parametrize(
+@cases(
     ("model", "vendor"),
     [
         ("claude-opus-99", "Anthropic"),
@@ -82,7 +83,7 @@ def test_what_a_person_says_counts_before_the_list() -> None:
     assert listed.source == "list price"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "price"),
     [
         ("3/15", Price(3, 15, source="given")),
@@ -100,7 +101,7 @@ def test_a_price_is_read_as_people_write_it(text: str, price: Price) -> None:
     assert parse_price(text) == price
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     ["", "3", "3/", "/3", "3/15/1/1", "-3/15", "nan/1", "inf/1", "1e3/1", "three/four", f"1/{MOST * 2:.0f}", "٣/1"],
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.protocol.rules import REVIEW, STANDARD, USUAL, Board, Kind, Phase
 from dialogd.templates.skill import front_matter, read
 from dialogd.templates.terms import KEYS, Terms, terms_of
+from tests.support.cases import cases
 
 PLAIN = """# Dyad Research
 
@@ -305,7 +305,7 @@ WRONG = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", WRONG)
+@cases("what", WRONG)
 def test_what_is_wrong_is_named_with_its_line_and_a_fix(what: str) -> None:
     """One mistake, one problem, at the line where it stands."""
     text, line, fix = WRONG[what]
@@ -320,7 +320,7 @@ def test_all_problems_of_a_file_come_in_the_order_of_its_lines() -> None:
     assert [problem.line for problem in found] == [2, 3, 7, 8]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "value"),
     [
         ("k: plain words", "plain words"),

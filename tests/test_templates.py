@@ -18,6 +18,7 @@ from dialogd.protocol.rules import DECIDE, MODERATE, PERSONALITIES, PROPOSE
 from dialogd.protocol.text import escape
 from dialogd.templates.library import DEFAULT_TEMPLATE, Template, find, load, names, parse, places, template
 from dialogd.templates.opening import Opening, begins, compose, enough_turns, warnings
+from tests.support.cases import cases
 
 SHIPPED = {
     "pair", "feature-design", "code-review", "architecture-debate", "test-cases", "system-design", "brainstorm",
@@ -40,7 +41,7 @@ def test_all_templates_are_shipped() -> None:
     assert set(names()) == SHIPPED
 
 
-@pytest.mark.parametrize("name", sorted(SHIPPED))
+@cases("name", sorted(SHIPPED))
 def test_a_shipped_template_reads_without_a_word(name: str) -> None:
     """No problem, nothing left out of account; it says what it is for, how it decides, and for whom."""
     found = template(name)
@@ -57,7 +58,7 @@ def test_a_shipped_template_reads_without_a_word(name: str) -> None:
     assert not set(found.terms.rules.kinds) & set(MARKS), "a kind that is called like a mark would be that mark"
 
 
-@pytest.mark.parametrize("name", sorted(SHIPPED))
+@cases("name", sorted(SHIPPED))
 def test_a_dialog_from_a_shipped_template_has_its_rules(name: str) -> None:
     """What `new` writes reads back without a warning: the same rules, agents and limits; one turn, and who is next."""
     opening = begun(name)
@@ -73,7 +74,7 @@ def test_a_dialog_from_a_shipped_template_has_its_rules(name: str) -> None:
     assert header.rules.is_plain == (name == DEFAULT_TEMPLATE)
 
 
-@pytest.mark.parametrize("name", sorted(SHIPPED))
+@cases("name", sorted(SHIPPED))
 def test_a_shipped_template_can_decide(name: str) -> None:
     """Somebody may propose, and whoever its verdict asks for is there; with the fewest agents too."""
     least = template(name).terms.least
@@ -92,7 +93,7 @@ def test_a_shipped_template_can_decide(name: str) -> None:
         assert any(header.rules.role(who).may(PROPOSE) for who in header.speakers)
 
 
-@pytest.mark.parametrize("name", sorted(SHIPPED))
+@cases("name", sorted(SHIPPED))
 def test_a_shipped_template_gives_no_cause_for_a_warning(name: str) -> None:
     """With the agents that it describes; its limit of turns leaves room for its rounds and a last word."""
     opening = begun(name)
@@ -100,7 +101,7 @@ def test_a_shipped_template_gives_no_cause_for_a_warning(name: str) -> None:
     assert opening.max_turns > (opening.max_rounds or 0) * len(opening.header.speakers) + 1
 
 
-@pytest.mark.parametrize("name", sorted(SHIPPED))
+@cases("name", sorted(SHIPPED))
 def test_nothing_in_a_shipped_template_reads_as_a_turn_or_an_end(name: str) -> None:
     """No line of it is a TURN line, a mark or the heading of an entry, so nothing needs to be escaped."""
     found = template(name)
@@ -269,7 +270,7 @@ CAUSES = {
 }
 
 
-@pytest.mark.parametrize("what", CAUSES)
+@cases("what", CAUSES)
 def test_what_keeps_a_dialog_from_a_decision_is_said_before_it_starts(what: str) -> None:
     """One cause, one warning, and the change that would help."""
     opening = made(CAUSES[what], "A", "B")
@@ -362,7 +363,7 @@ def test_a_template_says_who_begins_and_how_many_turns_there_are(folder: Path) -
     assert (told.first, told.max_turns, begun("swarm").max_turns) == (("A",), 9, 60)
 
 
-@pytest.mark.parametrize("unknown", ["trio", "", "PAIR", "pai"])
+@cases("unknown", ["trio", "", "PAIR", "pai"])
 def test_an_unknown_template_is_refused_with_the_known_ones(unknown: str) -> None:
     """The fix lists what there is."""
     with pytest.raises(BadInput, match="unknown template") as caught:

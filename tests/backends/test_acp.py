@@ -22,6 +22,7 @@ from dialogd.backends.parts import Part, Prompt
 from dialogd.backends.session import ASKED_BACK, INTRO
 from dialogd.errors import BackendError, BadInput
 from tests.support.backend_contract import BackendContract, answer, text_of
+from tests.support.cases import cases
 
 # Importing it takes a second, in each worker.
 pytestmark = pytest.mark.skipif(find_spec("acp") is None, reason="needs the package agent-client-protocol")
@@ -130,7 +131,7 @@ def request_() -> Request:
 class TestSettingUp:
     """What is wrong with the options is said when the daemon starts."""
 
-    @pytest.mark.parametrize("command", ["", "  ", "''", "a 'b"])
+    @cases("command", ["", "  ", "''", "a 'b"])
     def test_a_command_that_names_nothing_is_refused_with_a_fix(self, command: str) -> None:
         """No agent, blanks, an empty word, an open quote."""
         with pytest.raises(BadInput) as caught:

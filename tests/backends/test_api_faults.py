@@ -21,6 +21,7 @@ from dialogd.backends.acp import refused, unreadable
 from dialogd.backends.service import Limiter, _quoted, retry_after
 from dialogd.errors import BackendError
 from tests.backends.apis import API, FORMS, KEY, TEXT, make, outcome, request
+from tests.support.cases import cases
 from tests.support.standin import (
     Answer,
     Cut,
@@ -136,8 +137,8 @@ LONG = (
 )
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("said", LONG)
+@cases("form", FORMS)
+@cases("said", LONG)
 async def test_a_prompt_that_is_too_long_gets_advice_that_shortens_it(form: str, said: str) -> None:
     """As services and gateways say it, with status 400; another objection gets no such advice."""
     with StandIn(in_order(Fail(400, message=said), Fail(400, message="top_k must be positive"))) as server:
@@ -312,7 +313,7 @@ async def test_a_key_is_taken_out_of_a_services_words_before_they_are_cut_short(
     assert key[:6] not in found.failed.cause
 
 
-@pytest.mark.parametrize("form", FORMS)
+@cases("form", FORMS)
 async def test_nobody_listening_is_told_with_the_address(form: str) -> None:
     """A refused connection names the address, may be tried again, and has cost nothing."""
     backend = make(form, "http://127.0.0.1:9")
@@ -378,7 +379,7 @@ async def test_a_failure_in_mid_reply_is_accounted_for(desk: Desk, form: str) ->
     assert len(found.usages) > 4, "told while it arrives: an interrupted call is accounted for by the last one"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("headers", "seconds"),
     [
         ({}, None),
@@ -406,7 +407,7 @@ async def test_a_wait_until_a_date_ends_then() -> None:
     assert 57 <= (retry_after({"retry-after": date}) or 0) <= 60
 
 
-@pytest.mark.parametrize("before", [0, 60, 170, 180, 190])
+@cases("before", [0, 60, 170, 180, 190])
 async def test_no_part_of_a_secret_is_quoted_of_what_a_service_says(before: int) -> None:
     """A message, a page's title, an agent's refusal: what is cut is free of keys before."""
     own, token = "correct-horse-battery-staple", "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"

@@ -23,6 +23,7 @@ from dialogd.backends.command import Command, clean_environment, last_line
 from dialogd.backends.parts import Part, Prompt
 from dialogd.errors import BackendError, BadInput
 from tests.support.backend_contract import BackendContract, answer
+from tests.support.cases import cases
 
 ROOT = Path(__file__).parents[2]
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="processes that leave their group are only found on Linux")
@@ -459,7 +460,7 @@ class TestSecrets:
     TOKEN = "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
     OWN = "correct-horse-battery-staple"
 
-    @pytest.mark.parametrize("length", [0, 165, 180, 190, 199])
+    @cases("length", [0, 165, 180, 190, 199])
     def test_a_secret_goes_before_the_line_is_cut(self, length: int) -> None:
         """Of its own shape, or one that is known here; in colours too."""
         for secret, own in ((self.TOKEN, ()), (self.OWN, (self.OWN,))):

@@ -34,6 +34,7 @@ from dialogd.protocol.render import joint, render
 from dialogd.protocol.signals import overlap, signals
 from dialogd.protocol.state import Debt, Dialog
 from tests.support.backend_contract import BackendContract, answer
+from tests.support.cases import cases
 
 
 class Stage:
@@ -151,9 +152,7 @@ def _nobody_asks() -> str:
 class TestVariants:
     """What follows the colon."""
 
-    @pytest.mark.parametrize(
-        "name", ["rehearsal:wild", "rehearsal:deadlock=3", "rehearsal:slow=fast", "rehearsal:slow=-1"]
-    )
+    @cases("name", ["rehearsal:wild", "rehearsal:deadlock=3", "rehearsal:slow=fast", "rehearsal:slow=-1"])
     def test_what_is_unknown_is_refused_with_a_fix(self, name: str) -> None:
         """The error says what may be written instead."""
         with pytest.raises(BadInput) as caught:
@@ -166,7 +165,7 @@ class TestVariants:
             load_backend("rehearsal:wild", Options())
         assert caught.value.fix == "choose one of: consensus, deadlock, endless, ask, error, slow"
 
-    @pytest.mark.parametrize("variant", ["", "consensus", "deadlock", "endless", "ask", "slow=0"])
+    @cases("variant", ["", "consensus", "deadlock", "endless", "ask", "slow=0"])
     async def test_the_first_line_says_that_no_model_was_asked(self, variant: str) -> None:
         """Nobody takes a rehearsal for a model, in any scenario, at any turn."""
         stage = Stage(variant=variant)
@@ -229,7 +228,7 @@ class TestConsensus:
         assert BY_CLAIM[objection.value].remedy in text
         assert "Where should sessions live?" in text
 
-    @pytest.mark.parametrize("agents", ["ABC", "ABCD", "ABCDEFG"])
+    @cases("agents", ["ABC", "ABCD", "ABCDEFG"])
     async def test_many_agents_agree_one_after_the_other(self, agents: str) -> None:
         """Round robin: three turns to the text, then everybody else signs it."""
         stage = Stage(agents)
@@ -238,8 +237,8 @@ class TestConsensus:
         assert len(written) == 3 + len(agents) - 1
         assert len({entry.body for entry in written}) == len(written)
 
-    @pytest.mark.parametrize("agents", ["AB", "ABC", "ABCDE"])
-    @pytest.mark.parametrize("order", [1, -1])
+    @cases("agents", ["AB", "ABC", "ABCDE"])
+    @cases("order", [1, -1])
     async def test_agents_that_answer_at_once_agree_too(self, agents: str, order: int) -> None:
         """In rounds, each answers without seeing the others of the round, whoever arrives first."""
         stage = Stage(agents, turn=", ".join(agents))
@@ -321,8 +320,8 @@ class TestConsensus:
 class TestThePerson:
     """What the person says is heard and taken in."""
 
-    @pytest.mark.parametrize("after", [1, 2, 3])
-    @pytest.mark.parametrize("to", ["A", "B"])
+    @cases("after", [1, 2, 3])
+    @cases("to", ["A", "B"])
     async def test_words_in_between_become_part_of_the_text(self, after: int, to: str) -> None:
         """At any point, to any agent: acknowledged in the next turn, a condition in the end, signed by both."""
         stage = Stage()
@@ -383,7 +382,7 @@ class TestThePerson:
         await stage.go()
         assert stage.outcome == "CONSENSUS_REACHED"
 
-    @pytest.mark.parametrize("to", ["A", "B"])
+    @cases("to", ["A", "B"])
     async def test_ask_asks_once_and_uses_the_answer(self, to: str) -> None:
         """The second agent turn asks the person; the answer stands in what is agreed."""
         stage = Stage(variant="ask")
@@ -412,7 +411,7 @@ class TestThePerson:
 class TestQuarrel:
     """Agents that don't agree."""
 
-    @pytest.mark.parametrize("agents", ["AB", "ABC", "ABCDE"])
+    @cases("agents", ["AB", "ABC", "ABCDE"])
     async def test_a_deadlock_is_called_from_the_fifth_turn_on(self, agents: str) -> None:
         """Four turns of positions, then everybody calls it, with the crux and an experiment."""
         stage = Stage(agents, variant="deadlock")
@@ -437,7 +436,7 @@ class TestQuarrel:
         assert len(written) == 6
         assert stage.outcome == "DEADLOCK"
 
-    @pytest.mark.parametrize("agents", ["AB", "ABC"])
+    @cases("agents", ["AB", "ABC"])
     async def test_endless_never_ends_and_never_repeats(self, agents: str) -> None:
         """Two hundred turns without an end, an agreement, or a text that reads like the one before."""
         stage = Stage(agents, variant="endless")
@@ -461,7 +460,7 @@ class TestQuarrel:
 class TestMeansIt:
     """What a rehearsal answers to closing questions."""
 
-    @pytest.mark.parametrize(
+    @cases(
         ("reply", "answered"),
         [
             ("[DECIDE: AB | it names a number]", "[DECIDE: AB]"),

@@ -22,6 +22,7 @@ from dialogd.backends.session import (
     plan,
     since,
 )
+from tests.support.cases import cases
 
 HEADER = Part("header", "# The dialog's header")
 QUESTION = Part("1", "## Turn 1\n\nPostgres or Redis?", "USER")
@@ -78,7 +79,7 @@ class TestPlan:
         assert found.after == SECOND
         assert "I object." not in found.text
 
-    @pytest.mark.parametrize(
+    @cases(
         ("parts", "expected"),
         [
             ((MINE, replace(THEIRS, text="## Turn 3\n\nI agree."), AGAIN, LAST), FIRST),
@@ -92,8 +93,6 @@ class TestPlan:
             ((THEIRS,), None),
             ((), None),
         ],
-        ids=["edited", "own edited", "other debt", "other author", "other text", "own missing", "not landed",
-             "own first edited", "late", "struck"],
     )  # fmt: skip
     def test_a_mismatch_goes_back_or_starts_anew(self, parts: tuple[Part, ...], expected: Checkpoint | None) -> None:
         """Whatever differs from what the session knows: an older point, else the whole dialog."""

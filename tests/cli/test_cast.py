@@ -19,6 +19,7 @@ from dialogd.protocol.header import read_agent
 from dialogd.store.folders import StateDir
 from dialogd.templates.library import template
 from tests.cli.command import Commands, program
+from tests.support.cases import cases
 
 KEYS = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789", "XAI_API_KEY": "xai-test-0123456789abcdef"}
 
@@ -28,7 +29,7 @@ def nowhere(folder: Path, **more: str) -> dict[str, str]:
     return {"PATH": str(folder / "bin"), "HOME": str(folder / "home"), "OLLAMA_HOST": "127.0.0.1:1", **more}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("spec", "seat", "name"),
     [
         ("A=rehearsal:deadlock", Seat("A", "rehearsal:deadlock"), "Claude A"),
@@ -64,7 +65,7 @@ def test_a_folder_after_the_at_is_the_project(tmp_path: Path, monkeypatch: pytes
     )
 
 
-@pytest.mark.parametrize(
+@cases(
     "spec", ["A=chatgpt", "A=", "A", "USER=claude", "1=claude", "A=claude@/no/such/folder", "A=auto:grok", "A=Claude"]
 )
 def test_what_is_no_agent_is_refused_with_the_fix(spec: str) -> None:

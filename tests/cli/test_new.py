@@ -13,6 +13,7 @@ from dialogd.cli.cast import read_cast
 from dialogd.errors import BadInput
 from dialogd.protocol.grammar import parse
 from tests.cli.command import Commands
+from tests.support.cases import cases
 
 SET = {
     "MAX_COLLABORATION_ROUNDS": "4",
@@ -151,7 +152,7 @@ def test_a_file_that_is_no_dialog_is_left_alone(dialogd: Commands) -> None:
     assert (folder / "notes.md").read_text(encoding="utf-8") == "milk\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("spec", "seat"),
     [
         ("A=rehearsal", Seat("A", "rehearsal")),
@@ -164,7 +165,7 @@ def test_an_agent_is_written_on_one_line(spec: str, seat: Seat) -> None:
     assert read_cast(None, [spec]) == (seat,)
 
 
-@pytest.mark.parametrize("spec", ["USER=rehearsal", "1=rehearsal", "=rehearsal", "A=", "A B=rehearsal", "A=nonsense"])
+@cases("spec", ["USER=rehearsal", "1=rehearsal", "=rehearsal", "A=", "A B=rehearsal", "A=nonsense"])
 def test_what_is_no_agent_is_refused(spec: str) -> None:
     """Reserved ids, ids that no TURN line could name, no backend, an unknown one."""
     with pytest.raises(BadInput):

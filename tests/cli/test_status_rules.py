@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from dialogd import person
 from dialogd.cli import situation
 from dialogd.cli.situation import next_step
@@ -16,6 +14,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Ballot, Decision, Dialog, Outcome, Poll, Seal
 from tests.cli.command import Commands
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 NOW = "2026-11-21T19:30:00Z"
@@ -127,7 +126,7 @@ ROUNDS = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "rounds", "shown", "state"), ROUNDS)
+@cases(("keys", "rounds", "shown", "state"), ROUNDS)
 def test_the_round_that_is_under_way(keys: Sequence[str], rounds: int, shown: str, state: dict[str, object]) -> None:
     """The one after those that are complete; never beyond the limit."""
     assert rows(stood('order = "round-robin"', keys=keys, rounds=rounds, **state))["round"] == shown
@@ -143,9 +142,7 @@ def test_after_the_end_the_rounds_that_were_complete_are_counted() -> None:
     assert rows(stage.dialog)["round"] == "1"
 
 
-@pytest.mark.parametrize(
-    ("rounds", "name"), [(0, "1 of 2, DISCOVERY"), (1, "2 of 2, ANALYSIS"), (9, "2 of 2, ANALYSIS")]
-)
+@cases(("rounds", "name"), [(0, "1 of 2, DISCOVERY"), (1, "2 of 2, ANALYSIS"), (9, "2 of 2, ANALYSIS")])
 def test_the_phase_follows_the_rounds(rounds: int, name: str) -> None:
     """With its number and name; the last one lasts until the end."""
     assert f"; phase {name}" in rows(stood(*COUNCIL, rounds=rounds))["round"]
@@ -160,7 +157,7 @@ VERDICTS = {
 }
 
 
-@pytest.mark.parametrize(("setup", "shown"), VERDICTS.values(), ids=VERDICTS)
+@cases(("setup", "shown"), VERDICTS.values())
 def test_who_decides_is_said(setup: Sequence[str], shown: str) -> None:
     """The verdict rule by its name and in words."""
     assert rows(room('order = "free"', *setup).dialog)["rules"] == shown
@@ -231,7 +228,7 @@ LEFT = {
 }
 
 
-@pytest.mark.parametrize(("keys", "state", "left"), LEFT.values(), ids=LEFT)
+@cases(("keys", "state", "left"), LEFT.values())
 def test_the_time_that_is_left(keys: Sequence[str], state: dict[str, object], left: float | None) -> None:
     """From when the dialog began, by its file or else its header; in a plain dialog too."""
     assert situation.facts(stood(keys=keys, **state), NOW)["time_left"] == left
@@ -358,7 +355,7 @@ def test_after_an_end_without_a_decision_the_next_step_is_printed(dialogd: Comma
     assert "next     " not in dialogd("status").out
 
 
-@pytest.mark.parametrize(
+@cases(
     ("end", "expected"),
     [
         ("[STOPPED: enough]", 'dialogd say "…" --file'),

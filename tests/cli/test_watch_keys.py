@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from dialogd.cli.situation import Situation
 from dialogd.cli.terminal import colour_of, fit, tail, width
 from dialogd.cli.watch import Writing, live_line
 from dialogd.store.folders import StateDir
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 WIDE = "漢字かな🎉é\u0301e\u0301❤\ufe0f👩\u200d💻 word \uff46"
@@ -25,7 +25,7 @@ def keys(*pieces: bytes) -> list[str]:
     return [key for piece in pieces for key in decoder.feed(piece)] + decoder.flush()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pieces", "expected"),
     [
         ([b"a"], ["a"]),

@@ -29,6 +29,7 @@ from dialogd.views.export_pdf import by_typst, in_words, missing, unshown
 from dialogd.views.markup import parsed, to_html
 from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
 from tests.protocol.test_total import is_linear
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -113,7 +114,7 @@ TITLES = (
 )
 
 
-@pytest.mark.parametrize("title", TITLES)
+@cases("title", TITLES)
 def test_markdown_shows_a_topic_as_it_was_typed(title: str) -> None:
     """Nothing of the heading becomes emphasis, code, a link or another sign; words without such signs stay plain."""
     made = export(Room(opening("A", "B", keys=[f"Topic: {title}"])).dialog, "md").decode().partition("\n")[0]
@@ -122,7 +123,7 @@ def test_markdown_shows_a_topic_as_it_was_typed(title: str) -> None:
     assert made == f"# {title}" or title != TITLES[-1]
 
 
-@pytest.mark.parametrize("sign", ["[", "#", "](", "*", "\\", "`", "&a", " #"])
+@cases("sign", ["[", "#", "](", "*", "\\", "`", "&a", " #"])
 def test_exporting_a_long_topic_is_linear(sign: str) -> None:
     """Four times the signs take about four times as long."""
     assert is_linear(lambda n: export(Room(opening("A", "B", keys=[f"Topic: {sign * n * 20}x"])).dialog, "md"))
@@ -186,9 +187,7 @@ def test_pdf_has_every_word_of_every_turn_in_order(dialog: Dialog, tmp_path: Pat
     assert re.search(r"^1 / \d+$", text, re.M)
 
 
-@pytest.mark.parametrize(
-    "text", ["> " * 11 + "x", "> " * 10 + "```\n> " * 2 + "x", "*a **b " * 60 + "c** d*" * 60, "> - " * 9 + "`x`"]
-)
+@cases("text", ["> " * 11 + "x", "> " * 10 + "```\n> " * 2 + "x", "*a **b " * 60 + "c** d*" * 60, "> - " * 9 + "`x`"])
 def test_no_turn_is_nested_too_deeply_for_a_pdf(text: str) -> None:
     """One that Typst would give up on, and with it on the whole dialog, is shown as it stands."""
     pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
@@ -235,7 +234,7 @@ def test_text_that_markdown_would_hide_is_found() -> None:
     assert {text: parsed(text) is None for text in HIDING} == HIDING
 
 
-@pytest.mark.parametrize("text", HIDING, ids=range(len(HIDING)))
+@cases("text", HIDING)
 def test_every_letter_of_a_text_can_be_read_in_its_html(text: str) -> None:
     """As it stands where Markdown would hide some; titles of links and what follows a fence as text beside them."""
     found = filter(str.isalnum, unquote("".join(Page(to_html(text)).texts.values())))
@@ -272,7 +271,7 @@ def test_attachments_stand_in_the_document_and_links_lead_there(tmp_path: Path) 
         assert to == "json" or (f"attachment-{name[:-3]}" in made and f".d/{name}" not in made)
 
 
-@pytest.mark.parametrize("to", ["md", "html"])
+@cases("to", ["md", "html"])
 def test_a_dialog_gives_the_golden_document(to: str) -> None:
     """Byte by byte; `python -m tests.export.golden` writes them anew."""
     assert export(peaceful().dialog, to).decode() == (GOLDEN / f"dialog.{to}").read_text(encoding="utf-8")
@@ -286,7 +285,7 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize(("words", "name"), NAMES.items(), ids=range(len(NAMES)))
+@cases(("words", "name"), NAMES.items())
 def test_a_documents_name_is_one_that_every_system_takes(words: tuple[str, str], name: str) -> None:
     """Letters, digits and dashes of topic and id, at most forty of each."""
     dialog = peaceful().dialog
@@ -304,7 +303,7 @@ OFF = (
 )
 
 
-@pytest.mark.parametrize("address", OFF)
+@cases("address", OFF)
 def test_a_link_that_names_no_scheme_leads_nowhere_and_is_shown(address: str) -> None:
     """From a saved file it would lead to a share of the network: no format makes it one, and its address is seen."""
     text = f"[docs]({address}) and\n\n[docs][b]\n\n[b]: {address.strip()}\n\n[page](https://good.example)"

@@ -19,6 +19,7 @@ from dialogd.templates.opening import compose
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.plans.scenes import BY_HAND, FILES, FOR_POSTGRES, LAST, NO_WAY, POSTGRES, REDIS, setup
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 THINGS = ("invoices", "training sessions", "audit logs", "user profiles", "access tokens", "license keys", "payments")
@@ -174,7 +175,7 @@ TOKEN = "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"
 OWN = "correct-horse-battery-staple"
 
 
-@pytest.mark.parametrize("secret", [TOKEN, OWN])
+@cases("secret", [TOKEN, OWN])
 def test_no_secret_and_no_part_of_one_is_recalled(secret: str) -> None:
     """From wherever it stands in a decision, and wherever a quote is cut."""
     for length in (*range(1_160, 1_200, 8), *range(84, 120, 8), *range(160, 300, 16), 0):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.review import PARTS, findings, score
 from dialogd.protocol.state import Dialog
 from dialogd.views.plan import draw_up
 from dialogd.views.plan_page import markdown
 from tests.plans.scenes import review
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 FULL = "code quality 80 | test coverage 70 | security 30 | documentation 60 | acceptance criteria 80"
@@ -44,7 +43,7 @@ def test_findings_are_numbered_in_file_order_over_all_reviewers() -> None:
     assert [f.blocks for f in findings(dialog)] == [True, False, False]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mark", "resolved_in"),
     [
         ("[RESOLVED: 1 | seen]", 4),

@@ -20,6 +20,7 @@ from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Outcome
 from dialogd.store.logfile import Addition
 from tests.examples import examples
+from tests.support.cases import cases
 from tests.support.room import Line, Room, opening, waits
 
 DOWN = BackendError("exit code 1", fix="look at its log")
@@ -70,7 +71,7 @@ def paid(here: Room) -> int:
 # -- who failed is asked again, and then absent ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ids", ["AB", "ABC"])
+@cases("ids", ["AB", "ABC"])
 def test_one_transient_error_removes_nobody(ids: str) -> None:
     """Who failed once is asked again, of two at once, of more in the next round; then it signs like the others."""
     scripts: dict[str, list[Line]] = {who: [SIGNS, SIGNS] for who in ids}
@@ -101,7 +102,7 @@ def awaits_b(ids: str = "ABC", *lines: str) -> Room:
     return here
 
 
-@pytest.mark.parametrize("ids", ["AB", "ABC"])
+@cases("ids", ["AB", "ABC"])
 def test_nobody_pays_on_where_only_absent_signers_are_missing(ids: str) -> None:
     """The person is asked, by a question that names the three ways; not the limit of turns ends it."""
     here = awaits_b(ids)
@@ -125,9 +126,7 @@ def test_a_retry_has_the_absent_one_sign() -> None:
     assert end(here).name == "CONSENSUS_REACHED"
 
 
-@pytest.mark.parametrize(
-    "leaves", [lambda here: here.by_hand(person.leave, "B"), lambda here: here.types("[LEAVE: B]\n")]
-)
+@cases("leaves", [lambda here: here.by_hand(person.leave, "B"), lambda here: here.types("[LEAVE: B]\n")])
 def test_without_the_absent_one_the_signatures_decide(leaves: Callable[[Room], None]) -> None:
     """The second way, by command and by hand: whoever looks next writes the end; nobody is asked for another word."""
     here = awaits_b()
@@ -138,8 +137,8 @@ def test_without_the_absent_one_the_signatures_decide(leaves: Callable[[Room], N
     assert "A in turn 2" in end(here).reason
 
 
-@pytest.mark.parametrize("ids", ["AB", "ABC"])
-@pytest.mark.parametrize("approves", [lambda here: here.approve(), lambda here: here.types("[APPROVED]\n")])
+@cases("ids", ["AB", "ABC"])
+@cases("approves", [lambda here: here.approve(), lambda here: here.types("[APPROVED]\n")])
 def test_the_person_takes_a_text_that_absent_agents_did_not_sign(approves: Callable[[Room], None], ids: str) -> None:
     """The third way, by command and by hand: they may end it alone, and the outcome says who signed and who did not."""
     here = awaits_b(ids)
@@ -339,7 +338,7 @@ def test_unattended_questions_of_a_round_go_back_to_all_who_asked() -> None:
     assert owing(here) == ("A", "B", "C")
 
 
-@pytest.mark.parametrize("lines", [(), ('order = "round-robin"',), ('order = "parallel"',), ('verdict = "vote"',)])
+@cases("lines", [(), ('order = "round-robin"',), ('order = "parallel"',), ('verdict = "vote"',)])
 def test_unattended_a_round_of_passes_is_a_deadlock(lines: tuple[str, ...]) -> None:
     """Nobody has anything to say, and nobody is there who had. Exit code 4."""
     turn = "A, B" if "parallel" in "".join(lines) else "A"
@@ -417,7 +416,7 @@ def test_unattended_an_end_that_is_struck_goes_on() -> None:
     assert end(here).name == "CONSENSUS_REACHED"
 
 
-@pytest.mark.parametrize("last", ["TURN: bob\n", "TURN: USER\n", "TURN: A, USER\n", "turn: nobody at all.\n"])
+@cases("last", ["TURN: bob\n", "TURN: USER\n", "TURN: A, USER\n", "turn: nobody at all.\n"])
 def test_unattended_a_turn_for_nobody_goes_to_the_next(last: str) -> None:
     """A `TURN:` line for nobody known reads as the person's, who is not there."""
     text = opening("A", "B", more=setup('person = "absent"')).replace("TURN: A\n", last)
@@ -470,7 +469,7 @@ def test_unattended_unknown_prices_end_at_the_budget() -> None:
 TEN = ("Max Time: 10 minutes",)
 
 
-@pytest.mark.parametrize("lines", [(), ('person = "absent"',)])
+@cases("lines", [(), ('person = "absent"',)])
 def test_the_time_limit_holds_while_a_pair_waits_for_a_silent_agent(lines: tuple[str, ...]) -> None:
     """Who is there has a last word; who was called stalled has had its chance."""
     here = room("AB", *lines, keys=TEN, A=["One.", "In sum: Postgres."], B=[None] * 9)
@@ -479,7 +478,7 @@ def test_the_time_limit_holds_while_a_pair_waits_for_a_silent_agent(lines: tuple
     assert here.paper.now < 600 + 120
 
 
-@pytest.mark.parametrize(
+@cases(
     "scripts",
     [
         {"A": ["[QUESTION_FOR_USER: which?]", "In sum."], "B": ["In sum."]},
@@ -507,7 +506,7 @@ def test_before_anybody_spoke_the_time_does_not_run_out() -> None:
 # -- nobody ends a dialog alone --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("keys", "calls"), [("Max Turns: 3", "AB"), ("Max Turns: 2", "A")])
+@cases(("keys", "calls"), [("Max Turns: 3", "AB"), ("Max Turns: 2", "A")])
 def test_one_agents_deadlock_on_the_last_turn_is_the_limit(keys: str, calls: str) -> None:
     """The end is the limit of turns, and the file bears that one end; the agent's word is refused by name."""
     call = "[DEADLOCK: load | measure]"

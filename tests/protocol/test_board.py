@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from dialogd.errors import BackendError
 from dialogd.protocol.board import TEXT, contributions, decisions, proposals, rounds_of
 from dialogd.protocol.grammar import parse
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.txt"))
@@ -141,7 +140,7 @@ def test_a_reopened_dialog_counts_its_rounds_anew() -> None:
     assert (rounds_of(room.dialog)["5"], rounds_of(room.dialog)["6"]) == (1, 1)
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+@cases("path", GOLDEN)
 def test_the_views_agree_with_the_state(path: Path) -> None:
     """Every proposal and decision of the state is there, every entry has a round, and no round is skipped."""
     dialog = parse(path.read_bytes().partition(b"====\n")[2])

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +22,7 @@ from dialogd.protocol.rules import PERSONALITIES
 from dialogd.protocol.state import Decision, Dialog, Poll, Proposal, Standing
 from dialogd.store.logfile import Addition
 from tests.examples import examples
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -207,7 +207,7 @@ def test_an_agent_that_only_passed_at_last_keeps_the_position_it_had() -> None:
 # -- the system part ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("setup", ["", 'template = "pair"', "step = true"])
+@cases("setup", ["", 'template = "pair"', "step = true"])
 def test_a_plain_dialog_is_told_nothing_of_rules(setup: str) -> None:
     """A pair that a template made is asked as one without a Setup."""
     dialog = parse(dialog_of(setup, "A", "B").encode())
@@ -227,7 +227,7 @@ def test_the_system_part_is_the_same_in_every_turn() -> None:
     assert asked_of(later, "A").system == known["A"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("role", "yes", "no"),
     [
         (
@@ -248,7 +248,7 @@ def test_only_marks_that_the_role_may_use_are_taught(role: str, yes: set[str], n
     assert not no & known
 
 
-@pytest.mark.parametrize(
+@cases(
     ("setup", "mark"),
     [
         ('verdict = "vote"', "VOTE"),
@@ -281,14 +281,14 @@ def test_no_references_are_taught_where_none_are_allowed() -> None:
     assert "RE" in taught(dialog_of("[board]"))
 
 
-@pytest.mark.parametrize("name", list(PERSONALITIES))
+@cases("name", list(PERSONALITIES))
 def test_a_personality_is_told_with_its_meaning(name: str) -> None:
     """Those that are known; another is told as it stands."""
     assert f"Your manner: {name}, who {PERSONALITIES[name]}" in told(dialog_of(f'[roles.A]\npersonality = "{name}"'))
     assert "- Your manner: a poet\n" in told(dialog_of('[roles.A]\npersonality = "a poet"'))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("setup", "words"),
     [
         (
@@ -348,7 +348,7 @@ name = "END"
 """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rounds", "line"),
     [
         (0, "Phase 1 of 3: LOOK. What comes out of it: a list. It ends with this round; then WEIGH."),
@@ -363,7 +363,7 @@ def test_an_agent_is_told_its_phase_and_what_comes_out_of_it(rounds: int, line: 
     assert f"\n\n{line}\n" in told(dialog_of(PHASES), rounds=rounds) + "\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rounds", "line"),
     [
         (0, "Round 1 of 3: 2 more rounds at most after it."),

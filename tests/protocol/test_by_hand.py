@@ -10,6 +10,7 @@ from dialogd.errors import NotADialog
 from dialogd.protocol.decide import Reply, Stop, Wait
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Condition, Entry
+from tests.support.cases import cases
 from tests.support.room import Room, opening, waits
 
 HEADER = "# Dialog\n\n**Topic:** sessions\n\n---\n\n"
@@ -104,7 +105,7 @@ def check(data: bytes, shape: Shape) -> None:
     assert [entry.number for entry in dialog.turns] == sorted({entry.number for entry in dialog.turns})
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+@cases("shape", SHAPES.values())
 def test_a_form_that_people_write_reads_as_they_meant_it(shape: Shape) -> None:
     """Under a header, without one, with CRLF, with a byte order mark, and after blank lines: the same meaning."""
     text = HEADER + shape.text
@@ -116,7 +117,7 @@ def test_a_form_that_people_write_reads_as_they_meant_it(shape: Shape) -> None:
     check(b"\n\n" + text.replace("\n\n", "\n\n\n").encode(), Shape(shape.text, shape.by, shape.owing, shape.outcome))
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+@cases("shape", SHAPES.values())
 def test_the_same_forms_work_after_a_frame(shape: Shape) -> None:
     """After the last framed byte everything is the person's, heading or not."""
     room = Room(opening(), A=["Hello."])
@@ -131,7 +132,7 @@ def test_the_same_forms_work_after_a_frame(shape: Shape) -> None:
     assert dialog.state.owing == shape.owing or shape.text.startswith(Q)
 
 
-@pytest.mark.parametrize("shape", SHAPES.values(), ids=list(SHAPES))
+@cases("shape", SHAPES.values())
 def test_a_reply_after_any_form_changes_nothing_before_it(shape: Shape) -> None:
     """Once a framed reply stands behind it, hand-written text reads as it did, and the chain holds."""
     room = Room(HEADER + shape.text)
@@ -155,7 +156,7 @@ UNFINISHED = {
 }
 
 
-@pytest.mark.parametrize("text", UNFINISHED.values(), ids=list(UNFINISHED))
+@cases("text", UNFINISHED.values())
 def test_unfinished_text_waits_for_thirty_seconds(text: str) -> None:
     """While somebody seems to type, agents wait, and say so; then they go on after it, and it counts as a note."""
     room = Room(opening(), A=["Hello.", "Again."])
@@ -173,7 +174,7 @@ def test_unfinished_text_waits_for_thirty_seconds(text: str) -> None:
     assert waits(room.look("B")) == ("Write" if "\nTURN: A" in text else "Reply")
 
 
-@pytest.mark.parametrize("more", ["hm", "hm\n", "\n\nLet me", "[RESUMED]", "## Turn 2 - User\nI"])
+@cases("more", ["hm", "hm\n", "\n\nLet me", "[RESUMED]", "## Turn 2 - User\nI"])
 def test_a_pause_holds_while_the_person_types_below_it(more: str) -> None:
     """Unfinished words under `[PAUSED]` don't take it back, however long they rest; a finished line does."""
     room = Room(opening(), A=["Hello."])
@@ -200,7 +201,7 @@ NEARLY = [
 ]
 
 
-@pytest.mark.parametrize("line", NEARLY)
+@cases("line", NEARLY)
 def test_a_line_that_is_nearly_a_turn_line_is_named_with_its_number(line: str) -> None:
     """While it is fresh and once it has rested; below a question, or in a file with nothing but a header."""
     room = Room(f"{HEADER}## Turn 1 — User\n\nRedis?\n\n{line}\n\nPlease.\n")
@@ -219,7 +220,7 @@ def test_a_line_that_is_nearly_a_turn_line_is_named_with_its_number(line: str) -
         parse(f"Redis?\n\n{line}\n".encode())
 
 
-@pytest.mark.parametrize("line", ["Burn it", "Turn A around", "my turn: later", "A", "TURN", "return A", "[IDEA: A]"])
+@cases("line", ["Burn it", "Turn A around", "my turn: later", "A", "TURN", "return A", "[IDEA: A]"])
 def test_prose_is_no_turn_line_that_somebody_missed(line: str) -> None:
     """Nothing but that word and names that are known is; other text is said to pass no turn, up to which line."""
     room = Room(f"{HEADER}## Turn 1 — User\n\nRedis?\n\n{line}\n")
@@ -271,7 +272,7 @@ def test_the_person_never_waits_for_unfinished_text() -> None:
         assert room.dialog.entries[-1].frame is not None
 
 
-@pytest.mark.parametrize("names", ["Zoe", "C", "the other one", "Zoe, Yan", "A.B", "[agent]", "{next}", "???"])
+@cases("names", ["Zoe", "C", "the other one", "Zoe, Yan", "A.B", "[agent]", "{next}", "???"])
 def test_a_turn_for_nobody_waits_for_the_person_and_says_so(names: str) -> None:
     """`TURN: Zoe` reads as `TURN: USER`; the reason names who there is."""
     room = Room(f"{HEADER}## User\nHello\nTURN: {names}\n")
@@ -298,7 +299,7 @@ HEADERS = {
 }
 
 
-@pytest.mark.parametrize("header", HEADERS.values(), ids=list(HEADERS))
+@cases("header", HEADERS.values())
 def test_the_header_is_never_a_turn(header: str) -> None:
     """Rules may mention marks and turns in any way; the dialog begins at its first heading, and starts all the same."""
     room = Room(f"{header}## Turn 1 — User\n\nRedis?\n\nTURN: A\n", A=["```\ncode\n```"], B=["So."])
@@ -418,7 +419,7 @@ def test_a_finished_dialog_written_by_hand_reads_as_ended_by_consensus() -> None
     assert room.dialog.entries[4].body.startswith("**Response:**\nConvinced.")
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3, 4])
+@cases("turns", [1, 2, 3, 4])
 def test_cut_after_any_turn_line_it_goes_on_from_there(turns: int) -> None:
     """The right agent answers, with the right number, and the rest of the turns is left."""
     end = [index for index in range(len(CLASSIC)) if CLASSIC.startswith("\nTURN: ", index)][turns - 1] + len(
@@ -459,7 +460,7 @@ def test_marks_typed_by_hand_are_kept_with_their_values() -> None:
     assert [str(mark) for mark in entry.marks] == ["[PROPOSAL P3: use Postgres]", "[IDEA]", "[AGREE: P1]"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "is_counted"),
     [
         ("Fine.\n\n[AGREE: P1]", True),

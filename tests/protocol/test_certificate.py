@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +21,7 @@ from dialogd.protocol.seal import SealedAnswer, answers, seal, sealed_text
 from dialogd.protocol.state import Dialog
 from tests.examples import examples
 from tests.protocol.texts import texts
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 GOLDEN = sorted(Path(__file__).with_name("golden").glob("*.txt"))
@@ -165,7 +165,7 @@ def test_what_one_agent_decides_by_the_way_gives_way_to_what_ends_the_dialog() -
     assert (certificate_of(on_the_way).method, certificate_of(on_the_way).ref) == ("decide", "P1")
 
 
-@pytest.mark.parametrize("heading", ["", "## Note — User\n\n"])
+@cases("heading", ["", "## Note — User\n\n"])
 def test_the_person_ends_it_with_the_text_on_the_table(heading: str) -> None:
     """By a turn or a note: the person signs as USER, beside those who had signed."""
     room = played(("A", f"## Consensus Summary\n\n{TEXT}\n\n[CONSENSUS_REACHED]"))
@@ -204,7 +204,7 @@ def test_a_decision_that_was_cut_short_is_none() -> None:
     assert certify(parse(data[:-1])) is None
 
 
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+@cases("path", GOLDEN)
 def test_every_dialog_that_was_decided_has_a_certificate_and_no_other(path: Path) -> None:
     """As it was written nothing has changed since, and compared with itself it is the same."""
     dialog = parse(path.read_bytes().partition(b"====\n")[2])
@@ -289,7 +289,7 @@ HARMS: list[tuple[Callable[[], Room], Callable[[bytes], bytes], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("begin", "harm", "said"), HARMS)
+@cases(("begin", "harm", "said"), HARMS)
 def test_what_was_changed_is_said_in_words(
     begin: Callable[[], Room], harm: Callable[[bytes], bytes], said: str
 ) -> None:
@@ -443,7 +443,7 @@ def test_any_damage_can_be_told_of(words: str, at: int, gone: int, which: int) -
     decisions(dialog)
 
 
-@pytest.mark.parametrize("junk", [{}, {"signers": 3, "chain": "x", "entries": "y", "links": [1]}, {"signers": [None]}])
+@cases("junk", [{}, {"signers": 3, "chain": "x", "entries": "y", "links": [1]}, {"signers": [None]}])
 def test_a_certificate_that_is_none_is_compared_all_the_same(junk: dict[str, object]) -> None:
     """It never fails: the words say that everything differs."""
     assert compare(junk, agreed().dialog)
@@ -550,8 +550,8 @@ ANSWERS = [
 ]
 
 
-@pytest.mark.parametrize("max_rounds", ["none", "1"])
-@pytest.mark.parametrize(("setup", "first", "second"), ANSWERS)
+@cases("max_rounds", ["none", "1"])
+@cases(("setup", "first", "second"), ANSWERS)
 def test_what_is_sealed_is_what_stands_in_the_file_afterwards(
     setup: str, first: str, second: str, max_rounds: str
 ) -> None:

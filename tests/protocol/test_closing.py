@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dialogd.errors import BackendError
 from dialogd.protocol import admit
 from dialogd.protocol.marks import read_reply
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 # What an agent writes beside its yes. An honest one confirms it; one with a condition says so when it is asked.
@@ -123,7 +122,7 @@ def in_words(here: Room) -> str:
 # -- honest and conditional yeses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+@cases(("words", "is_meant"), SAYINGS)
 def test_a_signature_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
     """No sentence is read: the agent is asked, and its one line counts."""
     here = pair()
@@ -133,7 +132,7 @@ def test_a_signature_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
     assert words in in_words(here)
 
 
-@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+@cases(("words", "is_meant"), SAYINGS)
 def test_so_is_what_stands_behind_a_bar(words: str, is_meant: bool) -> None:
     """A reason is never read for meaning, whatever it says."""
     here = pair()
@@ -143,7 +142,7 @@ def test_so_is_what_stands_behind_a_bar(words: str, is_meant: bool) -> None:
     assert ("REFUSED" not in in_words(here)) == is_meant
 
 
-@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+@cases(("words", "is_meant"), SAYINGS)
 def test_a_vote_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
     """Where proposals are voted on, an approval with words beside it is asked about, too."""
     here = room(SETUPS["vote"], "A", "B")
@@ -160,7 +159,7 @@ def test_a_vote_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
     assert here.dialog.state.outcome.name == "DECIDED"
 
 
-@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+@cases(("words", "is_meant"), SAYINGS)
 def test_a_moderators_decision_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
     """Who decides alone is asked as well."""
     here = room(SETUPS["moderator"], "A", "B", "C", turn="A")
@@ -170,7 +169,7 @@ def test_a_moderators_decision_is_read_as_it_is_meant(words: str, is_meant: bool
     assert (here.dialog.state.outcome is not None) == is_meant
 
 
-@pytest.mark.parametrize(("words", "is_meant"), SAYINGS)
+@cases(("words", "is_meant"), SAYINGS)
 def test_a_judgement_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
     """The judge is named every position, never only its own choice."""
     here = room(SETUPS["judge"], "A", "B", "C", turn="A", keys=("Max Rounds: 1",))
@@ -185,8 +184,8 @@ def test_a_judgement_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
     assert outcome.name == ("DECIDED" if is_meant else "DEADLOCK")
 
 
-@pytest.mark.parametrize("setup", ["parallel", "parallel vote"])
-@pytest.mark.parametrize(("words", "is_meant"), SAYINGS[::4])
+@cases("setup", ["parallel", "parallel vote"])
+@cases(("words", "is_meant"), SAYINGS[::4])
 def test_a_yes_of_a_round_is_read_as_it_is_meant(setup: str, words: str, is_meant: bool) -> None:
     """What is asked follows from the reply and its debt, whatever the others of the round have written by then."""
     here = room(SETUPS[setup], "A", "B", turn="A, B")
@@ -202,7 +201,7 @@ def test_a_yes_of_a_round_is_read_as_it_is_meant(setup: str, words: str, is_mean
     assert (here.dialog.state.outcome is not None) == is_meant
 
 
-@pytest.mark.parametrize(("words", "is_meant"), SAYINGS[::4])
+@cases(("words", "is_meant"), SAYINGS[::4])
 def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: bool) -> None:
     """In a sealed round the question precedes the seal, and the text that follows fits it."""
     here = room(SETUPS["sealed"], "A", "B", turn="A, B")
@@ -221,7 +220,7 @@ def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: 
 # -- when it is asked ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("reply", ["[AGREE: P1]", "[agree: p1]", "- **[AGREE: P1]**", "  `[AGREE: P1]`\n\n[RE: 2]"])
+@cases("reply", ["[AGREE: P1]", "[agree: p1]", "- **[AGREE: P1]**", "  `[AGREE: P1]`\n\n[RE: 2]"])
 def test_a_reply_of_bare_marks_is_not_asked_about(reply: str) -> None:
     """Case, indentation, a bullet, bold and backticks change nothing; there are no words that could."""
     here = pair()
@@ -270,7 +269,7 @@ def test_confirm_false_leaves_out_the_question_about_words_alone() -> None:
     assert here.dialog.state.outcome is not None
 
 
-@pytest.mark.parametrize(
+@cases(
     "reply",
     [
         "[AGREE: P1]\n\nThat was my last word.",
@@ -293,7 +292,7 @@ def test_a_mark_that_was_tried_is_asked_about(reply: str) -> None:
     assert here.dialog.state.outcome is not None
 
 
-@pytest.mark.parametrize(
+@cases(
     "reply",
     [
         "> [AGREE: P1]\n\nwas what you wrote.",
@@ -313,7 +312,7 @@ def test_what_is_quoted_fenced_struck_or_talked_about_is_not_tried(reply: str) -
     assert [who for who, _ in here.dialog.state.standing.signers] == ["A"]  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("against", ["[OBJECTION: no test]", "[DEADLOCK: 50 ms | measure it]", "[PASS]"])
+@cases("against", ["[OBJECTION: no test]", "[DEADLOCK: 50 ms | measure it]", "[PASS]"])
 def test_marks_that_oppose_each_other_are_asked_about_together(against: str) -> None:
     """Unanswered, none of them is a yes, and the objection stands."""
     here = pair()
@@ -388,7 +387,7 @@ def test_an_agreement_where_proposals_are_voted_on_stays_one_or_becomes_a_vote()
         assert [mark.name for mark in here.dialog.turns[-1].marks] == names
 
 
-@pytest.mark.parametrize(
+@cases(
     "beside",
     [
         "[CONFIDENCE: 0.8 | if the budget is raised]",
@@ -424,7 +423,7 @@ def test_a_yes_beyond_what_is_asked_about_counts_for_nothing() -> None:
 # -- what its answer may hold ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     "answer",
     [
         "[AGREE: P1]",
@@ -443,7 +442,7 @@ def test_a_clear_answer_counts(answer: str) -> None:
     assert str(here.dialog.turns[-1].mark("AGREE")) == "[AGREE: P1 | it is simple]"  # with its reason, as it stood
 
 
-@pytest.mark.parametrize(
+@cases(
     "answer",
     [
         "",
@@ -535,7 +534,7 @@ def test_two_that_claim_consensus_in_a_plain_dialog_are_told_in_the_file() -> No
     assert here.dialog.state.outcome is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mark", "why"),
     [
         ("[FROBNICATE: x]", "no mark is called FROBNICATE"),

@@ -13,6 +13,7 @@ from dialogd.protocol.model import Mark, digest
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.verdict import rule
 from tests.examples import examples
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 POSTGRES = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
@@ -41,7 +42,7 @@ def signers(room: Room) -> str:
     return "".join(who for who, _ in standing.signers) if standing else "-"
 
 
-@pytest.mark.parametrize(
+@cases(
     "signature",
     [
         "[AGREE: P1]",
@@ -82,7 +83,7 @@ def test_the_last_signature_brings_the_closing_lines() -> None:
     assert last.turn is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("second", "left"),
     [
         ("[PASS]", "A"),
@@ -156,7 +157,7 @@ def test_an_objection_clears_the_table() -> None:
     assert outcome(room) == "CONSENSUS_REACHED"
 
 
-@pytest.mark.parametrize("against", ["[OBJECTION: one thing]", "[DEADLOCK]"])
+@cases("against", ["[OBJECTION: one thing]", "[DEADLOCK]"])
 def test_a_text_that_comes_with_an_objection_is_not_on_the_table(against: str) -> None:
     """A claim and its contradiction in one reply: only the contradiction counts."""
     room = talk(f"{POSTGRES}\n{against}", "[AGREE: P1]")
@@ -243,7 +244,7 @@ def test_an_empty_reply_is_asked_back() -> None:
     assert [str(mark) for mark in room.dialog.entries[-1].marks] == ["[PASS]"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "ended"),
     [
         ([POSTGRES, "[AGREE: P1]"], False),
@@ -425,7 +426,7 @@ def test_one_talker_never_ends_a_dialog(lines: list[str]) -> None:
 # -- the reader of replies -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "mark"),
     [
         ("[PROPOSAL: use Postgres]", Mark("PROPOSAL", "use Postgres")),
@@ -464,7 +465,7 @@ def test_marks_are_lifted_and_the_rest_stays() -> None:
     assert (reply.has("PASS"), reply.has("STOPPED")) == (True, False)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("body", "summary"),
     [
         ("## Consensus Summary\nA\n\nB", "A\n\nB"),

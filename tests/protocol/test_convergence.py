@@ -8,6 +8,7 @@ from dialogd.protocol.header import read_header
 from dialogd.protocol.model import Condition, Entry, Limits, Mark
 from dialogd.protocol.signals import Assessment, assess, confidence, convergence, overlap, phrases
 from dialogd.protocol.state import Dialog, State
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 TEXT = "Postgres keeps sessions safely across restarts, nothing else must be operated."
@@ -91,31 +92,31 @@ def counts(*entries: Entry, agents: str = "AB") -> tuple[int, int]:
     return found.agreements, found.disagreements
 
 
-@pytest.mark.parametrize("text", AGREEING)
+@cases("text", AGREEING)
 def test_a_yes_counts_as_one_agreement(text: str) -> None:
     """However it is written: curly apostrophes, capitals, emphasis, over two lines."""
     assert phrases(text) == (1, 0)
 
 
-@pytest.mark.parametrize("text", DISAGREEING)
+@cases("text", DISAGREEING)
 def test_a_no_counts_as_one_disagreement(text: str) -> None:
     """A plain one, and `however, I`, which no comparison in small letters may lose."""
     assert phrases(text) == (0, 1)
 
 
-@pytest.mark.parametrize("text", NEITHER)
+@cases("text", NEITHER)
 def test_what_is_not_on_the_list_counts_for_nothing(text: str) -> None:
     """The list is short, and English."""
     assert phrases(text) == (0, 0)
 
 
-@pytest.mark.parametrize(("text", "expected"), NOT_UNDERSTOOD)
+@cases(("text", "expected"), NOT_UNDERSTOOD)
 def test_no_sentence_is_understood(text: str, expected: tuple[int, int]) -> None:
     """The known weakness: a phrase counts with a condition, a denial or a question around it; nothing ends by it."""
     assert phrases(text) == expected
 
 
-@pytest.mark.parametrize(("text", "expected"), SEVERAL)
+@cases(("text", "expected"), SEVERAL)
 def test_several_phrases_count_each(text: str, expected: tuple[int, int]) -> None:
     """Each phrase of the list once."""
     assert phrases(text) == expected
@@ -146,7 +147,7 @@ def test_a_reply_of_any_length_is_read_in_time_that_grows_with_it() -> None:
     assert phrases(f"{'word ' * 20_000}. I disagree.") == (0, 1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("marks", "expected"),
     [
         ([Mark("AGREE", "P1"), Mark("AGREE", "P2")], (1, 0)),
@@ -219,7 +220,7 @@ def test_quoting_the_others_brings_nobody_nearer() -> None:
     assert assess(dialog(turn("A", TEXT), reply)).convergence == 0.0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("agreements", "disagreements", "near", "expected"),
     [(0, 0, 0.0, 0.3), (4, 0, 1.0, 1.0), (9, 0, 1.0, 1.0), (2, 1, 0.5, 0.575), (0, 4, 0.0, 0.0), (1, 9, 0.0, 0.1)],
 )
@@ -246,7 +247,7 @@ def test_two_agreements_without_disagreement_in_near_replies_finalize() -> None:
     assert found.reason.endswith("(60% is enough)")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "other", "reason"),
     [
         ("I agree.", "", "1 agreement of 2, no disagreements, the latest replies share 90% of their words, which is"),
@@ -273,7 +274,7 @@ def test_replies_that_share_too_few_words_continue() -> None:
     assert found.reason == "2 agreements of 2, no disagreements, the latest replies share 0% of their words, below 60%"
 
 
-@pytest.mark.parametrize(("setup", "advice"), [("", "FINALIZE"), ("convergence_threshold = 0.61", "CONTINUE")])
+@cases(("setup", "advice"), [("", "FINALIZE"), ("convergence_threshold = 0.61", "CONTINUE")])
 def test_the_threshold_is_reached_at_exactly_it_and_the_setup_may_change_it(setup: str, advice: str) -> None:
     """Three shared words of five are 60 %, the default."""
     agreeing = Mark("AGREE", "P1")
@@ -282,7 +283,7 @@ def test_the_threshold_is_reached_at_exactly_it_and_the_setup_may_change_it(setu
     assert (found.convergence, found.advice) == (0.6, advice)
 
 
-@pytest.mark.parametrize(("more", "advice"), [(0, "CONTINUE"), (1, "MEDIATE")])
+@cases(("more", "advice"), [(0, "CONTINUE"), (1, "MEDIATE")])
 def test_more_than_three_disagreements_ask_for_mediation(more: int, advice: str) -> None:
     """Three are a debate, four are a quarrel."""
     marks = (Mark("OBJECTION", "cost"), Mark("CRITIQUE", "dear"))
@@ -291,7 +292,7 @@ def test_more_than_three_disagreements_ask_for_mediation(more: int, advice: str)
     assert more == 0 or found.reason == "4 disagreements in the latest replies, more than 3"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("state", "is_last", "reason"),
     [
         (State(number=2, limits=Limits(max_turns=4)), True, "the limit of 4 turns"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +12,7 @@ from dialogd.protocol.model import USER
 from dialogd.protocol.money import Estimate
 from dialogd.protocol.signals import is_last_round
 from tests.examples import examples
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 TEXT = "## Consensus Summary\nPostgres.\n[CONSENSUS_REACHED]"
@@ -66,7 +66,7 @@ def test_one_agent_alone_approves_nothing() -> None:
     assert [found.outcome for found in here.dialog.state.decisions] == ["rejected"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("limit", "why"),
     [("Max Rounds: 1", "the limit of 1 round"), ("Max Rounds: 2", "the limit of 2 rounds"),
      ("Max Turns: 1", "the limit of 1 turn"), ("Max Turns: 2", "the limit of 2 turns")],
@@ -80,9 +80,7 @@ def test_a_limit_is_named_as_one_or_as_many(limit: str, why: str) -> None:
     assert here.dialog.state.outcome.reason == why
 
 
-@pytest.mark.parametrize(
-    ("quorum", "outcome"), [("1.0", "rejected"), ("0.6", "approved")], ids=["of all", "of two in three"]
-)
+@cases(("quorum", "outcome"), [("1.0", "rejected"), ("0.6", "approved")])
 def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
     """Neither yes, no nor abstention: it brings no quorum, and the count says that its agent is absent."""
     here = room("ABC", f'verdict = "vote"\norder = "round-robin"\nquorum = {quorum}')
@@ -93,7 +91,7 @@ def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
     assert found.evidence == "2 for (B, A), absent: C"
 
 
-@pytest.mark.parametrize("verdict", ["vote", "mutual"])
+@cases("verdict", ["vote", "mutual"])
 def test_who_may_not_vote_neither_votes_nor_signs_by_hand(verdict: str) -> None:
     """An analyst's turn that the person typed is read as one: its yes stands there, and counts for nothing."""
     here = room("ABC", f'verdict = "{verdict}"\norder = "round-robin"\n[roles.C]\nrole = "analyst"')
@@ -127,7 +125,7 @@ def test_a_pass_is_no_signature() -> None:
     assert [who for who, _ in here.dialog.state.standing.signers] == ["A"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rule", "won", "reason"),
     [
         ("", "P2", "the most for it wins, of equals the first"),
@@ -163,7 +161,7 @@ def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
     assert heavy.dialog.state.decisions[0].ref == "P2"
 
 
-@pytest.mark.parametrize(("most", "escalates"), [(1, True), (2, False), (3, False)])
+@cases(("most", "escalates"), [(1, True), (2, False), (3, False)])
 def test_votes_that_fail_are_handed_on_after_as_many_as_the_dialog_says(most: int, escalates: bool) -> None:
     """To the person, where nobody moderates."""
     here = room("AB", f'verdict = "vote"\nescalation_threshold = {most}')
@@ -172,7 +170,7 @@ def test_votes_that_fail_are_handed_on_after_as_many_as_the_dialog_says(most: in
     assert [mark.value for e in here.dialog.entries for mark in e.all("ESCALATE")] == ["1 vote failed"] * escalates
 
 
-@pytest.mark.parametrize(("enough", "made"), [(2, True), (3, False)])
+@cases(("enough", "made"), [(2, True), (3, False)])
 def test_as_many_references_as_the_dialog_says_make_a_proposal(enough: int, made: bool) -> None:
     """On a board, of the turn that they refer to."""
     here = room("ABC", f'order = "round-robin"\nauto_propose_threshold = {enough}\n[board]')
@@ -190,7 +188,7 @@ def test_at_the_limit_votes_count_although_the_round_is_not_over() -> None:
     assert ended(here) == "DECIDED"
 
 
-@pytest.mark.parametrize("limit", ["max_turns 3", "max_size 500 bytes"])
+@cases("limit", ["max_turns 3", "max_size 500 bytes"])
 def test_a_limit_that_the_person_lowers_ends_the_dialog_with_what_the_votes_decide(limit: str) -> None:
     """A round is not heard to its end, and what was cast is not lost: the daemon's note counts it."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
@@ -215,7 +213,7 @@ def test_a_budget_that_allows_no_turn_ends_the_dialog_with_what_the_votes_decide
     ]
 
 
-@pytest.mark.parametrize(("vote", "outcomes"), [("reject", ["rejected"]), ("", [])])
+@cases(("vote", "outcomes"), [("reject", ["rejected"]), ("", [])])
 def test_a_limit_says_which_vote_failed_and_invents_none(vote: str, outcomes: list[str]) -> None:
     """A poll without a vote is no failed one; one with too few is. Either way the limit is what ended it."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
@@ -249,7 +247,7 @@ def test_who_speaks_without_voting_is_no_yes() -> None:
     assert decision.evidence.endswith("absent: E, F")
 
 
-@pytest.mark.parametrize(("ids", "verdict"), [("AB", "mutual"), ("ABC", "vote")])
+@cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "vote")])
 def test_at_a_limit_nothing_is_agreed_that_nobody_has_argued_against(ids: str, verdict: str) -> None:
     """The red-team turn is owed, and a limit does not buy it off."""
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
@@ -282,7 +280,7 @@ def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once(
     assert ended(here) == ""
 
 
-@pytest.mark.parametrize(("ids", "verdict"), [("AB", "mutual"), ("ABC", "mutual"), ("ABC", "vote")])
+@cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "mutual"), ("ABC", "vote")])
 def test_a_mere_pass_is_no_red_team_turn(ids: str, verdict: str) -> None:
     """The next agent is asked, a round of passes asks the person, and what is argued against counts after that."""
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")

@@ -10,6 +10,7 @@ from dialogd.protocol.decide import Clock, Wait, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Condition, Entry
 from dialogd.protocol.state import Dialog
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 SUMMARY = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
@@ -174,7 +175,7 @@ def without(*indices: int) -> bytes:
     return DATA[: WHOLE.entries[0].end] + b"".join(pieces)
 
 
-@pytest.mark.parametrize("index", range(4))
+@cases("index", range(4))
 def test_two_swapped_entries_are_seen(index: int) -> None:
     """Entries out of order no longer link."""
     order = [0, 1, 2, 3, 4]
@@ -183,14 +184,14 @@ def test_two_swapped_entries_are_seen(index: int) -> None:
     assert not all_linked(parse(without(*order)))
 
 
-@pytest.mark.parametrize("index", range(4))
+@cases("index", range(4))
 def test_a_missing_entry_is_seen(index: int) -> None:
     """The entry after a gap does not link. (That the last one is missing, only the journal can tell.)"""
     dialog = parse(without(*(i for i in range(5) if i != index)))
     assert [entry.linked for entry in dialog.entries].count(False) == 1
 
 
-@pytest.mark.parametrize("index", range(5))
+@cases("index", range(5))
 def test_a_doubled_entry_is_seen(index: int) -> None:
     """An entry that stands there twice does not link the second time, and makes no second debt or signature."""
     dialog = parse(without(*range(index + 1), index, *range(index + 1, 5)))
@@ -213,9 +214,7 @@ def test_an_edit_of_an_earlier_turn_is_respected_and_reported() -> None:
     assert all_linked(dialog)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [(b"Postgres.", b"Pg."), (b"Postgres.", b"PostgreSQL, of course."), (b"use it", b"")]
-)
+@cases(("old", "new"), [(b"Postgres.", b"Pg."), (b"Postgres.", b"PostgreSQL, of course."), (b"use it", b"")])
 def test_an_edited_last_turn_still_passes_the_turn(old: bytes, new: bytes) -> None:
     """Shorter, longer or emptier: while its TURN line stands whole, the last turn is edited, not damaged."""
     room = Room(opening(), A=["Postgres.\n\n[IDEA: use it]"])

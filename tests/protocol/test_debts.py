@@ -12,6 +12,7 @@ from dialogd.protocol.fold import limit
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER, Limits
 from dialogd.protocol.state import State
+from tests.support.cases import cases
 from tests.support.paper import Paper
 from tests.support.room import Room, opening, waits
 
@@ -40,7 +41,7 @@ def speakers(room: Room) -> str:
     return "".join("u" if entry.by == USER else entry.by for entry in room.dialog.turns)
 
 
-@pytest.mark.parametrize("order", ["".join(p) for p in permutations("ABC")])
+@cases("order", ["".join(p) for p in permutations("ABC")])
 def test_in_a_round_each_owes_one_turn_in_any_order(order: str) -> None:
     """`TURN: A, B, C` answered in any of the six orders: one turn each, no debt opened twice, then the next of all."""
     room = chatty(opening("A", "B", "C", turn="A, B, C"))
@@ -55,7 +56,7 @@ def test_in_a_round_each_owes_one_turn_in_any_order(order: str) -> None:
     assert [waits(room.look(who)) for who in order].count("Reply") == 1
 
 
-@pytest.mark.parametrize("order", ["".join(p) for p in permutations("ABC")])
+@cases("order", ["".join(p) for p in permutations("ABC")])
 def test_in_a_round_all_may_think_at_once(order: str) -> None:
     """Asked at the same time and answering in any order, nobody's reply becomes a draft."""
     room = chatty(opening("A", "B", "C", turn="A, B, C"))
@@ -289,7 +290,7 @@ def test_step_mode_passes_every_turn_to_the_person() -> None:
     assert owing(room) == ("B",)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mark", "limits"),
     [
         ("max_turns 40", Limits(max_turns=40)),
@@ -308,7 +309,7 @@ def test_a_limit_note_changes_a_limit(mark: str, limits: Limits) -> None:
     assert limit(Limits(), mark)[1] == ""
 
 
-@pytest.mark.parametrize("mark", ["", "max_turns", "max_turns many", "max_turns 0", "budget 5", "timeout -1", "40"])
+@cases("mark", ["", "max_turns", "max_turns many", "max_turns 0", "budget 5", "timeout -1", "40"])
 def test_a_limit_that_means_nothing_changes_nothing_and_says_why(mark: str) -> None:
     """The limits stay; the reason names what was meant or what there is."""
     room = chatty(opening())
@@ -373,7 +374,7 @@ def test_the_limit_of_bytes_ends_the_dialog_and_never_refuses_the_person() -> No
     assert speakers(room) == "uAu"
 
 
-@pytest.mark.parametrize(("length", "attached"), [(59, 0), (60, 0), (61, 1)])
+@cases(("length", "attached"), [(59, 0), (60, 0), (61, 1)])
 def test_a_message_is_cut_at_its_limit_in_code_points(length: int, attached: int) -> None:
     """Up to the limit it stays whole; beyond it the rest is in an attachment that holds all of it."""
     text = "\u00fc\U0001f600" * 40
@@ -489,7 +490,7 @@ def test_a_failure_in_a_round_leaves_the_others_their_turns() -> None:
     assert owing(room) == ("B",)
 
 
-@pytest.mark.parametrize("agents", ["AB", "ABC"])
+@cases("agents", ["AB", "ABC"])
 def test_a_failure_in_a_round_asks_nobody_else(agents: str) -> None:
     """Neither the person nor an agent outside of the round, while somebody of it still owes."""
     room = chatty(opening(*agents, turn="A, B"))
@@ -498,7 +499,7 @@ def test_a_failure_in_a_round_asks_nobody_else(agents: str) -> None:
     assert owing(room) == ("A",)
 
 
-@pytest.mark.parametrize("agents", ["AB", "ABC"])
+@cases("agents", ["AB", "ABC"])
 def test_when_every_agent_has_failed_the_dialog_has(agents: str) -> None:
     """The last failure ends it in error, once each was asked again."""
     more = '## Setup\n\n```toml\norder = "parallel"\n```'
@@ -545,7 +546,7 @@ def test_of_three_agents_a_stalled_one_is_passed_over() -> None:
     assert room.answers("A", "Sorry, late.") is None
 
 
-@pytest.mark.parametrize("order", ["free", "priority"])
+@cases("order", ["free", "priority"])
 def test_of_two_that_have_waited_as_long_who_has_not_spoken_in_this_round_is_next(order: str) -> None:
     """C's turn ended the round, then A gave no answer: both had their chance after turn 4, A its one of this round."""
     room = chatty(opening("A", "B", "C", more=f'## Setup\n\n```toml\norder = "{order}"\n```'))

@@ -6,8 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dialogd.protocol import seal
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.grammar import parse
@@ -15,6 +13,7 @@ from dialogd.protocol.marks import EARLIER
 from dialogd.protocol.review import findings
 from dialogd.protocol.state import Dialog
 from dialogd.views.plan import cruxes, experiments
+from tests.support.cases import cases
 from tests.support.room import Room
 
 FILES = Path(__file__).with_name("golden") / "earlier"
@@ -48,7 +47,7 @@ def facts(dialog: Dialog) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(FACTS))
+@cases("name", sorted(FACTS))
 def test_a_file_of_the_version_before_means_what_it_meant(name: str) -> None:
     """Votes, signatures, decisions, seals, findings and rounds stay; old names of ends are said in the new way.
 
@@ -60,7 +59,7 @@ def test_a_file_of_the_version_before_means_what_it_meant(name: str) -> None:
     assert facts(read(name)) == then
 
 
-@pytest.mark.parametrize("name", sorted(FACTS))
+@cases("name", sorted(FACTS))
 def test_no_hash_of_such_a_file_is_doubted(name: str) -> None:
     """Every frame is sound, every link fits, and no seal is broken: they are checked over the lines as they stand."""
     dialog = read(name)
@@ -68,7 +67,7 @@ def test_no_hash_of_such_a_file_is_doubted(name: str) -> None:
     assert not any(answer.is_harm for answer in seal.answers(dialog))
 
 
-@pytest.mark.parametrize("name", sorted(FACTS))
+@cases("name", sorted(FACTS))
 def test_such_a_file_goes_on(name: str) -> None:
     """The person speaks, also after each old end, and whoever is asked answers in the form of today."""
     room = Room((FILES / f"{name}.md").read_bytes())

@@ -11,12 +11,11 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from dialogd import person
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import Reply, Stop, Wait, Write
 from dialogd.protocol.grammar import parse
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -155,7 +154,7 @@ def run(script: str) -> tuple[str, Room]:
     return "".join([*remarks, "====\n", room.text]), room
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@cases("name", SCRIPTS)
 def test_a_conversation_leaves_the_file_that_was_reviewed(name: str) -> None:
     """Played through the real core, each script gives the very bytes below it, which read back as one whole."""
     path = GOLDEN / name

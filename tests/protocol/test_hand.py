@@ -21,6 +21,7 @@ from dialogd.protocol.review import findings
 from dialogd.protocol.seal import answers
 from dialogd.protocol.state import Dialog, State
 from tests.examples import examples
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 TEXT = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
@@ -103,7 +104,7 @@ def agreed() -> Room:
     return room
 
 
-@pytest.mark.parametrize(("turn", "table"), [("3", "P1"), ("2", "")])
+@cases(("turn", "table"), [("3", "P1"), ("2", "")])
 def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, table: str) -> None:
     """The last signature, or the text itself: the word is the person's, limits count anew, nothing is agreed."""
     room = agreed()
@@ -140,7 +141,7 @@ def test_several_turns_a_span_and_a_turn_of_the_person_are_struck_at_once() -> N
     assert does(room, person.strike, "3") is after, "once is enough"
 
 
-@pytest.mark.parametrize("turns", ["", "0", "9", "1-9", "P1", "1 and 2", "-", "99999999999", "²"])
+@cases("turns", ["", "0", "9", "1-9", "P1", "1 and 2", "-", "99999999999", "²"])
 def test_a_strike_of_no_turn_is_refused(turns: str) -> None:
     """With what there is to name, and nothing written."""
     room = room_of("A", "B")
@@ -177,7 +178,7 @@ def test_findings_keep_their_numbers_when_one_is_struck() -> None:
 # -- reasons --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("act", ["veto", "strike", "leave", "stop", "reject"])
+@cases("act", ["veto", "strike", "leave", "stop", "reject"])
 def test_of_a_reason_that_is_too_long_for_its_mark_nothing_is_lost(act: str) -> None:
     """The mark holds its beginning, the body all of it, lines kept; a secret is in neither, where the cut falls too."""
     room = room_of("A", "B", "C")
@@ -295,7 +296,7 @@ def test_one_more_agent_comes_behind_the_others_and_has_to_sign() -> None:
     assert parse(room.paper.data) == room.dialog
 
 
-@pytest.mark.parametrize("order", ["alternate", "round-robin", "priority", "free"])
+@cases("order", ["alternate", "round-robin", "priority", "free"])
 def test_an_invited_agent_waits_for_its_turn_in_every_order(order: str) -> None:
     """Whoever else is due speaks first, and it is not forgotten."""
     room = room_of("A", "B", toml=f'order = "{order}"')
@@ -310,7 +311,7 @@ def test_an_invited_agent_waits_for_its_turn_in_every_order(order: str) -> None:
     assert set(seen) == {"A", "B", "C"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("agent", "why"),
     [
         ("A", ""),
@@ -399,7 +400,7 @@ def test_votes_seals_findings_and_rounds_do_not_wait_for_who_left() -> None:
     assert sealed.dialog.state.number == 3
 
 
-@pytest.mark.parametrize("by_hand", [False, True])
+@cases("by_hand", [False, True])
 def test_what_one_that_leaves_was_to_decide_is_the_persons(*, by_hand: bool) -> None:
     """A moderator to whom something was escalated, a judge that was to judge: the person is asked."""
     room = room_of("A", "M", "B", toml='verdict = "vote"\n[roles.M]\nrole = "moderator"')
@@ -533,7 +534,7 @@ def essence(state: State) -> tuple[object, ...]:
     return state.hand, state.owing, state.limits, [p.ref for p in state.proposals], decided, state.outcome
 
 
-@pytest.mark.parametrize("typed", TYPED)
+@cases("typed", TYPED)
 def test_typed_by_hand_a_mark_means_what_the_command_means(typed: str) -> None:
     """In an editor, in lower case and bold too."""
     said, commanded, loose = (room_of("A", "B") for _ in range(3))

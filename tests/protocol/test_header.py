@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from dialogd.protocol.header import DEFAULT_AGENTS, read_header
 from dialogd.protocol.model import Agent, Header, Limits
 from tests.examples import examples
 from tests.protocol.texts import texts
+from tests.support.cases import cases
 
 URL_A, URL_B, URL_C = (f"http://localhost:{port}" for port in (3001, 3002, 3003))
 
@@ -30,7 +30,7 @@ def test_a_bare_header_is_a_dialog_between_a_and_b() -> None:
     assert (read.title, read.topic, read.dialog, dict(read.setup), read.warnings) == ("A dialog", "", "", {}, ())
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         "**Topic:** Sessions",
@@ -73,13 +73,13 @@ LIMITS = {
 }
 
 
-@pytest.mark.parametrize(("line", "limits"), LIMITS.items(), ids=list(LIMITS))
+@cases(("line", "limits"), LIMITS.items())
 def test_limits_are_read_as_people_write_them(line: str, limits: Limits) -> None:
     """Units, commas and words after a number."""
     assert (header(line).limits, header(line).warnings) == (limits, ())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "named"),
     [
         ("Max Turns: lots", "Max Turns"),
@@ -131,7 +131,7 @@ AGENTS = {
 }
 
 
-@pytest.mark.parametrize(("line", "agents"), AGENTS.items(), ids=list(AGENTS))
+@cases(("line", "agents"), AGENTS.items())
 def test_agents_are_read_with_names_roles_and_addresses(line: str, agents: list[tuple[str, str, str, str]]) -> None:
     """What is left out follows from the seat: a name from the id, a port from 3001 on."""
     read = header(f"**Agents:** {line}")
@@ -140,7 +140,7 @@ def test_agents_are_read_with_names_roles_and_addresses(line: str, agents: list[
     assert all(read.agent(a.id) is a for a in read.agents)
 
 
-@pytest.mark.parametrize(
+@cases(
     "url",
     [
         "http://example.org:3001",
@@ -166,7 +166,7 @@ def test_an_address_that_is_not_loopback_is_never_used(url: str) -> None:
     assert "Agents" in read.warnings[0]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "ids", "warnings"),
     [
         ("A, A", "A", 1),
@@ -208,7 +208,7 @@ def test_setup_is_one_toml_block_below_its_heading() -> None:
     assert read.warnings == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     "block", ["```toml\nstep = true", "```json\n{}\n```", "step = true", "```toml\n```", "~~~toml\nstep = true\n~~~"]
 )
 def test_a_setup_without_a_toml_block_sets_nothing(block: str) -> None:

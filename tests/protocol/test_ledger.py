@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dialogd.protocol.board import Position, latest, positions
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
 from dialogd.protocol.model import Condition, Entry, Mark
 from dialogd.protocol.state import Dialog, Proposal, State
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 VOTE = '## Setup\n\n```toml\nverdict = "vote"\norder = "free"\n```'
@@ -50,7 +49,7 @@ def test_a_proposal_is_a_position_of_its_author() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "refs"),
     [
         ("[AGREE: P1]", ["P1"]),
@@ -67,7 +66,7 @@ def test_agreement_is_a_position_for_what_it_names(line: str, refs: list[str]) -
     assert found[2:] == [("B", ref, "for", 3) for ref in refs]
 
 
-@pytest.mark.parametrize(("choice", "stance"), [("approve", "for"), ("reject", "against"), ("abstain", "open")])
+@cases(("choice", "stance"), [("approve", "for"), ("reject", "against"), ("abstain", "open")])
 def test_votes_are_positions(choice: str, stance: str) -> None:
     """Approve, reject and abstain."""
     assert last("[PROPOSAL: Postgres]", f"Hm.\n[VOTE: P1 {choice} | I looked]", setup=VOTE) == Position(
@@ -75,7 +74,7 @@ def test_votes_are_positions(choice: str, stance: str) -> None:
     )
 
 
-@pytest.mark.parametrize(("choice", "stance"), [("approve", "for"), ("reject", "against")])
+@cases(("choice", "stance"), [("approve", "for"), ("reject", "against")])
 def test_a_decision_asked_for_is_a_position(choice: str, stance: str) -> None:
     """DECIDE approves or rejects a proposal."""
     setup = '## Setup\n\n```toml\n[roles.B]\nrole = "synthesizer"\n```'
@@ -83,7 +82,7 @@ def test_a_decision_asked_for_is_a_position(choice: str, stance: str) -> None:
     assert last(*said, setup=setup) == Position("B", "P1", stance, 3)
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         "[OBJECTION P1: dear]",
@@ -111,7 +110,7 @@ def test_an_objection_to_nothing_named_is_against_the_text_on_the_table() -> Non
     assert [p.ref for p in positions(room.dialog)] == ["P1", "P2"]
 
 
-@pytest.mark.parametrize("line", ["[CONCEDE P1: B is right]", "[CONCEDE: P1, B is right]", "[CONCEDE: cost]\n[RE: P1]"])
+@cases("line", ["[CONCEDE P1: B is right]", "[CONCEDE: P1, B is right]", "[CONCEDE: cost]\n[RE: P1]"])
 def test_conceding_gives_a_position_up(line: str) -> None:
     """What it names first, or else what it answers."""
     assert ledger("[PROPOSAL: Postgres]", "Hm.", f"Well.\n{line}")[1:] == [("A", "P1", "conceded", 4)]
@@ -130,7 +129,7 @@ def test_the_same_position_again_is_no_change() -> None:
     assert ledger(*said) == [("A", "P1", "for", 2), ("B", "P1", "for", 3), ("A", "P2", "for", 4), ("B", "P2", "for", 5)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("marks", "cause"),
     [
         ("[EVIDENCE: pgbench, 900 a second]", "EVIDENCE: pgbench, 900 a second"),

@@ -14,6 +14,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog, State
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 AGENTS = ("A", "B", "C")
@@ -61,7 +62,7 @@ CONVERGING = {
 }
 
 
-@pytest.mark.parametrize(("setup", "state", "why"), CONVERGING.values(), ids=CONVERGING)
+@cases(("setup", "state", "why"), CONVERGING.values())
 def test_what_makes_a_dialog_converge(setup: tuple[str, ...], state: dict[str, object], why: str) -> None:
     """A last round, an escalation, a judge whose turn it is, a red team: each is said in words."""
     dialog = stood(*setup, **state)
@@ -126,7 +127,7 @@ def in_state(name: str, *setup: str) -> Dialog:
     return stage.dialog
 
 
-@pytest.mark.parametrize("name", STATES)
+@cases("name", STATES)
 def test_what_a_state_does_not_allow_is_refused_by_its_name(name: str) -> None:
     """Everything that some state allows, in each state; nothing is refused that is allowed."""
     dialog = in_state(name)
@@ -214,7 +215,7 @@ TAKEN: dict[str, tuple[Dialog, set[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("dialog", "taken"), TAKEN.values(), ids=TAKEN)
+@cases(("dialog", "taken"), TAKEN.values())
 def test_which_marks_of_an_agent_a_state_takes(dialog: Dialog, taken: set[str]) -> None:
     """Who decides, sums up or judges brings in nothing new; a plain dialog takes everything, in every state."""
     assert {name for name in MEANT if not lifecycle.marks_refused(dialog, "A", name)} == taken

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +29,7 @@ from dialogd.protocol.marks import (
 from dialogd.protocol.model import Mark
 from dialogd.protocol.rules import CONTRIBUTIONS
 from tests.examples import examples
+from tests.support.cases import cases
 
 
 def marks(text: str, *kinds: str) -> list[str]:
@@ -52,7 +52,7 @@ def test_every_mark_stands_in_one_family() -> None:
 # -- literal forms ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         "[VOTE: P1 approve]",
@@ -70,7 +70,7 @@ def test_tolerance_is_mechanical(line: str) -> None:
     assert marks(line) == ["[VOTE: P1 approve]"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         "[VOTE: P1 yes]",
@@ -103,7 +103,7 @@ def test_what_is_not_in_its_form_is_tried_and_no_mark(line: str) -> None:
     assert reply.body == f"Well.\n\n{line}"
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         "VOTE: P1 approve",
@@ -147,7 +147,7 @@ def test_the_closing_block_is_the_last_lines_as_far_up_as_they_are_marks() -> No
     ]
 
 
-@pytest.mark.parametrize("behind", ["Thanks.", "> a quote", "```\ncode\n```", "---", "TURN B", "- a list"])
+@cases("behind", ["Thanks.", "> a quote", "```\ncode\n```", "---", "TURN B", "- a list"])
 def test_above_any_other_line_no_deciding_mark_counts(behind: str) -> None:
     """It was tried; a contribution there counts all the same."""
     reply = read_reply(f"[EVIDENCE: 4 ms]\n[VOTE: P1 approve]\n\n{behind}")
@@ -204,7 +204,7 @@ def test_a_kind_is_read_from_a_frame_of_its_dialog() -> None:
     assert canonical("[vote: P1 approve]") is None
 
 
-@pytest.mark.parametrize("line", ["[FROBNICATE: x]", "[DONE]", "**[DECISION P1: approved]**", "[PAUSED]"])
+@cases("line", ["[FROBNICATE: x]", "[DONE]", "**[DECISION P1: approved]**", "[PAUSED]"])
 def test_a_name_in_capitals_that_no_agent_may_write_is_strange(line: str) -> None:
     """It stays text, and is refused by name."""
     reply = read_reply(f"Well.\n{line}")
@@ -340,7 +340,7 @@ LINES: dict[str, Callable[[int], str]] = {
 }
 
 
-@pytest.mark.parametrize("shape", LINES)
+@cases("shape", LINES)
 def test_reading_a_reply_is_linear(shape: str) -> None:
     """Four times the text takes about four times as long: an agent cannot keep a daemon busy by its text."""
 

@@ -40,6 +40,7 @@ from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Debt, Dialog, Spent, State, account
 from dialogd.store.logfile import Addition
 from tests.examples import examples
+from tests.support.cases import cases
 from tests.support.room import Room, opening, waits
 
 GOLDEN = Path(__file__).with_name("golden") / "budget.md"
@@ -136,7 +137,7 @@ NONE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "amounts"), BUDGETS.items(), ids=list(BUDGETS))
+@cases(("text", "amounts"), BUDGETS.items())
 def test_a_budget_is_read_as_people_write_it(text: str, amounts: units.Budget) -> None:
     """In dollars, in tokens, or both, in the header and in a limit note alike."""
     assert units.budget(text) == amounts
@@ -145,7 +146,7 @@ def test_a_budget_is_read_as_people_write_it(text: str, amounts: units.Budget) -
     assert limit(Limits(), f"budget {text}") == (Limits(budget=amounts[0], tokens=amounts[1]), "")
 
 
-@pytest.mark.parametrize("text", NONE)
+@cases("text", NONE)
 def test_what_is_no_budget_sets_none_and_says_why(text: str) -> None:
     """The header warns and goes on without one; a limit note leaves the one there was."""
     with pytest.raises(ValueError, match=r"budget|between|kind"):
@@ -168,7 +169,7 @@ def test_a_budget_that_is_written_is_read_back(usd: float | None, tokens: int | 
     assert units.budget(line) == (usd, tokens) if line else (usd, tokens) == (None, None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("amount", "text"),
     [(0.0, "$0.00"), (2.0, "$2.00"), (0.5, "$0.50"), (0.0061, "$0.0061"), (0.34567, "$0.3457"), (1234.5, "$1,234.50"),
      (0.00001, "under $0.0001"), (0.99999, "$1.00")],
@@ -190,7 +191,7 @@ def test_a_limit_note_names_the_budget_anew_as_a_whole() -> None:
 # -- what was spent ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "expected"),
     [
         (("812", "240", "0.0061"), Spent(1, 6100, 812, 240)),
@@ -292,7 +293,7 @@ def test_an_edited_entry_is_taken_as_it_now_stands_and_a_damaged_one_counts_for_
     assert (cut.entries[-1].condition, dict(cut.state.spent)) == (Condition.DAMAGED, {})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mark", "payer"),
     [
         (Mark("AGENT_ERROR", "B | cause | fix"), "B"),
@@ -301,7 +302,6 @@ def test_an_edited_entry_is_taken_as_it_now_stands_and_a_damaged_one_counts_for_
         (Mark("AGENT_ERROR", "Z | cause | fix"), None),
         (Mark("STOPPED", "budget: B"), None),
     ],
-    ids=str,
 )
 def test_a_note_gives_account_of_the_agent_it_names(mark: Mark, payer: str | None) -> None:
     """A failure and a digest cost their agent; no other note costs anybody."""
@@ -318,7 +318,7 @@ def test_a_failure_that_made_no_call_is_no_unknown_cost() -> None:
     assert parse(called).state.spent["B"] == Spent(1, unknown=1, uncounted=1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("account_", "words"),
     [
         (Spent(), ("nothing", "0")),
@@ -380,7 +380,7 @@ def test_a_daemon_that_starts_again_knows_what_was_spent() -> None:
     assert isinstance(again.look("B"), Reply)
 
 
-@pytest.mark.parametrize("budget", ["$1.50", "110 tokens"])
+@cases("budget", ["$1.50", "110 tokens"])
 def test_a_budget_that_is_spent_to_the_last_ends_the_dialog(budget: str) -> None:
     """Also before a turn of which nobody knows what it will cost; while anything is left such a turn is bought."""
     for usd, tokens, word in (("1.5", 110, "Write"), ("1.499999", 109, "Reply")):
@@ -399,7 +399,7 @@ def test_only_the_agent_whose_turn_it_is_ends_the_dialog() -> None:
     assert [waits(room.look(me)) for me in "AB"] == ["not_my_turn", "Write"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("keys", "turn", "cut_off", "words"),
     [
         ("$2", Estimate(2.5), Estimate(2.12), "nothing spent{}about $2.12{}"),
@@ -465,9 +465,7 @@ def test_a_cap_of_its_own_holds_for_its_agent_alone() -> None:
     assert reached(room.dialog.state, "B", Estimate(0.0, 0), room.caps["B"]) == "B's own budget of 19 tokens: 20 used"
 
 
-@pytest.mark.parametrize(
-    ("cap", "word"), [(Estimate(None, 5), "Write"), (Estimate(0.1), "Write"), (Estimate(0.2, 6), "Reply")]
-)
+@cases(("cap", "word"), [(Estimate(None, 5), "Write"), (Estimate(0.1), "Write"), (Estimate(0.2, 6), "Reply")])
 def test_a_cap_needs_no_budget_of_the_dialog(cap: Estimate, word: str) -> None:
     """In tokens or in dollars, it holds by itself."""
     room = Shop(opening())

@@ -22,6 +22,7 @@ from dialogd.protocol.units import Here, Zone
 from dialogd.templates.library import template
 from dialogd.templates.opening import Opening, compose
 from tests.protocol.test_total import is_linear
+from tests.support.cases import cases
 from tests.support.paper import BEGINNING
 from tests.support.room import Room, opening, waits
 
@@ -79,7 +80,7 @@ UNDERSTOOD = {
 }
 
 
-@pytest.mark.parametrize(("said", "stands"), UNDERSTOOD.items(), ids=UNDERSTOOD)
+@cases(("said", "stands"), UNDERSTOOD.items())
 def test_a_deadline_is_read_in_its_literal_forms(said: str, stands: str) -> None:
     """As an ISO time with the machine's offset, at least 15 minutes ahead; a time that has just passed is moved."""
     assert mark(said) == (stands,)
@@ -91,13 +92,13 @@ PASSED = {
 }
 
 
-@pytest.mark.parametrize(("said", "stands"), PASSED.items(), ids=PASSED)
+@cases(("said", "stands"), PASSED.items())
 def test_a_time_of_day_that_passed_within_six_hours_meant_today(said: str, stands: str) -> None:
     """It is moved like what is too early, and the mark says what was asked; what passed before that is tomorrow's."""
     assert mark(said) == (stands,)
 
 
-@pytest.mark.parametrize("said", ["0:00", "00:00"])
+@cases("said", ["0:00", "00:00"])
 def test_midnight_is_always_the_one_to_come(said: str) -> None:
     """Also in the small hours, where the last one has just passed."""
     assert mark(f"x | by {said}", "2026-11-22T02:00:00+01:00") == ("x | by 2026-11-23T00:00:00+01:00",)
@@ -112,7 +113,7 @@ ELSEWHEN = {
 }
 
 
-@pytest.mark.parametrize(("said", "stands"), ELSEWHEN.items(), ids=ELSEWHEN)
+@cases(("said", "stands"), ELSEWHEN.items())
 def test_a_named_date_has_its_own_offset(said: str, stands: str) -> None:
     """A deadline beyond a change of clocks is the hour that was said; a duration is as long as it says."""
     assert mark(said, "2027-03-31T22:00:00+01:00", berlin) == (stands,)
@@ -162,7 +163,7 @@ NOT_UNDERSTOOD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "stands"), NOT_UNDERSTOOD.items(), ids=NOT_UNDERSTOOD)
+@cases(("said", "stands"), NOT_UNDERSTOOD.items())
 def test_what_is_no_deadline_stays_text_and_is_remarked(said: str, stands: tuple[str, ...]) -> None:
     """The question's words stay; an attempt that was not understood is told to its agent by REFUSED."""
     assert mark(said) == stands
@@ -291,7 +292,7 @@ HELD = {
 }
 
 
-@pytest.mark.parametrize("name", HELD)
+@cases("name", HELD)
 def test_nothing_else_takes_a_default(name: str) -> None:
     """The dialog goes on waiting, for however long; the person's answer goes on as ever."""
     more, reply, meanwhile = HELD[name]
@@ -435,7 +436,7 @@ def test_defaults_are_allowed_by_the_file_alone() -> None:
     assert wrong.warnings == ("header: Setup: question_defaults is neither true nor false; no default will be taken",)
 
 
-@pytest.mark.parametrize(("more", "after"), [("", "it still waits"), (ALLOWED, "your default counts, if you gave one")])
+@cases(("more", "after"), [("", "it still waits"), (ALLOWED, "your default counts, if you gave one")])
 def test_agents_are_told_the_form_and_what_comes_of_it(more: str, after: str) -> None:
     """One line, in plain dialogs and in those with rules, which takes no clock; what did not count is told later."""
     form = "`[QUESTION_FOR_USER: text | in 2h | default: what you do otherwise]`"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.protocol.redact import key_begins, key_ends, key_may_begin, places, redact
 from dialogd.protocol.text import one_line
 from tests.examples import examples
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 # Put together here, so that no scanner takes this file for a leak.
@@ -57,9 +57,7 @@ AROUND = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("kind", "secret"), [(kind, secret) for kind, secrets in SECRETS.items() for secret in secrets]
-)
+@cases(("kind", "secret"), [(kind, secret) for kind, secrets in SECRETS.items() for secret in secrets])
 def test_a_secret_is_replaced_by_its_kind(kind: str, secret: str) -> None:
     """Wherever it stands in a text, the text around it stays."""
     for around in AROUND:
@@ -75,7 +73,7 @@ def test_a_secret_is_replaced_by_its_kind(kind: str, secret: str) -> None:
             assert before == around.format(f"[redacted: {kind}]")
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         "da39a3ee5e6b4b0d3255bfef95601890afd80709",
@@ -166,7 +164,7 @@ def test_no_secret_of_a_reply_or_of_the_person_is_in_the_file() -> None:
     assert room.text.count("[redacted: anthropic key]") == 5
 
 
-@pytest.mark.parametrize("limit", [40, 60])
+@cases("limit", [40, 60])
 def test_no_part_of_a_secret_stands_where_a_reply_is_cut(limit: int) -> None:
     """Max Message cuts what is free of secrets already, in the file and beside it."""
     key = SECRETS["github token"][0]
@@ -178,7 +176,7 @@ def test_no_part_of_a_secret_stands_where_a_reply_is_cut(limit: int) -> None:
         assert [part for part in (key[:12], key[10:22], key[-12:]) if part in written] == []
 
 
-@pytest.mark.parametrize("secret", [SECRETS["github token"][0], "correct-horse-battery"])
+@cases("secret", [SECRETS["github token"][0], "correct-horse-battery"])
 def test_a_line_is_cut_only_once_it_is_free_of_secrets(secret: str) -> None:
     """Wherever the cut falls."""
     for limit in range(8, 90):

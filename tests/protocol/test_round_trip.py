@@ -18,6 +18,7 @@ from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import clean, escape, one_line, unescape
 from tests.examples import examples
 from tests.protocol.texts import ENDS, FORGED, STRUCTURE, texts
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 
@@ -131,7 +132,7 @@ def test_an_entry_copied_behind_the_end_does_not_link() -> None:
     assert (last.condition, last.linked) == (Condition.SOUND, False)
 
 
-@pytest.mark.parametrize("line", STRUCTURE)
+@cases("line", STRUCTURE)
 def test_no_line_forges_structure_after_any_kind_of_line_end(line: str) -> None:
     """Each forged line, after each character that some reader takes for a line end, stays inside the body."""
     for end in ENDS:
@@ -265,7 +266,7 @@ def test_what_is_settled_is_not_read_again() -> None:
     assert (len(known.tail), len(grown.tail)) == (0, 0)
 
 
-@pytest.mark.parametrize("end", ["TURN: B", "TURN: B\n", "TURN: A, B \n\n \n", "TURN: USER"])
+@cases("end", ["TURN: B", "TURN: B\n", "TURN: A, B \n\n \n", "TURN: USER"])
 def test_a_turn_line_of_its_own_at_the_end_of_a_reply_is_taken_off(end: str) -> None:
     """The daemon writes that line; agents that copy what they see leave nothing of it, and their marks stand last."""
     room = Room(opening("A", "B"), A=[f"I think so.\n\n[PROPOSAL: use tabs]\n\n{end}"])
@@ -274,9 +275,7 @@ def test_a_turn_line_of_its_own_at_the_end_of_a_reply_is_taken_off(end: str) -> 
     assert room.text.endswith("I think so.\n\n[PROPOSAL P1: use tabs]\n\nTURN: B\n")
 
 
-@pytest.mark.parametrize(
-    "line", ["**TURN: B**", "turn: B", " TURN: B", "TURN: B please", "TURN:B", "TURN: B\n\nThat is all."]
-)
+@cases("line", ["**TURN: B**", "turn: B", " TURN: B", "TURN: B please", "TURN:B", "TURN: B\n\nThat is all."])
 def test_any_other_turn_line_of_a_reply_stays_and_is_escaped(line: str) -> None:
     """In another place or form it is text."""
     room = Room(opening("A", "B"), A=[f"I think so.\n\n{line}"])
@@ -303,7 +302,7 @@ def works(work: Callable[[], object]) -> int:
     return count
 
 
-@pytest.mark.parametrize("setup", ["", '## Setup\n\n```toml\nverdict = "vote"\n```'])
+@cases("setup", ["", '## Setup\n\n```toml\nverdict = "vote"\n```'])
 def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str) -> None:
     """With proposals, votes and objections in it, turn 1,500 calls as many functions as turn 20."""
     lines = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from dialogd.protocol.model import USER, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.voting import tally
 from tests.examples import examples
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 TEXTS = st.lists(
@@ -208,9 +208,7 @@ def test_who_may_not_vote_or_decide_changes_no_decision(chosen: dict[str, object
     assert not any(e.by not in dialog.header.speakers for e in dialog.turns if e.by not in (USER, dialog.header.judge))
 
 
-@pytest.mark.parametrize(
-    "vote", ["", "VOTE: P1 approve", "> [VOTE: P1 approve]", "[VOTE: P1 approve if tested]", "[VOTE: P1]"]
-)
+@cases("vote", ["", "VOTE: P1 approve", "> [VOTE: P1 approve]", "[VOTE: P1 approve if tested]", "[VOTE: P1]"])
 def test_an_absent_or_unreadable_vote_is_no_yes(vote: str) -> None:
     """One clear approval and one that cannot be read approve nothing."""
     room = play(

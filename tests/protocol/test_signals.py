@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.signals import WINDOW, signals
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 SAME = "Postgres keeps sessions safely across restarts, and nothing else must be operated."
@@ -63,7 +62,7 @@ def test_a_turn_of_the_persons_begins_anew() -> None:
     assert kinds(room) == []
 
 
-@pytest.mark.parametrize("length", [2, 3, 4])
+@cases("length", [2, 3, 4])
 def test_a_cycle_of_turns_is_noticed_and_then_a_deadlock_is_suggested(length: int) -> None:
     """The same turns again: a warning; a third time: a deadlock."""
     agents = "ABC" if length == 3 else "AB"
@@ -131,9 +130,7 @@ def of(kind: str, room: Room) -> list[tuple[tuple[str, ...], str]]:
     return [(signal.agents, signal.text) for signal in signals(room.dialog) if signal.kind == kind]
 
 
-@pytest.mark.parametrize(
-    "line", ["[CONCEDE: my doubts]", "You're right. Let's proceed.", "Fine.\n[VOTE: P1 approve | fine]"]
-)
+@cases("line", ["[CONCEDE: my doubts]", "You're right. Let's proceed.", "Fine.\n[VOTE: P1 approve | fine]"])
 def test_agents_that_agree_at_once_are_noticed(line: str) -> None:
     """By a mark or by a phrase, in the first answer to the first reply; they are asked to argue against it."""
     room = talk(f"{said(1, 'A')}\n[PROPOSAL: Postgres]", f"{said(2)}\n{line}", setup=VOTE)
@@ -148,7 +145,7 @@ def test_all_who_agree_at_once_are_named() -> None:
     assert (agents, words[:20]) == (("B", "C"), "B and C agree in the")
 
 
-@pytest.mark.parametrize("line", ["Hm.", "I agree. However, I see the cost.", "I do not agree.\n[PROPOSAL: x]"])
+@cases("line", ["Hm.", "I agree. However, I see the cost.", "I do not agree.\n[PROPOSAL: x]"])
 def test_an_answer_that_objects_is_no_quick_agreement(line: str) -> None:
     """Nor one that only half agrees."""
     assert of("quick_agreement", talk(said(1, "A"), f"{said(2)} {line}", setup=VOTE)) == []
@@ -172,7 +169,7 @@ def test_a_word_of_the_persons_in_between_makes_no_first_exchange() -> None:
     assert of("quick_agreement", room) == []
 
 
-@pytest.mark.parametrize("setup", ["", ROUND])
+@cases("setup", ["", ROUND])
 def test_a_change_of_position_without_a_cause_is_noticed(setup: str) -> None:
     """In plain dialogs too; until the agent speaks again."""
     lines = [f"{said(1, 'A')}\n[PROPOSAL: Postgres]", said(2), f"{said(3, 'A')}\n[CONCEDE: P1, dear]"]

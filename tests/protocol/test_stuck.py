@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dialogd.errors import BackendError
 from dialogd.protocol.model import USER
 from dialogd.protocol.seal import answers
+from tests.support.cases import cases
 from tests.support.room import Room, opening, waits
 
 DOWN = BackendError("overloaded", fix="look at its log")
@@ -299,8 +298,8 @@ JUDGE_IS_ASKED = {
 }
 
 
-@pytest.mark.parametrize("first", [False, True], ids=["first-reading", "second-reading"])
-@pytest.mark.parametrize(("keys", "setup", "talk"), JUDGE_IS_ASKED.values(), ids=JUDGE_IS_ASKED)
+@cases("first", [False, True])
+@cases(("keys", "setup", "talk"), JUDGE_IS_ASKED.values())
 def test_a_judge_asks_the_person_and_judges_in_both_orders_once_it_is_answered(
     keys: tuple[str, ...], setup: str, talk: list[tuple[str, str]], first: bool
 ) -> None:

@@ -11,8 +11,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from dialogd.agent.prompt import render
 from dialogd.backends import Options, Request, load_backend
 from dialogd.cli.cast import read_cast
@@ -22,6 +20,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER
 from dialogd.templates.library import names, template
 from dialogd.templates.opening import compose
+from tests.support.cases import cases
 from tests.support.room import Room
 
 GOLDEN = Path(__file__).with_name("golden") / "templates"
@@ -73,7 +72,7 @@ def play(room: Room, most: int = 80) -> None:
     raise AssertionError("still going on")
 
 
-@pytest.mark.parametrize("name", names())
+@cases("name", names())
 def test_a_template_holds_a_dialog_to_its_end(name: str) -> None:
     """Rehearsed agents come to the end that the template's rule knows, with nothing refused, in the reviewed words."""
     room = begun(name)

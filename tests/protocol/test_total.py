@@ -20,6 +20,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, escape, unescape
 from tests.examples import examples
 from tests.protocol.texts import FORGED, texts
+from tests.support.cases import cases
 from tests.support.room import Room, opening
 
 HEADER = b"# D\n\n**Topic:** x\n\n---\n\n"
@@ -98,7 +99,7 @@ def test_any_bytes_at_length(parts: list[bytes]) -> None:
 SETUP = "# D\n\n## Setup\n\n```toml\n{}\n```\n\n## Turn 1 - User\nTURN: A\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     "toml", ["a = " + "9" * 5000, "a = " + "[" * 5000, "a = " + "{a=" * 3000, "= 1", "a.b = 1\na = 2", "a = 2026-13-45"]
 )
 def test_a_setup_that_breaks_its_reader_is_a_warning(toml: str) -> None:
@@ -107,8 +108,8 @@ def test_a_setup_that_breaks_its_reader_is_a_warning(toml: str) -> None:
     assert (dict(header.setup), len(header.warnings)) == ({}, 1)
 
 
-@pytest.mark.parametrize("junk", ["abc", "-1", "\u00b2", "9" * 5000])
-@pytest.mark.parametrize("key", ["re", "ms", "in", "out"])
+@cases("junk", ["abc", "-1", "\u00b2", "9" * 5000])
+@cases("key", ["re", "ms", "in", "out"])
 def test_a_sound_frame_whose_numbers_are_none_says_nothing(key: str, junk: str) -> None:
     """Anybody can write a frame with its hash: what is counted with is a number, or counts as not said."""
     head = SETUP.format('verdict = "vote"').encode()
@@ -218,19 +219,19 @@ def answered(reply: str) -> None:
     admit.admit(TABLE, "B", read).counted(reply)
 
 
-@pytest.mark.parametrize("shape", BY_HAND)
+@cases("shape", BY_HAND)
 def test_reading_what_a_hand_typed_is_linear(shape: str) -> None:
     """Four times the text takes about four times as long, whatever the text."""
     assert is_linear(lambda n: parse(HEADER + FIRST + BY_HAND[shape](n) + b"\nTURN: A\n"))
 
 
-@pytest.mark.parametrize("shape", HEADERS)
+@cases("shape", HEADERS)
 def test_reading_a_header_is_linear(shape: str) -> None:
     """The same for what stands before the first turn."""
     assert is_linear(lambda n: parse(HEADERS[shape](n) + b"\n" + FIRST + b"TURN: A\n"))
 
 
-@pytest.mark.parametrize("shape", REPLIES)
+@cases("shape", REPLIES)
 def test_reading_a_reply_is_linear(shape: str) -> None:
     """An agent cannot keep a daemon busy by what it says."""
     assert is_linear(lambda n: answered(REPLIES[shape](n)))

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.protocol.units import MAX_COUNT, MAX_SECONDS, MAX_SIZE, count, in_words, seconds, size
+from tests.support.cases import cases
 
 
-@pytest.mark.parametrize(
+@cases(
     ("written", "expected"),
     [
         ("5 minutes", 300),
@@ -38,7 +39,7 @@ def test_durations_read_as_people_write_them(written: str | float, expected: flo
     assert seconds(written) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
+@cases(
     "nonsense",
     [
         *("", "soon", "minutes", "5 parsecs", "-5 minutes", "0", "0 minutes", "inf", "nan", "1e3", "5 5", "1:30"),
@@ -52,24 +53,20 @@ def test_a_duration_that_makes_no_sense_is_refused(nonsense: str | float) -> Non
         seconds(nonsense)
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"), [("20", 20), ("1,000", 1000), (20, 20), (" 7 ", 7), ("20 turns", 20), (21.0, 21)]
-)
+@cases(("written", "expected"), [("20", 20), ("1,000", 1000), (20, 20), (" 7 ", 7), ("20 turns", 20), (21.0, 21)])
 def test_counts_read_as_people_write_them(written: str | float, expected: int) -> None:
     """Thousands separators, a trailing word and TOML's own numbers are fine."""
     assert count(written) == expected
 
 
-@pytest.mark.parametrize(
-    "nonsense", ["", "many", "0", "-3", "2.5", 2.5, "1,00", True, math.inf, MAX_COUNT + 1, "9" * 5000]
-)
+@cases("nonsense", ["", "many", "0", "-3", "2.5", 2.5, "1,00", True, math.inf, MAX_COUNT + 1, "9" * 5000])
 def test_a_count_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
     """Fractions, zero, negatives and the absurd raise ValueError."""
     with pytest.raises(ValueError, match=r"whole number|between"):
         count(nonsense)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("written", "expected"),
     [("1 MB", 10**6), ("500 KB", 500_000), ("1000000", 10**6), ("1.5mb", 1_500_000), ("1 MiB", 2**20), (7, 7)],
 )
@@ -78,14 +75,14 @@ def test_sizes_read_as_people_write_them(written: str | float, expected: int) ->
     assert size(written) == expected
 
 
-@pytest.mark.parametrize("nonsense", ["", "big", "1 XB", "-1 MB", "0", "0.1 b", "9999 GB", math.nan, True])
+@cases("nonsense", ["", "big", "1 XB", "-1 MB", "0", "0.1 b", "9999 GB", math.nan, True])
 def test_a_size_that_makes_no_sense_is_refused(nonsense: str | float) -> None:
     """Unknown units, less than a byte and more than a terabyte raise ValueError."""
     with pytest.raises(ValueError, match=r"size|between"):
         size(nonsense)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("duration", "words"),
     [
         (182, "3 minutes 2 seconds"),

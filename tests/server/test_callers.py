@@ -18,6 +18,7 @@ import uvicorn
 from dialogd.server.guard import Address, Caller, UidOf, ask_kernel, choose_lookup, find_uid, identify, read_proc
 from dialogd.server.serving import make_server
 from tests.server.serving import Site, connect, read_answer, request, running
+from tests.support.cases import cases
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells whose socket it is")
 
@@ -140,7 +141,7 @@ ROW = (
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rows", "uid"),
     [
         ([ROW.format(state="01", uid=1000, timeout=0, inode=7)], 1000),

@@ -18,6 +18,7 @@ from dialogd.server.page_entries import as_shown, cast, changed, presentable, wi
 from dialogd.store.folders import StateDir
 from tests.server.daemon_process import Room, send
 from tests.server.serving import Site, ask, assert_refused, request
+from tests.support.cases import cases
 from tests.support.room import Room as Paper
 from tests.support.room import opening
 
@@ -144,7 +145,7 @@ def test_an_entry_says_all_that_is_shown_of_it() -> None:
     assert "Claude B" in shown.html
 
 
-@pytest.mark.parametrize("agents", [8, 11])
+@cases("agents", [8, 11])
 def test_every_agent_has_a_colour_of_its_own_and_keeps_it(agents: int) -> None:
     """By its seat; of more than ten, the eleventh shares one and is told apart by its name."""
     ids = [chr(ord("A") + seat) for seat in range(agents)]
@@ -181,7 +182,7 @@ PRESENTED = {
 }
 
 
-@pytest.mark.parametrize(("html", "presented"), PRESENTED.values(), ids=PRESENTED)
+@cases(("html", "presented"), PRESENTED.values())
 def test_what_was_rendered_becomes_a_part_of_the_page(html: str, presented: str) -> None:
     """In an order that can be heard, and in boxes that can be reached by keys."""
     assert presentable(html) == presented

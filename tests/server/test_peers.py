@@ -19,6 +19,7 @@ from dialogd.store.registry import Registry
 from tests.cli.command import Commands
 from tests.server.daemon_process import Room, listening, send
 from tests.server.serving import Site
+from tests.support.cases import cases
 
 
 class Unnamed(Room):
@@ -350,7 +351,7 @@ async def test_one_connection_to_a_peer_serves_all_turns() -> None:
         await eventually(lambda: peer.open == 0)
 
 
-@pytest.mark.parametrize("end", ["close", "reset"])
+@cases("end", ["close", "reset"])
 async def test_a_connection_that_a_peer_closed_between_turns_costs_no_turn(end: str) -> None:
     """The next notify goes over a new one at once, not after the pause before another attempt."""
     async with strange(FINE, then=end) as peer:

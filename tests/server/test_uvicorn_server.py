@@ -22,6 +22,7 @@ from tests.server.serving import (
     running,
     until,
 )
+from tests.support.cases import cases
 
 
 class TestShutdown:
@@ -121,7 +122,7 @@ class TestBind:
             first.close()
         bind(port).close()
 
-    @pytest.mark.parametrize("port", [-1, 65536])
+    @cases("port", [-1, 65536])
     def test_a_number_that_is_no_port_is_bad_input(self, port: int) -> None:
         """With the range in the fix."""
         with pytest.raises(BadInput, match="is not a port") as caught:

@@ -9,6 +9,7 @@ import httpx2
 import pytest
 
 from tests.standin.asking import FORMS, ask
+from tests.support.cases import cases
 from tests.support.standin import (
     Answer,
     Cut,
@@ -87,7 +88,7 @@ def test_an_error_status_comes_with_the_body_of_its_service(form: str, status: i
     assert "some_kind" in error.values()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("form", "status", "kind"),
     [
         ("messages", 401, "authentication_error"),

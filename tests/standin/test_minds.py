@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
+from tests.support.cases import cases
 from tests.support.minds import consensus, endless, look
 from tests.support.room import Room, opening
 from tests.support.standin import Seen
@@ -45,7 +44,7 @@ def test_three_agents_reach_it_too() -> None:
     assert "\n[CONSENSUS_REACHED]\n" in room.text
 
 
-@pytest.mark.parametrize("turns", [1, 2, 3])
+@cases("turns", [1, 2, 3])
 def test_they_go_on_when_the_person_speaks(turns: int) -> None:
     """A person's turn clears the text; another one is written and signed."""
     room = Room(opening())
@@ -54,7 +53,7 @@ def test_they_go_on_when_the_person_speaks(turns: int) -> None:
     assert "\n[CONSENSUS_REACHED]\n" in talk(room).text
 
 
-@pytest.mark.parametrize("only_what_is_new", [False, True])
+@cases("only_what_is_new", [False, True])
 def test_a_continued_session_is_understood(only_what_is_new: bool) -> None:
     """What was asked before stands in the history, once or twice; only the last question counts."""
     room = Room(opening())

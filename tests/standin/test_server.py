@@ -16,6 +16,7 @@ import httpx2
 import pytest
 
 from tests.standin.asking import FORMS, QUESTION, STREAMING, SYSTEM, ask, body_of
+from tests.support.cases import cases
 from tests.support.standin import Hang, Say, Seen, Stall, StandIn, in_order
 from tests.support.standin.server import MOST_BODY, MOST_CONNECTIONS, MOST_SEEN
 
@@ -36,7 +37,7 @@ def get(server: StandIn, path: str, method: str = "GET") -> httpx2.Response:
         return client.request(method, server.url + path)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@cases("form", FORMS)
 def test_a_request_is_noted_and_read(form: str) -> None:
     """Method, path, headers, body, system prompt, all text, the question, the model, whether a stream is wanted."""
     with StandIn(hello) as server:
@@ -74,7 +75,7 @@ def test_a_body_that_is_no_json_is_refused_as_the_service_refuses_it() -> None:
         assert server.seen[0].body is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("headers", "query"),
     [
         ({"x-api-key": "sk-1"}, ""),
@@ -198,7 +199,7 @@ def test_only_so_many_bytes_are_kept() -> None:
         assert server.seen[-1].number == 3
 
 
-@pytest.mark.parametrize(("coding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
+@cases(("coding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress)])
 def test_a_packed_body_is_read(coding: str, pack: Callable[[bytes], bytes]) -> None:
     """As some clients send it; what is no such packing is no JSON."""
     with StandIn(hello) as server, httpx2.Client(trust_env=False, verify=False) as client:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from tests.standin.asking import FORMS, PATHS, ask
+from tests.support.cases import cases
 from tests.support.standin import Seen, StandIn, Use, in_order
 from tests.support.standin.server import FORMS as KNOWN
 
@@ -71,7 +70,7 @@ RESULTS: dict[str, dict[str, Any]] = {
 SAYS_WHETHER = {"messages", "gemini"}
 
 
-@pytest.mark.parametrize("form", FORMS)
+@cases("form", FORMS)
 def test_results_are_those_since_the_model_last_spoke(form: str) -> None:
     """Their text, and whether they are errors where the form says so; the prompt holds the older ones too."""
     request = seen(form, RESULTS[form])
@@ -80,7 +79,7 @@ def test_results_are_those_since_the_model_last_spoke(form: str) -> None:
     assert request.last == "Q"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("form", "tools"),
     [
         ("messages", [{"name": "read"}, {"type": "web_search", "name": "search"}]),
@@ -115,7 +114,7 @@ def call(use: Use, body: dict[str, Any]) -> dict[str, Any]:
     return item
 
 
-@pytest.mark.parametrize("form", FORMS)
+@cases("form", FORMS)
 def test_a_call_stands_after_its_text_in_both_ways(form: str) -> None:
     """Name and input, as a stream and in one piece."""
     with StandIn(in_order(USE)) as server:
@@ -128,7 +127,7 @@ def test_a_call_stands_after_its_text_in_both_ways(form: str) -> None:
     assert {"messages": "tool_use", "chat": "tool_calls"}.get(form, "") in told
 
 
-@pytest.mark.parametrize("form", ["messages", "chat", "responses"])
+@cases("form", ["messages", "chat", "responses"])
 def test_messages_that_open_a_request_are_its_system_prompt(form: str) -> None:
     """Those of the system and of the developer, up to the first of the user's; later ones stand where they stand."""
     roles = ("system", "developer", "user", "system")
@@ -138,10 +137,8 @@ def test_messages_that_open_a_request_are_its_system_prompt(form: str) -> None:
     assert request.prompt == "system 0\n\ndeveloper 1\n\nuser 2\n\nsystem 3"
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(
-    "strange", [{}, {"messages": "x", "input": 3, "contents": [1]}, {"messages": [{"content": [3]}]}]
-)
+@cases("form", FORMS)
+@cases("strange", [{}, {"messages": "x", "input": 3, "contents": [1]}, {"messages": [{"content": [3]}]}])
 def test_a_strange_request_is_read_as_far_as_it_goes(form: str, strange: dict[str, Any]) -> None:
     """Nothing is raised."""
     request = seen(form, {**strange, "tools": [1, {"name": 3}], "system": [None], "instructions": {}})

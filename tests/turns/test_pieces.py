@@ -6,7 +6,6 @@ import asyncio
 import time
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from dialogd.errors import BackendError
 from dialogd.protocol.redact import redact
 from dialogd.protocol.text import clean
 from tests.examples import examples
+from tests.support.cases import cases
 from tests.turns.minds import Mind, agent_with
 from tests.turns.test_spending import dialog_in
 
@@ -66,7 +66,7 @@ def test_all_of_a_reply_is_handed_on_in_order(text: str, data: st.DataObject) ->
     assert "".join(told) == redact(clean(text), (OWN,))[0]
 
 
-@pytest.mark.parametrize(("key", "heart"), list(zip(KEYS, HEARTS, strict=True)))
+@cases(("key", "heart"), list(zip(KEYS, HEARTS, strict=True)))
 async def test_a_key_one_character_at_a_time(key: str, heart: str) -> None:
     """As the slowest stream brings it."""
     told = await handed_on(list(f"Here: {key} and so on.\n"))
