@@ -235,7 +235,7 @@ def new_cast(
     _introduce(seats, choices, settings)
     for warning in warnings(opening):
         remark(plain(f"warning: {warning}"))
-    if text := estimate_of(opening, seats, choices, settings, {}):
+    if text := estimate_of(opening, seats, choices, settings):
         remark(plain(text))
     cast = Cast(opening.dialog, seats, pace).with_ports(ports)
     cast.save(StateDir(settings.state_dir), settings.file)

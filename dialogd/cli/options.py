@@ -5,12 +5,14 @@ from __future__ import annotations
 import codecs
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dialogd.backends.keys import secrets
+from dialogd.cli.terminal import as_json, plain, show
 from dialogd.config import Settings, dotenv, load, new_command
 from dialogd.errors import BadInput, NotRunning
 from dialogd.protocol.state import Dialog
@@ -120,6 +122,21 @@ def in_utf8(data: bytes, what: str, *, is_whole: bool = True) -> str:
             f"{what} is not UTF-8: byte {data[error.start]:#04x} in line {line}",
             fix="convert it first, such as: iconv -f latin1 -t utf-8",
         ) from None
+
+
+def answer(facts: object, lines: Iterable[str], *, json: bool) -> None:
+    """Print what a command found out: the facts as JSON, or the lines."""
+    if json:
+        show(as_json(facts))
+    elif text := "\n".join(lines):
+        show(plain(text))
+
+
+def opened(file: str | None) -> tuple[Settings, LogFile, Dialog]:
+    """The settings of a command, its dialog file, and the dialog. Raises `NotRunning` where there is none."""
+    settings = settings_for(file)
+    log = log_of(settings)
+    return settings, log, dialog_at(log)
 
 
 def own_secrets() -> tuple[str, ...]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json as jsons
 import math
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import reduce
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,7 +25,7 @@ from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, Refused, StorageError
 from dialogd.protocol.certificate import RECORDS, Certificate, Change, certify, changes, differences, where
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.model import USER, Agent, Condition, Entry
+from dialogd.protocol.model import USER, Agent, Condition
 from dialogd.protocol.money import estimate, in_dollars, standing, total, used
 from dialogd.protocol.seal import SealedAnswer, answers
 from dialogd.protocol.state import Dialog, Spent
@@ -35,12 +34,11 @@ from dialogd.store.archive import attachments_of
 from dialogd.store.disk import fix, why, write_over
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals, chain_of
-from dialogd.store.logfile import LogFile
-from dialogd.views import plan_files as keeping
+from dialogd.views import plan_files
 from dialogd.views.export import FORMATS, file_name, not_shown
 from dialogd.views.export import export as exported
 from dialogd.views.plan import draw_up, has_spoken
-from dialogd.views.plan_files import keep, place, write
+from dialogd.views.plan_files import place, write
 from dialogd.views.plan_page import as_json as facts_of
 from dialogd.views.plan_page import markdown
 
@@ -73,7 +71,7 @@ def _with_values(words: Sequence[str]) -> Iterator[str]:
 
 
 def plan(
-    path: Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")] = None,
+    path: options.FileArgument = None,
     *,
     out: Annotated[
         str | None,
@@ -93,14 +91,12 @@ def plan(
     Who decided it, who disagrees and why, what comes next. As Markdown and JSON, from the dialog's marks, without a
     model; also of a dialog that has not ended. With --json the paths as JSON; with `--out - --json` the plan itself.
     """
-    settings = options.settings_for(path if path is not None else file)
-    dialog = options.dialog_at(options.log_of(settings))
+    settings, _, dialog = options.opened(path or file)
     if not has_spoken(dialog):
         raise _silent(settings, dialog)
-    where = settings.file.parent.resolve() / settings.file.name
-    drawn = draw_up(dialog, str(where))
+    drawn = draw_up(dialog, str(settings.file.parent.resolve() / settings.file.name))
     if synthesize is not None:
-        drawn = dataclasses.replace(drawn, synthesis=_synthesis(settings, drawn, synthesize, backend))
+        drawn = replace(drawn, synthesis=_synthesis(settings, drawn, synthesize, backend))
     elif backend is not None:
         raise BadInput("--backend is for --synthesize", fix="add --synthesize, or leave --backend out")
     if out == "-":
@@ -108,7 +104,7 @@ def plan(
         return
     folder = Path.cwd() / Path(out).expanduser() if out else _place(settings)
     page, facts = write(drawn, folder, datetime.now(UTC))
-    show(as_json({"markdown": str(page), "json": str(facts)}) if json else plain(f"{page}\n{facts}"))
+    options.answer({"markdown": str(page), "json": str(facts)}, [str(page), str(facts)], json=json)
 
 
 def _silent(settings: Settings, dialog: Dialog) -> Refused:
@@ -140,23 +136,26 @@ def leave_plan(settings: Settings, dialog: Dialog) -> Path | None:
     """
     if not settings.plan or dialog.state.outcome is None:
         return None
-    try:
-        pair = keep(dialog, settings.file, _place(settings), datetime.now(UTC))
-    except DialogdError as error:
-        remark(plain(f"note: no plan was left: {error}; {error.fix}"))
-        return None
-    return pair[0] if pair else None
+    with _remarking("no plan was left"):
+        pair = plan_files.keep(dialog, settings.file, _place(settings), datetime.now(UTC))
+        return pair[0] if pair else None
+    return None
 
 
 def disown(settings: Settings, dialog: Dialog) -> None:
     """Say in the plan of a result that it was rejected; what keeps it from being written is a remark."""
+    with _remarking("the plan of the rejected result stays as it is"):
+        if (page := plan_files.disown(dialog, settings.file, _place(settings))) is not None:
+            remark(plain(f"note: the plan of that result says so now: {page}"))
+
+
+@contextmanager
+def _remarking(what: str) -> Iterator[None]:
+    """Say on stderr what did not work, and go on."""
     try:
-        page = keeping.disown(dialog, settings.file, _place(settings))
+        yield
     except DialogdError as error:
-        remark(plain(f"note: the plan of the rejected result stays as it is: {error}; {error.fix}"))
-        return
-    if page is not None:
-        remark(plain(f"note: the plan of that result says so now: {page}"))
+        remark(plain(f"note: {what}: {error}; {error.fix}"))
 
 
 def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None) -> Synthesis:
@@ -166,7 +165,10 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
     from dialogd.agent.player import player, prepare
     from dialogd.views.plan_files import synthesize
 
-    me = _agent(drawn.dialog, agent)
+    agents = drawn.dialog.header.agents
+    me = next((a for a in agents if agent == ANYBODY or a.id.casefold() == agent.casefold()), None)
+    if me is None:
+        raise BadInput(f"this dialog has no agent {agent!r}", fix=f"name one of: {', '.join(a.id for a in agents)}")
     seat = _seat(settings, drawn.dialog, me, backend)
     own = options.settings_for(
         str(settings.file),
@@ -190,15 +192,6 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
     return asyncio.run(call())
 
 
-def _agent(dialog: Dialog, wanted: str) -> Agent:
-    """The agent that is named, else the first of the header."""
-    agents = dialog.header.agents
-    found = next((a for a in agents if wanted in (ANYBODY, a.id) or a.id.casefold() == wanted.casefold()), None)
-    if found is None:
-        raise BadInput(f"this dialog has no agent {wanted!r}", fix=f"name one of: {', '.join(a.id for a in agents)}")
-    return found
-
-
 def _seat(settings: Settings, dialog: Dialog, me: Agent, backend: str | None) -> Seat:
     """Which backend answers: the one that was named, else that of the agent's seat, else what the settings say."""
     if backend is not None:
@@ -211,9 +204,6 @@ def _seat(settings: Settings, dialog: Dialog, me: Agent, backend: str | None) ->
 
 # -- `dialogd export` -------------------------------------------------------------------------------------------------
 
-File = Annotated[
-    str | None, typer.Argument(metavar="FILE", help="The dialog file, or one of the archive. Default: as --file.")
-]
 To = Annotated[str, typer.Option("--to", metavar="FORMAT", help="md, html, pdf or json.")]
 Out = Annotated[
     str | None,
@@ -223,7 +213,7 @@ Force = Annotated[bool, typer.Option("--force", help="Write over a file that is 
 
 
 def export(
-    path: File = None,
+    path: options.FileArgument = None,
     *,
     to: To,
     out: Out = None,
@@ -238,21 +228,22 @@ def export(
     """
     if to not in FORMATS:
         raise BadInput(f"nothing is exported as {to!r}", fix=f"name one of: {', '.join(FORMATS)}")
-    settings = options.settings_for(path if path is not None else file)
-    dialog = options.dialog_at(options.log_of(settings))
-    data = None if out == "-" else _target(out, dialog, to, settings.file, force=force)
+    settings, _, dialog = options.opened(path or file)
+    target = None if out == "-" else _target(out, dialog, to, settings.file, force=force)
     attachments = attachments_of(settings.file)
     made = exported(dialog, to, attachments=attachments)
     if gone := not_shown(dialog, to, attachments=attachments):
         remark(plain(f"warning: no font here has {gone}: they are not in the PDF; `--to html` has every character"))
-    if data is None:
-        _print(made)
+    if target is None:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(made)
+        sys.stdout.buffer.flush()
         return
     try:
-        write_over(made, data)
+        write_over(made, target)
     except OSError as error:
-        raise StorageError(f"{data} cannot be written: {why(error)}", fix=fix(error)) from error
-    show(as_json({"file": str(data), "to": to, "bytes": len(made)}) if json else plain(str(data)))
+        raise StorageError(f"{target} cannot be written: {why(error)}", fix=fix(error)) from error
+    options.answer({"file": str(target), "to": to, "bytes": len(made)}, [str(target)], json=json)
 
 
 def _target(out: str | None, dialog: Dialog, to: str, source: Path, *, force: bool) -> Path:
@@ -267,12 +258,6 @@ def _target(out: str | None, dialog: Dialog, to: str, source: Path, *, force: bo
     return target
 
 
-def _print(made: bytes) -> None:
-    sys.stdout.flush()
-    sys.stdout.buffer.write(made)
-    sys.stdout.buffer.flush()
-
-
 # -- `dialogd cost` ---------------------------------------------------------------------------------------------------
 
 RULES = 1_500  # tokens of a prompt that stand in no file: who an agent is, the marks, what is asked of it
@@ -280,21 +265,10 @@ SAID = 1_000  # tokens by which a turn lengthens the prompts after it: over 400 
 PROGRAM = 12_000  # tokens of a coding agent's own prompt: instructions and tools
 CALLS = 3  # of the model in a coding agent's turn that looks something up
 MOST_OUT = 8_192  # tokens of a reply, where nobody says
-_NO_PRICES: Mapping[str, str] = MappingProxyType({})
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """One agent's part, or all of it."""
-
-    id: str
-    name: str
-    turns: int
-    spent: Spent
 
 
 def cost(
-    path: Annotated[str | None, typer.Argument(metavar="FILE", help="The dialog file. Default: as --file.")] = None,
+    path: options.FileArgument = None,
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -303,59 +277,45 @@ def cost(
     Turns, tokens and dollars of each, and how the budget stands. What nobody knows is called unknown. Exit code 3 where
     there is no dialog.
     """
-    settings = options.settings_for(path if path is not None else file)
-    log = options.log_of(settings)
-    dialog = options.dialog_at(log)
-    loose = _loose(log, dialog)
-    accounts = tuple(_accounts(dialog))
-    turns = sum(account.turns for account in accounts)
-    whole = Account("", "in all", turns, total(dialog.state.spent))
-    if json:
-        show(as_json(_facts(settings.file, dialog, accounts, whole, loose)))
-    else:
-        lines = [*_lines(settings.file, dialog, accounts, whole)]
-        lines += [
-            f"  not in the file: {who} {bill.words}, for calls that brought no entry" for who, bill in loose.items()
-        ]
-        show(plain("\n".join(lines)))
-
-
-def _loose(log: LogFile, dialog: Dialog) -> dict[str, Bill]:
-    """What agents have spent that no entry accounts for: calls that were interrupted or stopped, by their journals."""
-    bills = {a.id: [from_record(record) for record in log.journals.of(a.id).owed()] for a in dialog.everybody}
-    return {who: reduce(Bill.plus, found) for who, found in bills.items() if found}
-
-
-def _accounts(dialog: Dialog) -> Iterator[Account]:
-    """One for each agent of the header, and for whoever else has spoken with a frame."""
+    settings, log, dialog = options.opened(path or file)
+    state = dialog.state
     names = {agent.id: agent.name for agent in dialog.everybody}
-    for who in (*names, *(other for other in dialog.state.spent if other not in names)):
-        turns = sum(entry.by == who for entry in dialog.turns)
-        yield Account(who, names.get(who, who), turns, dialog.state.spent.get(who, Spent()))
-
-
-def _facts(
-    file: Path, dialog: Dialog, accounts: tuple[Account, ...], whole: Account, loose: Mapping[str, Bill]
-) -> dict[str, object]:
-    limits = dialog.state.limits
-    return {
-        "file": str(file),
+    names |= {who: who for who in state.spent if who not in names}
+    turns = {who: sum(entry.by == who for entry in dialog.turns) for who in names}
+    whole, of_all, used_up = total(state.spent), sum(turns.values()), used(state)
+    bills = {who: [from_record(record) for record in log.journals.of(who).owed()] for who in names}
+    loose = {who: reduce(Bill.plus, found) for who, found in bills.items() if found}  # calls that brought no entry
+    spent = {who: state.spent.get(who, Spent()) for who in names}
+    facts = {
+        "file": str(settings.file),
         "dialog": dialog.id,
-        "agents": [{"id": account.id, "name": account.name, **_fact(account)} for account in accounts],
-        "total": _fact(whole),
-        "budget": {"usd": limits.budget, "tokens": limits.tokens},
-        "used": used(dialog.state),
+        "agents": [{"id": who, "name": name, **_spending(turns[who], spent[who])} for who, name in names.items()],
+        "total": _spending(of_all, whole),
+        "budget": {"usd": state.limits.budget, "tokens": state.limits.tokens},
+        "used": used_up,
         "not_in_file": {who: {"calls": bill.calls, "usd": bill.known_usd} for who, bill in loose.items()},
     }
+    rows = [("", "turns", "tokens in", "tokens out", "dollars")]
+    rows += [_row(f"{line(who)}  {line(name)}", turns[who], spent[who]) for who, name in names.items()]
+    rows.append(_row("in all", of_all, whole))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [f"{settings.file} (dialog {dialog.id})"]
+    for label, *cells, money in rows:
+        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:4], strict=True))
+        lines.append("  ".join((f"  {label:{widths[0]}}", *numbers, money)))
+    if budget := standing(state):
+        lines.append(f"  budget: {budget} ({used_up or 0.0:.0%})")
+    lines += [f"  not in the file: {who} {bill.words}, for calls that brought no entry" for who, bill in loose.items()]
+    options.answer(facts, lines, json=json)
 
 
-def _fact(account: Account) -> dict[str, object]:
-    """An account for programs: null for what nobody knows at all."""
-    spent = account.spent
+def _spending(turns: int, spent: Spent) -> dict[str, object]:
+    """What was spent, for programs: null for what nobody knows at all."""
+    counted = not (spent.uncounted and not spent.tokens)
     return {
-        "turns": account.turns,
-        "tokens_in": None if spent.uncounted and not spent.tokens else spent.tokens_in,
-        "tokens_out": None if spent.uncounted and not spent.tokens else spent.tokens_out,
+        "turns": turns,
+        "tokens_in": spent.tokens_in if counted else None,
+        "tokens_out": spent.tokens_out if counted else None,
         "usd": None if spent.entries and spent.unknown == spent.entries else spent.usd,
         "exact": spent.exact and not spent.unknown,
         "entries": spent.entries,
@@ -364,55 +324,35 @@ def _fact(account: Account) -> dict[str, object]:
     }
 
 
-def _lines(file: Path, dialog: Dialog, accounts: tuple[Account, ...], whole: Account) -> Iterator[str]:
-    yield f"{file} (dialog {dialog.id})"
-    rows = [("", "turns", "tokens in", "tokens out", "dollars"), *(_row(account) for account in (*accounts, whole))]
-    widths = [max(len(row[column]) for row in rows) for column in range(4)]
-    for label, *cells, money in rows:
-        numbers = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
-        yield "  ".join((f"  {label:{widths[0]}}", *numbers, money))
-    if budget := standing(dialog.state):
-        yield f"  budget: {budget} ({used(dialog.state) or 0.0:.0%})"
-
-
-def _row(account: Account) -> tuple[str, str, str, str, str]:
-    spent = account.spent
-    label = f"{line(account.id)}  {line(account.name)}" if account.id else account.name
-    known = not (spent.uncounted and not spent.tokens)
-    tokens = [f"{number:,}" if known else "unknown" for number in (spent.tokens_in, spent.tokens_out)]
+def _row(label: str, turns: int, spent: Spent) -> tuple[str, str, str, str, str]:
+    counted = not (spent.uncounted and not spent.tokens)
+    tokens = [f"{number:,}" if counted else "unknown" for number in (spent.tokens_in, spent.tokens_out)]
     partly = f" ({spent.unknown} of {spent.entries} entries unknown)" if 0 < spent.unknown < spent.entries else ""
-    return label, str(account.turns), tokens[0], tokens[1], in_dollars(spent) + partly
+    return label, str(turns), tokens[0], tokens[1], in_dollars(spent) + partly
 
 
-def estimate_of(
-    opening: Opening, seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings, table: Mapping[str, str]
-) -> str:
-    """`estimate_line` for a cast: the agents whose tokens somebody pays for. `table` are prices by model.
+def estimate_of(opening: Opening, seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings) -> str:
+    """`estimate_line` for a cast: the agents whose tokens somebody pays for.
 
     Raises `BadInput` for a price that cannot be read.
     """
     from dialogd.backends import CODING
 
-    prices = prices_of(seats, choices, settings, table)
+    prices = prices_of(seats, choices, settings)
     programs = frozenset(who for who in prices if choices[who].backend in CODING)
     return estimate_line(opening, prices, settings.max_tokens, programs)
 
 
-def prices_of(
-    seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings, table: Mapping[str, str] = _NO_PRICES
-) -> dict[str, Price | None]:
+def prices_of(seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings) -> dict[str, Price | None]:
     """What the tokens of those agents cost whose tokens somebody pays for, by id; None where nobody knows."""
     from dialogd.backends.auto import price_for
-    from dialogd.store.folders import StateDir
 
-    agents = StateDir(settings.state_dir).agents
-    return {
-        seat.id: price_for(
-            choices[seat.id], seat.model or settings.model, seat.price or settings.price, agents=agents, table=table
-        )
-        for seat in seats
-        if choices[seat.id].is_metered or seat.price or settings.price
-    }
+    agents, found = StateDir(settings.state_dir).agents, dict[str, "Price | None"]()
+    for seat in seats:
+        choice, price = choices[seat.id], seat.price or settings.price
+        if choice.is_metered or price:
+            found[seat.id] = price_for(choice, seat.model or settings.model, price, agents=agents)
+    return found
 
 
 def estimate_line(
@@ -484,37 +424,6 @@ Kept = Annotated[
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What is to be said about one entry; `problem` "" when it is in order."""
-
-    entry: Entry
-    verdict: str
-    problem: str
-
-    @property
-    def title(self) -> str:
-        """What people call the entry."""
-        kind = f"turn {self.entry.number}" if self.entry.is_turn else f"note {self.entry.id}"
-        return f"line {self.entry.line}: {kind}, {line(self.entry.name)}"
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """What was agreed and sealed, and what was changed since; `compared` is None without a kept certificate."""
-
-    certificate: Certificate | None
-    changes: tuple[Change, ...]
-    compared: tuple[Change, ...] | None
-    seals: tuple[SealedAnswer, ...]
-
-    @property
-    def is_sound(self) -> bool:
-        """True when nothing was changed that must not be."""
-        changed = (*self.changes, *(self.compared or ()))
-        return not any(change.is_harm for change in changed) and not any(seal.is_harm for seal in self.seals)
-
-
 def verify(
     path: options.FileArgument = None,
     file: options.FileOption = None,
@@ -526,31 +435,57 @@ def verify(
     Each entry is held against its recorded hash, the entry before it, and the journals. Says what was agreed, and what
     was changed since. Exit code 0 when all is sound or written by hand, 1 otherwise.
     """
-    settings = options.settings_for(path if path is not None else file)
+    settings = options.settings_for(path or file)
     if not settings.file.exists():
         raise BadInput(
             f"there is no file {settings.file}",
             fix=f"name the dialog file: dialogd verify FILE; or begin a dialog: {new_command(settings.file)}",
         )
     kept = _kept(Path(certificate)) if certificate is not None else None
-    log = options.log_of(settings)
-    written = log.journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
+    journals = (log := options.log_of(settings)).journals
+    written = journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
     dialog = log.read(full=True)
-    findings = tuple(_findings(dialog, _remembered(log.journals)))
     present = {entry.chain for entry in dialog.entries}
-    dropped = tuple(_heading(text) for _, chain, text in written if chain not in present)
-    aside = tuple(sorted(log.journals.folder.glob("aside/*/dropped.md")))
+    dropped = [_heading(text) for _, chain, text in written if chain not in present]
+    aside = [str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))]
+    odd = journals.odd()
+    problems = [*_problems(dialog, _remembered(journals))]
     compared = differences(kept, dialog) if kept is not None else None
-    agreement = Agreement(certify(dialog), changes(dialog), compared, answers(dialog))
-    sound = agreement.is_sound and not dropped and not any(finding.problem for finding in findings)
-    if json:
-        facts = _verify_facts(settings.file, findings, dropped, aside, sound=sound, odd=log.journals.odd())
-        show(as_json({**facts, **_agreed(agreement)}))
-    else:
-        last = _count(findings, dropped) + _verdict(agreement)
-        seen = _verify_lines(findings, dropped, aside, log.journals)
-        rows = (*seen, *_words(agreement), last)
-        show(plain("\n".join(rows)))
+    certified, changed, seals = certify(dialog), changes(dialog), answers(dialog)
+    is_kept = not any(c.is_harm for c in (*changed, *(compared or ()))) and not any(seal.is_harm for seal in seals)
+    bad = sum(bool(problem) for problem, _ in problems)
+    sound = is_kept and not dropped and not bad
+    facts = {
+        "file": str(settings.file),
+        "sound": sound,
+        "entries": [
+            {
+                "id": e.id, "number": e.number, "by": e.by, "line": e.line, "condition": e.condition.value,
+                "linked": e.linked, "problem": problem,
+            }
+            for e, (problem, _) in zip(dialog.entries, problems, strict=True)
+        ],
+        "missing": dropped,
+        "set_aside": aside,
+        "journals": odd,
+        "certificate": certified.as_json() if certified else None,
+        "changes": [change.words for change in changed],
+        "compared": None if compared is None else [change.words for change in compared],
+        "seals": [asdict(seal) for seal in seals],
+    }  # fmt: skip
+    rows = []
+    for entry, (_, verdict) in zip(dialog.entries, problems, strict=True):
+        title = f"line {entry.line}: {f'turn {entry.number}' if entry.is_turn else f'note {entry.id}'}"
+        words = "; ".join(filter(None, (verdict, line(entry.notice))))
+        rows.append(f"{title}, {line(entry.name)}: {words}")
+    rows += [f"missing: {name.removeprefix('## ')}: it was written and is no longer in the file" for name in dropped]
+    rows += [f"  the journals in {journals.folder} keep the text of what is missing"] if dropped else []
+    rows += [*odd, *(f"set aside earlier: turns of another dialog here, or taken out of this one: {p}" for p in aside)]
+    rows += _agreed(certified, changed, compared, seals)
+    entries = "1 entry" if len(problems) == 1 else f"{len(problems)} entries"
+    last = f"{entries}, {bad or 'no'} problem{'' if bad == 1 else 's'}, {len(dropped) or 'none'} missing"
+    rows.append(last + ("" if is_kept else "; what was agreed, sealed or kept was changed since: see above"))
+    options.answer(facts, rows, json=json)
     raise typer.Exit(0 if sound else 1)
 
 
@@ -571,8 +506,11 @@ def _kept(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def _findings(dialog: Dialog, remembered: set[str]) -> Iterator[Finding]:
-    """One finding per entry. Only a journal that knows this dialog can call one of its entries unknown."""
+def _problems(dialog: Dialog, remembered: set[str]) -> Iterator[tuple[str, str]]:
+    """The problem of each entry, "" where it is in order, and what is said of it.
+
+    Only a journal that knows this dialog can call one of its entries unknown.
+    """
     knows = any(entry.chain in remembered for entry in dialog.entries if entry.frame)
     for entry in dialog.entries:
         verdict = WORDS[entry.condition]
@@ -582,7 +520,7 @@ def _findings(dialog: Dialog, remembered: set[str]) -> Iterator[Finding]:
         if not entry.linked:
             verdict = BROKEN if not problem else f"{verdict}; {BROKEN}"
             problem = problem or "chain broken"
-        yield Finding(entry, verdict, problem)
+        yield problem, verdict
 
 
 def _remembered(journals: Journals) -> set[str]:
@@ -600,50 +538,27 @@ def _heading(text: str) -> str:
     return next((line(row) for row in text.split("\n") if row.startswith("## ")), "an entry")
 
 
-def _verify_lines(
-    findings: tuple[Finding, ...], dropped: tuple[str, ...], aside: tuple[Path, ...], journals: Journals
+def _agreed(
+    certified: Certificate | None,
+    changed: Sequence[Change],
+    compared: Sequence[Change] | None,
+    seals: Sequence[SealedAnswer],
 ) -> Iterator[str]:
-    for finding in findings:
-        yield f"{finding.title}: {'; '.join(filter(None, (finding.verdict, line(finding.entry.notice))))}"
-    for heading in dropped:
-        yield f"missing: {heading.removeprefix('## ')}: it was written and is no longer in the file"
-    if dropped:
-        yield f"  the journals in {journals.folder} keep the text of what is missing"
-    yield from journals.odd()
-    for path in aside:
-        yield f"set aside earlier: turns of another dialog at this path, or taken out of this one: {path}"
-
-
-def _count(findings: tuple[Finding, ...], dropped: tuple[str, ...]) -> str:
-    bad = sum(1 for finding in findings if finding.problem)
-    entries = "1 entry" if len(findings) == 1 else f"{len(findings)} entries"
-    problems = "1 problem" if bad == 1 else f"{bad or 'no'} problems"
-    return f"{entries}, {problems}, {len(dropped) or 'none'} missing"
-
-
-def _verdict(agreement: Agreement) -> str:
-    """What the count of entries alone would hide."""
-    return "" if agreement.is_sound else "; what was agreed, sealed or kept was changed since: see above"
-
-
-def _words(agreement: Agreement) -> Iterator[str]:
-    """The sealed answers, the certificate, and what was changed since, for people."""
-    for seal in agreement.seals:
+    """The sealed answers, the certificate, and what was changed since."""
+    for seal in seals:
         could_read = "; its tools could have read files" if seal.could_read else ""
         yield f"sealed answer of {line(seal.agent)} to {where(seal.re)}: {seal.status}: {seal.why}{could_read}"
-    if agreement.certificate is not None:
-        yield from _certified(agreement.certificate)
-    for change in agreement.changes:
-        yield f"  since then: {change.words}"
-    if agreement.compared is not None:
-        yield "compared with the certificate that was kept: " + ("it differs" if agreement.compared else "all the same")
-        yield from ("  " + change.words.replace("\n", "\n    ") for change in agreement.compared)
-    if agreement.certificate is not None or agreement.compared is not None:
+    if certified is not None:
+        yield from _certified(certified)
+    yield from (f"  since then: {change.words}" for change in changed)
+    if compared is not None:
+        yield "compared with the certificate that was kept: " + ("it differs" if compared else "all the same")
+        yield from ("  " + change.words.replace("\n", "\n    ") for change in compared)
+    if certified is not None or compared is not None:
         yield RECORDS
 
 
-def _certified(certificate: Certificate) -> Iterator[str]:
-    c = certificate
+def _certified(c: Certificate) -> Iterator[str]:
     at = f" at {c.decided_at}" if c.decided_at else ""
     yield f"certificate: {line(c.title)}, decided in {where(c.decided_in)}{at}, {METHODS.get(c.method, line(c.method))}"
     rows = c.text.split("\n")
@@ -655,38 +570,3 @@ def _certified(certificate: Certificate) -> Iterator[str]:
         place = f"turn {signer.turn}" if signer.turn else "no turn"
         objection = f"; strongest remaining objection: {line(signer.reservation)}" if signer.reservation else ""
         yield f"  by {line(signer.agent)}, {line(signer.name)}, {place}, {signer.at or 'no time recorded'}{objection}"
-
-
-def _agreed(agreement: Agreement) -> dict[str, object]:
-    compared = agreement.compared
-    return {
-        "certificate": agreement.certificate.as_json() if agreement.certificate else None,
-        "changes": [change.words for change in agreement.changes],
-        "compared": None if compared is None else [change.words for change in compared],
-        "seals": [asdict(seal) for seal in agreement.seals],
-    }
-
-
-def _verify_facts(
-    file: Path,
-    findings: tuple[Finding, ...],
-    dropped: tuple[str, ...],
-    aside: tuple[Path, ...],
-    *,
-    sound: bool,
-    odd: tuple[str, ...],
-) -> dict[str, object]:
-    return {
-        "file": str(file),
-        "sound": sound,
-        "entries": [
-            {
-                "id": f.entry.id, "number": f.entry.number, "by": f.entry.by, "line": f.entry.line,
-                "condition": f.entry.condition.value, "linked": f.entry.linked, "problem": f.problem,
-            }
-            for f in findings
-        ],
-        "missing": list(dropped),
-        "set_aside": [str(path) for path in aside],
-        "journals": list(odd),
-    }  # fmt: skip

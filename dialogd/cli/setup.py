@@ -6,14 +6,12 @@ import asyncio
 import json as jsonlib
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
 from shutil import get_terminal_size
 from textwrap import fill
@@ -24,18 +22,18 @@ import typer
 from dialogd import __version__
 from dialogd.alerts import Alert, Bell, Channel, Event, Webhook, chosen, why_no_desktop
 from dialogd.backends import BACKENDS, Found, Kind, auto
-from dialogd.backends.seats import start_again
+from dialogd.backends.seats import Seat, start_again
 from dialogd.backends.service import holds
 from dialogd.cli import options
 from dialogd.cli.launch import is_free
-from dialogd.cli.terminal import as_json, line, plain, show
+from dialogd.cli.terminal import as_json, line, plain, show, table
 from dialogd.config import FIRST_PORT, HOOKS, Settings, dotenv
 from dialogd.errors import BadInput, DialogdError
+from dialogd.person import now
 from dialogd.protocol.rules import PERMISSIONS
-from dialogd.protocol.units import in_words
+from dialogd.protocol.units import in_words, many
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import Leftover, find_leftovers, reap
-from dialogd.store.registry import Running
 from dialogd.templates.library import Place, Template, find, load, places
 
 PORTS = 2  # of the two agents that most dialogs have
@@ -46,7 +44,6 @@ NETWORKED = frozenset(
     {"9p", "afs", "afpfs", "ceph", "cifs", "davfs", "fuse.sshfs", "gfs2", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4",
      "osxfuse", "smb3", "smbfs", "sshfs", "webdav"}
 )  # fmt: skip
-JAVASCRIPT = ("gemini", "codex", "opencode", "claude")  # programs that may be scripts for node
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,50 +57,15 @@ class Fact:
     more: dict[str, object] = field(default_factory=dict)
 
 
-def machine(settings: Settings) -> Iterator[Fact]:
-    """Python, dialogd, node where a program needs it, the clock, the state directory."""
+def _machine(settings: Settings) -> Iterator[Fact]:
+    """Python, dialogd, the clock, the state directory."""
     yield Fact("python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield Fact("dialogd", "ok", __version__)
-    yield from _node()
-    yield _clock()
-    yield _state(settings)
-
-
-def _node() -> Iterator[Fact]:
-    """The version of node, where a coding agent on PATH is a script for it."""
-    needing = [name for name in JAVASCRIPT if _is_script(shutil.which(name))]
-    if not needing:
-        return
-    try:
-        done = subprocess.run(
-            ["node", "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=3, check=False
-        )
-        version = done.stdout.strip()
-    except (OSError, subprocess.TimeoutExpired):
-        version = ""
-    if version:
-        yield Fact("node", "ok", f"{version}, for {', '.join(needing)}")
+    if (year := time.gmtime().tm_year) < FIRST_YEAR:
+        yield Fact("clock", "warning", f"it says {year}: times in dialogs will be wrong", "set the clock")
     else:
-        yield Fact("node", "warning", f"not here, and {', '.join(needing)} cannot run without it", "install node 22")
-
-
-def _is_script(program: str | None) -> bool:
-    with suppress(OSError):
-        if program:
-            with Path(program).open("rb") as source:
-                return b"node" in source.read(64).split(b"\n")[0] and source.seek(0) == 0 and source.read(2) == b"#!"
-    return False
-
-
-def _clock() -> Fact:
-    """Wall time that can be right, and a monotonic clock that goes forward."""
-    year, before = time.gmtime().tm_year, time.monotonic()
-    time.sleep(0.001)
-    if year < FIRST_YEAR:
-        return Fact("clock", "warning", f"it says {year}: times in dialogs will be wrong", "set the clock")
-    if time.monotonic() <= before:
-        return Fact("clock", "problem", "the monotonic clock stands still", "restart the machine")
-    return Fact("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
+        yield Fact("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
+    yield _state(settings)
 
 
 def _state(settings: Settings) -> Fact:
@@ -119,7 +81,7 @@ def _state(settings: Settings) -> Fact:
     return Fact("state", "ok", str(root))
 
 
-def ports(settings: Settings) -> Iterator[Fact]:
+def _ports(settings: Settings) -> Iterator[Fact]:
     """The port that was set, else those of A and B, are free, or one's own daemon has them."""
     from dialogd.server.serving import describe_listener
 
@@ -141,18 +103,13 @@ def _program(port: int) -> str:
     import psutil
 
     with suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            if (
-                connection.status == psutil.CONN_LISTEN
-                and connection.laddr
-                and connection.laddr.port == port
-                and connection.pid
-            ):
-                return f" (it is {psutil.Process(connection.pid).name()}, pid {connection.pid})"
+        for one in psutil.net_connections("tcp"):
+            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port and one.pid:
+                return f" (it is {psutil.Process(one.pid).name()}, pid {one.pid})"
     return ""
 
 
-def folder(settings: Settings) -> Iterator[Fact]:
+def _folder(settings: Settings) -> Iterator[Fact]:
     """The dialog's folder can be written, locked, flushed and watched."""
     place = settings.file.parent
     if not place.is_dir():
@@ -213,8 +170,6 @@ def _flush(trial: Path) -> Fact:
 
 def _watch(trial: Path) -> Fact:
     """A change of the file is noticed at once."""
-    import asyncio
-
     from dialogd.store.filewatch import watch
 
     async def seen() -> bool:
@@ -251,12 +206,10 @@ def _kind(place: Path) -> Fact:
     return Fact("disk", "ok", kind)
 
 
-def dialog(settings: Settings) -> Iterator[Fact]:
+def _dialog(settings: Settings) -> Iterator[Fact]:
     """The dialog that is there, if any."""
-    from dialogd.cli.options import log_of
-
     try:
-        found = log_of(settings).read()
+        found = options.log_of(settings).read()
     except FileNotFoundError:
         yield Fact("dialog", "ok", f"none yet at {settings.file}")
     except DialogdError as error:
@@ -265,9 +218,6 @@ def dialog(settings: Settings) -> Iterator[Fact]:
         yield Fact("dialog", "problem", f"{settings.file}: {error.strerror}", "name another file with --file")
     else:
         yield Fact("dialog", "ok", f"{settings.file}, turn {found.state.number}, dialog {found.id}")
-
-
-CHECKS: tuple[Callable[[Settings], Iterator[Fact]], ...] = (machine, ports, folder, dialog)
 
 
 # -- `dialogd doctor` -------------------------------------------------------------------------------------------------
@@ -300,38 +250,24 @@ def doctor(
     and does no harm, `??` deserves a look, `!!` must be mended first.
     """
     settings = options.settings_for(file)
-    facts = [*everything(settings)]
-    left = _left(settings)
-    wanted = [leftover for leftover in left if (sessions if leftover.kind == "session" else clear)]
-    taken = {leftover: reap(leftover) for leftover in wanted}
+    facts = _everything(settings)
+    left = find_leftovers(StateDir(settings.state_dir))
+    taken = {item: reap(item) for item in left if (sessions if item.kind == "session" else clear)}
     sound = all(fact.state != "problem" for fact in facts)
-    if json:
-        show(as_json(_facts(facts, left, taken, sound=sound)))
-    else:
-        width = max(len(fact.name) for fact in facts)
-        show(plain("\n".join(line for fact in facts for line in _lines(fact, width))))
-        state = StateDir(settings.state_dir)
-        gone = [item.daemon for item in left if item.daemon is not None]
-        starts = {daemon: start_again(state, Path(daemon.file), None, daemon.id) for daemon in gone}
-        show(plain("\n".join(_about(left, taken, starts, width))))
+    width = max(len(fact.name) for fact in facts)
+    rows = [*(row for fact in facts for row in _lines(fact, width)), *_about(left, taken, settings, width)]
+    options.answer(_facts(facts, left, taken, sound=sound), rows, json=json)
     raise typer.Exit(0 if sound else 1)
 
 
-def everything(settings: Settings) -> Iterator[Fact]:
+def _everything(settings: Settings) -> list[Fact]:
     """All facts, in the order in which they are shown; looked up at the same time, in under two seconds as a rule."""
     from concurrent.futures import ThreadPoolExecutor
 
-    pass
-
-    checking = (*CHECKS, facts)
-    with ThreadPoolExecutor(len(checking) + 1) as pool:
-        checks = [pool.submit(list, check(settings)) for check in checking]  # generators: they run in the pool
-        backends = pool.submit(list, _backends(settings))
-        first, *rest = checks
-        yield from first.result()
-        yield from backends.result()
-        for check in rest:
-            yield from check.result()
+    checks: tuple[Callable[[Settings], Iterator[Fact]], ...] = (_machine, _backends, _ports, _folder, _dialog, _alerts)
+    with ThreadPoolExecutor(len(checks)) as pool:
+        found = [pool.submit(list, check(settings)) for check in checks]  # generators: they run in the pool
+        return [fact for facts in found for fact in facts.result()]
 
 
 def _backends(settings: Settings) -> Iterator[Fact]:
@@ -389,7 +325,6 @@ def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str], estimat
 
 def _estimate(name: str, choice: auto.Choice, settings: Settings) -> str:
     """What `run` would say that a dialog of two such agents may cost; "" where no key pays for its tokens."""
-    from dialogd.backends.seats import Seat
     from dialogd.cli.create import Wanted, draw_up, usual_ports
     from dialogd.cli.outcome import estimate_of, prices_of
 
@@ -401,7 +336,7 @@ def _estimate(name: str, choice: auto.Choice, settings: Settings) -> str:
     if None in prices.values():
         return "estimate of a dialog: no price known, name it with --price IN/OUT"
     opening = draw_up(Wanted("a topic"), seats, usual_ports(seats), settings)
-    return estimate_of(opening, seats, choices, settings, {})
+    return estimate_of(opening, seats, choices, settings)
 
 
 def _price(kind: Kind) -> str:
@@ -427,10 +362,6 @@ def _proofs(state: StateDir) -> frozenset[str]:
         return frozenset()
 
 
-def _left(settings: Settings) -> tuple[Leftover, ...]:
-    return find_leftovers(StateDir(settings.state_dir))
-
-
 def _lines(fact: Fact, width: int) -> Iterator[str]:
     """A fact as text: one line, and its fix."""
     text = f"{MARKS[fact.state]}  {fact.name:{width}}  {fact.text}"
@@ -442,43 +373,39 @@ def _lines(fact: Fact, width: int) -> Iterator[str]:
         yield f"    {'':{width}}  fix: {fact.fix}"
 
 
-def _about(
-    left: Iterable[Leftover], taken: Mapping[Leftover, bool], starts: Mapping[Running, str], width: int
-) -> Iterator[str]:
+def _about(left: Sequence[Leftover], taken: Mapping[Leftover, bool], settings: Settings, width: int) -> Iterator[str]:
     """What is left behind, by kind, and what became of it; how each daemon that is gone can be started again."""
-    found = list(left)
-    if not found:
+    indent = f"    {'':{width}}  "
+    if not left:
         yield f"ok  {'leftovers':{width}}  none"
     for kind, words in KINDS.items():
-        some = [item for item in found if item.kind == kind]
-        if not some:
+        if not (some := [item for item in left if item.kind == kind]):
             continue
         gone = sum(taken.get(item, False) for item in some)
         done = f"; {gone} of {len(some)} taken away" if any(item in taken for item in some) else ""
         yield f"--  {'leftovers':{width}}  {len(some)} {words}{done}"
         for item in some[:LISTED]:
-            yield f"    {'':{width}}  {item.what}"
-            if item.daemon is not None and (again := starts.get(item.daemon)):
-                yield f"    {'':{width}}  start it again: {again}"
-    untaken = {item.kind for item in found if item not in taken}
+            yield f"{indent}{item.what}"
+            if (daemon := item.daemon) is not None:
+                again = start_again(StateDir(settings.state_dir), Path(daemon.file), None, daemon.id)
+                yield f"{indent}start it again: {again}"
+    untaken = {item.kind for item in left if item not in taken}
     if untaken - {"session"}:
-        yield f"    {'':{width}}  fix: dialogd doctor --reap"
+        yield f"{indent}fix: dialogd doctor --reap"
     if "session" in untaken:
-        yield f"    {'':{width}}  they do no harm; to remove them: dialogd doctor --reap-sessions"
+        yield f"{indent}they do no harm; to remove them: dialogd doctor --reap-sessions"
 
 
 def _facts(
     facts: Iterable[Fact], left: Iterable[Leftover], taken: Mapping[Leftover, bool], *, sound: bool
 ) -> dict[str, object]:
-    return {
-        "ok": sound,
-        "facts": [{"name": f.name, "state": f.state, "text": f.text, "fix": f.fix, **f.more} for f in facts],
-        "leftovers": [
-            {"kind": item.kind, "what": item.what, "pid": item.pid or None, "path": str(item.path or "") or None,
-             "reaped": taken.get(item)}
-            for item in left
-        ],
-    }  # fmt: skip
+    rows = [{"name": f.name, "state": f.state, "text": f.text, "fix": f.fix, **f.more} for f in facts]
+    behind = [
+        {"kind": item.kind, "what": item.what, "pid": item.pid or None, "path": str(item.path or "") or None,
+         "reaped": taken.get(item)}
+        for item in left
+    ]  # fmt: skip
+    return {"ok": sound, "facts": rows, "leftovers": behind}
 
 
 # -- `dialogd config` -------------------------------------------------------------------------------------------------
@@ -497,68 +424,8 @@ def _group() -> None:
 def show_settings(origin: Origin = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
     """Print every setting with its value; flags outrank environment, .env, dialogd.toml and your config.toml."""
     rows = options.settings_for(file).rows()
-    if json:
-        show(as_json({row.name: {"value": row.value, "origin": row.origin} if origin else row.value for row in rows}))
-        return
-    widths = [max(len(row[column]) for row in rows) for column in (0, 1)]
-    for name, value, where in rows:
-        show(plain(f"{name:{widths[0]}}  {f'{value:{widths[1]}}  {where}' if origin else value}".rstrip()))
-
-
-# -- A trial of every way to reach the person; loaded only when it is asked for ---------------------------------------
-
-
-def try_all(settings: Settings) -> list[tuple[str, str, str, str]]:
-    """Name, target, error and fix of each channel, after a test alert; all at the same time."""
-    return asyncio.run(_try_all(settings))
-
-
-async def _try_all(settings: Settings) -> list[tuple[str, str, str, str]]:
-    return list(await asyncio.gather(*(_try(way, settings) for way in chosen(settings))))
-
-
-async def _try(way: Channel, settings: Settings) -> tuple[str, str, str, str]:
-    error = fix = ""
-    try:
-        await way.deliver(_trial(way, settings))
-    except DialogdError as problem:
-        error, fix = str(problem), problem.fix
-    finally:
-        if isinstance(way, Webhook):
-            await way.close()
-    here = "this terminal" if sys.stdout.isatty() else "no terminal here"
-    return way.name, here if isinstance(way, Bell) else way.target, error, fix
-
-
-def _trial(way: Channel, settings: Settings) -> Alert:
-    """A test alert of the kind that the channel is for."""
-    kinds: dict[str, Event] = {"on_stalled": "stalled", "on_error": "error", "on_end": "end", "on_event": "entry"}
-    return Alert(
-        event=kinds.get(way.name, "question"),
-        dialog="test",
-        topic="a test of dialogd alerts",
-        file=str(settings.file),
-        agent="A",
-        turn=1,
-        text="This is a test: nobody needs you.",
-        reason="a test: nobody needs you",
-        url="http://localhost:3001/",
-        at=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-    )
-
-
-def facts(settings: Settings) -> Iterator[Fact]:
-    """For `dialogd doctor`: whether the desktop can be reached, and which channels are set up."""
-    why, fix = why_no_desktop()
-    if settings.desktop == "off":
-        yield Fact("desktop", "ok", "no notifications: desktop = off")
-    elif why:
-        yield Fact("desktop", "warning" if settings.desktop == "on" else "absent", f"no notifications: {why}", fix)
-    else:
-        yield Fact("desktop", "ok", "shows notifications")
-    hooks = [f"{way.name} to {way.target}" for way in chosen(settings) if way.name in HOOKS]
-    bell = "the bell rings" if settings.bell else "no bell"
-    yield Fact("alerts", "ok", "; ".join([bell, *hooks, "try them: dialogd alerts test"]))
+    facts = {row.name: {"value": row.value, "origin": row.origin} if origin else row.value for row in rows}
+    options.answer(facts, table(row if origin else row[:2] for row in rows), json=json)
 
 
 # -- `dialogd alerts` -------------------------------------------------------------------------------------------------
@@ -580,19 +447,62 @@ def try_alerts(file: options.FileOption = None, json: options.JsonOption = False
     The settings `desktop` and `bell` are two of them; on_question, on_stalled, on_error, on_end and on_event name
     commands or URLs.
     """
-    pass
+    settings = options.settings_for(file)
 
-    results = try_all(options.settings_for(file))
-    if json:
-        rows = [
-            {"name": name, "to": to, "ok": not error, "error": error, "fix": fix} for name, to, error, fix in results
-        ]
-        show(as_json({"channels": rows}))
-    for name, to, error, fix in () if json else results:
-        show(plain(f"!!  {name:11}  {to}: {error}\n    fix: {fix}" if error else f"ok  {name:11}  {to}"))
-    if not results and not json:
-        show("no channel is set up: dialogd config show")
-    raise typer.Exit(1 if any(error for _, _, error, _ in results) else 0)
+    async def all_at_once() -> list[dict[str, object]]:
+        return await asyncio.gather(*(_try(way, settings) for way in chosen(settings)))
+
+    rows = asyncio.run(all_at_once())
+    lines = [
+        f"ok  {row['name']:11}  {row['to']}"
+        if row["ok"]
+        else f"!!  {row['name']:11}  {row['to']}: {row['error']}\n    fix: {row['fix']}"
+        for row in rows
+    ]
+    options.answer({"channels": rows}, lines or ["no channel is set up: dialogd config show"], json=json)
+    raise typer.Exit(0 if all(row["ok"] for row in rows) else 1)
+
+
+async def _try(way: Channel, settings: Settings) -> dict[str, object]:
+    """Send a test alert of the kind that the channel is for."""
+    kinds: dict[str, Event] = {"on_stalled": "stalled", "on_error": "error", "on_end": "end", "on_event": "entry"}
+    alert = Alert(
+        event=kinds.get(way.name, "question"),
+        dialog="test",
+        topic="a test of dialogd alerts",
+        file=str(settings.file),
+        agent="A",
+        turn=1,
+        text="This is a test: nobody needs you.",
+        reason="a test: nobody needs you",
+        url="http://localhost:3001/",
+        at=now(),
+    )
+    error = fix = ""
+    try:
+        await way.deliver(alert)
+    except DialogdError as problem:
+        error, fix = str(problem), problem.fix
+    finally:
+        if isinstance(way, Webhook):
+            await way.close()
+    here = "this terminal" if sys.stdout.isatty() else "no terminal here"
+    to = here if isinstance(way, Bell) else way.target
+    return {"name": way.name, "to": to, "ok": not error, "error": error, "fix": fix}
+
+
+def _alerts(settings: Settings) -> Iterator[Fact]:
+    """Whether the desktop can be reached, and which channels are set up."""
+    why, fix = why_no_desktop()
+    if settings.desktop == "off":
+        yield Fact("desktop", "ok", "no notifications: desktop = off")
+    elif why:
+        yield Fact("desktop", "warning" if settings.desktop == "on" else "absent", f"no notifications: {why}", fix)
+    else:
+        yield Fact("desktop", "ok", "shows notifications")
+    hooks = [f"{way.name} to {way.target}" for way in chosen(settings) if way.name in HOOKS]
+    bell = "the bell rings" if settings.bell else "no bell"
+    yield Fact("alerts", "ok", "; ".join([bell, *hooks, "try them: dialogd alerts test"]))
 
 
 # -- `dialogd templates` ----------------------------------------------------------------------------------------------
@@ -615,28 +525,22 @@ def list_all(context: typer.Context, json: options.JsonOption = False) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    rows = [_row(place, hidden) for place, hidden in _listed()]
-    if json:
-        show(as_json(rows))
-        return
+    seen: list[str] = []
+    rows = [_row(place, seen) for place in places()]
     heads = ("name", "agents", "order", "verdict", "from")
-    table = [heads, *([line(str(row[head] or "")) for head in heads] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    abouts = [
-        "what it is for",
-        *(f"problem: {row['problem']}" if row["problem"] else row["description"] for row in rows),
-    ]
+    abouts = [line(f"problem: {row['problem']}" if row["problem"] else str(row["description"])) for row in rows]
+    cells = [[str(row[head] or "") for head in heads] for row in rows]
+    listed = table([(*heads, "what it is for"), *((*row, about) for row, about in zip(cells, abouts, strict=True))])
     columns = get_terminal_size().columns if sys.stdout.isatty() else 0  # 0: a line for each, for other programs
-    for cells, about in zip(table, abouts, strict=True):
-        padded = (f"{cell:{width}}" for cell, width in zip(cells, widths, strict=True))
-        show(_fitted(f"{'  '.join(padded)}  ", line(str(about)), columns))
+    options.answer(rows, map(_fitted, listed, ["", *abouts], repeat(columns)), json=json)
 
 
-def _fitted(cells: str, about: str, columns: int) -> str:
+def _fitted(row: str, about: str, columns: int) -> str:
     """A row of the list; where it is wider than the terminal, what it is for stands below."""
-    if not columns or len(cells + about) <= columns:
-        return f"{cells}{about}".rstrip()
-    return f"{cells.rstrip()}\n{fill(about, max(columns, 40), initial_indent=INDENT, subsequent_indent=INDENT)}"
+    if not columns or len(row) <= columns:
+        return row
+    below = fill(about, max(columns, 40), initial_indent=INDENT, subsequent_indent=INDENT)
+    return f"{row.removesuffix(about).rstrip()}\n{below}"
 
 
 @templates.command("show")
@@ -649,54 +553,41 @@ def show_one(name: Name, json: options.JsonOption = False) -> None:
     if json:
         show(as_json(chosen.usable().skill.as_json()))
         return
-    for text in (*_templates_facts(chosen), *_sections(chosen)):
-        show(plain(text))
-    for remark in chosen.remarks:
-        show(plain(f"note     {remark}"))
-    for note in chosen.terms.notes:
-        show(plain(f"note     line {note.line}: {note.what}"))
-    for problem in chosen.terms.problems:
-        show(plain(f"problem  line {problem.line}: {problem.what}\n         fix: {problem.fix}"))
-    if chosen.terms.problems:
+    notes = [*chosen.remarks, *(f"line {note.line}: {note.what}" for note in chosen.terms.notes)]
+    wrong = [f"problem  line {one.line}: {one.what}\n         fix: {one.fix}" for one in chosen.terms.problems]
+    show(plain("\n".join([*_contents(chosen), *(f"note     {note}" for note in notes), *wrong])))
+    if wrong:
         raise typer.Exit(BadInput.exit_code)
 
 
-def _listed() -> Iterator[tuple[Place, bool]]:
-    """Every template, and whether another of its name counts before it."""
-    seen: set[str] = set()
-    for place in places():
-        yield place, place.name in seen
-        seen.add(place.name)
-
-
-def _row(place: Place, hidden: bool) -> dict[str, object]:
+def _row(place: Place, seen: list[str]) -> dict[str, object]:
+    """A template as a fact; the first of a name counts."""
+    is_hidden = place.name in seen
+    seen.append(place.name)
     row: dict[str, object] = {"name": place.name, "from": place.group, "file": place.file}
-    empty = dict.fromkeys(("agents", "order", "verdict"))
     try:
         chosen = load(place)
     except BadInput as error:
+        empty = dict.fromkeys(("agents", "order", "verdict"))
         return {**row, **empty, "description": "", "problem": f"{error}; {error.fix}"}
-    problem = next(iter(chosen.terms.problems), None)
-    rules = chosen.terms.rules
-    wrong = f"{place.file}, line {problem.line}: {problem.what}; {problem.fix}" if problem else None
-    if hidden and not wrong:
-        wrong = f"hidden by another {place.name}; name it by its path: -t {place.file}"
-    return {
-        **row,
-        "agents": chosen.how_many,
-        "order": rules.order,
-        "verdict": rules.verdict,
-        "description": chosen.description,
-        "problem": wrong,
-    }
+    wrong = f"hidden by another {place.name}; name it by its path: -t {place.file}" if is_hidden else None
+    for problem in chosen.terms.problems[:1]:
+        wrong = f"{place.file}, line {problem.line}: {problem.what}; {problem.fix}"
+    rules = {"agents": chosen.how_many, "order": chosen.terms.rules.order, "verdict": chosen.terms.rules.verdict}
+    return {**row, **rules, "description": chosen.description, "problem": wrong}
 
 
-def _templates_facts(chosen: Template) -> Iterator[str]:
-    """Its first lines: name, file, what it fixes."""
+def _contents(chosen: Template) -> Iterator[str]:
+    """What it fixes: agents, limits, phases, messages, criteria and errors."""
     terms, rules = chosen.terms, chosen.terms.rules
+    verdict = {
+        "vote": f"vote (threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}"
+        f"{', the first wins' if rules.winner == 'first' else ''})",
+        "judge": f"judge ({terms.judge})",
+    }.get(rules.verdict, rules.verdict)
     yield f"{chosen.name}: {chosen.description}".rstrip(": ")
     yield f"file     {chosen.source}"
-    yield f"agents   {chosen.how_many}; order {rules.order}; verdict {_verdict(chosen)}"
+    yield f"agents   {chosen.how_many}; order {rules.order}; verdict {verdict}"
     limits = {
         "turns": terms.max_turns,
         "rounds": terms.max_rounds,
@@ -707,29 +598,13 @@ def _templates_facts(chosen: Template) -> Iterator[str]:
     switches = [key.replace("_", " ") for key in ("sealed", "red_team", "objections", "review") if getattr(rules, key)]
     if switches:
         yield f"with     {', '.join(switches)}"
-
-
-def _verdict(chosen: Template) -> str:
-    rules = chosen.terms.rules
-    if rules.verdict == "vote":
-        first = ", the first wins" if rules.winner == "first" else ""
-        return f"vote (threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}{first})"
-    return f"judge ({chosen.terms.judge})" if rules.verdict == "judge" else rules.verdict
-
-
-def _sections(chosen: Template) -> Iterator[str]:
-    """What it says of agents, phases, messages, criteria and errors."""
-    rules = chosen.terms.rules
-    for part in chosen.terms.cast:
+    for part in terms.cast:
         role = part.role
         may = ", ".join(name for name in PERMISSIONS if name in role.permissions)
         facts = [f"may {may}", f"weight {role.weight:g}" if role.weight != 1 else "", part.backend, role.personality]
         yield f"agent    {part.name}: {'; '.join(fact for fact in facts if fact)}"
         yield from (f"         - {duty}" for duty in role.responsibilities)
-    for phase in rules.phases:
-        rounds = "1 round" if phase.rounds == 1 else f"{phase.rounds} rounds"
-        yield f"phase    {phase.name} ({rounds}): {phase.description}"
-    for name, meaning in ((name, kind.meaning) for name, kind in rules.kinds.items()):
-        yield f"message  [{name}]: {meaning}"
+    yield from (f"phase    {one.name} ({many(one.rounds, 'round')}): {one.description}" for one in rules.phases)
+    yield from (f"message  [{name}]: {kind.meaning}" for name, kind in rules.kinds.items())
     yield from (f"success  {point}" for point in rules.success)
     yield from (f"error    {point}" for point in rules.errors)

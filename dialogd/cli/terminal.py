@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 
 from dialogd.protocol.text import UNSEEN
 
@@ -80,6 +81,16 @@ def as_json(value: object, *, indent: int | None = 2) -> str:
     """JSON that is readable, and safe to print: what could steer a terminal is written as an escape."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+def table(rows: Iterable[Sequence[str]], widest: int = 1000) -> Iterator[str]:
+    """Rows as lines with aligned columns, all but the last at most `widest` cells wide."""
+    cells = [[line(cell) for cell in row] for row in rows]
+    widths = [min(max(map(width, column)), widest) for column in zip(*cells, strict=True)][:-1]
+    for row in cells:
+        short = map(fit, row, widths)
+        padded = [text + " " * (wide - width(text)) for text, wide in zip(short, widths, strict=True)]
+        yield "  ".join([*padded, row[-1]]).rstrip()
 
 
 def show(text: str = "") -> None:

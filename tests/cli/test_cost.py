@@ -182,15 +182,14 @@ def test_the_estimate_of_a_cast_counts_those_whose_tokens_are_paid() -> None:
     }
     models = {"A": "claude-opus-5-5", "B": "claude-opus-5-5", "C": "nobody-knows-1"}
     seats = [Seat(who, model=model) for who, model in models.items()]
-    line = estimate_of(planned(), seats, choices, Settings(), {})
+    line = estimate_of(planned(), seats, choices, Settings())
     assert line.startswith("estimate: at most about $")
     assert "(A $" in line
     assert ", B" not in line
     assert line.endswith("; unknown: C")
-    assert "C $" in estimate_of(planned(), seats, choices, Settings(price="1/2"), {})
-    assert "A $" in estimate_of(planned(), seats, choices, Settings(), {"claude-opus-5-5": "1/2"})
+    assert "C $" in estimate_of(planned(), seats, choices, Settings(price="1/2"))
     with pytest.raises(BadInput, match="price"):
-        estimate_of(planned(), seats, choices, Settings(price="cheap"), {})
+        estimate_of(planned(), seats, choices, Settings(price="cheap"))
 
 
 def test_the_estimate_knows_coding_agents_on_keys(tmp_path: Path) -> None:
@@ -199,7 +198,7 @@ def test_the_estimate_knows_coding_agents_on_keys(tmp_path: Path) -> None:
     login = replace(key, why="logged in", pays="your Anthropic login")
     api = Choice("anthropic", "a key", "the key in ANTHROPIC_API_KEY", "Anthropic")
     seats = [Seat(who) for who in "ABC"]
-    line = estimate_of(planned(), seats, {"A": key, "B": login, "C": api}, Settings(state_dir=tmp_path), {})
+    line = estimate_of(planned(), seats, {"A": key, "B": login, "C": api}, Settings(state_dir=tmp_path))
     found = re.fullmatch(
         r"estimate: about \$[\d.]+ for 20 turns \(A \$([\d.]+), C \$([\d.]+)\)"
         r"; more where A calls its model more than 3 times a turn",
