@@ -281,7 +281,7 @@ def outcome(which: Which, outcome: Outcome, why: Why, json: options.JsonOption =
 
 @memory.command()
 def status(json: options.JsonOption = False) -> None:
-    """Show where the memory lies, how much it holds, and how words are looked up."""
+    """Show where the memory lies, and how much it holds."""
     known = open_memory()
     facts = known.status()
     if json:
@@ -291,8 +291,6 @@ def status(json: options.JsonOption = False) -> None:
     if facts["unreadable"]:
         show(f"          {facts['unreadable']} of them cannot be read; dialogd memory rebuild says why")
     show(plain(f"index     {facts['index']}: {facts['entries']} entries, {facts['decisions']} decisions"))
-    words = "FTS5" if facts["fts5"] else "LIKE (this SQLite has no FTS5)"
-    show(f"ranking   by words: {words}")
 
 
 @memory.command()

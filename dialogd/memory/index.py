@@ -1,7 +1,4 @@
-"""The index as a file: opening it, its tables, and what is done with one that is damaged or of another version.
-
-Only what the archive's files say stands in it, so that it can be thrown away at any time.
-"""
+"""The index over the archive: a SQLite file that can be thrown away at any time, and be made again from the copies."""
 
 from __future__ import annotations
 
@@ -11,16 +8,15 @@ import os
 import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
 
 from dialogd.errors import BadInput
 from dialogd.memory.decided import Made, decided
-from dialogd.memory.values import Decision, Row, iso, moment, written
+from dialogd.memory.values import Row, iso, moment, written
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry
 from dialogd.protocol.money import total
@@ -29,14 +25,16 @@ from dialogd.protocol.text import clean, one_line
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import distrust
 from dialogd.store.lock import Lock
-from dialogd.views.plan import Agreed, Decided, Signed, headline
+from dialogd.views.plan import headline
 
 SCHEMA = 4
 NAME = "index.sqlite"
 LOCK = "index.lock"  # held by whoever makes an index or throws one away
 
 # `facts` is a `Row` or a `Decision` as JSON; beside it stands what is looked for.
-_TABLES = """
+_WORDS = "tokenize='porter unicode61 remove_diacritics 2'"
+_TABLES = f"""
+BEGIN;
 CREATE TABLE copy (name TEXT PRIMARY KEY, size INTEGER, mtime INTEGER, id TEXT, first TEXT, at TEXT, entries INTEGER);
 CREATE INDEX copy_id ON copy (id);
 CREATE TABLE dialog (id TEXT PRIMARY KEY, name TEXT, own TEXT, topic TEXT, at TEXT, facts TEXT,
@@ -49,9 +47,6 @@ CREATE INDEX entry_dialog ON entry (dialog);
 CREATE TABLE decision (
     key INTEGER PRIMARY KEY, dialog TEXT, topic TEXT, text TEXT, more TEXT, at TEXT, facts TEXT);
 CREATE INDEX decision_dialog ON decision (dialog);
-"""
-_WORDS = "tokenize='porter unicode61 remove_diacritics 2'"
-_FTS = f"""
 CREATE VIRTUAL TABLE entry_fts USING fts5(text, content='entry', content_rowid='key', {_WORDS});
 CREATE VIRTUAL TABLE decision_fts USING fts5(topic, text, more, content='decision', content_rowid='key', {_WORDS});
 CREATE TRIGGER entry_in AFTER INSERT ON entry BEGIN
@@ -63,6 +58,8 @@ CREATE TRIGGER decision_in AFTER INSERT ON decision BEGIN
 CREATE TRIGGER decision_out AFTER DELETE ON decision BEGIN
     INSERT INTO decision_fts (decision_fts, rowid, topic, text, more)
         VALUES ('delete', old.key, old.topic, old.text, old.more); END;
+PRAGMA user_version = {SCHEMA};
+COMMIT;
 """
 
 # What SQLite says of a file that is no index of ours, or no longer: made again. Anything else is gone around.
@@ -79,23 +76,46 @@ def is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def connect(folder: Path, patience: float, *, fts: bool = True) -> sqlite3.Connection:
+def connect(folder: Path, patience: float) -> sqlite3.Connection:
     """Open the index of that folder, made where there is none. Raises `sqlite3.Error`, `OSError`, `DialogdError`.
 
-    `patience` is how long a lock of another process is waited for, in seconds; `fts` False leaves FTS5 alone.
+    `patience` is how long a lock of another process is waited for, in seconds.
     """
     path = folder / NAME
-    if path.exists():
-        connection = _open(path, patience)
-        try:
-            if connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA:
-                return connection
-        except sqlite3.Error:
-            connection.close()
-            raise
-        connection.close()
+    if (connection := _opened(path, patience)) is not None:
+        return connection
     with Lock(folder / LOCK, patience).held():
-        return _made(path, patience, fts=fts)
+        if (connection := _opened(path, patience)) is not None:  # another process has just made it
+            return connection
+        _remove(path)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.executescript(_TABLES)
+        return connection
+
+
+def _opened(path: Path, patience: float) -> sqlite3.Connection | None:
+    """The index at that path; None where there is none of this version."""
+    if not path.exists():
+        return None
+    connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+    try:
+        connection.execute("PRAGMA synchronous = NORMAL")
+        is_ours = connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA
+    except sqlite3.Error:
+        connection.close()
+        raise
+    if not is_ours:
+        connection.close()
+    return connection if is_ours else None
+
+
+def in_memory() -> sqlite3.Connection:
+    """An index that nobody keeps."""
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.executescript(_TABLES)
+    return connection
 
 
 def seen(folder: Path) -> int:
@@ -116,86 +136,17 @@ def discard(folder: Path, which: int, patience: float) -> None:
             _remove(folder / NAME)
 
 
-def in_memory(*, fts: bool = True) -> sqlite3.Connection:
-    """An index that nobody keeps."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    _create(connection, fts=fts)
-    return connection
-
-
-def has_fts(connection: sqlite3.Connection) -> bool:
-    """True where words are looked up by FTS5."""
-    return bool(connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entry_fts'").fetchone())
+def _remove(path: Path) -> None:
+    for end in ("", "-wal", "-shm", "-journal"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
 
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All or nothing, alone among writers."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
         yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
-
-
-def _open(path: Path, patience: float) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
-    connection.execute("PRAGMA synchronous = NORMAL")
-    return connection
-
-
-def _made(path: Path, patience: float, *, fts: bool) -> sqlite3.Connection:
-    """The index of that path, made anew unless another process has just made it."""
-    if path.exists():
-        connection = _open(path, patience)
-        if connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA:
-            return connection
-        connection.close()
-        _remove(path)
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-    connection = _open(path, patience)
-    connection.execute("PRAGMA journal_mode = WAL")
-    with transaction(connection):
-        _create(connection, fts=fts)
-    return connection
-
-
-def _create(connection: sqlite3.Connection, *, fts: bool) -> None:
-    for statement in _statements(_TABLES):
-        connection.execute(statement)
-    if fts and knows_fts():
-        for statement in _statements(_FTS):
-            connection.execute(statement)
-    connection.execute(f"PRAGMA user_version = {SCHEMA}")
-
-
-def _statements(script: str) -> Iterator[str]:
-    """One statement after another: `executescript` would end the transaction."""
-    statement = ""
-    for line in script.strip().split("\n"):
-        statement += f"{line}\n"
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
-
-
-def knows_fts() -> bool:
-    """True where this SQLite was built with FTS5."""
-    try:
-        with sqlite3.connect(":memory:") as trial:
-            trial.execute("CREATE VIRTUAL TABLE t USING fts5(x)")
-        trial.close()
-    except sqlite3.Error:
-        return False
-    return True
-
-
-def _remove(path: Path) -> None:
-    for end in ("", "-wal", "-shm", "-journal"):
-        with suppress(FileNotFoundError):
-            path.with_name(path.name + end).unlink()
 
 
 # -- From a dialog to what the index keeps of it ----------------------------------------------------------------------
@@ -254,7 +205,7 @@ def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
         state="ended" if state.outcome else "open",
         outcome=state.outcome.name if state.outcome else "",
         reason=one_line(state.outcome.reason) if state.outcome else "",
-        headline=one_line(_headline(dialog, made)),
+        headline=one_line(headline(dialog)),
         agents=tuple(agent.id for agent in dialog.header.agents),
         turns=state.number,
         usd=spent.usd if spent.entries > spent.unknown else None,
@@ -272,23 +223,6 @@ def _topic(dialog: Dialog, said: Sequence[Said]) -> str:
     """The header's topic; where it has none, the beginning of the question, or the title."""
     question = next((line for item in said[:1] for line in item.text.split("\n") if line.strip()), "")
     return one_line(dialog.header.topic, TOPIC) or one_line(question or dialog.header.title, TOPIC)
-
-
-def _headline(dialog: Dialog, made: Sequence[Made]) -> str:
-    """How it ended, or stands, in words."""
-    found = [(m.entry, m.decision) for m in made]
-    decisions = tuple(
-        Decided(d.ref, "", d.text, d.status, d.method, d.evidence, d.reason, int(entry.partition(".")[0]))
-        for entry, d in found
-    )
-    stands = ((entry, d) for entry, d in reversed(found) if d.status == "approved" and not d.superseded)
-    agreed = next((_agreed(entry, d) for entry, d in stands), None)
-    return headline(dialog, agreed, decisions)
-
-
-def _agreed(entry: str, d: Decision) -> Agreed:
-    signers = tuple(Signed(who.agent, who.turn, who.reservation) for who in d.behind)
-    return Agreed(d.ref, d.text, "", d.method, entry, "", signers)
 
 
 def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[Said]:
@@ -338,7 +272,7 @@ def found(connection: sqlite3.Connection, wanted: str) -> Row:
 
 
 def counts(connection: sqlite3.Connection) -> dict[str, object]:
-    """How much there is of what, and whether FTS5 looks words up."""
+    """How much there is of what."""
     queries = {
         "copies": "SELECT count(*) FROM copy",
         "unreadable": "SELECT count(*) FROM copy WHERE id = ''",
@@ -346,8 +280,7 @@ def counts(connection: sqlite3.Connection) -> dict[str, object]:
         "entries": "SELECT count(*) FROM entry",
         "decisions": "SELECT count(*) FROM decision",
     }
-    found: dict[str, object] = {name: connection.execute(query).fetchone()[0] for name, query in queries.items()}
-    return {**found, "fts5": has_fts(connection)}
+    return {name: connection.execute(query).fetchone()[0] for name, query in queries.items()}
 
 
 # -- Bringing the index up to date with the archive's files -----------------------------------------------------------
@@ -389,7 +322,8 @@ def sync(connection: sqlite3.Connection, archive: Path, only: Collection[str] | 
     known = {name: (size, mtime) for name, size, mtime in connection.execute("SELECT name, size, mtime FROM copy")}
     there = _listing(archive)
     fresh = [name for name in sorted(there) if known.get(name) != there[name] and (only is None or name in only)]
-    for batch in _batches(fresh):
+    for at in range(0, len(fresh), BATCH):
+        batch = fresh[at : at + BATCH]
         read = {name: _facts(archive / name) for name in batch}
         with transaction(connection):
             ids = {_note(connection, name, there[name], found) for name, found in read.items()}
@@ -419,12 +353,6 @@ def _listing(archive: Path) -> Listing:
                 status = item.stat(follow_symlinks=False)
                 found[item.name] = (status.st_size, min(status.st_mtime_ns, LATEST))
     return found
-
-
-def _batches(names: Sequence[str]) -> Iterator[list[str]]:
-    rest = iter(names)
-    while batch := list(islice(rest, BATCH)):
-        yield batch
 
 
 def _facts(path: Path) -> Facts | None:

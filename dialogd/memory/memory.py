@@ -66,10 +66,9 @@ PATIENCE = 2.0  # seconds for which another process's lock is waited for
 class Memory:
     """Dialogs, decisions and their outcomes under one state directory."""
 
-    def __init__(self, state_dir: Path, *, patience: float = PATIENCE, fts: bool = True) -> None:
+    def __init__(self, state_dir: Path, *, patience: float = PATIENCE) -> None:
         self.state = StateDir(state_dir)
         self.patience = patience
-        self.fts = fts
 
     # -- questions ------------------------------------------------------------------------------------------------
 
@@ -135,80 +134,66 @@ class Memory:
         What keeps it from that is a warning: the copy is taken in by whoever asks next.
         """
         try:
-            with closing(self._open()) as connection:
-                index.sync(connection, self.state.archive, only={path.name})
+            self._on_disk(lambda connection: index.sync(connection, self.state.archive, only={path.name}))
         except (DialogdError, OSError, sqlite3.Error) as error:
             log.warning("the index was left as it is: %s", error)
 
     def rebuild(self) -> int:
         """Make the index again from the files; gives how many copies there are. Raises `StorageError`."""
-        for _ in range(2):
-            which = index.seen(self.state.memory)
-            try:
-                with closing(index.connect(self.state.memory, self.patience, fts=self.fts)) as connection:
-                    index.clear(connection)
-                    return index.sync(connection, self.state.archive)
-            except (sqlite3.Error, OSError) as error:
-                problem = error
-                if not self._is_thrown_away(error, which):
-                    break
-        raise _unmade(self.state.memory, problem) from problem
+
+        def work(connection: sqlite3.Connection) -> int:
+            index.clear(connection)
+            return index.sync(connection, self.state.archive)
+
+        folder = self.state.memory
+        try:
+            return self._on_disk(work)
+        except (sqlite3.Error, OSError) as error:
+            if isinstance(error, sqlite3.Error) and index.is_busy(error):
+                raise StorageError(
+                    f"another process writes the index in {folder} and did not let go of it; a stopped one may hold it",
+                    fix=f"try again, or find it with `fuser {folder / index.NAME}` and continue or end it",
+                ) from error
+            raise StorageError(
+                f"the index in {folder} cannot be made: {error}",
+                fix="check the disk and its rights; nothing is lost, the archive is as it was",
+            ) from error
 
     def status(self) -> dict[str, object]:
-        """Where things lie, how many there are, and how words are looked up."""
+        """Where things lie, and how many there are."""
         counts = self._ask(index.counts)
-        where = {"archive": str(self.state.archive), "index": str(self.state.memory / index.NAME)}
-        return {**where, **counts}
+        return {"archive": str(self.state.archive), "index": str(self.state.memory / index.NAME), **counts}
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run `work` on an index that is up to date, whatever has become of the one on the disk."""
-        folder, archive = self.state.memory, self.state.archive
-        for _ in range(2):
-            which = index.seen(folder)
-            try:
-                with closing(self._open()) as connection:
-                    return self._fresh(connection, archive, work)
-            except (sqlite3.Error, OSError) as error:
-                log.warning("the index in %s cannot be used: %s", folder, error)
-                if not self._is_thrown_away(error, which):
-                    break
-        with closing(index.in_memory(fts=self.fts)) as connection:
-            index.sync(connection, archive)
+
+        def fresh(connection: sqlite3.Connection) -> T:
+            index.sync(connection, self.state.archive)
             return work(connection)
 
-    def _fresh(self, connection: sqlite3.Connection, archive: Path, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` after taking in what is new; in a copy, where the index itself cannot be written now."""
         try:
-            index.sync(connection, archive)
-        except sqlite3.OperationalError as error:
-            if index.is_spoilt(error):
+            return self._on_disk(fresh)
+        except (sqlite3.Error, OSError, StorageError) as error:
+            log.warning("the index in %s is gone around for now: %s", self.state.memory, error)
+        with closing(index.in_memory()) as connection:
+            return fresh(connection)
+
+    def _on_disk(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` on the index; a spoilt one is made again. Raises `sqlite3.Error`, `OSError`, `DialogdError`."""
+        folder = self.state.memory
+        which = index.seen(folder)
+        try:
+            with closing(index.connect(folder, self.patience)) as connection:
+                return work(connection)
+        except sqlite3.Error as error:
+            if not index.is_spoilt(error):
                 raise
-            log.warning("the index is gone around for now: %s", error)
-            with closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
-                connection.backup(copy)
-                index.sync(copy, archive)
-                return work(copy)
-        return work(connection)
-
-    def _is_thrown_away(self, error: Exception, which: int) -> bool:
-        """Throw away the index that was `seen` where it is spoilt; False where it is not, or cannot be."""
-        if not isinstance(error, sqlite3.Error) or not index.is_spoilt(error):
-            return False
-        try:
-            index.discard(self.state.memory, which, self.patience)
-        except (DialogdError, OSError) as problem:
-            log.warning("the index in %s cannot be thrown away: %s", self.state.memory, problem)
-            return False
-        return True
-
-    def _open(self) -> sqlite3.Connection:
-        """The index; one that is waited for in vain is as good as one that cannot be opened."""
-        try:
-            return index.connect(self.state.memory, self.patience, fts=self.fts)
-        except DialogdError as error:
-            raise OSError(f"{error}; {error.fix}") from error
+            log.warning("the index in %s is made again: %s", folder, error)
+        index.discard(folder, which, self.patience)
+        with closing(index.connect(folder, self.patience)) as connection:
+            return work(connection)
 
     @property
     def _outcomes(self) -> Path:
@@ -235,16 +220,3 @@ class Memory:
         last = {dialog: verdicts[-1] for dialog, verdicts in history.items()}
         archive = self.state.archive
         return [replace(d, verdict=last.get(d.dialog), archive=str(archive / d.archive)) for d in decisions]
-
-
-def _unmade(folder: Path, error: Exception) -> StorageError:
-    """Why there is no new index, and what to do."""
-    if isinstance(error, sqlite3.Error) and index.is_busy(error):
-        return StorageError(
-            f"another process writes the index in {folder} and did not let go of it; a stopped one may hold it",
-            fix=f"try again, or find it with `fuser {folder / index.NAME}` and continue or end it",
-        )
-    return StorageError(
-        f"the index in {folder} cannot be made: {error}",
-        fix="check the disk and its rights; nothing is lost, the archive is as it was",
-    )

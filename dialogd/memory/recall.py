@@ -1,4 +1,4 @@
-"""The words of a question: what is looked up, and how it is put to SQLite so that nothing in it is syntax."""
+"""Searching what was said, recalling what was decided, and recalled decisions as text for a dialog's first turn."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import math
 import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 from dialogd.memory.decided import cut
-from dialogd.memory.index import RECALLED, has_fts
+from dialogd.memory.index import RECALLED
 from dialogd.memory.values import DISCUSSED, Behind, Decision, Hit
 from dialogd.protocol.redact import redact
 from dialogd.protocol.text import clean, escape
@@ -56,20 +56,12 @@ def as_match(term: str) -> str:
     return '"' + term.replace("\0", " ").replace('"', '""') + '"'
 
 
-def like(term: str) -> str:
-    """A term as LIKE takes it, where there is no FTS5: its beginning without a common ending."""
-    stem = re.sub(r"(?<=\w{3})(?:ing|ed|es|s)$", "", term)
-    return "%" + re.sub(r"([\\%_])", r"\\\1", stem) + "%"
-
-
 # -- Searching what was said ------------------------------------------------------------------------------------------
 
 _FROM, _TO = "\x02", "\x03"  # no text in the index has them: it was cleaned
 SNIPPET = 24  # words
-AROUND = 80  # characters before and after, without FTS5
 
 _ROW = "d.rehearsal, e.dialog, d.topic, e.entry, e.turn, e.agent, e.at"
-_WHERE = "(? = '' OR e.agent = ? COLLATE NOCASE) AND (? = '' OR COALESCE(NULLIF(e.at, ''), d.at) >= ?)"
 
 
 def search(
@@ -82,49 +74,19 @@ def search(
     wanted = terms(words)
     if not wanted:
         return ()
-    chosen = (agent, agent, since, since)
-    look = _by_fts if has_fts(connection) else _by_like
-    for how in ("AND", "OR"):
-        if hits := look(connection, wanted, how, chosen, (limit, offset)):
-            return hits
-        if offset:
-            break
-    return ()
-
-
-def _by_fts(
-    connection: sqlite3.Connection, wanted: Sequence[str], how: str, chosen: tuple[str, ...], part: tuple[int, int]
-) -> tuple[Hit, ...]:
     query = (
         f"SELECT {_ROW}, snippet(entry_fts, 0, '{_FROM}', '{_TO}', '…', {SNIPPET}) FROM entry_fts"
         " JOIN entry e ON e.key = entry_fts.rowid JOIN dialog d ON d.id = e.dialog"
-        f" WHERE entry_fts MATCH ? AND {_WHERE}"
+        " WHERE entry_fts MATCH ? AND (? = '' OR e.agent = ? COLLATE NOCASE)"
+        " AND (? = '' OR COALESCE(NULLIF(e.at, ''), d.at) >= ?)"
         " ORDER BY bm25(entry_fts), d.at DESC, e.key LIMIT ? OFFSET ?"
     )
-    match = f" {how} ".join(map(as_match, wanted))
-    return tuple(_hit(row) for row in connection.execute(query, (match, *chosen, *part)))
-
-
-def _by_like(
-    connection: sqlite3.Connection, wanted: Sequence[str], how: str, chosen: tuple[str, ...], part: tuple[int, int]
-) -> tuple[Hit, ...]:
-    holds = f" {how} ".join(r"e.text LIKE ? ESCAPE '\'" for _ in wanted)
-    query = (
-        f"SELECT {_ROW}, e.text FROM entry e JOIN dialog d ON d.id = e.dialog WHERE ({holds}) AND {_WHERE}"
-        " ORDER BY d.at DESC, e.key LIMIT ? OFFSET ?"
-    )
-    rows = connection.execute(query, (*map(like, wanted), *chosen, *part))
-    return tuple(_hit((*row[:-1], _marked(row[-1], wanted))) for row in rows)
-
-
-def _marked(text: str, wanted: Sequence[str]) -> str:
-    """The place where the first of the words stands, with all of them marked."""
-    pattern = re.compile("|".join(re.escape(like(term).strip("%").replace("\\", "")) for term in wanted), re.I)
-    first = pattern.search(text)
-    start = max(first.start() - AROUND, 0) if first else 0
-    end = start + 2 * AROUND
-    cut = pattern.sub(lambda match: f"{_FROM}{match[0]}{_TO}", text[start:end])
-    return f"{'…' if start else ''}{cut}{'…' if end < len(text) else ''}"
+    for how in ("AND", "OR"):
+        match = f" {how} ".join(map(as_match, wanted))
+        rows = connection.execute(query, (match, agent, agent, since, since, limit, offset)).fetchall()
+        if rows or offset:
+            return tuple(map(_hit, rows))
+    return ()
 
 
 def _hit(row: tuple[int, str, str, str, int, str, str, str]) -> Hit:
@@ -151,102 +113,63 @@ _STATUS = {"approved": 1.0, "undecided": 0.95, "rejected": 0.9}
 _SUPERSEDED = 0.9
 
 
-@dataclass(frozen=True, slots=True)
-class _Match:
-    """How a decision answers: the part of the question's weight that it holds, and its score by words, 0 to 1."""
-
-    covered: float
-    score: float
-
-
 def recall(connection: sqlite3.Connection, question: str, limit: int) -> tuple[Decision, ...]:
     """The decisions that answer the question, best first; then, where there are too few, what was said about it."""
     words = content(question)
-    talk = _talk(connection, words)
-    matches = _matches(connection, words, talk)
-    found = _ranked(connection, matches)[:limit]
+    talk: dict[str, tuple[float, int]] = {}  # by dialog: what its best entry covers of the question, and that entry
+    for (key, dialog), part in _covered(connection, "entry", words).items():
+        if part > talk.get(dialog, (0.0, 0))[0]:
+            talk[dialog] = (part, key)
+    found = _ranked(connection, words, talk)[:limit]
     known = {decision.dialog for decision in found}
-    for dialog, (covered, key) in sorted(talk.items(), key=lambda item: (-item[1][0], item[1][1])):
+    for dialog, (part, key) in sorted(talk.items(), key=lambda item: (-item[1][0], item[1][1])):
         if len(found) >= limit:
             break
-        if covered >= TALK and dialog not in known and not _has_decided(connection, dialog):
-            found.append(_discussed(connection, key, covered))
+        if part >= TALK and dialog not in known and not decisions_of(connection, dialog):
+            found.append(_discussed(connection, key, part))
     return tuple(found)
 
 
-def _ranked(connection: sqlite3.Connection, matches: Mapping[int, _Match]) -> list[Decision]:
-    """The decisions that are close enough, in order."""
-    close = {key: match.score for key, match in matches.items() if match.covered >= COVERED}
-    decisions = {key: d for key in close if (d := _decision(connection, key)) is not None}
-    scores = {key: close[key] * _weight(decision) for key, decision in decisions.items()}
-    latest_first = sorted(scores, key=lambda key: decisions[key].at, reverse=True)
-    order = sorted(latest_first, key=lambda key: round(scores[key], 4), reverse=True)
-    return [_scored(decisions[key], scores[key]) for key in order]
-
-
-def _weight(decision: Decision) -> float:
-    return _STATUS.get(decision.status, 1.0) * (_SUPERSEDED if decision.superseded else 1.0)
-
-
-def _matches(
+def _ranked(
     connection: sqlite3.Connection, words: Sequence[str], talk: Mapping[str, tuple[float, int]]
-) -> dict[int, _Match]:
-    """How well each decision matches the words."""
-    rows = {word: _rows(connection, "decision", word) for word in words}
-    weights = _weights(connection, "decision", {word: len(found) for word, found in rows.items()})
-    whole = sum(weights.values()) or 1.0
-    covered: dict[int, float] = {}
-    dialogs: dict[int, str] = {}
-    for word, found in rows.items():
-        for key, dialog in found:
-            covered[key] = covered.get(key, 0.0) + weights[word] / whole
-            dialogs[key] = dialog
-    best = _bm25(connection, words, covered)
-    return {
-        key: _Match(part, 0.5 * part + 0.3 * best.get(key, 0.0) + 0.2 * talk.get(dialogs[key], (0.0, 0))[0])
-        for key, part in covered.items()
-    }
+) -> list[Decision]:
+    """The decisions that cover enough of the question, by what they cover, bm25, and how much was said about it."""
+    covered, found = _covered(connection, "decision", words), []
+    best = _bm25(connection, words) if covered else {}
+    for (key, dialog), part in covered.items():
+        if part >= COVERED:
+            (facts,) = connection.execute("SELECT facts FROM decision WHERE key = ?", (key,)).fetchone()
+            made = Decision.from_json(json.loads(facts))
+            score = 0.5 * part + 0.3 * best.get(key, 0.0) + 0.2 * talk.get(dialog, (0.0, 0))[0]
+            score *= _STATUS.get(made.status, 1.0) * (_SUPERSEDED if made.superseded else 1.0)
+            found.append(replace(made, score=round(min(score, 1.0), 4)))
+    found.sort(key=lambda made: made.at, reverse=True)
+    return sorted(found, key=lambda made: made.score, reverse=True)
 
 
-def _talk(connection: sqlite3.Connection, words: Sequence[str]) -> dict[str, tuple[float, int]]:
-    """For each dialog, how much of the question one of its turns holds at most, and which entry that is."""
-    rows = {word: _rows(connection, "entry", word) for word in words}
-    weights = _weights(connection, "entry", {word: len(found) for word, found in rows.items()})
-    whole = sum(weights.values()) or 1.0
-    held: dict[tuple[int, str], float] = {}
+def _covered(connection: sqlite3.Connection, table: str, words: Sequence[str]) -> dict[tuple[int, str], float]:
+    """By key and dialog of each row that holds a word: which part of the question's weight, 0 to 1, it holds.
+
+    A word weighs the more the rarer it is; one that stands nowhere as much as the rarest can. What was rehearsed is no
+    memory.
+    """
+    query = (
+        f"SELECT key, dialog FROM {table} WHERE key IN (SELECT rowid FROM {table}_fts WHERE {table}_fts MATCH ?"
+        f" ORDER BY rowid DESC LIMIT {MOST}) AND dialog NOT IN (SELECT id FROM dialog WHERE rehearsal)"
+    )
+    rows = {word: connection.execute(query, (as_match(word),)).fetchall() for word in words}
+    (size,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+    weights = {word: math.log(1 + (size + 1) / (len(found) + 0.5)) for word, found in rows.items()}
+    whole = sum(weights.values())
+    covered: dict[tuple[int, str], float] = {}
     for word, found in rows.items():
         for row in found:
-            held[row] = held.get(row, 0.0) + weights[word] / whole
-    best: dict[str, tuple[float, int]] = {}
-    for (key, dialog), part in held.items():
-        if part > best.get(dialog, (0.0, 0))[0]:
-            best[dialog] = (part, key)
-    return best
+            covered[row] = covered.get(row, 0.0) + weights[word] / whole
+    return covered
 
 
-def _rows(connection: sqlite3.Connection, table: str, word: str) -> list[tuple[int, str]]:
-    """The rows of a table that hold a word, newest first: key and dialog. What was rehearsed is no memory."""
-    thought = "dialog NOT IN (SELECT id FROM dialog WHERE rehearsal)"
-    if has_fts(connection):
-        query = f"SELECT rowid FROM {table}_fts WHERE {table}_fts MATCH ? ORDER BY rowid DESC LIMIT {MOST}"
-        query = f"SELECT key, dialog FROM {table} WHERE key IN ({query}) AND {thought}"
-        return connection.execute(query, (as_match(word),)).fetchall()
-    columns = "topic || ' ' || text || ' ' || more" if table == "decision" else "text"
-    query = rf"SELECT key, dialog FROM {table} WHERE {columns} LIKE ? ESCAPE '\' AND {thought}"
-    query = f"{query} ORDER BY key DESC LIMIT {MOST}"
-    return connection.execute(query, (like(word),)).fetchall()
-
-
-def _weights(connection: sqlite3.Connection, table: str, counts: Mapping[str, int]) -> dict[str, float]:
-    """What each word is worth: the rarer the more; one that stands nowhere as much as the rarest can be."""
-    size = connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-    return {word: math.log(1 + (size + 1) / (count + 0.5)) for word, count in counts.items()}
-
-
-def _bm25(connection: sqlite3.Connection, words: Sequence[str], keys: Mapping[int, float]) -> dict[int, float]:
-    """bm25 of the decisions, the topic counting most, 1 for the best; nothing without FTS5."""
-    if not keys or not has_fts(connection):
-        return {}
+def _bm25(connection: sqlite3.Connection, words: Sequence[str]) -> dict[int, float]:
+    """bm25 of the decisions by key, the topic counting most, 1 for the best."""
     query = (
         "SELECT rowid, -bm25(decision_fts, 3.0, 2.0, 1.0) AS score FROM decision_fts WHERE decision_fts MATCH ?"
         f" ORDER BY score DESC LIMIT {MOST}"
@@ -256,23 +179,10 @@ def _bm25(connection: sqlite3.Connection, words: Sequence[str], keys: Mapping[in
     return {key: score / highest for key, score in scores.items()} if highest > 0 else {}
 
 
-def _decision(connection: sqlite3.Connection, key: int) -> Decision | None:
-    row = connection.execute("SELECT facts FROM decision WHERE key = ?", (key,)).fetchone()
-    return Decision.from_json(json.loads(row[0])) if row is not None else None
-
-
 def decisions_of(connection: sqlite3.Connection, dialog: str) -> tuple[Decision, ...]:
     """What a dialog decided, in order."""
     rows = connection.execute("SELECT facts FROM decision WHERE dialog = ? ORDER BY key", (dialog,))
     return tuple(Decision.from_json(json.loads(facts)) for (facts,) in rows)
-
-
-def _scored(decision: Decision, score: float) -> Decision:
-    return replace(decision, score=round(min(score, 1.0), 4))
-
-
-def _has_decided(connection: sqlite3.Connection, dialog: str) -> bool:
-    return connection.execute("SELECT 1 FROM decision WHERE dialog = ? LIMIT 1", (dialog,)).fetchone() is not None
 
 
 def _discussed(connection: sqlite3.Connection, key: int, covered: float) -> Decision:

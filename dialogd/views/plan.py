@@ -425,13 +425,18 @@ _LIMITS = {
 }
 
 
-def headline(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, ...]) -> str:
+def headline(dialog: Dialog) -> str:
     """The outcome and why; that of a rehearsal says so first."""
-    rehearsed = "REHEARSAL, no model was asked: " if dialog.is_rehearsed else ""
-    return f"{rehearsed}{_headline(dialog, agreed, decisions)}"
+    opened = reopenings(dialog)
+    return _headline(dialog, _agreed(dialog, certify(dialog), opened), tuple(_decisions(dialog, opened)))
 
 
 def _headline(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, ...]) -> str:
+    rehearsed = "REHEARSAL, no model was asked: " if dialog.is_rehearsed else ""
+    return f"{rehearsed}{_ending(dialog, agreed, decisions)}"
+
+
+def _ending(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, ...]) -> str:
     outcome = dialog.state.outcome
     if outcome is None:
         return f"not ended: {_waiting(dialog)}"
@@ -1067,7 +1072,7 @@ def draw_up(dialog: Dialog, file: str = "") -> Plan:
         began=dialog.header.started or _first_at(dialog),
         ended=ended_at(dialog),
         outcome=state.outcome.name if state.outcome else "",
-        headline=headline(dialog, agreed, decisions),
+        headline=_headline(dialog, agreed, decisions),
         agreed=agreed,
         on_the_table=_on_the_table(dialog) if now is None else None,
         decisions=decisions,

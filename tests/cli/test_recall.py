@@ -63,18 +63,15 @@ def test_new_puts_what_was_recalled_before_the_agents(dialogd: Commands) -> None
 
 
 def test_memory_tells_and_rebuilds(dialogd: Commands) -> None:
-    """What it holds, in words and as JSON, and what was left out; it ranks by words, and says so of nothing else."""
+    """What it holds, in words and as JSON, and what was left out."""
     shelf = filled(dialogd)
     before = dialogd("memory", "status", "--json").json
     assert (before["copies"], before["dialogs"], before["decisions"]) == (3, 3, 2)
-    assert {*before} == {
-        "archive", "index", "copies", "unreadable", "dialogs", "entries", "decisions", "fts5",
-    }  # fmt: skip
+    assert {*before} == {"archive", "index", "copies", "unreadable", "dialogs", "entries", "decisions"}
     shelf.index.write_bytes(b"nonsense")
     assert dialogd("memory", "rebuild").out == "3 copies read\n"
     broken = shelf.state.archive / "broken.md"
     broken.write_text("no dialog", encoding="utf-8")
     assert dialogd("memory", "rebuild").out == "3 copies read, 1 left out\n"
     broken.unlink()
-    words = "FTS5" if before["fts5"] else "LIKE (this SQLite has no FTS5)"
-    assert dialogd("memory", "status").out.endswith(f"\nranking   by words: {words}\n")
+    assert dialogd("memory", "status").out.endswith(" 2 decisions\n")

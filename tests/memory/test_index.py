@@ -227,15 +227,3 @@ def test_everything_is_private(shelf: Shelf) -> None:
         os.umask(before)
     assert {"index.sqlite", "index.sqlite-wal", "outcomes.jsonl", "origins.jsonl"} <= modes.keys()
     assert set(modes.values()) == {0o600}
-
-
-def test_without_fts5_words_are_found_all_the_same(shelf: Shelf) -> None:
-    """LIKE instead: no ranking by frequency, but the right decision, and nothing in the words is syntax."""
-    for dialog in ALL:
-        shelf.put(dialog)
-    plain = Memory(shelf.state.root, fts=False)
-    assert plain.status()["fts5"] is False
-    assert plain.recall("where do user sessions live?")[0].dialog == SESSIONS.id
-    hit = plain.search("turquoise rival")[0]
-    assert (hit.dialog, [hit.snippet[a:b] for a, b in hit.spans]) == (STOPPED.id, ["rival", "turquoise"])
-    assert plain.search("100%_") == plain.search("\\") == []

@@ -6,7 +6,6 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from dialogd import person
-from dialogd.memory import Memory
 from tests.examples import examples
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf
 from tests.support.past import Past
@@ -22,13 +21,12 @@ SYNTAX = st.lists(
 @examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.text(max_size=30), SYNTAX.map(" ".join)))
 def test_nothing_that_is_typed_is_syntax(shelf: Shelf, words: str) -> None:
-    """Any text is searched for and asked about without an error, with FTS5 and without; spans lie in their snippet."""
+    """Any text is searched for and asked about without an error; spans lie in their snippet."""
     if not shelf.index.exists():
         shelf.put(STOPPED)
-    for memory in (shelf.memory, Memory(shelf.state.root, fts=False)):
-        memory.recall(words)
-        for hit in memory.search(words):
-            assert all(0 <= start < end <= len(hit.snippet) for start, end in hit.spans)
+    shelf.memory.recall(words)
+    for hit in shelf.memory.search(words):
+        assert all(0 <= start < end <= len(hit.snippet) for start, end in hit.spans)
 
 
 def test_all_words_first_then_some(shelf: Shelf) -> None:
