@@ -157,7 +157,7 @@ class Daemon:
         self.remember: Callable[[Dialog], None] | None = None  # how it was started, for the dialog that it speaks in
         self._remembered = ""
         self.renew: Callable[[], bool] | None = None  # puts its seat and entry back where they were taken away
-        agent.known.followers.append(self)
+        agent.followers.append(self)
 
     async def run(self) -> None:
         """Serve until a signal or a stop."""
@@ -337,7 +337,7 @@ class Daemon:
         agent, dialog = self.agent, self.agent.dialog
         outcome = dialog.state.outcome if dialog else None
         end = f"; the dialog ended with {outcome.name}" if outcome else ""
-        tally = agent.turns.tally
+        tally = agent.tally
         reporting.say(
             f"stopped: {tally.turns} turns written, {tally.thinking:.1f} s thinking, {tally.bill.words}{end}",
             turns=tally.turns,

@@ -1,4 +1,4 @@
-"""A reply while it arrives, handed on in pieces: word by word, never a part of a secret, at most ten times a second."""
+"""One call of a backend: attempts, deadline, costs. Its reply is handed on as it arrives, never a part of a secret."""
 
 from __future__ import annotations
 
@@ -156,17 +156,25 @@ LARGEST = 4 * 1024 * 1024  # characters of a reply; more is a runaway
 
 @dataclass(slots=True)
 class Call:
-    """A call in progress: the text so far, and what all attempts have cost. `seconds` is how long it has run.
+    """A call of `backend` in progress, of several attempts and perhaps several questions; `bill` is for all of them.
 
-    `before` is told of each request just before it goes out.
+    `book` is told of each request just before it goes out. `retry_wait` is the shortest wait between attempts in
+    seconds. `secrets` are taken out of what comes, as the backend's own are. `parts` are the latest attempt so far;
+    `redacted` counts the secrets in replies.
     """
 
-    before: Callable[[Request], Awaitable[None]] | None = None
+    backend: Backend
+    retry_wait: float
+    secrets: tuple[str, ...] = ()
+    book: Callable[[Request], Awaitable[None]] | None = None
     began: float = field(default_factory=time.monotonic)
     parts: list[str] = field(default_factory=list)
     bill: Bill = field(default_factory=Bill)
     attempt: int = 1
-    secrets: int = 0
+    redacted: int = 0
+
+    def __post_init__(self) -> None:
+        self.secrets = (*self.secrets, *self.backend.secrets)
 
     @property
     def text(self) -> str:
@@ -178,75 +186,112 @@ class Call:
         """How long it has been going on."""
         return time.monotonic() - self.began
 
+    async def ask(
+        self,
+        request: Request,
+        deadline: float,
+        hear: Callable[[str, bool], None] = lambda _text, _is_first: None,
+        use: Callable[[str], None] = lambda _tool: None,
+    ) -> str:
+        """The reply, without secrets. Up to three attempts within `deadline` seconds from the call's beginning.
 
-@dataclass(frozen=True, slots=True)
-class CallListener:
-    """Receives what happens in a call: `text(piece, is_first)` of an attempt, and `tool(name)`, "" after a tool."""
+        `hear(text, is_first)` gets the pieces of each attempt as they arrive; `use(name)` each tool, "" after it.
+        Raises `BackendError` once no attempt is left, the deadline has passed, or trying again is useless, and what
+        `book` raises.
+        """
+        request = replace(request, until=self.began + deadline)
+        try:
+            async with asyncio.timeout(max(0.0, deadline - self.seconds)):
+                for left in reversed(range(ATTEMPTS)):
+                    try:
+                        text, found = redact(await self._attempt(request, hear, use), self.secrets)
+                        self.redacted += found
+                        return text
+                    except BackendError as error:
+                        wait = error.retry_after or self._wait()
+                        is_too_long = self.seconds + wait >= deadline
+                        if not (error.retryable and left and self.affords(request)) or is_too_long:
+                            raise self._safe(error, error.retry_after if is_too_long else None) from error
+                        self.attempt += 1
+                        await asyncio.sleep(wait)
+        except TimeoutError:
+            raise BackendError(
+                f"no answer within {in_words(deadline)}",
+                fix="ask again with `dialogd retry`, or raise **Timeout:** in the header",
+                partial=beginning(self.text, self.secrets),
+                kind="timeout",
+                retryable=True,
+            ) from None
+        raise AssertionError("the last attempt returns or raises")
 
-    text: Callable[[str, bool], None] = lambda _text, _is_first: None
-    tool: Callable[[str], None] = lambda _name: None
+    def affords(self, request: Request, before: Bill | None = None) -> bool:
+        """True while the turn's allowance pays, after the calls so far and `before`, for at least one more."""
+        left = _left(request, before.plus(self.bill) if before else self.bill)
+        if left.allowance is None and left.tokens is None:
+            return True
+        tokens = max(tokens_of(request.prompt().text), request.reads)
+        usd = self.backend.price.usd(tokens, 0) if self.backend.price else 0.0
+        return (left.allowance is None or usd <= left.allowance) and (left.tokens is None or tokens <= left.tokens)
 
+    def _wait(self) -> float:
+        """Two to ten seconds by default, doubling, with jitter so that agents do not knock together."""
+        base = self.retry_wait * 2.0 ** (self.attempt - 1) * random.uniform(1.0, 1.5)
+        return float(min(base, max(LONGEST_WAIT, self.retry_wait)))
 
-NOBODY = CallListener()
+    async def _attempt(self, request: Request, hear: Callable[[str, bool], None], use: Callable[[str], None]) -> str:
+        """What one attempt brings. A backend's bug is an error that no further attempt mends."""
+        size, usage, request = 0, Usage(), _left(request, self.bill)
+        if self.book is not None:
+            await self.book(request)
+        self.parts = []
+        pieces = Pieces(hear, self.secrets)
+        try:
+            async with aclosing(self.backend.reply(request)) as chunks:
+                async for chunk in chunks:
+                    if isinstance(chunk, Usage):
+                        usage = chunk if is_possible(chunk) else usage
+                    elif isinstance(chunk, Tool):
+                        use(one_line(chunk.name, LONGEST_NAME, self.secrets))
+                    else:
+                        self.parts.append(chunk)
+                        size += len(chunk)
+                        if size > LARGEST:
+                            raise BackendError(
+                                f"the reply passed {LARGEST:,} characters",
+                                fix="ask for a shorter one",
+                                partial=self.text,
+                            )
+                        pieces.add(chunk)
+            pieces.finish()
+        except DialogdError:
+            raise
+        except Exception as error:  # else the turn would be asked for, and paid, again and again
+            log.exception("a backend broke its promise to raise nothing but BackendError")
+            raise BackendError(
+                f"the backend broke: {type(error).__name__}: {one_line(str(error), 200, self.secrets)}",
+                fix="look into `dialogd logs`, and tell the backend's author",
+            ) from error
+        finally:
+            pieces.abandon()
+            self.bill = self.bill.plus(of_call(usage, self.backend.price))
+        return self.text
 
+    def _safe(self, error: BackendError, too_long: float | None) -> BackendError:
+        """The error without secrets: it quotes what the backend said, and goes into the file.
 
-async def ask(
-    backend: Backend,
-    request: Request,
-    call: Call,
-    *,
-    deadline: float,
-    retry_wait: float,
-    listener: CallListener = NOBODY,
-    secrets: Sequence[str] = (),
-) -> str:
-    """The backend's reply, without secrets. Up to three attempts within `deadline` seconds from the call's beginning.
-
-    Raises `BackendError` once no attempt is left, the deadline has passed, or trying again is useless, and what
-    `call.before` raises.
-    """
-    secrets = (*secrets, *backend.secrets)
-    request = replace(request, until=call.began + deadline)
-    try:
-        async with asyncio.timeout(max(0.0, deadline - call.seconds)):
-            for last in (False,) * (ATTEMPTS - 1) + (True,):
-                try:
-                    return await _answered(backend, request, call, listener, secrets)
-                except BackendError as error:
-                    wait = error.retry_after or _wait(call.attempt, retry_wait)
-                    is_too_long = call.seconds + wait >= deadline
-                    if not error.retryable or last or is_too_long or not is_affordable(backend, request, call.bill):
-                        raise _safe(error, secrets, error.retry_after if is_too_long else None) from error
-                    call.attempt += 1
-                    await asyncio.sleep(wait)
-    except TimeoutError:
-        raise BackendError(
-            f"no answer within {in_words(deadline)}",
-            fix="ask again with `dialogd retry`, or raise **Timeout:** in the header",
-            partial=beginning(call.text, secrets),
-            kind="timeout",
-            retryable=True,
-        ) from None
-    raise AssertionError("the last attempt returns or raises")
-
-
-async def _answered(
-    backend: Backend, request: Request, call: Call, listener: CallListener, secrets: Sequence[str]
-) -> str:
-    """What one attempt brings, without secrets. A backend's bug is an error that no attempt mends."""
-    try:
-        text = await _attempt(backend, _left(request, call.bill), call, listener, secrets)
-    except DialogdError:
-        raise
-    except Exception as error:  # else the turn would be asked for, and paid, again and again
-        raise _bug(error, secrets) from error
-    safe, found = redact(text, secrets)
-    call.secrets += found
-    return safe
+        A wait that the service asked for, and that is `too_long` for the turn, is part of the cause.
+        """
+        cause, fix = (redact(text, self.secrets)[0] for text in (error.cause, error.fix))
+        if too_long:
+            cause = f"{cause}; the service {asked_to_wait(too_long)}"
+        partial = redact(error.partial, self.secrets)[0] if error.is_whole else beginning(error.partial, self.secrets)
+        return BackendError(
+            cause, fix=fix, retryable=error.retryable, partial=partial, is_whole=error.is_whole, kind=error.kind
+        )
 
 
 def _left(request: Request, bill: Bill) -> Request:
-    """The request with what is left for it after the calls before."""
+    """The request with what is left for it after the calls of the bill."""
     if not bill.calls:
         return request
     return replace(
@@ -254,75 +299,3 @@ def _left(request: Request, bill: Bill) -> Request:
         allowance=None if request.allowance is None else max(request.allowance - bill.usd, 0.0),
         tokens=None if request.tokens is None else max(request.tokens - bill.tokens, 0),
     )
-
-
-def is_affordable(backend: Backend, request: Request, bill: Bill) -> bool:
-    """True while what the turn may cost pays, after the calls on the `bill`, at least for asking once more."""
-    left = _left(request, bill)
-    if left.allowance is None and left.tokens is None:
-        return True
-    tokens = max(tokens_of(request.prompt().text), request.reads)
-    usd = backend.price.usd(tokens, 0) if backend.price else 0.0
-    return (left.allowance is None or usd <= left.allowance) and (left.tokens is None or tokens <= left.tokens)
-
-
-def _bug(error: Exception, secrets: Sequence[str]) -> BackendError:
-    log.exception("a backend broke its promise to raise nothing but BackendError")
-    return _safe(
-        BackendError(
-            f"the backend broke: {type(error).__name__}: {one_line(str(error), 200, secrets)}",
-            fix="look into `dialogd logs`, and tell the backend's author",
-        ),
-        secrets,
-    )
-
-
-def _safe(error: BackendError, secrets: Sequence[str], too_long: float | None = None) -> BackendError:
-    """The error without secrets: it quotes what the backend said, and goes into the file.
-
-    A wait that the service asked for, and that is `too_long` for the turn, is part of the cause.
-    """
-    cause, fix = (redact(text, secrets)[0] for text in (error.cause, error.fix))
-    if too_long:
-        cause = f"{cause}; the service {asked_to_wait(too_long)}"
-    partial = redact(error.partial, secrets)[0] if error.is_whole else beginning(error.partial, secrets)
-    return BackendError(
-        cause, fix=fix, retryable=error.retryable, partial=partial, is_whole=error.is_whole, kind=error.kind
-    )
-
-
-def _wait(attempt: int, shortest: float) -> float:
-    """Two to ten seconds by default, doubling, with jitter so that agents do not knock together."""
-    base = shortest * 2.0 ** (attempt - 1) * random.uniform(1.0, 1.5)
-    return float(min(base, max(LONGEST_WAIT, shortest)))
-
-
-async def _attempt(
-    backend: Backend, request: Request, call: Call, listener: CallListener, secrets: Sequence[str]
-) -> str:
-    size, usage = 0, Usage()
-    if call.before is not None:
-        await call.before(request)
-    call.parts = parts = []
-    pieces = Pieces(listener.text, secrets)
-    try:
-        async with aclosing(backend.reply(request)) as chunks:
-            async for chunk in chunks:
-                if isinstance(chunk, Usage):
-                    usage = chunk if is_possible(chunk) else usage
-                    continue
-                if isinstance(chunk, Tool):
-                    listener.tool(one_line(chunk.name, LONGEST_NAME, secrets))
-                    continue
-                parts.append(chunk)
-                size += len(chunk)
-                if size > LARGEST:
-                    raise BackendError(
-                        f"the reply passed {LARGEST:,} characters", fix="ask for a shorter one", partial=call.text
-                    )
-                pieces.add(chunk)
-        pieces.finish()
-    finally:
-        pieces.abandon()
-        call.bill = call.bill.plus(of_call(usage, backend.price))
-    return call.text

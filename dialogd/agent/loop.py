@@ -7,92 +7,116 @@ is in the file; what this object remembers can be lost.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeVar
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
 
-from dialogd.agent.call import Call
-from dialogd.agent.clock import Seen
+from dialogd import person
 from dialogd.agent.events import Hub
-from dialogd.agent.known import Known
 from dialogd.agent.peers import Peers
-from dialogd.agent.turn import STORAGE_WAIT, Options, Turns
+from dialogd.agent.reporting import Reporter
+from dialogd.agent.turn import STORAGE_WAIT, Options, Speaker, Turn
 from dialogd.backends import Backend
 from dialogd.config import new_command
-from dialogd.errors import DialogdError
+from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide, patience
-from dialogd.protocol.model import ANY, USER
+from dialogd.protocol.model import ANY, USER, Condition
+from dialogd.protocol.order import is_open
 from dialogd.protocol.signals import Signal, signals
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Debt, Dialog
+from dialogd.store.journal import DROPPED, Lost, still_lost
 from dialogd.store.logfile import Addition, LogFile
 
-T = TypeVar("T")
-
-PAUSE = 5  # times `retry_wait`: before an agent that failed is asked again, with nobody between
+_TORN = (Condition.DAMAGED, Condition.UNFINISHED)
 
 
-class Agent:
-    """One participant at one dialog file."""
+class Follower(Protocol):
+    """Whoever acts on what this daemon writes and learns, such as the daemon that leaves the plan."""
+
+    def written(self, dialog: Dialog) -> None:
+        """This daemon has written an entry: the dialog with it."""
+
+    def ended(self, dialog: Dialog) -> None:
+        """The dialog has ended, or the person has judged its end; whoever wrote that."""
+
+
+class Agent(Speaker):
+    """One participant at one dialog file.
+
+    `action` is what was last decided. `wakes` is set when the file is worth a look.
+    """
 
     def __init__(self, me: str, file: LogFile, backend: Backend, peers: Peers, hub: Hub, options: Options) -> None:
-        self.me = me
-        self.file = file
-        self.backend = backend
+        super().__init__(me, file, backend, hub, options, peers.own)
         self.peers = peers
-        self.hub = hub
-        self.options = options
-        self.seen = Seen(options.pace, peers.own, PAUSE * options.retry_wait)
-        self.known = Known(me, file, peers, hub, self.seen)
-        self.turns = Turns(me, self.known, backend, options)
+        self.followers: list[Follower] = []
         self.action: Action = Wait("starting", "starting")
         self.is_stopping = False
+        self.wakes = asyncio.Event()
         self._settled = asyncio.Condition()
+        self._reporter = Reporter(hub, me)
+        self._turn: Turn | None = None  # the latest one; what is left to do of it can be done yet
+        self._highest = self._announced = 0
+        self._full_reads = 0  # of the file, by when it held what is known: one more may have changed all of it
+        self._lost: tuple[Lost, ...] = ()
+        self._looking = asyncio.Lock()  # one look at a time: an older reading must not be taken for a cut
+        self._begun = self._done = 0  # looks are numbered: the last one that began, the last one that succeeded
+        self._asked = 0  # the loop wants one that began after this one
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Step whenever woken, by a notify, the file watch or the poll, until `stop`."""
         while not self.is_stopping:
-            self.known.wakes.clear()
+            self.wakes.clear()
             try:
                 self.action = await self.step()
             except DialogdError as error:
                 self.action = Wait("error", f"{error}; {error.fix}", STORAGE_WAIT)
             except OSError as error:
                 self.action = Wait("error", f"{error.strerror}: {self.file.path}", STORAGE_WAIT)
-            self.known.reporter.action(self.action, self.dialog)
+            self._reporter.action(self.action, self.dialog)
             async with self._settled:
                 self._settled.notify_all()
             if not isinstance(self.action, Reply | Write):
-                timer = asyncio.get_running_loop().call_later(self._patience(), self.wake)
-                await self.known.wakes.wait()
-                timer.cancel()
+                seconds = self.action.seconds if isinstance(self.action, Wait) else None
+                await self._woken(self.options.poll if seconds is None else min(seconds, self.options.poll))
 
     async def step(self) -> Action:
         """Read, decide, act once; gives what was decided."""
-        dialog = await self.known.look_again()
-        if dialog is None:
-            return Wait(
-                "no_dialog",
-                f"there is no dialog at {self.file.path} yet; write one, or `{new_command(self.file.path)}`",
-            )
-        clock = await self.turns.priced(self.seen.clock(await self._working(dialog)), dialog)
-        action = decide(dialog, self.me, clock)
+        dialog = await self.look(since=self._asked)
+        self._asked = self._begun
+        action, clock = await self._decide(dialog)
+        if isinstance(action, Reply) and self.backend.costs:  # before money is spent, what may have changed is read
+            sure = await self.look(sure=True)
+            if sure is not dialog:
+                dialog = sure
+                action, clock = await self._decide(dialog)
         match action:
-            case Reply(debt):
-                return await self.turns.pay(dialog, debt)
+            case Reply(debt) if dialog is not None:
+                return await self._reply(dialog, debt)
             case Write(None):
                 await self.on_disk(self.file.newline)
             case Write():
                 await self._write(clock)
         return action
 
-    def wake(self) -> None:
-        """Look at the file soon."""
-        self.known.wake()
+    async def _decide(self, dialog: Dialog | None) -> tuple[Action, Clock]:
+        """What to do now, and by which clock."""
+        if dialog is None:
+            return self._no_dialog(), self.seen.clock()
+        clock, debt = self.seen.clock(await self._working(dialog)), dialog.state.debt(self.me)
+        if debt is not None and dialog.state.outcome is None and self.is_limited(dialog):
+            turn = self._turn if self._turn is not None and self._turn.debt.key == debt.key else None
+            is_paid = turn is not None and turn.received is not None
+            clock = await self.on_disk(lambda: self.priced(clock, dialog, debt, is_paid=is_paid))
+        return decide(dialog, self.me, clock), clock
 
-    def _patience(self) -> float:
-        seconds = self.action.seconds if isinstance(self.action, Wait) else None
-        return self.options.poll if seconds is None else max(0.001, min(seconds, self.options.poll))
+    def _no_dialog(self) -> Wait:
+        how = new_command(self.file.path)
+        return Wait("no_dialog", f"there is no dialog at {self.file.path} yet; write one, or `{how}`")
 
     async def _working(self, dialog: Dialog) -> frozenset[str]:
         """Ask the daemons of overdue agents whether they are at it; nobody is asked before that."""
@@ -105,6 +129,46 @@ class Agent:
             return frozenset()
         return await self.peers.working(dialog, late, str(self.file.path))
 
+    async def _reply(self, dialog: Dialog, debt: Debt) -> Action:
+        """Take the turn that pays the debt, and tell the peers what was written."""
+        if self._turn is None or self._turn.debt.key != debt.key:
+            self._turn = await Turn.begin(self, dialog, debt, self._turn)
+        turn = self._turn
+        try:
+            written = await turn.take(dialog, debt, self._while_open)
+        except StorageError as error:
+            return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
+        if isinstance(written, Wait):
+            return written
+        if written is not None:
+            await self._tell(written)
+            if turn.received is None and is_open(written, self.me, debt):  # a digest: decide anew, and go on
+                return await self.step()
+        return Reply(debt)
+
+    async def _while_open(self, debt: Debt, answer: Coroutine[Any, Any, str]) -> str | None:
+        """The answer of a call; None when the debt was closed meanwhile, which ends the call."""
+        task = asyncio.ensure_future(answer)
+        task.add_done_callback(lambda _: self.wakes.set())
+        try:
+            while not task.done():
+                await self._woken(self.options.poll)
+                self.wakes.clear()
+                if not task.done() and not await self._is_open(debt):
+                    return None
+            return task.result()
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError, BackendError):
+                await task
+
+    async def _is_open(self, debt: Debt) -> bool:
+        try:
+            now = await self.look()
+        except (DialogdError, OSError):
+            return True  # a file in the middle of a save: the append itself compares again
+        return now is None or is_open(now, self.me, debt)
+
     async def _write(self, clock: Clock) -> None:
         """Append the note that `decide` asked for, if it asks for it still once the lock is held."""
 
@@ -112,28 +176,53 @@ class Agent:
             again = decide(now, self.me, clock)
             return Addition(again.draft) if isinstance(again, Write) and again.draft is not None else None
 
-        dialog = await self.on_disk(lambda: self.file.append(make, self.turns.journal))
+        dialog = await self.on_disk(lambda: self.file.append(make, self.journal))
         if dialog is not None:
-            self.known.tell(dialog)
+            await self._tell(dialog)
+
+    async def _tell(self, dialog: Dialog) -> None:
+        """Tell the peers, with a hint that may get lost, of what was just written; and know it."""
+        # It counts as seen, and no look that began before it may be taken for the next one.
+        self._highest, self._asked = max(self._highest, dialog.state.number), self._begun
+        for follower in self.followers:
+            follower.written(dialog)
+        if peers := self.peers.of(dialog):
+            self.hub.publish("telling", peers=sorted(peers))
+            self.peers.tell(dialog)
+        async with self._looking:
+            reads = self.file.full_reads
+            if self.dialog is not None and self.dialog.size < dialog.size and reads == self._full_reads:
+                self._begun += 1
+                self._know(dialog, reads)
+                if self.wakes.is_set():  # by what was written after it, perhaps: it may not be taken for a later look
+                    self._asked = self._begun
 
     # -- what others ask ------------------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """Look at the file soon."""
+        self._asked = self._begun
+        self.wakes.set()
+
+    async def _woken(self, seconds: float) -> None:
+        """Wait until somebody wakes this agent, so long at most."""
+        timer = asyncio.get_running_loop().call_later(max(0.001, seconds), self.wake)
+        await self.wakes.wait()
+        timer.cancel()
 
     async def nudge(self, sender: str = "", *, start: bool = False) -> Action:
         """A notify: look now, and say what comes of it. A person's, or one with `start`, starts or revives a dialog."""
         self.wake()
         if self.call is not None:
             return self.action
-        since = self.known.looks
+        since = self._begun
         await asyncio.sleep(0)  # the loop first: its turn does not wait for this answer
         try:
-            dialog = await self.known.look(since=since)
+            dialog = await self.look(since=since)
         except DialogdError as error:
             return Wait("error", f"{error}; {error.fix}")
         if dialog is None:
-            return Wait(
-                "no_dialog",
-                f"there is no dialog at {self.file.path} yet; write one, or `{new_command(self.file.path)}`",
-            )
+            return self._no_dialog()
         if start or sender in ("", USER):
             await self._begin(dialog, passed_on=start)
         return decide(dialog, self.me, self.seen.clock())
@@ -145,7 +234,7 @@ class Agent:
             return
         if not dialog.state.spoken and not self.seen.started:
             self.seen.started = True
-            await self.on_disk(lambda: self.turns.journal.record("started", dialog=dialog.id))
+            await self.on_disk(lambda: self.journal.record("started", dialog=dialog.id))
         self.wake()
         if not passed_on:
             self.peers.start(dialog)
@@ -166,36 +255,134 @@ class Agent:
         """Give back what was held."""
         await self.backend.close()
         await self.peers.close()
-        self.known.close()
-
-    @property
-    def dialog(self) -> Dialog | None:
-        """The dialog as last read; None while there is none."""
-        return self.known.dialog
-
-    async def look(self) -> Dialog | None:
-        """The dialog as the file stands now."""
-        return await self.known.look()
-
-    async def on_disk(self, work: Callable[[], T]) -> T:
-        """Run a blocking piece of work in the one thread that touches the disk."""
-        return await self.known.on_disk(work)
-
-    def missing(self, dialog: Dialog) -> str:
-        """What is to be said of turns that a save has taken out; "" for none."""
-        return self.known.missing(dialog)
+        self._disk.shutdown(wait=False, cancel_futures=True)
 
     def noticed(self) -> list[Signal]:
         """The signals of the dialog as last read; none after the end: their advice is for those who go on."""
         dialog = self.dialog
         return list(signals(dialog)) if dialog is not None and dialog.state.outcome is None else []
 
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """What must not be written anywhere: what this environment holds, and what the backend does."""
-        return (*self.options.secrets, *self.backend.secrets)
+    def missing(self, dialog: Dialog) -> str:
+        """What is to be said of turns that a save has taken out, with the command that puts them back; "" for none."""
+        return person.taken_out(still_lost(self._lost, dialog), self.file.path)
 
-    @property
-    def call(self) -> Call | None:
-        """The call under way, or None."""
-        return self.turns.call
+    # -- a look at the file ---------------------------------------------------------------------------------------
+
+    async def look(self, *, sure: bool = False, since: int | None = None) -> Dialog | None:
+        """Read the file; None while there is none. Notices new dialogs and cuts, and finishes torn tails.
+
+        With `sure` what the person may have changed above is read again, as before a call that costs money.
+        Any look that began after the look `since`, or after this call, serves everybody who waits for one.
+        """
+        since = self._begun if since is None else since
+        async with self._looking:
+            if self._done > since and not sure:
+                return self.dialog
+            self._begun += 1
+            try:
+                dialog, reads = await self._read(sure=sure)
+            except FileNotFoundError:
+                if self.dialog is not None:
+                    self.seen.began_anew()
+                self.dialog, self._done = None, self._begun
+                return None
+            first = self.dialog is None
+            if first or (dialog.last is not None and dialog.last.condition in _TORN):
+                dialog, reads = await self.on_disk(lambda: (self.file.finish_torn(), self.file.full_reads))
+            anew = not first and (dialog.state.number < self._highest or self._is_another(dialog))
+            dropped: dict[str, Any] = {}
+            if first or anew or self._has_lost(dialog, reads):
+                dropped = await self._check_identity(dialog, first=first)
+            if anew:
+                self.seen.began_anew()
+            if not (self.seen.started or dialog.state.spoken):
+                self.seen.started = await self.on_disk(lambda: self.file.journals.started(dialog.id))
+            if dropped:  # told with the dialog known: whoever hears of it and asks is told the same
+                self.hub.publish("dropped", **dropped)
+            self._highest = dialog.state.number
+            self._reporter.dialog(dialog, reads)
+            self._know(dialog, reads)
+            return dialog
+
+    async def _read(self, *, sure: bool) -> tuple[Dialog, int]:
+        """The dialog as the file stands, and how often the file had been read whole by then.
+
+        Where nobody has written to it since, without a way to the disk's thread.
+        """
+        reads, known = self.file.full_reads, self.file.known(sure=sure)
+        if known is not None:
+            return known, reads
+        # Counted in the disk's thread: there the next thing to do may have read all anew before this is heard of.
+        return await self.on_disk(lambda: (self.file.read(sure=sure), self.file.full_reads))
+
+    def _know(self, dialog: Dialog, reads: int) -> None:
+        """Take the dialog as the one that stands in the file, and tell of what is new in it."""
+        state = dialog.state
+        before = self.dialog.state if self.dialog is not None else None
+        is_news = state.outcome is not None and (before is None or before.outcome != state.outcome)
+        if before is not None:  # what the person says of a result belongs to it
+            is_news |= state.rejected not in ("", before.rejected) or state.approved not in ("", before.approved)
+        self.seen.observe(dialog, self.file.path)
+        self._announce(dialog, reads)
+        self.dialog, self._done, self._full_reads = dialog, self._begun, reads
+        if is_news:
+            for follower in self.followers:
+                follower.ended(dialog)
+
+    def _announce(self, dialog: Dialog, reads: int) -> None:
+        """Publish the entries that came since the last look, each once, also where others were taken out before it."""
+        is_typing = dialog.last is not None and dialog.last.condition is Condition.UNFINISHED
+        entries = dialog.entries[:-1] if is_typing else dialog.entries
+        known, self._announced = self._announced, len(entries)
+        if self._begun <= 1:
+            return  # what stood there before this daemon is no news
+        news = entries[known:]
+        if self.dialog is not None and reads != self._full_reads:
+            is_same = self.dialog.id == dialog.id
+            told = Counter(entry.chain for entry in self.dialog.entries[:known] if entry.frame or is_same)
+            came = []
+            for entry in entries:
+                told[entry.chain] -= 1
+                if told[entry.chain] < 0:
+                    came.append(entry)
+            news = tuple(came)
+        for entry in news:
+            self._reporter.entry(entry, dialog)
+
+    def _is_another(self, dialog: Dialog) -> bool:
+        """Another question stands in the file before anybody has answered: an `id` alone may change by an edit."""
+        if self.dialog is None or any(entry.frame for entry in dialog.entries):
+            return False
+        return dialog.id != self.dialog.id
+
+    def _has_lost(self, dialog: Dialog, reads: int) -> bool:
+        """True when a turn that a daemon had written is there no longer; only whole reads may have shown that."""
+        if self.dialog is None or reads == self._full_reads:
+            return False
+        present = {entry.chain for entry in dialog.entries}
+        return any(entry.frame and entry.is_turn and entry.chain not in present for entry in self.dialog.entries)
+
+    async def _check_identity(self, dialog: Dialog, *, first: bool) -> dict[str, Any]:
+        """What to tell of turns that were committed and are gone; {} for nothing new.
+
+        A new dialog, or a person's cut, sets the journal aside, and what was left to do of a turn with it.
+        """
+        for text in await self.on_disk(self.file.journals.odd) if first else ():
+            self.hub.publish("warning", text=text)
+        present = {entry.chain for entry in dialog.entries}
+        committed = await self.on_disk(self.file.journals.committed)
+        gone = [number for number, chain in sorted(committed.items()) if chain not in present]
+        aside: Path | None = None
+        if gone and (dialog.state.number < max(committed) or len(gone) == len(committed)):
+            aside = await self.on_disk(lambda: self.file.set_aside(present))
+            self._turn = None
+        before = {one.chain for one in self._lost}
+        self._lost = await self.on_disk(lambda: self.file.journals.lost(dialog))
+        if any(one.chain not in before for one in self._lost):
+            first_, last, text = self._lost[0].number, self._lost[-1].number, self.missing(dialog)
+            return {"first": first_, "last": last, "kept": str(self._lost[-1].kept), "text": text}
+        if aside is not None:
+            kept = aside / DROPPED
+            text = f"turns {gone[0]} to {gone[-1]} are no longer in the file; their text is in {kept}"
+            return {"first": gone[0], "last": gone[-1], "kept": str(kept), "text": text}
+        return {}

@@ -5,35 +5,40 @@ from __future__ import annotations
 import asyncio
 import secrets as random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dialogd.agent import prompt
-from dialogd.agent.call import Call, CallListener, ask, beginning, is_affordable
-from dialogd.agent.clock import duration, here, wall
+from dialogd.agent.call import Call, beginning
+from dialogd.agent.clock import Seen, duration, here, wall
 from dialogd.agent.costs import Bill, at_stake, forecast, from_record, reading, usual_cap
-from dialogd.agent.known import Known
+from dialogd.agent.events import Hub
 from dialogd.agent.reporting import Tally, standing
 from dialogd.backends import Backend, Request
 from dialogd.backends.parts import Prompt
-from dialogd.errors import BackendError, DialogdError, StorageError
+from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol import compose, verdict
 from dialogd.protocol.admit import Admission, Matter, admit, question
-from dialogd.protocol.decide import Action, Clock, Reply, Wait
+from dialogd.protocol.decide import Clock, Wait
 from dialogd.protocol.model import Agent as Participant
-from dialogd.protocol.model import Condition
+from dialogd.protocol.model import Condition, Entry
 from dialogd.protocol.money import Estimate, allowance, reached
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
-from dialogd.protocol.render import Draft
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
-from dialogd.store.journal import Journal, Received
-from dialogd.store.logfile import Addition, Make
+from dialogd.store.journal import Received
+from dialogd.store.logfile import Addition, LogFile, Make
 
 T = TypeVar("T")
+
+SMALL = 16 * 1024  # characters of a reply that is read on the event loop: that takes a few milliseconds
+READING = 60.0  # seconds that the reading of one reply may take; it is done in less than one
+STORAGE_WAIT = 5.0  # seconds before a refused write is tried again
+PAUSE = 5  # times `retry_wait`: before an agent that failed is asked again, with nobody between
 
 
 async def aside(work: Callable[[], T]) -> T:
@@ -42,34 +47,33 @@ async def aside(work: Callable[[], T]) -> T:
     The loop's own threads are waited for at the end: a PDF of a long dialog would keep a stopped daemon for half a
     minute, and its seat with it.
     """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(value: T | None, error: BaseException | None) -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(value)  # type: ignore[arg-type]
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()
 
     def run() -> None:
-        value, error = None, None
         try:
-            value = work()
-        except Exception as problem:  # told to whoever waits
-            error = problem
-        with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, value, error)
+            future.set_result(work())
+        except Exception as error:  # told to whoever waits
+            future.set_exception(error)
 
     threading.Thread(target=run, name="aside", daemon=True).start()
-    return await future
+    return await asyncio.wrap_future(future)
 
 
-# -- Getting the reply that pays a debt -------------------------------------------------------------------------------
+async def read_beside(text: str, work: Callable[[], T]) -> T:
+    """What the reply `text` says; a long one is read beside the event loop: the daemon answers meanwhile.
 
-SMALL = 16 * 1024  # characters of a reply that is read on the event loop: that takes a few milliseconds
-READING = 60.0  # seconds that the reading of one reply may take; it is done in less than one
+    Raises `BackendError` in the end.
+    """
+    if len(text) < SMALL:
+        return work()
+    try:
+        async with asyncio.timeout(READING):
+            return await aside(work)
+    except TimeoutError:
+        raise BackendError(
+            f"the reply could not be read within {READING:g} s", fix="ask again with `dialogd retry`"
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,265 +100,52 @@ class Options:
     reads_files: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupted:
-    """The debt was closed while the reply was being written; `text` is as far as it came."""
-
-    text: str
+# -- What an agent has for all its turns ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Ruled:
-    """A reply as it came and as it was ruled on; with how many secrets were taken out of it."""
+class Speaker:
+    """An agent as its turns need it: its file and journal, its backend, what it may spend and what it has kept.
 
-    text: str
-    secrets: int
-    admission: Admission
-
-
-async def beside(text: str, work: Callable[[], T]) -> T:
-    """What the reply `text` says; a long one is read beside the event loop: the daemon answers meanwhile.
-
-    Raises `BackendError` in the end.
+    `dialog` is the dialog as last read, None while there is none; `call` the call under way, or None. `has_kept` is
+    False once its journal is known to hold no reply and no draft for the next turn.
     """
-    if len(text) < SMALL:
-        return work()
-    try:
-        async with asyncio.timeout(READING):
-            return await aside(work)
-    except TimeoutError:
-        raise BackendError(
-            f"the reply could not be read within {READING:g} s", fix="ask again with `dialogd retry`"
-        ) from None
 
-
-class Asking:
-    """Asks the backend in the name of agent `me`."""
-
-    def __init__(self, me: str, known: Known, backend: Backend, options: Options) -> None:
+    def __init__(self, me: str, file: LogFile, backend: Backend, hub: Hub, options: Options, url: str = "") -> None:
         self.me = me
-        self.known = known
-        self.file = known.file
+        self.file = file
         self.backend = backend
-        self.hub = known.hub
+        self.hub = hub
         self.options = options
-        self.journal: Journal = known.file.journals.of(me)
+        self.journal = file.journals.of(me)
+        self.seen = Seen(options.pace, url, PAUSE * options.retry_wait)
         self.tally = Tally()
         self.finished = prompt.Finished()
-        self._ruled: Ruled | None = None  # the last reply
+        self.dialog: Dialog | None = None
         self.call: Call | None = None
+        self.has_kept = True
+        # One thread: the disk is used in order, and never blocks the event loop.
+        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
 
-    async def reply(self, dialog: Dialog, debt: Debt, drafts: tuple[str, ...]) -> Received | Interrupted:
-        """Ask, and ask back once where it is unclear. What it cost is kept, however it ends. Raises `BackendError`."""
-        known = dialog
-        if self.backend.costs:
-            dialog = await self.known.look(sure=True) or dialog
-        self.call = call = Call(self._book if self.backend.costs else None)
-        where = partial(standing, dialog, thinking=True)
-        self.hub.publish("state", where, state="thinking", reason="", turn=dialog.state.number)
-        self.hub.agent(self.me, "thinking", turn=dialog.state.number + 1, seconds=0.0)
-        got: Received | None = None
-        try:
-            if self.options.digest:
-                dialog = await self._sum_up(call, dialog, debt)
-            if (dialog is not known or call.bill.calls) and not self._is_wanted(dialog, debt):
-                return Interrupted("")
-            request = self.request(dialog, debt, drafts)
-            text = await self._in_time(call, request, dialog, debt)
-            said = text or beginning(call.text, self._secrets)
-            text = None if text is None else await self._clarified(call, request, dialog, debt, text)
-            if text is None:
-                return Interrupted(said)
-            if not text.strip():
-                raise BackendError("the reply was empty, twice", fix="look at the backend's own log", kind="empty")
-            got = Received(debt.key, text, asdict(call.bill), round(call.seconds * 1000))
-            return got
-        finally:
-            self._account(call, answered=got is not None)
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be written anywhere: what this environment holds, and what the backend does."""
+        return (*self.options.secrets, *self.backend.secrets)
 
-    async def _book(self, request: Request) -> None:
-        """Journal the expected cost of the call before it is made, so that a call cut off by a crash is counted too.
+    async def on_disk(self, work: Callable[[], T]) -> T:
+        """Run a blocking piece of work in the one thread that touches the disk."""
+        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
 
-        Raises `DialogdError`: what cannot be booked is not bought.
-        """
-        so_far = self.call.bill if self.call is not None else Bill()
+    def participant(self, dialog: Dialog) -> Participant:
+        """This agent as the header and its own flags describe it."""
+        found = dialog.header.agent(self.me) or Participant(self.me, "", "", is_named=False)
+        named = found.name if found.is_named else f"{self.options.title} {self.me}"
+        return replace(found, name=self.options.name or named, role=self.options.role or found.role)
 
-        def book() -> None:
-            bill = so_far.plus(at_stake(self.backend, request.prompt, request.dialog, self.me))
-            self.journal.calling(asdict(bill), is_first=not so_far.calls)
-
-        await self.known.on_disk(book)
-
-    async def ruled(self, dialog: Dialog, text: str) -> Ruled:
-        """What of a reply may count in `dialog`, read and ruled on once. Raises `BackendError`."""
-        known, kinds = self._ruled, dialog.header.rules.kinds
-        if known is not None and (known.text, known.admission.dialog.header.rules.kinds) != (text, kinds):
-            known = None
-        if known is not None and known.admission.dialog is dialog:
-            return known
-
-        def work() -> Ruled:
-            if known is not None:
-                return replace(known, admission=known.admission.within(dialog))
-            reply, secrets = compose.received(text, kinds)
-            return Ruled(text, secrets, admit(dialog, self.me, reply))
-
-        self._ruled = ruled = await beside(text, work)
-        return ruled
-
-    async def confirmed(
-        self, dialog: Dialog, debt: Debt, received: Received, found: Sequence[Matter]
-    ) -> Received | Interrupted:
-        """The reply with the answer to its closing question, "" where there is none.
-
-        Whatever goes wrong, the reply stays: what is unclear in it does not count then.
-        """
-        self.call = call = Call(self._book if self.backend.costs else None)
-        self.hub.agent(self.me, "thinking", turn=dialog.state.number + 1)
-        got = False
-        try:
-            request = self._about(dialog, debt, received, found)
-            if not is_affordable(self.backend, request, from_record(received.usage)):
-                self.hub.publish("warning", text="the closing question cannot be paid; going on without")
-                return replace(received, answer="")
-            text = await self._in_time(call, request, dialog, debt, aloud=False, spent=received.ms / 1000)
-            if text is None:
-                return Interrupted(received.text)
-            got = True
-            both = from_record(received.usage).plus(call.bill)
-            ms = received.ms + round(call.seconds * 1000)
-            return replace(received, answer=text, usage=asdict(both), ms=ms)
-        except BackendError as error:
-            self.hub.publish("warning", text=f"no answer to the closing question: {error.cause}; going on without")
-            return replace(received, answer="")
-        finally:
-            self._account(call, answered=got)
-
-    def _about(self, dialog: Dialog, debt: Debt, received: Received, found: Sequence[Matter]) -> Request:
-        """The closing question as it is asked."""
-        turn = self.request(dialog, debt, ())
-
-        @cache
-        def rendered() -> Prompt:
-            return prompt.confirmation(dialog, turn.agent, debt.re, received.text, found, secrets=self._secrets)
-
-        return replace(turn, prompt=rendered, question=question(found))
-
-    async def _clarified(self, call: Call, request: Request, dialog: Dialog, debt: Debt, text: str) -> str | None:
-        """The reply; asked for once more when its body must be written anew, and kept as it came when that fails."""
-        ruled = await self.ruled(dialog, text)
-        lacking = verdict.lacks_body(dialog, self.me, ruled.admission.reply)
-        if not lacking or (text.strip() and not is_affordable(self.backend, request, call.bill)):
-            return text
-        whole, me = request.prompt, request.agent
-        back = replace(request, prompt=lambda: prompt.repair(whole(), me, debt.re, text, lacking))
-        try:
-            again = await self._in_time(call, back, dialog, debt)
-        except BackendError as error:
-            if not text.strip():
-                raise
-            self.hub.publish("warning", text=f"no answer to the question back: {error.cause}; going on without")
-            return text
-        return again if again is None or again.strip() else text
-
-    def _account(self, call: Call, *, answered: bool) -> None:
-        """Record what the call cost. Without an answer, the next entry of this agent accounts for it."""
-        self.call = None
-        self.tally.thinking += call.seconds
-        self.tally.secrets += call.secrets
-        self.tally.pay(call.bill)
-        if not answered and (call.bill.calls or self.journal.is_calling):
-            with suppress(DialogdError):  # a full disk must not hide why the call ended
-                self.journal.record("spent", durable=False, usage=asdict(call.bill))
-
-    async def _sum_up(self, call: Call, dialog: Dialog, debt: Debt) -> Dialog:
-        """Append a digest of the turns that no longer fit into the prompt, if possible; gives the dialog after it."""
-        me, notes = self.participant(dialog), self.options.notes
-        wanted = prompt.digest(
-            dialog, me, notes=notes, room=self.backend.room, secrets=self._secrets, finished=self.finished
-        )
-        if wanted is None or not self._is_affordable(dialog, debt, wanted[0]):
-            return dialog
-        request = replace(self.request(dialog, debt, ()), prompt=lambda: wanted[0])
-        try:
-            # It leaves time for the turn.
-            text = await self._in_time(call, request, dialog, debt, aloud=False, part=0.5)
-            body = (await beside(text or "", lambda: compose.received(text or "")))[0].body
-        except BackendError as error:
-            self.hub.publish("warning", text=f"no digest could be made: {error.cause}; going on without")
-            return dialog
-        bill = self.spent(call.bill)
-        draft = prompt.digest_note(self.me, wanted[1], body, bill.words, (("at", wall()), *bill.attributes()))
-
-        def make(now: Dialog) -> Addition | None:
-            return Addition(draft) if body.strip() and is_open(now, self.me, debt) else None
-
-        try:
-            summed_up = await self.known.on_disk(lambda: self.file.append(make, self.journal))
-        except DialogdError as error:
-            self.hub.publish("warning", text=f"the digest could not be kept: {error}; going on without")
-            return dialog
-        if summed_up is None:
-            return await self.known.look() or dialog
-        self.tally.pay(call.bill)
-        call.bill = Bill()
-        self.known.tell(summed_up)
-        return summed_up
-
-    def spent(self, bill: Bill) -> Bill:
-        """This bill, and all that this agent spent since its last entry: failed and interrupted calls too."""
-        for record in reversed(self.journal.owed()):
-            bill = from_record(record).plus(bill)
-        return bill
-
-    def is_limited(self, dialog: Dialog) -> bool:
-        """True where what the coming turn will cost matters."""
-        limits, cap = dialog.state.limits, self._cap(dialog)
-        return (limits.budget, limits.tokens, cap.usd, cap.tokens) != (None,) * 4
-
-    def priced(self, clock: Clock, dialog: Dialog, debt: Debt, *, is_paid: bool) -> Clock:
-        """The clock with what the coming turn will cost. Reads the journal."""
-        kept, cap = self.journal.received(), self._cap(dialog)
-        owed = self._owed()
-        return replace(
-            clock,
-            next=self._coming(dialog, debt),
-            cut_off=Estimate(owed.usd, owed.tokens),
-            cap=cap.usd,
-            cap_tokens=cap.tokens,
-            priced=self.backend.price is not None,
-            paid=is_paid or (kept is not None and kept.debt == debt.key),
-        )
-
-    def _coming(self, dialog: Dialog, debt: Debt, *before: Prompt) -> Estimate:
-        """What the turn, and calls `before` it, will cost, with all that is not accounted for yet."""
-        owed = self._owed()
-        whole = self.request(dialog, debt, ()).prompt
-        return forecast(self.backend, whole, dialog, self.me, owed, *before)
-
-    def _owed(self) -> Bill:
-        """What calls came to of which no entry gives account yet."""
-        return self.spent(self.call.bill if self.call else Bill())
-
-    def _is_affordable(self, dialog: Dialog, debt: Debt, *before: Prompt) -> bool:
-        if not self.is_limited(dialog):
-            return True
-        return not reached(dialog.state, self.me, self._coming(dialog, debt, *before), self._cap(dialog))
-
-    def _is_wanted(self, dialog: Dialog, debt: Debt) -> bool:
-        """True while the turn may still be bought, in a dialog that is not the one for which that was decided."""
-        return is_open(dialog, self.me, debt) and not dialog.state.paused and self._is_affordable(dialog, debt)
-
-    def _cap(self, dialog: Dialog) -> Estimate:
-        """What this agent alone may spend in the dialog."""
-        own = Estimate(self.options.budget, self.options.tokens)
-        return usual_cap(dialog, own, self.backend) if self.options.is_capped else own
-
-    def request(self, dialog: Dialog, debt: Debt, drafts: Sequence[str]) -> Request:
-        """The turn that is asked for."""
+    def request(self, dialog: Dialog, debt: Debt, drafts: Sequence[str] = ()) -> Request:
+        """The turn that pays the debt, as the backend is asked for it; its prompt is made when somebody looks."""
         me = self.participant(dialog)
-        allowed = allowance(dialog.state, self.me, self._cap(dialog))
-        owed = self.spent(Bill()) if allowed != Estimate() else Bill()
+        allowed = allowance(dialog.state, self.me, self.cap(dialog))
+        owed = self.owed() if allowed != Estimate() else Bill()
 
         @cache
         def rendered() -> Prompt:
@@ -364,7 +155,7 @@ class Asking:
                 drafts,
                 notes=self.options.notes,
                 room=self.backend.room,
-                secrets=self._secrets,
+                secrets=self.secrets,
                 finished=self.finished,
             )
 
@@ -381,16 +172,248 @@ class Asking:
             reads=reading(self.backend, dialog, self.me)[1],
         )
 
-    @property
-    def _secrets(self) -> tuple[str, ...]:
-        return (*self.options.secrets, *self.backend.secrets)
+    # -- what its calls cost --------------------------------------------------------------------------------------
+
+    def begin_call(self) -> Call:
+        """A new call. What costs money is booked before it is made."""
+        book = self._book if self.backend.costs else None
+        self.call = Call(self.backend, self.options.retry_wait, self.options.secrets, book)
+        return self.call
+
+    async def _book(self, request: Request) -> None:
+        """Journal the expected cost of a call, so that one that is cut off by a crash is counted too.
+
+        Raises `DialogdError`: what cannot be booked is not bought.
+        """
+        so_far = self.call.bill if self.call is not None else Bill()
+
+        def book() -> None:
+            bill = so_far.plus(at_stake(self.backend, request.prompt, request.dialog, self.me))
+            self.journal.calling(asdict(bill), is_first=not so_far.calls)
+
+        await self.on_disk(book)
+
+    def end_call(self, call: Call, *, answered: bool) -> None:
+        """Record what the call cost. Without an answer, the next entry of this agent accounts for it."""
+        self.call = None
+        self.tally.thinking += call.seconds
+        self.tally.secrets += call.redacted
+        self.tally.pay(call.bill)
+        if not answered and (call.bill.calls or self.journal.is_calling):
+            with suppress(DialogdError):  # a full disk must not hide why the call ended
+                self.journal.record("spent", durable=False, usage=asdict(call.bill))
+
+    def owed(self, bill: Bill | None = None) -> Bill:
+        """This bill, and all that was spent since this agent's last entry: failed and interrupted calls too."""
+        bill = bill or Bill()
+        for record in reversed(self.journal.owed()):
+            bill = from_record(record).plus(bill)
+        return bill
+
+    def cap(self, dialog: Dialog) -> Estimate:
+        """What this agent alone may spend in the dialog."""
+        own = Estimate(self.options.budget, self.options.tokens)
+        return usual_cap(dialog, own, self.backend) if self.options.is_capped else own
+
+    def is_limited(self, dialog: Dialog) -> bool:
+        """True where what the coming turn will cost matters."""
+        limits, cap = dialog.state.limits, self.cap(dialog)
+        return (limits.budget, limits.tokens, cap.usd, cap.tokens) != (None,) * 4
+
+    def priced(self, clock: Clock, dialog: Dialog, debt: Debt, *, is_paid: bool) -> Clock:
+        """The clock with what the coming turn will cost. Reads the journal."""
+        kept, owed, cap = self.journal.received(), self.owed(), self.cap(dialog)
+        return replace(
+            clock,
+            next=forecast(self.backend, self.request(dialog, debt).prompt, dialog, self.me, owed),
+            cut_off=Estimate(owed.usd, owed.tokens),
+            cap=cap.usd,
+            cap_tokens=cap.tokens,
+            priced=self.backend.price is not None,
+            paid=is_paid or (kept is not None and kept.debt == debt.key),
+        )
+
+    def affords(self, dialog: Dialog, debt: Debt, call: Call, *before: Prompt) -> bool:
+        """True while the turn, and calls `before` it, may still be bought after what `call` has cost so far."""
+        if not self.is_limited(dialog):
+            return True
+        turn = self.request(dialog, debt).prompt
+        coming = forecast(self.backend, turn, dialog, self.me, self.owed(call.bill), *before)
+        return not reached(dialog.state, self.me, coming, self.cap(dialog))
+
+    # -- what it writes -------------------------------------------------------------------------------------------
+
+    def held(self, dialog: Dialog) -> Wait | None:
+        """Why nothing may be appended now, although the debt is open; None when it may."""
+        if dialog.last is not None and dialog.last.condition is Condition.DAMAGED:
+            return Wait("damaged", "the last entry was cut or overwritten after it was written", 1.0)
+        if self.seen.is_typing(dialog):
+            return Wait("unfinished", "somebody is typing at the end of the file", 1.0)
+        return None
+
+
+# -- One turn ---------------------------------------------------------------------------------------------------------
+
+WhileOpen = Callable[[Debt, Coroutine[Any, Any, str]], Awaitable[str | None]]
+PASSED = Wait("interrupted", "the turn passed while the reply was being written", 0.001)
+
+
+class Turn:
+    """The turn by which an agent pays one debt. It is kept until the next one, so that a refused write can be repeated.
+
+    `received` is its reply until that stands in the file or is a draft; `error` why there is none, until that is
+    written. Both are None before the backend was asked, and once the turn is over.
+    """
+
+    def __init__(self, of: Speaker, debt: Debt) -> None:
+        self.of = of
+        self.debt = debt
+        self.received: Received | None = None
+        self.error: BackendError | None = None
+        self._drafts: tuple[str, ...] = ()
+        self._is_new = False  # the reply is not in the journal yet
+        self._is_summed_up = False
+        self._admission: Admission | None = None
+        self._redacted = 0
+
+    @classmethod
+    async def begin(cls, of: Speaker, dialog: Dialog, debt: Debt, last: Turn | None) -> Turn:
+        """The turn for this debt, with the reply and the drafts that the journal has kept for it.
+
+        A reply to another debt, of the `last` turn or of a daemon before, becomes a draft unless the file has it.
+        """
+        turn = cls(of, debt)
+        found = last.received if last is not None else None
+        if found is None and of.has_kept:
+            found = await of.on_disk(of.journal.received)
+        turn.received = found
+        if found is not None and found.debt != debt.key:
+            await turn._settle(dialog)
+        if of.has_kept:
+            turn._drafts = await of.on_disk(of.journal.drafts)
+            of.has_kept = turn.received is not None or bool(turn._drafts)
+        return turn
+
+    async def take(self, dialog: Dialog, debt: Debt, while_open: WhileOpen) -> Dialog | Wait | None:
+        """Get the reply where it is not here yet, and append it while the debt is open: the dialog with it.
+
+        That may also be the dialog with a digest, a seal or a failure before it, or None where nothing was to be
+        written any more; a `Wait` says why nothing could be. `while_open` gives the answer of a call, None when the
+        debt was closed meanwhile. Raises `StorageError`: what was bought is kept for the next time.
+        """
+        of, self.debt = self.of, debt
+        if of.file.suspect:
+            return Wait("storage", f"{of.file.suspect}; check the disk, then restart this daemon", STORAGE_WAIT)
+        try:
+            early = await self._get(dialog, while_open) if self.error is None else None
+            return early if early is not None else await self._append()
+        except BackendError as error:
+            of.tally.failed(error.kind)
+            what = {"type": error.kind, "message": error.cause, "fix": error.fix, "recoverable": error.retryable}
+            of.hub.publish("error", by=of.me, **what)
+            of.hub.agent(of.me, "failed", reason=error.cause)
+            self.error = error
+            if error.partial.strip():
+                self.received = self.received or Received(debt.key, error.partial, {}, 0)
+            return await self._append()
+        finally:
+            if (doing := of.hub.state_of(of.me)) is not None and doing.is_at_it:
+                of.hub.agent(of.me, "idle")
+
+    # -- the reply ------------------------------------------------------------------------------------------------
+
+    async def _get(self, dialog: Dialog, while_open: WhileOpen) -> Dialog | Wait | None:
+        """Get the reply and the answer to its closing question. Not None where that did not come to an end."""
+        if self.received is None:
+            if dialog.state.seal(self.of.me) is not None:
+                raise BackendError(
+                    "the answer that it had sealed is lost: its journal is gone",
+                    fix=f"`dialogd retry {self.of.me}` asks it anew",
+                )
+            if (early := await self._ask(dialog, while_open)) is not None:
+                return early
+        assert self.received is not None
+        if self._admission is None:
+            await self._admit(dialog, self.received.text)
+        elif self._admission.dialog is not dialog:
+            self._admission = await read_beside(self.received.text, partial(self._admission.within, dialog))
+        assert self._admission is not None
+        if self.received.answer is None and not self.debt.is_ready and self._admission.asked:
+            return await self._confirm(dialog, self.received, self._admission.asked, while_open)
+        return None
+
+    async def _admit(self, dialog: Dialog, text: str) -> Admission:
+        """Read a reply, and rule on what of it may count. Raises `BackendError`."""
+
+        def work() -> tuple[Admission, int]:
+            reply, redacted = compose.received(text, dialog.header.rules.kinds)
+            return admit(dialog, self.of.me, reply), redacted
+
+        admission, self._redacted = await read_beside(text, work)
+        self._admission = admission
+        return admission
+
+    async def _ask(self, dialog: Dialog, while_open: WhileOpen) -> Dialog | Wait | None:
+        """Ask the backend; once more where the body must be written anew. What it cost is kept, however it ends.
+
+        A digest that must be written first is all that this does; its dialog is given. Raises `BackendError`.
+        """
+        of = self.of
+        where = partial(standing, dialog, thinking=True)
+        of.hub.publish("state", where, state="thinking", reason="", turn=dialog.state.number)
+        of.hub.agent(of.me, "thinking", turn=dialog.state.number + 1, seconds=0.0)
+        call = of.begin_call()
+        text: str | None = None
+        try:
+            if of.options.digest and not self._is_summed_up:
+                early = await self._sum_up(call, dialog, while_open)
+                self._is_summed_up = True
+                if early is not None:
+                    return early
+                if call.bill.calls and not of.affords(dialog, self.debt, call):
+                    return PASSED
+            request = of.request(dialog, self.debt, self._drafts)
+            text = await self._in_time(call, request, while_open)
+            said = beginning(call.text, of.secrets) if text is None else text
+            text = None if text is None else await self._whole(call, request, text, while_open)
+            if text is None:
+                return await self._interrupted(said)
+            if not text.strip():
+                raise BackendError("the reply was empty, twice", fix="look at the backend's own log", kind="empty")
+            nonce = random.token_hex(16) if is_sealed_round(dialog, self.debt) else ""
+            ms = round(call.seconds * 1000)
+            self.received, self._is_new = Received(self.debt.key, text, asdict(call.bill), ms, nonce), True
+        finally:
+            of.end_call(call, answered=self.received is not None and self._is_new)
+        if self._drafts:
+            await of.on_disk(lambda: of.journal.record("sent", durable=False))
+            self._drafts = ()
+        return None
+
+    async def _whole(self, call: Call, request: Request, text: str, while_open: WhileOpen) -> str | None:
+        """The reply; asked for once more when its body must be written anew, and kept as it came when that fails."""
+        admission = await self._admit(request.dialog, text)
+        lacking = verdict.lacks_body(request.dialog, self.of.me, admission.reply)
+        if not lacking or (text.strip() and not call.affords(request)):
+            return text
+        whole, re_ = request.prompt, self.debt.re
+        back = replace(request, prompt=lambda: prompt.repair(whole(), request.agent, re_, text, lacking))
+        try:
+            again = await self._in_time(call, back, while_open)
+        except BackendError as error:
+            if not text.strip():
+                raise
+            self.of.hub.publish("warning", text=f"no answer to the question back: {error.cause}; going on without")
+            return text
+        if again is not None and again.strip():
+            await self._admit(request.dialog, again)
+        return again if again is None or again.strip() else text
 
     async def _in_time(
         self,
         call: Call,
         request: Request,
-        dialog: Dialog,
-        debt: Debt,
+        while_open: WhileOpen,
         *,
         aloud: bool = True,
         part: float = 1.0,
@@ -398,348 +421,211 @@ class Asking:
     ) -> str | None:
         """The backend's answer; None when the debt was closed meanwhile, which ends the call.
 
-        It may take that `part` of the turn's time, of which `spent` seconds are gone.
+        It may take that `part` of the turn's time, of which `spent` seconds are gone. It is published while it
+        arrives if it is said `aloud`; not in a round whose answers must stay hidden from one another.
         """
-        listener = self._listener(request.turn, debt, dialog, aloud=aloud)
-        limit = max(dialog.state.limits.timeout * part - spent, 0.0)
-        wait, secrets = self.options.retry_wait, self.options.secrets
-        task = asyncio.ensure_future(
-            ask(self.backend, request, call, deadline=limit, retry_wait=wait, listener=listener, secrets=secrets)
-        )
-        try:
-            while not task.done():
-                woken = asyncio.ensure_future(self.known.wakes.wait())
-                await asyncio.wait({task, woken}, timeout=self.options.poll, return_when=asyncio.FIRST_COMPLETED)
-                woken.cancel()
-                self.known.wakes.clear()
-                if not task.done() and not await self._is_open(debt):
-                    return None
-            return task.result()
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError, BackendError):
-                await task
+        of, dialog = self.of, request.dialog
+        is_heard = aloud and not is_apart(dialog, self.debt)
 
-    def _listener(self, turn: int, debt: Debt, dialog: Dialog, *, aloud: bool) -> CallListener:
-        """Publishes the text while it arrives; not in a round whose answers must stay hidden from one another."""
-        is_heard = aloud and not is_apart(dialog, debt)
-
-        def text(piece: str, is_first: bool) -> None:
+        def hear(piece: str, is_first: bool) -> None:
             if is_heard:
-                self.hub.text(self.me, turn, piece, reset=is_first)
+                of.hub.text(of.me, request.turn, piece, reset=is_first)
 
-        def tool(name: str) -> None:
-            self.hub.agent(self.me, "executing" if name else "thinking", turn=turn, reason=name if is_heard else "")
+        def use(tool: str) -> None:
+            what = "executing" if tool else "thinking"
+            of.hub.agent(of.me, what, turn=request.turn, reason=tool if is_heard else "")
 
-        return CallListener(text, tool)
+        limit = max(dialog.state.limits.timeout * part - spent, 0.0)
+        return await while_open(self.debt, call.ask(request, limit, hear, use))
 
-    async def _is_open(self, debt: Debt) -> bool:
+    async def _interrupted(self, said: str) -> Wait:
+        """The debt was closed while the reply was written: keep what there is of it."""
+        of = self.of
+        of.tally.ends["interrupted"] += 1
+        if said.strip():
+            self.received = Received(self.debt.key, said, {}, 0)
+            await self._keep_draft("interrupted while it was written")
+        where = partial(standing, of.dialog, thinking=False)
+        of.hub.publish("state", where, state="interrupted", reason=PASSED.reason, by=of.me)
+        return PASSED
+
+    async def _sum_up(self, call: Call, dialog: Dialog, while_open: WhileOpen) -> Dialog | Wait | None:
+        """Append a digest of the turns that no longer fit into the prompt; None where it is gone on without one."""
+        of, room = self.of, self.of.backend.room
+        me, notes = of.participant(dialog), of.options.notes
+        wanted = prompt.digest(dialog, me, notes=notes, room=room, secrets=of.secrets, finished=of.finished)
+        if wanted is None or not of.affords(dialog, self.debt, call, wanted[0]):
+            return None
+        request = replace(of.request(dialog, self.debt), prompt=lambda: wanted[0])
         try:
-            now = await self.known.look()
-        except (DialogdError, OSError):
-            return True  # a file in the middle of a save: the append itself compares again
-        return now is None or is_open(now, self.me, debt)
+            text = await self._in_time(call, request, while_open, aloud=False, part=0.5)  # it leaves time for the turn
+            if text is None:
+                return await self._interrupted("")
+            body = (await read_beside(text, lambda: compose.received(text)))[0].body
+        except BackendError as error:
+            of.hub.publish("warning", text=f"no digest could be made: {error.cause}; going on without")
+            return None
+        if not body.strip():
+            return None
+        bill = of.owed(call.bill)
+        draft = prompt.digest_note(of.me, wanted[1], body, bill.words, (("at", wall()), *bill.attributes()))
 
-    def participant(self, dialog: Dialog) -> Participant:
-        """This agent as the header and its own flags describe it."""
-        found = dialog.header.agent(self.me) or Participant(self.me, "", "", is_named=False)
-        named = found.name if found.is_named else f"{self.options.title} {self.me}"
-        return replace(found, name=self.options.name or named, role=self.options.role or found.role)
+        def make(now: Dialog) -> Addition | None:
+            return Addition(draft) if is_open(now, of.me, self.debt) else None
 
+        try:
+            written = await of.on_disk(lambda: of.file.append(make, of.journal))
+        except DialogdError as error:
+            of.hub.publish("warning", text=f"the digest could not be kept: {error}; going on without")
+            return None
+        if written is None:
+            return await self._interrupted("")
+        of.tally.pay(call.bill)
+        call.bill = Bill()
+        return written
 
-# -- Paying one debt --------------------------------------------------------------------------------------------------
+    # -- the closing question -------------------------------------------------------------------------------------
 
-STORAGE_WAIT = 5.0  # seconds before a refused write is tried again
-
-
-class Turns:
-    """Takes the turns of agent `me`."""
-
-    def __init__(self, me: str, known: Known, backend: Backend, options: Options) -> None:
-        self.me = me
-        self.known = known
-        self.file = known.file
-        self.hub = known.hub
-        self.asking = Asking(me, known, backend, options)
-        self.journal: Journal = self.asking.journal
-        self._pending: Received | None = None
-        self._held_since = 0  # how often journals had been set aside when it came
-        self._is_new = False  # the pending reply is not in the journal yet
-        self._is_clear = False  # the journal is known to hold no reply and no draft for the next call
-        self._unwritten: tuple[Debt, BackendError] | None = None
-
-    @property
-    def call(self) -> Call | None:
-        """The call under way, or None."""
-        return self.asking.call
-
-    @property
-    def tally(self) -> Tally:
-        """What this daemon has done since it started."""
-        return self.asking.tally
-
-    async def priced(self, clock: Clock, dialog: Dialog) -> Clock:
-        """The clock with what the turn that this agent owes will cost."""
-        if self._held_since != self.known.times_set_aside:
-            self._pending = None  # another dialog stands in the file, and it belongs to the old one
-        debt = dialog.state.debt(self.me)
-        if debt is None or dialog.state.outcome is not None or not self.asking.is_limited(dialog):
-            return clock
-        is_paid = self._pending is not None and self._pending.debt == debt.key
-        return await self.known.on_disk(lambda: self.asking.priced(clock, dialog, debt, is_paid=is_paid))
-
-    async def pay(self, dialog: Dialog, debt: Debt) -> Action:
-        """Pay a debt: call the backend, keep what it said, append it while the debt is open, tell the peers."""
-        if self.file.suspect:
-            return Wait("storage", f"{self.file.suspect}; check the disk, then restart this daemon", STORAGE_WAIT)
-        if self._unwritten is not None and self._unwritten[0].key == debt.key:
-            return await self._fail(*self._unwritten)
-        received, drafts = await self._kept()
-        if received is None or received.debt != debt.key:
-            if received is not None:
-                await self._landed(received)
-                _, drafts = await self._kept()
-            if dialog.state.seal(self.me) is not None:
-                return await self._fail(debt, _lost(self.me))
-            try:
-                received = await self._receive(dialog, debt, drafts)
-            except BackendError as error:
-                return await self._fail(debt, error)
-            if received is None:
-                return _passed()
-        if received.answer is None:
-            try:
-                confirmed = await self._confirm(dialog, debt, received)
-            except BackendError as error:
-                return await self._fail(debt, error)
-            except StorageError as error:
-                return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
-            if confirmed is None:
-                return _passed()
-            received = confirmed
-        action = await self._deliver(dialog, debt, received)
-        self._rests()
-        return action
-
-    async def _confirm(self, dialog: Dialog, debt: Debt, received: Received) -> Received | None:
-        """The reply with the answer to its closing question; None when the debt was closed meanwhile.
+    async def _confirm(
+        self, dialog: Dialog, received: Received, found: Sequence[Matter], while_open: WhileOpen
+    ) -> Wait | None:
+        """Ask what is unclear in the reply; "" is the answer where none comes: what is unclear does not count then.
 
         The reply is kept before the question is asked, and the answer with the turn: a kill buys neither twice.
         """
-        if debt.is_ready or not (found := (await self.asking.ruled(dialog, received.text)).admission.asked):
-            return received
+        of = self.of
         if self._is_new:
-            await self.known.on_disk(lambda: self.journal.reply(received))
+            await of.on_disk(lambda: of.journal.reply(received))
             self._is_new = False
-        confirmed = await self.asking.confirmed(dialog, debt, received, found)
-        if isinstance(confirmed, Interrupted):
-            self.hub.agent(self.me, "idle")
-            self.tally.ends["interrupted"] += 1
-            await self._keep_draft(received, "its turn passed while it was asked about it")
-            return None
-        self._hold(confirmed)
-        await self.known.on_disk(lambda: self.journal.answer(confirmed))
-        return confirmed
+        turn = of.request(dialog, self.debt)
 
-    def _hold(self, received: Received) -> None:
-        """Keep a reply in hand until it stands in the file or is a draft."""
-        self._pending, self._held_since = received, self.known.times_set_aside
+        @cache
+        def rendered() -> Prompt:
+            return prompt.confirmation(dialog, turn.agent, turn.re, received.text, found, secrets=of.secrets)
 
-    def _rests(self) -> None:
-        """Mark the agent as idle, whatever came of the turn."""
-        if (doing := self.hub.state_of(self.me)) is not None and doing.is_at_it:
-            self.hub.agent(self.me, "idle")
-
-    async def _kept(self) -> tuple[Received | None, tuple[str, ...]]:
-        """A received reply that is not in the file yet, and the drafts that the agent has not been shown again."""
-        if self._is_clear:
-            return self._pending, ()
-        found, drafts = await self.known.on_disk(lambda: (self.journal.received(), self.journal.drafts()))
-        self._is_clear = found is None and not drafts
-        return self._pending or found, drafts
-
-    async def _receive(self, dialog: Dialog, debt: Debt, drafts: tuple[str, ...]) -> Received | None:
-        """Call the backend; None when the debt was closed meanwhile, and the call was ended for it."""
-        received = await self.asking.reply(dialog, debt, drafts)
-        if isinstance(received, Interrupted):
-            self.hub.agent(self.me, "idle")
-            self.tally.ends["interrupted"] += 1
-            if received.text.strip():
-                await self._keep_draft(Received(debt.key, received.text, {}, 0), "interrupted while it was written")
-            how = {"state": "interrupted", "reason": "the turn passed while the reply was being written"}
-            where = partial(standing, self.known.dialog, thinking=False)
-            self.hub.publish("state", where, **how, by=self.me)
-            return None
-        if is_sealed_round(dialog, debt):
-            received = replace(received, nonce=random.token_hex(16))
-        self._hold(received)
-        self._is_new = True
-        if drafts:
-            await self.known.on_disk(lambda: self.journal.record("sent", durable=False))
-        return received
-
-    async def _deliver(self, dialog: Dialog, debt: Debt, received: Received) -> Action:
-        """Append a received reply while its debt is open; else keep it as a draft."""
+        request = replace(turn, prompt=rendered, question=question(found))
+        of.hub.agent(of.me, "thinking", turn=request.turn)
+        call, answer, problem, is_answered = of.begin_call(), "", "", False
         try:
-            ruled = await self.asking.ruled(dialog, received.text)
+            if call.affords(request, from_record(received.usage)):
+                said = await self._in_time(call, request, while_open, aloud=False, spent=received.ms / 1000)
+                if said is None:
+                    of.tally.ends["interrupted"] += 1
+                    await self._keep_draft("its turn passed while it was asked about it")
+                    return PASSED
+                usage = asdict(from_record(received.usage).plus(call.bill))
+                received = replace(received, usage=usage, ms=received.ms + round(call.seconds * 1000))
+                answer, is_answered = said, True
+            else:
+                problem = "the closing question cannot be paid"
         except BackendError as error:
-            return await self._fail(debt, error)
-        hold: Wait | None = None
+            problem = f"no answer to the closing question: {error.cause}"
+        finally:
+            of.end_call(call, answered=is_answered)
+        if problem:
+            of.hub.publish("warning", text=f"{problem}; going on without")
+        self.received = kept = replace(received, answer=answer)
+        await of.on_disk(lambda: of.journal.answer(kept))
+        return None
+
+    # -- what is written ------------------------------------------------------------------------------------------
+
+    async def _append(self) -> Dialog | Wait | None:
+        """Append the reply, or why there is none, while the debt is open; else keep it as a draft."""
+        of, seen = self.of, list[Dialog]()
+        if self.error is not None and self.received is not None:
+            await self._keep_draft("cut short by an error")
 
         def make(now: Dialog) -> Addition | None:
-            nonlocal hold
-            hold = self._held(now) if is_open(now, self.me, debt) else None
-            if hold or not is_open(now, self.me, debt):
-                return None
-            addition = self._drawn_up(ruled.admission.within(now), debt, received)
-            return self._sealed(now, debt, received, addition.draft) or addition
+            seen.append(now)
+            return self._drawn_up(now) if is_open(now, of.me, self.debt) and of.held(now) is None else None
 
-        try:
-            written = await self.known.on_disk(lambda: self._append(make, received))
-        except StorageError as error:
-            return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
-        if hold:
-            return hold
-        if written is not None and is_open(written, self.me, debt):  # a seal: the text follows
-            self.known.tell(written)
-            await self.known.take(written)
-            return Reply(debt)
-        written = written or await self._landed(received)
-        if written is None:
+        written = await of.on_disk(lambda: self._write(make))
+        if written is None and is_open(seen[-1], of.me, self.debt):
+            return of.held(seen[-1])
+        if self.error is not None:
+            self.error = None
+            return written
+        if written is not None and is_open(written, of.me, self.debt):  # a seal: the text follows
+            return written
+        received = self.received
+        assert received is not None
+        if written is None and await self._settle(seen[-1]) is None:
             return Wait("late", "the reply came after its turn had passed; kept as a draft", 0.001)
-        await self._done(written, received, ruled.secrets)
-        return Reply(debt)
+        self.received, dialog = None, written or seen[-1]
+        of.tally.wrote(received.ms / 1000)
+        of.tally.secrets += self._redacted
+        entry = received.landed(dialog, of.me)  # the person may have added a turn of theirs by now
+        number, usd = entry.number if entry else dialog.state.number, from_record(received.usage).known_usd
+        of.hub.publish("appended", number=number, ms=received.ms, usd=usd, by=of.me)
+        return dialog
 
-    def _held(self, now: Dialog) -> Wait | None:
-        """Why nothing may be appended now, although the debt is open; None when it may."""
-        if now.last is not None and now.last.condition is Condition.DAMAGED:
-            return Wait("damaged", "the last entry was cut or overwritten after it was written", 1.0)
-        return (
-            Wait("unfinished", "somebody is typing at the end of the file", 1.0) if self.known.is_typing(now) else None
-        )
-
-    async def _done(self, dialog: Dialog, received: Received, secrets: int) -> None:
-        """The reply stands in the file: count it and tell everybody."""
-        self._pending = None
-        self.tally.wrote(received.ms / 1000)
-        self.tally.secrets += secrets
-        entry = received.landed(dialog, self.me)  # the person may have added a turn of theirs by now
-        self.hub.publish(
-            "appended",
-            number=entry.number if entry else dialog.state.number,
-            ms=received.ms,
-            usd=from_record(received.usage).known_usd,
-            by=self.me,
-        )
-        self.known.tell(dialog)
-        await self.known.take(dialog)
-
-    def _sealed(self, dialog: Dialog, debt: Debt, received: Received, draft: Draft) -> Addition | None:
-        """The seal that goes before this turn, while others of a sealed round have not sealed theirs."""
-        mine = dialog.state.debt(self.me)
-        if mine is None or mine.is_ready or not received.nonce or not is_sealed_round(dialog, mine):
-            return None
-        sha = seal(received.nonce, sealed_text(draft.body, draft.marks))
-        could_read = self.asking.options.reads_files
-        return Addition(compose.sealed_note(self.participant(dialog), debt, sha, wall(), could_read=could_read))
-
-    def _append(self, make: Make, received: Received) -> Dialog | None:
+    def _write(self, make: Make) -> Dialog | None:
         """Journal the reply if it is new, and append it; one flush, that of the intent to append, serves both."""
-        if self._is_new:
-            self.journal.reply(received, durable=False)
-            self._is_new = False
+        journal = self.of.journal
         try:
-            if (dialog := self.file.append(make, self.journal)) is None:
-                self.journal.flush()
+            if self.received is not None and self._is_new:
+                journal.reply(self.received, durable=False)
+                self._is_new = False
+            if (dialog := self.of.file.append(make, journal)) is None:
+                journal.flush()
         except DialogdError:
             self._is_new = True  # how much of it is durable is not known: recorded again, never flushed again
             raise
         return dialog
 
-    def _drawn_up(self, admission: Admission, debt: Debt, received: Received) -> Addition:
-        dialog = admission.dialog
-        mine = dialog.state.debt(self.me)
-        is_sealed = mine is not None and (mine.is_ready or is_sealed_round(dialog, mine))
+    def _drawn_up(self, now: Dialog) -> Addition:
+        """The turn, the seal that goes before it while others of a sealed round owe theirs, or the failure."""
+        of, received, mine = self.of, self.received, now.state.debt(self.of.me)
+        if self.error is not None:
+            attributes = (("at", wall()), *of.owed().attributes())
+            return Addition(compose.error_note(now, of.me, self.error.cause, self.error.fix, attributes))
+        assert received is not None
+        assert self._admission is not None
+        assert mine is not None
+        is_sealed = is_sealed_round(now, mine)
         written = compose.agent_turn(
-            admission,
-            self.participant(dialog),
-            debt,
+            self._admission.within(now),
+            of.participant(now),
+            self.debt,
             answer=received.answer,
             attributes=(
                 ("at", wall()),
                 ("ms", str(received.ms)),
-                ("nonce", received.nonce if is_sealed else ""),
-                *self.asking.spent(from_record(received.usage)).attributes(),
+                ("nonce", received.nonce if mine.is_ready or is_sealed else ""),
+                *of.owed(from_record(received.usage)).attributes(),
             ),
-            duration=duration(dialog),
-            folder=self.file.attachments.name,
+            duration=duration(now),
+            folder=of.file.attachments.name,
             here=here(),
         )
+        if is_sealed and not mine.is_ready and received.nonce:
+            sha, could_read = (
+                seal(received.nonce, sealed_text(written.draft.body, written.draft.marks)),
+                of.options.reads_files,
+            )
+            return Addition(compose.sealed_note(of.participant(now), self.debt, sha, wall(), could_read=could_read))
         return Addition(written.draft, written.attachment, written.overflow)
 
-    async def _landed(self, received: Received) -> Dialog | None:
-        """The dialog, when the file has this reply as a turn already; else None, and the reply is kept as a draft."""
-        dialog = await self.known.look()
-        entry = received.landed(dialog, self.me) if dialog is not None else None
+    async def _settle(self, dialog: Dialog) -> Entry | None:
+        """The turn as which the reply stands in the file already; without one it is kept as a draft."""
+        of, received = self.of, self.received
+        entry = received.landed(dialog, of.me) if received is not None else None
         if entry is None:
-            self.tally.ends["late"] += 1
-            await self._keep_draft(received, "its turn had passed")
-            return None
-        self._pending = None
-        await self.known.on_disk(lambda: self.journal.record("done", chain=entry.chain, number=entry.number))
-        return dialog
+            of.tally.ends["late"] += 1
+            await self._keep_draft("its turn had passed")
+        else:
+            self.received = None
+            await of.on_disk(lambda: of.journal.record("done", chain=entry.chain, number=entry.number))
+        return entry
 
-    async def _keep_draft(self, received: Received, why: str) -> None:
-        self._is_clear = False
-        await self.known.on_disk(lambda: self.journal.draft(received, why))
-        self._pending = None
-        dialog = self.known.dialog
-        is_kept_back = dialog is not None and is_apart(dialog, Debt(*received.debt))
-        text = ""
-        if not is_kept_back:
+    async def _keep_draft(self, why: str) -> None:
+        of, received = self.of, self.received
+        assert received is not None
+        of.has_kept = True
+        await of.on_disk(lambda: of.journal.draft(received, why))
+        self.received, text = None, ""
+        if of.dialog is None or not is_apart(of.dialog, Debt(*received.debt)):
             with suppress(BackendError):
-                text = (await beside(received.text, lambda: compose.received(received.text)))[0].body
-        self.hub.publish("draft", by=self.me, why=why, text=text)
-
-    async def _fail(self, debt: Debt, error: BackendError) -> Action:
-        """Write down that this agent failed, if it is still asked."""
-        if self._unwritten is None or self._unwritten[1] is not error:
-            self.tally.failed(error.kind)
-            what = {"type": error.kind, "message": error.cause, "fix": error.fix, "recoverable": error.retryable}
-            self.hub.publish("error", by=self.me, **what)
-            self.hub.agent(self.me, "failed", reason=error.cause)
-        self._unwritten = debt, error  # kept while the disk refuses the note: the call is not made again for it
-        if error.partial.strip():
-            await self._keep_draft(Received(debt.key, error.partial, {}, 0), "cut short by an error")
-            error.partial = ""
-
-        hold: Wait | None = None
-
-        def make(now: Dialog) -> Addition | None:
-            nonlocal hold
-            hold = self._held(now) if is_open(now, self.me, debt) else None
-            if hold or not is_open(now, self.me, debt):
-                return None
-            attributes = (("at", wall()), *self.asking.spent(Bill()).attributes())
-            return Addition(compose.error_note(now, self.me, error.cause, error.fix, attributes))
-
-        written = await self.known.on_disk(lambda: self.file.append(make, self.journal))
-        if hold:
-            return hold
-        self.known.tell(written)
-        self._unwritten = None
-        return Reply(debt)
-
-    def participant(self, dialog: Dialog) -> Participant:
-        """This agent as the header and its own flags describe it."""
-        return self.asking.participant(dialog)
-
-
-def _passed() -> Wait:
-    return Wait("interrupted", "the turn passed while the reply was being written", 0.001)
-
-
-def _lost(me: str) -> BackendError:
-    return BackendError(
-        "the answer that it had sealed is lost: its journal is gone", fix=f"`dialogd retry {me}` asks it anew"
-    )
+                text = (await read_beside(received.text, lambda: compose.received(received.text)))[0].body
+        of.hub.publish("draft", by=of.me, why=why, text=text)

@@ -35,7 +35,7 @@ class _Now:
 
     def collect(self) -> Iterator[Metric]:
         """Every metric."""
-        tally = self._agent.turns.tally
+        tally = self._agent.tally
         yield from self._work(tally)
         yield from self._spent(tally)
         yield from self._stands()

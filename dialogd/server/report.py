@@ -55,12 +55,12 @@ def health(agent: Agent, port: int) -> wire.Health:
         backend=agent.backend.name,
         model=agent.backend.model,
         peers=_peers(agent),
-        turns_written=agent.turns.tally.turns,
-        secrets_redacted=agent.turns.tally.secrets,
+        turns_written=agent.tally.turns,
+        secrets_redacted=agent.tally.secrets,
         signals=[wire.Noticed(kind=s.kind, text=s.text, agents=list(s.agents)) for s in agent.noticed()],
         convergence=wire.Assessed.model_validate(weak) if weak else None,
         warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
-        usd=agent.turns.tally.bill.known_usd,
+        usd=agent.tally.bill.known_usd,
     )
 
 

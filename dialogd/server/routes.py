@@ -253,7 +253,7 @@ async def _notify(agent: Agent, request: Request, *, wait: bool = False) -> JSON
     if wanted.sender not in ("", USER) and not (wanted.start or wait) and request.headers.get("prefer") == NO_WAIT:
         agent.wake()
         return JSONResponse({"status": "accepted"}, 202)
-    busy, written = agent.call is not None, agent.turns.tally.turns
+    busy, written = agent.call is not None, agent.tally.turns
     action = await _nudged(agent, wanted)
     if wait and (busy or _is_on_its_way(action)):
         return await _after_turn(agent, written)
@@ -284,7 +284,7 @@ async def _after_turn(agent: Agent, written: int) -> JSONResponse:
         await agent.settled()
         if agent.call is None and not _is_on_its_way(agent.action):
             break
-    return JSONResponse({"status": "ok", "turn_passed": agent.turns.tally.turns > written})
+    return JSONResponse({"status": "ok", "turn_passed": agent.tally.turns > written})
 
 
 def _notified(action: Action) -> JSONResponse:

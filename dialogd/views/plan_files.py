@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dialogd.agent.call import Call, ask
+from dialogd.agent.call import Call
 from dialogd.backends import Backend, Request
 from dialogd.backends.parts import Part, Prompt, fenced
 from dialogd.config import DEFAULT_FILE
@@ -62,17 +62,10 @@ async def synthesize(
     backend: Backend, plan: Plan, agent: Agent, file: Path, *, retry_wait: float, secrets: Sequence[str] = ()
 ) -> Synthesis:
     """Ask the backend once, as that agent, within the dialog's timeout. Raises `BackendError`."""
-    dialog, call = plan.dialog, Call()
+    dialog, call = plan.dialog, Call(backend, retry_wait, tuple(secrets))
     asked = prompt(dialog, (*secrets, *backend.secrets))
     request = Request(dialog, agent, dialog.state.number + 1, file, lambda: asked)
-    text = await ask(
-        backend,
-        request,
-        call,
-        deadline=dialog.state.limits.timeout,
-        retry_wait=retry_wait,
-        secrets=secrets,
-    )
+    text = await call.ask(request, dialog.state.limits.timeout)
     if not text.strip():
         raise BackendError("the synthesis came back empty", fix="ask another agent: --synthesize ID", kind="empty")
     return Synthesis(text.strip(), agent.id, call.bill.model or backend.model or backend.name, call.bill.words)

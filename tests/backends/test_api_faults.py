@@ -16,7 +16,7 @@ from email.utils import format_datetime
 import pytest
 import pytest_asyncio
 
-from dialogd.agent.call import ATTEMPTS, Call, ask
+from dialogd.agent.call import ATTEMPTS, Call
 from dialogd.backends.acp import refused, unreadable
 from dialogd.backends.service import Limiter, _quoted, retry_after
 from dialogd.errors import BackendError
@@ -198,7 +198,7 @@ async def desk() -> AsyncIterator[Desk]:
 
 async def called(backend: API, deadline: float = 20.0) -> str:
     """The reply as the daemon asks for it, attempts and all."""
-    return await ask(backend, request(), Call(), deadline=deadline, retry_wait=0.01)
+    return await Call(backend, 0.01).ask(request(), deadline)
 
 
 def whole_words(text: str) -> str:

@@ -69,7 +69,7 @@ async def scene(tmp_path: Path) -> Scene:
     """Turn 2 and 4 are A's; what brought no turn stands in the journal too."""
     path = dialog_file(tmp_path)
     async with agent_at(path) as agent:
-        journal = agent.turns.journal
+        journal = agent.journal
         journal.record("started", dialog="0123456789ab")
         journal.record("spent", usage={"calls": 1, "usd": 0.5, "usd_known": 1, "model": "m", "is_estimated": True})
         assert isinstance(await agent.step(), Reply)

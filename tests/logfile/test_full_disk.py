@@ -72,7 +72,7 @@ async def test_a_reply_for_which_there_was_no_room_is_written_once_there_is(tmp_
             await step(agent)
         assert [entry.number for entry in naive_read(path) if entry.sound] == [2, 3, 4], room
         assert backend.asked == [2, 4], room
-        assert agent.turns.journal.drafts() == (), room
+        assert agent.journal.drafts() == (), room
 
 
 async def test_with_room_for_the_whole_entry_it_is_acknowledged(tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ async def test_a_journal_that_has_no_room_keeps_the_dialog_as_it_was(tmp_path: P
                 await step(agent)
         assert backend.asked == [2], room
         assert times(path, "A-2") == 1, room
-        assert agent.turns.journal.drafts() == (), room
+        assert agent.journal.drafts() == (), room
 
 
 def test_the_error_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ async def interrupted(
 @contextmanager
 def journal_refusing(agent: Agent) -> Iterator[None]:
     """The agent's journal as one that must not be written to: everybody might have."""
-    path = agent.turns.journal.path
+    path = agent.journal.path
     path.touch(mode=0o600)
     path.chmod(0o666)
     try:

@@ -154,7 +154,7 @@ async def test_a_turn_of_a_long_dialog_does_what_one_of_a_short_one_does(
         found = []
         while (dialog := await agents[0].look()) is not None and dialog.state.number < until:
             into.clear()
-            lines, made = len(caplog.records), sum(a.turns.asking.finished.made for a in agents)
+            lines, made = len(caplog.records), sum(a.finished.made for a in agents)
             me = agents[dialog.state.owing == ("B",)]
             await me.step()  # the turn
             await me.step()  # what it sees then
@@ -163,7 +163,7 @@ async def test_a_turn_of_a_long_dialog_does_what_one_of_a_short_one_does(
             heard.clear()
             counts = Counter(into)
             counts["log lines"] = len(caplog.records) - lines
-            counts["entries rendered"] = sum(a.turns.asking.finished.made for a in agents) - made
+            counts["entries rendered"] = sum(a.finished.made for a in agents) - made
             found.append(counts)
         return found
 

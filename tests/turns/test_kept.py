@@ -185,7 +185,7 @@ async def test_what_comes_just_after_an_agents_own_turn_is_seen_at_once(tmp_path
             """Nothing ends here."""
 
     async with agent_with(path, Mind(("Postgres.",), ("Nothing.",))) as agent:
-        agent.known.followers.append(Person())
+        agent.followers.append(Person())
         await agent.step()
         await agent.step()
     assert [(entry.by, entry.body) for entry in log_of(path).read().turns[2:]] == [

@@ -37,7 +37,7 @@ async def said_by(path: Path, mind: Mind, options: Options = TOLD) -> tuple[str,
             await agent.step()
             await agent.hub.close()
             told = [json.dumps(event.data) async for event in events]
-        return "\n".join(told), agent.turns.tally.secrets
+        return "\n".join(told), agent.tally.secrets
 
 
 async def test_a_key_in_a_reply_is_taken_out_and_counted(tmp_path: Path) -> None:

@@ -130,7 +130,7 @@ async def test_a_wait_longer_than_the_turn_fails_at_once_and_costs_nothing(tmp_p
                 began = time.monotonic()
                 assert isinstance(await agent.step(), Reply)
                 assert time.monotonic() - began < PATIENCE
-                spent = agent.turns.tally.bill
+                spent = agent.tally.bill
             await backend.close()
             notes.append((log_of(path).read().last, spent))
         assert len(server.seen) == 1

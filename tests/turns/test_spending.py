@@ -263,7 +263,7 @@ async def test_half_and_four_fifths_of_the_budget_are_warned_of_once_each(tmp_pa
             for _ in calls:
                 agent.wake()
                 await agent.step()
-                await agent.known.look(sure=True)
+                await agent.look(sure=True)
                 person.say(log_of(path), "Go on.", to="A")
             await agent.hub.close()
             told = [event.data["text"] async for event in events if event.kind == "warning"]
