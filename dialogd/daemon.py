@@ -27,7 +27,7 @@ from dialogd.errors import BadInput, DialogdError
 from dialogd.memory import Memory
 from dialogd.memory import keep as keep_copy
 from dialogd.protocol.state import Dialog
-from dialogd.server.routes import create_app
+from dialogd.server.routes import create_app, hints
 from dialogd.server.serving import Server, bind, make_server
 from dialogd.server.wire import Halt, Stopped
 from dialogd.store.disk import shared_with_group
@@ -149,7 +149,7 @@ class Daemon:
         self.state = state
         self._over = asyncio.Event()
         app = create_app(agent, port, self.halt, state)
-        self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close])
+        self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close], take_hint=hints(agent))
         self._loop: asyncio.Task[None] | None = None
         self._plans: list[asyncio.Future[None]] = []
         self.plans = plans  # where they go; None: it leaves none

@@ -182,13 +182,13 @@ class Agent(Speaker):
 
     async def _tell(self, dialog: Dialog) -> None:
         """Tell the peers, with a hint that may get lost, of what was just written; and know it."""
+        told = self.peers.tell(dialog)  # before all else: they have work to do
         # It counts as seen, and no look that began before it may be taken for the next one.
         self._highest, self._asked = max(self._highest, dialog.state.number), self._begun
         for follower in self.followers:
             follower.written(dialog)
-        if peers := self.peers.of(dialog):
-            self.hub.publish("telling", peers=sorted(peers))
-            self.peers.tell(dialog)
+        if told:
+            self.hub.publish("telling", peers=told)
         async with self._looking:
             reads = self.file.full_reads
             if self.dialog is not None and self.dialog.size < dialog.size and reads == self._full_reads:

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping
 from contextlib import aclosing, suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dialogd.protocol.header import LOOPBACK_URL
@@ -48,8 +49,10 @@ class Peers:
         self.reachable: dict[str, bool] = {}
         self.backends: dict[str, str] = {}  # what played each of them when it last answered
         self._tasks: set[asyncio.Task[None]] = set()
-        self._client = _Client()
-        self._lines = _Lines()
+        self._open: set[_Line] = set()
+        self._kept: dict[str, _Line] = {}  # one connection to each peer that nobody uses now, by its address
+        self._is_closed = False
+        self._client: httpx2.AsyncClient | None = None
 
     @property
     def own(self) -> str:
@@ -64,21 +67,67 @@ class Peers:
         urls.pop(self.me, None)
         return {who: url.replace("//localhost:", "//127.0.0.1:") for who, url in urls.items()}
 
-    def tell(self, dialog: Dialog | None) -> None:
-        """Tell peers, in the background, that the file is worth a look; a hint that may get lost."""
-        for who, url in self.of(dialog).items():
-            self.spawn(self._notify(who, url, {"from": self.me, **self._meant(dialog)}))
+    # -- telling: a hint that may get lost ------------------------------------------------------------------------
+
+    def tell(self, dialog: Dialog | None) -> list[str]:
+        """Tell peers that the file is worth a look, without waiting for them; gives their ids."""
+        urls = self.of(dialog)
+        for who, url in urls.items():
+            self._hint(who, url, dialog)
+        return sorted(urls)
 
     def start(self, dialog: Dialog) -> None:
         """Pass a person's notify on to those who owe a turn: it starts the dialog there too."""
         for who, url in self.of(dialog).items():
             if who in dialog.state.owing:
-                self.spawn(self._notify(who, url, {"from": self.me, "start": True, **self._meant(dialog)}))
+                self._hint(who, url, dialog, start=True)
 
-    def _meant(self, dialog: Dialog | None) -> dict[str, str]:
-        """What a daemon of another dialog, at an address that is outdated, refuses by."""
-        named = {"file": self.file, "dialog": dialog.id if dialog is not None else ""}
-        return {name: value for name, value in named.items() if value}
+    def _hint(self, who: str, url: str, dialog: Dialog | None, *, start: bool = False) -> None:
+        """Send a hint right away where a connection is open; else, and where that fails, from a task."""
+        request = hint(url, self.me, self.file, dialog.id if dialog is not None else "", start=start)
+        line = self._kept.pop(url, None)
+        if line is None or not line.is_open:
+            self.spawn(self._notify(who, url, request))
+            return
+
+        def answered(status: asyncio.Future[int]) -> None:
+            if status.exception() is None and status.result() != NOT_MINE:
+                self.reachable[who] = True
+                self._keep(url, line)
+            elif not self._is_closed:  # such as one that the peer has closed just now: it has read nothing then
+                self.spawn(self._notify(who, url, request))
+
+        line.send(request).add_done_callback(answered)
+
+    async def _notify(self, who: str, url: str, request: bytes) -> None:
+        """Send a hint over a new connection, and again where that fails."""
+        for wait in WAITS:
+            await asyncio.sleep(wait)
+            try:
+                async with asyncio.timeout(ANSWER):
+                    line = await self._connect(url)
+                if await line.send(request) == NOT_MINE:
+                    raise OSError("the daemon of another dialog answers there")
+            except OSError:
+                self.reachable[who] = False
+            else:
+                self.reachable[who] = True
+                self._keep(url, line)
+                return
+
+    async def _connect(self, url: str) -> _Line:
+        address = LOOPBACK_URL.fullmatch(url)
+        if address is None:
+            raise OSError(f"{url} is no loopback address")
+        _, line = await asyncio.get_running_loop().create_connection(_Line, address[1].strip("[]"), int(address[2]))
+        self._open.add(line)
+        line.gone.add_done_callback(lambda _: self._open.discard(line))
+        return line
+
+    def _keep(self, url: str, line: _Line) -> None:
+        """Keep the connection for next time, unless there is one."""
+        if self._is_closed or (line.is_open and self._kept.setdefault(url, line) is not line):
+            line.close()
 
     def spawn(self, telling: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """Do something in the background, at the latest until `close`."""
@@ -87,38 +136,14 @@ class Peers:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def listen(self, url: str) -> AsyncGenerator[bytes, None]:
-        """The bytes of that daemon's event stream as they come, its own events only.
-
-        Raises `OSError` when it does not answer with one, or has been silent for too long.
-        """
-        async with aclosing(self._client.stream(f"{url}/events")) as chunks:
-            async for chunk in chunks:
-                yield chunk
-
-    async def _notify(self, who: str, url: str, message: Mapping[str, object]) -> None:
-        for wait in WAITS:
-            if wait:
-                await asyncio.sleep(wait)
-            try:
-                if await self._lines.post(url, "/notify", message) == NOT_MINE:
-                    raise OSError("the daemon of another dialog answers there")
-            except OSError:
-                self.reachable[who] = False
-            else:
-                self.reachable[who] = True
-                return
+    # -- asking ---------------------------------------------------------------------------------------------------
 
     async def working(self, dialog: Dialog, agents: Iterable[str], file: str) -> frozenset[str]:
         """Those of `agents` whose own daemon says that it works on a turn of this very file."""
         urls = self.of(dialog)
         asked = [who for who in agents if who in urls]
-        answers = await asyncio.gather(*(self._is_working(who, urls[who], file) for who in asked))
-        return frozenset(who for who, yes in zip(asked, answers, strict=True) if yes)
-
-    async def _is_working(self, who: str, url: str, file: str) -> bool:
-        health = await self._health(who, url, file)
-        return health is not None and bool(health.get("working_on"))
+        answers = await asyncio.gather(*(self._health(who, urls[who], file) for who in asked))
+        return frozenset(who for who, health in zip(asked, answers, strict=True) if (health or {}).get("working_on"))
 
     async def healths(self, dialog: Dialog | None, file: str) -> dict[str, dict[str, Any] | None]:
         """What every other daemon says of itself, by agent id; None for one that does not answer for this file."""
@@ -129,7 +154,7 @@ class Peers:
     async def _health(self, who: str, url: str, file: str) -> dict[str, Any] | None:
         """The answer of `GET /health` of `who`'s daemon; None when there is none, or it is another's."""
         try:
-            health = json.loads(await self._client.ask("GET", f"{url}/health"))
+            health = json.loads(await self._ask("GET", f"{url}/health"))
         except (OSError, ValueError, RecursionError):
             self.reachable[who] = False
             return None
@@ -141,10 +166,11 @@ class Peers:
 
     async def stop(self, dialog: Dialog | None, reason: str) -> None:
         """Ask every peer to stop too; they do not pass it on."""
+        message = {"hop": 1, "reason": reason, **_meant(self.file, dialog.id if dialog is not None else "")}
 
         async def ask(url: str) -> None:
             with suppress(OSError):
-                await self._client.ask("POST", f"{url}/stop", {"hop": 1, "reason": reason, **self._meant(dialog)})
+                await self._ask("POST", f"{url}/stop", message)
 
         asked = [asyncio.ensure_future(ask(url)) for url in self.of(dialog).values()]
         if asked:
@@ -152,14 +178,92 @@ class Peers:
             for task in late:
                 task.cancel()
 
+    async def _ask(self, method: str, url: str, message: Mapping[str, object] | None = None) -> bytes:
+        """The body of the answer. Raises `OSError` where none is whole within a second, and where it is none of ours.
+
+        That is one which is too long, and that of a daemon which says "not mine".
+        """
+        import httpx2
+
+        said = bytearray()
+        asked = self._http().stream(method, url, json=message, headers={"Accept-Encoding": "identity"})
+        try:
+            # The library's own limit is for each piece of an answer: who sends a byte now and then is never late.
+            async with asyncio.timeout(ANSWER), asked as answer:
+                if answer.status_code == NOT_MINE:
+                    raise OSError("the daemon of another dialog answers there")
+                async for piece in answer.aiter_raw():
+                    said += piece
+                    if len(said) > MOST_SAID:
+                        raise OSError(f"an answer of over {MOST_SAID:,} bytes")
+        except httpx2.HTTPError as error:
+            raise OSError(str(error)) from error
+        return bytes(said)
+
+    async def listen(self, url: str) -> AsyncGenerator[bytes, None]:
+        """The bytes of that daemon's event stream as they come, its own events only.
+
+        Raises `OSError` when it does not answer with one, or has been silent for too long.
+        """
+        import httpx2
+
+        http, headers = self._http(), {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
+        asked = http.build_request("GET", f"{url}/events", headers=headers, timeout=httpx2.Timeout(ANSWER, read=QUIET))
+        try:
+            async with asyncio.timeout(START):
+                answer = await http.send(asked, stream=True)
+            async with aclosing(answer):
+                kind, is_packed = answer.headers.get("content-type", ""), "content-encoding" in answer.headers
+                if answer.status_code != 200 or not kind.startswith("text/event-stream") or is_packed:
+                    raise OSError(f"status {answer.status_code}, {kind or 'no type'}")
+                async for chunk in answer.aiter_raw():
+                    yield chunk
+        except httpx2.HTTPError as error:
+            raise OSError(str(error)) from error
+
+    def _http(self) -> httpx2.AsyncClient:
+        """The HTTP client, built on first use: its library is slow to load."""
+        import httpx2
+
+        if self._client is None:
+            # trust_env off: a proxy from the environment must never see loopback traffic.
+            self._client = httpx2.AsyncClient(timeout=ANSWER, trust_env=False, verify=False)
+        return self._client
+
     async def close(self) -> None:
-        """Give up what is under way and close the connections."""
+        """Give up what is under way and close the connections; none is left when this ends."""
+        self._is_closed = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._lines.close()
-        await self._client.close()
+        lines = list(self._open)
+        for line in lines:
+            line.close()
+        await asyncio.gather(*(line.gone for line in lines))
+        if self._client is not None:
+            await self._client.aclose()
+
+
+# -- Hints, by hand: an HTTP library costs ten times as much ----------------------------------------------------------
+
+
+def _meant(file: str, dialog: str) -> dict[str, str]:
+    """What a daemon of another dialog, at an address that is outdated, refuses by."""
+    return {name: value for name, value in (("file", file), ("dialog", dialog)) if value}
+
+
+def hint_head(host: str) -> bytes:
+    """How the request of a hint to that host and port begins; the length of its body follows."""
+    head = f"POST /notify HTTP/1.1\r\nHost: {host}\r\nPrefer: {NO_WAIT}\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: ".encode()
+
+
+@lru_cache(maxsize=64)
+def hint(url: str, me: str, file: str, dialog: str, *, start: bool = False) -> bytes:
+    """The request that tells the daemon at `url` to look at its file."""
+    body = json.dumps({"from": me, **({"start": True} if start else {}), **_meant(file, dialog)}).encode()
+    return hint_head(url.partition("//")[2].rstrip("/")) + b"%d\r\n\r\n%s" % (len(body), body)
 
 
 class _Answer(NamedTuple):
@@ -170,14 +274,15 @@ class _Answer(NamedTuple):
     stays: bool  # the connection can be used again
 
 
-def _read_answer(data: bytes | bytearray) -> _Answer | None:
+@lru_cache(maxsize=16)
+def _read_answer(data: bytes) -> _Answer | None:
     """What has come of an answer; None while its head is not whole. Raises `OSError` for what is no plain one."""
     end = data.find(b"\r\n\r\n", 0, MOST_HEAD)
     if end < 0:
-        if len(data) >= MOST_HEAD or not b"HTTP/1.1 ".startswith(bytes(data[:9])):
+        if len(data) >= MOST_HEAD or not b"HTTP/1.1 ".startswith(data[:9]):
             raise OSError("no HTTP/1.1 answer")
         return None
-    first, *lines = bytes(data[:end]).split(b"\r\n")
+    first, *lines = data[:end].split(b"\r\n")
     status = _STATUS.fullmatch(first)
     fields = [(name, value.strip()) for name, _, value in (line.lower().partition(b":") for line in lines)]
     lengths = [value for name, value in fields if name == b"content-length"]
@@ -193,9 +298,10 @@ class _Line(asyncio.Protocol):
     """A connection to a peer: one request at a time, one whole answer. Closed by whatever is not expected."""
 
     def __init__(self) -> None:
-        self.gone = asyncio.get_running_loop().create_future()
-        self._data = bytearray()
-        self._asked: asyncio.Future[_Answer] | None = None
+        self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[None] = self._loop.create_future()
+        self._data = b""
+        self._status: asyncio.Future[int] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the connection."""
@@ -206,17 +312,27 @@ class _Line(asyncio.Protocol):
         """False once either side has closed, or the peer has spoken without being asked."""
         return not self._transport.is_closing()
 
-    async def ask(self, request: bytes) -> _Answer:
-        """Send a request and wait for its whole answer. Raises `OSError`, after which the connection is closed."""
-        self._asked = asyncio.get_running_loop().create_future()
+    def send(self, request: bytes) -> asyncio.Future[int]:
+        """Send a request; the status of its answer, whole within a second, else `OSError`, and it is closed."""
+        self._status = self._loop.create_future()
+        self._timer = self._loop.call_later(ANSWER, self._end, TimeoutError("no whole answer in time"))
         self._transport.write(request)
-        try:
-            return await self._asked
-        except BaseException:
-            self._transport.abort()
-            raise
-        finally:
-            self._asked = None
+        return self._status
+
+    def _end(self, how: int | OSError) -> None:
+        """Say what came of the request, to whoever waits for that still; after an error nothing more is asked here."""
+        if isinstance(how, OSError):
+            self.close()
+        status, self._status = self._status, None
+        if status is None:
+            return
+        self._timer.cancel()
+        if status.done():
+            return
+        if isinstance(how, OSError):
+            status.set_exception(how)
+        else:
+            status.set_result(how)
 
     def close(self) -> None:
         """Close at once."""
@@ -224,130 +340,21 @@ class _Line(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take a piece of the answer."""
-        if self._asked is None or self._asked.done():
-            self._transport.abort()
-            return
         self._data += data
         try:
             answer = _read_answer(self._data)
         except OSError as error:
-            self._asked.set_exception(error)
+            self._end(error)
             return
-        if answer is None or len(self._data) < answer.size:
+        if self._status is not None and (answer is None or len(self._data) < answer.size):
             return
-        self._asked.set_result(answer)
-        if not answer.stays or len(self._data) > answer.size:
-            self._transport.abort()
-        self._data.clear()
+        if self._status is None or answer is None or not answer.stays or len(self._data) > answer.size:
+            self.close()
+        self._data = b""
+        if answer is not None:
+            self._end(answer.status)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what still waits for an answer."""
         self.gone.set_result(None)
-        if self._asked is not None and not self._asked.done():
-            kind = ConnectionResetError if not self._data else ConnectionAbortedError
-            self._asked.set_exception(kind("the peer closed the connection"))
-
-
-class _Lines:
-    """What tells peers: one kept connection to each, loopback only. An HTTP library costs ten times as much."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, _Line] = {}
-        self._open: set[_Line] = set()
-
-    async def post(self, url: str, path: str, message: Mapping[str, object]) -> int:
-        """The status of the answer, whatever it is. Raises `OSError` where there is none within a second."""
-        address = LOOPBACK_URL.fullmatch(url)
-        if address is None:
-            raise OSError(f"{url} is no loopback address")
-        host, port, body = address[1], address[2], json.dumps(message).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nPrefer: {NO_WAIT}\r\n"
-        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        request = head.encode() + body
-        async with asyncio.timeout(ANSWER):
-            line = self._kept.pop(url, None)
-            if line is not None and line.is_open:
-                # A peer closes what has been idle for long, perhaps just now; another dialogd has then read nothing.
-                with suppress(ConnectionResetError, BrokenPipeError):
-                    return self._keep(url, line, await line.ask(request))
-            line = await self._connect(host.strip("[]"), int(port))
-            return self._keep(url, line, await line.ask(request))
-
-    async def _connect(self, host: str, port: int) -> _Line:
-        _, line = await asyncio.get_running_loop().create_connection(_Line, host, port)
-        self._open.add(line)
-        line.gone.add_done_callback(lambda _: self._open.discard(line))
-        return line
-
-    def _keep(self, url: str, line: _Line, answer: _Answer) -> int:
-        """Keep the connection for next time, unless there is one."""
-        if answer.stays and self._kept.setdefault(url, line) is not line:
-            line.close()
-        return answer.status
-
-    async def close(self) -> None:
-        """Close all connections; none is left when this ends."""
-        lines = list(self._open)
-        for line in lines:
-            line.close()
-        await asyncio.gather(*(line.gone for line in lines))
-
-
-class _Client:
-    """One shared HTTP client; built on first use, because its library is slow to load."""
-
-    def __init__(self) -> None:
-        self._http: httpx2.AsyncClient | None = None
-
-    async def ask(self, method: str, url: str, message: Mapping[str, object] | None = None) -> bytes:
-        """The body of the answer. Raises `OSError` where none is whole within a second, and where it is none of ours.
-
-        That is one which is too long, and that of a daemon which says "not mine".
-        """
-        import httpx2
-
-        said = bytearray()
-        asked = self._made().stream(method, url, json=message, headers={"Accept-Encoding": "identity"})
-        try:
-            # The library's own limit is for each piece of an answer: who sends a byte now and then is never late.
-            async with asyncio.timeout(ANSWER), asked as answer:
-                if answer.status_code == NOT_MINE:
-                    raise OSError("the daemon of another dialog answers there")
-                async for piece in answer.aiter_raw():
-                    said += piece
-                    if len(said) > MOST_SAID:
-                        raise OSError(f"an answer of over {MOST_SAID:,} bytes")
-        except httpx2.HTTPError as error:
-            raise OSError(str(error)) from error
-        return bytes(said)
-
-    async def stream(self, url: str) -> AsyncGenerator[bytes, None]:
-        """The body of an event stream as it comes. Raises `OSError` when there is none, or it falls silent."""
-        import httpx2
-
-        http, headers = self._made(), {"Accept": "text/event-stream", "Accept-Encoding": "identity"}
-        asked = http.build_request("GET", url, headers=headers, timeout=httpx2.Timeout(ANSWER, read=QUIET))
-        try:
-            async with asyncio.timeout(START):
-                answer = await http.send(asked, stream=True)
-            async with aclosing(answer):
-                kind, is_packed = answer.headers.get("content-type", ""), "content-encoding" in answer.headers
-                if answer.status_code != 200 or not kind.startswith("text/event-stream") or is_packed:
-                    raise OSError(f"status {answer.status_code}, {kind or 'no type'}")
-                async for chunk in answer.aiter_raw():
-                    yield chunk
-        except httpx2.HTTPError as error:
-            raise OSError(str(error)) from error
-
-    def _made(self) -> httpx2.AsyncClient:
-        import httpx2
-
-        if self._http is None:
-            # trust_env off: a proxy from the environment must never see loopback traffic.
-            self._http = httpx2.AsyncClient(timeout=ANSWER, trust_env=False, verify=False)
-        return self._http
-
-    async def close(self) -> None:
-        """Close all connections."""
-        if self._http is not None:
-            await self._http.aclose()
+        self._end(ConnectionResetError("the peer closed the connection"))

@@ -12,10 +12,8 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from fastapi.routing import APIRoute
-from starlette.middleware.errors import ServerErrorMiddleware
-from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Match
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from dialogd import __version__, person
 from dialogd.agent.loop import Agent
@@ -41,6 +39,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 _FIX = "ask the daemon of that dialog: `dialogd status --all` lists them; or name neither file nor dialog"
 _LOOKS = 5  # steps to wait for until a note that is about to be written says why nobody replies
+ACCEPTED = {"status": "accepted"}
 _STATUS = {"MAX_TURNS_REACHED": "max_turns", "time": "max_time", "size": "max_size", "budget": "budget"}
 
 
@@ -60,21 +59,16 @@ class _AnyType(APIRoute):
 
 
 class _Api(FastAPI):
-    """FastAPI, with the models in its description that no route declares, and one route that goes past its router.
+    """FastAPI, with the models in its description that no route declares.
 
     The routes of the page are there once somebody asks for what no other route answers: most daemons are never looked
     at, and what they load for it is a tenth of their memory.
     """
 
-    notified: ASGIApp | None = None
     add_page: Callable[[], None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve; a bare `POST /notify`, of which every turn has one, for a fifth of what the router costs."""
-        is_bare = scope["type"] == "http" and not scope["query_string"]
-        if is_bare and scope["path"] == "/notify" and scope["method"] == "POST" and self.notified is not None:
-            await self.notified(scope, receive, send)
-            return
+        """Serve, with all routes once one is asked for that is not there yet."""
         if scope["type"] == "http" and all(route.matches(scope)[0] is Match.NONE for route in self.routes):
             self._complete()
         await super().__call__(scope, receive, send)
@@ -115,7 +109,6 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
     stream_routes(app, agent, port)
     result_routes(app, agent, _act)
     hand_routes(app, agent, _act)
-    app.notified = _bare_notify(app, agent)
     app.add_page = lambda: _page_routes(app, agent, port, state)
     return app
 
@@ -229,17 +222,26 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
         return stopped
 
 
-def _bare_notify(app: FastAPI, agent: Agent) -> ASGIApp:
-    """The route of a notify without a query, by itself: the same checks, answers and errors as through the router."""
-    obeying, handlers = _obeying_its_own(agent), dict(app.exception_handlers)
-    unforeseen = handlers.pop(Exception)
+def hints(agent: Agent) -> Callable[[bytes], bool]:
+    """What takes the body of a hint, as `Peers.tell` sends it to a daemon of the same dialog, past the routes.
 
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        await obeying(request)
-        await (await _notify(agent, request))(scope, receive, send)
+    Every turn has one, and the routes cost ten times as much. Anything else than that very body is theirs: False.
+    """
 
-    return ServerErrorMiddleware(ExceptionMiddleware(serve, handlers), unforeseen)
+    def take(body: bytes) -> bool:
+        try:
+            said = json.loads(body)
+            sender = said.pop("from")
+        except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
+            return False
+        dialog, file = agent.dialog, str(agent.file.path)
+        if dialog is None or said != {"file": file, "dialog": dialog.id} or dialog.header.agent(sender) is None:
+            return False
+        agent.hub.publish("notified", by=sender)
+        agent.wake()
+        return True
+
+    return take
 
 
 async def _notify(agent: Agent, request: Request, *, wait: bool = False) -> JSONResponse:
@@ -252,7 +254,7 @@ async def _notify(agent: Agent, request: Request, *, wait: bool = False) -> JSON
     agent.hub.publish("notified", by=wanted.sender or "somebody")
     if wanted.sender not in ("", USER) and not (wanted.start or wait) and request.headers.get("prefer") == NO_WAIT:
         agent.wake()
-        return JSONResponse({"status": "accepted"}, 202)
+        return JSONResponse(ACCEPTED, 202)
     busy, written = agent.call is not None, agent.tally.turns
     action = await _nudged(agent, wanted)
     if wait and (busy or _is_on_its_way(action)):
@@ -295,7 +297,7 @@ def _notified(action: Action) -> JSONResponse:
         case Wait(status, reason, _) if status != "pace":
             return JSONResponse({"status": status, "reason": reason})
         case _:
-            return JSONResponse({"status": "accepted"}, 202)
+            return JSONResponse(ACCEPTED, 202)
 
 
 async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> wire.Done:

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 from uvicorn.server import ServerState
 
+from dialogd.agent.peers import hint_head
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError
 from dialogd.server.guard import (
     CALLER,
@@ -123,12 +124,30 @@ GRACE_SECONDS = 0.5
 
 
 class GuardedConfig(uvicorn.Config):
-    """uvicorn's settings and two of ours: the limits of a connection, and how to look up its caller (None: cannot)."""
+    """uvicorn's settings and ours: a connection's limits, how to look up its caller (None: cannot), who takes hints."""
 
-    def __init__(self, app: ASGIApp, *, limits: Limits, uid_of: UidOf | None, **settings: Any) -> None:
+    def __init__(
+        self, app: ASGIApp, *, limits: Limits, uid_of: UidOf | None, port: int, take_hint: TakeHint, **settings: Any
+    ) -> None:
         self.limits = limits
         self.uid_of = uid_of
+        self.take_hint = take_hint
+        self.hint_head = hint_head(f"{HOST}:{port}")
         super().__init__(app, **settings)
+
+
+TakeHint = Callable[[bytes], bool]
+"""Takes the body of a peer's hint; False for what is none, or another dialog's."""
+
+
+def _answer_bytes(status: int, kind: str, body: bytes, *more: tuple[bytes, bytes]) -> bytes:
+    """A whole answer as it goes over the wire, as the guard has it."""
+    headers = harden([(b"content-length", b"%d" % len(body)), (b"content-type", kind.encode()), *more])
+    lines = [b"HTTP/1.1 %d %s" % (status, STATUS_PHRASES[status]), *(b"%s: %s" % header for header in headers)]
+    return b"\r\n".join([*lines, b"", body])
+
+
+HINTED = _answer_bytes(202, "application/json", b'{"status":"accepted"}')
 
 
 class Phase(Enum):
@@ -152,6 +171,8 @@ class HttpProtocol(H11Protocol):
         super().__init__(config, server_state, {**app_state, CALLER: self.caller}, _loop)
         self.limits = config.limits
         self._uid_of = config.uid_of
+        self._take_hint = config.take_hint
+        self._hint_head = config.hint_head
         self._caller: Caller | None = None
         self._deadline: asyncio.TimerHandle | None = None
         self._lingering = False
@@ -180,10 +201,28 @@ class HttpProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
-        if self._lingering:
+        if self._lingering or (data.startswith(self._hint_head) and self._took_hint(data)):
             return
         super().data_received(data)
         self._watch()
+
+    def _took_hint(self, data: bytes) -> bool:
+        """True when this was a peer's hint, whole and alone, which is answered: what the app answers, without its way.
+
+        Whatever else it is, uvicorn, the guard and the app judge it.
+        """
+        length, _, body = data[len(self._hint_head) :].partition(b"\r\n\r\n")
+        is_alone = self.conn.our_state is self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
+        if not is_alone or length != b"%d" % len(body) or self.transport.is_closing():
+            return False
+        if self.caller() not in (Caller.OWN, Caller.UNCHECKED) or not self._take_hint(body):
+            return False
+        self._clear_deadline()
+        self._unset_keepalive_if_required()
+        self.transport.write(HINTED)
+        self.since = self.loop.time()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        return True
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -260,20 +299,11 @@ class HttpProtocol(H11Protocol):
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
-        self.transport.write(self._refusal_bytes(refusal))
+        body = problem(refusal.status, refusal.detail, refusal.fix)
+        self.transport.write(_answer_bytes(refusal.status, MEDIA_TYPE, body, (b"connection", b"close")))
         self.transport.write_eof()
         self._lingering = True
         self._set_deadline(self.limits.linger_seconds)
-
-    def _refusal_bytes(self, refusal: Refusal) -> bytes:
-        body = problem(refusal.status, refusal.detail, refusal.fix)
-        headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]
-        reason = STATUS_PHRASES[refusal.status]
-        start = h11.Response(
-            status_code=refusal.status, headers=harden([*headers, (b"connection", b"close")]), reason=reason
-        )
-        parts = [self.conn.send(event) for event in (start, h11.Data(data=body), h11.EndOfMessage())]
-        return b"".join(part for part in parts if part)
 
     def _make_room(self) -> bool:
         """Say whether this connection can stay; over the cap, one that keeps the daemon waiting may have to go.
@@ -371,17 +401,21 @@ def make_server(
     on_shutdown: Iterable[Callable[[], Awaitable[None]]] = (),
     limits: Limits | None = None,
     find_lookup: Callable[[], UidOf | None] = choose_lookup,
+    take_hint: TakeHint = lambda _: False,
 ) -> Server:
     """Put the guard around `app` and return its server for `listener` (see `bind`); run it with `serve()`.
 
     `on_shutdown` callbacks end whatever would keep a response open; they get half a second.
     `find_lookup` returns the way to look up a caller's uid, None to let every local user in.
+    `take_hint` takes the hints of peers past the app.
     """
-    limits = limits or Limits()
+    limits, port = limits or Limits(), listener.getsockname()[1]
     config = GuardedConfig(
-        Guard(app, listener.getsockname()[1], limits),
+        Guard(app, port, limits),
         limits=limits,
         uid_of=find_lookup(),
+        port=port,
+        take_hint=take_hint,
         http=HttpProtocol,
         ws="none",
         loop="asyncio",

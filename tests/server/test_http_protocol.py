@@ -2,14 +2,19 @@
 
 import resource
 import select
+import socket
 import time
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
+from dialogd.agent.peers import hint_head
 from dialogd.server.guard import Limits
+from dialogd.server.serving import make_server
 from tests.server.serving import (
     Answer,
+    Make,
     Site,
     ask,
     assert_refused,
@@ -229,6 +234,77 @@ class TestSlowClients:
                 connection.sendall(request(site.port, "POST /notify", "Connection: close"))
             assert {read_answer(connection).status for connection in connections} == {202}
         assert len(site.hits) == 400
+
+
+class TestHints:
+    """What a peer's daemon sends after each turn is taken without the app; nothing else is."""
+
+    def test_a_hint_alone_is_taken_and_answered_as_the_app_would(self) -> None:
+        """Again and again on one connection, also after it has been idle for long; other requests go between."""
+        taken: list[bytes] = []
+        limits = Limits(request_seconds=0.4)
+        with running(hinted(taken, limits=limits)) as site, connect(site.port) as connection:
+            for _ in range(2):
+                connection.sendall(a_hint(site))
+                answer = read_answer(connection)
+                assert (answer.status, answer.body) == (202, b'{"status":"accepted"}')
+                time.sleep(0.6)
+                connection.sendall(request(site.port))
+                health = read_answer(connection)
+                assert health.status == 200
+                assert {*answer.headers} == {*health.headers}
+        assert taken == [b"{}"] * 2
+        assert site.hits == ["health"] * 2
+
+    def test_what_is_not_a_hint_whole_and_alone_goes_to_the_app(self) -> None:
+        """Where it ends, to whom it goes and what comes with it is for the guard to judge."""
+        taken: list[bytes] = []
+        with running(hinted(taken)) as site:
+            hint_, port = a_hint(site), str(site.port).encode()
+            for raw, statuses in {
+                hint_ + hint_: {202},
+                hint_[:-1]: {0},
+                hint_.replace(b"Content-Length: 2", b"Content-Length: 2\r\nX-More: 1"): {202},
+                hint_.replace(b"Content-Length: 2", b"Content-Length: 2\r\nContent-Length: 9"): {400},
+                hint_.replace(b"Content-Length: 2", b"Content-Length: 2\r\nOrigin: http://evil.example"): {403},
+                hint_.replace(b"Content-Length: 2", b"Content-Length: +2"): {400},
+                hint_.replace(b"127.0.0.1:" + port, b"evil.example:" + port): {403},
+            }.items():
+                with connect(site.port) as connection:
+                    connection.sendall(raw)
+                    connection.shutdown(socket.SHUT_WR)
+                    assert read_answer(connection).status in statuses, raw
+        assert taken == []
+
+    def test_a_hint_that_is_another_dialogs_goes_to_the_app(self) -> None:
+        """Which says why it is refused."""
+        with running(hinted([], takes=False)) as site:
+            assert ask(site.port, a_hint(site)).body == b'{"bytes":2}'
+
+    def test_a_hint_from_who_knows_where_is_refused(self) -> None:
+        """Whoever is nobody's or another user's process gives no hints either."""
+        taken: list[bytes] = []
+        for uid in (None, 2**31):
+            with running(hinted(taken, find_lookup=lambda uid=uid: lambda _theirs, _ours: uid)) as site:
+                assert_refused(ask(site.port, a_hint(site)), 403)
+        assert taken == []
+
+
+def hinted(taken: list[bytes], *, takes: bool = True, **settings: Any) -> Make:
+    """Return what makes a guarded server that notes the hints it takes, or takes none."""
+
+    def take(body: bytes) -> bool:
+        taken.append(body)
+        return takes
+
+    return lambda site, listener: make_server(
+        site.app(), listener, on_shutdown=[site.close], take_hint=take, **settings
+    )
+
+
+def a_hint(site: Site) -> bytes:
+    """A hint with an empty message."""
+    return hint_head(f"127.0.0.1:{site.port}") + b"2\r\n\r\n{}"
 
 
 def slowest_answer(port: int, *, times: int) -> float:

@@ -19,10 +19,10 @@ from typing import Any
 import psutil
 import pytest
 
+from dialogd.agent.peers import hint, hint_head
 from dialogd.store.lock import Lock
 from tests.server.daemon_process import PATIENCE, Room, listening, send
 from tests.server.serving import ask, assert_refused, connect, request
-from tests.server.test_odd_bodies import BROKEN, ODD
 from tests.support.pair import Daemon, until
 
 NOTIFY = "POST /notify"
@@ -117,25 +117,40 @@ def plain(daemon: Daemon, line: str, body: bytes, *headers: str) -> tuple[int, l
     return answer.status, list(answer.headers.items()), answer.body
 
 
-def test_a_notify_is_answered_alike_with_a_query_and_without(idle: Daemon, shared: Room) -> None:
-    """Byte for byte, headers too, whatever it says and however the dialog stands: one way past the router, one not."""
-    bodies = [body for body, _, _ in TAKEN.values()] + [*REFUSED.values(), *BROKEN.values()]
-    bodies += [json.dumps({"from": "B", name: value}).encode() for value in ODD.values() for name in ("file", "dialog")]
-    bodies += [json.dumps({name: value}).encode() for value in ODD.values() for name in ("from", "start", "x")]
-    bodies += [json.dumps({"from": "B", "dialog": "0ddba11", "file": str(shared.file)}).encode()]
-    seen = set()
-    for text in ("", f"{HEADER}\n{FIRST}TURN: B\n", "To be done:\n- milk\n"):
-        shared.file.unlink(missing_ok=True)
-        if text:
-            shared.file.write_text(text, encoding="utf-8")
-        for body in bodies:
-            bare = plain(idle, NOTIFY, body)
-            assert bare == plain(idle, "POST /notify?wait=false", body), body[:80]
-            seen.add(bare[0])
-    assert seen == {200, 400, 409}
+def test_a_hint_is_answered_alike_past_the_routes_and_by_them(shared: Room) -> None:
+    """Byte for byte: a peer's hint in its own form, and with one header more, which the routes answer."""
+    shared.file.write_text(f"{HEADER}\n{FIRST}TURN: B\n", encoding="utf-8")
+    send(shared.a, NOTIFY)
+    dialog, port = send(shared.a, "GET /health").json["dialog"], shared.a.port
+    url, file, seen = f"http://127.0.0.1:{port}", str(shared.file), []
+    with listening(shared.a) as events:
+        for asked in [
+            hint(url, "B", file, dialog),
+            hint(url, "B", file, dialog, start=True),
+            hint(url, "B", file, ""),
+            hint(url, "B", "", ""),
+            hint(url, "B", file, "0ddba11"),
+            hint(url, "B", "/x.md", dialog),
+            hint(url, "USER", file, dialog),
+            hint(url, "B" * 65, file, dialog),
+            *(hint_head(f"127.0.0.1:{port}") + b"%d\r\n\r\n%s" % (len(body), body) for body in REFUSED.values()),
+        ]:
+            answer, longer = (
+                ask(port, raw) for raw in (asked, asked.replace(b"\r\n\r\n", b"\r\nAccept: */*\r\n\r\n", 1))
+            )
+            assert (answer.status, list(answer.headers.items()), answer.body) == (
+                longer.status,
+                list(longer.headers.items()),
+                longer.body,
+            ), asked
+            seen.append(answer.status)
+            if answer.status < 400:
+                assert {events.until("notified").data["by"] for _ in range(2)} <= {"B", "USER"}
+    assert seen[:8] == [202, 200, 202, 202, 409, 409, 200, 400]
+    assert {*seen[8:]} == {400}
     for line in ("GET /notify", "PUT /notify", "POST /notify/"):
-        assert plain(idle, line, b"")[0] in (307, 404, 405)
-    assert "post" in send(idle, "GET /openapi.json").json["paths"]["/notify"]
+        assert ask(port, request(port, line)).status in (307, 404, 405)
+    assert "post" in send(shared.a, "GET /openapi.json").json["paths"]["/notify"]
 
 
 def test_a_peer_that_does_not_wait_is_answered_before_the_look(idle: Daemon) -> None:
