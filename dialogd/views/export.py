@@ -1,11 +1,14 @@
-"""What every export says of a dialog, before it is written in one of the formats."""
+"""A dialog as a document of its own: what it says, and how it is written as Markdown, HTML and JSON."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -15,13 +18,13 @@ from dialogd.protocol.board import positions
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.lifecycle import in_words as phase_in_words
 from dialogd.protocol.lifecycle import phase
-from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import Condition, Entry, digest
 from dialogd.protocol.money import in_dollars, in_tokens, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import dollars, in_words
-from dialogd.views.flow import flow
+from dialogd.views.flow import as_svg, flow
+from dialogd.views.markup import fill, safe, to_html
 from dialogd.views.plan_page import fenced, inline, quoted
 
 STATES = {
@@ -41,8 +44,8 @@ class Part:
 
     anchor: str
     title: str
-    speaker: str
     caption: str
+    is_withdrawn: bool
     note: str
     text: str
     marks: tuple[str, ...]
@@ -128,8 +131,8 @@ def _part(entry: Entry, attachments: tuple[str, ...]) -> Part:
     return Part(
         anchor=f"t{entry.number}" if entry.is_turn else f"n{entry.id.replace('.', '-')}",
         title=f"{kind} — {' '.join(who.split()) or entry.by}",
-        speaker=entry.by,
         caption=" · ".join(_caption(entry)),
+        is_withdrawn=entry.is_struck,
         note="; ".join(note for note in notes if note),
         text=linked(entry.body, attachments),
         marks=tuple(str(mark) for mark in entry.written) if entry.frame else (),
@@ -168,10 +171,27 @@ def linked(text: str, attachments: tuple[str, ...]) -> str:
     return text
 
 
-def meaning(mark: str) -> str:
-    """The name of a mark's line that stands in a document: `PROPOSAL P1`."""
-    head = mark[1:].partition(":")[0].rstrip("]")
-    return head if head.split(" ")[0] in MARKS else ""
+# -- A dialog as HTML -------------------------------------------------------------------------------------------------
+
+PICTURED = 100  # messages in the picture
+
+
+def as_html(document: Document) -> str:
+    """One page, readable on a screen and on paper. Its policy allows its own style and nothing else."""
+    folder = Path(__file__).parent
+    css = (folder / "export.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
+    return fill(
+        folder,
+        "export.html",
+        document=document,
+        policy=safe(f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"),
+        css=safe(css),
+        columns=PROPOSALS,
+        anchor_of=anchor_of,
+        picture=safe(as_svg(flow(document.dialog), limit=PICTURED)),
+        markdown=lambda text: safe(to_html(text)),
+    )
 
 
 # -- A dialog as JSON -------------------------------------------------------------------------------------------------
@@ -194,18 +214,13 @@ def facts(dialog: Dialog, attachments: Mapping[str, str]) -> dict[str, Any]:
         "header": _header(dialog),
         "state": _state(dialog),
         "entries": [_entry(entry) for entry in dialog.entries],
-        "proposals": [_plain(asdict(proposal)) for proposal in board.proposals(dialog)],
+        "proposals": [asdict(proposal) for proposal in board.proposals(dialog)],
         "decisions": [asdict(decision) for decision in board.decisions(dialog)],
         "positions": [asdict(position) for position in positions(dialog)],
         "messages": [asdict(message) for message in flow(dialog)],
         "certificate": certificate.as_json() if certificate is not None else None,
         "attachments": [{"name": name, "text": text} for name, text in attachments.items()],
     }
-
-
-def _plain(values: dict[str, Any]) -> dict[str, Any]:
-    """Tuples as lists, as they come out of JSON."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def _header(dialog: Dialog) -> dict[str, Any]:
@@ -285,12 +300,13 @@ _EATEN = re.compile(
 
 def as_markdown(document: Document) -> str:
     """The whole document; ends with a newline."""
-    parts = [f"# {_line(_shown(document.title))}", *_markdown_facts(document), *_decided(document)]
+    facts = "\n".join(f"- **{name}:** {_line(value)}" for name, value in document.facts)
+    parts = [f"# {_line(_shown(document.title))}", facts, *_decided(document)]
     parts += ["## The dialog", *(block for part in document.parts for block in _markdown_part(part))]
     if document.attachments:
         parts.append("## Attachments")
-    for name, text in document.attachments:
-        parts += [f"### {_title(name)}", _said(text)]
+    for name, text in document.attachments:  # a heading whose anchor on code hosts is `anchor_of`
+        parts += [f"### {anchor_of(name).replace('attachment-', 'Attachment ', 1)}", quoted(_guarded(text))]
     parts += ["## Header and rules", fenced(document.header)]
     return "\n\n".join(parts) + "\n"
 
@@ -307,10 +323,6 @@ def _shown(title: str) -> str:
     return _EATEN.sub(kept, title)
 
 
-def _markdown_facts(document: Document) -> Iterator[str]:
-    yield "\n".join(f"- **{name}:** {_line(value)}" for name, value in document.facts)
-
-
 def _decided(document: Document) -> Iterator[str]:
     if document.decisions:
         yield "## Decisions"
@@ -318,23 +330,14 @@ def _decided(document: Document) -> Iterator[str]:
     if document.proposals:
         yield "## Proposals"
         yield "\n".join(
-            f"- **{ref}** by {by}: {_line(text)} ({_stands(rest)})" for ref, by, text, *rest in _rows(document)
+            f"- **{ref}** by {by}: {_line(text)} ({_stands(rest)})" for ref, by, text, *rest in document.proposals
         )
-
-
-def _rows(document: Document) -> tuple[tuple[str, ...], ...]:
-    return document.proposals
 
 
 def _stands(rest: list[str]) -> str:
     decision, *sides = rest
     named = [f"{name} {_line(who)}" for name, who in zip(PROPOSALS[-2:], sides, strict=True) if who]
     return "; ".join([decision, *named])
-
-
-def _title(name: str) -> str:
-    """A heading whose anchor on code hosts is `anchor_of`."""
-    return anchor_of(name).replace("attachment-", "Attachment ", 1)
 
 
 def _markdown_part(part: Part) -> Iterator[str]:
@@ -344,15 +347,11 @@ def _markdown_part(part: Part) -> Iterator[str]:
     if part.note:
         yield f"**{_line(part.note)}**"
     if part.text.strip():
-        yield _said(part.text)
+        yield quoted(_guarded(part.text))
     if part.marks:
         yield "\n".join(f"- {_line(mark)}" for mark in part.marks)
     if part.turn:
         yield f"→ {_line(part.turn)}"
-
-
-def _said(text: str) -> str:
-    return quoted(_guarded(text))
 
 
 def _line(text: str) -> str:
@@ -386,21 +385,13 @@ def export(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) ->
     if to not in FORMATS:
         raise BadInput(f"nothing is exported as {to!r}", fix=f"name one of: {', '.join(FORMATS)}")
     if to == "json":
-        pass
-
         return as_json(dialog, attachments).encode()
     document = draw_up(dialog, attachments)
-    if to == "md":
-        pass
+    if to == "pdf":
+        from dialogd.views.export_pdf import as_pdf
 
-        return as_markdown(document).encode("utf-8", "replace")
-    if to == "html":
-        from dialogd.views.export_html import as_html
-
-        return as_html(document).encode("utf-8", "replace")
-    from dialogd.views.export_pdf import as_pdf
-
-    return as_pdf(document)
+        return as_pdf(document)
+    return (as_markdown if to == "md" else as_html)(document).encode("utf-8", "replace")
 
 
 def not_shown(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) -> str:
@@ -414,9 +405,9 @@ def not_shown(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE)
 
 def file_name(dialog: Dialog, to: str) -> str:
     """`TOPIC-DIALOG.FORMAT`: a name that every system and every header takes, whatever topic and id hold."""
-    parts = (_formats_plain(dialog.header.topic.lower()) or "dialog", _formats_plain(dialog.id))
+    parts = (_plain(dialog.header.topic.lower()) or "dialog", _plain(dialog.id))
     return f"{'-'.join(filter(None, parts))}.{to}"
 
 
-def _formats_plain(text: str) -> str:
+def _plain(text: str) -> str:
     return re.sub(r"[^0-9A-Za-z]+", "-", text).strip("-")[:PART].strip("-")

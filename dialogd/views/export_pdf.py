@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dialogd.errors import DialogdError, NotInstalled
 from dialogd.protocol.text import visible
-from dialogd.views.export import PROPOSALS, Document, Part, anchor_of
-from dialogd.views.export_html import as_html
+from dialogd.views.export import PROPOSALS, Document, Part, anchor_of, as_html
 from dialogd.views.markup import parsed
 
 if TYPE_CHECKING:
