@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -228,15 +229,16 @@ class EntryOut(BaseModel):
     turn: list[str] | None
     condition: str
     struck: bool
-    at: str
-    ms: str
-    model: str
-    usd: str
+    at: str = ""
+    ms: str = ""
+    model: str = ""
+    usd: str = ""
 
     @classmethod
     def of(cls, entry: Entry) -> EntryOut:
-        """The entry as it travels."""
+        """The entry as it travels; what no frame says is empty."""
         frame = entry.frame
+        said = {name: getattr(frame, name) for name in ("at", "ms", "model", "usd")} if frame is not None else {}
         return cls(
             id=entry.id,
             number=entry.number,
@@ -247,10 +249,7 @@ class EntryOut(BaseModel):
             turn=list(entry.turn) if entry.turn is not None else None,
             condition=entry.condition.value,
             struck=entry.is_struck,
-            at=frame.at if frame else "",
-            ms=frame.ms if frame else "",
-            model=frame.model if frame else "",
-            usd=frame.usd if frame else "",
+            **said,
         )
 
 
@@ -273,7 +272,6 @@ class DialogOut(BaseModel):
     def of(cls, dialog: Dialog, since: int) -> DialogOut:
         """The dialog as it travels, entries from index `since` on."""
         state, open_ = dialog.state, questions(dialog)
-        limits = state.limits
         return cls(
             dialog=dialog.id,
             topic=dialog.header.topic,
@@ -284,15 +282,6 @@ class DialogOut(BaseModel):
             approved=bool(state.approved),
             question=open_[0] if open_ else None,
             questions=open_,
-            limits={
-                "max_turns": limits.max_turns,
-                "timeout": limits.timeout,
-                "max_message": limits.max_message,
-                "max_size": limits.max_size,
-                "budget": limits.budget,
-                "tokens": limits.tokens,
-                "max_rounds": limits.max_rounds,
-                "max_time": limits.max_time,
-            },
+            limits=asdict(state.limits),
             entries=[EntryOut.of(entry) for entry in dialog.entries[since:]],
         )

@@ -10,7 +10,7 @@ from html import escape
 from typing import TypedDict
 
 from dialogd.protocol import marks, questions
-from dialogd.protocol.marks import MARKS, Who, outside_fences, tolerant
+from dialogd.protocol.marks import MARKS, Who, prose
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.redact import redact
 from dialogd.protocol.review import total_of
@@ -62,11 +62,8 @@ def only_passes(entry: Entry) -> bool:
 
 def words_of(entry: Entry) -> str:
     """An entry's own text: without the closing lines of a daemon, and without the marks that were typed in it."""
-    lines = own_words(entry.body).split("\n")
-    if entry.frame is None:
-        gone = {index for index, line in outside_fences(lines, forgiving=True) if tolerant(line) is not None}
-        lines = [line for index, line in enumerate(lines) if index not in gone]
-    return "\n".join(lines).strip("\n")
+    text = own_words(entry.body)
+    return (prose(text) if entry.frame is None else text).strip("\n")
 
 
 def first_words(text: str) -> str:

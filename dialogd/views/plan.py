@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from statistics import fmean
+from typing import Any
 
-from dialogd.protocol import marks, review
+from dialogd.protocol import marks, review, seal
 from dialogd.protocol.board import Position, contributions, latest, positions
 from dialogd.protocol.certificate import Certificate, certify
-from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, same_text, tolerant
+from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.money import total
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
-from dialogd.protocol.signals import assess, counted, latest_replies
+from dialogd.protocol.signals import Assessment, assess, counted, latest_replies
 from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account
 from dialogd.protocol.withdrawn import Rejection, Reopening, Standing, as_of_now, rejections_in, reopenings
 
@@ -174,68 +175,6 @@ class Worth:
 
 
 @dataclass(frozen=True, slots=True)
-class Latency:
-    """How long the agents' calls took, in seconds; None where no frame says so."""
-
-    total: float | None
-    mean: float | None
-    longest: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What was spent, by agent or in all; None where nobody knows, `is_exact` False where a part was estimated."""
-
-    tokens_in: int | None
-    tokens_out: int | None
-    usd: float | None
-    is_exact: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Metrics:
-    """The figures of a dialog, by the names under which other systems report them.
-
-    contributions_total         typed contributions of agents; a turn without any counts as one, a mere pass as none
-    contributions_per_agent     the same for each agent of the header
-    rounds_completed            rounds in which everybody who can speak spoke or was passed over, since the dialog began
-                                or was last opened again
-    proposals_made              numbered proposals and texts put up for signature; positions and texts without a number
-                                that were decided
-    decisions_reached           those of them that were approved or rejected: never more than proposals_made
-    conflicts_resolved          objections and critiques whose proposal was decided later, that somebody conceded, or
-                                whose author signed the final text
-    consensus_rate              of the agents that may vote, the part that stands behind what was approved (0 to 1, the
-                                mean over approved proposals); None when nothing was approved
-    average_confidence          the mean of all [CONFIDENCE] marks, 0 to 1; None without any
-    """
-
-    contributions_total: int
-    contributions_per_agent: Mapping[str, int]
-    rounds_completed: int
-    proposals_made: int
-    decisions_reached: int
-    conflicts_resolved: int
-    consensus_rate: float | None
-    average_confidence: float | None
-    spent: Account
-    spent_per_agent: Mapping[str, Account]
-    latency: Latency
-
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """What the words look like: hints, never verdicts. `advice` is FINALIZE, MEDIATE or CONTINUE."""
-
-    advice: str
-    reason: str
-    agreements: int
-    disagreements: int
-    convergence: float
-    confidence: float
-
-
-@dataclass(frozen=True, slots=True)
 class Synthesis:
     """A unified plan that a model wrote from the dialog; nobody signed it. `cost` in words."""
 
@@ -280,8 +219,8 @@ class Plan:
     worth: Worth
     findings: tuple[Finding, ...]
     score: Score | None
-    signals: Signals
-    metrics: Metrics
+    signals: Assessment
+    metrics: Mapping[str, Any]
     certificate: Mapping[str, object] | None = None
     synthesis: Synthesis | None = field(default=None)
     approved: Approval | None = None
@@ -300,7 +239,6 @@ EXPERIMENT = r"(?:the )?(?:(?:cheapest )?experiment|cheapest test)(?: that would
 _ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,3}[.)])[ \t]+(?:\[[ xX]\][ \t]+)?(\S.*)")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]+\S.*|[ \t]*(\*\*|__)[^*_]+\1[ \t]*:?[ \t]*")
 _BEFORE = r"[ \t]*(?:#{1,6}[ \t]*|[-*+][ \t]+)?[*_]{0,3}"
-_CLOSING = re.compile(r"\n*(?:---\n+)?\*\*Total turns:\*\* .*", re.DOTALL)
 _SENTENCE = re.compile(r"[.!?…][”’\"')\]*_]*(?=\s)")
 
 
@@ -320,15 +258,12 @@ def listed(names: Sequence[str]) -> str:
 
 def own_words(entry: Entry) -> str:
     """A turn's text without what a daemon closed the dialog with, and without lines that are marks."""
-    return without_marks(_CLOSING.sub("", entry.body))
+    return without_marks(seal.own_words(entry.body))
 
 
 def without_marks(text: str) -> str:
     """A text without the lines that are marks: those written by hand stand in it."""
-    lines = text.split("\n")
-    gone = {index for index, line in outside_fences(lines, forgiving=True) if tolerant(line) is not None}
-    kept = "\n".join(line for index, line in enumerate(lines) if index not in gone)
-    return re.sub(r"\n{3,}", "\n\n", kept).strip("\n") if gone else text.strip("\n")
+    return prose(text).strip("\n")
 
 
 def before_summary(text: str) -> str:
@@ -532,7 +467,7 @@ Made = Sequence[tuple[int, Proposal]]  # the proposals with their turns
 
 def made(dialog: Dialog) -> Made:
     """Every proposal with the number of its turn."""
-    return tuple((_turn(proposal.entry), proposal) for proposal in dialog.state.proposals)
+    return tuple((turn_of(proposal.entry), proposal) for proposal in dialog.state.proposals)
 
 
 def conflicts(dialog: Dialog, agreed: Agreed | None, decisions: Sequence[Decided]) -> tuple[Conflict, ...]:
@@ -624,7 +559,7 @@ def _other_sides(dialog: Dialog, chosen: Agreed) -> Iterator[Said]:
     """What the agents proposed last whose position the judge did not choose."""
     last = {p.by: p for p in dialog.state.proposals if p.by != chosen.by and not p.sha}
     for p in last.values():
-        yield Said("OTHER_SIDE", p.by, _turn(p.entry), f"{p.ref}: {p.text}")
+        yield Said("OTHER_SIDE", p.by, turn_of(p.entry), f"{p.ref}: {p.text}")
 
 
 def _reservations(dialog: Dialog) -> Iterator[Said]:
@@ -634,11 +569,6 @@ def _reservations(dialog: Dialog) -> Iterator[Said]:
         for mark in entry.all("RESERVATION"):
             last[entry.by] = Said("RESERVATION", entry.by, entry.number, mark.value)
     yield from last.values()
-
-
-def _turn(entry_id: str) -> int:
-    head = entry_id.partition(".")[0]
-    return int(head) if head.isdigit() else 0
 
 
 # -- What is still open, and what comes next --------------------------------------------------------------------------
@@ -771,7 +701,7 @@ def by_ref(dialog: Dialog) -> Mapping[str, Proposal]:
     return {proposal.ref: proposal for proposal in dialog.state.proposals}
 
 
-# -- The metrics of a dialog; `value.Metrics` defines each. Pure ------------------------------------------------------
+# -- The metrics of a dialog ------------------------------------------------------------------------------------------
 
 _MS = re.compile(r"[0-9]{1,12}")
 
@@ -782,33 +712,41 @@ def metrics(
     decisions: Sequence[Decided],
     conflicts: Sequence[Conflict],
     positions: Sequence[Position],
-) -> Metrics:
-    """All of them."""
+) -> dict[str, Any]:
+    """The figures of a dialog by the names in the plan's JSON (docs/plan.md says what each means); None: unknown."""
     made = Counter(contribution.agent for contribution in contributions(dialog))
-    names = [agent.id for agent in dialog.header.agents]
+    names, spent = [agent.id for agent in dialog.header.agents], dialog.state.spent
     said = (marks.confidence(mark) for entry in turns_of(dialog) for mark in entry.all("CONFIDENCE"))
     confidences = [confidence for confidence in said if confidence is not None]
     decided = {d.ref for d in decisions if d.outcome in ("approved", "rejected")} | ({agreed.ref} if agreed else set())
-    proposed = {proposal.ref for proposal in dialog.state.proposals} | decided
-    return Metrics(
-        contributions_total=made.total(),
-        contributions_per_agent={who: made[who] for who in (*names, *(other for other in made if other not in names))},
-        rounds_completed=dialog.state.rounds,
-        proposals_made=len(proposed),
-        decisions_reached=len(decided),
-        conflicts_resolved=sum(bool(conflict.how) for conflict in conflicts),
-        consensus_rate=_consensus_rate(dialog, agreed, decisions, positions),
-        average_confidence=fmean(confidences) if confidences else None,
-        spent=_account(total(dialog.state.spent)),
-        spent_per_agent={who: _account(dialog.state.spent[who]) for who in _in_order(dialog)},
-        latency=_latency(dialog),
-    )
+    frames = (entry.frame for entry in dialog.entries if entry.frame is not None)
+    seconds = [int(frame.ms) / 1000 for frame in frames if _MS.fullmatch(frame.ms)]
+    return {
+        "contributions_total": made.total(),
+        "contributions_per_agent": {who: made[who] for who in dict.fromkeys((*names, *made))},
+        "rounds_completed": dialog.state.rounds,
+        "proposals_made": len({proposal.ref for proposal in dialog.state.proposals} | decided),
+        "decisions_reached": len(decided),
+        "conflicts_resolved": sum(bool(conflict.how) for conflict in conflicts),
+        "consensus_rate": _consensus_rate(dialog, agreed, decisions, positions),
+        "average_confidence": fmean(confidences) if confidences else None,
+        **_account(total(spent)),
+        "latency": {
+            "total": sum(seconds) if seconds else None,
+            "mean": fmean(seconds) if seconds else None,
+            "longest": max(seconds, default=None),
+        },
+        "per_agent": {who: _account(spent[who]) for who in dict.fromkeys((*names, *spent)) if who in spent},
+    }
 
 
-def _in_order(dialog: Dialog) -> tuple[str, ...]:
-    """Who spent something: agents as the header lists them, then others."""
-    names = dict.fromkeys((*(agent.id for agent in dialog.header.agents), *dialog.state.spent))
-    return tuple(name for name in names if name in dialog.state.spent)
+def _account(spent: Spent) -> dict[str, Any]:
+    is_counted = bool(spent.entries) and not (spent.uncounted and not spent.tokens)
+    is_priced = spent.entries > spent.unknown
+    return {
+        "tokens": {"in": spent.tokens_in if is_counted else None, "out": spent.tokens_out if is_counted else None},
+        "cost": {"usd": spent.usd if is_priced else None, "exact": spent.exact and not spent.unknown},
+    }
 
 
 def _consensus_rate(
@@ -828,28 +766,6 @@ def _behind(ref: str, agreed: Agreed | None, decisions: Sequence[Decided], posit
     votes = {vote.agent for vote in cast if vote.choice == "approve"}
     stances = latest(positions)
     return signed | votes | {who for (who, about), p in stances.items() if about == ref and p.stance == "for"}
-
-
-def _account(spent: Spent) -> Account:
-    is_counted = bool(spent.entries) and not (spent.uncounted and not spent.tokens)
-    return Account(
-        tokens_in=spent.tokens_in if is_counted else None,
-        tokens_out=spent.tokens_out if is_counted else None,
-        usd=spent.usd if spent.entries > spent.unknown else None,
-        is_exact=spent.exact and not spent.unknown,
-    )
-
-
-def _latency(dialog: Dialog) -> Latency:
-    seconds = [int(e.frame.ms) / 1000 for e in dialog.entries if e.frame is not None and _MS.fullmatch(e.frame.ms)]
-    if not seconds:
-        return Latency(None, None, None)
-    return Latency(sum(seconds), fmean(seconds), max(seconds))
-
-
-def shares(counts: Mapping[str, int]) -> str:
-    """`A 4, B 3`."""
-    return ", ".join(f"{who} {number}" for who, number in counts.items())
 
 
 # -- Was the debate worth it ------------------------------------------------------------------------------------------
@@ -1089,7 +1005,7 @@ def draw_up(dialog: Dialog, file: str = "") -> Plan:
         worth=worth(dialog, now, decisions),
         findings=found,
         score=review.score(dialog),
-        signals=_signals(dialog),
+        signals=assess(dialog),
         metrics=metrics(dialog, agreed, decisions, quarrels, stances),
         certificate=certificate.as_json() if certificate else None,
         approved=_approval(dialog),
@@ -1235,10 +1151,3 @@ def _changes(stances: Sequence[Position]) -> Iterator[Change]:
         if known and known != p.stance:
             yield Change(p.agent, p.ref, known, p.stance, p.turn, p.cause, p.flagged)
         before[p.agent, p.ref] = p.stance
-
-
-def _signals(dialog: Dialog) -> Signals:
-    found = assess(dialog)
-    return Signals(
-        found.advice, found.reason, found.agreements, found.disagreements, found.convergence, found.confidence
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +14,6 @@ from dialogd.protocol.signals import hundredths
 from dialogd.protocol.text import one_line, visible
 from dialogd.protocol.units import dollars, in_words, many
 from dialogd.views.plan import (
-    Account,
     Agreed,
     Comparison,
     Cost,
@@ -23,7 +22,6 @@ from dialogd.views.plan import (
     Said,
     listed,
     method,
-    shares,
     without_marks,
 )
 
@@ -233,57 +231,40 @@ def _cost(cost: Cost) -> str:
 def _figures(plan: Plan) -> Iterator[str]:
     m, s = plan.metrics, plan.signals
     yield "## Metrics"
+    seconds = [in_words(value) for value in m["latency"].values() if value is not None]
     rows = [
-        ("contributions_total", str(m.contributions_total)),
-        ("contributions_per_agent", shares(m.contributions_per_agent)),
-        ("rounds_completed", str(m.rounds_completed)),
-        ("proposals_made", str(m.proposals_made)),
-        ("decisions_reached", str(m.decisions_reached)),
-        ("conflicts_resolved", f"{m.conflicts_resolved} of {len(plan.conflicts)}"),
-        ("consensus_rate", _part(m.consensus_rate)),
-        ("average_confidence", _part(m.average_confidence)),
-        ("tokens", _tokens(m.spent)),
-        ("cost", _usd(m.spent)),
-        *_by_agent(plan),
-        ("latency", _latency(plan)),
+        ("contributions_total", str(m["contributions_total"])),
+        ("contributions_per_agent", ", ".join(f"{who} {n}" for who, n in m["contributions_per_agent"].items())),
+        ("rounds_completed", str(m["rounds_completed"])),
+        ("proposals_made", str(m["proposals_made"])),
+        ("decisions_reached", str(m["decisions_reached"])),
+        ("conflicts_resolved", f"{m['conflicts_resolved']} of {len(plan.conflicts)}"),
+        *((name, "none" if m[name] is None else f"{m[name]:.2f}") for name in ("consensus_rate", "average_confidence")),
+        ("tokens", _tokens(m)),
+        ("cost", _usd(m)),
+        *(
+            (f"cost of {who}", f"{_usd(account)}; tokens: {_tokens(account)}")
+            for who, account in m["per_agent"].items()
+            if account["cost"]["usd"] is not None or account["tokens"]["in"] is not None
+        ),
+        ("latency", "{} of calls, {} each on average, the longest {}".format(*seconds) if seconds else "unknown"),
     ]
     yield "\n".join(table(("metric", "value"), rows))
-    agreements = f"{s.agreements} phrase{'' if s.agreements == 1 else 's'} of agreement"
     yield (
         f"Signals, weak ones (“use X” and “do not use X” look alike to them): confidence {s.confidence:.2f},"
-        f" convergence {hundredths(s.convergence) / 100:.2f}, {agreements} and {s.disagreements} of disagreement;"
-        f" {s.advice}: {inline(s.reason)}."
+        f" convergence {hundredths(s.convergence) / 100:.2f}, {many(s.agreements, 'phrase')} of agreement and"
+        f" {s.disagreements} of disagreement; {s.advice}: {inline(s.reason)}."
     )
 
 
-def _by_agent(plan: Plan) -> Iterator[tuple[str, str]]:
-    for who, account in plan.metrics.spent_per_agent.items():
-        if account.usd is not None or account.tokens_in is not None:
-            yield f"cost of {who}", f"{_usd(account)}; tokens: {_tokens(account)}"
+def _tokens(figures: Mapping[str, Any]) -> str:
+    counts = figures["tokens"]
+    return "unknown" if counts["in"] is None else f"{counts['in']:,} in, {counts['out']:,} out"
 
 
-def _part(value: float | None) -> str:
-    return "none" if value is None else f"{value:.2f}"
-
-
-def _tokens(account: Account) -> str:
-    if account.tokens_in is None or account.tokens_out is None:
-        return "unknown"
-    return f"{account.tokens_in:,} in, {account.tokens_out:,} out"
-
-
-def _usd(account: Account) -> str:
-    if account.usd is None:
-        return "unknown"
-    return f"{'' if account.is_exact else 'about '}{dollars(account.usd)}"
-
-
-def _latency(plan: Plan) -> str:
-    latency = plan.metrics.latency
-    if latency.total is None or latency.mean is None or latency.longest is None:
-        return "unknown"
-    total, mean, longest = (in_words(seconds) for seconds in (latency.total, latency.mean, latency.longest))
-    return f"{total} of calls, {mean} each on average, the longest {longest}"
+def _usd(figures: Mapping[str, Any]) -> str:
+    cost = figures["cost"]
+    return "unknown" if cost["usd"] is None else f"{'' if cost['exact'] else 'about '}{dollars(cost['usd'])}"
 
 
 def _verify(plan: Plan) -> Iterator[str]:
@@ -345,14 +326,14 @@ def _top(plan: Plan) -> Iterator[str]:
     if plan.findings or plan.score is not None:
         yield f"**Review:** {_review(plan)}"
     agents = ", ".join(f"{a.id} ({inline(a.name, 80)})" for a in dialog.header.agents)
-    turns, rounds = dialog.state.number, plan.metrics.rounds_completed
+    turns, rounds = dialog.state.number, plan.metrics["rounds_completed"]
     when = plan.ended or plan.began
     facts = [
         f"dialog `{dialog.id}`",
         *([f"{'ended' if plan.ended else 'began'} {_date(when)}"] if when else []),
         agents,
         f"{many(turns, 'turn')}, {many(rounds, 'complete round')}",
-        *([f"${plan.metrics.spent.usd:.4f}"] if plan.metrics.spent.usd else []),
+        *([f"${usd:.4f}"] if (usd := plan.metrics["cost"]["usd"]) else []),
     ]
     yield " · ".join(facts)
 
@@ -589,7 +570,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         if plan.score
         else None,
         "signals": asdict(plan.signals),
-        "metrics": _metrics(plan),
+        "metrics": dict(plan.metrics),
         "certificate": plan.certificate,
         "synthesis": {**asdict(plan.synthesis), "signed_by": []} if plan.synthesis else None,
         "conversation": [entry_facts(entry) for entry in plan.dialog.entries],
@@ -616,34 +597,6 @@ def _lists(plan: Plan) -> dict[str, Sequence[Any]]:
 def _agents(plan: Plan) -> list[dict[str, str]]:
     header = plan.dialog.header
     return [{"id": a.id, "name": a.name, "role": header.rules.role(a.id).name or a.role} for a in header.agents]
-
-
-def _metrics(plan: Plan) -> dict[str, Any]:
-    m = plan.metrics
-    return {
-        "contributions_total": m.contributions_total,
-        "contributions_per_agent": dict(m.contributions_per_agent),
-        "rounds_completed": m.rounds_completed,
-        "proposals_made": m.proposals_made,
-        "decisions_reached": m.decisions_reached,
-        "conflicts_resolved": m.conflicts_resolved,
-        "consensus_rate": m.consensus_rate,
-        "average_confidence": m.average_confidence,
-        "tokens": _facts_tokens(m.spent),
-        "cost": _facts_cost(m.spent),
-        "latency": asdict(m.latency),
-        "per_agent": {
-            who: {"tokens": _facts_tokens(a), "cost": _facts_cost(a)} for who, a in m.spent_per_agent.items()
-        },
-    }
-
-
-def _facts_tokens(account: Account) -> dict[str, int | None]:
-    return {"in": account.tokens_in, "out": account.tokens_out}
-
-
-def _facts_cost(account: Account) -> dict[str, float | bool | None]:
-    return {"usd": account.usd, "exact": account.is_exact}
 
 
 def entry_facts(entry: Entry) -> dict[str, Any]:
