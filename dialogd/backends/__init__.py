@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from dialogd.errors import BadInput
 
@@ -188,8 +188,8 @@ class Backend(Protocol):
     `reply` yields text as it arrives (any chunks; their concatenation is the reply) and may yield `Usage`, as often as
     it knows more: the last one counts, also when the call fails afterwards or is cancelled. It may yield `Tool` when an
     agent begins to run one, and when that is over. It raises `BackendError` and nothing else. Cancelling the task that
-    iterates it ends the call and everything the call started before the cancellation returns. Its module also has
-    `probe(variables, variant) -> Found`.
+    iterates it ends the call and everything the call started before the cancellation returns. Its class also has
+    `probe(variables, variant) -> Found`, which calls nobody's service.
 
     costs     True when a call costs money: the file is read in full before it
     price     dollars per million tokens; None when unknown
@@ -233,14 +233,17 @@ def load_backend(name: str, options: Options) -> Backend:
     """
     kind = kind_of(name)
     variant = name.partition(":")[2] or options.variant or kind.variant
-    module, _, attribute = kind.target.partition(":")
-    factory: Callable[[Options], Backend] = getattr(importlib.import_module(module), attribute)
-    return factory(replace(options, variant=variant, model=options.model or kind.model))
+    backend: Backend = _class_of(kind)(replace(options, variant=variant, model=options.model or kind.model))
+    return backend
 
 
 def probe(name: str, variables: Mapping[str, str]) -> Found:
     """Look whether the backend `name` can be used here; calls nobody's service, takes well under a second."""
     kind = kind_of(name)
-    module = importlib.import_module(kind.target.partition(":")[0])
-    look: Callable[[Mapping[str, str], str], Found] = module.probe
-    return look(variables, name.partition(":")[2] or kind.variant)
+    found: Found = _class_of(kind).probe(variables, name.partition(":")[2] or kind.variant)
+    return found
+
+
+def _class_of(kind: Kind) -> Any:
+    module, _, name = kind.target.partition(":")
+    return getattr(importlib.import_module(module), name)

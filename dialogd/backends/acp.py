@@ -556,6 +556,21 @@ class ACP:
         self._points: tuple[Checkpoint, ...] = ()
         self._turn = asyncio.Lock()
 
+    @staticmethod
+    def probe(variables: Mapping[str, str], variant: str) -> Found:
+        """Whether the package and the agent's program are here."""
+        pays = "whoever the agent asks"
+        if not _has_package():
+            return Found(False, f"no package {PACKAGE}", pays, fix=INSTALL)
+        if not variant.strip():
+            return Found(False, "no agent named", pays, fix="name one: `acp:gemini --acp`")
+        program = _split(variant)[0]
+        if shutil.which(program, path=variables.get("PATH", os.defpath)) is None:
+            return Found(False, f"no {program} on PATH", pays, fix=_INSTALL_AGENT)
+        from importlib.metadata import version
+
+        return Found(True, f"{program} on PATH; starts with --trust-project only", pays, version(PACKAGE))
+
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Stream what the agent says. Raises `BackendError` for everything else than text and a regular end."""
         async with self._turn:
@@ -653,21 +668,6 @@ class ACP:
         if os.sep in program:
             program = str(self._project / program)
         return shutil.which(program, path=self._environment.get("PATH", os.defpath))
-
-
-def probe(variables: Mapping[str, str], variant: str) -> Found:
-    """Whether the package and the agent's program are here."""
-    pays = "whoever the agent asks"
-    if not _has_package():
-        return Found(False, f"no package {PACKAGE}", pays, fix=INSTALL)
-    if not variant.strip():
-        return Found(False, "no agent named", pays, fix="name one: `acp:gemini --acp`")
-    program = _split(variant)[0]
-    if shutil.which(program, path=variables.get("PATH", os.defpath)) is None:
-        return Found(False, f"no {program} on PATH", pays, fix=_INSTALL_AGENT)
-    from importlib.metadata import version
-
-    return Found(True, f"{program} on PATH; starts with --trust-project only", pays, version(PACKAGE))
 
 
 _INSTALL_AGENT = "install the agent, or give its full path; no shell is used, so no ~ and no aliases"

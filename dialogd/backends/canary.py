@@ -21,7 +21,7 @@ from dialogd.protocol.model import digest
 from dialogd.store.disk import read_json, write_json
 
 if TYPE_CHECKING:
-    from dialogd.backends.coding_agent import CLITool
+    from dialogd.backends.coding_agent import AgentCLI
     from dialogd.backends.fake_service import Asked, Call
 
 LIMIT = 60.0  # seconds for one rehearsal of two turns
@@ -79,7 +79,7 @@ class Verdict:
     backend: str = ""
 
 
-async def prove(cli: CLITool) -> Verdict:
+async def prove(cli: AgentCLI) -> Verdict:
     """The verdict on a CLI with its flags: the remembered one of its version, else that of a rehearsal (seconds)."""
     version = await cli.version()
     if not version:
@@ -109,7 +109,7 @@ def _known(memory: Path | None) -> dict[str, Any]:
     return rows if isinstance(rows, dict) else {}
 
 
-def _key(cli: CLITool, version: str) -> str:
+def _key(cli: AgentCLI, version: str) -> str:
     """Binary, version and flags of every level; what differs from turn to turn stands as a placeholder."""
     folder = Path("FOLDER")
     flags = []
@@ -119,7 +119,7 @@ def _key(cli: CLITool, version: str) -> str:
             turn = Turn("", folder / "SYSTEM", folder, session)
             flags += [*cli.arguments(turn), repr(sorted(cli.settings(turn).items()))]
     cli.level = 0
-    same = [flag.replace(str(cli.project), "PROJECT") for flag in flags]
+    same = [flag.replace(str(cli.project), "PROJECT").replace(str(cli.state), "STATE") for flag in flags]
     return digest("\0".join([RUNS, str(cli.path), version, *same]))
 
 
@@ -130,7 +130,7 @@ def _verdict(row: object) -> Verdict | None:
         return None
 
 
-async def _rehearse(cli: CLITool) -> Verdict:
+async def _rehearse(cli: AgentCLI) -> Verdict:
     """The first level that holds, else why the last one does not."""
     verdict = Verdict(False, "it has no way of reading only")
     for level in range(cli.levels):
@@ -140,7 +140,7 @@ async def _rehearse(cli: CLITool) -> Verdict:
     return verdict
 
 
-async def _level(cli: CLITool, level: int) -> Verdict:
+async def _level(cli: AgentCLI, level: int) -> Verdict:
     from dialogd.backends.fake_service import FakeService
 
     with tempfile.TemporaryDirectory(prefix="dialogd-canary-", ignore_cleanup_errors=True) as folder:
@@ -160,7 +160,7 @@ async def _level(cli: CLITool, level: int) -> Verdict:
         return Verdict(not why, why or "it refused", level=level, model=orders.model)
 
 
-async def _two_turns(double: CLITool, place: Place, orders: _Orders) -> str:
+async def _two_turns(double: AgentCLI, place: Place, orders: _Orders) -> str:
     """Run a first turn and one that goes on from it; says what went wrong."""
     session = ""
     try:
@@ -181,13 +181,13 @@ async def _two_turns(double: CLITool, place: Place, orders: _Orders) -> str:
     return ""
 
 
-async def _turn(double: CLITool, place: Place, session: str) -> str:
+async def _turn(double: AgentCLI, place: Place, session: str) -> str:
     with tempfile.TemporaryDirectory(dir=place.home, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         system = folder / "system.md"
         system.write_text("You are the canary.\n", encoding="utf-8")
         text = double.sendable(f"A rehearsal.\n\n@{place.inside.name} and (@{place.inside})")
-        reader = double.reader()
+        reader = double.events(double)
         async for _ in double.run(Turn(text, system, folder, session), reader):
             pass
         return reader.session

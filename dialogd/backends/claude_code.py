@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dialogd.backends import Found, Usage
+from dialogd.backends import Usage
 from dialogd.backends.canary import Place, Turn
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Words, failed, look
-from dialogd.backends.service import SHORTER
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, ended, table
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError
 from dialogd.store.disk import read_json, write_json
@@ -21,6 +20,78 @@ from dialogd.store.disk import read_json, write_json
 TOOLS = "Read,Grep,Glob"
 _DIALOG = json.dumps(f"{INTRO}\n\n#")[1:-1].encode()  # how a dialog begins in a session's file
 _SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+class _Events(Reader):
+    """stream-json: `init`, `api_retry`, `assistant`, and one `result`, whose text is the reply."""
+
+    def __init__(self, cli: AgentCLI) -> None:
+        super().__init__(cli)
+        self._model = ""
+        self._calls: dict[str, list[int]] = {}
+        self._call = Usage()
+
+    def take(self, event: Event) -> None:
+        """Note one event."""
+        kind, subtype = event.get("type"), event.get("subtype")
+        if (kind, subtype) == ("system", "init"):
+            self._model = str(event.get("model", ""))
+            self.begun = str(event.get("session_id") or "")
+        elif (kind, subtype) == ("system", "api_retry") and event.get("error_status") in (401, 403):
+            self.refused(str(event.get("error") or "the key is refused"), event["error_status"])
+        elif kind == "assistant":
+            message = table(event, "message")
+            self._calls[str(message.get("id"))] = counts(table(message, "usage"), *_FIGURES)
+            parts = (part for part in message.get("content") or () if table(part).get("type") == "tool_use")
+            self.tools += [str(part.get("name") or "a tool") for part in parts]
+        elif kind == "user":
+            self.tools.append("")
+        elif kind == "result":
+            self._result(event)
+
+    def _result(self, event: Event) -> None:
+        self.session = str(event.get("session_id") or "")
+        self._call = self._used(counts(table(event, "usage"), *_FIGURES))
+        rows = (counts(table(row), *_SESSION_FIGURES) for row in table(event, "modelUsage").values())
+        self.total = replace(self._used(*rows), usd=event.get("total_cost_usd"))
+        said = event.get("result")
+        if event.get("subtype") == "success" and event.get("is_error") is False and isinstance(said, str):
+            self.text = said
+            return
+        why = (_ENDS.get(str(event.get(name))) for name in ("subtype", "terminal_reason", "stop_reason"))
+        if kind := next(filter(None, why), ""):
+            self.failure = ended("claude", kind)
+        else:
+            said = said or "; ".join(map(str, event.get("errors") or ())) or str(event.get("subtype"))
+            self.failure = self.cli.failed(str(said), event.get("api_error_status"))
+
+    def spent(self, before: Usage | None) -> Usage:
+        """This run's tokens, and of the dollars what is not the session's past.
+
+        Newer versions count dollars and tokens by session, older ones by run: the tokens tell which.
+        """
+        if not self.total.tokens_out:
+            used = self._used(*self._calls.values()) if self._calls else Usage(self._model)
+            return replace(used, estimated=True)
+        past = (self.total.tokens_out or 0) - (self._call.tokens_out or 0)
+        usd = self.total.usd
+        if before is None and past > 0:
+            usd = None  # the person's session had a past of its own, whose price nobody told
+        elif before is not None and past >= (before.tokens_out or 0) and usd is not None:
+            usd = max(usd - (before.usd or 0.0), 0.0)
+        return replace(self._call, usd=None if self.cli.options.price else usd)
+
+    def _used(self, *rows: list[int]) -> Usage:
+        fresh, written, cached, out = (sum(column) for column in zip([0] * 4, *rows, strict=True))
+        return Usage(self._model, fresh + written + cached, out, cached, written)
+
+
+_FIGURES = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
+_SESSION_FIGURES = ("inputTokens", "cacheCreationInputTokens", "cacheReadInputTokens", "outputTokens")
+_ENDS = {  # why a run ended, in the words of `ended`
+    "error_max_budget_usd": "limit", "budget_exhausted": "limit", "refusal": "refusal", "max_tokens": "cut",
+    "prompt_too_long": "request", "blocking_limit": "request",
+}  # fmt: skip
 
 
 class ClaudeCode(AgentCLI):
@@ -37,11 +108,14 @@ class ClaudeCode(AgentCLI):
     key = "ANTHROPIC_API_KEY"
     address = "ANTHROPIC_BASE_URL"
     own = ("CLAUDE_CONFIG_DIR", "CLAUDE_CODE_OAUTH_TOKEN")
+    keeps = ("CLAUDE_CONFIG_DIR", "", ".claude")
+    events = _Events
     at_files = True
     joins = True
     levels = 2  # older versions do not know --restricted
     confined = 2
     longest = 8_000_000
+    lost = "No conversation found"
     log_in = "run `claude` once and type /login, or set ANTHROPIC_API_KEY"
 
     def arguments(self, turn: Turn) -> list[str]:
@@ -72,32 +146,22 @@ class ClaudeCode(AgentCLI):
             **({"CLAUDE_CODE_MAX_OUTPUT_TOKENS": str(most)} if most else {}),
         }
 
-    def reader(self) -> Reader:
-        """A reader of stream-json."""
-        return _Events(self.words(), priced=bool(self.options.price))
-
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
         """By what it keeps; on macOS, where that is the keychain, by the account that it remembers."""
         if environment.get("CLAUDE_CODE_OAUTH_TOKEN"):
             return "logged in by CLAUDE_CODE_OAUTH_TOKEN"
-        folder = _folder(environment)
-        kept = read_json(folder / ".credentials.json")
-        if isinstance(kept, dict) and kept.get("claudeAiOauth"):
+        folder = cls.folder(environment)
+        if table(read_json(folder / ".credentials.json")).get("claudeAiOauth"):
             return "logged in"
-        told = read_json((folder if environment.get("CLAUDE_CONFIG_DIR") else folder.parent) / ".claude.json")
-        remembered = isinstance(told, dict) and (told.get("oauthAccount") if sys.platform == "darwin" else None)
-        if remembered:
+        told = table(read_json((folder if environment.get("CLAUDE_CONFIG_DIR") else folder.parent) / ".claude.json"))
+        if sys.platform == "darwin" and told.get("oauthAccount"):
             return "logged in"
-        return "logged in with a key" if isinstance(told, dict) and told.get("primaryApiKey") else ""
-
-    def missing(self, said: str) -> bool:
-        """Its words for a session that is gone."""
-        return "No conversation found" in said
+        return "logged in with a key" if told.get("primaryApiKey") else ""
 
     def session_file(self, session: str) -> Path | None:
         """One file per session, in a folder named after the directory that it ran in."""
-        projects = _folder(self.environment) / "projects"
+        projects = self.folder(self.environment) / "projects"
         return next(projects.glob(f"*/{session}.jsonl"), None) if _SESSION.fullmatch(session) else None
 
     def joined(self) -> str:
@@ -111,7 +175,7 @@ class ClaudeCode(AgentCLI):
         known = read_json(memory)
         if isinstance(known, str):
             return known
-        sessions = _folder(self.environment) / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(self.project))
+        sessions = self.folder(self.environment) / "projects" / re.sub(r"[^A-Za-z0-9]", "-", str(self.project))
         found = [path for path in sessions.glob("*.jsonl") if _SESSION.fullmatch(path.stem)]
         newest = sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
         last = next((path.stem for path in newest if _DIALOG not in path.read_bytes()), "")
@@ -147,127 +211,3 @@ class ClaudeCode(AgentCLI):
             ".claude/settings.json": json.dumps({"hooks": hooks, "enableAllProjectMcpServers": True}),
             ".mcp.json": json.dumps({"mcpServers": {"bait": server}}),
         }  # fmt: skip
-
-
-class _Events(Reader):
-    """stream-json: `init`, `api_retry`, `assistant`, and one `result`, whose text is the reply."""
-
-    def __init__(self, words: Words, *, priced: bool = False) -> None:
-        super().__init__(words)
-        self._priced = priced  # the person says what tokens cost
-        self._model = ""
-        self._calls: dict[str, Usage] = {}
-        self._call = Usage()
-
-    def take(self, event: Event) -> None:
-        """Note one event."""
-        kind = event.get("type"), event.get("subtype")
-        if kind == ("system", "init"):
-            self._model = str(event.get("model", ""))
-            self.begun = str(event.get("session_id") or "")
-        elif kind == ("system", "api_retry") and event.get("error_status") in (401, 403):
-            self.refused(str(event.get("error") or "the key is refused"), event["error_status"])
-        elif kind[0] == "assistant":
-            message = event.get("message") or {}
-            self._calls[str(message.get("id"))] = _usage(self._model, message.get("usage") or {})
-            self.tools += _tools(message.get("content"))
-        elif kind[0] == "user":
-            self.tools.append("")
-        elif kind[0] == "result":
-            self._result(event)
-
-    def _result(self, event: Event) -> None:
-        self.session = str(event.get("session_id") or "")
-        self._call = _usage(self._model, event.get("usage") or {})
-        self.total = _total(self._model, event)
-        if (
-            event.get("subtype") == "success"
-            and event.get("is_error") is False
-            and isinstance(event.get("result"), str)
-        ):
-            self.text = event["result"]
-        else:
-            self.failure = _failure(self, event)
-
-    def spent(self, before: Usage | None) -> Usage:
-        """This run's tokens, and of the dollars what is not the session's past.
-
-        Newer versions count dollars and tokens by session, older ones by run: the tokens tell which.
-        """
-        if not self.total.tokens_out:
-            return replace(_sum(self._calls.values(), self._model), estimated=True)
-        past = (self.total.tokens_out or 0) - (self._call.tokens_out or 0)
-        usd = self.total.usd
-        if before is None and past > 0:
-            usd = None  # the person's session had a past of its own, whose price nobody told
-        elif before is not None and past >= (before.tokens_out or 0) and usd is not None:
-            usd = max(usd - (before.usd or 0.0), 0.0)
-        return replace(self._call, usd=None if self._priced else usd)
-
-
-def _folder(environment: Mapping[str, str]) -> Path:
-    """Where Claude Code keeps its own things."""
-    given = environment.get("CLAUDE_CONFIG_DIR")
-    return Path(given) if given else Path(environment.get("HOME") or Path.home()) / ".claude"
-
-
-def _tools(content: object) -> list[str]:
-    """The names of the tools that a message calls."""
-    parts = [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
-    return [str(part.get("name") or "a tool") for part in parts if part.get("type") == "tool_use"]
-
-
-def _usage(model: str, figures: Mapping[str, Any]) -> Usage:
-    fresh, written, cached, out = (
-        int(figures.get(name) or 0)
-        for name in ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
-    )
-    return Usage(model, fresh + written + cached, out, cached, written)
-
-
-def _total(model: str, event: Event) -> Usage:
-    """What the session has used by now, all models together."""
-    names = ("inputTokens", "cacheCreationInputTokens", "cacheReadInputTokens", "outputTokens")
-    rows = [row for row in (event.get("modelUsage") or {}).values() if isinstance(row, dict)]
-    fresh, written, cached, out = (sum(int(row.get(name) or 0) for row in rows) for name in names)
-    usd = event.get("total_cost_usd")
-    return Usage(model, fresh + written + cached, out, cached, written, float(usd) if usd is not None else None)
-
-
-def _sum(usages: Any, model: str) -> Usage:
-    rows = [(u.tokens_in or 0, u.tokens_out or 0, u.cached or 0, u.cache_write or 0) for u in usages]
-    tokens_in, tokens_out, cached, written = (
-        (sum(column) for column in zip(*rows, strict=True)) if rows else (None,) * 4
-    )
-    return Usage(model, tokens_in, tokens_out, cached, written)
-
-
-_ENDS: Mapping[str, tuple[str, str]] = {
-    "error_max_budget_usd": ("limit", "the turn would have passed its budget"),
-    "budget_exhausted": ("limit", "the turn would have passed its budget"),
-    "refusal": ("refusal", "the model refused"),
-    "max_tokens": ("cut", "the reply was cut at the most tokens it may have"),
-    "prompt_too_long": ("request", "the prompt is too long"),
-    "blocking_limit": ("request", "the prompt is too long"),
-}
-_FIXES = {
-    "limit": "raise the budget, or end the dialog",
-    "refusal": "put the question differently, or ask another model with --model",
-    "cut": "raise --max-tokens, or ask for less",
-    "request": SHORTER,
-}
-
-
-def _failure(reader: Reader, event: Event) -> BackendError:
-    """The error that a result is."""
-    for word in (str(event.get(name)) for name in ("subtype", "terminal_reason", "stop_reason")):
-        if word in _ENDS:
-            kind, text = _ENDS[word]
-            return BackendError(f"claude failed: {text}", fix=_FIXES[kind], kind=kind)
-    said = event.get("result") or "; ".join(map(str, event.get("errors") or ())) or str(event.get("subtype"))
-    return failed(reader.words, str(said), event.get("api_error_status"))
-
-
-def probe(variables: Mapping[str, str], _variant: str) -> Found:
-    """Whether Claude Code is here, and who pays for it."""
-    return look(ClaudeCode, variables)

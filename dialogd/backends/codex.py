@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dialogd.backends import Found, Usage
+from dialogd.backends import Usage
 from dialogd.backends.canary import Place, Turn
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, failed, look
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, table
 from dialogd.errors import BadInput
 from dialogd.store.disk import read_json
 
@@ -23,6 +23,32 @@ _OFF = ("apps", "plugins", "remote_plugin", "hooks", "memories", "goals", "brows
 
 
 _TOOLS = frozenset({"command_execution", "file_change", "mcp_tool_call", "web_search"})
+
+
+class _Events(Reader):
+    """Its JSON lines: the reply is the last message of a turn that was completed. Usage counts the whole thread."""
+
+    _last = ""
+
+    def take(self, event: Event) -> None:
+        """Note one event. Errors on the way are warnings, but for a key that is refused."""
+        kind, item = event.get("type"), table(event, "item")
+        if kind == "thread.started":
+            self.session = str(event.get("thread_id") or "")
+        elif kind == "item.started" and item.get("type") in _TOOLS:
+            self.tools.append(str(item.get("tool") or item.get("type")))
+        elif kind == "item.completed" and item.get("type") in _TOOLS:
+            self.tools.append("")
+        elif kind == "item.completed" and item.get("type") == "agent_message":
+            self._last = str(item.get("text") or "")
+        elif kind == "turn.completed":
+            names = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
+            read, out, cached, written = counts(table(event, "usage"), *names)
+            self.text, self.total = self._last, Usage(self.cli.model, read, out, cached, written)
+        elif kind == "turn.failed":
+            self.failure = self.cli.failed(str(table(event, "error").get("message") or ""))
+        elif kind == "error" and re.search(r"\b40[13]\b", str(event.get("message"))):
+            self.refused(re.sub(r"^Reconnecting\W+\d+/\d+ \(|\)$", "", str(event.get("message"))))
 
 
 class Codex(AgentCLI):
@@ -38,8 +64,11 @@ class Codex(AgentCLI):
     key = "OPENAI_API_KEY"
     address = "OPENAI_BASE_URL"
     own = ("CODEX_HOME",)
+    keeps = ("CODEX_HOME", "", ".codex")
+    events = _Events
     levels = 2
     longest = 1_000_000
+    lost = r"thread/(fork|resume) failed|no rollout found"
     log_in = "run `codex login`, or set OPENAI_API_KEY"
 
     def arguments(self, turn: Turn) -> list[str]:
@@ -97,32 +126,22 @@ class Codex(AgentCLI):
 
     def preferences(self) -> tuple[str, str]:
         """A login comes with the person's own choice, from their configuration, which is otherwise left aside."""
-        own = {} if self.paid else _own_config(_folder(self.environment))
+        own = {} if self.paid else _own_config(self.folder(self.environment))
         chosen = [str(own.get(name) or "") for name in ("model", "model_reasoning_effort")]
         return self.options.model or chosen[0], self.options.effort or chosen[1]
-
-    def reader(self) -> Reader:
-        """A reader of its events."""
-        return _Events(self)
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
         """By what it keeps."""
-        kept = read_json(_folder(environment) / "auth.json")
-        if not isinstance(kept, dict):
-            return ""
+        kept = table(read_json(cls.folder(environment) / "auth.json"))
         if kept.get("tokens"):
             return "logged in with ChatGPT"
         return "logged in with a key" if kept.get("OPENAI_API_KEY") else ""
 
     def session_file(self, session: str) -> Path | None:
         """One file per thread, in folders by its day."""
-        rollouts = (_folder(self.environment) / "sessions").glob(f"*/*/*/rollout-*-{session}.jsonl")
+        rollouts = (self.folder(self.environment) / "sessions").glob(f"*/*/*/rollout-*-{session}.jsonl")
         return next(rollouts, None) if re.fullmatch(r"[0-9a-f-]{36}", session) else None
-
-    def missing(self, said: str) -> bool:
-        """Its words for a thread that is gone."""
-        return re.search(r"thread/(fork|resume) failed|no rollout found", said) is not None
 
     def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Its ways to write and to leave the sandbox."""
@@ -144,44 +163,6 @@ class Codex(AgentCLI):
         return {} if self.options.trust_project else {".codex/config.toml": server}
 
 
-class _Events(Reader):
-    """Its JSON lines: the reply is the last message of a turn that was completed. Usage counts the whole thread."""
-
-    def __init__(self, cli: Codex) -> None:
-        super().__init__(cli.words())
-        self._cli = cli
-        self._last = ""
-
-    def take(self, event: Event) -> None:
-        """Note one event. Errors on the way are warnings, but for a key that is refused."""
-        kind, item = event.get("type"), event.get("item") or {}
-        if kind == "thread.started":
-            self.session = str(event.get("thread_id") or "")
-        elif kind == "item.started" and item.get("type") in _TOOLS:
-            self.tools.append(str(item.get("tool") or item.get("type")))
-        elif kind == "item.completed" and item.get("type") in _TOOLS:
-            self.tools.append("")
-        elif kind == "item.completed" and item.get("type") == "agent_message":
-            self._last = str(item.get("text") or "")
-        elif kind == "turn.completed":
-            self.text, self.total = self._last, self._usage(event.get("usage") or {})
-        elif kind == "turn.failed":
-            self.failure = failed(self.words, str((event.get("error") or {}).get("message") or ""))
-        elif kind == "error" and re.search(r"\b40[13]\b", str(event.get("message"))):
-            self.refused(re.sub(r"^Reconnecting\W+\d+/\d+ \(|\)$", "", str(event.get("message"))))
-
-    def _usage(self, figures: Mapping[str, Any]) -> Usage:
-        names = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
-        tokens_in, tokens_out, cached, written = (int(figures.get(name) or 0) for name in names)
-        return Usage(self._cli.model, tokens_in, tokens_out, cached, written)
-
-
-def _folder(environment: Mapping[str, str]) -> Path:
-    """Where Codex keeps its own things."""
-    given = environment.get("CODEX_HOME")
-    return Path(given) if given else Path(environment.get("HOME") or Path.home()) / ".codex"
-
-
 def _own_config(folder: Path) -> dict[str, Any]:
     try:
         return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
@@ -199,8 +180,3 @@ def _toml(value: object) -> str:
     if isinstance(value, Mapping):
         return "{" + ",".join(f"{json.dumps(key)}={_toml(item)}" for key, item in value.items()) + "}"
     return json.dumps(value)
-
-
-def probe(variables: Mapping[str, str], _variant: str) -> Found:
-    """Whether Codex is here, and who pays for it."""
-    return look(Codex, variables)

@@ -55,6 +55,11 @@ class Command:
         if self._program() is None:
             raise BadInput(f"{self._missing()} (PATH is {self._path()})", fix=_INSTALL)
 
+    @staticmethod
+    def probe(_variables: Mapping[str, str], _variant: str) -> Found:
+        """It is always here; what it runs is the person's matter."""
+        return Found(True, "any program: prompt on stdin, reply on stdout", pays="whoever the command bills")
+
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
         """Stream what the command prints. Raises `BackendError` for everything else than text and exit code 0."""
         child = self._start(request)
@@ -138,11 +143,6 @@ class Command:
         if os.sep in program and ((self._project or Path()) / program).exists():
             return f"not an executable file: {program!r}"
         return f"command not found: {program!r}"
-
-
-def probe(_variables: Mapping[str, str], _variant: str) -> Found:
-    """It is always here; what it runs is the person's matter."""
-    return Found(True, "any program: prompt on stdin, reply on stdout", pays="whoever the command bills")
 
 
 _INSTALL = "install it, make it executable (chmod +x), or give its full path; no shell is used, so no ~ and no aliases"

@@ -1,42 +1,28 @@
-"""Where Ollama listens, and which models it has; for the `ollama` preset of the `openai` backend."""
+"""The `openai` backend: Responses and Chat Completions by the official SDK; presets for OpenAI, xAI and Ollama."""
 
 from __future__ import annotations
 
-import asyncio
 import http.client
-import importlib
 import json
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends import service as services
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import FREE, Price, price_of
-from dialogd.backends.service import (
-    Limiter,
-    Reply,
-    Service,
-    Thoughts,
-    Told,
-    ending,
-    events_of,
-    failure,
-    is_loopback,
-    stream_of,
-)
+from dialogd.backends.service import API, Reply, Service, Thoughts, Told, is_loopback
 from dialogd.errors import BadInput
 from dialogd.protocol.model import digest
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
     from openai.types.chat import ChatCompletionChunk
     from openai.types.responses import ResponseStreamEvent
 
+# -- Ollama: where it listens, and which models it has ----------------------------------------------------------------
 
 PORT = 11434
 PATIENCE = 0.3  # seconds; it is on this machine
@@ -100,15 +86,6 @@ def probe_ollama(variables: Mapping[str, str]) -> Found:
 
 VENDORS = ("OpenAI", "xAI")
 
-# The service's words for why a reply ended, in those of faults.ENDS.
-STOPS = {
-    "stop": "done",
-    "max_output_tokens": "length",
-    "content_filter": "refusal",
-    "tool_calls": "tool",
-    "function_call": "tool",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Preset:
@@ -130,7 +107,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
 )
 
 
-class OpenAI:
+class OpenAI(API):
     """Asks `options.model`, with at most `options.max_tokens` per reply, at `options.effort`.
 
     Variants: `gpt` and `grok` are OpenAI and xAI, at their own address or at one that you name for them (then it gets
@@ -139,61 +116,46 @@ class OpenAI:
     Keys come from `options.variables`, and go to their vendor alone: see `service.HOSTS`. Another address gets
     OPENAI_API_KEY only where OPENAI_BASE_URL names that address, too; else no key at all.
     `options.api` is `responses` or `chat`; by default the vendors' own addresses are asked for responses.
-    `silence` is how many seconds a stream may rest.
     Raises `BadInput` for an address that is none, a missing key, and where there is no model to choose.
     """
 
+    sdk = ("openai", "AsyncOpenAI", "OpenAIError")
+    unasked: ClassVar[Mapping[str, str]] = {"admin_api_key": "", "webhook_secret": ""}
+    headers = "OPENAI_CUSTOM_HEADERS"
+    stops: ClassVar[Mapping[str, str]] = {
+        "stop": "done",
+        "max_output_tokens": "length",
+        "content_filter": "refusal",
+        "tool_calls": "tool",
+        "function_call": "tool",
+    }
+
     def __init__(self, options: Options) -> None:
-        variables = options.variables
         if options.variant not in PRESETS:
             raise BadInput(f"the openai backend has no {options.variant!r}", fix="choose gpt, grok or ollama")
         self.name = options.variant or "openai"
         self.costs = options.variant != "ollama"
-        self.service = replace(_service(options), more=options.secrets)
-        self.model = self.service.model
-        self.most_out = options.max_tokens or services.MAX_TOKENS
-        self.room = services.window_of(self.model) - self.most_out
+        service = _service(options)
+        price: Price | None = FREE
+        if self.costs or options.price:
+            vendor = PRESETS[options.variant].vendor or service.vendor
+            price = price_of(service.model, vendor, options.price)
+        super().__init__(options, service, price)
         if not self.costs:
-            self.room = room(variables, self.most_out)
-        self.price: Price | None = _price(options, self.service)
-        self.secrets = self.service.secrets
-        self.limiter = Limiter(self.service.host, self.service.key, options.state)
-        self.silence = services.SILENCE
+            self.room = room(options.variables, self.most_out)
         self.api = options.api or ("responses" if self._is_at(*VENDORS) else "chat")
-        self._effort = options.effort
-        self._variables = variables
-        self._client: AsyncOpenAI | None = None
 
-    async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
-        """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself."""
-        prompt = request.prompt()
-        reply = Reply.to(prompt, self.model, services.most_out(request, prompt, self.most_out, self.price))
-        yield Usage(self.model, calls=0)
-        await self.limiter.ready(request.until)
-        yield reply.used
-        client = await self._connected()
-        pieces = self._chat if self.api == "chat" else self._responses
-        try:
-            async with aclosing(pieces(client, self.question(request, prompt, reply.most), reply)) as texts:
-                async for text in texts:
-                    if text:
-                        yield text
-                    if news := reply.news():
-                        yield news
-        except _errors() as error:
-            failed = failure(error, self.service, reply)
-            self.limiter.heed(failed)
-            yield reply.used
-            raise failed from error
-        yield reply.used
-        if unfinished := ending(STOPS.get(reply.stop, reply.stop), self.service, reply, self.most_out):
-            raise unfinished
-
-    async def close(self) -> None:
-        """Close the connections."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+    @staticmethod
+    def probe(variables: Mapping[str, str], variant: str) -> Found:
+        """Look for the variant's key, or for an Ollama on its port."""
+        if variant == "ollama":
+            return probe_ollama(variables)
+        preset = PRESETS[variant]
+        found = services.key_found(variables, (preset.key,), "openai")
+        url = variables.get(preset.elsewhere, "").strip()
+        if found.version and not found.here and url and services.vendor_of(url) is None:
+            return Found(True, f"{preset.elsewhere} names {services.host_of(url)}, no key", version=found.version)
+        return found
 
     def question(self, request: Request, prompt: Prompt, most: int) -> dict[str, Any]:
         """The body of a request for a reply of at most so many tokens."""
@@ -205,71 +167,35 @@ class OpenAI:
             body["messages"] = [{"role": "system", "content": prompt.system}, {"role": "user", "content": prompt.body}]
             body["stream_options"] = {"include_usage": True}
             body["max_completion_tokens" if self._is_at(*VENDORS) else "max_tokens"] = most
-            return body | ({"reasoning_effort": self._effort} if self._effort else {})
+            return body | ({"reasoning_effort": self._options.effort} if self._options.effort else {})
         body |= {"instructions": prompt.system, "input": prompt.body, "max_output_tokens": most}
         body["store"] = False  # else the vendor keeps the dialog for a month
-        return body | ({"reasoning": {"effort": self._effort}} if self._effort else {})
+        return body | ({"reasoning": {"effort": self._options.effort}} if self._options.effort else {})
 
-    async def _connected(self) -> AsyncOpenAI:
-        """The client, made with the first call; importing the SDK takes seconds, so it is done beside the loop."""
-        await asyncio.to_thread(importlib.import_module, "openai")
-        if self._client is None:
-            self._client = self._connect()
-        return self._client
+    def create(self, client: Any) -> Any:
+        """Chat Completions, or Responses."""
+        return client.chat.completions.create if self.api == "chat" else client.responses.create
 
-    def _connect(self) -> AsyncOpenAI:
-        import openai
+    def reading(self, reply: Reply) -> Callable[[Any], str]:
+        """What takes an event into the reply; what local models think before it is left out."""
+        if self.api != "chat":
+            return lambda event: _read_event(event, reply) if event is not None else ""
+        thoughts = Thoughts(reply)
+        return lambda chunk: thoughts.rest() if chunk is None else thoughts.without(_read_chunk(chunk, reply))
 
-        ambient = services.ambient_headers("OPENAI_CUSTOM_HEADERS")
-        headers: dict[str, Any] = dict.fromkeys([*ambient, "OpenAI-Organization", "OpenAI-Project"], openai.omit)
+    def own_headers(self, omit: object) -> dict[str, Any]:
+        """Headers of the person's, organisation and project among them, where their OpenAI key goes; else none."""
+        own: dict[str, Any] = {"OpenAI-Organization": omit, "OpenAI-Project": omit}
         if self.service.variable == "OPENAI_API_KEY":
-            headers |= services.own_headers(self._variables, "OPENAI_CUSTOM_HEADERS")
+            own |= super().own_headers(omit)
             for header, name in (("OpenAI-Organization", "OPENAI_ORG_ID"), ("OpenAI-Project", "OPENAI_PROJECT_ID")):
-                if value := self._variables.get(name, "").strip():
-                    headers[header] = value
-        key = self.service.key or "none"  # the SDK insists on one
-        return openai.AsyncOpenAI(
-            api_key=key,
-            admin_api_key="",
-            webhook_secret="",
-            base_url=self.service.url,
-            max_retries=0,  # call.py tries again
-            timeout=openai.Timeout(self.silence, connect=services.CONNECT),
-            default_headers={**headers, "Authorization": f"Bearer {key}"},
-            http_client=openai.DefaultAsyncHttpxClient(**self.service.transport),
-        )
+                if value := self._options.variables.get(name, "").strip():
+                    own[header] = value
+        return own
 
     def _is_at(self, *vendors: str) -> bool:
         """True when the service is at one of these vendors' own addresses."""
         return self.service.is_official and self.service.vendor in vendors
-
-    async def _chat(self, client: AsyncOpenAI, body: dict[str, Any], reply: Reply) -> AsyncGenerator[str, None]:
-        thoughts = Thoughts(reply)
-        async with await client.chat.completions.create(stream=True, **body) as stream:
-            stream_of(stream.response.headers.get("content-type", ""))
-            async with events_of(stream) as events:
-                async for chunk in events:
-                    yield thoughts.without(_read_chunk(chunk, reply))
-        yield thoughts.rest()
-
-    async def _responses(self, client: AsyncOpenAI, body: dict[str, Any], reply: Reply) -> AsyncGenerator[str, None]:
-        async with await client.responses.create(stream=True, **body) as stream:
-            stream_of(stream.response.headers.get("content-type", ""))
-            async with events_of(stream) as events:
-                async for event in events:
-                    yield _read_event(event, reply)
-
-
-def probe(variables: Mapping[str, str], variant: str) -> Found:
-    """Look for the variant's key, or for an Ollama on its port."""
-    if variant == "ollama":
-        return probe_ollama(variables)
-    preset = PRESETS[variant]
-    found = services.key_found(variables, (preset.key,), "openai")
-    url = variables.get(preset.elsewhere, "").strip()
-    if found.version and not found.here and url and services.vendor_of(url) is None:
-        return Found(True, f"{preset.elsewhere} names {services.host_of(url)}, no key", version=found.version)
-    return found
 
 
 def _service(options: Options) -> Service:
@@ -290,12 +216,6 @@ def _first_model(url: str) -> str:
     if not found:
         raise BadInput("no model was found in Ollama", fix="start it, get a model (`ollama pull qwen3`), or name one")
     return found[0]
-
-
-def _price(options: Options, service: Service) -> Price | None:
-    if options.variant == "ollama" and not options.price:
-        return FREE
-    return price_of(service.model, PRESETS[options.variant].vendor or service.vendor, options.price)
 
 
 def _read_chunk(chunk: ChatCompletionChunk, reply: Reply) -> str:
@@ -335,12 +255,3 @@ def _read_event(event: ResponseStreamEvent, reply: Reply) -> str:
 def _count(reply: Reply, tokens_in: int, tokens_out: int, read: Any) -> None:
     cached, written = getattr(read, "cached_tokens", None), getattr(read, "cache_write_tokens", None)
     reply.usage = Usage(reply.usage.model, tokens_in, tokens_out, cached, written)
-
-
-def _errors() -> tuple[type[Exception], ...]:
-    """What the SDK raises: its own errors, leaked ones of the transport and of JSON, and what odd events lead to."""
-    import httpx2
-    import openai
-
-    # Events are built without a check, so that one of another shape fails where it is read.
-    return (openai.OpenAIError, httpx2.HTTPError, Told, ValueError, AttributeError, TypeError)

@@ -9,15 +9,81 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dialogd.backends import Found, Options, Usage
+from dialogd.backends import Options, Usage
 from dialogd.backends.canary import Place, Turn
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, Words, failed, look
+from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, ended, table
 from dialogd.errors import BackendError
 from dialogd.store.disk import read_json
 
 ALLOWED = ("read", "grep", "glob", "list")
 AGENT = "dialogd"
 PROVIDER = "dialogd-address"  # where the person names an address: any service that speaks Chat Completions
+
+
+class _Events(Reader):
+    """`step_start`, `text`, `step_finish`, `error`. The reply is the text of the last step, once it has ended."""
+
+    def __init__(self, cli: AgentCLI) -> None:
+        super().__init__(cli)
+        self._said: list[str] = []
+        self._reason = ""
+        self.total = Usage(cli.chosen)
+
+    def take(self, event: Event) -> None:
+        """Note one event."""
+        part, kind = table(event, "part"), event.get("type")
+        self.session = str(event.get("sessionID") or self.session)
+        if kind == "step_start":
+            self._said, self._reason = [], ""
+        elif kind == "text":
+            self._said.append(str(part.get("text") or ""))
+        elif kind == "step_finish":
+            self._reason = str(part.get("reason") or "unknown")
+            self._count(part)
+        elif kind == "error":
+            self.failure = self._failure(table(event, "error"))
+
+    def _count(self, part: Event) -> None:
+        """Add a step; a price of 0 is one that it does not know."""
+        fresh, out, thought = counts(table(part, "tokens"), "input", "output", "reasoning")
+        read, written = counts(table(part, "tokens", "cache"), "read", "write")
+        sums = self.total
+        self.total = Usage(
+            sums.model,
+            (sums.tokens_in or 0) + fresh + read + written,
+            (sums.tokens_out or 0) + out + thought,
+            (sums.cached or 0) + read,
+            (sums.cache_write or 0) + written,
+            float(part.get("cost") or 0.0) + (sums.usd or 0.0) or None,
+        )
+
+    def _failure(self, error: Event) -> BackendError:
+        """The error that an event names."""
+        name, data = str(error.get("name") or ""), table(error, "data")
+        said, status = str(data.get("message") or name or "it ended with an error"), data.get("statusCode")
+        if name == "MessageOutputLengthError":
+            return ended("opencode", "cut")
+        if name == "ProviderAuthError":
+            status = 401
+        elif re.search(r"model not found|ProviderModelNotFound", f"{said} {name}", re.I):
+            status = 404
+        return self.cli.failed(said, status if isinstance(status, int) else None)
+
+    def end(self, code: int, said: str) -> None:
+        """The run is over: judge by how its last step has ended."""
+        kind = _ENDS.get(self._reason, "")
+        if self.failure is None and self._reason == "stop":
+            self.text = "".join(self._said)
+        elif kind and (self.failure is None or kind != "network"):
+            self.failure = ended("opencode", kind)
+        super().end(code, said)
+
+    def spent(self, before: Usage | None) -> Usage:
+        """It counts by step."""
+        return replace(self.total, estimated=self.total.tokens_in is not None and not self._reason)
+
+
+_ENDS = {"length": "cut", "content-filter": "refusal", "unknown": "network", "error": "network"}
 
 
 class OpenCode(AgentCLI):
@@ -33,8 +99,11 @@ class OpenCode(AgentCLI):
     key = "OPENCODE_API_KEY"
     address = "OPENCODE_BASE_URL"
     own = ("OPENCODE_CONFIG", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME")
+    keeps = ("XDG_DATA_HOME", "opencode", ".local/share/opencode")
+    events = _Events
     one_file = True
     longest = 8_000_000
+    lost = "Session not found"
     log_in = "run `opencode auth login`, or set OPENCODE_API_KEY"
 
     def __init__(self, options: Options) -> None:
@@ -67,23 +136,15 @@ class OpenCode(AgentCLI):
             "OPENCODE_CONFIG_CONTENT": json.dumps(self._config(turn)),
         }
 
-    def reader(self) -> Reader:
-        """A reader of its events."""
-        return _Events(self.words(), self.chosen)
-
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
         """By the providers that it keeps credentials of."""
-        kept = read_json(_data(environment) / "auth.json")
-        return f"logged in with {', '.join(sorted(kept))}" if isinstance(kept, dict) and kept else ""
+        kept = table(read_json(cls.folder(environment) / "auth.json"))
+        return f"logged in with {', '.join(sorted(kept))}" if kept else ""
 
     def session_file(self, session: str) -> Path | None:
         """Its database, which holds them all."""
-        return _data(self.environment) / "opencode.db" if re.fullmatch(r"ses_[0-9A-Za-z]+", session) else None
-
-    def missing(self, said: str) -> bool:
-        """Its words for a session that is gone."""
-        return "Session not found" in said
+        return self.folder(self.environment) / "opencode.db" if re.fullmatch(r"ses_[0-9A-Za-z]+", session) else None
 
     def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Its ways to write, to run and to fetch."""
@@ -130,99 +191,3 @@ class OpenCode(AgentCLI):
             models: dict[str, Any] = {self._model().partition("/")[2]: {}}
             config["provider"] = {PROVIDER: {"npm": "@ai-sdk/openai-compatible", "options": service, "models": models}}
         return config
-
-
-def _data(environment: Mapping[str, str]) -> Path:
-    """Where it keeps logins and sessions."""
-    data = environment.get("XDG_DATA_HOME") or f"{environment.get('HOME') or Path.home()}/.local/share"
-    return Path(data) / "opencode"
-
-
-class _Events(Reader):
-    """`step_start`, `text`, `step_finish`, `error`. The reply is the text of the last step, once it has ended."""
-
-    def __init__(self, words: Words, model: str) -> None:
-        super().__init__(words)
-        self._said: list[str] = []
-        self._reason = ""
-        self.total = Usage(model)
-
-    def take(self, event: Event) -> None:
-        """Note one event."""
-        part = event.get("part")
-        part = part if isinstance(part, dict) else {}
-        self.session = str(event.get("sessionID") or self.session)
-        kind = event.get("type")
-        if kind == "step_start":
-            self._said, self._reason = [], ""
-        elif kind == "text":
-            self._said.append(str(part.get("text") or ""))
-        elif kind == "step_finish":
-            self._reason = str(part.get("reason") or "unknown")
-            self.total = _plus(self.total, part)
-        elif kind == "error":
-            self.failure = _failure(self.words, event.get("error"))
-
-    def end(self, code: int, said: str) -> None:
-        """The run is over: judge by how its last step has ended."""
-        if self.failure is None and self._reason == "stop":
-            self.text = "".join(self._said)
-        elif self._reason in _ENDS:
-            kind, cause = _ENDS[self._reason]
-            if self.failure is None or kind != "network":
-                fix = "ask for less, or choose another --model"
-                self.failure = BackendError(
-                    f"opencode failed: {cause}", fix=fix, kind=kind, retryable=kind == "network"
-                )
-        super().end(code, said)
-
-    def spent(self, before: Usage | None) -> Usage:
-        """It counts by step."""
-        return replace(self.total, estimated=self.total.tokens_in is not None and not self._reason)
-
-
-_ENDS = {
-    "length": ("cut", "the reply was cut at the most tokens it may have"),
-    "content-filter": ("refusal", "the model refused"),
-    "unknown": ("network", "the answer ended before its end"),
-    "error": ("network", "the answer ended before its end"),
-}
-
-
-def _plus(sum_: Usage, part: Mapping[str, Any]) -> Usage:
-    """The sum with one more step; a price of 0 is one that it does not know."""
-    tokens = part.get("tokens")
-    tokens = tokens if isinstance(tokens, dict) else {}
-    cache = tokens.get("cache")
-    read, written = (int(cache.get(name) or 0) for name in ("read", "write")) if isinstance(cache, dict) else (0, 0)
-    fresh, out, thought = (int(tokens.get(name) or 0) for name in ("input", "output", "reasoning"))
-    usd = float(part.get("cost") or 0.0) + (sum_.usd or 0.0)
-    return Usage(
-        sum_.model,
-        (sum_.tokens_in or 0) + fresh + read + written,
-        (sum_.tokens_out or 0) + out + thought,
-        (sum_.cached or 0) + read,
-        (sum_.cache_write or 0) + written,
-        usd or None,
-    )
-
-
-def _failure(words: Words, error: object) -> BackendError:
-    """The error that an event names."""
-    known = error if isinstance(error, dict) else {}
-    data = known.get("data")
-    data = data if isinstance(data, dict) else {}
-    status = data.get("statusCode")
-    said = str(data.get("message") or known.get("name") or "it ended with an error")
-    if known.get("name") == "MessageOutputLengthError":
-        return BackendError("opencode failed: the reply was cut", fix="ask for less", kind="cut")
-    if known.get("name") in ("ProviderAuthError",):
-        status = 401
-    if re.search(r"model not found|ProviderModelNotFound", f"{said} {known.get('name')}", re.I):
-        status = 404
-    return failed(words, said, status if isinstance(status, int) else None)
-
-
-def probe(variables: Mapping[str, str], _variant: str) -> Found:
-    """Whether opencode is here, and who pays for it."""
-    return look(OpenCode, variables)

@@ -661,6 +661,11 @@ class Rehearsal:
         self._script = script
         self._seconds = 0.0 if scenario != "slow" else _seconds(seconds) if given else SLOW_SECONDS
 
+    @staticmethod
+    def probe(_variables: Mapping[str, str], _variant: str) -> Found:
+        """It is always here."""
+        return Found(True, "scripted lines, no model")
+
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
         """Stream the next lines of the script. Raises `BackendError` in the scenario `error`, always."""
         if request.question:
@@ -687,11 +692,6 @@ def means_it(reply: str, question: str) -> str:
         forms = [form for form in re.findall(r"`(\[[^`]*\])`", asked) if not form.startswith("[RESERVATION")]
         lines += [form for form in forms if re.search(rf"{re.escape(form[:-1])}\s*[|\]]", reply)][:1]
     return "\n".join(lines)
-
-
-def probe(_variables: Mapping[str, str], _variant: str) -> Found:
-    """It is always here."""
-    return Found(True, "scripted lines, no model")
 
 
 def consensus(scene: Scene) -> str:

@@ -1,11 +1,13 @@
-"""Agents on one key wait together: after "too many requests", all of them hold back, whichever daemon was told.
+"""What backends of model APIs share: who is asked with which key, one streamed reply, what errors mean, waiting.
 
-A wait that a turn has no time for is an error at once, which says until when; `holds` lists what is held.
+Agents on one key wait together: after "too many requests", all of them hold back, whichever daemon was told. A wait
+that a turn has no time for is an error at once, which says until when; `holds` lists what is held.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import ipaddress
 import json
 import math
@@ -13,24 +15,23 @@ import os
 import random
 import re
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from traceback import clear_frames
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from dialogd.backends import Found, Request, Usage
+from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
 from dialogd.backends.prices import Price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.redact import redact
 from dialogd.protocol.text import one_line
-
-E = TypeVar("E")
+from dialogd.store.disk import read_json, write_json
 
 PAUSE = 2.0  # seconds to hold back where the service names no time
 LONGEST = 600.0  # seconds; a service, a clock or a damaged file may ask for more
@@ -112,8 +113,8 @@ class Limiter:
         hold = Hold(self._host, now + max(self.pause if seconds is None else seconds, 0.0), now)
         self._hold = max(self.told, hold, key=lambda hold: hold.left)
         if self.file is not None:
-            with suppress(OSError):  # what cannot be shared still holds here
-                _write(self.file, self._hold)
+            hold = self._hold  # what cannot be shared still holds here
+            write_json(self.file, {"host": hold.host, "not_before": hold.until, "told": hold.told})
 
     def heed(self, error: BackendError) -> None:
         """Hold back after a service said that it is asked too often or is overloaded."""
@@ -144,21 +145,11 @@ def _words(moment: float) -> str:
 def _read(file: Path | None) -> Hold | None:
     """What stands in the file; None where it is absent or damaged: nobody was told anything."""
     try:
-        row = json.loads(file.read_bytes()) if file else {}
+        row = read_json(file) if file else {}
         hold = Hold(str(row["host"]), float(row["not_before"]), float(row["told"]))
         return hold if math.isfinite(hold.until) and math.isfinite(hold.told) else None
-    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None
-
-
-def _write(file: Path, hold: Hold) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    part = file.with_name(f".{file.name}.{os.getpid()}.{id(hold)}")
-    try:
-        part.write_text(json.dumps({"host": hold.host, "not_before": hold.until, "told": hold.told}), encoding="utf-8")
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
 
 
 # -- What went wrong with a model API, in one kind of error -----------------------------------------------------------
@@ -252,24 +243,6 @@ class NotAStream(ValueError):
     """Something else came where a stream of events was expected."""
 
 
-def stream_of(content_type: str) -> None:
-    """Raise `NotAStream` for a page or an object: an SDK would read it as a stream without events."""
-    if content_type.startswith(("text/html", "application/json")):
-        raise NotAStream(f"{content_type.partition(';')[0]} instead of a stream of events; is the address right?")
-
-
-@asynccontextmanager
-async def events_of(stream: AsyncIterable[E]) -> AsyncIterator[AsyncIterator[E]]:
-    """The events of an SDK's stream, for the block.
-
-    What reads them is closed with it: the stream and its own reader hold each other, and would stay open, where a reply
-    breaks off, until the garbage collector comes by.
-    """
-    events: Any = getattr(stream, "_iterator")  # noqa: B009 - a name of the SDK's own
-    async with aclosing(events):
-        yield events
-
-
 def failure(error: Exception, service: Service, reply: Reply) -> BackendError:
     """What an SDK's exception means. Sets the reply's usage to nothing where nothing can have been billed."""
     clear_frames(error.__traceback__)  # a reader of the stream that they hold would stay open as long as the error
@@ -359,7 +332,7 @@ def _error(meaning: Meaning, cause: str, service: Service, reply: Reply) -> Back
     words = NO_KEY if meaning.kind == "auth" and not service.key else meaning.fix
     fix = words.format(vendor=service.vendor, model=service.model, host=service.host, variable=variable)
     if meaning.kind == "refusal" and reply.detail:
-        cause = f"{cause}: {_short(reply.detail, service.secrets)}"
+        cause = f"{cause}: {one_line(reply.detail, QUOTED, service.secrets)}"
     return BackendError(
         one_line(cause, 2 * QUOTED, service.secrets),
         fix=one_line(fix, 2 * QUOTED, service.secrets),
@@ -380,21 +353,16 @@ def _names(body: object) -> list[str]:
     return [str(inner[name]) for name in ("code", "type") if inner.get(name)] if isinstance(inner, dict) else []
 
 
-def _short(text: str, secrets: Sequence[str]) -> str:
-    """The beginning of a service's words; a key that the cut would halve is taken out while it is whole."""
-    return one_line(text, QUOTED, secrets)
-
-
 def _quoted(body: object, secrets: Sequence[str]) -> str:
     """What a service said, in one short line; of a page only its title."""
     inner = _inner(body)
     if isinstance(inner, dict):
-        return _short(str(inner.get("message") or " ".join(_names(body))), secrets)
+        return one_line(str(inner.get("message") or " ".join(_names(body))), QUOTED, secrets)
     text = redact(inner, secrets)[0] if isinstance(inner, str) else ""
     if "<" in text[:200]:
         title = re.search(r"<title[^>]*>([^<]{1,200})", text[:4000], re.I)
         return f"a page titled {one_line(title[1], 80)!r}" if title else "a page instead of an answer"
-    return _short(text, secrets)
+    return one_line(text, QUOTED, secrets)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
@@ -546,20 +514,11 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def ambient_headers(variable: str) -> list[str]:
-    """Names of the headers that an SDK takes from this process's environment by itself: to be taken out again."""
-    return list(_headers(os.environ.get(variable, "")))
-
-
-def own_headers(variables: Mapping[str, str], variable: str) -> dict[str, str]:
-    """Headers that the person wants sent along, `Name: value` one to a line; never one that carries the key."""
-    found = _headers(variables.get(variable, ""))
+def headers_in(variables: Mapping[str, str], variable: str) -> dict[str, str]:
+    """Headers that somebody wants sent along, `Name: value` one to a line; never one that carries the key."""
+    pairs = (line.partition(":") for line in variables.get(variable, "").split("\n") if ":" in line)
+    found = {name.strip(): value.strip() for name, _, value in pairs}
     return {name: value for name, value in found.items() if name.lower() != "authorization"}
-
-
-def _headers(text: str) -> dict[str, str]:
-    pairs = (line.partition(":") for line in text.split("\n") if ":" in line)
-    return {name.strip(): value.strip() for name, _, value in pairs}
 
 
 def key_found(variables: Mapping[str, str], names: tuple[str, ...], package: str) -> Found:
@@ -611,11 +570,6 @@ class Reply:
     parts: list[str] = field(default_factory=list)
     written: int = 0
     told: int = 0
-
-    @classmethod
-    def to(cls, prompt: Prompt, model: str, most: int) -> Reply:
-        """The reply to a prompt, before anything of it is there."""
-        return cls(Usage(model, tokens_of(prompt.text), 0, estimated=True), most)
 
     @property
     def text(self) -> str:
@@ -683,3 +637,113 @@ class Thoughts:
             self._trims = True
         self._held = None
         return held
+
+
+class API:
+    """A model API as a backend: one streamed reply per turn. A subclass knows its SDK and what the events say.
+
+    sdk      the package, its client, its error; it is imported with the first call
+    unasked  what that client would else take from this process's environment
+    headers  the variable with headers of the person's
+    stops    the service's words for why a reply ended, in those of `ENDS`
+    silence  seconds that a stream may rest
+    """
+
+    sdk: ClassVar[tuple[str, str, str]]
+    unasked: ClassVar[Mapping[str, str]]
+    headers: ClassVar[str]
+    stops: ClassVar[Mapping[str, str]]
+
+    def __init__(self, options: Options, service: Service, price: Price | None) -> None:
+        self.service = replace(service, more=options.secrets)
+        self.model = service.model
+        self.price = price
+        self.most_out = options.max_tokens or MAX_TOKENS
+        self.room = window_of(self.model) - self.most_out
+        self.secrets = self.service.secrets
+        self.limiter = Limiter(service.host, service.key, options.state)
+        self.silence = SILENCE
+        self._options = options
+        self._client: Any = None
+
+    def question(self, request: Request, prompt: Prompt, most: int) -> dict[str, Any]:
+        """The body of a request for a reply of at most so many tokens."""
+        raise NotImplementedError
+
+    def create(self, client: Any) -> Any:
+        """The call of the SDK's client that takes the body."""
+        raise NotImplementedError
+
+    def reading(self, reply: Reply) -> Callable[[Any], str]:
+        """What takes each event into the reply and gives the text that it brought; None is the stream's end."""
+        raise NotImplementedError
+
+    def own_headers(self, omit: object) -> dict[str, Any]:
+        """Headers of the person's, for this service; `omit` takes one out that the SDK would send."""
+        return dict(headers_in(self._options.variables, self.headers))
+
+    async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
+        """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself."""
+        import asyncio  # `status` looks at what is held, and waits for nothing
+
+        prompt = request.prompt()
+        guess = Usage(self.model, tokens_of(prompt.text), 0, estimated=True)
+        reply = Reply(guess, most_out(request, prompt, self.most_out, self.price))
+        yield Usage(self.model, calls=0)
+        await self.limiter.ready(request.until)
+        yield reply.used
+        await asyncio.to_thread(importlib.import_module, self.sdk[0])  # takes seconds, in which the daemon must answer
+        if self._client is None:
+            self._client = self._connect()
+        create, read = self.create(self._client), self.reading(reply)
+        try:
+            async with await create(stream=True, **self.question(request, prompt, reply.most)) as stream:
+                kind = stream.response.headers.get("content-type", "")
+                if kind.startswith(("text/html", "application/json")):  # the SDK would see a stream without events
+                    raise NotAStream(f"{kind.partition(';')[0]} instead of a stream of events; is the address right?")
+                # The stream and its own reader hold each other, and would stay open where a reply breaks off.
+                events = getattr(stream, "_iterator")  # noqa: B009 - a name of the SDK's own
+                async with aclosing(events):
+                    async for event in events:
+                        if text := read(event):
+                            yield text
+                        if news := reply.news():
+                            yield news
+            if text := read(None):
+                yield text
+        except self._errors() as error:
+            failed = failure(error, self.service, reply)
+            self.limiter.heed(failed)
+            yield reply.used
+            raise failed from error
+        yield reply.used
+        if unfinished := ending(self.stops.get(reply.stop, reply.stop), self.service, reply, self.most_out):
+            raise unfinished
+
+    async def close(self) -> None:
+        """Close the connections."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    def _connect(self) -> Any:
+        sdk = importlib.import_module(self.sdk[0])
+        key = self.service.key or "none"  # the SDK insists on one
+        ambient = dict.fromkeys(headers_in(os.environ, self.headers), sdk.omit)
+        return getattr(sdk, self.sdk[1])(
+            **self.unasked,
+            api_key=key,
+            base_url=self.service.url,
+            max_retries=0,  # call.py tries again
+            timeout=sdk.Timeout(self.silence, connect=CONNECT),
+            default_headers={**ambient, **self.own_headers(sdk.omit), "Authorization": f"Bearer {key}"},
+            http_client=sdk.DefaultAsyncHttpxClient(**self.service.transport),
+        )
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        """What the SDK raises: its own errors, those of the transport and of JSON, and what odd events lead to."""
+        import httpx2
+
+        own = getattr(importlib.import_module(self.sdk[0]), self.sdk[2])
+        # Events are built without a check, so that one of another shape fails where it is read.
+        return (own, httpx2.HTTPError, Told, ValueError, AttributeError, TypeError)

@@ -81,13 +81,10 @@ def split(prompt: Prompt) -> tuple[tuple[Part, ...], Part | None]:
     return (prompt.parts[:-1], last) if last is not None and last.id == "reply" else (prompt.parts, None)
 
 
-def since(now: Usage, before: Usage | None, names: Iterable[str]) -> Usage:
-    """`now` without what `before` had counted, for the figures in `names`, which grow from turn to turn.
-
-    A figure that is smaller than before was counted anew, and stays as it is.
-    """
+def since(now: Usage, before: Usage | None) -> Usage:
+    """`now` without what `before` had counted; a figure that is smaller than before was counted anew, and stays."""
     values = asdict(now)
-    for name in names:
+    for name in ("tokens_in", "tokens_out", "cached", "cache_write", "usd"):
         new, old = values[name], getattr(before, name) if before else None
         if new is not None and old is not None and new >= old:
             values[name] = new - old

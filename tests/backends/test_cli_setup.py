@@ -17,7 +17,7 @@ from dialogd.backends.auto import survey
 from dialogd.backends.canary import Turn
 from dialogd.backends.claude_code import ClaudeCode
 from dialogd.backends.codex import Codex
-from dialogd.backends.coding_agent import KNOWN_WAIT, Words, failed
+from dialogd.backends.coding_agent import KNOWN_WAIT, failed
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError, BadInput
 from tests.support.standin import Fail, StandIn, in_order
@@ -71,8 +71,8 @@ def test_an_address_is_not_left_aside_because_of_a_login(options: Options, tmp_p
 
 def test_a_key_is_taken_out_of_an_agents_words_before_they_are_cut_short() -> None:
     """The cut would halve it, and nobody would know the rest for a key."""
-    words = Words("toy", "log in", secrets=("correct-horse-battery-staple",))
-    error = failed(words, "x" * 178 + " correct-horse-battery-staple is no key")
+    said = "x" * 178 + " correct-horse-battery-staple is no key"
+    error = failed("toy", said, log_in="log in", secrets=("correct-horse-battery-staple",))
     assert "[redacted: own key]" in error.cause
     assert "correct" not in error.cause
 
@@ -163,15 +163,14 @@ async def test_a_refused_key_is_told_with_status_and_address(options: Options, t
         claude = ClaudeCode(replace(options, base_url=server.url.replace("http://", "http://me:hunter2-hunter2@")))
         claude.environment["ANTHROPIC_BASE_URL"] = server.url  # this client takes no password in an address
         with pytest.raises(BackendError) as caught:
-            async for _ in claude.run(turn(), claude.reader()):
+            async for _ in claude.run(turn(), claude.events(claude)):
                 pass
         assert len(server.seen) == 1
     error = caught.value
     assert error.cause == f"claude failed: authentication_failed (401 from {server.url})"
     assert error.fix == f"check ANTHROPIC_API_KEY: that key was sent to {server.url}"
     assert (error.kind, error.retryable) == ("auth", False)
-    words = ClaudeCode(options).words()
-    assert failed(words, "authentication_failed", 401).cause.endswith("(401 from Anthropic)")
+    assert ClaudeCode(options).failed("authentication_failed", 401).cause.endswith("(401 from Anthropic)")
 
 
 FORKED = r"""
@@ -190,7 +189,7 @@ async def test_a_session_is_known_from_its_beginning(options: Options, tmp_path:
     (tmp_path / "forked.py").write_text(FORKED)
     (tmp_path / "bin" / "claude").write_text(f"#!/bin/sh\nexec '{sys.executable}' -IS {tmp_path}/forked.py\n")
     claude = ClaudeCode(options)
-    reader = claude.reader()
+    reader = claude.events(claude)
     with pytest.raises(BackendError, match="broken"):
         async for _ in claude.run(turn(), reader):
             pass

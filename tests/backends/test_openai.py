@@ -308,7 +308,7 @@ def test_what_the_presets_say_of_themselves() -> None:
 )
 def test_thinking_before_the_reply_is_taken_out(pieces: list[str], text: str) -> None:
     """Local models write it between tags; it is no part of the reply, and nothing else is touched."""
-    reply = Reply.to(request().prompt(), "m", 99)
+    reply = Reply(Usage("m", 1, 0, estimated=True), 99)
     thoughts = Thoughts(reply)
     passed = [*(thoughts.without(piece) for piece in pieces), thoughts.rest()]
     assert "".join(passed) == reply.text == text

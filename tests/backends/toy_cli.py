@@ -92,6 +92,15 @@ print(json.dumps({"session": session, "text": "".join(texts), "in": answer["usag
 """
 
 
+class _Line(Reader):
+    def take(self, event: Event) -> None:
+        """The reply and all the rest."""
+        if "text" not in event:
+            return
+        self.text, self.session = event["text"], event["session"]
+        self.total = Usage("toy-1", event["in"], 1)
+
+
 class Toy(AgentCLI):
     """The backend of the toy."""
 
@@ -101,6 +110,8 @@ class Toy(AgentCLI):
     key = "TOY_KEY"
     address = "TOY_URL"
     own = ("TOY_CONFIG",)
+    events = _Line
+    lost = "no such session"
     at_files = True
     levels = 2
     longest = 100_000
@@ -111,18 +122,10 @@ class Toy(AgentCLI):
         words = ["--system", str(turn.system), "--level", str(self.level), "--effort", self.effort or "none"]
         return [*words, "--session", turn.session] if turn.session else words
 
-    def reader(self) -> Reader:
-        """One line of JSON."""
-        return _Line(self.words())
-
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
         """A file in its home says so."""
         return "logged in" if (Path(environment["HOME"]) / "login").exists() else ""
-
-    def missing(self, said: str) -> bool:
-        """Its words."""
-        return "no such session" in said
 
     def session_file(self, session: str) -> Path | None:
         """In its home."""
@@ -151,15 +154,6 @@ class Unguarded(Toy):
     """The same, as if it attached nothing by itself."""
 
     at_files = False
-
-
-class _Line(Reader):
-    def take(self, event: Event) -> None:
-        """The reply and all the rest."""
-        if "text" not in event:
-            return
-        self.text, self.session = event["text"], event["session"]
-        self.total = Usage("toy-1", event["in"], 1)
 
 
 @dataclass(frozen=True)

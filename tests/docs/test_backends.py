@@ -221,7 +221,7 @@ def test_the_small_backend_keeps_the_contract(tmp_path: Path) -> None:
     lines = code.split("\n")
     imports = [line for line in lines if line.startswith("from ")]
     body = [line for line in lines if not line.startswith("from ")]
-    body += ["", "def test_it_is_found() -> None:", '    assert probe({}, "").here']
+    body += ["", "def test_it_is_found() -> None:", '    assert Echo.probe({}, "").here']
     (tmp_path / "test_echo.py").write_text("\n".join(["from __future__ import annotations", *imports, *body]))
     command = [
         sys.executable,
