@@ -10,6 +10,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -107,7 +108,9 @@ class Agent(Speaker):
         """What to do now, and by which clock."""
         if dialog is None:
             return self._no_dialog(), self.seen.clock()
-        clock, debt = self.seen.clock(await self._working(dialog)), dialog.state.debt(self.me)
+        clock, debt = self.seen.clock(), dialog.state.debt(self.me)
+        if late := _overdue(dialog, clock):  # nobody is asked before that
+            clock = replace(clock, working=await self.peers.working(dialog, late, str(self.file.path)))
         if debt is not None and dialog.state.outcome is None and self.is_limited(dialog):
             turn = self._turn if self._turn is not None and self._turn.debt.key == debt.key else None
             is_paid = turn is not None and turn.received is not None
@@ -118,17 +121,6 @@ class Agent(Speaker):
         how = new_command(self.file.path)
         return Wait("no_dialog", f"there is no dialog at {self.file.path} yet; write one, or `{how}`")
 
-    async def _working(self, dialog: Dialog) -> frozenset[str]:
-        """Ask the daemons of overdue agents whether they are at it; nobody is asked before that."""
-        ages, late = self.seen.clock().ages, []
-        for debt in dialog.state.debts:
-            overdue = patience(dialog, debt)
-            if overdue is not None and debt.agent != ANY and ages.get(debt.timer, 0.0) >= overdue:
-                late.append(debt.agent)
-        if not late or dialog.state.paused:
-            return frozenset()
-        return await self.peers.working(dialog, late, str(self.file.path))
-
     async def _reply(self, dialog: Dialog, debt: Debt) -> Action:
         """Take the turn that pays the debt, and tell the peers what was written."""
         if self._turn is None or self._turn.debt.key != debt.key:
@@ -136,14 +128,17 @@ class Agent(Speaker):
         turn = self._turn
         try:
             written = await turn.take(dialog, debt, self._while_open)
+            if isinstance(written, Wait):
+                return written
+            if written is not None:
+                await self._tell(written, turn)
         except StorageError as error:
             return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
-        if isinstance(written, Wait):
-            return written
-        if written is not None:
-            await self._tell(written)
-            if turn.received is None and is_open(written, self.me, debt):  # a digest: decide anew, and go on
-                return await self.step()
+        finally:
+            if (doing := self.hub.state_of(self.me)) is not None and doing.is_at_it:
+                self.hub.agent(self.me, "idle")
+        if written is not None and turn.received is None and is_open(written, self.me, debt):
+            return await self.step()  # it was a digest: decide anew, and go on
         return Reply(debt)
 
     async def _while_open(self, debt: Debt, answer: Coroutine[Any, Any, str]) -> str | None:
@@ -180,9 +175,11 @@ class Agent(Speaker):
         if dialog is not None:
             await self._tell(dialog)
 
-    async def _tell(self, dialog: Dialog) -> None:
-        """Tell the peers, with a hint that may get lost, of what was just written; and know it."""
+    async def _tell(self, dialog: Dialog, turn: Turn | None = None) -> None:
+        """Tell the peers, with a hint that may get lost, of what was just written, perhaps by a turn; and know it."""
         told = self.peers.tell(dialog)  # before all else: they have work to do
+        if turn is not None:
+            turn.wrote(dialog)
         # It counts as seen, and no look that began before it may be taken for the next one.
         self._highest, self._asked = max(self._highest, dialog.state.number), self._begun
         for follower in self.followers:
@@ -386,3 +383,13 @@ class Agent(Speaker):
             text = f"turns {gone[0]} to {gone[-1]} are no longer in the file; their text is in {kept}"
             return {"first": gone[0], "last": gone[-1], "kept": str(kept), "text": text}
         return {}
+
+
+def _overdue(dialog: Dialog, clock: Clock) -> list[str]:
+    """The agents that others would call stalled by now."""
+    late = []
+    for debt in () if dialog.state.paused else dialog.state.debts:
+        overdue = patience(dialog, debt)
+        if overdue is not None and debt.agent != ANY and clock.ages.get(debt.timer, 0.0) >= overdue:
+            late.append(debt.agent)
+    return late

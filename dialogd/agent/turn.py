@@ -289,6 +289,7 @@ class Turn:
         turn.received = found
         if found is not None and found.debt != debt.key:
             await turn._settle(dialog)
+            turn.received = None
         if of.has_kept:
             turn._drafts = await of.on_disk(of.journal.drafts)
             of.has_kept = turn.received is not None or bool(turn._drafts)
@@ -316,9 +317,6 @@ class Turn:
             if error.partial.strip():
                 self.received = self.received or Received(debt.key, error.partial, {}, 0)
             return await self._append()
-        finally:
-            if (doing := of.hub.state_of(of.me)) is not None and doing.is_at_it:
-                of.hub.agent(of.me, "idle")
 
     # -- the reply ------------------------------------------------------------------------------------------------
 
@@ -546,19 +544,21 @@ class Turn:
         if self.error is not None:
             self.error = None
             return written
-        if written is not None and is_open(written, of.me, self.debt):  # a seal: the text follows
-            return written
-        received = self.received
-        assert received is not None
         if written is None and await self._settle(seen[-1]) is None:
             return Wait("late", "the reply came after its turn had passed; kept as a draft", 0.001)
-        self.received, dialog = None, written or seen[-1]
+        return written or seen[-1]
+
+    def wrote(self, dialog: Dialog) -> None:
+        """Count and publish the turn, if it is that of which the loop has told: not a seal, a digest or a failure."""
+        of, received = self.of, self.received
+        if received is None or is_open(dialog, of.me, self.debt):
+            return
+        self.received = None
         of.tally.wrote(received.ms / 1000)
         of.tally.secrets += self._redacted
         entry = received.landed(dialog, of.me)  # the person may have added a turn of theirs by now
         number, usd = entry.number if entry else dialog.state.number, from_record(received.usage).known_usd
         of.hub.publish("appended", number=number, ms=received.ms, usd=usd, by=of.me)
-        return dialog
 
     def _write(self, make: Make) -> Dialog | None:
         """Journal the reply if it is new, and append it; one flush, that of the intent to append, serves both."""
@@ -615,7 +615,6 @@ class Turn:
             of.tally.ends["late"] += 1
             await self._keep_draft("its turn had passed")
         else:
-            self.received = None
             await of.on_disk(lambda: of.journal.record("done", chain=entry.chain, number=entry.number))
         return entry
 
