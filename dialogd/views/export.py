@@ -380,7 +380,7 @@ PART = 40  # characters of a topic, and of an id, in a file's name
 def export(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) -> bytes:
     """The dialog as a document of its own; `to` is one of `FORMATS`, `attachments` are texts by name.
 
-    Raises `BadInput` for another format, `NotInstalled` where nothing here can make a PDF.
+    Raises `BadInput` for another format, `NotInstalled` for a PDF without Typst.
     """
     if to not in FORMATS:
         raise BadInput(f"nothing is exported as {to!r}", fix=f"name one of: {', '.join(FORMATS)}")
@@ -398,9 +398,9 @@ def not_shown(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE)
     """In words, the characters that the document leaves out, because no font here has them; "" for none."""
     if to != "pdf":
         return ""
-    from dialogd.views.export_pdf import left_out
+    from dialogd.views.export_pdf import in_words, unshown
 
-    return left_out(draw_up(dialog, attachments))
+    return in_words(unshown(draw_up(dialog, attachments)))
 
 
 def file_name(dialog: Dialog, to: str) -> str:

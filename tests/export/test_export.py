@@ -25,7 +25,7 @@ from dialogd.protocol.text import UNSEEN
 from dialogd.server.wire import DialogOut
 from dialogd.store.archive import attachments_of
 from dialogd.views.export import FORMATS, draw_up, export, file_name
-from dialogd.views.export_pdf import by_typst, in_words, missing, unshown
+from dialogd.views.export_pdf import as_pdf, in_words, missing, unshown
 from dialogd.views.markup import parsed, to_html
 from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
 from tests.protocol.test_total import is_linear
@@ -172,9 +172,9 @@ def printed(made: bytes, folder: Path) -> str:
 
 def test_pdf_has_every_word_of_every_turn_in_order(dialog: Dialog, tmp_path: Path) -> None:
     """A PDF reader finds them below the turn's heading; nothing was evaluated, no file was read."""
-    typst = pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
+    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
     text = printed(export(dialog, "pdf"), tmp_path)
-    gone = unshown(draw_up(dialog, {}), [font.path for font in typst.Fonts().fonts() if font.path])
+    gone = unshown(draw_up(dialog, {}))
     assert (in_words(gone) in " ".join(text.split())) == bool(gone)  # what is lost is named
     assert "root:" not in text
     *_, body = text.partition("by hand")
@@ -193,7 +193,7 @@ def test_no_turn_is_nested_too_deeply_for_a_pdf(text: str) -> None:
     pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
     room = Room(opening("A", "B"), A=[text])
     room.step("A")
-    assert by_typst(draw_up(room.dialog, {})).startswith(b"%PDF")
+    assert as_pdf(draw_up(room.dialog, {})).startswith(b"%PDF")
 
 
 def test_characters_without_a_font_are_named(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ def test_characters_without_a_font_are_named(tmp_path: Path) -> None:
     assert in_words(lone * 2) == "2 of ADLAM (U+1E922 …)"
     room = Room(opening("A", "B"), A=[f"Some {lone}"])
     room.step("A")
-    text = " ".join(printed(by_typst(draw_up(room.dialog, {})), tmp_path).split())
+    text = " ".join(printed(as_pdf(draw_up(room.dialog, {})), tmp_path).split())
     assert "1 of ADLAM (U+1E922). An export to HTML has them." in text
 
 
@@ -346,12 +346,12 @@ except NotInstalled as error:
 
 
 def test_a_machine_that_makes_no_pdf_says_what_to_do(repository: Path) -> None:
-    """Without Typst and without a browser: install the one, or print the HTML."""
+    """Without Typst: install it, or print the HTML."""
     environment = {"PATH": "", "PYTHONPATH": str(repository)}
     done = subprocess.run(
         [sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=50, check=True
     )
-    assert "neither Typst nor Chromium" in done.stdout
+    assert "Typst, which is not installed" in done.stdout
     assert "dialogd[pdf]" in done.stdout
     assert done.stdout.endswith(" 501\n")
 

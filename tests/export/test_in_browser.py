@@ -1,4 +1,4 @@
-"""The HTML and the PDF of a browser: opened in a real Chromium."""
+"""The HTML: opened in a real Chromium."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.errors import DialogdError
-from dialogd.views.export import draw_up, export
-from dialogd.views.export_pdf import BROWSERS, by_browser
-from tests.export.dialogs import hostile, letters, lost
-from tests.export.test_export import printed
+from dialogd.views.export import export
+from tests.export.dialogs import hostile
 
 pytestmark = pytest.mark.slow
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 
 
@@ -51,24 +49,3 @@ def test_the_page_runs_nothing_asks_for_nothing_and_shows_everything(browser: st
             assert page.locator(f"[id='{(link.get_attribute('href') or '')[1:]}']").count() == 1
         chromium.close()
     assert events == []
-
-
-def test_a_browser_prints_every_word(browser: str, tmp_path: Path) -> None:
-    """Where Typst is not installed a browser makes the PDF, out of the page: all is there, and it reads no file."""
-    dialog = hostile()
-    text = printed(by_browser(draw_up(dialog, {}), browser), tmp_path)
-    *_, body = text.partition("by hand")
-    for entry in dialog.entries:
-        said = "\n".join([entry.body, *map(str, entry.marks)])
-        said = said.replace("python title", "").replace("md\n", "\n").replace('"named"', "")  # attributes on paper
-        assert lost(letters(said), letters(body)) == "", entry.id
-
-
-def test_a_browser_that_hangs_is_killed(tmp_path: Path) -> None:
-    """After the time it is given; the error says what to do instead."""
-    hanging = tmp_path / "chromium"
-    hanging.write_text("#!/bin/sh\nsleep 60 & wait\n", encoding="utf-8")
-    hanging.chmod(0o700)
-    with pytest.raises(DialogdError) as refused:
-        by_browser(draw_up(hostile(), {}), str(hanging), patience=0.2)
-    assert "dialogd[pdf]" in refused.value.fix
