@@ -17,7 +17,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parents[2]
 PRELOADED = (
     "anyio._backends._asyncio", "dialogd.backends.command", "dialogd.backends.rehearsal", "dialogd.cli.app",
-    "dialogd.daemon", "encodings.idna", "filelock", "httpx2", "platformdirs", "psutil", "pydantic.v1", "typer.main",
+    "dialogd.daemon", "encodings.idna", "httpx2", "platformdirs", "psutil", "pydantic.v1", "typer.main",
     "uvicorn.loops.asyncio", "uvicorn.lifespan.off", "uvicorn.protocols.http.h11_impl", "watchfiles",
 )  # fmt: skip
 

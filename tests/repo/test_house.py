@@ -123,8 +123,3 @@ def test_every_import_is_a_declared_dependency() -> None:
     known |= sys.stdlib_module_names
     product = [(path, tree) for path, _, tree in modules("dialogd") if not path.startswith("dialogd/testing/")]
     assert [f"{path}: {name}" for path, tree in product for name in imported(tree) - known] == []
-
-
-def test_the_lock_library_is_one_that_is_safe() -> None:
-    """Older releases empty a file to which somebody linked the lock's path."""
-    assert '"filelock>=4.2.1"' in (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")

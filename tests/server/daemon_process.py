@@ -23,7 +23,7 @@ PATIENCE = 10.0  # seconds
 _fork = multiprocessing.get_context("forkserver")
 _PRELOADED = """
     pytest tests.server.daemon_process dialogd.daemon dialogd.cli.app dialogd.cli.start dialogd.backends.rehearsal
-    dialogd.backends.command anyio._backends._asyncio encodings.idna fastapi.openapi.utils filelock httpcore2 httpx2
+    dialogd.backends.command anyio._backends._asyncio encodings.idna fastapi.openapi.utils httpcore2 httpx2
     platformdirs prometheus_client psutil pydantic.v1 truststore uvicorn.lifespan.off
 """
 _fork.set_forkserver_preload(_PRELOADED.split())
