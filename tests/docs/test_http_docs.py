@@ -108,7 +108,7 @@ def test_every_kind_of_event_has_its_heading_and_its_model() -> None:
     """The headings under Kinds are the kinds that the code tells, and those of the schema."""
     headings = re.findall(r"^### `([a-z]+)`$", section(EVENTS, "Kinds"), re.MULTILINE)
     assert sorted(headings) == sorted(KINDS) == sorted(told())
-    assert set(codes(section(EVENTS, "What is promised"))) >= set(KINDS)
+    assert set(codes(section(EVENTS, "What is guaranteed"))) >= set(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
