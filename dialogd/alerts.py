@@ -29,11 +29,10 @@ from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
 from dialogd.config import HOOKS, Settings
 from dialogd.errors import DialogdError
-from dialogd.protocol import open_questions
+from dialogd.protocol import questions
 from dialogd.protocol.model import SYSTEM, USER, Entry
-from dialogd.protocol.questions import Question
 from dialogd.protocol.redact import redact
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.state import Dialog, Question
 from dialogd.protocol.units import Zone
 
 if TYPE_CHECKING:
@@ -242,8 +241,8 @@ def worth(
 
 def _asking(dialog: Dialog, alert: Alert, zone: Zone | None, secrets: Sequence[str]) -> Alert:
     """The alert of a question, with the words of the entry that asks: in a round another may have come last."""
-    questions = dialog.state.questions
-    own = [question for question in questions if question.asker == dialog.state.asker]
+    questions = dialog.state.questions.open
+    own = [question for question in questions if question.asker == dialog.state.questions.asker]
     entry = dialog.entry(own[-1].entry) if own else None
     if entry is None:
         return alert
@@ -260,7 +259,7 @@ def _asking(dialog: Dialog, alert: Alert, zone: Zone | None, secrets: Sequence[s
 
 def _question(dialog: Dialog, question: Question, at: str, zone: Zone | None, room: int, secrets: Sequence[str]) -> str:
     """A question with its deadline and default, in so many characters: its own words are the first to be cut."""
-    terms = one_line(open_questions.terms_in_words(dialog, question, at, zone), room * 2 // 3, secrets)
+    terms = one_line(questions.terms_in_words(dialog, question, at, zone), room * 2 // 3, secrets)
     said = one_line(question.said, room - len(terms) - 3 if terms else room, secrets)
     return f"{said} ({terms})" if terms else said
 
@@ -289,15 +288,19 @@ def _pressing(dialog: Dialog, entry: Entry) -> Iterator[tuple[Event, str, str]]:
             is_told = True
     if outcome is None and not is_told and _asks(dialog, entry):
         state = dialog.state
-        yield "question", state.asker or entry.by, state.question or state.escalation or "the next turn is yours"
+        yield (
+            "question",
+            state.questions.asker or entry.by,
+            state.questions.text or state.escalation.why or "the next turn is yours",
+        )
 
 
 def _asks(dialog: Dialog, entry: Entry) -> bool:
     """True when the dialog waits for the person since this entry, and not merely because it goes step by step."""
     state = dialog.state
-    if set(state.owing) != {USER} or not any(debt.re == entry.id for debt in state.debts):
+    if set(state.owing) != {USER} or not any(debt.re == entry.id for debt in state.debts.open):
         return False
-    return not state.step or bool(state.question) or state.escalated == USER
+    return not state.hand.step or bool(state.questions.text) or state.escalation.to == USER
 
 
 def one_line(text: str, length: int, secrets: Sequence[str] = ()) -> str:

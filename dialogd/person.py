@@ -12,7 +12,6 @@ from dialogd.config import file_words
 from dialogd.errors import BadInput, Refused
 from dialogd.protocol import interventions, lifecycle, units
 from dialogd.protocol.compose import decided_note, passed_by_hand
-from dialogd.protocol.fold import limit as limited
 from dialogd.protocol.grammar import who
 from dialogd.protocol.header import read_agent
 from dialogd.protocol.model import ALL, USER, Agent, Mark
@@ -21,7 +20,6 @@ from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line, unescape
-from dialogd.protocol.voting import next_ref
 from dialogd.store.journal import PERSON, Lost, chain_of
 from dialogd.store.logfile import Addition, LogFile
 
@@ -110,7 +108,7 @@ def pass_on(log: LogFile) -> Dialog:
     def make(dialog: Dialog) -> Draft | None:
         if USER not in dialog.state.owing:
             return None
-        return note_of(turn=following(dialog.header, dialog.state, dialog.state.last_agent))
+        return note_of(turn=following(dialog.header, dialog.state, dialog.state.floor.last))
 
     return write(log, make)
 
@@ -136,7 +134,7 @@ def skip(log: LogFile, agent: str) -> Dialog:
     def make(dialog: Dialog) -> Draft:
         lifecycle.refuse(dialog, "skip")
         one = single(named(dialog, agent), agent)
-        if one not in dialog.state.owing and one not in dialog.state.failed:
+        if one not in dialog.state.owing and one not in dialog.state.debts.failed:
             owing = ", ".join(dialog.state.owing) or "nobody"
             raise Refused(
                 f"{one} owes no turn: the dialog is {lifecycle.where(dialog)}, and the turn is with {owing}",
@@ -160,7 +158,7 @@ def word(log: LogFile, agent: str = "") -> Dialog:
     def make(dialog: Dialog) -> Draft | None:
         lifecycle.refuse(dialog, "word")
         one = USER if not agent or agent.upper() == USER else single(named(dialog, agent), agent)
-        if one in dialog.state.queue:
+        if one in dialog.state.floor.queue:
             return None
         if one in dialog.state.owing:
             raise Refused(
@@ -353,7 +351,7 @@ def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str
     mark = _mark("VETO", ", ".join(wanted), short)
 
     def make(dialog: Dialog) -> Draft | None:
-        known = [one.ref for one in dialog.state.proposals]
+        known = [one.ref for one in dialog.state.table.proposals]
         strange = [ref for ref in wanted if ref not in known]
         if strange or not wanted:
             what = f"there is no proposal {', '.join(strange) or repr(proposal[:60])}"
@@ -365,7 +363,7 @@ def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str
                 f"cannot veto: the dialog is {lifecycle.in_words(dialog)}",
                 fix='do not take the result: dialogd reject "why"; or withdraw a turn: dialogd strike N',
             )
-        if all(ref in dialog.state.vetoed for ref in wanted):
+        if all(ref in dialog.state.table.vetoed for ref in wanted):
             return None
         return note_of(mark, turn=_or_next(dialog), body=whole)
 
@@ -387,7 +385,7 @@ def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str]
             last = dialog.state.number
             fix = f"name turns from 1 to {last}: dialogd strike {last}" if last else "there is no turn yet"
             raise BadInput(f"there is no turn {turns[:60].strip() or '(none given)'}", fix=fix)
-        if set(wanted) <= dialog.state.struck:
+        if set(wanted) <= dialog.state.hand.struck:
             return None
         return note_of(_mark("STRIKE", ", ".join(map(str, wanted)), short), body=whole)
 
@@ -422,12 +420,12 @@ def suggest(
     limits = _budget_mark(budget)
 
     def make(dialog: Dialog) -> Draft:
-        known = [one.ref for one in dialog.state.proposals]
+        known = [one.ref for one in dialog.state.table.proposals]
         if instead.strip() and (not refs or any(ref not in known for ref in refs)):
             fix = f"name one of: {', '.join(known)}" if known else "leave it out: nobody has proposed anything yet"
             raise BadInput(f"there is no proposal {instead[:60]!r} to put this in the place of", fix=fix)
         body = f"Instead of {', '.join(refs)}:\n\n{words}" if refs else words
-        mark = Mark("PROPOSAL", one_line(words, LONGEST), next_ref(dialog.state))
+        mark = Mark("PROPOSAL", one_line(words, LONGEST), dialog.state.table.next_ref)
         return _turn(dialog, body, (mark, *_granted(dialog, turns), *limits), to)
 
     return write(log, make)
@@ -448,7 +446,7 @@ def limit(log: LogFile, name: str, value: str) -> Dialog:
     new = f"{said.partition(' ')[0].lower().replace('-', '_')} {said.partition(' ')[2]}"
 
     def make(dialog: Dialog) -> Draft | None:
-        limits, problem = limited(dialog.state.limits, new)
+        limits, problem = dialog.state.limits.changed(new)
         if problem:
             raise BadInput(problem, fix="write it like: dialogd limit max_turns 40, or dialogd limit budget '$4'")
         return None if limits == dialog.state.limits else note_of(Mark("LIMIT", one_line(new, 200)))
@@ -541,10 +539,10 @@ def step(log: LogFile, *, on: bool) -> Dialog:
     def make(dialog: Dialog) -> Draft | None:
         lifecycle.refuse(dialog, "step")
         state = dialog.state
-        if state.step is on:
+        if state.hand.step is on:
             return None
-        waits = not on and set(state.owing) == {USER} and not state.questions and state.escalated != USER
-        turn = following(dialog.header, state, state.last_agent) if waits and state.last_agent else None
+        waits = not on and set(state.owing) == {USER} and not state.questions.open and state.escalation.to != USER
+        turn = following(dialog.header, state, state.floor.last) if waits and state.floor.last else None
         return note_of(Mark("STEP", "on" if on else "off"), turn=turn)
 
     return write(log, make)
@@ -557,4 +555,4 @@ def _mark(name: str, value: str, short: str) -> Mark:
 
 def _or_next(dialog: Dialog) -> tuple[str, ...] | None:
     """Who is next, where nobody owes a turn: so that nothing hangs."""
-    return None if dialog.state.debts else reopened(dialog.header, dialog.state)
+    return None if dialog.state.debts.open else reopened(dialog.header, dialog.state)

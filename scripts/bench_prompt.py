@@ -89,16 +89,14 @@ def written(file: bytes, me: str, notes: str) -> Iterator[tuple[int, int]]:
     for entry in dialog.turns:
         if entry.by != me or entry.frame is None:
             continue
-        asked_at = dialog.entry(entry.frame.re)
+        asked_at = dialog.entry(entry.re)
         assert asked_at is not None
         before = parse(file[: asked_at.end])
         agent = before.header.agent(me)
         assert agent is not None
         asked = prompt.render(before, agent, notes=notes)
         yield len(plan(asked, me, "s", points).text.encode()), len(whole(asked).encode())
-        points.append(
-            checkpoint(asked, entry.frame.re, "s", session=f"s{len(points)}", reply=entry.body, usage=Usage())
-        )
+        points.append(checkpoint(asked, entry.re, "s", session=f"s{len(points)}", reply=entry.body, usage=Usage()))
 
 
 def shared(one: str, other: str) -> int:

@@ -169,7 +169,7 @@ def test_a_question_says_until_when_and_what_counts_then() -> None:
     assert dialog.last is not None
     clock = clock_at(timezone(timedelta(hours=5)))
     (alert,) = worth(dialog, dialog.last, file="/f", url="u", at=paper.paper.at, zone=clock)
-    (asked,) = dialog.state.questions
+    (asked,) = dialog.state.questions.open
     told = f"{datetime.fromisoformat(asked.by) + timedelta(hours=5):%H:%M}"
     assert alert.reason.startswith("Soft, really")
     assert alert.reason.endswith(f"… (by {told}; default: hard (taken then))")

@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import Agent, Header
-from dialogd.protocol.open_questions import how_to_ask
-from dialogd.protocol.questions import NAME
+from dialogd.protocol.questions import NAME, how_to_ask
 from dialogd.protocol.rules import (
     CRITIQUE,
     DECIDE,

@@ -40,7 +40,7 @@ class Seen:
         if dialog.state.paused:
             passed = now - self._looked
             self._first = {key: first + passed for key, first in self._first.items()}
-        open_debts = {debt.timer for debt in dialog.state.debts}
+        open_debts = {debt.timer for debt in dialog.state.debts.open}
         self._first = {key: self._first.get(key, now) for key in open_debts}
         self._dialog, self._looked = dialog, now
 

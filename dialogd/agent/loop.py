@@ -229,7 +229,7 @@ class Agent(Speaker):
         self.seen.nudge()
         if dialog.state.outcome is not None:
             return
-        if not dialog.state.spoken and not self.seen.started:
+        if not dialog.state.has_spoken and not self.seen.started:
             self.seen.started = True
             await self.on_disk(lambda: self.journal.record("started", dialog=dialog.id))
         self.wake()
@@ -292,7 +292,7 @@ class Agent(Speaker):
                 dropped = await self._check_identity(dialog, first=first)
             if anew:
                 self.seen.began_anew()
-            if not (self.seen.started or dialog.state.spoken):
+            if not (self.seen.started or dialog.state.has_spoken):
                 self.seen.started = await self.on_disk(lambda: self.file.journals.started(dialog.id))
             if dropped:  # told with the dialog known: whoever hears of it and asks is told the same
                 self.hub.publish("dropped", **dropped)
@@ -388,7 +388,7 @@ class Agent(Speaker):
 def _overdue(dialog: Dialog, clock: Clock) -> list[str]:
     """The agents that others would call stalled by now."""
     late = []
-    for debt in () if dialog.state.paused else dialog.state.debts:
+    for debt in () if dialog.state.paused else dialog.state.debts.open:
         overdue = patience(dialog, debt)
         if overdue is not None and debt.agent != ANY and clock.ages.get(debt.timer, 0.0) >= overdue:
             late.append(debt.agent)

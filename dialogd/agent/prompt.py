@@ -12,13 +12,14 @@ from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
 from dialogd.protocol.admit import Matter, question
 from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Header, Mark
-from dialogd.protocol.open_questions import answered_by_default
 from dialogd.protocol.order import is_sealed_round
+from dialogd.protocol.questions import answered_by_default
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
 from dialogd.protocol.review import findings
 from dialogd.protocol.signals import Signal, signals
-from dialogd.protocol.state import Debt, Dialog, Proposal
+from dialogd.protocol.state import Debt, Dialog
+from dialogd.protocol.table import Proposal
 from dialogd.protocol.text import one_line
 from dialogd.protocol.withdrawn import rejected, strikes, vetoes
 
@@ -60,7 +61,7 @@ def is_of_the_round(entry: Entry, agent: str, debt: Debt | None) -> bool:
     """True for what another agent has answered already in the round that `agent` still owes its answer to."""
     if debt is None or entry.frame is None or entry.by in (agent, USER, SYSTEM):
         return False
-    return entry.is_turn and entry.frame.re == debt.re and bool(debt.re)
+    return entry.is_turn and entry.re == debt.re and bool(debt.re)
 
 
 def _is_seal(entry: Entry) -> bool:
@@ -69,7 +70,7 @@ def _is_seal(entry: Entry) -> bool:
 
 def judgements(dialog: Dialog, agent: str) -> frozenset[str]:
     """The judge's own answers since judging began: asked again, it does not know what it said."""
-    given = len(dialog.state.judged) if agent == dialog.header.judge else 0
+    given = len(dialog.state.table.judged) if agent == dialog.header.judge else 0
     own = [entry.id for entry in dialog.turns if entry.by == agent] if given else []
     return frozenset(own[-given:] if given else ())
 
@@ -116,7 +117,7 @@ def left_out(dialog: Dialog, agent: str, gone: Sequence[Part]) -> Part:
     lines = [f"*(Left out here, because the dialog outgrew your window: {_which(gone)}, about {words:,} words.)*"]
     ids = {part.id for part in gone}
     whole = reads_all(dialog.header, agent)
-    if made := [p for p in dialog.state.proposals if p.entry in ids and (whole or p.by == agent)]:
+    if made := [p for p in dialog.state.table.proposals if p.entry in ids and (whole or p.by == agent)]:
         lines.append("Proposals made there:\n\n" + fenced("\n".join(f"{p.ref} by {p.by}: {p.text}" for p in made)))
     for entry, (low, high) in _digests(dialog, agent):
         if any(low <= _turn(part) <= high for part in gone):
@@ -214,13 +215,13 @@ def _is_sealed(dialog: Dialog, me: str) -> bool:
 def _where(dialog: Dialog) -> Iterator[str]:
     """Round and phase, where there are any to be told."""
     state, rules = dialog.state, dialog.header.rules
-    most, number = state.limits.max_rounds, state.rounds + 1
+    most, number = state.limits.max_rounds, state.floor.rounds + 1
     if most is not None:
         left = max(most - number, 0)
         yield f"Round {number} of {max(most, number)}: {_count(left, 'more round')} at most after it."
     elif rules.phases:
         yield f"Round {number}."
-    at = rules.phase(state.rounds)
+    at = rules.phase(state.floor.rounds)
     if at < 0:
         return
     phase, last = rules.phases[at], at + 1 == len(rules.phases)
@@ -230,7 +231,7 @@ def _where(dialog: Dialog) -> Iterator[str]:
     if last:
         yield f"{text} It is the last one."
     else:
-        left = sum(each.rounds for each in rules.phases[: at + 1]) - state.rounds
+        left = sum(each.rounds for each in rules.phases[: at + 1]) - state.floor.rounds
         ends = "with this round" if left == 1 else f"in {left} rounds"
         yield f"{text} It ends {ends}; then {rules.phases[at + 1].name}."
 
@@ -258,7 +259,7 @@ def _rejected(dialog: Dialog, me: str) -> Iterator[str]:
         f"The person rejected the earlier result ({found.outcome} in {where(found.ended_in)}), for the reason in turn"
         f" {found.turn}: whatever was agreed before is not agreed. Say what changes, and why it meets the reason."
     )
-    agreed = certify(dialog) if dialog.state.turns_of.get(me, 0) == 0 else None
+    agreed = certify(dialog) if dialog.state.floor.turns_of.get(me, 0) == 0 else None
     if agreed is None or not agreed.text or not is_shown(dialog, agreed.stands_in, me):
         return
     if int(agreed.decided_in.partition(".")[0] or 0) <= dialog.state.base:
@@ -267,7 +268,7 @@ def _rejected(dialog: Dialog, me: str) -> Iterator[str]:
 
 def _to_sign(dialog: Dialog, me: str) -> Iterator[str]:
     """The text on the table, where this agent has still to sign it; quoted for who is not shown others' turns."""
-    standing, header = dialog.state.standing, dialog.header
+    standing, header = dialog.state.table.standing, dialog.header
     if standing is None or header.rules.verdict != "mutual" or me not in header.voters:
         return
     if standing.signed_by(me) or not is_shown(dialog, standing.proposal.entry, me):
@@ -285,7 +286,7 @@ def _to_sign(dialog: Dialog, me: str) -> Iterator[str]:
 
 def _to_vote(dialog: Dialog, me: str) -> Iterator[str]:
     header = dialog.header
-    for poll in dialog.state.polls if me in header.voters else ():
+    for poll in dialog.state.polls.open if me in header.voters else ():
         proposal = _proposal(dialog, poll.ref)
         if proposal is None or any(ballot.agent == me for ballot in poll.ballots):
             continue
@@ -300,15 +301,15 @@ def _to_vote(dialog: Dialog, me: str) -> Iterator[str]:
 def _to_decide(dialog: Dialog, me: str) -> Iterator[str]:
     """What the others could not decide, when it is this agent's to decide."""
     state, rules = dialog.state, dialog.header.rules
-    if not state.escalated or state.escalated != me:
+    if not state.escalation.to or state.escalation.to != me:
         return
     asked = next((entry for entry in dialog.latest_turns if entry.by == USER and not entry.is_struck), None)
     yield "The others could not decide, so you do: `[DECIDE: P1 approve | your reason]`, or `reject`."
-    if state.escalation:
-        yield f"Why it comes to you:\n\n{fenced(state.escalation)}"
+    if state.escalation.why:
+        yield f"Why it comes to you:\n\n{fenced(state.escalation.why)}"
     if asked is not None:
         yield f"The question, of turn {asked.number}:\n\n{fenced(asked.body)}"
-    failed = [decision for decision in state.decisions if decision.outcome != "approved"]
+    failed = [decision for decision in state.table.decisions if decision.outcome != "approved"]
     if failed:
         lines = (f"{d.ref} {d.outcome}: {d.method}, {d.evidence} ({d.reason})" for d in failed)
         yield "Decided against, or not at all, so far:\n\n" + fenced("\n".join(lines))
@@ -320,14 +321,14 @@ def _to_decide(dialog: Dialog, me: str) -> Iterator[str]:
 
 def _undecided(dialog: Dialog) -> list[Proposal]:
     """The last proposals since the dialog began anew that nobody approved."""
-    approved = {decision.ref for decision in dialog.state.decisions if decision.outcome == "approved"}
-    new = (p for p in dialog.state.proposals if int(p.entry.partition(".")[0]) > dialog.state.base)
-    return [p for p in new if p.ref not in approved and p.ref not in dialog.state.vetoed][-SHOWN:]
+    approved = {decision.ref for decision in dialog.state.table.decisions if decision.outcome == "approved"}
+    new = (p for p in dialog.state.table.proposals if int(p.entry.partition(".")[0]) > dialog.state.base)
+    return [p for p in new if p.ref not in approved and p.ref not in dialog.state.table.vetoed][-SHOWN:]
 
 
 def _to_attack(dialog: Dialog, me: str) -> Iterator[str]:
     """The red-team turn: what was agreed at once is argued against before it counts."""
-    found = re.search(r"P\d+", dialog.state.red_team)
+    found = re.search(r"P\d+", dialog.state.table.red_team)
     proposal = _proposal(dialog, found[0]) if found else None
     if proposal is None or not is_shown(dialog, proposal.entry, me):
         return
@@ -355,7 +356,7 @@ def _ruled_out(dialog: Dialog) -> Iterator[str]:
 
 def _blocking(dialog: Dialog, me: str) -> Iterator[str]:
     """The findings of a review that stand in the way of an approval; of the others' only the numbers to some."""
-    if not dialog.state.blocking:
+    if not dialog.state.table.blocking:
         return
     whole = reads_all(dialog.header, me)
     rows = []
@@ -382,7 +383,7 @@ def _closing(dialog: Dialog) -> Iterator[str]:
 def _judging(dialog: Dialog) -> Iterator[str]:
     """The positions, in the header's order for the first reading and turned round for the second."""
     ids = [who for who in dialog.header.speakers if _last_of(dialog, who) is not None]
-    is_second = len(dialog.state.judged) % 2 == 1
+    is_second = len(dialog.state.table.judged) % 2 == 1
     yield (
         "Judge: whose position holds? Go by the arguments and the evidence, not by order, length or name. Write"
         " `[DECIDE: ID | your reason]` with the id of the agent whose position holds, or `[DECIDE: none | your"
@@ -421,7 +422,7 @@ def _turns_of(dialog: Dialog, who: str) -> Iterator[Entry]:
 
 
 def _proposal(dialog: Dialog, ref: str) -> Proposal | None:
-    return next((p for p in reversed(dialog.state.proposals) if p.ref == ref), None)
+    return next((p for p in reversed(dialog.state.table.proposals) if p.ref == ref), None)
 
 
 def _concerns(dialog: Dialog, signal: Signal, me: str) -> bool:
@@ -469,7 +470,7 @@ class Finished:
             part = known[1]
             if part is None or entry.id in hidden:
                 continue
-            if re_ and entry.frame is not None and entry.frame.re == re_ and is_of_the_round(entry, agent.id, debt):
+            if re_ and entry.frame is not None and entry.re == re_ and is_of_the_round(entry, agent.id, debt):
                 continue
             talk.append(part)
         return kept.system, [*kept.fixed[:1], *talk[:1], *kept.fixed[1:]], talk[1:]
@@ -549,7 +550,7 @@ def confirmation(
 ) -> Prompt:
     """The closing question about a reply: the rules, the texts it is about, the reply, and the question; no dialog."""
     about = {matter.about for matter in found}
-    texts = [f"## {p.ref}\n\n{fenced(p.text)}" for p in dialog.state.proposals if p.ref in about]
+    texts = [f"## {p.ref}\n\n{fenced(p.text)}" for p in dialog.state.table.proposals if p.ref in about]
     parts = [Part("text", "# What it is about\n\n" + "\n\n".join(texts))] if texts else []
     parts.append(Part("reply", f"# Your reply\n\n{fenced(reply)}", agent.id, re_))
     return Prompt(
@@ -600,6 +601,6 @@ def _entry(dialog: Dialog, entry: Entry, agent: Agent) -> Part:
     who = f"{who} (you)" if entry.by == agent.id else who
     marks = "\n".join(str(_nameless(dialog, mark)) for mark in entry.marks) if entry.frame else ""
     text = "\n\n".join(part for part in (entry.body, marks) if part)
-    re_ = entry.frame.re if entry.frame else ""
+    re_ = entry.re if entry.frame else ""
     sound = entry.condition is Condition.SOUND
     return Part(entry.id, f"## {title}, by {who}\n\n{fenced(text)}", entry.by, re_, sound, marks)

@@ -279,7 +279,7 @@ class Reporter:
     def _waits(self, reason: str, dialog: Dialog | None) -> None:
         """What the agent does while it waits: nothing, or it is where it failed until somebody helps it on."""
         before = self.hub.state_of(self.me)
-        if dialog is None or dialog.state.outcome is not None or self.me not in dialog.state.failed:
+        if dialog is None or dialog.state.outcome is not None or self.me not in dialog.state.debts.failed:
             self.hub.agent(self.me, "idle", reason=reason)
         elif before is None or before.state != "failed":
             self.hub.agent(self.me, "failed", reason=reason)

@@ -323,7 +323,7 @@ class Turn:
     async def _get(self, dialog: Dialog, while_open: WhileOpen) -> Dialog | Wait | None:
         """Get the reply and the answer to its closing question. Not None where that did not come to an end."""
         if self.received is None:
-            if dialog.state.seal(self.of.me) is not None:
+            if dialog.state.debts.seal(self.of.me) is not None:
                 raise BackendError(
                     "the answer that it had sealed is lost: its journal is gone",
                     fix=f"`dialogd retry {self.of.me}` asks it anew",

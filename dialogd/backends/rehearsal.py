@@ -15,8 +15,10 @@ from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends.prices import FREE, Price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import ANY, USER, Agent, Entry
+from dialogd.protocol.polls import Poll
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE, Role, Rules
-from dialogd.protocol.state import Poll, Proposal, Standing, State
+from dialogd.protocol.state import State
+from dialogd.protocol.table import Proposal, Standing
 
 OPENING = "*Rehearsal: no model was asked; these lines are scripted.*"
 LONGEST_TEXT = 4_000  # characters of an agreed text that is still added to
@@ -186,9 +188,11 @@ def sign(scene: Scene, standing: Standing) -> str:
 
 def wait(scene: Scene) -> str:
     """Nothing to add, and whose word is missing."""
-    standing = scene.state.standing
+    standing = scene.state.table.standing
     if standing is None:
-        reason = f"{scene.name(scene.state.asker)} has asked the person, and the answer decides what I would say."
+        reason = (
+            f"{scene.name(scene.state.questions.asker)} has asked the person, and the answer decides what I would say."
+        )
     else:
         missing = [agent.name for agent in scene.agents if not standing.signed_by(agent.id)]
         reason = f"I have signed {standing.proposal.ref}. Open is the word of {', '.join(missing) or 'the person'}."
@@ -343,8 +347,8 @@ def call_deadlock(scene: Scene) -> str:
     first = scene.name(scene.lead.by) if scene.lead else "One side"
     others = " and ".join(agent.name for agent in scene.agents if agent.name != first) or "The other side"
     opening = "Nobody has moved for two rounds, and I have no argument left that was not heard."
-    if scene.state.deadlock:
-        opening = f"{' and '.join(map(scene.name, scene.state.deadlock))} called it a deadlock. On that we agree."
+    if scene.state.table.deadlock:
+        opening = f"{' and '.join(map(scene.name, scene.state.table.deadlock))} called it a deadlock. On that we agree."
     return f"""{opening}
 On “{scene.topic}” I call it what it is.
 
@@ -455,7 +459,7 @@ class Scene:
     @cached_property
     def _proposals(self) -> tuple[Proposal, ...]:
         """Newest first."""
-        return tuple(islice(reversed(self.state.proposals), LOOK_BACK))
+        return tuple(islice(reversed(self.state.table.proposals), LOOK_BACK))
 
     @property
     def seat(self) -> int:
@@ -542,15 +546,16 @@ def _by_office(scene: Scene) -> str:
     if me == rules.judge and rules.verdict == "judge":
         return _judge(scene)
     newest = scene.draft or scene.lead
-    if state.escalated == me and newest is not None:
+    if state.escalation.to == me and newest is not None:
         ref = newest.ref
         return f"It is mine to decide, and {ref} can be undone.\n[DECIDE: {ref} approve | it can be undone]"
-    if state.red_team:
+    if state.table.red_team:
         return (
-            f"Against {state.red_team}, as strongly as I can: it would fail if the number were chosen to be met, and"
-            " nobody would notice for two weeks. The review would show it, and going back is written down. It holds."
+            f"Against {state.table.red_team}, as strongly as I can: it would fail if the number were chosen to be met,"
+            " and nobody would notice for two weeks. The review would show it, and going back is written down."
+            " It holds."
         )
-    votes = [_vote(scene, poll, index) for index, poll in enumerate(state.polls) if _may_vote(scene, poll)]
+    votes = [_vote(scene, poll, index) for index, poll in enumerate(state.polls.open) if _may_vote(scene, poll)]
     if votes:
         return "I have read each proposal as if I had to run it.\n" + "\n".join(votes)
     if state.closing:
@@ -566,7 +571,7 @@ def _vote(scene: Scene, poll: Poll, index: int) -> str:
     """The first open proposal has this agent's vote; the others it leaves to those who know more of them."""
     if index == 0:
         return f"[VOTE: {poll.ref} approve | it starts with what can be undone]"
-    return f"[VOTE: {poll.ref} abstain | {scene.state.polls[0].ref} first]"
+    return f"[VOTE: {poll.ref} abstain | {scene.state.polls.open[0].ref} first]"
 
 
 def _judge(scene: Scene) -> str:
@@ -582,7 +587,7 @@ def _by_role(scene: Scene) -> str:
     """What this agent's role lets it do in the course of the dialog."""
     state, role, rules = scene.state, _role(scene), _rules(scene)
     own = [entry for entry in scene.spoken if entry.by == scene.me.id]
-    standing, lead = state.standing, scene.lead
+    standing, lead = state.table.standing, scene.lead
     if rules.review and role.may(POST, CRITIQUE) and "FINDING" in rules.kinds and not own:
         return _reviewed(scene)
     if standing is not None and role.may(VOTE) and not standing.signed_by(scene.me.id) and rules.verdict == "mutual":
@@ -627,7 +632,11 @@ def _remark(scene: Scene, lead: Proposal | None) -> str:
         return f"One thing about {about}. {objection.because}\n[CRITIQUE: {objection.claim}]\n[RE: {last}]"
     if role.may(POST):
         return f"To bring it together: {objection.remedy}\n[SYNTHESIS: {objection.remedy}]\n[RE: {last}]"
-    asker = "" if not scene.state.question else f" {scene.name(scene.state.asker or USER)} has asked the person."
+    asker = (
+        ""
+        if not scene.state.questions.text
+        else f" {scene.name(scene.state.questions.asker or USER)} has asked the person."
+    )
     return f"Nothing to add to {about}.{asker}\n[PASS]"
 
 
@@ -698,10 +707,10 @@ def consensus(scene: Scene) -> str:
     """Propose, object, concede over a summary, sign; whichever the dialog needs next. With rules, what they ask for."""
     if not scene.request.dialog.header.rules.is_plain:
         return speak(scene)
-    standing = scene.state.standing
+    standing = scene.state.table.standing
     if standing is not None:
         return wait(scene) if standing.signed_by(scene.me.id) else sign(scene, standing)
-    if scene.state.question:
+    if scene.state.questions.text:
         return wait(scene)
     if scene.draft is not None:
         return amend(scene, scene.draft)
@@ -716,7 +725,7 @@ def consensus(scene: Scene) -> str:
 
 def ask(scene: Scene) -> str:
     """As consensus, but the second to speak first asks the person."""
-    asked = scene.state.question or any(entry.mark("QUESTION_FOR_USER") for entry in scene.spoken)
+    asked = scene.state.questions.text or any(entry.mark("QUESTION_FOR_USER") for entry in scene.spoken)
     if scene.spoken and not asked and not scene.points and not scene.state.base and scene.first_in_line:
         return ask_the_person(scene)
     return consensus(scene)

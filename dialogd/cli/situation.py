@@ -14,13 +14,15 @@ from dialogd.backends.seats import start_again
 from dialogd.cli.client import health, in_parallel
 from dialogd.cli.terminal import line
 from dialogd.person import now
-from dialogd.protocol import lifecycle, open_questions
+from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.marks import round_of
 from dialogd.protocol.model import ANY, USER
+from dialogd.protocol.polls import Poll
 from dialogd.protocol.signals import hundredths
-from dialogd.protocol.state import Decision, Dialog, Outcome, Poll
+from dialogd.protocol.state import Dialog, Outcome
+from dialogd.protocol.table import Decision
 from dialogd.protocol.units import in_words
 from dialogd.protocol.withdrawn import as_of_now, rejected, reopenings
 from dialogd.store.folders import StateDir
@@ -96,7 +98,7 @@ class Situation:
 
     def _words(self, held: Wait) -> str:
         failure = self._failure() if held.status == "waiting_for_user" else ""
-        if failure and not self.dialog.state.questions:
+        if failure and not self.dialog.state.questions.open:
             return failure
         return "; ".join(filter(None, (failure, line(held.reason))))
 
@@ -144,10 +146,10 @@ class Situation:
         state, held = self.dialog.state, self._held()
         if held is None or held.status not in ("waiting_for_user", "unknown_turn", "damaged", "no_turn_yet"):
             return ""
-        if state.question:
-            words = open_questions.waiting(self.dialog, now(), local)
-            return line(f"{state.asker} asks you: {words}" if len(state.askers) == 1 else words)
-        if self.dialog.state.step and not self._failure():
+        if state.questions.text:
+            words = questions.waiting(self.dialog, now(), local)
+            return line(f"{state.questions.asker} asks you: {words}" if len(state.questions.askers) == 1 else words)
+        if self.dialog.state.hand.step and not self._failure():
             return "step mode: it is your turn"
         return self._words(held)
 
@@ -225,8 +227,8 @@ def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
     sealed, waiting = _seals(dialog)
     if sealed:
         yield "sealed", ", ".join(sealed) + (f"; waiting for {', '.join(waiting)}" if waiting else "")
-    if state.queue:
-        yield "in line", f"for the floor: {', '.join(map(_you, state.queue))}"
+    if state.floor.queue:
+        yield "in line", f"for the floor: {', '.join(map(_you, state.floor.queue))}"
     if (left := _time_left(dialog, at)) is not None:
         yield "time", f"{in_words(round(left))} left of {in_words(state.limits.max_time or 0.0)}"
 
@@ -248,20 +250,20 @@ def when(at: str) -> str:
 def _decisions(dialog: Dialog) -> Iterator[tuple[str, str]]:
     """What is voted on, what was decided last, who is to decide, what is in the way."""
     state, is_over = dialog.state, dialog.state.outcome is not None
-    for poll in () if is_over else state.polls:
+    for poll in () if is_over else state.polls.open:
         yield "vote", _vote(dialog, poll)
     for decision in _decisions_now(dialog)[-LATEST:]:
         yield "decided", _decided(decision)
-    if state.escalated and not is_over:
-        yield "decides", _you(state.escalated) + (f": {state.escalation}" if state.escalation else "")
-    if state.blocking:
-        yield "blocks", f"an approval: finding {', '.join(map(str, state.blocking))}"
+    if state.escalation.to and not is_over:
+        yield "decides", _you(state.escalation.to) + (f": {state.escalation.why}" if state.escalation.why else "")
+    if state.table.blocking:
+        yield "blocks", f"an approval: finding {', '.join(map(str, state.table.blocking))}"
 
 
 def _decisions_now(dialog: Dialog) -> tuple[Decision, ...]:
     """The decisions as they stand by what came after them; the reason says what that was."""
-    opened, found = reopenings(dialog) if dialog.state.decisions else {}, []
-    for decision in dialog.state.decisions:
+    opened, found = reopenings(dialog) if dialog.state.table.decisions else {}, []
+    for decision in dialog.state.table.decisions:
         now = as_of_now(opened, decision.entry, decision.outcome, decision.reason)
         left = f"superseded: {now.superseded}" if now.superseded else ""
         found.append(replace(decision, outcome=now.outcome, reason="; ".join(filter(None, (now.reason, left)))))
@@ -277,16 +279,16 @@ def facts(dialog: Dialog, at: str) -> dict[str, Any]:
         "order": rules.order,
         "verdict": rules.verdict,
         "phase": _phase(dialog),
-        "rounds": state.rounds,
+        "rounds": state.floor.rounds,
         "max_rounds": state.limits.max_rounds,
-        "polls": [_poll(dialog, poll) for poll in state.polls],
+        "polls": [_poll(dialog, poll) for poll in state.polls.open],
         "decisions": [_decision(decision) for decision in _decisions_now(dialog)],
-        "escalated": state.escalated,
-        "escalation": state.escalation,
+        "escalated": state.escalation.to,
+        "escalation": state.escalation.why,
         "sealed": list(sealed),
         "unsealed": list(waiting),
-        "queue": list(state.queue),
-        "blocking": list(state.blocking),
+        "queue": list(state.floor.queue),
+        "blocking": list(state.table.blocking),
         "closing": state.closing,
         "time_left": _time_left(dialog, at),
     }
@@ -314,7 +316,7 @@ def _round(dialog: Dialog) -> str:
     """`2 of 5; phase 1 of 3, DISCOVERY: what there is`."""
     state = dialog.state
     most = state.limits.max_rounds
-    number = state.rounds + (state.outcome is None)
+    number = state.floor.rounds + (state.outcome is None)
     text = f"{number if most is None else min(number, most)}" + (f" of {most}" if most is not None else "")
     phase = _phase(dialog)
     if phase is None:
@@ -326,7 +328,7 @@ def _round(dialog: Dialog) -> str:
 def _phase(dialog: Dialog) -> dict[str, Any] | None:
     """The phase that is under way; after the end the one that began last, for what was to follow never did."""
     rules, state = dialog.header.rules, dialog.state
-    index = rules.phase(state.rounds)
+    index = rules.phase(state.floor.rounds)
     if index < 0:
         return None
     if state.outcome is not None:
@@ -369,7 +371,7 @@ def _decision(decision: Decision) -> dict[str, str]:
 
 def _seals(dialog: Dialog) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Whose answers of the open round are sealed, and for whose seal it waits."""
-    sealed = tuple(dict.fromkeys(seal.agent for seal in dialog.state.seals))
+    sealed = tuple(dict.fromkeys(seal.agent for seal in dialog.state.debts.seals))
     return sealed, tuple(who for who in dialog.state.owing if who not in sealed) if sealed else ()
 
 

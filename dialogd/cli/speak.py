@@ -74,7 +74,7 @@ def say(
         done(settings, after, "noted")
     else:
         again = "; the dialog is open again" if before.state.outcome else ""
-        proposed = f", and proposes {after.state.proposals[-1].ref}" if proposes else ""
+        proposed = f", and proposes {after.state.table.proposals[-1].ref}" if proposes else ""
         done(settings, after, f"turn {after.state.number} is yours{proposed}{again}")
 
 
@@ -112,8 +112,8 @@ def floor(agent: Speaker = USER, file: options.FileOption = None) -> None:
     """
     settings, log, before = opened(file)
     after = person.word(log, agent)
-    queue = after.state.queue
-    what = "it was asked for already" if queue == before.state.queue else f"{queue[-1]} asks for the floor"
+    queue = after.state.floor.queue
+    what = "it was asked for already" if queue == before.state.floor.queue else f"{queue[-1]} asks for the floor"
     ahead = ", ".join("you" if who == USER else who for who in queue)
     done(settings, after, what.replace(f"{USER} asks", "you ask") + (f"; in line: {ahead}" if len(queue) > 1 else ""))
 
@@ -194,7 +194,7 @@ def veto(proposal: Ref, reason: Why = "", file: options.FileOption = None) -> No
     """
     settings, log, before = opened(file)
     after = person.veto(log, proposal, reason, secrets=options.own_secrets())
-    new = [ref for ref in after.state.vetoed if ref not in before.state.vetoed]
+    new = [ref for ref in after.state.table.vetoed if ref not in before.state.table.vetoed]
     done(settings, after, f"{', '.join(new)} ruled out" if new else f"{proposal.strip().upper()} was ruled out already")
 
 
@@ -205,7 +205,7 @@ def strike(turns: TurnNumbers, reason: Why = "", file: options.FileOption = None
     """
     settings, log, before = opened(file)
     after = person.strike(log, turns, reason, secrets=options.own_secrets())
-    new = sorted(after.state.struck - before.state.struck)
+    new = sorted(after.state.hand.struck - before.state.hand.struck)
     is_open = "; the dialog is open again" if before.state.outcome and not after.state.outcome else ""
     listed = f"turn{'s' * (len(new) > 1)} {', '.join(map(str, new))} withdrawn"
     done(settings, after, f"{listed}{is_open}" if new else "withdrawn already")
@@ -284,7 +284,11 @@ def step(mode: OnOff, file: options.FileOption = None) -> None:
     """
     settings, log, before = opened(file)
     after = person.step(log, on=mode == "on")
-    done(settings, after, f"step mode is {mode}" if after.state.step != before.state.step else f"it was {mode} already")
+    done(
+        settings,
+        after,
+        f"step mode is {mode}" if after.state.hand.step != before.state.hand.step else f"it was {mode} already",
+    )
 
 
 def pass_on(file: options.FileOption = None) -> None:

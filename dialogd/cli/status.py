@@ -22,7 +22,7 @@ from dialogd.cli.terminal import as_json, line, plain, show
 from dialogd.config import Settings, file_words
 from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
-from dialogd.protocol import lifecycle, open_questions
+from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.model import USER
 from dialogd.protocol.money import standing
 from dialogd.protocol.redact import places
@@ -140,7 +140,7 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         "outcome": end,
         "consensus_reached": outcome is not None and outcome.name == "CONSENSUS_REACHED",
         "approved": bool(state.approved),
-        "questions": open_questions.facts(dialog),
+        "questions": questions.facts(dialog),
         "waiting": list(situation.reasons()),
         "needs_person": situation.needs_person(),
         "agents": [
@@ -187,7 +187,7 @@ def _text(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -
         ("turns", situation.turn_line() + ("" if dialog.state.outcome else f", next: {whose}")),
         ("state", f"{situation.phase} ({allowance(dialog)})"),
         *(("", reason) for reason in situation.reasons()),
-        *(("question", text) for text in open_questions.rows(dialog, now(), local) if dialog.state.outcome is None),
+        *(("question", text) for text in questions.rows(dialog, now(), local) if dialog.state.outcome is None),
         *result(dialog),
         *procedure_rows(dialog, now()),
         *_by_hand(dialog),
@@ -232,16 +232,16 @@ def _by_hand(dialog: Dialog) -> Iterator[tuple[str, str]]:
         yield "left", gone
     if dialog.header.is_unattended:
         yield "person", "absent: nothing waits for you"
-    if dialog.state.step:
+    if dialog.state.hand.step:
         yield "step", "on: every turn passes to you; dialogd pass, dialogd step off"
 
 
 def _set_by_hand(dialog: Dialog) -> dict[str, object]:
     """The same for programs."""
     return {
-        "struck": sorted(dialog.state.struck),
-        "vetoed": list(dialog.state.vetoed),
+        "struck": sorted(dialog.state.hand.struck),
+        "vetoed": list(dialog.state.table.vetoed),
         "left": [agent.id for agent in dialog.state.hand.left],
-        "step": dialog.state.step,
+        "step": dialog.state.hand.step,
         "unattended": dialog.header.is_unattended,
     }

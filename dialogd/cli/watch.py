@@ -226,10 +226,10 @@ class Teller:
     def _tell_state(self, situation: Situation) -> None:
         """Tell what the person is asked and how things stand, when that changed; seconds that pass are no change."""
         dialog, state, needed = situation.dialog, situation.dialog.state, situation.needs_person()
-        debts = state.debts if needed else None
+        debts = state.debts.open if needed else None
         if debts is not None and debts != self._called_for:
-            asked = {"question": state.question, "asker": state.asker, "by": state.question_by}
-            self.tell("question", {"text": needed, "default": state.question_default, **asked})
+            asked = {"question": state.questions.text, "asker": state.questions.asker, "by": state.questions.by}
+            self.tell("question", {"text": needed, "default": state.questions.default, **asked})
         self._called_for = debts
         facts = {
             "phase": situation.phase,
@@ -548,7 +548,7 @@ class Live:
     def _show_situation(self, situation: Situation) -> None:
         needed, dialog = situation.needs_person(), situation.dialog
         self._open_or_close(needed)
-        debts = dialog.state.debts if needed else None
+        debts = dialog.state.debts.open if needed else None
         if debts is not None and debts != self._called_for:
             self.screen.bell()
             can_type = self.keyboard.can_type
@@ -654,7 +654,7 @@ class Live:
 
     @property
     def _is_stepping(self) -> bool:
-        return self.feed.dialog is not None and self.feed.dialog.state.step
+        return self.feed.dialog is not None and self.feed.dialog.state.hand.step
 
     def _say(self, text: str) -> None:
         """The person's turn; `@B` at its beginning names who answers. Nothing passes the turn in step mode."""
@@ -690,7 +690,7 @@ class Live:
         if self.feed.dialog is None:
             return
         state, everybody = self.feed.dialog.state, [agent.id for agent in self.feed.dialog.header.agents]
-        stuck = {*state.failed, *(debt.agent for debt in state.debts if debt.stalled)}
+        stuck = {*state.debts.failed, *(debt.agent for debt in state.debts.open if debt.stalled)}
         wanted = stuck or {who for who in state.owing if who not in (USER, ANY)} or set(everybody)
         whom = [who for who in everybody if who in wanted]
         if len(whom) == 1:

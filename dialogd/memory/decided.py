@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from dialogd.memory.values import Behind, Decision, moment
 from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, until
 from dialogd.protocol.redact import redact
-from dialogd.protocol.state import Decision as Record
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.table import Decision as Record
 from dialogd.protocol.text import clean
 from dialogd.protocol.withdrawn import WENT_ON, Reopening, as_of_now, reopenings
 from dialogd.views import plan
@@ -46,9 +46,9 @@ def _place(made: Made) -> int:
 
 def _recorded(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Made]:
     """What the daemons' marks record, each proposal's last decision."""
-    last = {(record.ref or record.entry): record for record in dialog.state.decisions}
+    last = {(record.ref or record.entry): record for record in dialog.state.table.decisions}
     for record in last.values():
-        if record.ref not in dialog.state.vetoed and record.entry in places:
+        if record.ref not in dialog.state.table.vetoed and record.entry in places:
             yield _read(dialog, topic, record, places[record.entry])
 
 
@@ -78,7 +78,7 @@ def _read(dialog: Dialog, topic: str, record: Record, place: int) -> Made:
 def _unrecorded(dialog: Dialog, topic: str) -> Iterator[Made]:
     """Ends by agreement that no decision records: the person's, and those typed by hand."""
     for place, c in unrecorded(dialog):
-        if c.ref not in dialog.state.vetoed:
+        if c.ref not in dialog.state.table.vetoed:
             entry = dialog.entries[place]
             behind = tuple(Behind(s.agent, s.turn, s.reservation) for s in c.signers)
             turns, text = _turns(c.stands_in, entry.id, behind), cut(c.text)
@@ -97,7 +97,7 @@ def _deadlock(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
         *(f"{said.by}: {said.text}" for said in positions),
         *(f"What would settle it: {said.text}" for said in plan.experiments(dialog)),
     ]
-    behind = tuple(Behind(agent, dialog.state.spoke_at.get(agent, 0)) for agent in dialog.state.deadlock)
+    behind = tuple(Behind(agent, dialog.state.floor.spoke_at.get(agent, 0)) for agent in dialog.state.table.deadlock)
     said_in = tuple(sorted({said.turn for said in (*crux, *positions)}))
     turns = said_in or _turns("", outcome.entry, behind)
     text = cut("\n".join(lines) or outcome.reason or "no agreement was in sight")

@@ -29,13 +29,13 @@ from dialogd.protocol.marks import (
     vote,
 )
 from dialogd.protocol.model import USER, Mark, digest
-from dialogd.protocol.order import is_sealed_round
+from dialogd.protocol.order import is_sealed_round, positioned
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.review import level
 from dialogd.protocol.rules import CONTRIBUTIONS, DECIDE, MODERATE, OWN_KINDS, PROPOSE, VOTE
-from dialogd.protocol.state import Dialog, Standing
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.table import Standing
 from dialogd.protocol.text import one_line
-from dialogd.protocol.voting import positioned
 from dialogd.protocol.withdrawn import why_vetoed
 
 MOST_REFUSALS = 20  # marks that are named one by one
@@ -118,7 +118,7 @@ def claims_consensus(reply: Reply) -> bool:
 
 def on_the_table(dialog: Dialog, me: str) -> Standing | None:
     """The text that agent `me` signs without naming it: the one that lay there when its turn was asked for."""
-    standing, debt = dialog.state.standing, dialog.state.debt(me)
+    standing, debt = dialog.state.table.standing, dialog.state.debt(me)
     if standing is None or debt is None:
         return standing
     return standing if _at(standing.proposal.entry) <= _at(debt.re) else None
@@ -131,7 +131,7 @@ def _at(entry: str) -> tuple[int, int]:
 
 def signed(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
     """The number of the text on the table that this mark would sign; "" where it signs none."""
-    standing = dialog.state.standing if mark.name == "AGREE" else on_the_table(dialog, me)
+    standing = dialog.state.table.standing if mark.name == "AGREE" else on_the_table(dialog, me)
     if standing is None:
         return ""
     ref = standing.proposal.ref
@@ -146,7 +146,7 @@ def _to_nobody(dialog: Dialog, me: str, mark: Mark) -> str:
     header, state = dialog.header, dialog.state
     if not header.is_unattended:
         return ""
-    if mark.name == QUESTION and me in state.askers:
+    if mark.name == QUESTION and me in state.questions.askers:
         return "nobody is at the table, as the last question was told: decide without the person"
     above = header.moderator
     if mark.name == "ESCALATE" and (above in ("", me) or above in state.absent):
@@ -236,7 +236,7 @@ def _consensus(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
 
 
 def _agree(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
-    known = {proposal.ref for proposal in dialog.state.proposals}
+    known = {proposal.ref for proposal in dialog.state.table.proposals}
     strange = [ref for ref in agreed(mark) if ref not in known]
     if strange:
         return f"there is no {', '.join(strange)}"
@@ -267,7 +267,7 @@ def _vote(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
     if dialog.header.rules.verdict != "vote":
         return "nothing is voted on in this dialog"
     choice = vote(mark)
-    open_ = [poll.ref for poll in dialog.state.polls]
+    open_ = [poll.ref for poll in dialog.state.polls.open]
     if choice is None or choice.ref not in open_:
         ref = choice.ref if choice else "it"
         return f"{ref} is not open for votes; open: {', '.join(open_) or 'none'}"
@@ -278,19 +278,19 @@ def _decide(dialog: Dialog, me: str, mark: Mark, _: Reply) -> str:
     choice, state = decision(mark), dialog.state
     if choice is None:
         return "it is not of the form [DECIDE: P1 approve | reason], or reject"
-    if all(proposal.ref != choice.ref for proposal in state.proposals):
+    if all(proposal.ref != choice.ref for proposal in state.table.proposals):
         return f"there is no {choice.ref}"
-    known = next((d for d in state.decisions if d.ref == choice.ref and d.is_final), None)
+    known = next((d for d in state.table.decisions if d.ref == choice.ref and d.is_final), None)
     if known is not None:
         return f"{choice.ref} was decided in {known.entry}"
-    if dialog.header.rules.verdict == "vote" and state.escalated != me:
+    if dialog.header.rules.verdict == "vote" and state.escalation.to != me:
         return f"{choice.ref} is the voters' to decide, until their votes fail"
     return ""
 
 
 def may_vote(dialog: Dialog, me: str) -> bool:
     """True for an agent whose vote counts, while something is open."""
-    return dialog.header.rules.verdict == "vote" and me in dialog.header.voters and bool(dialog.state.polls)
+    return dialog.header.rules.verdict == "vote" and me in dialog.header.voters and bool(dialog.state.polls.open)
 
 
 def _room(dialog: Dialog, me: str) -> int:
@@ -300,8 +300,8 @@ def _room(dialog: Dialog, me: str) -> int:
         return 1_000_000
     if is_first_answer(dialog, me):
         return board.max_contributions_per_round
-    own = board.max_contributions_per_round - state.in_round.get(me, 0)
-    return min(own, board.blackboard_capacity - state.contributed)
+    own = board.max_contributions_per_round - state.floor.in_round.get(me, 0)
+    return min(own, board.blackboard_capacity - state.floor.contributed)
 
 
 def is_first_answer(dialog: Dialog, me: str) -> bool:
@@ -314,7 +314,7 @@ def _full(dialog: Dialog, me: str, room: int) -> str:
     board = dialog.header.rules.board
     if board is None:
         return ""
-    if dialog.state.contributed + max(room, 0) >= board.blackboard_capacity:
+    if dialog.state.floor.contributed + max(room, 0) >= board.blackboard_capacity:
         return f"the blackboard is full: {board.blackboard_capacity} contributions"
     return f"{me} has made {board.max_contributions_per_round} contributions in this round, the most there may be"
 
@@ -660,7 +660,7 @@ def _proposals(
         if ref:
             about.setdefault(ref, []).append(mark)
     lines: dict[str, list[str]] = {}
-    known = {proposal.ref for proposal in dialog.state.proposals}
+    known = {proposal.ref for proposal in dialog.state.table.proposals}
     for name, line in tried:
         named = [ref for ref in dict.fromkeys(re.findall(r"P\d{1,6}", line.upper())) if ref in known]
         if len(named) == 1 and _forms(dialog, me, name, named[0]):
@@ -725,7 +725,7 @@ def _deadlock(against: Sequence[Mark]) -> tuple[str, ...]:
 def _needs_reservation(dialog: Dialog, ref: str, yes: Sequence[Mark]) -> bool:
     if dialog.header.rules.verdict == "vote":
         return any(mark.name == "VOTE" for mark in yes)
-    standing = dialog.state.standing
+    standing = dialog.state.table.standing
     return dialog.header.rules.verdict == "mutual" and standing is not None and standing.proposal.ref == ref
 
 
@@ -744,10 +744,10 @@ def _forms(dialog: Dialog, me: str, name: str, ref: str) -> tuple[str, ...]:
 
 def _stands(dialog: Dialog, me: str, ref: str) -> bool:
     """True when this agent's yes to the proposal stands in the file already: it is not asked about again."""
-    standing = dialog.state.standing
+    standing = dialog.state.table.standing
     if standing is not None and standing.proposal.ref == ref:
         return standing.signed_by(me)
-    for poll in dialog.state.polls:
+    for poll in dialog.state.polls.open:
         if poll.ref == ref:
             return any(b.agent == me and b.choice == APPROVE for b in poll.ballots)
     since = (e for e in reversed(dialog.entries) if e.is_turn)
@@ -779,8 +779,8 @@ def _decision(dialog: Dialog, me: str, kept: Reply) -> Iterator[Matter]:
     state = dialog.state
     if not state.is_asked_to_decide(me) or any(kept.has(name) for name in ("DECIDE", "ESCALATE", QUESTION)):
         return
-    decided = {decision.ref for decision in state.decisions if decision.is_final}
-    open_ = [p.ref for p in state.proposals if p.ref not in decided and p.ref not in state.vetoed][-MOST:]
+    decided = {decision.ref for decision in state.table.decisions if decision.is_final}
+    open_ = [p.ref for p in state.table.proposals if p.ref not in decided and p.ref not in state.table.vetoed][-MOST:]
     forms = [f"[DECIDE: {ref} {choice}]" for ref in open_ for choice in ("approve", "reject")]
     said = "It is yours to decide, and your reply does not."
     yield Matter(DECISION, said, (*forms, "[ESCALATE: why you cannot]"), stands=True)
@@ -834,15 +834,15 @@ def _attempts(dialog: Dialog, me: str, tried: Sequence[tuple[str, str]]) -> Iter
 
 def _attempted_forms(dialog: Dialog, me: str, name: str) -> Iterator[str]:
     """The legal forms of a mark of that name here."""
-    refs = [poll.ref for poll in dialog.state.polls]
+    refs = [poll.ref for poll in dialog.state.polls.open]
     standing = on_the_table(dialog, me)
     if name == "AGREE" or (name == "CONSENSUS_REACHED" and standing is not None):
-        refs = [standing.proposal.ref] if standing else [p.ref for p in dialog.state.proposals][-MOST:]
+        refs = [standing.proposal.ref] if standing else [p.ref for p in dialog.state.table.proposals][-MOST:]
         yield from (form for ref in refs for form in _forms(dialog, me, "AGREE", ref) if form != _PASS)
     elif name == "VOTE":
         yield from (form for ref in refs for form in _forms(dialog, me, "VOTE", ref) if form != _PASS)
     elif name == "DECIDE":
-        known = [p.ref for p in dialog.state.proposals][-MOST:]
+        known = [p.ref for p in dialog.state.table.proposals][-MOST:]
         yield from (form for ref in known for form in _forms(dialog, me, "DECIDE", ref) if form != _PASS)
     elif name == "TO":
         ids = [agent.id for agent in dialog.header.agents if agent.id != me]

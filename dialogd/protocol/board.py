@@ -12,11 +12,13 @@ from types import MappingProxyType
 
 from dialogd.protocol import marks
 from dialogd.protocol.certificate import Certificate, certify
-from dialogd.protocol.fold import fold, steps
+from dialogd.protocol.fold import steps
 from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Condition, Entry
+from dialogd.protocol.polls import Ballot
 from dialogd.protocol.seal import own_words
-from dialogd.protocol.state import Ballot, Decision, Dialog, Proposal
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.table import Decision, Proposal
 from dialogd.protocol.withdrawn import Reopening, Standing, as_of_now, reopenings
 
 FOR, AGAINST, OPEN, CONCEDED = "for", "against", "open", "conceded"
@@ -45,7 +47,7 @@ def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
     `last` limits this to so many of the latest entries: what was held before them is not known then.
     """
     entries = dialog.entries if last is None else dialog.entries[-last:]
-    raised = _raised(dialog.state.proposals, {entry.id for entry in entries})
+    raised = _raised(dialog.state.table.proposals, {entry.id for entry in entries})
     held: dict[tuple[str, str], str] = {}
     found: list[Position] = []
     text = ""  # the number of the consensus text on the table
@@ -216,12 +218,9 @@ def _walked(dialog: Dialog) -> tuple[Mapping[str, int], Mapping[str, tuple[Ballo
     votes: dict[str, tuple[Ballot, ...]] = {}
     for entry, header, before, after in steps(dialog):
         opens = entry.by == USER and entry.is_turn
-        rounds[entry.id] = (after if opens else before).rounds + 1
-        counting = after
-        if entry.mark("DECISION"):
-            others = tuple(mark for mark in entry.marks if mark.name != "DECISION")
-            counting = fold(header, before, replace(entry, marks=others, turn=(USER,)))
-        votes |= {poll.ref: poll.ballots for poll in counting.polls}
+        rounds[entry.id] = (after if opens else before).floor.rounds + 1
+        counted = before.polls.voted(entry) if entry.is_turn and entry.by in header.voters else before.polls
+        votes |= {poll.ref: poll.ballots for poll in (*counted.open, *after.polls.open)}
     return MappingProxyType(rounds), MappingProxyType(votes)
 
 
@@ -240,7 +239,7 @@ def contributions(dialog: Dialog) -> tuple[Contribution, ...]:
 def _numbers(dialog: Dialog) -> dict[str, tuple[str, ...]]:
     """The numbers that each entry's PROPOSAL marks got, in order."""
     found: dict[str, tuple[str, ...]] = {}
-    for proposal in dialog.state.proposals:
+    for proposal in dialog.state.table.proposals:
         if not proposal.sha:
             found[proposal.entry] = (*found.get(proposal.entry, ()), proposal.ref)
     return found
@@ -291,7 +290,7 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
             ),
             decision=in_a_word(decided.get(p.ref)),
         )
-        for p in dialog.state.proposals
+        for p in dialog.state.table.proposals
     )
 
 
@@ -301,7 +300,7 @@ def decisions(dialog: Dialog, opened: Mapping[str, Reopening] | None = None) -> 
     `opened` are the dialog's `reopenings`, where they are known already. Folds the dialog anew: ask once for an answer.
     """
     c = certify(dialog)
-    if c is None and not dialog.state.decisions:
+    if c is None and not dialog.state.table.decisions:
         return ()
     return tuple(_decisions(dialog, c, rounds_of(dialog), reopenings(dialog) if opened is None else opened))
 
@@ -319,8 +318,8 @@ def in_a_word(made: Decided | None) -> str:
 def _decisions(
     dialog: Dialog, c: Certificate | None, rounds: Mapping[str, int], opened: Mapping[str, Reopening]
 ) -> Iterator[Decided]:
-    yield from (_decided(decision, rounds, opened) for decision in dialog.state.decisions)
-    if c is not None and all(d.entry != c.decided_in for d in dialog.state.decisions):
+    yield from (_decided(decision, rounds, opened) for decision in dialog.state.table.decisions)
+    if c is not None and all(d.entry != c.decided_in for d in dialog.state.table.decisions):
         signers = ", ".join(f"{s.agent} in turn {s.turn}" if s.turn else s.agent for s in c.signers)
         evidence = f"{'by' if c.method == 'person' else 'signed by'} {signers}"
         yield _decided(Decision(c.ref, "approved", c.method, evidence, "", c.decided_in), rounds, opened)

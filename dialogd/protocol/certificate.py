@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from dialogd.protocol import marks
-from dialogd.protocol.fold import ending, fold, steps
+from dialogd.protocol.fold import fold, steps
 from dialogd.protocol.interventions import refs_in, turns_in
 from dialogd.protocol.marks import read_reply, same_text, summary_of
 from dialogd.protocol.model import USER, Condition, Entry, Mark, digest
-from dialogd.protocol.state import Dialog, Proposal, State
+from dialogd.protocol.state import Dialog, State
+from dialogd.protocol.table import Proposal
 
 _IN_TURN = re.compile(r"([A-Za-z][\w-]*) in turn (\d{1,9})")
 _VOTERS = re.compile(r"\bfor \(([^)]*)\)")
@@ -162,7 +163,7 @@ def certify(dialog: Dialog) -> Certificate | None:
 
 def unrecorded(dialog: Dialog) -> Iterator[tuple[int, Certificate]]:
     """Each end by agreement that no decision records, by its place among the entries, as it was certified then."""
-    recorded_in = {decision.entry for decision in dialog.state.decisions}
+    recorded_in = {decision.entry for decision in dialog.state.table.decisions}
     for index, (entry, _, before, _) in enumerate(steps(dialog)):
         if _agrees(entry) and entry.id not in recorded_in:
             then = until(dialog, index + 1)
@@ -177,7 +178,7 @@ def _counts(entry: Entry) -> bool:
 
 def _agrees(entry: Entry) -> bool:
     """True for an end by agreement."""
-    end = ending(entry) if _counts(entry) else None
+    end = entry.ending if _counts(entry) else None
     return end is not None and end.name in ("CONSENSUS_REACHED", "DECIDED")
 
 
@@ -195,7 +196,7 @@ class _Core:
 
 def _approval(dialog: Dialog, entry: Entry) -> Mark | None:
     """The approval in this entry that counts; what ends the dialog goes before what one agent decides by the way."""
-    counted = {d.ref for d in dialog.state.decisions if d.entry == entry.id and d.outcome == "approved"}
+    counted = {d.ref for d in dialog.state.table.decisions if d.entry == entry.id and d.outcome == "approved"}
     marks = [m for m in entry.all("DECISION") if m.ref in counted and m.fields[0] == "approved"]
     return next((m for m in marks if m.fields[1:2] != ("decide",)), marks[0] if marks else None)
 
@@ -213,7 +214,7 @@ def _as_recorded(dialog: Dialog, index: int, mark: Mark) -> _Core:
 def _proposal(dialog: Dialog, index: int, ref: str) -> Proposal | None:
     """The proposal of that number that stood when it was decided."""
     ids = {entry.id for entry in dialog.entries[: index + 1]}
-    return next((p for p in reversed(dialog.state.proposals) if p.ref == ref and p.entry in ids), None)
+    return next((p for p in reversed(dialog.state.table.proposals) if p.ref == ref and p.entry in ids), None)
 
 
 def _position(dialog: Dialog, evidence: str) -> Proposal | None:
@@ -227,7 +228,7 @@ def _without_decision(dialog: Dialog, index: int, before: State) -> _Core | None
     """What an end without a DECISION mark agrees to: the person's own summary, else the text on the table."""
     entry = dialog.entries[index]
     after = fold(dialog.header, before, replace(entry, turn=(USER,)))  # as if it went on: its text and signature count
-    standing = before.standing if entry.by == USER else after.standing
+    standing = before.table.standing if entry.by == USER else after.table.standing
     me = signer(dialog, entry.by, entry.number, entry)
     if entry.by == USER and summary_of(entry.body):
         return _Core(Proposal("", USER, summary_of(entry.body), entry.id), "", "person", (me,))
@@ -331,7 +332,9 @@ def _text(dialog: Dialog, certificate: Certificate) -> Iterator[Change]:
 
 def _doubt(dialog: Dialog, certificate: Certificate) -> str:
     """What an edited entry leaves of the text in it."""
-    if any(p.sha and (p.ref, p.entry) == (certificate.ref, certificate.stands_in) for p in dialog.state.proposals):
+    if any(
+        p.sha and (p.ref, p.entry) == (certificate.ref, certificate.stands_in) for p in dialog.state.table.proposals
+    ):
         return "the hash recorded there fits the text, and may have been changed with it"
     return "nobody recorded the hash of the text alone, so it may be another one"
 

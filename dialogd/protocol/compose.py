@@ -9,23 +9,20 @@ import itertools
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 from dialogd.protocol.admit import Admission, Refusal, left_in_words
 from dialogd.protocol.fold import foreseen
 from dialogd.protocol.interventions import effective
 from dialogd.protocol.marks import Reply, contributes, read_reply, round_of
-from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Mark, digest
-from dialogd.protocol.order import following
+from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Mark, Said, digest
+from dialogd.protocol.order import following, ways_out
 from dialogd.protocol.questions import written
 from dialogd.protocol.redact import redact
 from dialogd.protocol.render import Draft
-from dialogd.protocol.settle import Step, as_it_stands, end_of, onward, taken, ways_out, without
-from dialogd.protocol.state import Debt, Dialog
+from dialogd.protocol.state import Debt, Dialog, Escalation
 from dialogd.protocol.text import clean, one_line
 from dialogd.protocol.units import Here
-from dialogd.protocol.verdict import Ruling, rule
-from dialogd.protocol.voting import next_ref
+from dialogd.protocol.verdict import Ruling, Step, as_it_stands, end_of, onward, rule, taken, without
 
 _TURN_LINE = re.compile(r"TURN: [A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*")
 
@@ -153,7 +150,7 @@ def error_note(dialog: Dialog, agent: str, cause: str, fix: str, attributes: tup
     """
     words = (one_line(part).replace(" | ", " / ") for part in (cause, fix))
     mark = Mark("AGENT_ERROR", " | ".join((agent, *words)))
-    absent = dialog.state.absent | ({agent} if dialog.state.missed.get(agent) else set())
+    absent = dialog.state.absent | ({agent} if dialog.state.debts.missed.get(agent) else set())
     if len(dialog.header.agents) > 1 and set(dialog.header.speakers) <= absent:
         marks = (mark, Mark("STOPPED", "error: every agent failed"))
         return Draft(SYSTEM, "System", marks=marks, attributes=attributes)
@@ -165,10 +162,10 @@ def stall_note(dialog: Dialog, agent: str, at: str) -> Draft:
 
     Between two the debt stays open; with nobody at the table until it was noted twice.
     """
-    seal, debt = dialog.state.seal(agent), dialog.state.debt(agent)
+    seal, debt = dialog.state.debts.seal(agent), dialog.state.debt(agent)
     mark = Mark("STALLED", f"{agent} | its seal in {seal.entry} is void: the text did not come" if seal else agent)
     is_again = debt is not None and debt.stalled
-    if _is_pair(dialog) and not dialog.state.seals and not is_again:
+    if _is_pair(dialog) and not dialog.state.debts.seals and not is_again:
         return Draft(SYSTEM, "System", marks=(mark,), attributes=(("at", at),))
     return _note(passed_on(dialog, agent, mark), (mark,), (("at", at),))
 
@@ -183,7 +180,7 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Step:
     rest = tuple(who for who in state.owing if who != agent and not (who == USER and header.is_unattended))
     if rest:
         return Step(turn=rest)
-    after = foreseen(header, state, SYSTEM, (mark,))
+    after = foreseen(header, state, _note_with(SYSTEM, mark))
     is_told = mark.name == "STALLED" and not header.is_unattended  # of two, the person is told who is silent
     if agent not in after.absent and (agent == header.judge or (_is_pair(dialog) and not is_told)):
         return Step(turn=(agent,))
@@ -201,6 +198,11 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Step:
     return replace(step, marks=(*found, *step.marks))
 
 
+def _note_with(by: str, mark: Mark, turn: tuple[str, ...] | None = ()) -> Said:
+    """A note that is not written yet; with `turn=()` nobody is named in its TURN line so far."""
+    return Said("", 0, by, "", "", (mark,), turn)
+
+
 def _is_pair(dialog: Dialog) -> bool:
     """True where two take turns with one another: one that is silent keeps the other from going on."""
     return len(dialog.header.agents) <= 2 and dialog.header.rules.order != "parallel" and not dialog.state.closing
@@ -213,17 +215,18 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Step:
     votes) is left to the next turn.
     """
     header, state = dialog.header, dialog.state
-    alone = foreseen(header, state, USER, (mark,), turn=None)
-    if mark.name == "LEAVE" and alone.questions and alone.owing == (USER,):
+    alone = foreseen(header, state, _note_with(USER, mark, None))
+    if mark.name == "LEAVE" and alone.questions.open and alone.owing == (USER,):
         return Step()  # a TURN line would answer the question; the person has the word without one
-    passed = foreseen(header, state, USER, (mark,)).but(hand=replace(alone.hand, step=False))
-    after = passed.but(missed=MappingProxyType({**passed.missed, agent: 2}))
+    passed = foreseen(header, state, _note_with(USER, mark))
+    passed.hand = replace(alone.hand, step=False)
+    after = replace(passed, debts=replace(passed.debts, missed={**passed.debts.missed, agent: 2}))
     rest = tuple(who for who in after.owing if who not in (agent, USER))
     if rest:
         return Step(turn=rest)
     if mark.name == "LEAVE":
-        header, agent = effective(header, after.hand), after.last_agent
-    step = onward(header, state.but(escalated="", escalation=""), after, agent)  # what it was to decide is dropped
+        header, agent = effective(header, after.hand), after.floor.last
+    step = onward(header, replace(state, escalation=Escalation()), after, agent)  # what it was to decide is dropped
     by_order = following(header, after, agent)
     if mark.name == "SKIP" and step.turn == (USER,) and ways_out(header, after):
         step = replace(step, turn=by_order)  # they know who is missing
@@ -236,7 +239,7 @@ def _is_silent(dialog: Dialog, agent: str) -> bool:
     """True when `agent` is the last of those that get turns to give none since the last turn."""
     since = itertools.takewhile(lambda entry: not entry.is_turn, reversed(dialog.entries))
     silent = {mark.fields[0] for entry in since if entry.by == SYSTEM for mark in entry.all("STALLED")}
-    return set(dialog.header.speakers) <= silent | dialog.state.failed | {agent}
+    return set(dialog.header.speakers) <= silent | dialog.state.debts.failed | {agent}
 
 
 def _note(step: Step, marks: tuple[Mark, ...], attributes: tuple[tuple[str, str], ...]) -> Draft:
@@ -260,7 +263,7 @@ def limit_note(dialog: Dialog, mark: Mark, at: str) -> Draft:
 
 def closing_note(dialog: Dialog, why: str, at: str) -> Draft:
     """The note that asks everybody for a last word; those who owe a turn give it with that."""
-    out = {*dialog.state.absent, *(debt.agent for debt in dialog.state.debts if debt.stalled)}
+    out = {*dialog.state.absent, *(debt.agent for debt in dialog.state.debts.open if debt.stalled)}
     able = tuple(who for who in dialog.header.speakers if who not in out)
     mark = Mark("ROUND", f"closing | {why}")
     if not able:
@@ -274,7 +277,7 @@ def decided_note(dialog: Dialog, at: str) -> Draft | None:
     The person took the text, or everybody who is left has signed it.
     """
     state = dialog.state
-    if state.standing is None or not (state.approved or state.absent or state.hand.left):
+    if state.table.standing is None or not (state.approved or state.absent or state.hand.left):
         return None
     found = taken(dialog) or (as_it_stands(dialog) if dialog.header.rules.verdict == "mutual" else [])
     outcome = "DECIDED" if state.approved else end_of(dialog.header, found)[0]
@@ -286,8 +289,8 @@ def decided_note(dialog: Dialog, at: str) -> Draft | None:
 def going_on(dialog: Dialog, at: str) -> Draft:
     """The note by which it goes on where the turn is the person's, or anybody's, and nobody is there to take it."""
     header, state = dialog.header, dialog.state
-    alone = state.but(debts=tuple(debt for debt in state.debts if debt.agent not in (USER, ANY)))
-    step = onward(header, alone, alone, state.last_agent)
+    alone = replace(state, debts=state.debts.without(USER, ANY))
+    step = onward(header, alone, alone, state.floor.last)
     draft = _note(step, (), (("at", at),))
     return replace(draft, body="Nobody is at the table.")
 
@@ -299,5 +302,5 @@ def raising_note(dialog: Dialog, turn: int, cited_by: Sequence[int], at: str) ->
     text = one_line(typed or (entry.body.strip() if entry else ""), 300)
     who = f"turn {turn} of {entry.by}" if entry else f"turn {turn}"
     said = f"{text} | {who}, referred to in turns {', '.join(map(str, cited_by))}"
-    marks = (Mark("PROPOSAL", said, next_ref(dialog.state)), Mark("RE", str(turn)))
+    marks = (Mark("PROPOSAL", said, dialog.state.table.next_ref), Mark("RE", str(turn)))
     return Draft(SYSTEM, "System", marks=marks, attributes=(("at", at),))

@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from dialogd.protocol import open_questions
+from dialogd.protocol import questions
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
 from dialogd.protocol.grammar import nearly_passes
 from dialogd.protocol.model import ANY, USER, Condition, Mark
 from dialogd.protocol.money import NOTHING, Estimate, reached
-from dialogd.protocol.order import to_raise
+from dialogd.protocol.order import to_raise, ways_out
 from dialogd.protocol.render import Draft
-from dialogd.protocol.settle import turns_limit, ways_out
 from dialogd.protocol.state import Debt, Dialog, Outcome
 from dialogd.protocol.units import Zone, in_words, seconds_between
+from dialogd.protocol.verdict import turns_limit
 
 UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it
 STALL_GRACE = 60.0  # seconds a peer waits beyond the timeout before it calls an agent stalled
@@ -141,10 +141,10 @@ def _hold(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     if header.agent(me) is None:
         ids = ", ".join(agent.id for agent in header.agents)
         return Wait("unknown_agent", f"this dialog has no agent {me}; its agents are {ids}")
-    if not (clock.nudged or clock.started or state.spoken):
+    if not (clock.nudged or clock.started or state.has_spoken):
         first = next((a for a in header.agents if a.id in state.owing), header.agents[0])
         return Wait("not_started", f"nobody has started it yet: curl -X POST {clock.url or first.url}/notify")
-    lain = min(clock.lain, open_questions.overdue(dialog, clock.at))
+    lain = min(clock.lain, questions.overdue(dialog, clock.at))
     if not clock.nudged and lain > LAIN:
         return Wait("lain", f"it lay still for {in_words(lain)}; a notify goes on")
     return None
@@ -191,7 +191,7 @@ def _time(dialog: Dialog, clock: Clock) -> Action | None:
     """Once the time is over, one last round sums up what there is."""
     state = dialog.state
     left = time_left(dialog, clock.at)
-    has_begun = state.spoken or bool(state.missed)
+    has_begun = state.has_spoken or bool(state.debts.missed)
     if left is None or left > 0 or not has_begun:
         return None
     if not state.closing:
@@ -231,16 +231,16 @@ def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
 
 def _has_just_failed(dialog: Dialog, me: str, debt: Debt) -> bool:
     """True when the note that asks this agent says that it failed."""
-    asks = dialog.entry(debt.re) if me in dialog.state.failed else None
+    asks = dialog.entry(debt.re) if me in dialog.state.debts.failed else None
     return asks is not None and any(mark.fields[0] == me for mark in asks.all("AGENT_ERROR"))
 
 
 def _sealed(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     """In a sealed round, an agent that has sealed its answer waits until all have."""
     mine = dialog.state.debt(me)
-    if mine is None or mine.is_ready or dialog.state.seal(me) is None:
+    if mine is None or mine.is_ready or dialog.state.debts.seal(me) is None:
         return None
-    unsealed = [who for who in dialog.state.owing if dialog.state.seal(who) is None]
+    unsealed = [who for who in dialog.state.owing if dialog.state.debts.seal(who) is None]
     action = _others(dialog, clock)
     if isinstance(action, Write):
         return action
@@ -276,9 +276,9 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
     """Whom this agent waits for, and whether one of them has to be called stalled."""
     state = dialog.state
     soonest: float | None = None
-    for debt in state.debts:
+    for debt in state.debts.open:
         age, overdue = clock.ages.get(debt.timer, 0.0), patience(dialog, debt)
-        is_waiting = state.seal(debt.agent) is not None and not debt.is_ready
+        is_waiting = state.debts.seal(debt.agent) is not None and not debt.is_ready
         if overdue is None or is_waiting:
             continue
         if age >= overdue and debt.agent == ANY:
@@ -289,12 +289,12 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
         soonest = left if soonest is None else min(soonest, left)
     agents = [who for who in state.owing if who != USER]
     if agents:
-        late = [d.agent for d in state.debts if d.stalled]
+        late = [d.agent for d in state.debts.open if d.stalled]
         text = f"waiting for {', '.join(agents)}" + (f"; no answer in time from {', '.join(late)}" if late else "")
         return Wait("not_my_turn", text, soonest)
     if dialog.header.is_unattended:
         return Write(going_on(dialog, clock.at), "nobody is at the table; it goes on without the person")
-    if not state.debts:
+    if not state.debts.open:
         notice = dialog.last.notice if dialog.last else ""
         return Wait("unknown_turn", "; ".join(filter(None, ("no turn is open", notice, "`dialogd say` goes on"))))
     return _person(dialog, clock)
@@ -313,10 +313,10 @@ def patience(dialog: Dialog, debt: Debt) -> float | None:
 
 def _person(dialog: Dialog, clock: Clock) -> Action:
     """Everybody waits for the person; what they were asked runs into its default, where the header allows that."""
-    note = open_questions.due(dialog, clock.at)
+    note = questions.due(dialog, clock.at)
     if note is not None:
         return Write(note, "the person did not answer in time; the default is taken")
     notice = dialog.last.notice if dialog.last else ""
-    why = open_questions.waiting(dialog, clock.at, clock.zone) or ways_out(dialog.header, dialog.state) or notice
+    why = questions.waiting(dialog, clock.at, clock.zone) or ways_out(dialog.header, dialog.state) or notice
     why = why or "it is the person's turn"
-    return Wait("waiting_for_user", f"waiting for the person: {why}", open_questions.next_look(dialog, clock.at))
+    return Wait("waiting_for_user", f"waiting for the person: {why}", questions.next_look(dialog, clock.at))

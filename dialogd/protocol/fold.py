@@ -1,353 +1,308 @@
 """The fold: one entry after another, what a dialog has come to.
 
 Daemon-written turns carry numbered, canonical marks; turns written by hand carry whatever the person typed,
-so the same rules number and sign for them here.
+so the same rules number and sign for them here. Each step takes a state of its own and changes it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
-from types import MappingProxyType
 
-from dialogd.protocol import interventions, open_questions, order, units, voting
-from dialogd.protocol.marks import is_outcome, round_of
-from dialogd.protocol.model import ANY, USER, Condition, Entry, Frame, Header, Limits, Mark
+from dialogd.protocol import interventions, order
+from dialogd.protocol.marks import picked, round_of
+from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Said
 from dialogd.protocol.money import accounted
-from dialogd.protocol.order import following, reopened
+from dialogd.protocol.polls import Polls
+from dialogd.protocol.questions import asked_in
 from dialogd.protocol.review import reviewed
-from dialogd.protocol.settle import is_takeable
-from dialogd.protocol.state import Debt, Dialog, Outcome, Seal, State
+from dialogd.protocol.state import Dialog, Escalation, Outcome, Questions, State
+from dialogd.protocol.table import Table
 
 
 def fold(header: Header, state: State, entry: Entry) -> State:
     """The state after `entry`. Damaged and unfinished entries only count as notes, but for the person's controls."""
-    if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
-        state = state.but(notes=state.notes + 1)
-        # What paused the dialog goes on doing so while the person types below it.
-        if entry.condition is Condition.DAMAGED:
-            return state
-        return _approved(header, _controls(header, state, entry) if state.outcome is None else state, entry)
-    number, notes = (entry.number, 0) if entry.is_turn else (state.number, state.notes + 1)
-    state = accounted(header, state.but(number=number, notes=notes), entry)
-    if entry.by == USER:
-        state = _person(header, state, entry)
-    elif entry.is_turn:
-        state = _agent(header, state, entry)
+    state = State(**vars(state))
+    if entry.condition is Condition.DAMAGED:
+        state.notes += 1
+    elif entry.condition is Condition.UNFINISHED:
+        state.notes += 1
+        if state.outcome is None:  # what paused the dialog goes on doing so while the person types below it
+            _controls(header, state, entry)
+        _approved(header, state, entry)
     else:
-        state = _system(header, state, entry)
-    return _unsealed(state) if state.seals else state
-
-
-def foreseen(
-    header: Header,
-    state: State,
-    by: str,
-    marks: Sequence[Mark],
-    *,
-    turn: tuple[str, ...] | None = (),
-    number: int = 0,
-    body: str = "",
-    re: str = "",
-) -> State:
-    """The state after an entry that is not written yet: a turn of that `number`, or a note (0), by a daemon.
-
-    With `turn=()` nobody is named in its TURN line yet. `re` is the debt that it answers.
-    """
-    frame = Frame(by, "", 0, "", "", re=re)
-    id_ = str(number) if number else ""
-    entry = Entry(id_, number, by, "", body, tuple(marks), turn, Condition.SOUND, "", 0, 0, 0, frame=frame)
-    return fold(header, state, entry)
-
-
-def ending(entry: Entry) -> Mark | None:
-    """The outcome mark by which this entry ends the dialog: one that no TURN line follows.
-
-    A daemon writes it last; what an agent only called for (`[DEADLOCK]`) may stand above it.
-    """
-    if entry.turn is not None:
-        return None
-    ends = [mark for mark in entry.written if is_outcome(mark)]
-    return (ends[0] if entry.frame is None else ends[-1]) if ends else None
-
-
-def _person(header: Header, state: State, entry: Entry) -> State:
-    state = before = _approved(header, _controls(header, state, entry), entry)
-    if entry.is_turn:
-        state = _spoken_to(state, entry)
-        if state.outcome is not None and ending(entry) is None:
-            state = _reopened(state, entry)
-        if entry.turn is None and any(m.name == "REJECTED" for m in entry.written) and ending(entry) is None:
-            state = _open(state, entry, reopened(header, before))  # typed alone, it passes the turn as a word does
-        state = voting.reserved(state, entry) if entry.is_struck else state
-    elif entry.turn is not None:
-        if state.escalated == USER and USER in state.owing:
-            state = state.but(escalated="", escalation="")
-        queue = tuple(who for who in state.queue if who != USER) if USER in state.owing else state.queue
-        state = state.but(debts=_without(state, USER), questions=(), queue=queue)
-    return _last_word(_put(header, state, entry) if entry.mark("PROPOSAL") is not None else state, entry)
-
-
-def _approved(header: Header, state: State, entry: Entry) -> State:
-    """The state with the person's approval: of the result, or of a text that only absent agents have not signed."""
-    if state.outcome is None and not is_takeable(header, state):
-        return state
-    return open_questions.approved(state, entry)
-
-
-def _spoken_to(state: State, entry: Entry) -> State:
-    """What a person's turn clears: debts, signatures, votes, calls for a deadlock, and the round that was under way."""
-    return state.but(
-        debts=(),
-        standing=None,
-        deadlock=(),
-        questions=(),
-        failed=frozenset(),
-        missed=MappingProxyType({}),
-        told=frozenset(),
-        approved="",
-        spoke=frozenset(),
-        passed=frozenset(),
-        is_quiet=False,
-        queue=tuple(who for who in state.queue if who != USER),
-        polls=tuple(replace(poll, ballots=(), heard=frozenset(), turn=entry.number) for poll in state.polls),
-        escalated="",
-        escalation="",
-        red_team="",
-        judged=(),
-        closing="",
-    )
-
-
-def _reopened(state: State, entry: Entry) -> State:
-    """A person's new turn after the end: everything that is limited counts anew."""
-    return state.but(
-        outcome=None,
-        approved="",
-        rejected=entry.id if entry.mark("REJECTED") is not None else "",
-        base=state.number - entry.is_turn,
-        rounds=0,
-        turns_of=MappingProxyType({}),
-        contributed=0,
-        in_round=MappingProxyType({}),
-        polls=(),
-        failed_votes=0,
-        is_tested=False,
-        began=_at(entry),
-    )
-
-
-def _at(entry: Entry) -> str:
-    return entry.frame.at if entry.frame is not None else ""
-
-
-def _controls(header: Header, state: State, entry: Entry) -> State:
-    """What only the person may say: pause, limits, skip, retry."""
-    state = order.asked(header, state, entry) if entry.marks else state
-    for mark in interventions.controls(entry):
-        who = mark.value.split(" ")[0]
-        if mark.name in interventions.MARKS:
-            header, state = _by_hand(header, state, entry, mark)
-        elif mark.name in ("PAUSED", "RESUMED"):
-            state = state.but(paused=mark.name == "PAUSED")
-        elif mark.name == "LIMIT":
-            state = state.but(limits=limit(state.limits, mark.value)[0])
-        elif mark.name == "SKIP" and header.agent(who):
-            state = _passed_over(state, who)
-            state = order.over(header, state.but(debts=_without(state, who, USER), last_agent=who), who)
-            if entry.turn is None and not state.debts:
-                state = _open(state, entry, following(header, state, who))
-        elif mark.name == "RETRY" and header.agent(who):
-            # One more failure, and it is absent again: nobody pays meanwhile.
-            missed = MappingProxyType({one: 1 if one == who else times for one, times in state.missed.items()})
-            state = state.but(debts=_without(state, who, USER), failed=state.failed - {who}, missed=missed)
-            state = _open(state, entry, (who,))
+        state.spent = accounted(header, state.spent, entry)
+        _said(header, state, entry)
     return state
 
 
-def _by_hand(header: Header, state: State, entry: Entry, mark: Mark) -> tuple[Header, State]:
-    """Header and state after a mark of the person's hand; where nobody owes a turn any more, somebody does again."""
-    after, named = interventions.done(header, state, entry, mark)
-    if state.outcome is not None and after.outcome is None:
-        after = _reopened(after, entry)
-    if entry.turn is None and not after.debts:
-        after = _open(after, entry, named)
-    return interventions.effective(header, after.hand), after
+def foreseen(header: Header, state: State, said: Said) -> State:
+    """The state after what is not written yet; with `turn=()` nobody is named in its TURN line so far."""
+    state = State(**vars(state))
+    _said(header, state, said)
+    return state
 
 
-def _passed_over(state: State, who: str) -> State:
-    """What waits for `who` alone no longer does: to judge, or to decide what the others could not."""
-    return state.but(escalated="", escalation="", judged=()) if who == state.escalated else state.but(judged=())
+def _said(header: Header, state: State, said: Said) -> None:
+    state.number, state.notes = (said.number, 0) if said.is_turn else (state.number, state.notes + 1)
+    if said.by == USER:
+        _person(header, state, said)
+    elif said.is_turn:
+        _agent(header, state, said)
+    else:
+        _system(header, state, said)
+    if state.debts.seals:
+        state.debts = state.debts.unsealed()
 
 
-def _agent(header: Header, state: State, entry: Entry) -> State:
-    by_hand = entry.frame is None
-    state = state.but(
-        debts=() if by_hand else _without(state, entry.by, ANY, *((USER,) if header.is_unattended else ())),
-        failed=state.failed - {entry.by},
-        last_agent=entry.by,
-        spoken=True,
-    )
-    if entry.by in state.missed:
-        state = state.but(missed=MappingProxyType({who: n for who, n in state.missed.items() if who != entry.by}))
-    if header.is_unattended and entry.by in state.askers:
-        state = state.but(told=state.told | {entry.by})
-    state = order.spoken(header, state, entry)
-    state = _ways(header, state, entry)
-    return _last_word(open_questions.put(state, entry, entry.by), entry)
+# -- The person -------------------------------------------------------------------------------------------------------
 
 
-def _ways(header: Header, state: State, entry: Entry) -> State:
-    """What an agent's turn changes in texts, votes, decisions and findings."""
-    if entry.is_struck:
-        return _withdrawn(header, state, entry)
-    before = len(state.proposals)
-    state = voting.positions(header, state, entry)
-    state = voting.opened(header, state, state.proposals[before:], entry.number)
-    for part in (voting.voted, voting.judged, voting.decided, voting.escalated):
-        state = part(header, state, entry)
-    state = reviewed(state, entry)
-    asks = round_of(entry.marks, "red team")
-    return state.but(red_team=asks) if asks is not None else state
+def _person(header: Header, state: State, said: Said) -> None:
+    _controls(header, state, said)
+    _approved(header, state, said)
+    if said.is_turn:
+        rejects = said.turn is None and said.ending is None and any(m.name == "REJECTED" for m in said.written)
+        named = order.reopened(header, state) if rejects else ()  # typed alone, it passes the turn as a word does
+        _cleared(state, said)
+        if state.outcome is not None and said.ending is None:
+            _reopened(state, said)
+        if rejects:
+            state.debts = state.debts.opened(said, named)
+        if said.is_struck:
+            state.table = state.table.reserved(said)
+    elif said.turn is not None:
+        if USER in state.owing:
+            state.floor = state.floor.unqueued(USER)
+            if state.escalation.to == USER:
+                state.escalation = Escalation()
+        state.debts, state.questions = state.debts.without(USER), replace(state.questions, open=())
+    _proposed(header, state, said)
+    _last_word(state, said)
 
 
-def _withdrawn(header: Header, state: State, entry: Entry) -> State:
-    """What a struck turn leaves behind: its agent was heard, and its numbers are taken."""
-    state = reviewed(voting.reserved(state, entry), entry)
-    state = voting.voted(header, state, entry)
-    if entry.by != header.judge:
-        state = voting.judged(header, state, entry)
-    return voting.escalated(header, state, entry)
+def _approved(header: Header, state: State, said: Said) -> None:
+    """Take the person's approval, by a note: of the result, or of a text that only absent agents have not signed."""
+    if said.is_turn or state.approved or said.mark("APPROVED") is None:
+        return
+    if state.outcome is not None or order.is_takeable(header, state):
+        state.approved = said.id
 
 
-def _system(header: Header, state: State, entry: Entry) -> State:
-    for mark in entry.marks:
-        who = mark.fields[0]
-        if mark.name == "AGENT_ERROR" and header.agent(who):
-            state = _missing(header, state.but(failed=state.failed | {who}), entry, who)
-        elif mark.name == "STALLED" and header.agent(who):
-            state = _missing(header, state, entry, who)
-        elif mark.name == "SEALED" and header.agent(entry.by) and entry.frame is not None:
-            state = _sealed(state, entry, who)
-        elif mark.name == "ROUND" and mark.fields[0] == "closing":
-            state = _closing(state, round_of((mark,), "closing") or "time")
-    if entry.mark("PROPOSAL") is not None:
-        state = _raised(header, state, entry)
-    state = voting.escalated(header, voting.decided(header, state, entry), entry)
-    if header.is_unattended and entry.turn is not None:
-        state = state.but(debts=_without(state, USER, *(() if ANY in entry.turn else (ANY,))))
-    return _last_word(open_questions.taken(open_questions.put(state, entry, ""), entry), entry)
+def _cleared(state: State, said: Said) -> None:
+    """Clear what a person's turn clears: debts, signatures, votes, and the round that was under way."""
+    state.debts = replace(state.debts, open=(), failed=frozenset(), missed={})
+    state.table = state.table.cleared()
+    state.polls = state.polls.anew(said.number)
+    state.floor = state.floor.anew()
+    state.questions = Questions()
+    state.escalation = Escalation()
+    state.approved = state.closing = ""
 
 
-def _missing(header: Header, state: State, entry: Entry, who: str) -> State:
-    """The state after a note that `who` failed, or gave no answer in time.
+def _reopened(state: State, said: Said) -> None:
+    """Open the dialog again after its end: everything that is limited counts anew."""
+    state.outcome = None
+    state.approved = ""
+    state.rejected = said.id if said.mark("REJECTED") is not None else ""
+    state.base = state.number - said.is_turn
+    state.began = said.at
+    state.floor = state.floor.reopened()
+    state.polls = Polls()
+    state.table = replace(state.table, is_tested=False)
 
-    A failure of who was called stalled counts once with that. Who is asked again at once, and who may still answer, has
-    not been passed over.
+
+def _controls(header: Header, state: State, said: Said) -> None:
+    """What only the person may say: pause, limits, skip, retry, and what changes who and what takes part."""
+    if said.mark("TO") is not None:
+        state.floor = order.queued(header, state.floor, said)
+    for mark in interventions.controls(said):
+        who = mark.value.split(" ")[0]
+        if mark.name in interventions.MARKS:
+            header = _by_hand(header, state, said, mark)
+        elif mark.name in ("PAUSED", "RESUMED"):
+            state.paused = mark.name == "PAUSED"
+        elif mark.name == "LIMIT":
+            state.limits, _ = state.limits.changed(mark.value)
+        elif mark.name == "SKIP" and header.agent(who):
+            state.table = replace(state.table, judged=())
+            if state.escalation.to == who:
+                state.escalation = Escalation()
+            state.debts = state.debts.without(who, USER)
+            order.passed_over(header, state, who)
+            if said.turn is None and not state.debts.open:
+                state.debts = state.debts.opened(said, order.following(header, state, who))
+        elif mark.name == "RETRY" and header.agent(who):
+            state.debts = state.debts.retried(who).opened(said, (who,))
+
+
+def _by_hand(header: Header, state: State, said: Said, mark: Mark) -> Header:
+    """Carry out a mark of the person's hand; where nobody owes a turn any more, somebody does again."""
+    had_ended = state.outcome is not None
+    named = interventions.done(header, state, said, mark)
+    if had_ended and state.outcome is None:
+        _reopened(state, said)
+    if said.turn is None and not state.debts.open:
+        state.debts = state.debts.opened(said, named)
+    return interventions.effective(header, state.hand)
+
+
+# -- Agents -----------------------------------------------------------------------------------------------------------
+
+
+def _agent(header: Header, state: State, said: Said) -> None:
+    closes = () if said.by_hand else (said.by, ANY, *((USER,) if header.is_unattended else ()))
+    state.debts = state.debts.answered(said.by, *closes)
+    if header.is_unattended and said.by in state.questions.askers:
+        state.questions = replace(state.questions, told=state.questions.told | {said.by})
+    made = order.spoken(header, state, said)
+    if said.is_struck:  # its agent was heard, and its numbers are taken
+        state.table = state.table.reserved(said)
+    else:
+        table = state.table.spoken(said, may_vote=said.by in header.voters, made=made)
+        _opened(header, state, table, said.number)
+    if state.polls.open and said.by in header.voters:
+        state.polls = state.polls.voted(said)
+    if not (said.is_struck and said.by == header.judge):
+        _judged(header, state, said)
+    if not said.is_struck:
+        _decided(state, said)
+    _escalated(header, state, said)
+    if header.rules.review:
+        state.table = reviewed(state.table, said)
+    state.questions = asked_in(said, said.by, state.questions)
+    _last_word(state, said)
+
+
+def _judged(header: Header, state: State, said: Said) -> None:
+    """Take the judge's answer: whose position, or `none`; "" where it says nothing clear.
+
+    What others say after it makes it old: both answers are about the same positions. So does its question to the
+    person: it answers anew once it knows what it lacked.
     """
-    debt = next((debt for debt in state.debts if debt.agent == who), None)
-    is_known = debt is not None and debt.stalled and entry.mark("STALLED") is None
-    missed = MappingProxyType({**state.missed, who: state.missed.get(who, 0) + (not is_known)})
-    state = state.but(missed=missed)
-    if entry.turn is None and ending(entry) is None and entry.mark("STALLED") is not None:
-        return state.but(debts=tuple(replace(d, stalled=True) if d.agent == who else d for d in state.debts))
-    state = state.but(debts=_without(state, who), last_agent=who)
-    if who in state.absent and state.escalated == who:
-        state = state.but(escalated=USER)
-    return state if entry.turn == (who,) else order.over(header, state, who)
+    if said.by == header.judge and said.mark("QUESTION_FOR_USER") is None:
+        answer = picked(said.all("DECIDE"), order.positioned(header, state))
+        state.table = replace(state.table, judged=(*state.table.judged, answer or ("", "")))
+    elif state.table.judged:
+        state.table = replace(state.table, judged=())
 
 
-def _closing(state: State, why: str) -> State:
-    """The state in which everybody has one last word: who was called stalled has had its chance, nobody else waits."""
-    stalled = frozenset(debt.agent for debt in state.debts if debt.stalled)
-    debts = tuple(d for d in state.debts if d.agent not in (USER, ANY, *stalled))
-    return state.but(closing=why, spoke=stalled, passed=frozenset(), debts=debts)
+def _opened(header: Header, state: State, table: Table, number: int) -> None:
+    """Put what is new on the table to the vote, where this dialog votes."""
+    new = table.proposals[len(state.table.proposals) :]
+    state.table = table
+    if new and header.rules.verdict == "vote":
+        state.polls = state.polls.opened(new, number)
 
 
-def _raised(header: Header, state: State, entry: Entry) -> State:
-    """A point that several contributions refer to, made a proposal by a daemon."""
-    return order.raised(_put(header, state, entry), entry)
+def _proposed(header: Header, state: State, said: Said) -> None:
+    """Take proposals of the person or a daemon."""
+    _opened(header, state, state.table.proposed(said), state.number)
 
 
-def _put(header: Header, state: State, entry: Entry) -> State:
-    """The state with proposals of the person or a daemon, put to the vote where this dialog votes."""
-    before = len(state.proposals)
-    state = voting.proposed(state, entry)
-    return voting.opened(header, state, state.proposals[before:], state.number)
+def _decided(state: State, said: Said) -> None:
+    """Take decisions; votes that fail in the same entry are one failed vote."""
+    failed_before = state.polls.failed
+    for mark in said.all("DECISION"):
+        table = state.table.decided(mark, said, state.hand.struck)
+        if table is not state.table:
+            made = table.decisions[-1]
+            is_failed = made.method == "vote" and made.outcome != "approved"
+            state.table = table
+            state.polls = replace(state.polls.closed(mark.ref), failed=failed_before + 1 if is_failed else 0)
 
 
-def _sealed(state: State, entry: Entry, sha: str) -> State:
-    """The state with an agent's seal; when the last of the round is there, waiting for the texts begins."""
-    re_ = entry.frame.re if entry.frame is not None else ""
-    seals = (*(seal for seal in state.seals if seal.agent != entry.by), Seal(entry.by, sha, entry.id, re_))
-    return state.but(seals=seals)
+def _escalated(header: Header, state: State, said: Said) -> None:
+    """Name who has to decide what the others could not: the moderator, else the person."""
+    if header.rules.is_plain:
+        return
+    before = state.escalation
+    comes_back = header.is_unattended and said.mark("QUESTION_FOR_USER") is not None
+    if before.to == said.by and said.asked_after >= before.at and not comes_back:
+        state.escalation = Escalation()
+    mark = said.mark("ESCALATE")
+    if mark is not None:
+        above = header.moderator
+        can = above != said.by or above in (said.turn or ())  # its own turn may be the one that reached the limit
+        who = above if above and can and above not in state.absent else USER
+        state.escalation = Escalation(who, mark.value, state.number)
+        state.polls = replace(state.polls, failed=0)
 
 
-def _unsealed(state: State) -> State:
-    """The state without the seals of closed debts; once all that are open are sealed, the texts may follow."""
-    owed = {(debt.agent, debt.re) for debt in state.debts}
-    seals = tuple(seal for seal in state.seals if (seal.agent, seal.re) in owed)
-    ready = bool(seals) and owed <= {(seal.agent, seal.re) for seal in seals}
-    debts = tuple(replace(debt, is_ready=ready) for debt in state.debts) if ready else state.debts
-    return state.but(seals=seals, debts=debts)
+# -- Daemons ----------------------------------------------------------------------------------------------------------
 
 
-def _last_word(state: State, entry: Entry) -> State:
+def _system(header: Header, state: State, said: Said) -> None:
+    for mark in said.marks:
+        who = mark.fields[0]
+        if mark.name in ("AGENT_ERROR", "STALLED") and header.agent(who):
+            _missing(header, state, said, who, is_stall=mark.name == "STALLED")
+        elif mark.name == "SEALED" and header.agent(said.by) and not said.by_hand:
+            state.debts = state.debts.sealed(said, who)
+        elif mark.name == "ROUND" and who == "closing":
+            _closing(state, round_of((mark,), "closing") or "time")
+    if said.mark("PROPOSAL") is not None:  # a point that several contributions refer to
+        _proposed(header, state, said)
+        state.floor = order.raised(state.floor, said)
+    _decided(state, said)
+    _escalated(header, state, said)
+    if header.is_unattended and said.turn is not None:
+        state.debts = state.debts.without(USER, *(() if ANY in said.turn else (ANY,)))
+    state.questions = asked_in(said, "", state.questions)
+    if said.mark("DEFAULT_TAKEN") is not None and said.turn is not None:
+        state.questions, state.debts = replace(state.questions, open=()), state.debts.without(USER)
+    _last_word(state, said)
+
+
+def _missing(header: Header, state: State, said: Said, who: str, *, is_stall: bool) -> None:
+    """Note that `who` failed, or gave no answer in time.
+
+    Who is asked again at once, and who may still answer, has not been passed over.
+    """
+    state.debts = state.debts.missing(who, is_stall=is_stall)
+    if is_stall and said.turn is None and said.ending is None:
+        state.debts = state.debts.stalled(who)
+        return
+    state.debts = state.debts.without(who)
+    if who in state.absent and state.escalation.to == who:
+        state.escalation = replace(state.escalation, to=USER)
+    if said.turn == (who,):
+        state.floor = replace(state.floor, last=who)
+    else:
+        order.passed_over(header, state, who)
+
+
+def _closing(state: State, why: str) -> None:
+    """Begin the last round: who was called stalled has had its chance, nobody waits for the person."""
+    stalled = frozenset(debt.agent for debt in state.debts.open if debt.stalled)
+    state.closing = why
+    state.floor = replace(state.floor, spoke=stalled, passed=frozenset())
+    state.debts = state.debts.without(USER, ANY, *stalled)
+
+
+# -- How an entry ends ------------------------------------------------------------------------------------------------
+
+
+def _last_word(state: State, said: Said) -> None:
     """Carry out how the entry ends: the dialog's end, or the debts its TURN line opens."""
-    end = ending(entry)
+    end = said.ending
     if end is not None:
-        return state.but(outcome=Outcome(end.name, entry.by, entry.id, _reason(entry, end)), debts=())
+        state.outcome = Outcome(end.name, said.by, said.id, _reason(said, end))
     if state.outcome is not None:
-        return state.but(debts=())
-    return _open(state, entry, entry.turn or ())
+        state.debts = replace(state.debts, open=())
+    elif said.turn:
+        state.debts = state.debts.opened(said, said.turn)
 
 
-def _reason(entry: Entry, end: Mark) -> str:
+def _reason(said: Said, end: Mark) -> str:
     """Why the dialog ended, in words, as far as the entry says it."""
     if end.name == "STOPPED" or (end.name == "DEADLOCK" and end.value):
         return end.value
-    decisions = entry.all("DECISION")
+    decisions = said.all("DECISION")
     decision = next((mark for mark in decisions if mark.fields[0] == "approved"), decisions[0] if decisions else None)
     if decision is not None:
         return f"{decision.ref} {', '.join(decision.fields)}".strip()
     return end.value
-
-
-def _open(state: State, entry: Entry, named: tuple[str, ...]) -> State:
-    owing = {d.agent for d in state.debts}
-    new = tuple(Debt(who, entry.id, entry.chain) for who in named if who not in owing)
-    return state.but(debts=(*state.debts, *new)) if new else state
-
-
-def _without(state: State, *agents: str) -> tuple[Debt, ...]:
-    return tuple(d for d in state.debts if d.agent not in agents)
-
-
-_READERS: Mapping[str, Callable[[str], float | units.Budget]] = {
-    "max_turns": units.count,
-    "timeout": units.seconds,
-    "max_message": units.count,
-    "max_size": units.size,
-    "budget": units.budget,
-    "max_rounds": units.count,
-    "max_time": units.seconds,
-}
-
-
-def limit(limits: Limits, text: str) -> tuple[Limits, str]:
-    """Apply `max_turns 40` to limits; gives them back unchanged with the reason when it means nothing."""
-    name, _, value = text.strip().partition(" ")
-    key = name.lower().rstrip(":=").replace("-", "_")
-    reader = _READERS.get(key)
-    if reader is None:
-        return limits, f"no limit is called {name!r}; there are: {', '.join(_READERS)}"
-    try:
-        read = reader(value.strip(" =:"))
-        if isinstance(read, tuple):  # a budget is named anew as a whole
-            return replace(limits, budget=read[0], tokens=read[1]), ""
-        return replace(limits, **{key: read}), ""  # type: ignore[arg-type]
-    except ValueError as error:
-        return limits, f"{key}: {error}"
 
 
 # -- The fold from the beginning --------------------------------------------------------------------------------------
@@ -355,13 +310,12 @@ def limit(limits: Limits, text: str) -> tuple[Limits, str]:
 
 def beginning(header: Header, struck: Collection[int] = ()) -> State:
     """The state before the first entry, in a dialog of which these turns are struck."""
-    first = interventions.first(header)
-    return State(limits=header.limits, hand=replace(first, struck=frozenset(struck)) if struck else first)
+    return State(limits=header.limits, hand=replace(interventions.first(header), struck=frozenset(struck)))
 
 
 def steps(dialog: Dialog) -> Iterator[tuple[Entry, Header, State, State]]:
     """Each entry with the header that counted before it, and the states before and after it."""
-    yield from _steps(dialog.header_as_written, dialog.entries, dialog.state.struck)
+    yield from _steps(dialog.header_as_written, dialog.entries, dialog.state.hand.struck)
 
 
 def _steps(
@@ -382,9 +336,9 @@ def refolded(written: Header, entries: tuple[Entry, ...], struck: frozenset[int]
         state = beginning(written, struck)
         for _, _, _, after in _steps(written, entries, struck):
             state = after
-        if state.struck == struck:
+        if state.hand.struck == struck:
             return entries, state
-        struck = state.struck  # a dialog that is open again takes marks that it did not take before
+        struck = state.hand.struck  # a dialog that is open again takes marks that it did not take before
 
 
 def _struck(entry: Entry) -> Entry:

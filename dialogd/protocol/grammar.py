@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from dialogd.errors import NotADialog
 from dialogd.protocol import interventions
-from dialogd.protocol.fold import ending, fold, refolded
+from dialogd.protocol.fold import beginning, fold, refolded
 from dialogd.protocol.header import read_header
 from dialogd.protocol.interventions import joined
-from dialogd.protocol.marks import canonical, is_outcome, is_yes, outside_fences, tolerant
-from dialogd.protocol.model import ALL, ANY, USER, Condition, Entry, Frame, Header, Mark, digest
+from dialogd.protocol.marks import canonical, is_yes, outside_fences, tolerant
+from dialogd.protocol.model import ALL, ANY, OUTCOMES, USER, Condition, Entry, Frame, Header, Mark, digest
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import one_line, unescape
 
@@ -35,18 +35,18 @@ def is_whole(entry: Entry, *, cut: bool) -> bool:
     """True for an entry whose hash does not fit and that still has its last word: edited, not damaged."""
     if not entry.is_turn:
         return not cut
-    end = ending(entry)
+    end = entry.ending
     # An agent's call for a deadlock stands above its TURN line: cut there, it would end the dialog alone.
     return entry.turn is not None or (end is not None and not (cut and end.name == "DEADLOCK"))
 
 
-def frame_of(match: re.Match[bytes]) -> Frame:
-    """The frame of the line that the grammar found."""
+def frame_of(match: re.Match[bytes]) -> tuple[Frame, str]:
+    """The frame of the line that the grammar found, and the debt that its entry answers."""
     attributes = match[4].decode("utf-8", "replace")
     known = dict(part.split("=", 1) for part in attributes.split(" ") if "=" in part)
     known |= {key: "" for key, form in _NUMBERS.items() if not form.fullmatch(known.get(key, ""))}
-    named = {key: known.get(key, "") for key in ("re", "at", "ms", "calls", "model", "nonce", "usd")}
-    return Frame(
+    named = {key: known.get(key, "") for key in ("at", "ms", "calls", "model", "nonce", "usd")}
+    frame = Frame(
         by=known["by"],
         size=int(known["bytes"]),
         sha=match[5].decode(),
@@ -55,6 +55,7 @@ def frame_of(match: re.Match[bytes]) -> Frame:
         tokens_out=known.get("out", ""),
         **named,
     )
+    return frame, known["re"]
 
 
 def content_of(text: str, kinds: Container[str] = ()) -> tuple[str, tuple[Mark, ...], tuple[str, ...] | None]:
@@ -242,7 +243,7 @@ def _entry(header: Header, lines: Sequence[str], part: _Part, before: int, *, op
     )
     last_mark = part.marks[-1] if part.marks else None
     controls = last_mark is not None and last_mark[0] == part.last - 1 and last_mark[1].name in CONTROLS
-    ends = part.turn is None and any(is_outcome(mark) for mark in marks)
+    ends = part.turn is None and any(mark.name in OUTCOMES for mark in marks)
     rejects = last_mark is not None and last_mark[0] == part.last - 1 and last_mark[1].name == "REJECTED"
     complete = ends or (newline and (part.turn is not None or controls or rejects))
     is_turn = complete and not controls and not (heading and heading["note"] is not None)
@@ -261,6 +262,7 @@ def _entry(header: Header, lines: Sequence[str], part: _Part, before: int, *, op
         end=0,
         line=0,
         notice=notice,
+        by_hand=True,
     )
 
 
@@ -326,8 +328,7 @@ def parse(data: bytes) -> Dialog:
     """
     start = _first_entry(data)
     header = read_header(data[:start].decode("utf-8", "replace").removeprefix("\ufeff").replace("\r\n", "\n"))
-    state = State(limits=header.limits, hand=interventions.first(header))
-    return _read(Dialog(header, (), state, 0), data, start)
+    return _read(Dialog(header, (), beginning(header), 0), data, start)
 
 
 def read_on(dialog: Dialog, more: bytes) -> Dialog:
@@ -374,7 +375,7 @@ def _first_heading(data: bytes) -> int:
     Bodies of framed entries are opaque: a fence in one closes none that stands open in the header.
     """
     end = _next_framed(data, 0)
-    while (match := _FRAMED.match(data, end)) and _sound_end(data, match, frame_of(match)) is None:
+    while (match := _FRAMED.match(data, end)) and _sound_end(data, match, frame_of(match)[0]) is None:
         end = _next_framed(data, match.end())
     head = data[:end]
     if _ANY_HEADING.search(head) is None:
@@ -424,7 +425,7 @@ def _read(dialog: Dialog, data: bytes, start: int) -> Dialog:
     while _read_next(data, cursor, before):
         before = cursor.entries[-1]
     entries = (*(dialog.settled_before or dialog.entries)[:known], *cursor.entries)
-    if cursor.state.struck != state.struck:
+    if cursor.state.hand.struck != state.hand.struck:
         return _without_struck(cursor, entries, data)
     at, at_line, count, at_state = cursor.settled
     return Dialog(
@@ -447,8 +448,8 @@ def _without_struck(cursor: _Cursor, entries: tuple[Entry, ...], data: bytes) ->
     What is settled knows of the strikes up to there alone: what stands behind it may still read differently.
     """
     at, line, count, at_state = cursor.settled
-    before, before_state = refolded(cursor.written, entries[:count], at_state.struck)
-    now, state = refolded(cursor.written, entries, cursor.state.struck)
+    before, before_state = refolded(cursor.written, entries[:count], at_state.hand.struck)
+    now, state = refolded(cursor.written, entries, cursor.state.hand.struck)
     return Dialog(
         header=interventions.effective(cursor.written, state.hand),
         entries=now,
@@ -520,7 +521,7 @@ def _next_framed(data: bytes, pos: int) -> int:
 
 
 def _framed(data: bytes, match: re.Match[bytes], cursor: _Cursor, before: Entry | None) -> Entry:
-    frame = frame_of(match)
+    frame, re_ = frame_of(match)
     sound_end = _sound_end(data, match, frame)
     start, content, end = match.start(), match.end(), sound_end or len(data)
     if sound_end is None and (last := _LAST_WORD.search(data, content)):
@@ -538,6 +539,7 @@ def _framed(data: bytes, match: re.Match[bytes], cursor: _Cursor, before: Entry 
         marks=marks,
         turn=turn,
         condition=Condition.SOUND if sound_end else Condition.EDITED,
+        re=re_,
         chain=frame.sha,
         start=cursor.base + start,
         end=cursor.base + end,

@@ -17,13 +17,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from dialogd.protocol import order, voting
+from dialogd.protocol import order
 from dialogd.protocol.header import FIRST_PORT, read_agent
-from dialogd.protocol.model import USER, Agent, Entry, Header, Mark
-from dialogd.protocol.order import following
-from dialogd.protocol.questions import Question, without_fields
-from dialogd.protocol.settle import awaited
-from dialogd.protocol.state import NO_HAND, Decision, Hand, Poll, State
+from dialogd.protocol.model import USER, Agent, Header, Mark, Said
+from dialogd.protocol.questions import without_fields
+from dialogd.protocol.state import Hand, Question, State
 
 NO_REASON = "no reason given"
 MARKS = frozenset({"STRIKE", "VETO", "INVITE", "LEAVE", "STEP"})
@@ -38,7 +36,7 @@ _MOST_NAMED = 10_000  # turns of one STRIKE: after `## Turn 999999999`, typed by
 
 def first(header: Header) -> Hand:
     """What is set before the person has done anything."""
-    return Hand(step=True) if header.setup.get("step") is True and not header.is_unattended else NO_HAND
+    return Hand(step=True) if header.setup.get("step") is True and not header.is_unattended else Hand()
 
 
 def effective(header: Header, hand: Hand) -> Header:
@@ -124,121 +122,88 @@ def joined(header: Header, marks: Sequence[Mark]) -> Header:
 # -- what they change ---------------------------------------------------------------------------------------------
 
 
-def controls(entry: Entry) -> tuple[Mark, ...]:
+def controls(said: Said) -> tuple[Mark, ...]:
     """The marks of a person's entry that move the dialog; of a struck one those that stay."""
-    return tuple(m for m in entry.withdrawn if m.name in _KEPT) if entry.is_struck else entry.marks
+    return tuple(m for m in said.withdrawn if m.name in _KEPT) if said.is_struck else said.marks
 
 
-def done(header: Header, state: State, entry: Entry, mark: Mark) -> tuple[State, tuple[str, ...]]:
-    """The state after a mark of the person's hand, and whom it gives the word where nobody owes a turn any more."""
+def done(header: Header, state: State, said: Said, mark: Mark) -> tuple[str, ...]:
+    """Change `state` as a mark of the person's hand says; gives who is next where nobody owes a turn any more."""
+    named, _ = split(mark)
     match mark.name:
         case "STRIKE":
-            return _struck(state, mark, state.number - entry.is_turn)
+            return _struck(state, turns_in(mark, state.number - said.is_turn))
         case "VETO" if state.outcome is None:
-            for ref in refs_in(mark):
-                state = _vetoed(state, entry, ref, split(mark)[1])
+            known = {proposal.ref for proposal in state.table.proposals} - {*state.table.vetoed}
+            for ref in (ref for ref in refs_in(mark) if ref in known):
+                state.table = state.table.ruled_out(ref, split(mark)[1] or NO_REASON, said, state.number)
+                state.polls = state.polls.closed(ref)
         case "INVITE":
             agent, _ = invited(header, mark.value, state.hand.left)
-            return (_invited(header, state, agent) if agent is not None else state), ()
-        case "LEAVE" if split(mark)[0].upper() == USER:
-            return state.but(hand=replace(state.hand, is_away=True, step=False)), ()
+            if agent is not None:
+                left = tuple(one for one in state.hand.left if one.id != agent.id)
+                state.hand = replace(state.hand, cast=(*header.agents, agent), left=left)
+                # It comes behind the others, as if it had had its chance just now.
+                state.floor = replace(state.floor, chance_at={**state.floor.chance_at, agent.id: state.number})
+        case "LEAVE" if named.upper() == USER:
+            state.hand = replace(state.hand, is_away=True, step=False)
         case "LEAVE":
-            who = next((a.id for a in header.agents if a.id.casefold() == split(mark)[0].casefold()), "")
+            who = next((a.id for a in header.agents if a.id.casefold() == named.casefold()), "")
             if who and len(header.agents) > 1:
                 return _left(header, state, who)
-        case "STEP" if (
-            state.outcome is None and not header.is_unattended and (word := split(mark)[0].casefold()) in _ON | _OFF
-        ):
-            state = state.but(hand=replace(state.hand, step=word in _ON))
-    return state, ()
+        case "STEP" if state.outcome is None and not header.is_unattended and named.casefold() in _ON | _OFF:
+            state.hand = replace(state.hand, step=named.casefold() in _ON)
+    return ()
 
 
-def _struck(state: State, mark: Mark, most: int) -> tuple[State, tuple[str, ...]]:
-    """The turns are struck; their marks are taken away where the file is read, which folds it once more."""
-    turns = turns_in(mark, most)
+def _struck(state: State, turns: frozenset[int]) -> tuple[str, ...]:
+    """Strike the turns; their marks are taken away where the file is read, which folds it once more."""
     if not turns <= state.hand.struck:
-        state = state.but(hand=replace(state.hand, struck=state.hand.struck | turns))
-    if state.outcome is None or not (state.outcome.entry in map(str, turns) or _has_lost_its_ground(state)):
-        return state, ()
-    return state.but(outcome=None), (USER,)
-
-
-def _has_lost_its_ground(state: State) -> bool:
-    """True when the dialog ended by an agreement on a text, or with a signature, that is struck."""
+        state.hand = replace(state.hand, struck=state.hand.struck | turns)
     outcome = state.outcome
-    if outcome is None or outcome.name not in ("CONSENSUS_REACHED", "DECIDED"):
-        return False
+    if outcome is None:
+        return ()
+    by_agreement = outcome.name in ("CONSENSUS_REACHED", "DECIDED")
     ref = re.match(r"P\d+\b", outcome.reason)
-    return voting.rests_on_struck(state, ref[0] if ref else "", outcome.reason)
+    is_lost = by_agreement and state.table.rests_on(state.hand.struck, ref[0] if ref else "", outcome.reason)
+    if not is_lost and outcome.entry not in map(str, turns):
+        return ()
+    state.outcome = None
+    return (USER,)
 
 
-def _vetoed(state: State, entry: Entry, ref: str, reason: str) -> State:
-    """The state with a proposal ruled out: nothing that was, or is to be, decided on it counts."""
-    if ref in state.hand.vetoed or all(proposal.ref != ref for proposal in state.proposals):
-        return state
-    evidence = f"by the person after turn {state.number}"
-    ruling = Decision(ref, "rejected", "veto", evidence, reason or NO_REASON, entry.id)
-    standing = state.standing
-    return state.but(
-        hand=replace(state.hand, vetoed=(*state.hand.vetoed, ref)),
-        polls=tuple(poll for poll in state.polls if poll.ref != ref),
-        decisions=(*(decision for decision in state.decisions if decision.ref != ref), ruling),
-        standing=None if standing is not None and standing.proposal.ref == ref else standing,
-        red_team="" if re.search(rf"\b{ref}\b", state.red_team) else state.red_team,
-    )
-
-
-def _invited(header: Header, state: State, agent: Agent) -> State:
-    """The state with one more agent, which had its chance just now: it comes behind the others."""
-    return state.but(
-        hand=replace(state.hand, cast=(*header.agents, agent), left=_others(state.hand.left, agent.id)),
-        chance_at=MappingProxyType({**state.chance_at, agent.id: state.number}),
-    )
-
-
-def _left(header: Header, state: State, who: str) -> tuple[State, tuple[str, ...]]:
-    """The state without an agent, and who is next where it was the one that owed a turn."""
-    owed = any(debt.agent == who for debt in state.debts)
-    is_awaited = who in awaited(header, state)
-    was_to_decide = state.escalated == who or (owed and who == header.judge)
-    cast, gone = _others(header.agents, who), tuple(agent for agent in header.agents if agent.id == who)
+def _left(header: Header, state: State, who: str) -> tuple[str, ...]:
+    """Let an agent go; gives who is next where it was the one that owed a turn."""
+    is_judge, is_awaited = who == header.judge, who in order.awaited(header, state)
+    owed = any(debt.agent == who for debt in state.debts.open)
+    was_to_decide = state.escalation.to == who or (owed and is_judge)
+    cast = tuple(agent for agent in header.agents if agent.id != who)
     ids = [agent.id for agent in header.agents]
     before = ids[ids.index(who) - 1]  # so that the order goes on where it was
-    now = effective(header, replace(state.hand, cast=cast))
-    state = state.but(
-        hand=replace(state.hand, cast=cast, left=(*state.hand.left, *gone)),
-        debts=tuple(debt for debt in state.debts if debt.agent != who),
-        failed=state.failed - {who},
-        queue=tuple(one for one in state.queue if one != who),
-        deadlock=tuple(one for one in state.deadlock if one != who),
-        polls=tuple(_unheard(poll, who) for poll in state.polls),
-        blocking=tuple(finding for finding in state.blocking if finding[1] != who),
-        last_agent=before if state.last_agent == who else state.last_agent,
-        escalated=USER if state.escalated == who else state.escalated,
-        judged=() if who == header.judge else state.judged,
-    )
+    last = before if state.floor.last == who else state.floor.last
+    state.hand = replace(state.hand, cast=cast, left=(*state.hand.left, *(a for a in header.agents if a.id == who)))
+    state.debts = replace(state.debts.without(who), failed=state.debts.failed - {who})
+    state.floor = replace(state.floor.unqueued(who), last=last)
+    state.table = state.table.left(who, was_judge=is_judge)
+    state.polls = state.polls.left(who)
+    if state.escalation.to == who:
+        state.escalation = replace(state.escalation, to=USER)
     if state.outcome is not None:
-        return state, ()
-    state = order.over(now, state, who)
-    if is_awaited and not was_to_decide and all(debt.agent == USER for debt in state.debts):
+        return ()
+    now = effective(header, state.hand)
+    order.passed_over(now, state, who)
+    state.floor = replace(state.floor, last=last)
+    if is_awaited and not was_to_decide and all(debt.agent == USER for debt in state.debts.open):
         # That it may leave is what the person was asked; where one is left, a text on the table still waits for them.
-        is_last = len(cast) == 1 and state.standing is not None
-        return (state, ()) if is_last else (state.but(debts=(), questions=()), following(now, state, state.last_agent))
-    if was_to_decide and not state.questions:
-        why = f": {without_fields(state.escalation)}" if state.escalation else ""
-        state = state.but(questions=(Question(f"{who}, who was to decide, has left; please do{why}"),))
-    if not owed or state.debts:
-        return state, ()
-    is_asked = was_to_decide or state.questions or state.escalated == USER
-    return state, (USER,) if is_asked else following(now, state, state.last_agent)
-
-
-def _others(agents: tuple[Agent, ...], who: str) -> tuple[Agent, ...]:
-    return tuple(agent for agent in agents if agent.id != who)
-
-
-def _unheard(poll: Poll, who: str) -> Poll:
-    """The poll without the vote of an agent that has left."""
-    return replace(
-        poll, ballots=tuple(ballot for ballot in poll.ballots if ballot.agent != who), heard=poll.heard - {who}
-    )
+        if len(cast) == 1 and state.table.standing is not None:
+            return ()
+        state.debts, state.questions = replace(state.debts, open=()), replace(state.questions, open=())
+        return order.following(now, state, last)
+    if was_to_decide and not state.questions.open:
+        why = f": {without_fields(state.escalation.why)}" if state.escalation.why else ""
+        question = Question(f"{who}, who was to decide, has left; please do{why}")
+        state.questions = replace(state.questions, open=(question,))
+    if not owed or state.debts.open:
+        return ()
+    is_asked = was_to_decide or state.questions.open or state.escalation.to == USER
+    return (USER,) if is_asked else order.following(now, state, last)

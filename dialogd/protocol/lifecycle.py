@@ -17,7 +17,7 @@ from typing import Literal
 
 from dialogd.errors import Refused
 from dialogd.protocol.model import SYSTEM, USER
-from dialogd.protocol.settle import is_takeable
+from dialogd.protocol.order import is_takeable
 from dialogd.protocol.signals import assess
 from dialogd.protocol.state import Dialog
 
@@ -57,7 +57,7 @@ def phase(dialog: Dialog) -> Phase:
     """Where the dialog stands: dormant, streaming, converging or collapsed."""
     if dialog.state.outcome is not None:
         return "collapsed"
-    if not dialog.state.spoken:
+    if not dialog.state.has_spoken:
         return "dormant"
     return "converging" if _why_converging(dialog) else "streaming"
 
@@ -67,16 +67,16 @@ def _why_converging(dialog: Dialog) -> str:
     state = dialog.state
     if state.closing:
         return f"one last round sums up, because of {state.closing}"
-    if state.escalated:
-        who = "the person" if state.escalated == USER else state.escalated
-        return f"{who} is to decide" + (f": {state.escalation}" if state.escalation else "")
+    if state.escalation.to:
+        who = "the person" if state.escalation.to == USER else state.escalation.to
+        return f"{who} is to decide" + (f": {state.escalation.why}" if state.escalation.why else "")
     if dialog.header.judge and dialog.header.judge in state.owing:
         return f"{dialog.header.judge} judges"
-    if state.red_team:
-        return f"the next turn argues against {state.red_team}"
-    if state.standing is not None:
-        signers = ", ".join(who for who, _ in state.standing.signers) or "nobody yet"
-        return f"the text {state.standing.proposal.ref} is to be signed; signed by {signers}"
+    if state.table.red_team:
+        return f"the next turn argues against {state.table.red_team}"
+    if state.table.standing is not None:
+        signers = ", ".join(who for who, _ in state.table.standing.signers) or "nobody yet"
+        return f"the text {state.table.standing.proposal.ref} is to be signed; signed by {signers}"
     return ""
 
 
@@ -129,7 +129,7 @@ def commands(dialog: Dialog) -> tuple[str, ...]:
         return ("say", *decide, "suggest", "ask", "strike", "limit", "invite", *_leave(dialog))
     word = ("word",) if dialog.header.rules.order == "free" else ()
     own = ("pass",) if USER in state.owing else ()
-    veto = ("veto",) if any(proposal.ref not in state.vetoed for proposal in state.proposals) else ()
+    veto = ("veto",) if any(proposal.ref not in state.table.vetoed for proposal in state.table.proposals) else ()
     take = ("approve",) if is_takeable(dialog.header, dialog.state) else ()
     return (
         *take,
@@ -181,7 +181,7 @@ def marks_refused(dialog: Dialog, me: str, mark_name: str) -> str:
 def _taken(dialog: Dialog, me: str) -> frozenset[str] | None:
     """The marks that this agent may use; None: all."""
     state = dialog.state
-    if state.escalated and state.escalated == me:
+    if state.escalation.to and state.escalation.to == me:
         return _ESCALATED
     if me == dialog.header.judge and me in state.owing:
         return _JUDGING
@@ -190,7 +190,7 @@ def _taken(dialog: Dialog, me: str) -> frozenset[str] | None:
 
 def assessed(dialog: Dialog) -> dict[str, str | int | float] | None:
     """The weak signals of `convergence.assess` as facts, once two agents have spoken; None before."""
-    if len(dialog.state.spoke_at) < 2:
+    if len(dialog.state.floor.spoke_at) < 2:
         return None
     found = assess(dialog)
     return {

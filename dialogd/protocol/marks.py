@@ -17,7 +17,7 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dialogd.protocol.model import OUTCOMES, Mark
+from dialogd.protocol.model import Mark
 from dialogd.protocol.rules import CONTRIBUTIONS
 
 
@@ -433,11 +433,6 @@ def same_text(text: str) -> str:
     return re.sub(r"\n{2,}", "\n\n", "\n".join(lines)).strip("\n")
 
 
-def is_outcome(mark: Mark) -> bool:
-    """True for a mark that, without a TURN line, ends the dialog."""
-    return mark.name in OUTCOMES
-
-
 def contributes(mark: Mark) -> bool:
     """True for a mark that is a contribution of its own: one of a kind that counts, or of a dialog's own kind."""
     kind = CONTRIBUTIONS.get(mark.name)
@@ -565,6 +560,13 @@ def pick(mark: Mark, ids: Sequence[str]) -> tuple[str, str] | None:
     known = {"none": "none", **{agent.casefold(): agent for agent in ids}}
     chosen = known.get(head.casefold())
     return (chosen, reason) if chosen is not None and not mark.ref else None
+
+
+def picked(marks: Iterable[Mark], ids: Sequence[str]) -> tuple[str, str] | None:
+    """Whose position the DECIDE marks of one reply pick, and why; None where none does, or they differ."""
+    answers = [pick(mark, ids) for mark in marks if mark.name == "DECIDE"]
+    first = answers[0] if answers else None
+    return first if first and all(answer and answer[0] == first[0] for answer in answers) else None
 
 
 def to(mark: Mark, ids: Sequence[str]) -> tuple[str, ...]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from dialogd.protocol import units
 from dialogd.protocol.rules import MODERATE, VOTE, Rules
 
 USER = "USER"
@@ -76,6 +77,32 @@ class Limits:
     max_rounds: int | None = None
     max_time: float | None = None
 
+    def changed(self, text: str) -> tuple[Limits, str]:
+        """These limits after `max_turns 40`; unchanged, with the reason in words, where that means nothing."""
+        name, _, value = text.strip().partition(" ")
+        key = name.lower().rstrip(":=").replace("-", "_")
+        reader = _READERS.get(key)
+        if reader is None:
+            return self, f"no limit is called {name!r}; there are: {', '.join(_READERS)}"
+        try:
+            read = reader(value.strip(" =:"))
+        except ValueError as error:
+            return self, f"{key}: {error}"
+        if isinstance(read, tuple):  # a budget is named anew as a whole
+            return replace(self, budget=read[0], tokens=read[1]), ""
+        return replace(self, **{key: read}), ""  # type: ignore[arg-type]
+
+
+_READERS: Mapping[str, Callable[[str], float | units.Budget]] = {
+    "max_turns": units.count,
+    "timeout": units.seconds,
+    "max_message": units.count,
+    "max_size": units.size,
+    "budget": units.budget,
+    "max_rounds": units.count,
+    "max_time": units.seconds,
+}
+
 
 @dataclass(frozen=True)
 class Header:
@@ -127,9 +154,9 @@ class Header:
 class Frame:
     """The comment line of a daemon-written entry; `size` and `sha` cover what follows it to the last newline.
 
-    `re` names the debt it answers (empty for a note), `prev` the `chain` of the entry before. `ms` is the
-    call's duration; `nonce` opens the seal of a sealed answer; `calls`, token counts and `usd` are what the agent
-    spent since its last entry, "" when unknown; a leading `~` says that a part was estimated or is unknown.
+    `prev` names the `chain` of the entry before. `ms` is the call's duration; `nonce` opens the seal of a sealed
+    answer; `calls`, token counts and `usd` are what the agent spent since its last entry, "" when unknown; a leading
+    `~` says that a part was estimated or is unknown.
     """
 
     by: str
@@ -137,7 +164,6 @@ class Frame:
     size: int
     sha: str
     prev: str
-    re: str = ""
     ms: str = ""
     calls: str = ""
     nonce: str = ""
@@ -158,12 +184,12 @@ class Condition(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One turn (numbered) or note (`number` 0) of the file.
+class Said:
+    """What somebody says in a turn (numbered) or a note (`number` 0), whether it stands in the file yet or not.
 
-    `turn` holds the ids its TURN line names, None without one. `chain` is the recorded sha of a framed
-    entry, the computed one of a hand-written entry. `id` names the entry for debts: `7`, or `7.2` for the
-    second note after turn 7. `start` and `end` are byte offsets; `line` is 1-based.
+    `turn` holds the ids its TURN line names, None without one. `id` names the entry for debts: `7`, or `7.2` for the
+    second note after turn 7; `re` names the debt that it answers. `chain` is the recorded sha of a framed entry, the
+    computed one of a hand-written entry. A turn that the person struck has no marks any more, but `withdrawn` ones.
     """
 
     id: str
@@ -173,16 +199,11 @@ class Entry:
     body: str
     marks: tuple[Mark, ...]
     turn: tuple[str, ...] | None
-    condition: Condition
-    chain: str
-    start: int
-    end: int
-    line: int
-    frame: Frame | None = None
-    linked: bool = True  # its `prev` names the entry before it
-    notice: str = ""  # what could not be understood in it, in words
-    is_struck: bool = False  # the person struck this turn: it has no marks any more,
-    withdrawn: tuple[Mark, ...] = ()  # and these are what it had
+    re: str = field(default="", kw_only=True)
+    chain: str = field(default="", kw_only=True)
+    by_hand: bool = field(default=False, kw_only=True)
+    is_struck: bool = field(default=False, kw_only=True)
+    withdrawn: tuple[Mark, ...] = field(default=(), kw_only=True)
 
     @property
     def written(self) -> tuple[Mark, ...]:
@@ -194,13 +215,58 @@ class Entry:
         """True for a numbered turn, False for a note."""
         return self.number > 0
 
+    @property
+    def at(self) -> str:
+        """The wall time at which it was written, "" where nothing says so."""
+        return ""
+
+    @property
+    def asked_after(self) -> int:
+        """The number of the turn after which this was asked for; of a turn typed by hand its own."""
+        return self.number if self.by_hand else int(self.re.split(".")[0] or 0)
+
     def mark(self, name: str) -> Mark | None:
         """The first mark of that name, or None."""
-        return next((m for m in self.marks if m.name == name), None)
+        for mark in self.marks:
+            if mark.name == name:
+                return mark
+        return None
 
     def all(self, name: str) -> tuple[Mark, ...]:
         """Every mark of that name."""
-        return tuple(m for m in self.marks if m.name == name)
+        return tuple([m for m in self.marks if m.name == name]) if self.marks else ()
+
+    @property
+    def ending(self) -> Mark | None:
+        """The outcome mark by which it ends the dialog: one that no TURN line follows.
+
+        A daemon writes it last; what an agent only called for (`[DEADLOCK]`) may stand above it.
+        """
+        if self.turn is not None:
+            return None
+        ends = [mark for mark in self.written if mark.name in OUTCOMES]
+        return (ends[0] if self.by_hand else ends[-1]) if ends else None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Said):
+    """One turn or note of the file. `start` and `end` are byte offsets; `line` is 1-based.
+
+    `linked` says that its `prev` names the entry before it, `notice` what could not be understood in it, in words.
+    """
+
+    condition: Condition
+    start: int
+    end: int
+    line: int
+    frame: Frame | None = None
+    linked: bool = True
+    notice: str = ""
+
+    @property
+    def at(self) -> str:
+        """The wall time at which it was written, "" where no frame says so."""
+        return self.frame.at if self.frame is not None else ""
 
 
 # -- The hash by which entries and texts are named --------------------------------------------------------------------

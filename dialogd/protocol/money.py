@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from types import MappingProxyType
 from typing import TypeVar
 
 from dialogd.protocol.model import SYSTEM, USER, Entry, Header, Limits
@@ -34,14 +33,12 @@ class Estimate:
 NOTHING = Estimate(0.0, 0)
 
 
-def accounted(header: Header, state: State, entry: Entry) -> State:
-    """The state with what the entry's frame says was spent; a hand-made entry costs nobody anything."""
-    who = payer(header, entry)
-    if who is None or entry.frame is None:
-        return state
-    frame = entry.frame
-    so_far = state.spent.get(who, Spent()).plus(account(frame.tokens_in, frame.tokens_out, frame.usd))
-    return state.but(spent=MappingProxyType({**state.spent, who: so_far}))
+def accounted(header: Header, spent: Mapping[str, Spent], entry: Entry) -> Mapping[str, Spent]:
+    """What was spent, with what the entry's frame says; a hand-made entry costs nobody anything."""
+    who, frame = payer(header, entry), entry.frame
+    if who is None or frame is None:
+        return spent
+    return {**spent, who: spent.get(who, Spent()).plus(account(frame.tokens_in, frame.tokens_out, frame.usd))}
 
 
 def payer(header: Header, entry: Entry) -> str | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from dialogd.protocol import marks
 from dialogd.protocol.marks import contributes
-from dialogd.protocol.model import USER, Entry, Header, Mark
-from dialogd.protocol.state import Debt, Dialog, State
+from dialogd.protocol.model import USER, Header, Mark, Said
+from dialogd.protocol.polls import can_pass
+from dialogd.protocol.rules import DECIDE, MODERATE
+from dialogd.protocol.state import Debt, Dialog, Escalation, Floor, State
 
 
 def following(header: Header, state: State, after: str) -> tuple[str, ...]:
@@ -18,9 +20,10 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
     read the positions in one order reads them in the other; one that asked the person goes on without an answer. Gives
     USER when no agent is left to ask.
     """
-    if state.escalated not in ("", USER, after, *state.absent):
-        return (state.escalated,)
-    if after and after == header.judge and (len(state.judged) == 1 or after in {*state.askers} - state.told):
+    if state.escalation.to not in ("", USER, after, *state.absent):
+        return (state.escalation.to,)
+    asking = {*state.questions.askers} - state.questions.told
+    if after and after == header.judge and (len(state.table.judged) == 1 or after in asking):
         return (after,)
     all_ = header.speakers
     able = [who for who in all_ if who not in state.absent]
@@ -55,16 +58,18 @@ def _heaviest(header: Header, state: State, ids: Sequence[str], after: str) -> s
     able = [who for who in ids if who != after and who not in state.absent]
 
     def pending(who: str) -> tuple[float, bool]:
-        waited = state.number - state.chance_at.get(who, 0)
-        return header.rules.role(who).weight * waited, who not in state.spoke
+        waited = state.number - state.floor.chance_at.get(who, 0)
+        return header.rules.role(who).weight * waited, who not in state.floor.spoke
 
     return max(able, key=pending, default=USER)
 
 
 def _free(state: State, ids: Sequence[str], after: str) -> str:
     able = [who for who in ids if who != after and who not in state.absent]
-    wanted = next((who for who in state.queue if who in able or (who == USER and USER not in state.owing)), None)
-    return wanted or min(able, key=lambda who: (state.chance_at.get(who, 0), who in state.spoke), default=USER)
+    wanted = next((who for who in state.floor.queue if who in able or (who == USER and USER not in state.owing)), None)
+    return wanted or min(
+        able, key=lambda who: (state.floor.chance_at.get(who, 0), who in state.floor.spoke), default=USER
+    )
 
 
 def reopened(header: Header, state: State) -> tuple[str, ...]:
@@ -75,16 +80,82 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
     owing = tuple(a for a in state.owing if a != USER)
     if owing:
         return owing
-    askers = tuple(who for who in state.askers if header.agent(who))
+    askers = tuple(who for who in state.questions.askers if header.agent(who))
     if header.rules.order != "parallel" and askers:
         return askers
-    named = following(
-        header, state.but(missed=MappingProxyType({}), queue=(), escalated="", judged=()), state.last_agent
+    everybody = replace(
+        state,
+        debts=replace(state.debts, missed={}),
+        floor=replace(state.floor, queue=()),
+        table=replace(state.table, judged=()),
+        escalation=Escalation(),
     )
+    named = following(header, everybody, state.floor.last)
     return named if USER not in named else (header.speakers or (header.agents[0].id,))[:1]
 
 
-# -- Rounds, contributions, and who wants the word --------------------------------------------------------------------
+# -- Who is waited for ------------------------------------------------------------------------------------------------
+
+
+def signing(header: Header, state: State) -> tuple[str, ...]:
+    """Who has to sign a text: all who may vote; with nobody at the table not who is absent, while two are left."""
+    able = header.voters
+    here = tuple(who for who in able if who not in state.absent)
+    return here if header.is_unattended and len(here) > 1 else able
+
+
+def positioned(header: Header, state: State) -> tuple[str, ...]:
+    """The agents whose position a judge can choose: those that have spoken."""
+    return tuple(agent.id for agent in header.agents if agent.id in state.floor.spoke_at and agent.id != header.judge)
+
+
+def awaited(header: Header, state: State) -> tuple[str, ...]:
+    """The absent agents without which nothing can be decided any more: whoever goes on only pays."""
+    rules, absent, one = header.rules, state.absent, header.judge
+    able = header.voters
+    here = [who for who in able if who not in absent]
+    if not absent:
+        return ()
+    if one:
+        return (one,) if one in absent else ()
+    if rules.verdict == "moderator":
+        able = tuple(agent.id for agent in header.agents if rules.role(agent.id).may(DECIDE, MODERATE))
+        return able if able and set(able) <= absent else ()
+    if rules.verdict == "vote":
+        above = header.moderator
+        votes = ({*here, *(ballot.agent for ballot in poll.ballots)} for poll in state.polls.open)
+        is_open = any(can_pass(header, agents) for agents in (here, *votes)) or (above and above not in absent)
+        return () if is_open else tuple(who for who in able if who in absent)
+    if state.table.standing is not None:
+        missing = tuple(who for who in able if not state.table.standing.signed_by(who))
+        return missing if len(able) > 1 and set(missing) <= absent else ()
+    return tuple(who for who in able if who in absent) if len(here) < 2 and header.is_unattended else ()
+
+
+def is_takeable(header: Header, state: State) -> bool:
+    """True where the person can take the text on the table before the end: all have signed it but who is absent."""
+    if state.outcome is not None or state.table.standing is None or header.rules.verdict != "mutual":
+        return False
+    return all(state.table.standing.signed_by(who) or who in state.absent for who in header.voters)
+
+
+def ways_out(header: Header, state: State) -> str:
+    """What the person can do where only absent agents are missing, in words; "" where they are not."""
+    names = awaited(header, state)
+    if not names:
+        return ""
+    standing = state.table.standing if is_takeable(header, state) else None
+    signed = ""
+    if standing is not None:
+        signed = f"{standing.proposal.ref} is signed by {', '.join(who for who, _ in standing.signers)}; "
+    are = "are" if len(names) > 1 else "is"
+    ways = [f"`retry {who}` asks it again, `leave {who}` goes on without it" for who in names]
+    if standing is not None:
+        ways.append(f"`approve` takes {standing.proposal.ref} as it stands")
+    return f"{signed}{', '.join(names)} {are} absent, and nothing can be decided without: {', '.join(ways)}"
+
+
+# -- Rounds, contributions, and who wants the floor -------------------------------------------------------------------
 
 RAISED = -1  # among the turns that cite one: it was made a proposal
 
@@ -95,90 +166,62 @@ def contributions(marks: Iterable[Mark]) -> int:
     return sum(map(contributes, marks)) or int(all(mark.name != "PASS" for mark in marks))
 
 
-def spoken(header: Header, state: State, entry: Entry) -> State:
-    """The state after a turn of an agent."""
-    who, made = entry.by, 0 if entry.is_struck else contributions(entry.marks)
-    state = state.but(
-        turns_of=_plus(state.turns_of, who, 1),
-        spoke_at=MappingProxyType({**state.spoke_at, who: entry.number}),
-        contributed=state.contributed + made,
-        in_round=_plus(state.in_round, who, made),
-        cited=_cited(state, entry) if made and header.rules.board is not None else state.cited,
-        queue=_others(state.queue, who),
-        is_tested=state.is_tested or bool(state.red_team and made),
-        red_team="" if made else state.red_team,
+def spoken(header: Header, state: State, said: Said) -> int:
+    """Note on the floor that an agent has had its turn; gives how many contributions it made."""
+    made = 0 if said.is_struck else contributions(said.marks)
+    cites = _cited(said) if made and header.rules.board is not None else set()
+    named = dict.fromkeys(who for mark in said.all("TO") for who in marks.to(mark, _heard(header)) if who != said.by)
+    state.floor = state.floor.spoken(
+        said,
+        made=made,
+        named=tuple(named),
+        cites=[turn for turn in cites if 1 < turn < said.number],
+        able=frozenset(header.speakers) - state.absent,
+        owing=state.owing,
     )
-    return over(header, _queued(header, state, entry), who, passes=entry.mark("PASS") is not None and not made)
+    return made
 
 
-def over(header: Header, state: State, who: str, *, passes: bool = False) -> State:
-    """The state once `who` has had its chance in this round: by a turn, or by being passed over.
-
-    `passes` says that its turn does nothing but pass.
-    """
-    spoke, passed = state.spoke | {who}, state.passed | {who} if passes else state.passed - {who}
-    state = state.but(chance_at=MappingProxyType({**state.chance_at, who: state.number}))
+def passed_over(header: Header, state: State, who: str) -> None:
+    """Note on the floor that `who` was passed over."""
     able = frozenset(header.speakers) - state.absent
-    if not able or not able <= spoke or able & {*state.owing}:
-        return state.but(spoke=spoke, passed=passed, is_quiet=False)
-    return state.but(
-        rounds=state.rounds + 1,
-        is_quiet=able <= passed,
-        spoke=frozenset(),
-        passed=frozenset(),
-        in_round=MappingProxyType({}),
-    )
+    state.floor = replace(state.floor.passed_over(who, state.number, able, state.owing), last=who)
 
 
-def asked(header: Header, state: State, entry: Entry) -> State:
-    """Whom the person queues waits for the floor behind the others who do."""
+def queued(header: Header, floor: Floor, said: Said) -> Floor:
+    """The floor after the person's TO: whom it names waits behind the others who do."""
     ids = _heard(header)
-    for mark in entry.all("TO"):
-        names = marks.to(mark, ids) or ((entry.by,) if not mark.value and entry.by in ids else ())
-        state = state.but(queue=(*state.queue, *(who for who in names if who not in state.queue)))
-    return state
+    queue = list(floor.queue)
+    for mark in said.all("TO"):
+        names = marks.to(mark, ids) or ((said.by,) if not mark.value and said.by in ids else ())
+        queue += [who for who in names if who not in queue]
+    return replace(floor, queue=tuple(queue))
 
 
-def raised(state: State, entry: Entry) -> State:
-    """The state once the turns that a daemon's note refers to were made a proposal: they are not made one again."""
-    turns = {turn for mark in entry.all("RE") for turn in marks.references(mark)[0]}
-    return state.but(cited=MappingProxyType({**state.cited, **dict.fromkeys(turns, frozenset({RAISED}))}))
+def raised(floor: Floor, said: Said) -> Floor:
+    """The floor once the turns that a daemon's note refers to were made a proposal: they are not made one again."""
+    return replace(floor, cited={**floor.cited, **dict.fromkeys(_cited(said), frozenset({RAISED}))})
 
 
 def to_raise(header: Header, state: State) -> tuple[int, ...]:
     """The turn that enough contributions refer to, and those that do; empty while there is none."""
-    for turn, by in sorted(state.cited.items()):
-        if RAISED not in by and len(by) >= header.rules.auto_propose_threshold and turn not in state.struck:
+    for turn, by in sorted(state.floor.cited.items()):
+        if RAISED not in by and len(by) >= header.rules.auto_propose_threshold and turn not in state.hand.struck:
             return (turn, *sorted(by))
     return ()
 
 
-def _queued(header: Header, state: State, entry: Entry) -> State:
-    """Whom the word is handed to comes first, several in their order."""
-    ids = _heard(header)
-    named = tuple(dict.fromkeys(who for mark in entry.all("TO") for who in marks.to(mark, ids) if who != entry.by))
-    return state.but(queue=(*named, *_others(state.queue, *named))) if named else state
-
-
 def _heard(header: Header) -> list[str]:
-    """Who may be handed the word: the person too, where they are at the table."""
+    """Who may be handed the floor: the person too, where they are at the table."""
     return [*(() if header.is_unattended else (USER,)), *header.speakers]
 
 
-def _cited(state: State, entry: Entry) -> Mapping[int, frozenset[int]]:
-    turns = {turn for mark in entry.all("RE") for turn in marks.references(mark)[0] if 1 < turn < entry.number}
-    if not turns:
-        return state.cited
-    more = {turn: state.cited.get(turn, frozenset()) | {entry.number} for turn in turns}
-    return MappingProxyType({**state.cited, **more})
+def _cited(said: Said) -> set[int]:
+    """The turns that an entry refers to."""
+    return {turn for mark in said.all("RE") for turn in marks.references(mark)[0]}
 
 
-def _plus(counts: Mapping[str, int], who: str, more: int) -> Mapping[str, int]:
-    return MappingProxyType({**counts, who: counts.get(who, 0) + more})
-
-
-def _others(queue: tuple[str, ...], *gone: str) -> tuple[str, ...]:
-    return tuple(who for who in queue if who not in gone)
+# -- The fence --------------------------------------------------------------------------------------------------------
 
 
 def is_open(dialog: Dialog, me: str, debt: Debt) -> bool:
@@ -194,7 +237,7 @@ def is_apart(dialog: Dialog, debt: Debt) -> bool:
     """
     opened = next((entry for entry in reversed(dialog.entries) if entry.id == debt.re), None)
     is_several = opened is not None and opened.turn is not None and len(opened.turn) > 1
-    is_open = any(other.key == debt.key for other in dialog.state.debts)
+    is_open = any(other.key == debt.key for other in dialog.state.debts.open)
     return is_several or is_sealed_round(dialog, debt) or (is_open and len(dialog.state.owing) > 1)
 
 

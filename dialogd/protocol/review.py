@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from dialogd.protocol.model import Condition, Entry, Mark
-from dialogd.protocol.rules import REVIEW, Kind
-from dialogd.protocol.state import Dialog, State
+from dialogd.protocol.model import Condition, Entry, Mark, Said
+from dialogd.protocol.rules import REVIEW
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.table import Table
 
 PARTS = ("code quality", "test coverage", "security", "documentation", "acceptance criteria")
 _PART = re.compile(r"(.+?)[ :=]+([0-9]{1,3})(?:\.[0-9]+)?(?: ?(?:/ ?100|%))?")
@@ -56,27 +57,22 @@ class Score:
         return {name: value / len(PARTS) for name, value in self.parts.items()}
 
 
-def reviewed(state: State, entry: Entry) -> State:
-    """The state with the findings of a review: those that block, until the agent that raised them is content."""
-    for mark in entry.written:
+def reviewed(table: Table, said: Said) -> Table:
+    """The table with the findings of a turn: those that block, until the agent that raised them is content."""
+    for mark in said.written:
         kind = REVIEW.get(mark.name)
         if kind is None:
             continue
         if kind.numbers:
-            state = state.but(findings=state.findings + 1)  # of a struck turn, too: its numbers are not given again
-        if not entry.is_struck:
-            state = _weighed(state, entry, mark, kind)
-    return state
-
-
-def _weighed(state: State, entry: Entry, mark: Mark, kind: Kind) -> State:
-    """The state once a mark blocks an approval, or takes back what blocked one."""
-    if level(mark) in kind.blocks:
-        return state.but(blocking=(*state.blocking, (state.findings, entry.by)))
-    if kind.resolves:
-        digits = "".join(c for c in level(mark) if c.isdecimal())
-        return state.but(blocking=tuple(o for o in state.blocking if (str(o[0]), o[1]) != (digits, entry.by)))
-    return state
+            table = replace(table, findings=table.findings + 1)  # of a struck turn, too: no number is given again
+        if said.is_struck:
+            continue
+        if level(mark) in kind.blocks:
+            table = replace(table, blocking=(*table.blocking, (table.findings, said.by)))
+        elif kind.resolves:
+            mine = ("".join(c for c in level(mark) if c.isdecimal()), said.by)
+            table = replace(table, blocking=tuple(o for o in table.blocking if (str(o[0]), o[1]) != mine))
+    return table
 
 
 def fields_of(mark: Mark) -> tuple[str, ...]:

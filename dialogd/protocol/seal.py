@@ -86,7 +86,7 @@ def _is_agent(dialog: Dialog, entry: Entry) -> bool:
 
 def _debt(entry: Entry) -> tuple[str, str]:
     """What the entry answers: who, and the entry that asked."""
-    return entry.by, entry.frame.re if entry.frame else ""
+    return entry.by, entry.re
 
 
 def _checked(
@@ -117,7 +117,7 @@ def _status(dialog: Dialog, note: Entry, sha: str, answer: Entry | None) -> tupl
     if note.condition is not Condition.SOUND:
         return "broken", f"the seal in note {note.id} was changed since it was written"
     if answer is None:
-        if any(seal.entry == note.id for seal in dialog.state.seals):
+        if any(seal.entry == note.id for seal in dialog.state.debts.seals):
             return "waiting", "its text is to follow"
         lost = any(e.condition is Condition.DAMAGED and _debt(e) == _debt(note) for e in dialog.entries)
         return ("broken", "its text was cut or overwritten") if lost else ("void", "its text did not come")

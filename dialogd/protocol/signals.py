@@ -82,7 +82,7 @@ def is_last_round(dialog: Dialog) -> str:
     state, limits = dialog.state, dialog.state.limits
     if state.closing:
         return state.closing
-    if limits.max_rounds is not None and state.rounds + 1 >= limits.max_rounds:
+    if limits.max_rounds is not None and state.floor.rounds + 1 >= limits.max_rounds:
         return f"the limit of {many(limits.max_rounds, 'round')}"
     if limits.max_turns - state.counted <= len(dialog.header.speakers):
         return f"the limit of {many(limits.max_turns, 'turn')}"
@@ -265,7 +265,7 @@ def budget(state: State) -> Signal | None:
 
 def _accepted(dialog: Dialog, recent: list[Entry]) -> Signal | None:
     """Somebody accepted somebody else's open proposal."""
-    authors = {p.ref: p.by for p in dialog.state.proposals[-WINDOW:]}
+    authors = {p.ref: p.by for p in dialog.state.table.proposals[-WINDOW:]}
     for entry in recent[-2:]:
         for mark in entry.all("AGREE"):
             ref = next((r for r in authors if r in marks.agreed(mark)), None)
@@ -297,10 +297,10 @@ def _calm(recent: list[Entry]) -> Signal | None:
 
 def _rewording(dialog: Dialog) -> Signal | None:
     """The text on the table was put anew again and again: each signs its own, and nobody another's."""
-    text = dialog.state.standing
+    text = dialog.state.table.standing
     if text is None or text.replaced < REWORDED or dialog.state.outcome is not None:
         return None
-    texts = [proposal for proposal in dialog.state.proposals[-3 * WINDOW :] if proposal.sha]
+    texts = [proposal for proposal in dialog.state.table.proposals[-3 * WINDOW :] if proposal.sha]
     agents = tuple(dict.fromkeys(proposal.by for proposal in texts[-text.replaced - 1 :]))
     times = f"the text on the table was reworded {text.replaced} times, by {_names(agents)}"
     return Signal("rewording", f"{times}; sign {text.proposal.ref} as it stands, or object with a reason", agents)
@@ -308,7 +308,7 @@ def _rewording(dialog: Dialog) -> Signal | None:
 
 def _quick(dialog: Dialog, recent: list[Entry]) -> Signal | None:
     """Somebody agreed before anybody had answered anybody twice: nothing was tested yet."""
-    turns = dialog.state.turns_of
+    turns = dialog.state.floor.turns_of
     if dialog.header.rules.is_plain or max(turns.values(), default=0) > 1:
         return None
     agents = tuple(entry.by for entry in recent[1:] if _agrees(entry))
@@ -344,7 +344,7 @@ def _absent(dialog: Dialog, recent: list[Entry]) -> Iterator[Signal]:
         own = [entry for entry in recent if entry.by == agent]
         late = [
             poll.ref
-            for poll in dialog.state.polls
+            for poll in dialog.state.polls.open
             if all(ballot.agent != agent for ballot in poll.ballots)
             and sum(_saw(entry) >= poll.turn for entry in own) >= 2
         ]
@@ -357,7 +357,7 @@ def _absent(dialog: Dialog, recent: list[Entry]) -> Iterator[Signal]:
 
 def _missed(state: State, agent: str) -> list[str]:
     """The last two votes, when the agent was absent from both."""
-    votes = [decision for decision in state.decisions[-WINDOW:] if decision.method == "vote"][-2:]
+    votes = [decision for decision in state.table.decisions[-WINDOW:] if decision.method == "vote"][-2:]
     absent = [re.search(r"absent: ([^;|]*)", decision.evidence) for decision in votes]
     if len(votes) < 2 or any(who is None or agent not in who[1].split(", ") for who in absent):
         return []
@@ -366,7 +366,7 @@ def _missed(state: State, agent: str) -> list[str]:
 
 def _saw(entry: Entry) -> int:
     """The number of the turn that an agent's turn answers: what it could see."""
-    return int(entry.frame.re.split(".")[0] or 0) if entry.frame is not None else entry.number - 1
+    return int(entry.re.split(".")[0] or 0) if entry.frame is not None else entry.number - 1
 
 
 def _names(names: Iterable[str]) -> str:

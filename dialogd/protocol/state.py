@@ -1,17 +1,16 @@
-"""What was spent: one agent's account, the sum of what its entries' frames say."""
+"""What the entries of a dialog come to: its state, composed of parts that each take in what is said by themselves."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import attrgetter
-from types import MappingProxyType
 from typing import Any
 
-from dialogd.protocol.model import ANY, Agent, Condition, Entry, Header, Limits, digest
-from dialogd.protocol.questions import Asking, Question
+from dialogd.protocol.model import ANY, USER, Agent, Condition, Entry, Header, Limits, Said, digest
+from dialogd.protocol.polls import Polls
+from dialogd.protocol.table import Table
 
 _COUNT = re.compile(r"~?([0-9]{1,12})")
 _DOLLARS = re.compile(r"(~?)([0-9]{1,9}(?:\.[0-9]{1,12})?)")
@@ -71,7 +70,7 @@ def account(tokens_in: str, tokens_out: str, usd: str) -> Spent:
     )
 
 
-# -- What the entries of a dialog come to -----------------------------------------------------------------------------
+# -- The parts of a state ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,54 +99,6 @@ class Debt:
 
 
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """A numbered proposal. `sha` is the hash of the exact text, for consensus proposals."""
-
-    ref: str
-    by: str
-    text: str
-    entry: str
-    sha: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Ballot:
-    """One vote: `choice` is approve, reject or abstain, as it was cast in that turn."""
-
-    agent: str
-    choice: str
-    reason: str
-    turn: int
-
-
-@dataclass(frozen=True, slots=True)
-class Poll:
-    """An open vote on proposal `ref`, put in turn `turn`; `heard` are the voters that spoke since, having seen it."""
-
-    ref: str
-    turn: int
-    ballots: tuple[Ballot, ...] = ()
-    heard: frozenset[str] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What was decided about `ref`: `outcome` is approved, rejected or undecided."""
-
-    ref: str
-    outcome: str
-    method: str
-    evidence: str
-    reason: str
-    entry: str
-
-    @property
-    def is_final(self) -> bool:
-        """True when nobody decides it again: it was approved, or an agent that may has rejected it."""
-        return self.outcome == "approved" or self.method in ("moderator", "decide")
-
-
-@dataclass(frozen=True, slots=True)
 class Seal:
     """That `agent` has its answer to the debt opened by `re` ready: the hash of nonce and text."""
 
@@ -158,16 +109,204 @@ class Seal:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The consensus text on the table: who signed it in which turn; `replaced` counts earlier texts."""
+class Debts:
+    """Who owes a turn, whose answer is sealed, and who gave none.
 
-    proposal: Proposal
-    signers: tuple[tuple[str, int], ...]
-    replaced: int = 0
+    `failed` are agents whose last entry is an error; `missed` counts failures and stalls in succession.
+    """
 
-    def signed_by(self, agent: str) -> bool:
-        """True when `agent` has signed this very text."""
-        return any(who == agent for who, _ in self.signers)
+    open: tuple[Debt, ...] = ()
+    seals: tuple[Seal, ...] = ()
+    failed: frozenset[str] = frozenset()
+    missed: Mapping[str, int] = field(default_factory=dict)
+
+    def seal(self, agent: str) -> Seal | None:
+        """The seal of that agent's answer to an open debt, or None."""
+        return next((seal for seal in self.seals if seal.agent == agent), None)
+
+    def opened(self, said: Said, named: Iterable[str]) -> Debts:
+        """With a debt to this entry of each that it names and that owes none."""
+        owing = {debt.agent for debt in self.open}
+        new = [Debt(who, said.id, said.chain) for who in named if who not in owing]
+        return replace(self, open=(*self.open, *new)) if new else self
+
+    def without(self, *agents: str) -> Debts:
+        """Without the debts of these."""
+        return replace(self, open=tuple(debt for debt in self.open if debt.agent not in agents))
+
+    def answered(self, who: str, *closes: str) -> Debts:
+        """After a turn of that agent, which closes the debts of these; without any it closes all."""
+        return replace(
+            self,
+            open=tuple([debt for debt in self.open if debt.agent not in closes]) if closes else (),
+            failed=self.failed - {who},
+            missed={one: times for one, times in self.missed.items() if one != who} if self.missed else self.missed,
+        )
+
+    def missing(self, who: str, *, is_stall: bool) -> Debts:
+        """After a note that `who` failed or stalled; a failure of who was called stalled counts once with that."""
+        is_known = not is_stall and any(debt.stalled for debt in self.open if debt.agent == who)
+        failed = self.failed if is_stall else self.failed | {who}
+        return replace(self, failed=failed, missed={**self.missed, who: self.missed.get(who, 0) + (not is_known)})
+
+    def stalled(self, who: str) -> Debts:
+        """With the debt of that agent marked as stalled."""
+        return replace(
+            self, open=tuple(replace(debt, stalled=True) if debt.agent == who else debt for debt in self.open)
+        )
+
+    def retried(self, who: str) -> Debts:
+        """Without that agent's debt and the person's; one more failure, and it is absent again."""
+        missed = {one: 1 if one == who else times for one, times in self.missed.items()}
+        return replace(self.without(who, USER), failed=self.failed - {who}, missed=missed)
+
+    def sealed(self, said: Said, sha: str) -> Debts:
+        """With the seal that an agent's note makes."""
+        others = (seal for seal in self.seals if seal.agent != said.by)
+        return replace(self, seals=(*others, Seal(said.by, sha, said.id, said.re)))
+
+    def unsealed(self) -> Debts:
+        """Without the seals of closed debts; once all that are open are sealed, the texts may follow."""
+        owed = {(debt.agent, debt.re) for debt in self.open}
+        seals = tuple(seal for seal in self.seals if (seal.agent, seal.re) in owed)
+        ready = bool(seals) and owed <= {(seal.agent, seal.re) for seal in seals}
+        return replace(
+            self, seals=seals, open=tuple(replace(debt, is_ready=True) for debt in self.open) if ready else self.open
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """Who has spoken, and who is to be heard. Counts begin anew when the dialog is opened again.
+
+    A round is complete when all who can speak have had a turn in it, or were passed over, and none owes one.
+
+    last         the agent that spoke, or was passed over, last
+    rounds       complete ones; `is_quiet`: in the last one nobody did more than pass
+    spoke        who has had a turn, or was passed over, in this round; `passed`: with nothing but [PASS]
+    turns_of     each agent's turns; `spoke_at`: its last turn; `chance_at`: the turn after which it last could speak
+    queue        who was given, or asked for, the floor, where the order is free
+    contributed  typed contributions; `in_round`: each agent's in this round
+    cited        by turn the turns that refer to it
+    """
+
+    last: str = ""
+    rounds: int = 0
+    is_quiet: bool = False
+    spoke: frozenset[str] = frozenset()
+    passed: frozenset[str] = frozenset()
+    turns_of: Mapping[str, int] = field(default_factory=dict)
+    spoke_at: Mapping[str, int] = field(default_factory=dict)
+    chance_at: Mapping[str, int] = field(default_factory=dict)
+    queue: tuple[str, ...] = ()
+    contributed: int = 0
+    in_round: Mapping[str, int] = field(default_factory=dict)
+    cited: Mapping[int, frozenset[int]] = field(default_factory=dict)
+
+    def spoken(
+        self,
+        said: Said,
+        *,
+        made: int,
+        named: Sequence[str],
+        cites: Iterable[int],
+        able: frozenset[str],
+        owing: Collection[str],
+    ) -> Floor:
+        """After an agent's turn with so many contributions, which hands the floor to `named` and refers to `cites`."""
+        who = said.by
+        cited = {turn: self.cited.get(turn, frozenset()) | {said.number} for turn in cites}
+        changes: dict[str, Any] = {
+            "last": who,
+            "turns_of": {**self.turns_of, who: self.turns_of.get(who, 0) + 1},
+            "spoke_at": {**self.spoke_at, who: said.number},
+            "contributed": self.contributed + made,
+            "in_round": {**self.in_round, who: self.in_round.get(who, 0) + made},
+            "cited": {**self.cited, **cited} if cited else self.cited,
+            "queue": (*named, *(one for one in self.queue if one != who and one not in named)),
+        }
+        passes = not made and said.mark("PASS") is not None
+        return replace(self, **changes | self._chance(who, said.number, able, owing, passes=passes))
+
+    def passed_over(self, who: str, number: int, able: frozenset[str], owing: Collection[str]) -> Floor:
+        """Once `who` was passed over after turn `number`; `able` can speak, `owing` still owe a turn."""
+        return replace(self, **self._chance(who, number, able, owing))
+
+    def _chance(
+        self, who: str, number: int, able: frozenset[str], owing: Collection[str], *, passes: bool = False
+    ) -> dict[str, Any]:
+        """What changes once `who` has had its chance in this round; `passes`: it did nothing but pass."""
+        spoke, passed = self.spoke | {who}, self.passed | {who} if passes else self.passed - {who}
+        chance_at = {**self.chance_at, who: number}
+        if not able or not able <= spoke or not able.isdisjoint(owing):
+            return {"chance_at": chance_at, "spoke": spoke, "passed": passed, "is_quiet": False}
+        nobody: frozenset[str] = frozenset()
+        ended = {"rounds": self.rounds + 1, "is_quiet": able <= passed, "in_round": {}}
+        return {"chance_at": chance_at, "spoke": nobody, "passed": nobody, **ended}
+
+    def unqueued(self, *gone: str) -> Floor:
+        """With these no longer waiting for the floor."""
+        return replace(self, queue=tuple(who for who in self.queue if who not in gone)) if self.queue else self
+
+    def anew(self) -> Floor:
+        """After a person's turn: the round that was under way begins again, and they no longer wait for the floor."""
+        return replace(self.unqueued(USER), spoke=frozenset(), passed=frozenset(), is_quiet=False)
+
+    def reopened(self) -> Floor:
+        """After the dialog was opened again."""
+        return replace(self, rounds=0, turns_of={}, contributed=0, in_round={})
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to the person. `by` is an ISO time with its offset, "" without a deadline; `default` "" without one.
+
+    `asker` is the agent, "" where a daemon asks; `entry` the id of the entry that asks.
+    """
+
+    text: str
+    by: str = ""
+    default: str = ""
+    asker: str = ""
+    entry: str = ""
+
+    @property
+    def said(self) -> str:
+        """Its text, or where it is to be found."""
+        return self.text or NO_TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class Questions:
+    """What the person was asked, until they speak; `told` are those whose question met nobody at the table."""
+
+    open: tuple[Question, ...] = ()
+    told: frozenset[str] = frozenset()
+
+    @property
+    def text(self) -> str:
+        """What the person is asked, in words; "" while nothing is."""
+        return " / ".join(question.said for question in self.open)
+
+    @property
+    def by(self) -> str:
+        """The first deadline of an open question, as an ISO time; "" without one."""
+        return next((question.by for question in self.open if question.by), "")
+
+    @property
+    def default(self) -> str:
+        """The first default of an open question; "" without one."""
+        return next((question.default for question in self.open if question.default), "")
+
+    @property
+    def askers(self) -> tuple[str, ...]:
+        """The agents that asked the person, in order."""
+        return tuple(dict.fromkeys(question.asker for question in self.open if question.asker)) if self.open else ()
+
+    @property
+    def asker(self) -> str:
+        """The agent that asked the person, the last one of several; "" where none did."""
+        return self.askers[-1] if self.open and self.askers else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,123 +341,86 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Hand:
-    """What the person's hand has changed: see `hand.py`.
+class Escalation:
+    """Who is to decide what the others could not (an agent, USER, or "" for nobody), why, and since which turn."""
 
-    `struck` are turns, `vetoed` proposals. `cast` is who takes part, None while that is whom the header names; `left`
-    who does no longer; `is_away`: nor does the person. `top` is the highest number that a proposal of a struck turn
-    had: no other gets it.
+    to: str = ""
+    why: str = ""
+    at: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Hand:
+    """What the person's hand has changed: see `interventions.py`.
+
+    `struck` are turns. `cast` is who takes part, None while that is whom the header names; `left` who does no longer;
+    `is_away`: nor does the person. In `step` mode the turn comes back to the person each time.
     """
 
     struck: frozenset[int] = frozenset()
-    vetoed: tuple[str, ...] = ()
     cast: tuple[Agent, ...] | None = None
     left: tuple[Agent, ...] = ()
     is_away: bool = False
     step: bool = False
-    top: int = 0
 
 
-NO_HAND = Hand()
+@dataclass
+class State:
+    """What the entries so far come to. Only `fold.py` makes one, and changes none that it has given away.
 
+    number    the last turn's; `notes`: how many since
+    base      turns before the last reopening: they count against no limit
+    began     when the dialog, or its last reopening, began, as it stands in the file
+    closing   why this is the last round
+    approved  the note by which the person took the result
+    rejected  the turn in which they rejected the result before this opening
+    spent     by agent, since the beginning
+    """
 
-@dataclass(frozen=True, slots=True)
-class State(Asking):
-    """What the entries so far come to; the fold of `fold.py`."""
-
-    number: int = 0  # the last turn's
-    notes: int = 0  # since the last turn
-    base: int = 0  # turns before the last reopening: they count against no limit
-    debts: tuple[Debt, ...] = ()
+    number: int = 0
+    notes: int = 0
+    base: int = 0
+    began: str = ""
+    closing: str = ""
     outcome: Outcome | None = None
     paused: bool = False
+    approved: str = ""
+    rejected: str = ""
     limits: Limits = field(default_factory=Limits)
-    proposals: tuple[Proposal, ...] = ()
-    standing: Standing | None = None
-    deadlock: tuple[str, ...] = ()  # who asked to call it a deadlock, since the last word against it
-    questions: tuple[Question, ...] = ()  # what the person was asked, until they speak
-    failed: frozenset[str] = frozenset()  # agents whose last entry is an error
-    missed: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # failed or stalled, in succession
-    told: frozenset[str] = frozenset()  # who asked, and was told that nobody is at the table
-    last_agent: str = ""  # who of the agents spoke (or was passed over) last
-    spoken: bool = False  # an agent has spoken since the last reopening, or ever
-    # Rounds: one is complete when all who can speak have had a turn, or were passed over, and none owes one.
-    rounds: int = 0  # complete ones since the last reopening
-    spoke: frozenset[str] = frozenset()  # in this round
-    passed: frozenset[str] = frozenset()  # in this round, with nothing but [PASS]
-    is_quiet: bool = False  # the last complete round was one of passes
-    turns_of: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # each agent's since reopening
-    spoke_at: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # each agent's last turn
-    chance_at: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # turn or passed over: after it
-    queue: tuple[str, ...] = ()  # who was given, or asked for, the word, where the order is free
-    # Ways to a decision.
-    contributed: int = 0  # typed contributions since the last reopening
-    in_round: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))  # each agent's in this round
-    cited: Mapping[int, frozenset[int]] = field(default_factory=lambda: MappingProxyType({}))  # turn: turns on it
-    polls: tuple[Poll, ...] = ()
-    decisions: tuple[Decision, ...] = ()
-    failed_votes: int = 0  # since the last decision that was not a failed vote
-    escalated: str = ""  # who is to decide what the others could not: an agent, or USER
-    escalation: str = ""  # why
-    escalated_at: int = 0  # the turn in which it was
-    red_team: str = ""  # the proposal that the next turn is to argue against
-    is_tested: bool = False  # a red-team turn was taken
-    seals: tuple[Seal, ...] = ()  # of open debts
-    closing: str = ""  # why this is the last round
-    judged: tuple[tuple[str, str], ...] = ()  # the judge's answers so far: position, reason
-    blocking: tuple[tuple[int, str], ...] = ()  # findings that block an approval: number, who raised it
-    findings: int = 0
-    approved: str = ""  # the note by which the person took the result
-    rejected: str = ""  # the turn in which they rejected the result before this opening
-    began: str = ""  # when the dialog, or its last reopening, began, as it stands in the file
-    spent: Mapping[str, Spent] = field(default_factory=lambda: MappingProxyType({}))  # by agent, since the beginning
-    hand: Hand = NO_HAND
+    spent: Mapping[str, Spent] = field(default_factory=dict)
+    hand: Hand = field(default_factory=Hand)
+    debts: Debts = field(default_factory=Debts)
+    floor: Floor = field(default_factory=Floor)
+    table: Table = field(default_factory=Table)
+    polls: Polls = field(default_factory=Polls)
+    escalation: Escalation = field(default_factory=Escalation)
+    questions: Questions = field(default_factory=Questions)
 
-    def but(self, **changes: Any) -> State:
-        """This state with these changes: what `dataclasses.replace` does, in a third of the time."""
-        values = list(_VALUES(self))
-        for name, value in changes.items():
-            values[_PLACES[name]] = value
-        return State(*values)
+    @property
+    def owing(self) -> tuple[str, ...]:
+        """Who owes a turn, in order: agent ids, USER, ANY."""
+        return tuple([debt.agent for debt in self.debts.open])
+
+    def debt(self, agent: str) -> Debt | None:
+        """The open debt of `agent` (its own, or one that anybody may pay), or None."""
+        return next((debt for debt in self.debts.open if debt.agent in (agent, ANY)), None)
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """The agents that failed or stalled twice in succession: nobody waits for them."""
+        missed = self.debts.missed
+        return frozenset([who for who, times in missed.items() if times > 1]) if missed else frozenset()
+
+    @property
+    def has_spoken(self) -> bool:
+        """True once an agent has spoken."""
+        return bool(self.floor.spoke_at)
 
     def is_asked_to_decide(self, agent: str) -> bool:
         """True when `agent` is to decide what the others could not, and was asked for its turn since."""
         debt = self.debt(agent)
         asked = int(debt.re.split(".")[0] or 0) if debt else 0
-        return self.escalated == agent and asked >= self.escalated_at
-
-    def seal(self, agent: str) -> Seal | None:
-        """The seal of that agent's answer to an open debt, or None."""
-        return next((seal for seal in self.seals if seal.agent == agent), None)
-
-    def debt(self, agent: str) -> Debt | None:
-        """The open debt of `agent` (its own, or one that anybody may pay), or None."""
-        return next((d for d in self.debts if d.agent in (agent, ANY)), None)
-
-    @property
-    def absent(self) -> frozenset[str]:
-        """The agents that failed or stalled twice in succession: nobody waits for them."""
-        return frozenset(who for who, times in self.missed.items() if times > 1)
-
-    @property
-    def struck(self) -> frozenset[int]:
-        """The numbers of the turns that the person struck."""
-        return self.hand.struck
-
-    @property
-    def vetoed(self) -> tuple[str, ...]:
-        """The proposals that the person ruled out."""
-        return self.hand.vetoed
-
-    @property
-    def step(self) -> bool:
-        """True while the word comes back to the person after every turn."""
-        return self.hand.step
-
-    @property
-    def owing(self) -> tuple[str, ...]:
-        """Who owes a turn, in order: agent ids, USER, ANY."""
-        return tuple(d.agent for d in self.debts)
+        return self.escalation.to == agent and asked >= self.escalation.at
 
     @property
     def counted(self) -> int:
@@ -334,10 +436,7 @@ class State(Asking):
 
 SINCE = "since it was opened again"
 REHEARSAL = "rehearsal"  # the model that frames name where no model was asked
-
-_NAMES = tuple(f.name for f in fields(State))
-_PLACES = {name: place for place, name in enumerate(_NAMES)}
-_VALUES = attrgetter(*_NAMES)
+NO_TEXT = "(see above)"  # in place of a question's text that stands in the body of its turn
 
 
 @dataclass(frozen=True)

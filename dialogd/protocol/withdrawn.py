@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dialogd.protocol import marks
-from dialogd.protocol.fold import ending, steps
+from dialogd.protocol.fold import steps
 from dialogd.protocol.interventions import NO_REASON, split, turns_in
 from dialogd.protocol.marks import Reply, same_text
 from dialogd.protocol.model import USER, Condition, Entry, Mark, digest
@@ -31,26 +31,26 @@ class Strike:
 def strikes(dialog: Dialog) -> Mapping[int, Strike]:
     """The turns that were struck, by number; of several strikes the first."""
     found: dict[int, Strike] = {}
-    for entry in dialog.entries if dialog.state.struck else ():
+    for entry in dialog.entries if dialog.state.hand.struck else ():
         if entry.by != USER or entry.condition is Condition.DAMAGED:
             continue
         for mark in entry.written:
             if mark.name == "STRIKE":
-                for turn in sorted(turns_in(mark, dialog.state.number) & dialog.state.struck):
+                for turn in sorted(turns_in(mark, dialog.state.number) & dialog.state.hand.struck):
                     found.setdefault(turn, Strike(turn, split(mark)[1], entry))
     return MappingProxyType(found)
 
 
 def vetoes(dialog: Dialog) -> Mapping[str, str]:
     """The reason of each veto ("" where none was given), by proposal."""
-    said = ((d.ref, d.reason) for d in dialog.state.decisions if d.method == "veto")
+    said = ((d.ref, d.reason) for d in dialog.state.table.decisions if d.method == "veto")
     reasons = {ref: reason for ref, reason in said if reason != NO_REASON}
-    return MappingProxyType({ref: reasons.get(ref, "") for ref in dialog.state.vetoed})
+    return MappingProxyType({ref: reasons.get(ref, "") for ref in dialog.state.table.vetoed})
 
 
 def why_vetoed(dialog: Dialog, mark: Mark, reply: Reply) -> str:
     """Why a mark of an agent's reply does not count: the person ruled out what it is about; "" where they did not."""
-    if not dialog.state.vetoed:
+    if not dialog.state.table.vetoed:
         return ""
     known = vetoes(dialog)
     ref = next((ref for ref in _about(dialog, mark, reply) if ref in known), "")
@@ -61,7 +61,7 @@ def _about(dialog: Dialog, mark: Mark, reply: Reply) -> Iterator[str]:
     """The proposals that a mark says yes or no to, or whose very text it puts anew."""
     match mark.name:
         case "AGREE":
-            yield from (ref for ref in dialog.state.vetoed if ref in marks.agreed(mark))
+            yield from (ref for ref in dialog.state.table.vetoed if ref in marks.agreed(mark))
         case "VOTE":
             yield from (choice.ref for choice in (marks.vote(mark),) if choice)
         case "DECIDE" if (choice := marks.decision(mark)) is not None:
@@ -75,8 +75,8 @@ def _about(dialog: Dialog, mark: Mark, reply: Reply) -> Iterator[str]:
 def _same(dialog: Dialog, text: str) -> Iterator[str]:
     """The proposals that were ruled out and have this very text."""
     sha = digest(same_text(text))
-    for proposal in dialog.state.proposals:
-        if proposal.ref in dialog.state.vetoed and sha == (proposal.sha or digest(same_text(proposal.text))):
+    for proposal in dialog.state.table.proposals:
+        if proposal.ref in dialog.state.table.vetoed and sha == (proposal.sha or digest(same_text(proposal.text))):
             yield proposal.ref
 
 
@@ -166,7 +166,7 @@ def rejections_in(opened: Mapping[str, Reopening]) -> tuple[Rejection, ...]:
 
 def reopenings(dialog: Dialog) -> Mapping[str, Reopening]:
     """Every end after which the dialog was opened again, first to last, by the id of the entry that had ended it."""
-    ends = [ending(entry) is not None for entry in dialog.entries]
+    ends = [entry.ending is not None for entry in dialog.entries]
     first = ends.index(True) if True in ends else len(ends)
     if not any(entry.by == USER for entry in dialog.entries[first + 1 :]):
         return {}

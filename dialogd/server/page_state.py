@@ -120,9 +120,9 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
     work, waiting = (said.get("working_on") or {}) if owes else {}, said.get("waiting") or {}
     told = agent.hub.state_of(who)
     busy = told.state if told is not None and told.is_at_it else "thinking"
-    failed = who in dialog.state.failed
+    failed = who in dialog.state.debts.failed
     # One that never spoke, and was never heard of: somebody has just been invited, or the dialog begins.
-    is_new = who not in dialog.state.spoke_at and who not in agent.peers.backends
+    is_new = who not in dialog.state.floor.spoke_at and who not in agent.peers.backends
     gone, absent = "unstarted" if is_new else "stopped", lifecycle.why_absent(dialog, who)
     reason = "" if work else absent or str(waiting.get("reason") or "")
     if alive is False and not absent:
@@ -273,7 +273,7 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         questions=asked,
         outcome=_outcome(dialog),
         approved=state.approved,
-        step=state.step,
+        step=state.hand.step,
         paused=state.paused,
         signals=own.signals,
         warnings=own.warnings,
@@ -297,8 +297,8 @@ def _stand(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
     thinking = f"{' and '.join(busy)} {'is' if len(busy) == 1 else 'are'} thinking." if busy else ""
     if state.paused:
         return f"Paused by you. {thinking or 'Nobody goes on until you resume.'}"
-    if state.question:
-        return f"{players.name(state.asker)} asks you a question."
+    if state.questions.text:
+        return f"{players.name(state.questions.asker)} asks you a question."
     if thinking:
         return thinking
     owing = [players.name(who) for who in state.owing if who != USER]
@@ -336,7 +336,7 @@ def _left(dialog: Dialog) -> Iterator[Left]:
     time = time_left(dialog, now())
     used: dict[str, tuple[float | None, float]] = {
         "turns": (limits.max_turns, state.counted),
-        "rounds": (limits.max_rounds, state.rounds),
+        "rounds": (limits.max_rounds, state.floor.rounds),
         "time": (limits.max_time, (limits.max_time or 0.0) - time) if time is not None else (None, 0.0),
         "budget": (limits.budget, spent.usd),
         "tokens": (limits.tokens, spent.tokens),

@@ -26,7 +26,8 @@ from dialogd.protocol import board, lifecycle
 from dialogd.protocol.certificate import recorded
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.signals import signals
-from dialogd.protocol.state import Dialog, Proposal
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.table import Proposal
 from dialogd.protocol.units import dollars
 from dialogd.server import wire
 from dialogd.server.page_entries import as_shown, cast, presentable, template
@@ -187,12 +188,12 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
 def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str, Any]]:
     """Every proposal, oldest first, with what became of it and what each agent holds of it."""
     decided, held = board.by_ref(board.decisions(dialog)), board.latest(ledger)
-    newest = next((p.ref for p in reversed(dialog.state.proposals) if p.sha), "")
+    newest = next((p.ref for p in reversed(dialog.state.table.proposals) if p.sha), "")
     # Only where there are polls: the votes are found by folding anew.
     polls = board.proposals(dialog) if dialog.header.rules.verdict == "vote" else ()
     votes = {poll.ref: {ballot.agent: ballot for ballot in poll.votes} for poll in polls}
-    for made in dialog.state.proposals:
-        decision, standing = decided.get(made.ref), dialog.state.standing
+    for made in dialog.state.table.proposals:
+        decision, standing = decided.get(made.ref), dialog.state.table.standing
         is_open = not made.sha or (standing is not None and standing.proposal.ref == made.ref)
         state = "open" if is_open else "replaced" if made.ref != newest else "cleared"
         yield {
@@ -213,7 +214,7 @@ def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str
 
 def _signed(dialog: Dialog, made: Proposal, decision: board.Decided | None) -> dict[str, int]:
     """Who signed the text, in which turn."""
-    standing = dialog.state.standing
+    standing = dialog.state.table.standing
     if not made.sha:
         return {}
     if decision is not None and decision.made == "approved":
@@ -264,7 +265,7 @@ def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
     looked = {str(seen): f"I last looked (turn {seen})"} if seen else {}
     choices = {since: f"turn {since}" if since.isdigit() else since, **looked, **spans, "0": "the beginning"}
     spent = in_dollars(news.spent).replace("unknown", "cost unknown") if news.spent.entries else ""
-    is_asked = bool(dialog.state.question) and dialog.state.outcome is None  # then the words are an agent's
+    is_asked = bool(dialog.state.questions.text) and dialog.state.outcome is None  # then the words are an agent's
     needed = news.needed if is_asked else _COMMAND.sub(lambda match: _BUTTONS[match[1]], news.needed)
     return fragment("away", news=news, needed=needed, spent=spent, most=MOST, choices=choices, chosen=since)
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dialogd.protocol import open_questions
+from dialogd.protocol import questions as asked
 from dialogd.protocol.model import Entry
 from dialogd.protocol.state import Dialog
 
@@ -86,7 +86,7 @@ class Question(BaseModel):
 
 def questions(dialog: Dialog | None) -> list[Question]:
     """What the person is asked in this dialog, first to last."""
-    return [Question.model_validate(each) for each in open_questions.facts(dialog)] if dialog is not None else []
+    return [Question.model_validate(each) for each in asked.facts(dialog)] if dialog is not None else []
 
 
 class Word(Meant):

@@ -127,7 +127,7 @@ class Received:
         opened = dialog.entry(re_)
         if opened is None or opened.chain != chain:
             return None
-        mine = (e for e in dialog.latest_turns if e.by == me and e.frame is not None and e.frame.re == re_)
+        mine = (e for e in dialog.latest_turns if e.by == me and e.frame is not None and e.re == re_)
         return next(mine, None)
 
 

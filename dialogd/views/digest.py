@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 
 from dialogd.errors import BadInput
-from dialogd.protocol import board, marks, open_questions, units
+from dialogd.protocol import board, marks, questions, units
 from dialogd.protocol.board import AGAINST, Position, latest, positions
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
-from dialogd.protocol.fold import ending
 from dialogd.protocol.lifecycle import in_words
 from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.money import accounted, in_dollars, total
-from dialogd.protocol.state import Dialog, Spent, State
+from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Zone, clock_at
 from dialogd.protocol.withdrawn import Rejection, Reopening, rejections_in, reopenings
@@ -218,7 +217,7 @@ def _words(message: Message, *, named: bool) -> str:
 
 def _ended(dialog: Dialog, said: Sequence[Message], opened: Mapping[str, Reopening]) -> Iterator[Item]:
     """The ends, each with what opened the dialog again, and the person's approvals."""
-    ends = {entry.id: end.name for entry in dialog.entries if (end := ending(entry)) is not None}
+    ends = {entry.id: end.name for entry in dialog.entries if (end := entry.ending) is not None}
     for message in said:
         ends_it = ends.get(message.payload["entry"]) == message.message_type
         if ends_it or message.message_type == "APPROVED":
@@ -243,7 +242,7 @@ def _decided(
 
 def _texts(dialog: Dialog) -> dict[str, str]:
     """What each proposal says, by its number."""
-    return {proposal.ref: proposal.text for proposal in reversed(dialog.state.proposals)}
+    return {proposal.ref: proposal.text for proposal in reversed(dialog.state.table.proposals)}
 
 
 def _about(texts: Mapping[str, str], decision: board.Decided) -> str:
@@ -271,8 +270,8 @@ def _standing(dialog: Dialog, said: Sequence[Message], ledger: Sequence[Position
     """Objections whose author is still against what is still undecided; what everybody signed settles them all."""
     if dialog.state.outcome is not None and dialog.state.outcome.name == "CONSENSUS_REACHED":
         return
-    held, final = latest(ledger), {decision.ref for decision in dialog.state.decisions if decision.is_final}
-    gone = final | set(dialog.state.vetoed)
+    held, final = latest(ledger), {decision.ref for decision in dialog.state.table.decisions if decision.is_final}
+    gone = final | set(dialog.state.table.vetoed)
     for message in said:
         if message.message_type not in ("OBJECTION", "RESERVATION") or message.payload["is_withdrawn"]:
             continue
@@ -318,10 +317,10 @@ def _answers(messages: Sequence[Message], ids: set[str]) -> Iterator[Item]:
 
 
 def _spent(dialog: Dialog, entries: Sequence[Entry]) -> Spent:
-    state = State(limits=dialog.header.limits)
+    spent: Mapping[str, Spent] = {}
     for entry in entries:
-        state = accounted(dialog.header, state, entry)
-    return total(state.spent)
+        spent = accounted(dialog.header, spent, entry)
+    return total(spent)
 
 
 def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
@@ -331,9 +330,9 @@ def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
         if state.approved or (state.outcome.name == "STOPPED" and not state.outcome.is_limit):
             return ""
         return "look at the result: `dialogd approve` takes it, `dialogd reject WHY` sends the agents back to it"
-    if state.question:
-        words = open_questions.waiting(dialog, "", zone)
-        return one_line(f"answer {state.asker}: {words}" if state.asker else words)
+    if state.questions.text:
+        words = questions.waiting(dialog, "", zone)
+        return one_line(f"answer {state.questions.asker}: {words}" if state.questions.asker else words)
     agents = dialog.header.agents
     me = next((who for who in state.owing if who != USER), agents[0].id if agents else "")
     action = decide(dialog, me, Clock(rest=1e9))

@@ -106,12 +106,12 @@ def _facts(dialog: Dialog) -> Iterator[tuple[str, str]]:
     yield "Turns", state.turns_in_words
     is_known = spent.entries > spent.unknown or spent.tokens
     yield "Spent", f"{in_dollars(spent)}, {in_tokens(spent)}" if is_known else ""
-    yield "Open question", state.question
+    yield "Open question", state.questions.text
     yield "Dialog", dialog.id
 
 
 def _decisions(dialog: Dialog) -> Iterator[str]:
-    texts = {proposal.ref: proposal.text for proposal in dialog.state.proposals}
+    texts = {proposal.ref: proposal.text for proposal in dialog.state.table.proposals}
     for made in board.decisions(dialog):
         about = " ".join(texts.get(made.ref, "").split())
         why = "; ".join(part for part in (made.method, made.evidence, made.reason, made.superseded) if part)
@@ -242,13 +242,13 @@ def _state(dialog: Dialog) -> dict[str, Any]:
         "turn": state.number,
         "turn_of": list(state.owing),
         "paused": state.paused,
-        "question": state.question,
-        "asker": state.asker,
-        "rounds": state.rounds,
+        "question": state.questions.text,
+        "asker": state.questions.asker,
+        "rounds": state.floor.rounds,
         "limits": asdict(state.limits),
         "outcome": None if outcome is None else {**asdict(outcome), "failed": outcome.failed},
         "approved": state.approved,
-        "vetoed": list(state.vetoed),
+        "vetoed": list(state.table.vetoed),
         "spent": {who: _spent(spent) for who, spent in state.spent.items()},
         "total": _spent(total(state.spent)),
     }
@@ -279,7 +279,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
         "notice": entry.notice,
         "line": entry.line,
         "chain": entry.chain,
-        "frame": None if frame is None else asdict(frame),
+        "frame": None if frame is None else {**asdict(frame), "re": entry.re},
     }
 
 

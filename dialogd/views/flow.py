@@ -15,7 +15,8 @@ from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.redact import redact
 from dialogd.protocol.review import total_of
 from dialogd.protocol.seal import own_words
-from dialogd.protocol.state import Dialog, Proposal
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.table import Proposal
 from dialogd.protocol.text import one_line, visible
 
 SUMMARY = 120  # characters
@@ -174,7 +175,7 @@ class _Walk:
     def __post_init__(self) -> None:
         cast = (*self.dialog.header_as_written.agents, *self.dialog.header.agents)
         self.ids = list(dict.fromkeys(agent.id for agent in cast))
-        for proposal in self.dialog.state.proposals:
+        for proposal in self.dialog.state.table.proposals:
             self.proposals.setdefault(proposal.entry, []).append(proposal)
 
     def take(self, entry: Entry) -> None:
@@ -276,7 +277,7 @@ class _Walk:
 
     def messages(self) -> Iterator[Message]:
         """What was said, as it stands now."""
-        vetoed = frozenset(self.dialog.state.vetoed)
+        vetoed = frozenset(self.dialog.state.table.vetoed)
         roots: list[int] = []
         names = names_of(self.dialog)
         for place, one in enumerate(self.said):

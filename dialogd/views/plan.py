@@ -19,7 +19,8 @@ from dialogd.protocol.money import total
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
 from dialogd.protocol.signals import Assessment, assess, counted, latest_replies
-from dialogd.protocol.state import Decision, Dialog, Outcome, Proposal, Spent, account
+from dialogd.protocol.state import Dialog, Outcome, Spent, account
+from dialogd.protocol.table import Decision, Proposal
 from dialogd.protocol.withdrawn import Rejection, Reopening, Standing, as_of_now, rejections_in, reopenings
 
 
@@ -382,7 +383,7 @@ def _ending(dialog: Dialog, agreed: Agreed | None, decisions: tuple[Decided, ...
     if outcome.name == "DECIDED":
         return f"decided {_how(last)}" if last is not None else f"decided: {reason}".removesuffix(": ")
     if outcome.name == "DEADLOCK":
-        called = f"called by {listed(dialog.state.deadlock)}" if dialog.state.deadlock else ""
+        called = f"called by {listed(dialog.state.table.deadlock)}" if dialog.state.table.deadlock else ""
         why = _how(last) if last is not None else called or reason
         return f"deadlock, nothing was agreed: {why}".removesuffix(": ")
     if outcome.is_limit:
@@ -443,9 +444,9 @@ def _waiting(dialog: Dialog) -> str:
     number = state.number + 1
     agents = tuple(who for who in state.owing if who != USER)
     paused = "it is paused, and " if state.paused else ""
-    if state.question:
-        who = listed(state.askers) or "the dialog"
-        return f"{paused}{who} {'wait' if len(state.askers) > 1 else 'waits'} for the person's answer"
+    if state.questions.text:
+        who = listed(state.questions.askers) or "the dialog"
+        return f"{paused}{who} {'wait' if len(state.questions.askers) > 1 else 'waits'} for the person's answer"
     if agents:
         return f"{paused}turn {number} is owed by {listed(agents)}"
     return f"{paused}it is the person's turn" if USER in state.owing else f"{paused}nobody's turn is named"
@@ -467,7 +468,7 @@ Made = Sequence[tuple[int, Proposal]]  # the proposals with their turns
 
 def made(dialog: Dialog) -> Made:
     """Every proposal with the number of its turn."""
-    return tuple((turn_of(proposal.entry), proposal) for proposal in dialog.state.proposals)
+    return tuple((turn_of(proposal.entry), proposal) for proposal in dialog.state.table.proposals)
 
 
 def conflicts(dialog: Dialog, agreed: Agreed | None, decisions: Sequence[Decided]) -> tuple[Conflict, ...]:
@@ -557,7 +558,7 @@ def _against(dialog: Dialog, ref: str, decisions: Sequence[Decided], positions: 
 
 def _other_sides(dialog: Dialog, chosen: Agreed) -> Iterator[Said]:
     """What the agents proposed last whose position the judge did not choose."""
-    last = {p.by: p for p in dialog.state.proposals if p.by != chosen.by and not p.sha}
+    last = {p.by: p for p in dialog.state.table.proposals if p.by != chosen.by and not p.sha}
     for p in last.values():
         yield Said("OTHER_SIDE", p.by, turn_of(p.entry), f"{p.ref}: {p.text}")
 
@@ -594,7 +595,7 @@ def questions(
 
 
 def _for_the_person(dialog: Dialog) -> Iterator[Said]:
-    for question in dialog.state.questions:
+    for question in dialog.state.questions.open:
         yield Said("QUESTION_FOR_USER", question.asker or "a daemon", turn_of(question.entry), question.said)
 
 
@@ -614,12 +615,12 @@ def _undecided(
 ) -> Iterator[Said]:
     """Proposals that nothing was decided about. What everybody signed, or a judge chose, settles them all."""
     done = {d.ref for d in decisions if d.outcome in ("approved", "rejected")}
-    done |= set(dialog.state.vetoed)
+    done |= set(dialog.state.table.vetoed)
     stances = latest(positions)
-    texts = {same_text(p.text).casefold() for p in dialog.state.proposals if p.ref in done and p.text.strip()}
+    texts = {same_text(p.text).casefold() for p in dialog.state.table.proposals if p.ref in done and p.text.strip()}
     if agreed is not None and (agreed.method in ("mutual", "person", "by hand") or not agreed.ref):
         return
-    for proposal in dialog.state.proposals:
+    for proposal in dialog.state.table.proposals:
         position = stances.get((proposal.by, proposal.ref))
         given_up = position is not None and position.stance == "conceded"
         decided = proposal.ref in done or same_text(proposal.text).casefold() in texts
@@ -630,7 +631,7 @@ def _undecided(
 
 def _is_replaced(dialog: Dialog, proposal: Proposal) -> bool:
     """True for a consensus text after which another one was put on the table."""
-    texts = [p.ref for p in dialog.state.proposals if p.sha]
+    texts = [p.ref for p in dialog.state.table.proposals if p.sha]
     return bool(proposal.sha) and proposal.ref != texts[-1]
 
 
@@ -698,7 +699,7 @@ def turn_of(entry_id: str) -> int:
 
 def by_ref(dialog: Dialog) -> Mapping[str, Proposal]:
     """The proposals by number."""
-    return {proposal.ref: proposal for proposal in dialog.state.proposals}
+    return {proposal.ref: proposal for proposal in dialog.state.table.proposals}
 
 
 # -- The metrics of a dialog ------------------------------------------------------------------------------------------
@@ -724,8 +725,8 @@ def metrics(
     return {
         "contributions_total": made.total(),
         "contributions_per_agent": {who: made[who] for who in dict.fromkeys((*names, *made))},
-        "rounds_completed": dialog.state.rounds,
-        "proposals_made": len({proposal.ref for proposal in dialog.state.proposals} | decided),
+        "rounds_completed": dialog.state.floor.rounds,
+        "proposals_made": len({proposal.ref for proposal in dialog.state.table.proposals} | decided),
         "decisions_reached": len(decided),
         "conflicts_resolved": sum(bool(conflict.how) for conflict in conflicts),
         "consensus_rate": _consensus_rate(dialog, agreed, decisions, positions),
@@ -808,7 +809,7 @@ Choice = tuple[str, str]  # what makes two choices the same, and how the choice 
 
 def _choice(dialog: Dialog, entry: Entry) -> Choice | None:
     """What an agent's first turn is for, or against: its first vote, proposal, agreement, objection, or KIND."""
-    own = iter(p for p in dialog.state.proposals if p.entry == entry.id)
+    own = iter(p for p in dialog.state.table.proposals if p.entry == entry.id)
     for mark in entry.marks:
         if mark.name in ("PROPOSAL", "CONSENSUS_PROPOSED"):
             proposal = next(own, None)
@@ -888,7 +889,7 @@ def _basis(dialog: Dialog, first: Mapping[str, Entry]) -> str:
     if set(first) <= set(seals):
         able = [who for who, mark in seals.items() if len(mark.fields) > 1]  # the seat's tools could have read the file
         return f"the sealed first answers{f' ({listed(able)} could read files)' if able else ''}"
-    answered = {entry.frame.re if entry.frame else "" for entry in first.values()}
+    answered = {entry.re if entry.frame else "" for entry in first.values()}
     if len(answered) == 1 and answered != {""}:
         return "the first answers, given without knowing the others'"
     early = min(first.values(), key=lambda entry: entry.number)
@@ -898,7 +899,7 @@ def _basis(dialog: Dialog, first: Mapping[str, Entry]) -> str:
 def _final(dialog: Dialog, agreed: Agreed | None, decisions: Sequence[Decided]) -> Choice:
     """What was decided in the end; "" twice for nothing."""
     if agreed is not None and not agreed.ref:
-        own = [p.ref for p in dialog.state.proposals if p.by == agreed.by and not p.sha]
+        own = [p.ref for p in dialog.state.table.proposals if p.by == agreed.by and not p.sha]
         name = f"the position of {agreed.by} in turn {agreed.stands_in}"
         return (_of_proposal(dialog, own[-1])[0], name) if own else (_key(agreed.text), name)
     ref = agreed.ref if agreed else next((d.ref for d in reversed(decisions) if d.stands == "approved"), "")
@@ -1061,7 +1062,7 @@ def _agreed(dialog: Dialog, certificate: Certificate | None, opened: Mapping[str
 
 def _on_the_table(dialog: Dialog) -> Agreed | None:
     """The text that waits for signatures, or did at the end."""
-    standing = dialog.state.standing
+    standing = dialog.state.table.standing
     if standing is None:
         return None
     signers = tuple(Signed(who, turn) for who, turn in standing.signers)
@@ -1070,7 +1071,7 @@ def _on_the_table(dialog: Dialog) -> Agreed | None:
 
 def _decisions(dialog: Dialog, opened: Mapping[str, Reopening]) -> Iterator[Decided]:
     made = by_ref(dialog)
-    for decision in dialog.state.decisions:
+    for decision in dialog.state.table.decisions:
         proposal = made.get(decision.ref)
         turn = turn_of(decision.entry)
         now = as_of_now(opened, decision.entry, decision.outcome, decision.reason)

@@ -514,7 +514,7 @@ def _continue(plan: Plan) -> str:
     """What the person can do about a dialog without an agreement."""
     if plan.outcome in ("CONSENSUS_REACHED", "DECIDED"):
         return ""
-    if not plan.outcome and plan.dialog.state.question:
+    if not plan.outcome and plan.dialog.state.questions.text:
         return "The dialog waits for your answer: `dialogd say`."
     if not plan.outcome:
         return "The dialog can go on: `dialogd run --continue`, or a word of yours with `dialogd say`."
@@ -549,7 +549,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "file": plan.file,
         "began": plan.began or None,
         "ended": plan.ended or None,
-        "rounds": state.rounds,
+        "rounds": state.floor.rounds,
         "turns": state.number,
         "outcome": {
             "name": outcome.name if outcome else None,
@@ -589,7 +589,7 @@ def _lists(plan: Plan) -> dict[str, Sequence[Any]]:
         "positions": plan.positions,
         "crux": plan.crux,
         "experiments": plan.experiments,
-        "open_questions": plan.questions,
+        "questions": plan.questions,
         "next_steps": plan.steps,
     }
 

@@ -43,15 +43,17 @@ def facts(dialog: Dialog) -> dict[str, str]:
         "phase": in_words(dialog),
         "owing": ", ".join(state.owing),
         "paused": "yes" if state.paused else "",
-        "step mode": "on" if state.step else "",
-        "question": f"{state.asker or 'dialogd'} asks: {state.question}" if state.question else "",
+        "step mode": "on" if state.hand.step else "",
+        "question": f"{state.questions.asker or 'dialogd'} asks: {state.questions.text}"
+        if state.questions.text
+        else "",
         "last round": state.closing,
-        "red team": state.red_team,
-        "failed": ", ".join(sorted(state.failed)),
-        "calls it a deadlock": ", ".join(state.deadlock),
-        "struck": ", ".join(f"turn {number}" for number in sorted(state.struck)),
+        "red team": state.table.red_team,
+        "failed": ", ".join(sorted(state.debts.failed)),
+        "calls it a deadlock": ", ".join(state.table.deadlock),
+        "struck": ", ".join(f"turn {number}" for number in sorted(state.hand.struck)),
         "agents": ", ".join(agent.id for agent in dialog.header.agents),
-        "rounds": str(state.rounds),
+        "rounds": str(state.floor.rounds),
         "spent": _spent(dialog),
         "approved": f"in {state.approved}" if state.approved else "",
         **{f"limit {name}": str(value) for name, value in asdict(state.limits).items() if value is not None},
@@ -68,15 +70,15 @@ def _spent(dialog: Dialog) -> str:
 def _texts(dialog: Dialog) -> Mapping[str, str]:
     """Proposals, the text on the table, votes and decisions."""
     state = dialog.state
-    found = {f"proposal {p.ref}": f"{p.by}: {p.text}" for p in state.proposals}
-    for ref in state.vetoed:
+    found = {f"proposal {p.ref}": f"{p.by}: {p.text}" for p in state.table.proposals}
+    for ref in state.table.vetoed:
         found[f"proposal {ref}"] = "vetoed"
-    if state.standing is not None:
-        signers = ", ".join(f"{who} (turn {turn})" for who, turn in state.standing.signers)
-        found["text to sign"] = f"{state.standing.proposal.ref}, signed by {signers or 'nobody'}"
-    for poll in state.polls:
+    if state.table.standing is not None:
+        signers = ", ".join(f"{who} (turn {turn})" for who, turn in state.table.standing.signers)
+        found["text to sign"] = f"{state.table.standing.proposal.ref}, signed by {signers or 'nobody'}"
+    for poll in state.polls.open:
         found[f"vote {poll.ref}"] = ", ".join(f"{b.agent} {b.choice}" for b in poll.ballots) or "nobody yet"
-    for made in state.decisions:
+    for made in state.table.decisions:
         found[f"decision {made.ref or made.entry}"] = f"{made.outcome} ({made.method}) {made.evidence}"
     return found
 

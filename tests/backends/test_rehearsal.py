@@ -101,7 +101,7 @@ class Stage:
     async def go(self, turns: int = 40) -> list[Entry]:
         """Let whoever owes a turn speak, until nobody does; the turns that were written."""
         written: list[Entry] = []
-        while len(written) < turns and self.dialog.state.debts and self.dialog.state.owing[0] != "USER":
+        while len(written) < turns and self.dialog.state.debts.open and self.dialog.state.owing[0] != "USER":
             who = self.dialog.state.owing[0]
             written.append(await self.speak(self.dialog.header.agents[0].id if who == ANY else who))
         return written
@@ -223,7 +223,7 @@ class TestConsensus:
         written = await stage.go()
         objection = written[1].mark("OBJECTION")
         assert objection is not None
-        text = stage.dialog.state.proposals[-1].text
+        text = stage.dialog.state.table.proposals[-1].text
         assert objection.value in text
         assert BY_CLAIM[objection.value].remedy in text
         assert "Where should sessions live?" in text
@@ -265,7 +265,7 @@ class TestConsensus:
     async def test_the_same_dialog_gets_the_same_reply_from_a_new_daemon(self) -> None:
         """Nothing is remembered between calls: a restart changes no word."""
         stage = Stage()
-        while stage.dialog.state.debts:
+        while stage.dialog.state.debts.open:
             who = stage.dialog.state.owing[0]
             first = await stage.reply(who)
             stage.backend = Rehearsal(Options())
@@ -331,13 +331,13 @@ class TestThePerson:
         assert "“Remember that we have one server . No more”" in written[0].body
         assert "“Remember" not in written[1].body.split("##")[0]
         assert stage.outcome == "CONSENSUS_REACHED"
-        assert "Remember that we have one server" in stage.dialog.state.proposals[-1].text
+        assert "Remember that we have one server" in stage.dialog.state.table.proposals[-1].text
 
     async def test_a_reopened_dialog_agrees_again_on_an_amended_text(self) -> None:
         """`I disagree, because …` after the end: two turns later there is a new text with the reason in it."""
         stage = Stage()
         await stage.go()
-        first = stage.dialog.state.proposals[-1]
+        first = stage.dialog.state.table.proposals[-1]
         for reason in ("I disagree, because nobody is on call.", "And it must cost nothing."):
             stage.say(reason, "A")
             assert stage.outcome == ""
@@ -345,10 +345,10 @@ class TestThePerson:
             assert len(written) == 2
             assert f"“{reason[:-1]}”" in written[0].body.split("\n## ")[0]
             assert stage.outcome == "CONSENSUS_REACHED"
-            text = stage.dialog.state.proposals[-1].text
+            text = stage.dialog.state.table.proposals[-1].text
             assert text.startswith(first.text)
             assert reason[:-1] in text
-            first = stage.dialog.state.proposals[-1]
+            first = stage.dialog.state.table.proposals[-1]
 
     async def test_a_dialog_stopped_early_and_reopened_goes_on_to_a_text(self) -> None:
         """What was proposed before the stop is the ground of the text, the person's reason a condition."""
@@ -359,7 +359,7 @@ class TestThePerson:
         stage.say("Go on, but keep it cheap.", "B")
         await stage.go()
         assert stage.outcome == "CONSENSUS_REACHED"
-        assert "keep it cheap" in stage.dialog.state.proposals[-1].text
+        assert "keep it cheap" in stage.dialog.state.table.proposals[-1].text
 
     async def test_a_remark_in_a_note_is_heard(self) -> None:
         """A note costs nobody a turn, and the next agent mentions it."""
@@ -374,11 +374,11 @@ class TestThePerson:
         """Passing the turn on by hand brings the same text to the table again."""
         stage = Stage()
         await stage.go(3)
-        text = stage.dialog.state.proposals[-1].text
+        text = stage.dialog.state.table.proposals[-1].text
         stage.say("", "A")
         entry = await stage.speak("A")
         assert "person says" not in entry.body
-        assert stage.dialog.state.proposals[-1].text == text
+        assert stage.dialog.state.table.proposals[-1].text == text
         await stage.go()
         assert stage.outcome == "CONSENSUS_REACHED"
 
@@ -389,13 +389,13 @@ class TestThePerson:
         written = await stage.go()
         assert len(written) == 2
         assert stage.dialog.state.owing == ("USER",)
-        assert stage.dialog.state.question
+        assert stage.dialog.state.questions.text
         stage.say("Being able to go back.", to)
         written = await stage.go()
         assert stage.outcome == "CONSENSUS_REACHED"
         assert "CONCEDE" in names(written[0])
         assert not any("QUESTION_FOR_USER" in names(entry) for entry in written)
-        assert "Being able to go back" in stage.dialog.state.proposals[-1].text
+        assert "Being able to go back" in stage.dialog.state.table.proposals[-1].text
 
     async def test_ask_does_not_ask_again_after_a_reopening(self) -> None:
         """A dialog that was opened again goes to its end without a question."""

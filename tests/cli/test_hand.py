@@ -47,7 +47,7 @@ def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
         assert words in shown
     assert "vetoed" in dialogd("board").out
     state = parse(dialogd.file.read_bytes()).state
-    assert (state.struck, state.vetoed, state.limits.max_turns) == ({3}, ("P1",), 40)
+    assert (state.hand.struck, state.table.vetoed, state.limits.max_turns) == ({3}, ("P1",), 40)
 
 
 def test_what_the_hand_may_not_do_is_refused(dialogd: Commands) -> None:
@@ -80,7 +80,7 @@ def test_a_proposal_of_yours_goes_with_all_that_a_turn_may_carry(dialogd: Comman
     assert done.out.startswith("turn 2 is yours, and proposes P1; the dialog is open again; B owes the next turn")
     state = parse(dialogd.file.read_bytes()).state
     assert (state.owing, state.limits.max_turns - state.counted, state.limits.budget) == (("B",), 3, 4.0)
-    assert [(proposal.ref, proposal.text) for proposal in state.proposals] == [("P1", "use SQLite")]
+    assert [(proposal.ref, proposal.text) for proposal in state.table.proposals] == [("P1", "use SQLite")]
 
 
 def test_an_invited_agent_starts_without_more_flags_and_speaks_in_its_turn(dialogd: Commands) -> None:

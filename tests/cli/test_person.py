@@ -121,7 +121,7 @@ def test_the_floor_is_asked_for_where_the_order_is_free(dialogd: Commands) -> No
         assert (done.code, done.out, done.err) == (0, f"{answer}\n", "")
     dialog = parse(dialogd.file.read_bytes())
     assert [str(mark) for entry in dialog.entries for mark in entry.marks] == ["[TO: D]", "[TO: USER]", "[TO: B]"]
-    assert (dialog.state.queue, dialog.state.owing) == (("D", "USER", "B"), ("A",))
+    assert (dialog.state.floor.queue, dialog.state.owing) == (("D", "USER", "B"), ("A",))
     lines: dict[str, tuple[int, str]] = {
         "floor A": (1, "A has the floor: the dialog is not begun, and the turn is with A"),
         "floor C": (1, "C gets no turns in this dialog"),

@@ -12,10 +12,13 @@ from dialogd.cli import situation
 from dialogd.cli.situation import next_step
 from dialogd.protocol import lifecycle
 from dialogd.protocol.model import USER
-from dialogd.protocol.state import Ballot, Decision, Dialog, Outcome, Poll, Seal
+from dialogd.protocol.polls import Ballot, Poll, Polls
+from dialogd.protocol.state import Dialog, Escalation, Outcome, Seal
+from dialogd.protocol.table import Decision
 from tests.cli.command import Commands
 from tests.support.cases import cases
 from tests.support.room import Room, opening
+from tests.support.states import state_with
 
 NOW = "2026-11-21T19:30:00Z"
 BEGAN = "Started: 2026-11-21 20:00:00 +01:00"
@@ -35,7 +38,7 @@ def room(*setup: str, keys: Sequence[str] = (), **scripts: Sequence[str]) -> Roo
 def stood(*setup: str, keys: Sequence[str] = (), **state: object) -> Dialog:
     """A dialog with these parts of its state."""
     dialog = room(*setup, keys=keys).dialog
-    return replace(dialog, state=replace(dialog.state, **state))  # type: ignore[arg-type]
+    return replace(dialog, state=state_with(dialog.state, **state))
 
 
 def rows(dialog: Dialog, now: str = NOW) -> dict[str, str]:
@@ -49,7 +52,7 @@ def test_a_plain_dialog_has_no_rows_of_its_own() -> None:
     stage = room(A=[text], B=["[AGREE: P1]"], C=["[AGREE: P1]"])
     assert rows(stage.dialog) == {}
     stage.run()
-    assert stage.dialog.state.decisions
+    assert stage.dialog.state.table.decisions
     assert rows(stage.dialog) == {}
 
 
@@ -166,7 +169,9 @@ def test_who_decides_is_said(setup: Sequence[str], shown: str) -> None:
 def test_votes_and_decisions_are_shown() -> None:
     """A poll without a vote; of many decisions the last three, all of them as facts."""
     made = tuple(Decision(f"P{n}", "approved", "vote", "2 for (A, B)", "cheap", str(n)) for n in range(1, 5))
-    dialog = stood(*COUNCIL, polls=(Poll("P5", 6, (Ballot("B", "reject", "no", 7),)), Poll("P6", 6)), decisions=made)
+    dialog = stood(
+        *COUNCIL, polls=Polls((Poll("P5", 6, (Ballot("B", "reject", "no", 7),)), Poll("P6", 6))), decisions=made
+    )
     shown = list(situation.procedure_rows(dialog, NOW))
     assert [text for label, text in shown if label == "vote"] == [
         "P5: B reject; not yet: A, C",
@@ -186,7 +191,11 @@ def test_after_the_end_nobody_is_waited_for() -> None:
     """Votes that stayed open and escalations are no longer shown; decisions are."""
     made = Decision("P1", "approved", "vote", "2 for (A, B)", "cheap", "4")
     dialog = stood(
-        *COUNCIL, polls=(Poll("P2", 2),), escalated="C", decisions=(made,), outcome=Outcome("DECIDED", "B", "4")
+        *COUNCIL,
+        polls=Polls((Poll("P2", 2),)),
+        escalation=Escalation("C"),
+        decisions=(made,),
+        outcome=Outcome("DECIDED", "B", "4"),
     )
     assert {"vote", "decides"} & set(rows(dialog)) == set()
     assert rows(dialog)["decided"].startswith("P1 approved")
@@ -194,12 +203,12 @@ def test_after_the_end_nobody_is_waited_for() -> None:
 
 def test_what_else_holds_a_dialog_is_shown() -> None:
     """Who is to decide what the others could not, what blocks an approval, who is in line for the floor."""
-    dialog = stood(*COUNCIL, escalated="C", escalation="three votes failed", blocking=(2, 3), queue=(USER, "B"))
+    dialog = stood(*COUNCIL, escalation=Escalation("C", "three votes failed"), blocking=(2, 3), queue=(USER, "B"))
     shown = rows(dialog)
     assert shown["decides"] == "C: three votes failed"
     assert shown["blocks"] == "an approval: finding 2, 3"
     assert shown["in line"] == "for the floor: you, B"
-    assert rows(stood(*COUNCIL, escalated=USER))["decides"] == "you"
+    assert rows(stood(*COUNCIL, escalation=Escalation(USER)))["decides"] == "you"
     facts = situation.facts(dialog, NOW)
     assert (facts["escalated"], facts["escalation"], facts["blocking"]) == ("C", "three votes failed", [2, 3])
     assert facts["queue"] == ["USER", "B"]
@@ -210,9 +219,9 @@ def test_seals_of_an_open_round_and_whom_it_waits_for() -> None:
     dialog = Room(opening("A", "B", "C", turn="A, B, C", more='## Setup\n\n```toml\norder = "parallel"\n```')).dialog
     assert "sealed" not in rows(dialog)
     seals = (Seal("A", "x", "1.1", "1"), Seal("C", "y", "1.2", "1"))
-    some = replace(dialog, state=replace(dialog.state, seals=seals))
+    some = replace(dialog, state=state_with(dialog.state, seals=seals))
     assert rows(some)["sealed"] == "A, C; waiting for B"
-    everybody = replace(some, state=replace(some.state, seals=(*seals, Seal("B", "z", "1.3", "1"))))
+    everybody = replace(some, state=state_with(some.state, seals=(*seals, Seal("B", "z", "1.3", "1"))))
     assert rows(everybody)["sealed"] == "A, C, B"
     assert (situation.facts(some, NOW)["sealed"], situation.facts(some, NOW)["unsealed"]) == (["A", "C"], ["B"])
     assert situation.facts(dialog, NOW)["unsealed"] == []
@@ -255,12 +264,12 @@ def test_the_phase_after_an_end_is_the_one_that_began_last(dialogd: Commands) ->
     assert "phase 2 of 2, ANALYSIS" in dialogd("status").out
     early = room(*COUNCIL, keys=["Max Rounds: 1"], **{who: ["Well."] for who in "ABC"})
     early.run()
-    assert early.dialog.state.rounds == 1
+    assert early.dialog.state.floor.rounds == 1
     assert "phase 1 of 2, DISCOVERY" in rows(early.dialog)["round"]
     stage.by_hand(person.limit, "max_rounds", "1")
     stage.say("Once more.", to="A")
     stage.run()
-    assert (stage.dialog.state.outcome is not None, stage.dialog.state.rounds) == (True, 1)
+    assert (stage.dialog.state.outcome is not None, stage.dialog.state.floor.rounds) == (True, 1)
     assert "phase 1 of 2, DISCOVERY" in rows(stage.dialog)["round"]
 
 

@@ -42,15 +42,15 @@ def test_a_council_in_rounds_comes_to_the_same_decision(dialogd: Commands) -> No
     """Who is faster differs from run to run; seals first, the same rounds, the same end."""
     golden = parse((GOLDEN / "council.md").read_bytes())
     dialog = held(dialogd, "council", "rehearsal,rehearsal,rehearsal")
-    first = [entry for entry in dialog.entries if entry.frame and entry.frame.re == "1"]
+    first = [entry for entry in dialog.entries if entry.frame and entry.re == "1"]
     assert [bool(entry.mark("SEALED")) for entry in first] == [True] * 3 + [False] * 3
     assert dialog.state.outcome is not None
     assert golden.state.outcome is not None
     assert dialog.state.outcome.name == golden.state.outcome.name == "DECIDED"
-    assert dialog.state.rounds == golden.state.rounds
+    assert dialog.state.floor.rounds == golden.state.floor.rounds
     assert sorted(body for _, body, *_ in map(said, dialog.turns)) == sorted(
         body for _, body, *_ in map(said, golden.turns)
     )
-    approved = next(p.text for p in dialog.state.proposals if p.ref == "P1")
+    approved = next(p.text for p in dialog.state.table.proposals if p.ref == "P1")
     assert f"\ntext   P1: {approved}\nfile   " in dialogd.output  # what was decided, not only its number
     assert "A (Engineer): rehearsal" in dialogd.output

@@ -43,7 +43,7 @@ def waits_for(pair: Pair) -> str:
 
 def assert_opened(pair: Pair) -> None:
     """All seals stand before all texts of the first round, and each text is what its seal says."""
-    first = [entry for entry in entries(pair) if entry.frame and entry.frame.re == "1"]
+    first = [entry for entry in entries(pair) if entry.frame and entry.re == "1"]
     notes, texts = first[: len(first) // 2], first[len(first) // 2 :]
     assert all(entry.mark("SEALED") for entry in notes)
     said = {entry.by: entry.mark("SEALED") for entry in notes}

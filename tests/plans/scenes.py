@@ -17,7 +17,7 @@ def priced(dialog: Dialog, data: bytes) -> Dialog:
     data, prev = data[: first.end], first.chain
     for entry in rest:
         assert entry.frame is not None
-        attributes = [("re", entry.frame.re), ("at", entry.frame.at), ("nonce", entry.frame.nonce)]
+        attributes = [("re", entry.re), ("at", entry.frame.at), ("nonce", entry.frame.nonce)]
         if entry.is_turn and entry.by not in (USER, SYSTEM):
             n = entry.number
             attributes += [("ms", str(4000 + 500 * n)), ("calls", "1"), ("model", "m-1"), ("in", str(800 * n))]

@@ -108,7 +108,7 @@ def test_nobody_pays_on_where_only_absent_signers_are_missing(ids: str) -> None:
     here = awaits_b(ids)
     assert owing(here) == (USER,)
     assert paid(here) <= 3
-    question = here.dialog.state.question
+    question = here.dialog.state.questions.text
     assert all(way in question for way in ("`retry B`", "`leave B`", "`approve`", "P1"))
     assert "`retry B`" in getattr(here.look("A"), "reason", "")
 
@@ -195,7 +195,7 @@ def test_a_vote_that_nobody_can_win_without_the_absent_asks_the_person() -> None
     )
     here.run()
     assert owing(here) == (USER,)
-    assert "`leave B`" in here.dialog.state.question
+    assert "`leave B`" in here.dialog.state.questions.text
     here.by_hand(person.leave, "B")
     here.scripts["C"] = ["[VOTE: P1 approve | fine]"]
     here.run()
@@ -235,7 +235,7 @@ def test_a_failure_of_who_was_called_stalled_counts_once() -> None:
     here.advance(OVERDUE)
     here.step("A")
     here.answers("B", DOWN)
-    assert here.dialog.state.missed == {"B": 1}
+    assert here.dialog.state.debts.missed == {"B": 1}
     assert owing(here) == ("B",)
 
 
@@ -317,13 +317,13 @@ def test_unattended_a_question_goes_back_and_a_second_one_is_refused() -> None:
     assert owing(here) == ("A",)
     (refused,) = here.dialog.entries[-1].all("REFUSED")
     assert "nobody is at the table" in refused.value
-    assert here.dialog.state.question == "Postgres or Redis?"
+    assert here.dialog.state.questions.text == "Postgres or Redis?"
     here.step("A")
     assert "take your default, or decide" in here.prompts[1][1]
     assert owing(here) == ("B",)
     assert here.dialog.entries[-1].mark("QUESTION_FOR_USER") is None
     assert "nobody is at the table" in here.dialog.entries[-1].all("REFUSED")[0].value
-    assert len(here.dialog.state.questions) == 1
+    assert len(here.dialog.state.questions.open) == 1
 
 
 def test_unattended_questions_of_a_round_go_back_to_all_who_asked() -> None:
@@ -619,7 +619,7 @@ def test_the_person_leaves_once_and_not_one_agent_alone() -> None:
     before = here.text
     assert "[LEAVE: USER | back tomorrow]" in before
     here.by_hand(person.leave, USER)
-    assert (here.text, here.dialog.state.step) == (before, False)
+    assert (here.text, here.dialog.state.hand.step) == (before, False)
     goes(here)
     assert end(here).name == "CONSENSUS_REACHED"
     here.say("And the cost?")

@@ -144,12 +144,12 @@ def test_a_reopened_dialog_counts_its_rounds_anew() -> None:
 def test_the_views_agree_with_the_state(path: Path) -> None:
     """Every proposal and decision of the state is there, every entry has a round, and no round is skipped."""
     dialog = parse(path.read_bytes().partition(b"====\n")[2])
-    assert [p.ref for p in proposals(dialog)] == [p.ref for p in dialog.state.proposals]
-    assert [d.entry for d in decisions(dialog)][: len(dialog.state.decisions)] == [
-        d.entry for d in dialog.state.decisions
+    assert [p.ref for p in proposals(dialog)] == [p.ref for p in dialog.state.table.proposals]
+    assert [d.entry for d in decisions(dialog)][: len(dialog.state.table.decisions)] == [
+        d.entry for d in dialog.state.table.decisions
     ]
     rounds = [rounds_of(dialog)[entry.id] for entry in dialog.entries]
     assert all(after - before <= 1 for before, after in zip([1, *rounds], rounds, strict=False))
     assert max(rounds, default=0) <= max(rounds_of(dialog).values(), default=0)
-    numbered = {p.ref for p in dialog.state.proposals if not p.sha and p.by not in ("SYSTEM", "USER")}
+    numbered = {p.ref for p in dialog.state.table.proposals if not p.sha and p.by not in ("SYSTEM", "USER")}
     assert {c.ref for c in contributions(dialog)} - {""} == numbered

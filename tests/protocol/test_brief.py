@@ -17,13 +17,16 @@ from dialogd.backends.parts import Prompt
 from dialogd.backends.session import checkpoint, plan
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Agent, Mark
+from dialogd.protocol.polls import Poll, Polls
 from dialogd.protocol.render import Draft
 from dialogd.protocol.rules import PERSONALITIES
-from dialogd.protocol.state import Decision, Dialog, Poll, Proposal, Standing
+from dialogd.protocol.state import Dialog, Escalation
+from dialogd.protocol.table import Decision, Proposal, Standing
 from dialogd.store.logfile import Addition
 from tests.examples import examples
 from tests.support.cases import cases
 from tests.support.room import Room, opening
+from tests.support.states import state_with
 
 GOLDEN = Path(__file__).with_name("golden")
 SUMMARY = "## Consensus Summary\nPostgres.\n\n[CONSENSUS_REACHED]"
@@ -86,7 +89,7 @@ def asked_of(dialog: Dialog, me: str) -> Prompt:
 
 def with_state(dialog: Dialog, **state: object) -> Dialog:
     """The dialog with some of its state set."""
-    return replace(dialog, state=replace(dialog.state, **state))  # type: ignore[arg-type]
+    return replace(dialog, state=state_with(dialog.state, **state))
 
 
 def taught(text: str, me: str = "A") -> set[str]:
@@ -223,7 +226,7 @@ def test_the_system_part_is_the_same_in_every_turn() -> None:
     for me in "ABCDABC":
         speak(room, (me, f"So says {me}.\n\n[PROPOSAL: another]\n[CONFIDENCE: 0.5]"))
         assert {who: asked_of(room.dialog, who).system for who in "ABCD"} == known
-    later = with_state(room.dialog, closing="time", escalated="A", red_team="P1", rounds=3)
+    later = with_state(room.dialog, closing="time", escalation=Escalation("A"), red_team="P1", rounds=3)
     assert asked_of(later, "A").system == known["A"]
 
 
@@ -382,7 +385,7 @@ PROPOSED = Proposal("P1", "B", "keep it in Postgres", "1")
 def test_a_poll_is_told_with_the_text_and_the_line_to_write() -> None:
     """To who may vote, and has not."""
     setup = 'verdict = "vote"\n[roles.C]\nrole = "analyst"'
-    polls = {"proposals": (PROPOSED,), "polls": (Poll("P1", 1),)}
+    polls = {"proposals": (PROPOSED,), "polls": Polls((Poll("P1", 1),))}
     text = told(dialog_of(setup), "A", **polls)
     assert "The proposal P1 waits for your vote: `[VOTE: P1 approve | your reason]`, or `reject`, or `abstain`." in text
     assert "~~~text\nkeep it in Postgres\n~~~" in text
@@ -409,7 +412,7 @@ def test_nobody_votes_on_what_the_round_still_hides() -> None:
     for me in "AB":
         room.thinks(me)
     room.answers("A", "So.\n\n[PROPOSAL: keep it in Postgres]")
-    assert room.dialog.state.polls
+    assert room.dialog.state.polls.open
     assert "keep it in Postgres" not in asked_of(room.dialog, "B").text
     room.answers("B", "Hm.")
     assert "keep it in Postgres" in asked_of(room.dialog, "B").now
@@ -464,7 +467,7 @@ def test_what_the_others_could_not_decide_comes_to_one_of_them() -> None:
     """With the question, what failed, the guidelines, and the line to write; to nobody else."""
     setup = 'verdict = "vote"\nguidelines = "prefer what can be undone"\n[roles.C]\nrole = "moderator"'
     lost = Decision("P1", "rejected", "vote", "1 for (A), 1 against (B)", "less than 67% for it", "4")
-    state = {"proposals": (PROPOSED,), "decisions": (lost,), "escalated": "C", "escalation": "3 votes failed"}
+    state = {"proposals": (PROPOSED,), "decisions": (lost,), "escalation": Escalation("C", "3 votes failed")}
     now = told(dialog_of(setup), "C", **state).partition("# Your turn")[2]
     for words in (
         "`[DECIDE: P1 approve | your reason]`, or `reject`",
@@ -518,7 +521,7 @@ def test_only_what_is_still_undecided_is_put_to_who_decides() -> None:
     old, done, open_ = (Proposal(f"P{n}", "A", f"text {n}", str(n)) for n in (1, 2, 3))
     approved = Decision("P2", "approved", "vote", "2 for (A, B)", "enough", "4")
     now = told(
-        dialog_of(setup), "C", proposals=(old, done, open_), decisions=(approved,), base=1, escalated="C"
+        dialog_of(setup), "C", proposals=(old, done, open_), decisions=(approved,), base=1, escalation=Escalation("C")
     ).partition("# Your turn")[2]
     assert "text 3" in now
     assert "text 2" not in now
@@ -622,7 +625,7 @@ def test_what_others_proposed_is_not_named_where_a_window_left_it_out() -> None:
     room = Room(dialog_of(setup, keys=["Max Turns: 500"]))
     for number in range(20):
         speak(room, ("A", f"Mine. {'words and words ' * 20}\n\n[PROPOSAL: own-{number}]"))
-        ref = room.dialog.state.proposals[-1].ref
+        ref = room.dialog.state.table.proposals[-1].ref
         speak(room, ("B", f"Theirs.\n\n[PROPOSAL: secret-{number}]\n[DECIDE: {ref} reject | no]"))
     asked = prompt.render(room.dialog, room.dialog.header.agents[0], room=1_800).text
     assert "Left out here" in asked

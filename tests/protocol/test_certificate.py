@@ -158,7 +158,7 @@ def test_what_one_agent_decides_by_the_way_gives_way_to_what_ends_the_dialog() -
         ("A", "[DECIDE: P1 approve | now]\n[AGREE: P2]"),
     )
     both = played(*lines, setup=setup)
-    assert [(d.ref, d.entry) for d in both.dialog.state.decisions] == [("P1", "4"), ("P2", "4")]
+    assert [(d.ref, d.entry) for d in both.dialog.state.table.decisions] == [("P1", "4"), ("P2", "4")]
     assert certificate_of(both).ref == "P2"
     on_the_way = played(("A", "[PROPOSAL: a table]"), ("B", "Hm."), ("A", "[DECIDE: P1 approve | now]"), setup=setup)
     assert on_the_way.dialog.state.outcome is None
@@ -210,7 +210,7 @@ def test_every_dialog_that_was_decided_has_a_certificate_and_no_other(path: Path
     dialog = parse(path.read_bytes().partition(b"====\n")[2])
     outcome = dialog.state.outcome
     is_decided = outcome is not None and outcome.name in ("CONSENSUS_REACHED", "DECIDED")
-    is_decided = is_decided or any(d.outcome == "approved" for d in dialog.state.decisions)
+    is_decided = is_decided or any(d.outcome == "approved" for d in dialog.state.table.decisions)
     made = certify(dialog)
     assert (made is not None) == is_decided
     assert changes(dialog) == ()
@@ -328,7 +328,7 @@ def reframed(room: Room, old: str, new: str) -> bytes:
     for entry in room.dialog.entries[1:]:
         marks = tuple(Mark(m.name, m.value.replace(digest(old), digest(new)), m.ref) for m in entry.marks)
         assert entry.frame is not None
-        attributes = (("re", entry.frame.re), ("at", entry.frame.at))
+        attributes = (("re", entry.re), ("at", entry.frame.at))
         draft = Draft(entry.by, entry.name, entry.number, entry.body.replace(old, new), marks, entry.turn, attributes)
         written = render(draft, prev)
         prev = re.findall(r"sha=([0-9a-f]{16})", written.decode())[0]

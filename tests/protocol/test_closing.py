@@ -149,7 +149,7 @@ def test_a_vote_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
     say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
     say(here, "B", f"{words}\n\n[VOTE: P1 approve]", answer="[VOTE: P1 approve]" if is_meant else "[VOTE: P1 reject]")
     if not is_meant:
-        assert [(b.agent, b.choice) for poll in here.dialog.state.polls for b in poll.ballots] in (
+        assert [(b.agent, b.choice) for poll in here.dialog.state.polls.open for b in poll.ballots] in (
             [("B", "reject")],
             [],
         )
@@ -211,7 +211,7 @@ def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: 
         here.answers(who, text)
     assert [who for who, _ in here.asked] == ["A"]
     here.run()
-    assert (here.dialog.state.standing is not None) == is_meant
+    assert (here.dialog.state.table.standing is not None) == is_meant
     from dialogd.protocol.seal import answers
 
     assert [answer.status for answer in answers(here.dialog)] == ["fits", "fits"]
@@ -256,7 +256,7 @@ def test_the_prose_around_a_contribution_asks_nothing() -> None:
     here = pair()
     say(here, "B", "Perhaps:\n\n[EVIDENCE: 4 ms]\n\nIf you like.\n\n[OBJECTION: no test]\n\nThat is all.")
     assert [who for who, _ in here.asked] == ["A"]
-    assert here.dialog.state.standing is None
+    assert here.dialog.state.table.standing is None
 
 
 def test_confirm_false_leaves_out_the_question_about_words_alone() -> None:
@@ -309,7 +309,7 @@ def test_what_is_quoted_fenced_struck_or_talked_about_is_not_tried(reply: str) -
     here = pair()
     say(here, "B", reply)
     assert [who for who, _ in here.asked] == ["A"]
-    assert [who for who, _ in here.dialog.state.standing.signers] == ["A"]  # type: ignore[union-attr]
+    assert [who for who, _ in here.dialog.state.table.standing.signers] == ["A"]  # type: ignore[union-attr]
 
 
 @cases("against", ["[OBJECTION: no test]", "[DEADLOCK: 50 ms | measure it]", "[PASS]"])
@@ -330,7 +330,7 @@ def test_two_votes_on_one_proposal_are_asked_about() -> None:
         here = room(SETUPS["vote"], "A", "B", "C", turn="A")
         say(here, "A", "[PROPOSAL: keep sessions in Postgres]")
         say(here, "B", "[VOTE: P1 approve]\n[VOTE: P1 reject]", answer=answer)
-        assert [ballot.choice for poll in here.dialog.state.polls for ballot in poll.ballots] == choices
+        assert [ballot.choice for poll in here.dialog.state.polls.open for ballot in poll.ballots] == choices
 
 
 def test_from_the_second_replacement_on_a_yes_or_an_objection_is_due() -> None:
@@ -364,7 +364,7 @@ def test_a_judge_that_does_not_say_whose_position_holds_is_asked() -> None:
     say(here, "B", "Redis.")
     say(here, "C", "Both are good.", answer="[DECIDE: B]")
     assert all(form in here.asked[-1][1] for form in ("[DECIDE: A]", "[DECIDE: B]", "[DECIDE: none]"))
-    assert here.dialog.state.judged[-1][0] == "B"
+    assert here.dialog.state.table.judged[-1][0] == "B"
 
 
 def test_a_yes_that_must_name_its_reservation_is_asked_for_it() -> None:
@@ -415,7 +415,7 @@ def test_a_yes_beyond_what_is_asked_about_counts_for_nothing() -> None:
     say(here, "A", "\n".join(f"[PROPOSAL: way {number}]" for number in range(admit.MOST + 2)))
     votes = [f"[VOTE: P{number} approve]" for number in range(1, admit.MOST + 3)]
     say(here, "B", "If the price is named:\n\n" + "\n".join(votes), answer="\n".join(votes))
-    cast = [poll.ref for poll in here.dialog.state.polls if poll.ballots]
+    cast = [poll.ref for poll in here.dialog.state.polls.open if poll.ballots]
     assert cast == [f"P{number}" for number in range(1, admit.MOST + 1)]
     assert len(here.dialog.turns[-1].all("REFUSED")) == 2
 
@@ -476,7 +476,7 @@ def test_an_objection_in_the_answer_takes_the_place_of_the_yes() -> None:
     turn = here.dialog.turns[-1]
     assert [str(mark) for mark in turn.marks] == ["[OBJECTION: clause 3 must go]"]
     assert "\\[AGREE: P1 | needs clause 3 dropped]" in in_words(here)
-    assert here.dialog.state.standing is None
+    assert here.dialog.state.table.standing is None
 
 
 def test_all_other_marks_stay_as_they_were() -> None:
@@ -490,7 +490,7 @@ def test_the_answer_brings_nothing_that_was_not_asked_about() -> None:
     """It is about the marks that it names, and about nothing else."""
     here = pair()
     say(here, "B", "Fine.\n\n[AGREE: P1]", answer="[AGREE: P1]\n[PROPOSAL: and a cache]\n[QUESTION_FOR_USER: may I?]")
-    assert here.dialog.state.question == ""
+    assert here.dialog.state.questions.text == ""
     assert here.dialog.turns[-1].mark("PROPOSAL") is None
 
 
@@ -500,7 +500,7 @@ def test_several_matters_are_one_question() -> None:
     say(here, "A", "[PROPOSAL: keep sessions in Postgres]\n[PROPOSAL: add a cache]")
     say(here, "B", "Both.\n\n[VOTE: P1 approve]\n[VOTE: P2 approve]", answer="[VOTE: P1 approve]")
     assert len(here.asked) == 1
-    cast = {poll.ref: [b.choice for b in poll.ballots] for poll in here.dialog.state.polls}
+    cast = {poll.ref: [b.choice for b in poll.ballots] for poll in here.dialog.state.polls.open}
     assert cast == {"P1": ["approve"], "P2": []}
 
 

@@ -38,7 +38,7 @@ def outcome(room: Room) -> str | None:
 
 def signers(room: Room) -> str:
     """Who has signed the text on the table; "-" when there is none."""
-    standing = room.dialog.state.standing
+    standing = room.dialog.state.table.standing
     return "".join(who for who, _ in standing.signers) if standing else "-"
 
 
@@ -137,8 +137,8 @@ def test_one_alone_never_ends_it() -> None:
     """The same agent, again and again, by every form; not even when the other says nothing to it."""
     room = talk(POSTGRES, "Hm.", POSTGRES, "Hm.", "[AGREE: P1]", "Hm.", "[CONSENSUS_REACHED]", "Hm.")
     assert (outcome(room), signers(room)) == (None, "A")
-    assert room.dialog.state.standing is not None
-    assert room.dialog.state.standing.replaced == 0
+    assert room.dialog.state.table.standing is not None
+    assert room.dialog.state.table.standing.replaced == 0
 
 
 def test_a_signature_stays_while_nobody_objects() -> None:
@@ -192,7 +192,7 @@ def test_a_turn_of_the_persons_clears_it_and_a_note_does_not() -> None:
 def test_a_different_text_replaces_it_and_that_is_counted() -> None:
     """Only the newest can be signed; from the second replacement on the next agent is told to sign or object."""
     room = talk(POSTGRES, REDIS)
-    standing = room.dialog.state.standing
+    standing = room.dialog.state.table.standing
     assert standing is not None
     assert (standing.proposal.ref, standing.replaced, signers(room)) == ("P2", 1, "B")
     assert "sign P2 as it stands" not in room.thinks("A")
@@ -306,14 +306,14 @@ def test_a_persons_turn_takes_a_call_for_a_deadlock_back() -> None:
 def test_proposals_are_numbered_by_the_daemon() -> None:
     """In order over all agents, whatever numbers the agents use themselves; texts on the table take part."""
     room = talk("[PROPOSAL: a]\n[PROPOSAL P9: b]", f"[PROPOSAL: c]\n\n{POSTGRES}", "[PROPOSAL: d]")
-    assert [(p.ref, p.by) for p in room.dialog.state.proposals] == [
+    assert [(p.ref, p.by) for p in room.dialog.state.table.proposals] == [
         ("P1", "A"),
         ("P2", "A"),
         ("P3", "B"),
         ("P4", "B"),
         ("P5", "A"),
     ]
-    standing = room.dialog.state.standing
+    standing = room.dialog.state.table.standing
     assert standing is not None
     assert (standing.proposal.ref, standing.proposal.sha) == ("P4", digest("Sessions live in Postgres."))
     assert standing.proposal.text == "Sessions live in Postgres."

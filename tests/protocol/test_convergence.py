@@ -10,6 +10,7 @@ from dialogd.protocol.signals import Assessment, assess, confidence, convergence
 from dialogd.protocol.state import Dialog, State
 from tests.support.cases import cases
 from tests.support.room import Room, opening
+from tests.support.states import state_with
 
 TEXT = "Postgres keeps sessions safely across restarts, nothing else must be operated."
 
@@ -75,7 +76,7 @@ SEVERAL = [
 
 def turn(by: str, body: str = "", *marks: Mark, number: int = 2, condition: Condition = Condition.SOUND) -> Entry:
     """One turn of an agent or the person, as it is read from a file."""
-    return Entry(str(number), number, by, by, body, marks, (), condition, "", 0, 0, 0)
+    return Entry(str(number), number, by, by, body, marks, (), condition, 0, 0, 0)
 
 
 def dialog(*entries: Entry, agents: str = "AB", setup: str = "", state: State | None = None) -> Dialog:
@@ -176,7 +177,7 @@ def test_only_the_latest_reply_of_each_agent_counts() -> None:
 
 def test_notes_of_the_person_and_passes_hide_nothing() -> None:
     """A note is no turn, a bare pass leaves what was said before it standing, and damage counts for nothing."""
-    note = Entry("2.1", 0, "USER", "User", "Mind the cost.", (), None, Condition.SOUND, "", 0, 0, 0)
+    note = Entry("2.1", 0, "USER", "User", "Mind the cost.", (), None, Condition.SOUND, 0, 0, 0)
     assert counts(turn("A", "I disagree."), note) == (0, 1)
     assert counts(turn("A", "I disagree."), turn("A", "", Mark("PASS"))) == (0, 1)
     assert counts(turn("A", "I disagree."), turn("A", "I agree.", condition=Condition.DAMAGED)) == (0, 1)
@@ -298,8 +299,8 @@ def test_more_than_three_disagreements_ask_for_mediation(more: int, advice: str)
         (State(number=2, limits=Limits(max_turns=4)), True, "the limit of 4 turns"),
         (State(number=2, limits=Limits(max_turns=5)), False, ""),
         (State(number=12, base=10, limits=Limits(max_turns=5)), False, ""),
-        (State(number=2, rounds=2, limits=Limits(max_rounds=3)), True, "the limit of 3 rounds"),
-        (State(number=2, rounds=1, limits=Limits(max_rounds=3)), False, ""),
+        (state_with(number=2, rounds=2, limits=Limits(max_rounds=3)), True, "the limit of 3 rounds"),
+        (state_with(number=2, rounds=1, limits=Limits(max_rounds=3)), False, ""),
         (State(number=2, closing="the time limit of 30 minutes"), True, "the time limit of 30 minutes"),
     ],
 )

@@ -46,8 +46,8 @@ def test_votes_that_fail_in_one_turn_are_one_failed_vote() -> None:
     here = room("AB", 'verdict = "vote"')
     speak(here, ("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"))
     speak(here, ("B", "[VOTE: P1 reject | no]\n[VOTE: P2 reject | no]"))
-    assert len(here.dialog.state.decisions) == 2
-    assert here.dialog.state.failed_votes == 1
+    assert len(here.dialog.state.table.decisions) == 2
+    assert here.dialog.state.polls.failed == 1
 
 
 def test_a_vote_stands_until_its_agent_votes_anew() -> None:
@@ -55,7 +55,7 @@ def test_a_vote_stands_until_its_agent_votes_anew() -> None:
     here = room("ABC", 'verdict = "vote"\norder = "free"')
     speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]\n[TO: A]"), ("A", "[TO: B]"))
     speak(here, ("B", "And it is there."))
-    assert [ballot.choice for ballot in here.dialog.state.polls[0].ballots] == ["approve"]
+    assert [ballot.choice for ballot in here.dialog.state.polls.open[0].ballots] == ["approve"]
 
 
 def test_one_agent_alone_approves_nothing() -> None:
@@ -63,7 +63,7 @@ def test_one_agent_alone_approves_nothing() -> None:
     here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
     speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[VOTE: P1 abstain]"))
     speak(here, ("A", "[VOTE: P1 abstain]"))
-    assert [found.outcome for found in here.dialog.state.decisions] == ["rejected"]
+    assert [found.outcome for found in here.dialog.state.table.decisions] == ["rejected"]
 
 
 @cases(
@@ -86,7 +86,7 @@ def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
     here = room("ABC", f'verdict = "vote"\norder = "round-robin"\nquorum = {quorum}')
     speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[PASS]"))
     speak(here, ("A", "[VOTE: P1 approve | mine]"))
-    (found,) = here.dialog.state.decisions
+    (found,) = here.dialog.state.table.decisions
     assert found.outcome == outcome
     assert found.evidence == "2 for (B, A), absent: C"
 
@@ -100,8 +100,8 @@ def test_who_may_not_vote_neither_votes_nor_signs_by_hand(verdict: str) -> None:
     (turn,) = (entry for entry in here.dialog.turns if entry.by == "C")
     assert [mark.name for mark in turn.marks] == ["VOTE", "AGREE"]
     state = here.dialog.state
-    assert [ballot.agent for poll in state.polls for ballot in poll.ballots] == []
-    assert state.standing is None or [who for who, _ in state.standing.signers] == ["A"]
+    assert [ballot.agent for poll in state.polls.open for ballot in poll.ballots] == []
+    assert state.table.standing is None or [who for who, _ in state.table.standing.signers] == ["A"]
 
 
 def test_a_turn_of_the_persons_clears_all_votes() -> None:
@@ -110,8 +110,8 @@ def test_a_turn_of_the_persons_clears_all_votes() -> None:
     speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"))
     here.say("Consider the cost.", to="C")
     speak(here, ("C", "[VOTE: P1 approve | cheap]"))
-    assert here.dialog.state.decisions == ()
-    (poll,) = here.dialog.state.polls
+    assert here.dialog.state.table.decisions == ()
+    (poll,) = here.dialog.state.polls.open
     assert [ballot.agent for ballot in poll.ballots] == ["C"]
     assert poll.heard == {"C"}
 
@@ -121,8 +121,8 @@ def test_a_pass_is_no_signature() -> None:
     here = room("AB", "")
     speak(here, ("A", TEXT), ("B", "[PASS]"))
     assert ended(here) == ""
-    assert here.dialog.state.standing is not None
-    assert [who for who, _ in here.dialog.state.standing.signers] == ["A"]
+    assert here.dialog.state.table.standing is not None
+    assert [who for who, _ in here.dialog.state.table.standing.signers] == ["A"]
 
 
 @cases(
@@ -140,7 +140,7 @@ def test_of_several_that_are_approved_at_once_one_wins_by_the_rule(rule: str, wo
     speak(here, ("A", "[VOTE: P1 approve]\n[VOTE: P2 approve]"), ("B", "[VOTE: P1 approve]\n[VOTE: P2 approve]"))
     speak(here, ("C", "[VOTE: P1 abstain]\n[VOTE: P2 approve]"))
     other = "P1" if won == "P2" else "P2"
-    found = [(d.ref, d.outcome, d.reason) for d in here.dialog.state.decisions]
+    found = [(d.ref, d.outcome, d.reason) for d in here.dialog.state.table.decisions]
     assert found == [(won, "approved", f"at least 67% for it, and for {other}: {reason}")]
     assert ended(here) == "DECIDED"
 
@@ -153,12 +153,12 @@ def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
         here = room("ABC", f'verdict = "vote"\norder = "parallel"\n{weights}', turn="A, B, C")
         speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
         speak(here, *votes, ("C", "[VOTE: P1 approve]\n[VOTE: P2 abstain]"))
-        won.append(here.dialog.state.decisions[0].ref)
+        won.append(here.dialog.state.table.decisions[0].ref)
     assert won == ["P1", "P1"]
     heavy = room("ABC", 'verdict = "vote"\norder = "parallel"\n[roles.B]\nweight = 3', turn="A, B, C")
     speak(heavy, ("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
     speak(heavy, *votes, ("C", "[VOTE: P1 approve]\n[VOTE: P2 abstain]"))
-    assert heavy.dialog.state.decisions[0].ref == "P2"
+    assert heavy.dialog.state.table.decisions[0].ref == "P2"
 
 
 @cases(("most", "escalates"), [(1, True), (2, False), (3, False)])
@@ -166,7 +166,7 @@ def test_votes_that_fail_are_handed_on_after_as_many_as_the_dialog_says(most: in
     """To the person, where nobody moderates."""
     here = room("AB", f'verdict = "vote"\nescalation_threshold = {most}')
     speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | no]"))
-    assert (here.dialog.state.escalated == "USER") == escalates
+    assert (here.dialog.state.escalation.to == "USER") == escalates
     assert [mark.value for e in here.dialog.entries for mark in e.all("ESCALATE")] == ["1 vote failed"] * escalates
 
 
@@ -177,7 +177,7 @@ def test_as_many_references_as_the_dialog_says_make_a_proposal(enough: int, made
     speak(here, ("A", "[IDEA: Postgres]"), ("B", "[RE: 2]\n[IDEA: with a job]"), ("C", "[RE: 2]\n[IDEA: and an index]"))
     for who in "ABC":
         here.step(who)
-    assert bool(here.dialog.state.proposals) == made
+    assert bool(here.dialog.state.table.proposals) == made
 
 
 def test_at_the_limit_votes_count_although_the_round_is_not_over() -> None:
@@ -196,7 +196,7 @@ def test_a_limit_that_the_person_lowers_ends_the_dialog_with_what_the_votes_deci
     speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
     here.types(f"\n[LIMIT: {limit}]\n")
     here.step("C")
-    assert (ended(here), [found.outcome for found in here.dialog.state.decisions]) == ("DECIDED", ["approved"])
+    assert (ended(here), [found.outcome for found in here.dialog.state.table.decisions]) == ("DECIDED", ["approved"])
 
 
 def test_a_budget_that_allows_no_turn_ends_the_dialog_with_what_the_votes_decide() -> None:
@@ -221,7 +221,7 @@ def test_a_limit_says_which_vote_failed_and_invents_none(vote: str, outcomes: li
     speak(here, ("A", f"[VOTE: P1 {vote} | no]" if vote else "Well."))
     here.types("\n[LIMIT: max_turns 2]\n")
     here.step("B")
-    assert (ended(here), [d.outcome for d in here.dialog.state.decisions]) == ("MAX_TURNS_REACHED", outcomes)
+    assert (ended(here), [d.outcome for d in here.dialog.state.table.decisions]) == ("MAX_TURNS_REACHED", outcomes)
 
 
 def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_the_dialog() -> None:
@@ -242,7 +242,7 @@ def test_who_speaks_without_voting_is_no_yes() -> None:
     yes, no = "[VOTE: P1 approve | good]", "[VOTE: P1 reject | it is slow]"
     speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", yes), ("C", yes), ("D", no), ("E", "Well."), ("F", "Well."))
     speak(here, ("A", no))
-    (decision,) = here.dialog.state.decisions
+    (decision,) = here.dialog.state.table.decisions
     assert (ended(here), decision.outcome) == ("", "rejected")
     assert decision.evidence.endswith("absent: E, F")
 
@@ -253,10 +253,10 @@ def test_at_a_limit_nothing_is_agreed_that_nobody_has_argued_against(ids: str, v
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
     here = room(ids, f'red_team = true\nverdict = "{verdict}"')
     speak(here, ("A", first), *((who, yes) for who in ids[1:]))
-    assert here.dialog.state.red_team == "P1"
+    assert here.dialog.state.table.red_team == "P1"
     here.types("\n[LIMIT: max_turns 2]\n")
     here.step("A")
-    assert (ended(here), here.dialog.state.decisions) == ("MAX_TURNS_REACHED", ())
+    assert (ended(here), here.dialog.state.table.decisions) == ("MAX_TURNS_REACHED", ())
 
 
 def test_the_turn_that_fills_the_file_counts_the_votes() -> None:
@@ -276,7 +276,7 @@ def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once(
     here.step("A")
     here.step("B")
     speak(here, ("A", TEXT), ("B", "[AGREE: P1 | yes]"))
-    assert here.dialog.state.red_team == "P1"
+    assert here.dialog.state.table.red_team == "P1"
     assert ended(here) == ""
 
 
@@ -286,9 +286,9 @@ def test_a_mere_pass_is_no_red_team_turn(ids: str, verdict: str) -> None:
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
     here = room(ids, f'red_team = true\nverdict = "{verdict}"')
     speak(here, ("A", first), *((who, yes) for who in ids[1:]))
-    assert here.dialog.state.red_team == "P1"
+    assert here.dialog.state.table.red_team == "P1"
     speak(here, ("A", "[PASS]"))
-    assert (ended(here), here.dialog.state.red_team, here.dialog.state.owing) == ("", "P1", ("B",))
+    assert (ended(here), here.dialog.state.table.red_team, here.dialog.state.owing) == ("", "P1", ("B",))
     argued = Room(here.paper.data)
     speak(argued, ("B", "It fails when the disk is full. That can be lived with."))
     assert ended(argued) == {"mutual": "CONSENSUS_REACHED", "vote": "DECIDED"}[verdict]
@@ -309,7 +309,7 @@ def test_the_first_of_two_decisions_on_a_proposal_counts() -> None:
     speak(here, ("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"), ("B", "Well."))
     speak(here, ("S", "[DECIDE: P1 reject | no]\n[DECIDE: P2 approve | fine]\n[DECIDE: P2 reject | or not]"))
     speak(here, ("A", "Well."), ("B", "Well."), ("S", "[DECIDE: P1 approve | after all]"))
-    decided = [(d.ref, d.outcome) for d in here.dialog.state.decisions]
+    decided = [(d.ref, d.outcome) for d in here.dialog.state.table.decisions]
     assert decided == [("P1", "rejected")]
 
 
@@ -357,7 +357,7 @@ def test_what_was_escalated_to_one_is_not_decided_by_another() -> None:
     speak(here, ("A", "[PROPOSAL: Postgres]\n[ESCALATE: we cannot]"))
     here.retry("S")
     speak(here, ("S", "[DECIDE: P1 approve | mine]"))
-    assert not here.dialog.state.decisions
+    assert not here.dialog.state.table.decisions
     assert any("voters' to decide" in said for said in refused(here))
 
 
@@ -414,12 +414,12 @@ def test_rounds_in_which_all_are_asked_begin_and_end_together(given_: tuple[Room
         acts(here, who, what)
         did[who] = what
         if state.owing != (who,):
-            assert here.dialog.state.rounds == full
+            assert here.dialog.state.floor.rounds == full
             assert here.dialog.state.outcome is None
             continue
         now = here.dialog.state
         full += {*"ABC"} - now.absent <= asked
-        assert now.rounds == full
+        assert now.floor.rounds == full
         is_quiet = {who for who, what in did.items() if what == "passes"} >= {*"ABC"} - now.absent <= asked
         assert now.outcome is not None or len(now.absent) > 1 or (now.owing == (USER,)) == is_quiet
         assert (now.outcome is not None) == (full == now.limits.max_rounds or len(now.absent) == 3)

@@ -8,7 +8,6 @@ import pytest
 
 from dialogd.errors import BackendError, Refused
 from dialogd.protocol.decide import Reply, Stop
-from dialogd.protocol.fold import limit
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER, Limits
 from dialogd.protocol.state import State
@@ -45,11 +44,11 @@ def speakers(room: Room) -> str:
 def test_in_a_round_each_owes_one_turn_in_any_order(order: str) -> None:
     """`TURN: A, B, C` answered in any of the six orders: one turn each, no debt opened twice, then the next of all."""
     room = chatty(opening("A", "B", "C", turn="A, B, C"))
-    debts = {debt.agent: debt.key for debt in room.dialog.state.debts}
+    debts = {debt.agent: debt.key for debt in room.dialog.state.debts.open}
     for place, me in enumerate(order):
         left = [who for who in "ABC" if who in order[place:]]
         assert [waits(room.look(who)) for who in left] == ["Reply"] * len(left)
-        assert {d.agent: d.key for d in room.dialog.state.debts} == {who: debts[who] for who in left}
+        assert {d.agent: d.key for d in room.dialog.state.debts.open} == {who: debts[who] for who in left}
         room.step(me)
     assert speakers(room) == "u" + order
     assert owing(room) == (chr(ord("A") + (ord(order[-1]) - ord("A") + 1) % 3),)
@@ -120,11 +119,11 @@ def test_a_late_double_reply_is_refused() -> None:
     """The same debt is paid once: a second reply to it finds it closed."""
     room = Room(opening())
     room.thinks("A")
-    debt = room.dialog.state.debts[0]
+    debt = room.dialog.state.debts.open[0]
     room.answers("A", "one")
-    assert debt.key not in {d.key for d in room.dialog.state.debts}
+    assert debt.key not in {d.key for d in room.dialog.state.debts.open}
     room.say("Again, please.", to="A")
-    assert room.dialog.state.debts[0].key != debt.key
+    assert room.dialog.state.debts.open[0].key != debt.key
 
 
 # -- the person ----------------------------------------------------------------------------------------------------
@@ -166,9 +165,9 @@ def test_an_edit_of_what_was_written_moves_no_debt() -> None:
 def test_a_persons_turn_closes_every_debt_and_a_note_none() -> None:
     """Speaking replaces the round; a remark leaves it as it is."""
     room = chatty(opening("A", "B", "C", turn="A, B, C"))
-    before = room.dialog.state.debts
+    before = room.dialog.state.debts.open
     room.say("By the way.", note=True)
-    assert room.dialog.state.debts == before
+    assert room.dialog.state.debts.open == before
     room.say("Only C, please.", to="C")
     assert owing(room) == ("C",)
 
@@ -237,9 +236,9 @@ def test_who_is_asked_once_more_has_failed_no_longer() -> None:
     """Its vote is waited for again, and the order counts on it."""
     room = Room(opening("A", "B", "C"), A=[BROKEN])
     room.step("A")
-    assert room.dialog.state.failed == {"A"}
+    assert room.dialog.state.debts.failed == {"A"}
     room.retry("A")
-    assert room.dialog.state.failed == frozenset()
+    assert room.dialog.state.debts.failed == frozenset()
 
 
 def test_a_skip_typed_by_hand_takes_the_turn_from_the_person() -> None:
@@ -255,7 +254,7 @@ def test_an_agents_turn_typed_by_hand_closes_every_debt() -> None:
     """Who writes for A in a round says with the TURN line who goes on, and nobody else owes anything."""
     room = Room(opening("A", "B", "C", turn="A, B, C"))
     room.types("\n## Turn 2 — Claude A\n\nPostgres.\n\nTURN: B\n")
-    assert [(debt.agent, debt.re) for debt in room.dialog.state.debts] == [("B", "2")]
+    assert [(debt.agent, debt.re) for debt in room.dialog.state.debts.open] == [("B", "2")]
 
 
 def test_a_pause_holds_everybody_and_nothing_runs_out() -> None:
@@ -306,7 +305,7 @@ def test_a_limit_note_changes_a_limit(mark: str, limits: Limits) -> None:
     room = chatty(opening())
     room.types(f"\n[LIMIT: {mark}]\n")
     assert room.dialog.state.limits == limits
-    assert limit(Limits(), mark)[1] == ""
+    assert Limits().changed(mark)[1] == ""
 
 
 @cases("mark", ["", "max_turns", "max_turns many", "max_turns 0", "budget 5", "timeout -1", "40"])
@@ -315,7 +314,7 @@ def test_a_limit_that_means_nothing_changes_nothing_and_says_why(mark: str) -> N
     room = chatty(opening())
     room.types(f"\n[LIMIT: {mark}]\n")
     assert room.dialog.state.limits == Limits()
-    assert limit(Limits(), mark)[1]
+    assert Limits().changed(mark)[1]
 
 
 def test_an_agents_limit_mark_is_text() -> None:
@@ -460,10 +459,10 @@ def test_of_two_agents_one_that_failed_twice_leaves_the_turn_to_the_person() -> 
     note = room.dialog.last
     assert note is not None
     assert [str(mark) for mark in note.marks] == ["[AGENT_ERROR: A | exit code 1 | look at its log]"]
-    assert (note.number, owing(room), room.dialog.state.failed) == (0, ("USER",), {"A"})
+    assert (note.number, owing(room), room.dialog.state.debts.failed) == (0, ("USER",), {"A"})
     room.retry("A")
     room.step("A")
-    assert (owing(room), room.dialog.state.failed) == (("B",), frozenset())
+    assert (owing(room), room.dialog.state.debts.failed) == (("B",), frozenset())
 
 
 def test_of_three_agents_one_that_failed_twice_is_passed_over() -> None:
@@ -474,7 +473,7 @@ def test_of_three_agents_one_that_failed_twice_is_passed_over() -> None:
         room.step(me)
     assert speakers(room) == "uBCBCBC"
     room.say("A, are you there?")
-    assert room.dialog.state.failed == frozenset()
+    assert room.dialog.state.debts.failed == frozenset()
     room.run()
     assert "A" in speakers(room)
 
@@ -528,7 +527,7 @@ def test_of_two_agents_a_stalled_one_still_owes_its_turn() -> None:
     assert waits(room.look("B")) == "not_my_turn"
     room.advance(1)
     room.step("B")
-    assert (owing(room), room.dialog.state.debts[0].stalled) == (("A",), True)
+    assert (owing(room), room.dialog.state.debts.open[0].stalled) == (("A",), True)
     room.advance(10_000)
     assert waits(room.look("B")) == "not_my_turn"
     assert "no answer in time from A" in getattr(room.look("B"), "reason", "")

@@ -248,7 +248,7 @@ class Conversation(RuleBasedStateMachine):
             assert not isinstance(action, Wait) or (action.reason and action.status)
             assert isinstance(action, Stop) == (state.outcome is not None)
             assert not isinstance(action, Reply) or (state.debt(me) is not None and not state.paused)
-        assert state.outcome is None or state.debts == ()
+        assert state.outcome is None or state.debts.open == ()
         assert len(state.owing) == len(set(state.owing))
 
     @invariant()

@@ -68,15 +68,15 @@ def test_a_struck_turn_counts_for_nothing_and_stays_a_turn() -> None:
     assert entry is not None
     assert (entry.is_struck, entry.marks, entry.body) == (True, (), "Yes.")
     assert [str(mark) for mark in entry.withdrawn] == ["[VOTE: P1 approve | fast]", "[PROPOSAL P2: Redis too]"]
-    assert (after.state.struck, after.state.owing, after.state.number) == ({3}, before.state.owing, 3)
-    assert [p.ref for p in after.state.proposals] == ["P1"]
-    assert [(poll.ref, poll.ballots, poll.heard) for poll in after.state.polls] == [("P1", (), {"B"})]
-    assert after.state.contributed == before.state.contributed - 1
+    assert (after.state.hand.struck, after.state.owing, after.state.number) == ({3}, before.state.owing, 3)
+    assert [p.ref for p in after.state.table.proposals] == ["P1"]
+    assert [(poll.ref, poll.ballots, poll.heard) for poll in after.state.polls.open] == [("P1", (), {"B"})]
+    assert after.state.floor.contributed == before.state.floor.contributed - 1
     assert [(held.agent, held.ref) for held in board.positions(after)] == [("A", "P1")]
     assert {one.turn for one in board.contributions(after)} == {2}
     assert parse(room.paper.data) == after
     replies(room, "A", "On.\n[PROPOSAL: SQLite]")
-    assert room.dialog.state.proposals[-1].ref == "P3", "a number is never given twice"
+    assert room.dialog.state.table.proposals[-1].ref == "P3", "a number is never given twice"
 
 
 def test_agents_see_that_a_turn_was_withdrawn_and_not_its_text() -> None:
@@ -110,8 +110,8 @@ def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, tab
     room = agreed()
     after = does(room, person.strike, turn)
     assert (after.state.outcome, after.state.owing, after.state.counted) == (None, ("USER",), 0)
-    assert (after.state.standing.proposal.ref if after.state.standing else "") == table
-    assert not any(decision.outcome == "approved" for decision in after.state.decisions)
+    assert (after.state.table.standing.proposal.ref if after.state.table.standing else "") == table
+    assert not any(decision.outcome == "approved" for decision in after.state.table.decisions)
     assert f"turn {turn}" in " ".join(change.words for change in certificate.changes(after)) or turn == "2"
     assert not any(change.is_harm for change in certificate.changes(after))
     assert isinstance(decide(after, "A", room.clock()), Wait)
@@ -136,8 +136,8 @@ def test_several_turns_a_span_and_a_turn_of_the_person_are_struck_at_once() -> N
     replies(room, "A", "or\n[PROPOSAL: Postgres]")
     limits = room.dialog.state.limits
     after = does(room, person.strike, "2-3, 4")
-    assert after.state.struck == {2, 3, 4}
-    assert (after.state.proposals, after.state.limits) == ((), limits)
+    assert after.state.hand.struck == {2, 3, 4}
+    assert (after.state.table.proposals, after.state.limits) == ((), limits)
     assert does(room, person.strike, "3") is after, "once is enough"
 
 
@@ -162,7 +162,7 @@ def test_a_struck_turn_of_a_sealed_round_still_fits_its_seal() -> None:
     assert after.state.debt("B") is not None
     room.step("B")
     assert [answer.status for answer in answers(room.dialog)] == ["fits", "fits"]
-    assert [p.by for p in room.dialog.state.proposals] == ["B"]
+    assert [p.by for p in room.dialog.state.table.proposals] == ["B"]
 
 
 def test_findings_keep_their_numbers_when_one_is_struck() -> None:
@@ -172,7 +172,7 @@ def test_findings_keep_their_numbers_when_one_is_struck() -> None:
     replies(room, "B", "[FINDING: blocking | security | b.py | 4 | another | close it]")
     after = does(room, person.strike, "2")
     assert [(f.number, f.by) for f in findings(after)] == [(2, "B")]
-    assert after.state.blocking == ((2, "B"),)
+    assert after.state.table.blocking == ((2, "B"),)
 
 
 # -- reasons --------------------------------------------------------------------------------------------------------
@@ -224,8 +224,8 @@ def test_what_is_ruled_out_cannot_be_voted_on_decided_or_signed() -> None:
     room = room_of("A", "B", "M", toml='verdict = "vote"\n[roles.M]\nrole = "moderator"')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     after = does(room, person.veto, "p1", "we have no Redis")
-    assert (after.state.vetoed, after.state.polls, after.state.owing) == (("P1",), (), ("B",))
-    assert [(d.ref, d.outcome, d.method) for d in after.state.decisions] == [("P1", "rejected", "veto")]
+    assert (after.state.table.vetoed, after.state.polls.open, after.state.owing) == (("P1",), (), ("B",))
+    assert [(d.ref, d.outcome, d.method) for d in after.state.table.decisions] == [("P1", "rejected", "veto")]
     assert "P1: we have no Redis" in asked(room, "B")
     assert room.answers("B", "I do.\n[VOTE: P1 approve | fast]") is not None
     last = room.dialog.entries[-1]
@@ -241,12 +241,12 @@ def test_consensus_on_a_text_that_was_ruled_out_is_refused_by_name() -> None:
     room = room_of("A", "B")
     replies(room, "A", f"Here.\n{TEXT}")
     after = does(room, person.veto, "P1")
-    assert after.state.standing is None
+    assert after.state.table.standing is None
     replies(room, "B", "Fine.\n[AGREE: P1]")
     assert [str(m) for m in room.dialog.entries[-1].marks] == ["[REFUSED: AGREE P1 | P1 was ruled out by the person]"]
     replies(room, "A", f"But it is best.\n{TEXT}")
     assert [m.name for m in room.dialog.entries[-1].marks] == ["REFUSED"]
-    assert (room.dialog.state.standing, room.dialog.state.owing) == (None, ("B",))
+    assert (room.dialog.state.table.standing, room.dialog.state.owing) == (None, ("B",))
     replies(room, "B", "## Consensus Summary\n\nIn memory.\n\n[CONSENSUS_REACHED]")
     replies(room, "A", "Yes.\n[AGREE: P2]")
     assert room.dialog.state.outcome is not None
@@ -257,9 +257,9 @@ def test_a_decision_that_stood_is_undone_by_a_veto() -> None:
     room = room_of("A", "D", toml='[roles.D]\nrole = "synthesizer"\npermissions = ["POST", "DECIDE", "VOTE"]')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     replies(room, "D", "yes\n[DECIDE: P1 approve | fine]")
-    assert room.dialog.state.decisions[-1].outcome == "approved"
+    assert room.dialog.state.table.decisions[-1].outcome == "approved"
     after = does(room, person.veto, "P1")
-    assert [d.outcome for d in after.state.decisions] == ["rejected"]
+    assert [d.outcome for d in after.state.table.decisions] == ["rejected"]
     assert parse(room.paper.data) == after
 
 
@@ -274,7 +274,7 @@ def test_a_veto_of_nothing_and_after_the_end_are_refused() -> None:
     assert unknown.value.fix == "name one of: P1"
     before = room.dialog.state
     room.types("\n[VETO: P1]\n")
-    assert (room.dialog.state.outcome, room.dialog.state.vetoed) == (before.outcome, ())
+    assert (room.dialog.state.outcome, room.dialog.state.table.vetoed) == (before.outcome, ())
 
 
 # -- who takes part -------------------------------------------------------------------------------------------------
@@ -389,12 +389,12 @@ def test_votes_seals_findings_and_rounds_do_not_wait_for_who_left() -> None:
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     replies(room, "B", "hm\n[VOTE: P1 approve | x]\n[FINDING: blocking | s | f | 1 | hole | close]")
     after = does(room, person.leave, "B")
-    assert (after.state.polls[0].ballots, after.state.blocking, after.state.owing) == ((), (), ("C",))
+    assert (after.state.polls.open[0].ballots, after.state.table.blocking, after.state.owing) == ((), (), ("C",))
     sealed = room_of("A", "B", "C", toml='order = "parallel"\nsealed = true\nverdict = "vote"', turn="A, B, C")
     for me in "AB":
         replies(sealed, me, f"I am {me}.")
     after = does(sealed, person.leave, "C")
-    assert all(debt.is_ready for debt in after.state.debts)
+    assert all(debt.is_ready for debt in after.state.debts.open)
     for me in "AB":
         sealed.step(me)
     assert sealed.dialog.state.number == 3
@@ -411,8 +411,8 @@ def test_what_one_that_leaves_was_to_decide_is_the_persons(*, by_hand: bool) -> 
     else:
         does(room, person.leave, "M")
     state = room.dialog.state
-    assert (state.owing, state.escalated) == (("USER",), "USER")
-    assert "M, who was to decide, has left" in state.question
+    assert (state.owing, state.escalation.to) == (("USER",), "USER")
+    assert "M, who was to decide, has left" in state.questions.text
     court = room_of(
         "A", "B", "J", toml='verdict = "judge"\njudge = "J"\norder = "parallel"', keys=("Max Rounds: 1",), turn="A, B"
     )
@@ -421,7 +421,7 @@ def test_what_one_that_leaves_was_to_decide_is_the_persons(*, by_hand: bool) -> 
     assert court.dialog.state.owing == ("J",)
     does(court, person.leave, "J")
     assert court.dialog.state.owing == ("USER",)
-    assert court.dialog.state.question
+    assert court.dialog.state.questions.text
 
 
 def test_the_last_agent_cannot_leave_and_of_one_an_end_waits_for_the_person() -> None:
@@ -452,10 +452,10 @@ def test_step_mode_begins_and_ends_in_the_middle() -> None:
     assert room.dialog.state.owing == ("B",)
     replies(room, "B", "Two.")
     after = does(room, person.step, on=False)
-    assert (after.state.step, after.state.owing) == (False, ("A",))
+    assert (after.state.hand.step, after.state.owing) == (False, ("A",))
     assert does(room, person.step, on=False) is after
     header = room_of("A", "B", toml="step = true")
-    assert header.dialog.state.step
+    assert header.dialog.state.hand.step
     header.types("\n[STEP: off]\n")
     replies(header, "A", "One.")
     assert header.dialog.state.owing == ("B",)
@@ -478,10 +478,10 @@ def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
     room = room_of("A", "B", toml='verdict = "vote"')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
     after = does(room, person.suggest, "use SQLite | it is there\nalready", "P1")
-    made = after.state.proposals[-1]
+    made = after.state.table.proposals[-1]
     assert (made.ref, made.by, made.text) == ("P2", "USER", "use SQLite | it is there already")
     assert after.entries[-1].body == "Instead of P1:\n\nuse SQLite | it is there\nalready"
-    assert (after.state.owing, [poll.ref for poll in after.state.polls]) == (("B",), ["P1", "P2"])
+    assert (after.state.owing, [poll.ref for poll in after.state.polls.open]) == (("B",), ["P1", "P2"])
     replies(room, "B", "yes\n[VOTE: P2 approve | simple]")
     replies(room, "A", "yes\n[VOTE: P2 approve | simple]")
     outcome = room.dialog.state.outcome
@@ -530,8 +530,8 @@ TYPED = {
 
 def essence(state: State) -> tuple[object, ...]:
     """What a state comes to, whichever entry brought it there."""
-    decided = [(d.ref, d.outcome, d.method, d.reason) for d in state.decisions]
-    return state.hand, state.owing, state.limits, [p.ref for p in state.proposals], decided, state.outcome
+    decided = [(d.ref, d.outcome, d.method, d.reason) for d in state.table.decisions]
+    return state.hand, state.owing, state.limits, [p.ref for p in state.table.proposals], decided, state.outcome
 
 
 @cases("typed", TYPED)
@@ -633,10 +633,10 @@ def check(dialog: Dialog) -> None:
     last = list(steps(dialog))[-1]
     assert last is not None
     assert last[3] == state
-    refs = [p.ref for p in state.proposals]
+    refs = [p.ref for p in state.table.proposals]
     assert len(refs) == len(set(refs))
     assert dialog.header.agents
-    assert {entry.number for entry in dialog.entries if entry.is_struck} <= state.struck
+    assert {entry.number for entry in dialog.entries if entry.is_struck} <= state.hand.struck
     gone = {agent.id for agent in state.hand.left}
     assert not gone & {agent.id for agent in dialog.header.agents}
     for agent in (*dialog.header.agents, *state.hand.left):
@@ -653,14 +653,14 @@ def test_a_hundred_strikes_are_read_once() -> None:
     begun = time.process_time()
     dialog = parse(room.paper.data + text.encode())
     assert time.process_time() - begun < 2
-    assert len(dialog.state.struck) == 300
+    assert len(dialog.state.hand.struck) == 300
 
 
 def test_a_span_as_long_as_a_number_typed_by_hand_is_read_in_moments() -> None:
     """Two lines of text fill no machine's memory, by whatever door; the turns that there are stay struck."""
     room = room_of("A", "B")
     room.types("\n## Turn 999999999 — User\n\nturn\n\nTURN: A\n\n[STRIKE: 1-999999999]\n")
-    struck = room.dialog.state.struck
+    struck = room.dialog.state.hand.struck
     assert 1 in struck
     assert len(struck) <= 10_000
     with pytest.raises(BadInput):
@@ -690,6 +690,6 @@ def test_a_strike_that_the_next_line_hides_again_never_was() -> None:
     assert room.dialog.entries[1].is_struck
     room.types("```\n\nJust an example.\n\nTURN: B\n")
     assert not room.dialog.entries[1].is_struck
-    assert [p.ref for p in room.dialog.state.proposals] == ["P1"]
+    assert [p.ref for p in room.dialog.state.table.proposals] == ["P1"]
     assert room.dialog.entries[1] == before.entries[1]
     assert parse(room.paper.data) == room.dialog

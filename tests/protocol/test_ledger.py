@@ -6,9 +6,11 @@ from dialogd.protocol.board import Position, latest, positions
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
 from dialogd.protocol.model import Condition, Entry, Mark
-from dialogd.protocol.state import Dialog, Proposal, State
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.table import Proposal
 from tests.support.cases import cases
 from tests.support.room import Room, opening
+from tests.support.states import state_with
 
 VOTE = '## Setup\n\n```toml\nverdict = "vote"\norder = "free"\n```'
 SIGN = "## Consensus Summary\n\nPostgres, version {}.\n\n[CONSENSUS_REACHED]"
@@ -190,7 +192,7 @@ def test_a_daemons_own_proposal_is_nobodys_position() -> None:
         B=["Well.\n[RE: 2]", "Well yes.\n[RE: 2]", "So.", "So."],
     )
     room.run()
-    assert any(proposal.by == "SYSTEM" for proposal in room.dialog.state.proposals)
+    assert any(proposal.by == "SYSTEM" for proposal in room.dialog.state.table.proposals)
     assert positions(room.dialog) == ()
 
 
@@ -206,13 +208,13 @@ def test_damaged_turns_and_the_persons_count_for_nothing() -> None:
 def made(*entries: Entry, proposals: tuple[Proposal, ...]) -> list[tuple[str, str, str]]:
     """What the ledger says of entries that were made by hand."""
     header = read_header(opening("A", "B").partition("## Turn 1")[0])
-    found = positions(Dialog(header, entries, State(proposals=proposals), 0))
+    found = positions(Dialog(header, entries, state_with(proposals=proposals), 0))
     return [(p.agent, p.ref, p.stance) for p in found]
 
 
 def turn(number: int, by: str, *marks: Mark, condition: Condition = Condition.SOUND) -> Entry:
     """One turn with these marks."""
-    return Entry(str(number), number, by, by, "…", marks, (), condition, "", 0, 0, 0)
+    return Entry(str(number), number, by, by, "…", marks, (), condition, 0, 0, 0)
 
 
 def test_marks_of_a_damaged_or_unfinished_turn_are_no_positions() -> None:

@@ -13,9 +13,10 @@ from dialogd.errors import Refused
 from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import USER
-from dialogd.protocol.state import Dialog, State
+from dialogd.protocol.state import Debts, Dialog, Escalation, State
 from tests.support.cases import cases
 from tests.support.room import Room, opening
+from tests.support.states import state_with
 
 AGENTS = ("A", "B", "C")
 MEANT = sorted(name for name, kind in MARKS.items() if Who.AGENT in kind.who)
@@ -30,7 +31,7 @@ def room(*setup: str, keys: Sequence[str] = (), **scripts: Sequence[str]) -> Roo
 def stood(*setup: str, **state: object) -> Dialog:
     """A dialog in which an agent has spoken, with these parts of its state."""
     dialog = room(*setup).dialog
-    return replace(dialog, state=replace(dialog.state, **{"spoken": True, **state}))  # type: ignore[arg-type]
+    return replace(dialog, state=state_with(dialog.state, **{"spoke_at": {"A": 2}, **state}))
 
 
 def test_a_dialog_goes_through_its_states_and_back() -> None:
@@ -55,8 +56,8 @@ def test_a_stopped_dialog_that_nobody_began_is_collapsed() -> None:
 
 CONVERGING = {
     "closing": ((), {"closing": "the time limit"}, "one last round sums up, because of the time limit"),
-    "escalated": ((), {"escalated": "C", "escalation": "three votes failed"}, "C is to decide: three votes failed"),
-    "to-the-person": ((), {"escalated": USER}, "the person is to decide"),
+    "escalated": ((), {"escalation": Escalation("C", "three votes failed")}, "C is to decide: three votes failed"),
+    "to-the-person": ((), {"escalation": Escalation(USER)}, "the person is to decide"),
     "red-team": ((), {"red_team": "P4"}, "the next turn argues against P4"),
     "judge": (('verdict = "judge"', 'judge = "A"'), {}, "A judges"),
 }
@@ -86,7 +87,7 @@ def test_what_stands_still_is_named_before_what_goes_on() -> None:
     for me in ("B", "C", "A"):
         stage.step(me)
     assert lifecycle.in_words(stage.dialog) == "under way: it waits for you"
-    paused = stood(escalated="C", escalation="three votes failed", paused=True)
+    paused = stood(escalation=Escalation("C", "three votes failed"), paused=True)
     assert lifecycle.in_words(paused) == "deciding: paused; C is to decide: three votes failed"
 
 
@@ -102,7 +103,7 @@ def test_a_text_to_be_signed_names_who_signed_it() -> None:
     stage = room(A=["## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]"])
     stage.step("A")
     assert lifecycle.in_words(stage.dialog) == "deciding: the text P1 is to be signed; signed by A"
-    standing = stage.dialog.state.standing
+    standing = stage.dialog.state.table.standing
     assert standing is not None
     nobody = stood(standing=replace(standing, signers=()))
     assert lifecycle.in_words(nobody).endswith("signed by nobody yet")
@@ -111,7 +112,7 @@ def test_a_text_to_be_signed_names_who_signed_it() -> None:
 HAND = ("suggest", "ask", "strike", "limit", "invite", "leave")
 PERSONS = ("say", "pause", "retry", "skip", "stop", *HAND, "step")
 STATES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
-    "dormant": ({"spoken": False}, ("start", "configure", "add agent", *PERSONS)),
+    "dormant": ({"spoke_at": {}}, ("start", "configure", "add agent", *PERSONS)),
     "streaming": ({}, ("post", "read", "vote", "stop", "say", "pause", "retry", "skip", *HAND, "step")),
     "converging": ({"closing": "x"}, ("vote", "moderate", "decide", *PERSONS)),
     "collapsed": ({"outcome": None}, ("harvest", "reset", "say", "approve", "reject", *HAND)),
@@ -201,17 +202,17 @@ JUDGED = ('verdict = "judge"', 'judge = "A"')
 
 TAKEN: dict[str, tuple[Dialog, set[str]]] = {
     "streaming": (stood(COUNCIL), set(MEANT)),
-    "dormant": (stood(COUNCIL, spoken=False), set(MEANT)),
-    "plain": (stood(closing="x", escalated="A"), set(MEANT)),
-    "escalated-to-another": (stood(COUNCIL, escalated="B"), set(MEANT)),
-    "escalated-to-the-person": (stood(COUNCIL, escalated=USER), set(MEANT)),
+    "dormant": (stood(COUNCIL, spoke_at={}), set(MEANT)),
+    "plain": (stood(closing="x", escalation=Escalation("A")), set(MEANT)),
+    "escalated-to-another": (stood(COUNCIL, escalation=Escalation("B")), set(MEANT)),
+    "escalated-to-the-person": (stood(COUNCIL, escalation=Escalation(USER)), set(MEANT)),
     "red-team": (stood(COUNCIL, red_team="P4"), set(MEANT)),
     "closing": (stood(COUNCIL, closing="x"), SUMMING_UP),
-    "escalated-to-me": (stood(COUNCIL, escalated="A"), DECIDING),
-    "escalated-while-closing": (stood(COUNCIL, closing="x", escalated="A"), DECIDING),
+    "escalated-to-me": (stood(COUNCIL, escalation=Escalation("A")), DECIDING),
+    "escalated-while-closing": (stood(COUNCIL, closing="x", escalation=Escalation("A")), DECIDING),
     "judging": (stood(*JUDGED), JUDGING),
     "judging-while-closing": (stood(*JUDGED, closing="x"), JUDGING),
-    "judge-not-asked": (stood(*JUDGED, debts=()), set(MEANT)),
+    "judge-not-asked": (stood(*JUDGED, debts=Debts()), set(MEANT)),
 }
 
 

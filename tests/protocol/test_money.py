@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from dialogd.errors import BackendError
 from dialogd.protocol import units
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write, decide
-from dialogd.protocol.fold import limit
 from dialogd.protocol.grammar import parse, read_on
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import Reply as Text
@@ -37,7 +36,7 @@ from dialogd.protocol.money import (
 )
 from dialogd.protocol.render import Draft, joint, render
 from dialogd.protocol.signals import signals
-from dialogd.protocol.state import Debt, Dialog, Spent, State, account
+from dialogd.protocol.state import Debt, Debts, Dialog, Spent, State, account
 from dialogd.store.logfile import Addition
 from tests.examples import examples
 from tests.support.cases import cases
@@ -143,7 +142,7 @@ def test_a_budget_is_read_as_people_write_it(text: str, amounts: units.Budget) -
     assert units.budget(text) == amounts
     header = read_header(f"# D\n\n**Budget:** {text}\n")
     assert ((header.limits.budget, header.limits.tokens), header.warnings) == (amounts, ())
-    assert limit(Limits(), f"budget {text}") == (Limits(budget=amounts[0], tokens=amounts[1]), "")
+    assert Limits().changed(f"budget {text}") == (Limits(budget=amounts[0], tokens=amounts[1]), "")
 
 
 @cases("text", NONE)
@@ -155,8 +154,8 @@ def test_what_is_no_budget_sets_none_and_says_why(text: str) -> None:
     assert (header.limits, len(header.warnings)) == (Limits(), 1)
     assert "Budget" in header.warnings[0]
     before = Limits(budget=3.0)
-    assert limit(before, f"budget {text}")[0] == before
-    assert limit(before, f"budget {text}")[1].startswith("budget: ")
+    assert before.changed(f"budget {text}")[0] == before
+    assert before.changed(f"budget {text}")[1].startswith("budget: ")
 
 
 dollar_amounts = st.integers(1, 10**12).map(lambda micros: micros / 1e6)
@@ -542,7 +541,7 @@ def test_a_budget_is_never_passed_when_no_turn_costs_more_than_expected(
 
 
 states = st.builds(
-    lambda limits, one, other, owing: State(limits=limits, spent={"A": one, "B": other}, debts=owing),
+    lambda limits, one, other, owing: State(limits=limits, spent={"A": one, "B": other}, debts=Debts(owing)),
     st.builds(Limits, budget=st.one_of(st.none(), dollar_amounts), tokens=st.one_of(st.none(), st.integers(1, 10**9))),
     *[st.builds(Spent, entries=st.just(1), micros=st.integers(0, 10**9), tokens_in=st.integers(0, 10**9))] * 2,
     st.sampled_from(["A", "AB", "ABC"]).map(lambda ids: tuple(Debt(who, "1") for who in ids)),

@@ -188,7 +188,7 @@ def test_nobody_is_asked_to_sign_a_text_of_the_round_that_they_do_not_see() -> N
     for me, line in (("A", SUMMARY), ("B", "Redis.")):
         assert "waits for your signature" not in room.thinks(me)
         room.answers(me, line)
-    assert room.dialog.state.standing is not None
+    assert room.dialog.state.table.standing is not None
 
 
 def test_a_text_that_everybody_sees_is_offered_for_signing() -> None:
@@ -296,7 +296,7 @@ def test_a_prompt_of_kept_pieces_is_the_prompt_made_anew() -> None:
     assert all(finished.made <= len(room.dialog.entries) for finished in kept.values())
     room.by_hand(person.strike, "3", "a mistake")
     compare(room.dialog)
-    room.by_hand(person.veto, room.dialog.state.proposals[-1].ref, "too dear")
+    room.by_hand(person.veto, room.dialog.state.table.proposals[-1].ref, "too dear")
     room.by_hand(person.invite, "D")
     go_on(2)
     compare(parse(room.paper.data.replace(b"Point A0", b"Point A9", 1)))

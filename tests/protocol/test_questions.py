@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.errors import BackendError, Refused
-from dialogd.protocol import lifecycle, open_questions, questions, units, withdrawn
+from dialogd.protocol import lifecycle, questions, units, withdrawn
 from dialogd.protocol.decide import Clock, Reply, Wait, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import canonical, read_reply
 from dialogd.protocol.model import SYSTEM, Agent, Mark
-from dialogd.protocol.questions import NAME, Question
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.questions import NAME
+from dialogd.protocol.state import Dialog, Question
 from dialogd.protocol.units import Here, Zone
 from dialogd.templates.library import template
 from dialogd.templates.opening import Opening, compose
@@ -130,12 +130,12 @@ def test_a_deadline_is_told_by_the_readers_clock() -> None:
     """By that of its own date; where nobody knows the reader's, the words name the zone of the writer."""
     far = "2027-04-01T18:00:00+02:00"
     at = "2026-11-22T14:00:00Z"
-    assert open_questions.until_in_words(far, at, berlin) == "by 2027-04-01 18:00"
-    assert open_questions.until_in_words("2026-11-22T18:00:00Z", at, berlin) == "by 19:00"
-    assert open_questions.until_in_words("2026-11-22T23:30:00Z", at, berlin) == "by 2026-11-23 00:30"
-    assert open_questions.left_in_words("2026-11-22T18:00:00-05:00", at, berlin) == "by 2026-11-23 00:00, in 9 hours"
-    assert open_questions.until_in_words("2026-11-22T18:00:00Z", at) == "by 18:00 UTC"
-    assert open_questions.until_in_words(far, at) == "by 2027-04-01 18:00 UTC+02:00"
+    assert questions.until_in_words(far, at, berlin) == "by 2027-04-01 18:00"
+    assert questions.until_in_words("2026-11-22T18:00:00Z", at, berlin) == "by 19:00"
+    assert questions.until_in_words("2026-11-22T23:30:00Z", at, berlin) == "by 2026-11-23 00:30"
+    assert questions.left_in_words("2026-11-22T18:00:00-05:00", at, berlin) == "by 2026-11-23 00:00, in 9 hours"
+    assert questions.until_in_words("2026-11-22T18:00:00Z", at) == "by 18:00 UTC"
+    assert questions.until_in_words(far, at) == "by 2027-04-01 18:00 UTC+02:00"
 
 
 FORM = "no deadline: write in 30m, by 18:00 or by 2026-11-22T18:00+01:00"
@@ -209,7 +209,7 @@ def test_no_question_breaks_the_reader_or_hurries_the_person(value: str, here: s
     first, *remarks = questions.written((Mark(NAME, value),), Here(here, zone))
     found = questions.parse(first)
     assert found.by == units.iso(found.by)
-    left = open_questions.left(found.by, here)
+    left = questions.left(found.by, here)
     assert left is None or left >= questions.LEAST
     assert {remark.name for remark in remarks} <= {"REFUSED"}
     if "\n" not in value and "\r" not in value:
@@ -222,10 +222,10 @@ def test_a_question_goes_through_the_file_and_back() -> None:
     """In small letters, bold and behind a bullet, too; one that is fenced is text."""
     stage = Room(opening(more=ALLOWED), A=["Hm.\n\n- **[question_for_user: which? | by 23:30 | default: a]**"])
     stage.step("A")
-    (question,) = stage.dialog.state.questions
+    (question,) = stage.dialog.state.questions.open
     assert question == Question("which?", "2026-11-21T23:30:00Z", "a", "A", "2")
-    assert stage.dialog.state.question == "which?"
-    assert (stage.dialog.state.question_by, stage.dialog.state.question_default) == (question.by, question.default)
+    assert stage.dialog.state.questions.text == "which?"
+    assert (stage.dialog.state.questions.by, stage.dialog.state.questions.default) == (question.by, question.default)
     assert not read_reply("```\n[QUESTION_FOR_USER: which? | by 23:30]\n```").marks
 
 
@@ -244,7 +244,7 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
     stage = asking()
     wait = stage.look("B")
     assert isinstance(wait, Wait)
-    assert wait.seconds == open_questions.left(stage.dialog.state.question_by, stage.paper.at)
+    assert wait.seconds == questions.left(stage.dialog.state.questions.by, stage.paper.at)
     stage.advance(wait.seconds - 1)
     assert waits(stage.look("A")) == "waiting_for_user"
     stage.advance(1)
@@ -256,7 +256,7 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
     assert (note.by, note.is_turn, note.body) == (SYSTEM, False, "")
     assert [str(m) for m in note.marks] == ["[DEFAULT_TAKEN: keep Postgres]"]
     assert note.turn == ("A",)
-    assert stage.dialog.state.questions == ()
+    assert stage.dialog.state.questions.open == ()
     assert isinstance(stage.look("A"), Reply)  # the other daemon decides again: there is nothing to take any more
     told = stage.thinks("A")
     assert "The person did not answer by 2026-11-21T19:20:00Z; your default was taken, and is not their word" in told
@@ -268,7 +268,7 @@ def test_defaults_are_taken_once_the_last_deadline_has_passed() -> None:
     """Two questions with deadlines of their own: nothing is taken at the first, both defaults at the second."""
     stage = asking(reply=f"{ASKS}\n[QUESTION_FOR_USER: one region or two? | in 60m | default: one]")
     first, second = (
-        open_questions.left(question.by, stage.paper.at) or 0.0 for question in stage.dialog.state.questions
+        questions.left(question.by, stage.paper.at) or 0.0 for question in stage.dialog.state.questions.open
     )
     assert 0 < first < second
     stage.advance(first)
@@ -304,7 +304,7 @@ def test_nothing_else_takes_a_default(name: str) -> None:
     assert all(entry.mark("DEFAULT_TAKEN") is None for entry in stage.dialog.entries)
     stage.say("Redis.", to="A")
     assert stage.dialog.state.owing == ("A",)
-    assert stage.dialog.state.questions == ()
+    assert stage.dialog.state.questions.open == ()
 
 
 def test_the_reason_says_how_the_deadline_stands() -> None:
@@ -324,10 +324,10 @@ def test_the_reason_says_how_the_deadline_stands() -> None:
     assert "(by 20:20, which has passed; default: keep Postgres (not taken" in told.reason
     assert "(by 19:20 UTC, which has passed; default: keep Postgres (not taken" in late.reason
     assert late.seconds is None
-    assert open_questions.rows(asking().dialog, "2026-11-21T18:15:00Z") == [
+    assert questions.rows(asking().dialog, "2026-11-21T18:15:00Z") == [
         "A asks: Postgres or Redis?; by 19:20 UTC, in 1 hour 5 minutes; default: keep Postgres (taken then)"
     ]
-    assert "by 2026-11-21 19:20 UTC, in 1 day" in open_questions.rows(stage.dialog, "2026-11-20T19:20:00Z")[0]
+    assert "by 2026-11-21 19:20 UTC, in 1 day" in questions.rows(stage.dialog, "2026-11-20T19:20:00Z")[0]
 
 
 def test_the_wall_clock_may_jump() -> None:
@@ -378,8 +378,8 @@ def test_questions_of_a_round_are_answered_together() -> None:
     assert stage.dialog.state.owing == ("B", "C")
     for me in "CB":
         stage.step(me)
-    assert stage.dialog.state.question == "how many? / and where? / who?"
-    assert [fact["asker"] for fact in open_questions.facts(stage.dialog)] == ["A", "A", "C"]
+    assert stage.dialog.state.questions.text == "how many? / and where? / who?"
+    assert [fact["asker"] for fact in questions.facts(stage.dialog)] == ["A", "A", "C"]
     stage.say("Ten, here, me.")
     assert stage.dialog.state.owing == ("A", "C")
 
@@ -391,7 +391,7 @@ def test_a_question_in_a_daemons_note_is_a_question() -> None:
     stage = Room(opening("A", "M", more=setup), A=[escalates], M=["I cannot say."])
     stage.step("A")
     stage.step("M")
-    (question,) = stage.dialog.state.questions
+    (question,) = stage.dialog.state.questions.open
     assert (question.by, question.default) == ("", "")
     assert question.text == "M did not decide; please do: stuck / by 2026-11-21T19:00:01Z / default: approve P1"
     more = '## Setup\n\n```toml\norder = "round-robin"\n```'
@@ -405,11 +405,11 @@ def test_a_question_in_a_daemons_note_is_a_question() -> None:
     note = silent.dialog.last
     assert note is not None
     assert (note.by, note.turn) == (SYSTEM, ("USER",))
-    assert silent.dialog.state.question == "everybody passed: close the dialog, or say what is missing"
-    assert silent.dialog.state.askers == ()
+    assert silent.dialog.state.questions.text == "everybody passed: close the dialog, or say what is missing"
+    assert silent.dialog.state.questions.askers == ()
     wait = silent.look("A")
     assert isinstance(wait, Wait)
-    assert wait.reason == f"waiting for the person: {silent.dialog.state.question}"
+    assert wait.reason == f"waiting for the person: {silent.dialog.state.questions.text}"
 
 
 def test_a_new_question_takes_the_place_of_its_askers_old_one() -> None:
@@ -417,7 +417,7 @@ def test_a_new_question_takes_the_place_of_its_askers_old_one() -> None:
     stage = asking(A=["[QUESTION_FOR_USER: or Mongo?]"])
     stage.retry("A")
     stage.step("A")
-    assert stage.dialog.state.question == "or Mongo?"
+    assert stage.dialog.state.questions.text == "or Mongo?"
 
 
 # -- who allows it --------------------------------------------------------------------------------------------------
@@ -428,9 +428,9 @@ def test_defaults_are_allowed_by_the_file_alone() -> None:
     pair = template("pair")
     agents = (Agent("A", "Claude A", "http://localhost:3001"), Agent("B", "Claude B", "http://localhost:3002"))
     begun = Opening("t", "q", agents, ("A",), pair, "x", BEGINNING)
-    assert not open_questions.allows_defaults(parse(compose(begun).encode()).header)
+    assert not questions.allows_defaults(parse(compose(begun).encode()).header)
     allowing = parse(compose(replace(begun, allow_defaults=True)).encode()).header
-    assert open_questions.allows_defaults(allowing)
+    assert questions.allows_defaults(allowing)
     assert allowing.rules == parse(compose(begun).encode()).header.rules
     wrong = read_header('# D\n\n## Setup\n\n```toml\nquestion_defaults = "yes"\n```\n')
     assert wrong.warnings == ("header: Setup: question_defaults is neither true nor false; no default will be taken",)
@@ -494,7 +494,7 @@ def test_a_rejected_result_is_before_the_agents_as_rejected() -> None:
     stage = agreed()
     stage.reject("It forgets the migration.\n\nSee turn 2.")
     assert stage.dialog.state.outcome is None
-    assert stage.dialog.state.standing is None
+    assert stage.dialog.state.table.standing is None
     assert told(stage.dialog) == (4, "It forgets the migration. See turn 2.", "3", "CONSENSUS_REACHED", True)
     for me, turn in (("A", "Then in two nights."), ("B", "Why two?")):
         asked_of = stage.thinks(me)

@@ -14,7 +14,7 @@ from dialogd.errors import NotADialog
 from dialogd.protocol.grammar import parse, read_on
 from dialogd.protocol.model import Condition, Mark
 from dialogd.protocol.render import Draft, joint, render
-from dialogd.protocol.state import Dialog, State
+from dialogd.protocol.state import Debts, Dialog, State
 from dialogd.protocol.text import clean, escape, one_line, unescape
 from tests.examples import examples
 from tests.protocol.texts import ENDS, FORGED, STRUCTURE, texts
@@ -85,7 +85,7 @@ def test_an_entry_reads_back_as_it_was_written(file: str, draft: Draft) -> None:
 
 def outline(state: State) -> State:
     """A state but for the hash of its last entry."""
-    return replace(state, debts=tuple(replace(debt, chain="") for debt in state.debts))
+    return replace(state, debts=Debts(tuple(replace(debt, chain="") for debt in state.debts.open)))
 
 
 @examples(120)
@@ -332,8 +332,8 @@ def test_a_vote_on_which_nothing_is_said_is_not_made_anew() -> None:
     for who, text in (("A", "[PROPOSAL: Postgres]"), ("B", "Hm.")):
         here.thinks(who)
         here.answers(who, text)
-    (poll,) = here.dialog.state.polls
+    (poll,) = here.dialog.state.polls.open
     draft = Draft("B", "Claude B", 4, "Hm, again.", turn=("A",), attributes=(("re", "3"),))
     grown = read_on(here.dialog, joint(here.dialog) + render(draft, here.dialog.last.chain if here.dialog.last else ""))
     assert poll.heard == {"B"}
-    assert grown.state.polls[0] is poll
+    assert grown.state.polls.open[0] is poll

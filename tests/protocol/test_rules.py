@@ -11,8 +11,8 @@ from dialogd.protocol.decide import Reply, Write
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import read_vote
 from dialogd.protocol.model import USER, Entry
+from dialogd.protocol.polls import tally
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.voting import tally
 from tests.examples import examples
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -132,7 +132,7 @@ def recount(dialog: Dialog, ref: str, until: Entry) -> tuple[dict[str, str], Fra
     for entry in dialog.entries:
         if not entry.is_turn or entry.by == USER or entry.frame is None or entry.number > until.number:
             continue
-        seen = int(entry.frame.re.split(".")[0])
+        seen = int(entry.re.split(".")[0])
         if entry.by in dialog.header.voters and seen >= put:
             for choice in read_vote(entry.marks).values():
                 if choice.ref == ref:
@@ -184,7 +184,7 @@ def test_a_tally_equals_a_naive_recount(chosen: dict[str, object], texts: list[s
     """At every point of a dialog, what the state counts is what a reader counts who goes through the file by hand."""
     room = play(setup_of({**chosen, "verdict": "vote"}), texts)
     dialog = room.dialog
-    for poll in dialog.state.polls:
+    for poll in dialog.state.polls.open:
         said, yes, no = recount(dialog, poll.ref, dialog.turns[-1])
         count = tally(dialog.header, poll)
         assert {ballot.agent: ballot.choice for ballot in poll.ballots} == said
@@ -215,4 +215,4 @@ def test_an_absent_or_unreadable_vote_is_no_yes(vote: str) -> None:
         '## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```',
         ["[PROPOSAL: Postgres]", f"Well.\n{vote}", "Well.", "Well.", "[VOTE: P1 approve | mine]", "Well."],
     )
-    assert not any(decision.outcome == "approved" for decision in room.dialog.state.decisions)
+    assert not any(decision.outcome == "approved" for decision in room.dialog.state.table.decisions)

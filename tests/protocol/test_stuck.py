@@ -55,7 +55,7 @@ def test_a_moderator_that_is_passed_over_is_not_asked_again() -> None:
     here.skip("M")
     speak(here, (owing(here)[0], "Well."))
     assert owing(here) != ("M",)
-    assert here.dialog.state.escalated == ""
+    assert here.dialog.state.escalation.to == ""
 
 
 def test_what_the_person_passes_on_without_deciding_is_not_asked_again() -> None:
@@ -223,7 +223,7 @@ def test_a_moderator_has_the_last_word_again_after_a_reopening() -> None:
     here.say("And where do the backups go?", to="A")
     speak(here, ("A", "[PROPOSAL: another disk]"), ("M", "Let me think."))
     assert owing(here) == ("M",)
-    assert here.dialog.state.escalated == "M"
+    assert here.dialog.state.escalation.to == "M"
     speak(here, ("M", "I cannot tell."))
     assert ended(here) == "MAX_TURNS_REACHED"
 
@@ -235,10 +235,10 @@ def test_votes_do_not_wait_for_an_absent_agent() -> None:
     here.thinks("C")
     here.answers("C", DOWN)
     speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "I stay with it."))
-    assert here.dialog.state.decisions == ()
+    assert here.dialog.state.table.decisions == ()
     here.thinks("C")
     here.answers("C", DOWN)
-    assert [(found.outcome, "absent: C" in found.evidence) for found in here.dialog.state.decisions] == [
+    assert [(found.outcome, "absent: C" in found.evidence) for found in here.dialog.state.table.decisions] == [
         ("rejected", True)
     ]
 
@@ -273,7 +273,7 @@ def test_a_finding_that_blocks_keeps_every_approval_from_counting() -> None:
     here = room("ABS", 'review = true\n[roles.S]\nrole = "synthesizer"')
     speak(here, ("A", "[PROPOSAL: merge it]"), ("B", "[FINDING: blocking | security | a.py | 1 | no check | add one]"))
     speak(here, ("S", "[DECIDE: P1 approve | fine]"))
-    assert not here.dialog.state.decisions
+    assert not here.dialog.state.table.decisions
 
 
 def test_votes_that_a_moderator_ends_are_not_its_decision() -> None:
@@ -281,7 +281,7 @@ def test_votes_that_a_moderator_ends_are_not_its_decision() -> None:
     here = room("ABM", 'verdict = "vote"\n[roles.M]\npermissions = ["READ_ALL", "VOTE", "MODERATE"]')
     speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]\n[ESCALATE: we cannot]"))
     speak(here, ("M", "[VOTE: P1 reject | slow]"))
-    assert [found.outcome for found in here.dialog.state.decisions] == ["rejected"]
+    assert [found.outcome for found in here.dialog.state.table.decisions] == ["rejected"]
     assert owing(here) == (USER,)
 
 
@@ -313,7 +313,7 @@ def test_a_judge_asks_the_person_and_judges_in_both_orders_once_it_is_answered(
     speak(here, ("J", f"It depends on the load.\n\n{ASKS}"))
     assert here.questions == []
     assert owing(here) == (USER,)
-    assert [question.asker for question in here.dialog.state.questions] == ["J"]
+    assert [question.asker for question in here.dialog.state.questions.open] == ["J"]
     here.say("Forty.")
     assert owing(here) == ("J",)
     speak(here, ("J", "[DECIDE: A | forty]"))

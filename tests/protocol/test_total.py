@@ -118,9 +118,10 @@ def test_a_sound_frame_whose_numbers_are_none_says_nothing(key: str, junk: str) 
     line = f"## Turn 3 — B\n<!-- dialogd by=B {key}={junk} bytes={len(content)} prev=".encode()
     data = head + proposal + line + f" sha={digest(line + content)} -->\n".encode() + content
     check(data)
-    frame = parse(data).entries[-1].frame
+    entry = parse(data).entries[-1]
+    frame = entry.frame
     assert frame is not None
-    assert (frame.re, frame.ms, frame.tokens_in, frame.tokens_out) == ("", "", "", "")
+    assert (entry.re, frame.ms, frame.tokens_in, frame.tokens_out) == ("", "", "", "")
 
 
 BY_HAND: dict[str, Callable[[int], bytes]] = {

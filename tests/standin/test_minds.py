@@ -22,9 +22,9 @@ def request(*messages: tuple[str, str], system: str = "") -> Seen:
 def talk(room: Room, *, most: int = 12) -> Room:
     """Let each agent answer by `consensus` until nobody owes a turn, or `most` turns have passed."""
     for _ in range(most):
-        if not room.dialog.state.debts:
+        if not room.dialog.state.debts.open:
             break
-        me = room.dialog.state.debts[0].agent
+        me = room.dialog.state.debts.open[0].agent
         room.answers(me, consensus(request(("user", room.thinks(me)))).text)
     return room
 
@@ -58,8 +58,8 @@ def test_a_continued_session_is_understood(only_what_is_new: bool) -> None:
     """What was asked before stands in the history, once or twice; only the last question counts."""
     room = Room(opening())
     asked: dict[str, list[tuple[str, str]]] = {"A": [], "B": []}
-    while room.dialog.state.debts:
-        me = room.dialog.state.debts[0].agent
+    while room.dialog.state.debts.open:
+        me = room.dialog.state.debts.open[0].agent
         system, _, rest = room.thinks(me).partition("\n\n# How this works")
         if asked[me] and only_what_is_new:
             rest = rest[rest.rindex("\n## Turn") :]
@@ -110,8 +110,8 @@ def test_a_request_that_is_no_turn_gets_a_word() -> None:
 def test_an_endless_mind_says_something_else_each_time() -> None:
     """No two turns alike, some length, and never a yes."""
     room = Room(opening(keys=["Max Turns: 20"]))
-    while room.dialog.state.debts:
-        me = room.dialog.state.debts[0].agent
+    while room.dialog.state.debts.open:
+        me = room.dialog.state.debts.open[0].agent
         room.answers(me, endless(request(("user", room.thinks(me)))).text)
     assert "\n[MAX_TURNS_REACHED]\n" in room.text
     bodies = [entry.body for entry in room.dialog.entries[1:]]

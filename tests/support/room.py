@@ -240,7 +240,7 @@ class Room:
 
     def _observe(self) -> None:
         self._changed = self.paper.now
-        open_debts = {debt.timer for debt in self.dialog.state.debts}
+        open_debts = {debt.timer for debt in self.dialog.state.debts.open}
         self._first = {key: self._first.get(key, self.paper.now) for key in open_debts}
 
     # -- the person -----------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ async def on_the_table(folder: Path, *keys: str) -> Path:
     """A dialog in which A has written a text, P1, and B is asked."""
     path = dialog_in(folder, *keys)
     dialog = await step(path, Mind((TEXT,)))
-    assert [p.ref for p in dialog.state.proposals] == ["P1"]
+    assert [p.ref for p in dialog.state.table.proposals] == ["P1"]
     assert dialog.state.owing == ("B",)
     return path
 
@@ -74,7 +74,7 @@ async def taken(path: Path, backend: Backend) -> Dialog:
 def said_by(dialog: Dialog) -> Entry:
     """B's turn, which is the last one."""
     turn = dialog.turns[-1]
-    assert (turn.by, dialog.state.missed) == ("B", {})
+    assert (turn.by, dialog.state.debts.missed) == ("B", {})
     return turn
 
 

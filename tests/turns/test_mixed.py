@@ -81,9 +81,9 @@ def test_two_models_hold_a_council(tmp_path: Path, launch: Launch) -> None:
         assert pair.outcome == "DECIDED"
         dialog = pair.dialog()
     assert dialog is not None
-    first = [entry for entry in dialog.entries if entry.frame and entry.frame.re == "1"]
+    first = [entry for entry in dialog.entries if entry.frame and entry.re == "1"]
     assert [bool(entry.mark("SEALED")) for entry in first] == [True, True, False, False]
-    (decision,) = [d for d in dialog.state.decisions if d.outcome == "approved"]
+    (decision,) = [d for d in dialog.state.table.decisions if d.outcome == "approved"]
     assert (decision.ref, decision.method) == ("P1", "vote")
     assert all(entry.mark("RESERVATION") for entry in dialog.turns if entry.mark("VOTE"))
     assert len([call for call in server.calls if "messages" in call.path or "completions" in call.path]) == 6

@@ -105,7 +105,7 @@ async def test_what_a_fault_comes_to(tmp_path: Path, form: str, name: str) -> No
         assert len(mark.fields) == 3
         assert all(mark.fields)
         assert [error["type"] for error in errors] == [case.kind]
-        assert (dialog.state.owing, dialog.state.missed) == (("A",), {"A": 1})
+        assert (dialog.state.owing, dialog.state.debts.missed) == (("A",), {"A": 1})
     else:
         assert (dialog.last.number, dialog.last.body) == (2, TEXT)
         assert errors == []

@@ -1,0 +1,153 @@
+"""Votes: the polls that are open, and how one is counted. Absent is not a vote. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from dialogd.protocol.marks import read_vote
+from dialogd.protocol.model import Header, Said
+from dialogd.protocol.table import Proposal
+
+_ROUNDING = 1 - 1e-9  # three thirds are a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """One vote: `choice` is approve, reject or abstain, as it was cast in that turn."""
+
+    agent: str
+    choice: str
+    reason: str
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """An open vote on proposal `ref`, put in turn `turn`; `heard` are the voters that spoke since, having seen it."""
+
+    ref: str
+    turn: int
+    ballots: tuple[Ballot, ...] = ()
+    heard: frozenset[str] = frozenset()
+
+    def without(self, agent: str) -> Poll:
+        """The poll without the vote of that agent, as if it had not been heard."""
+        return replace(self, ballots=tuple(b for b in self.ballots if b.agent != agent), heard=self.heard - {agent})
+
+    def cast(self, ballot: Ballot) -> Poll:
+        """The poll with this vote, in place of the same agent's last one."""
+        others = self.without(ballot.agent)
+        return replace(others, ballots=(*others.ballots, ballot), heard=others.heard | {ballot.agent})
+
+
+@dataclass(frozen=True, slots=True)
+class Polls:
+    """The open votes; `failed` counts votes that failed since the last decision that was not one."""
+
+    open: tuple[Poll, ...] = ()
+    failed: int = 0
+
+    def opened(self, new: Iterable[Proposal], turn: int) -> Polls:
+        """With a poll for each of these proposals."""
+        return replace(self, open=(*self.open, *(Poll(proposal.ref, turn) for proposal in new)))
+
+    def voted(self, said: Said) -> Polls:
+        """After a turn of an agent that may vote: a vote stands until its agent votes anew.
+
+        Who was asked before a proposal stood in the file has not seen it.
+        """
+        votes = read_vote(said.marks)
+
+        def after(poll: Poll) -> Poll:
+            if said.asked_after < poll.turn:
+                return poll
+            if poll.ref not in votes:
+                return poll if said.by in poll.heard else replace(poll, heard=poll.heard | {said.by})
+            vote = votes[poll.ref]
+            return poll.cast(Ballot(said.by, vote.choice, vote.reason, said.number))
+
+        return replace(self, open=tuple(map(after, self.open)))
+
+    def closed(self, ref: str) -> Polls:
+        """Without the poll on that proposal."""
+        return replace(self, open=tuple(poll for poll in self.open if poll.ref != ref))
+
+    def anew(self, turn: int) -> Polls:
+        """After a person's turn: every vote is cast again."""
+        return replace(self, open=tuple(Poll(poll.ref, turn) for poll in self.open))
+
+    def left(self, agent: str) -> Polls:
+        """Without the votes of an agent that has left."""
+        return replace(self, open=tuple(poll.without(agent) for poll in self.open))
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How a poll stands: who said what, by name; `weights` of approval, rejection, all voters; None: all the same."""
+
+    approve: tuple[str, ...]
+    reject: tuple[str, ...]
+    abstain: tuple[str, ...]
+    absent: tuple[str, ...]
+    is_quorate: bool
+    is_approved: bool
+    weights: tuple[float, float, float] | None = None
+
+    @property
+    def evidence(self) -> str:
+        """The count in words: `2 for (A, B), 1 against (C), absent: D`; where votes differ `; weight 4 to 1 of 6`."""
+        words = [f"{len(names)} {what} ({', '.join(names)})" for what, names in self._cast if names]
+        words += [f"absent: {', '.join(self.absent)}"] if self.absent else []
+        count = ", ".join(words) or "nobody voted"
+        return count + ("; weight {:g} to {:g} of {:g}".format(*self.weights) if self.weights else "")
+
+    @property
+    def _cast(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        return ("for", self.approve), ("against", self.reject), ("abstained", self.abstain)
+
+
+def tally(header: Header, poll: Poll) -> Tally:
+    """Count a poll as it stands."""
+    names = {choice: _who(poll.ballots, choice) for choice in ("approve", "reject", "abstain")}
+    cast = {ballot.agent for ballot in poll.ballots}
+    everybody = header.voters
+    yes, no, whole = (header.rules.weight(who) for who in (names["approve"], names["reject"], everybody))
+    is_quorate = header.rules.weight(cast) >= header.rules.quorum * whole * _ROUNDING
+    enough = yes + no > 0 and yes >= header.rules.threshold * (yes + no) * _ROUNDING
+    return Tally(
+        approve=names["approve"],
+        reject=names["reject"],
+        abstain=names["abstain"],
+        absent=tuple(who for who in everybody if who not in cast),
+        is_quorate=is_quorate,
+        is_approved=is_quorate and enough and len(names["approve"]) >= 2,  # nobody decides alone
+        weights=(yes, no, whole) if len({header.rules.weight([who]) for who in everybody}) > 1 else None,
+    )
+
+
+def is_closed(header: Header, poll: Poll, absent: Collection[str] = ()) -> bool:
+    """True when everybody has voted or had the chance to, or when the missing votes cannot change the outcome.
+
+    Nobody waits for the votes of `absent` agents; the quorum counts them.
+    """
+    missing = [who for who in header.voters if all(ballot.agent != who for ballot in poll.ballots)]
+    if all(who in poll.heard or who in absent for who in missing) and (poll.heard or poll.ballots):
+        return True
+    cases = (poll, _if(poll, missing, "approve"), _if(poll, missing, "reject"))
+    return bool(poll.ballots) and len({tally(header, case).is_approved for case in cases}) == 1
+
+
+def can_pass(header: Header, agents: Collection[str]) -> bool:
+    """True when a vote can be won by these agents' votes alone: they reach the quorum, and are two."""
+    able = header.voters
+    here = [who for who in able if who in agents]
+    return len(here) > 1 and header.rules.weight(here) >= header.rules.quorum * header.rules.weight(able) * _ROUNDING
+
+
+def _if(poll: Poll, missing: Iterable[str], choice: str) -> Poll:
+    return replace(poll, ballots=(*poll.ballots, *(Ballot(who, choice, "", 0) for who in missing)))
+
+
+def _who(cast: Iterable[Ballot], choice: str) -> tuple[str, ...]:
+    return tuple(ballot.agent for ballot in cast if ballot.choice == choice)
