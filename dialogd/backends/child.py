@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -26,8 +26,13 @@ class Child:
     All pipes are served by the one task that calls `read`: nothing runs on in the background.
     """
 
-    def __init__(self, command: Sequence[str], stdin: bytes, environment: Mapping[str, str], cwd: Path | None) -> None:
-        """Start `command` (its first word is a path). Raises OSError when no process can be started."""
+    def __init__(
+        self, command: Sequence[str], stdin: bytes | None, environment: Mapping[str, str], cwd: Path | None
+    ) -> None:
+        """Start `command` (its first word is a path); `stdin` None: `write` says what comes, and when.
+
+        Raises OSError when no process can be started.
+        """
         self._control, theirs = socket.socketpair()
         self._control.setblocking(False)
         try:
@@ -48,14 +53,25 @@ class Child:
         finally:
             theirs.close()
         self._pipes = {name: _nonblocking(getattr(self._process, name)) for name in ("stdin", "stdout", "stderr")}
-        self._unsent = memoryview(stdin)
+        self._unsent = memoryview(stdin or b"")
+        self._stays_open = stdin is None
+        self._wake = asyncio.Event()  # there is something to do that no pipe tells
+        self._is_ended = False
         self._said = b""
         self.stderr = b""
+
+    def write(self, data: bytes) -> None:
+        """Write to stdin, for a child that is being read. Raises ConnectionError when nobody reads it any more."""
+        if "stdin" not in self._pipes:
+            raise ConnectionError("the command reads no more")
+        self._unsent = memoryview(bytes(self._unsent) + data)
+        self._feed()
+        self._wake.set()
 
     async def read(self) -> bytes:
         """The next bytes of stdout; b"" once the command and everything it started are gone."""
         await asyncio.sleep(0)  # a command that never pauses must not keep the loop
-        while True:
+        while not self._is_ended:
             gone = self._leash_is_gone()
             self._feed()
             self.stderr = (self.stderr + self._take("stderr"))[-STDERR_TAIL:]
@@ -63,16 +79,23 @@ class Child:
             if chunk or gone:
                 return chunk
             await self._something_to_do()
+        return b""
 
     async def end(self) -> int:
         """End the command and everything it started, and wait for it; the exit code (128 + n after signal n).
 
         Takes under half a second. A cancellation is kept back until all is gone. May be called twice.
         """
+        cancelled: asyncio.CancelledError | None = None
+        self._is_ended = True
+        self._wake.set()
+        try:
+            await asyncio.sleep(0)  # whoever still reads lets go of the pipes
+        except asyncio.CancelledError as error:
+            cancelled = error
         for name in tuple(self._pipes):
             self._close(name)
         self._control.close()
-        cancelled: asyncio.CancelledError | None = None
         deadline = time.monotonic() + PATIENCE
         while self._process.poll() is None:
             if time.monotonic() > deadline:
@@ -111,8 +134,8 @@ class Child:
         except BlockingIOError:
             return
         except OSError:
-            self._unsent = self._unsent[:0]
-        if not self._unsent:
+            self._unsent, self._stays_open = self._unsent[:0], False
+        if not self._unsent and not self._stays_open:
             self._close("stdin")
 
     def _take(self, name: str) -> bytes:
@@ -133,9 +156,21 @@ class Child:
         getattr(self._process, name).close()
 
     async def _something_to_do(self) -> None:
-        outputs = [fd for name, fd in self._pipes.items() if name != "stdin"]
-        inputs = [fd for name, fd in self._pipes.items() if name == "stdin"]
-        await _any_ready((self._control.fileno(), *outputs), inputs)
+        """Wait until a pipe can be read or written without waiting, or somebody wakes this up."""
+        loop, fd = asyncio.get_running_loop(), self._pipes.get("stdin") if self._unsent else None
+        readable = [self._control.fileno(), *(fd for name, fd in self._pipes.items() if name != "stdin")]
+        self._wake.clear()
+        try:
+            for each in readable:
+                loop.add_reader(each, self._wake.set)
+            if fd is not None:
+                loop.add_writer(fd, self._wake.set)
+            await self._wake.wait()
+        finally:
+            for each in readable:
+                loop.remove_reader(each)
+            if fd is not None:
+                loop.remove_writer(fd)
 
 
 def not_started(error: OSError, program: str) -> BackendError:
@@ -151,20 +186,3 @@ def _nonblocking(pipe: IO[bytes]) -> int:
     fd = pipe.fileno()
     os.set_blocking(fd, False)
     return fd
-
-
-async def _any_ready(readable: Iterable[int], writable: Iterable[int]) -> None:
-    """Wait until one of the descriptors can be read or written without waiting."""
-    loop = asyncio.get_running_loop()
-    ready = asyncio.Event()
-    try:
-        for fd in readable:
-            loop.add_reader(fd, ready.set)
-        for fd in writable:
-            loop.add_writer(fd, ready.set)
-        await ready.wait()
-    finally:
-        for fd in readable:
-            loop.remove_reader(fd)
-        for fd in writable:
-            loop.remove_writer(fd)

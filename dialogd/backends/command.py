@@ -44,7 +44,8 @@ class Command:
     def __init__(self, options: Options) -> None:
         self.secrets = options.secrets
         self.price: Price | None = parse_price(options.price) if options.price else None
-        self._words = _split(options.command)
+        fix = "give one: --command 'prog args' (prompt on stdin, reply on stdout)"
+        self._words = split_command(options.command, self.name, fix)
         self._project = options.project
         self._environment = {**clean_environment(os.environ), **options.environment}
         if options.project is not None and not options.project.is_dir():
@@ -53,7 +54,7 @@ class Command:
                 fix="name an existing directory with --project",
             )
         if self._program() is None:
-            raise BadInput(f"{self._missing()} (PATH is {self._path()})", fix=_INSTALL)
+            raise BadInput(f"{self._missing()} (PATH is {self._path()})", fix=INSTALL)
 
     @staticmethod
     def probe(_variables: Mapping[str, str], _variant: str) -> Found:
@@ -92,7 +93,7 @@ class Command:
     def _start(self, request: Request) -> Child:
         program = self._program()
         if program is None:
-            raise BackendError(self._missing(), fix=_INSTALL)
+            raise BackendError(self._missing(), fix=INSTALL)
         environment = {
             **self._environment,
             "DIALOGD_AGENT": request.agent.id,
@@ -145,7 +146,7 @@ class Command:
         return f"command not found: {program!r}"
 
 
-_INSTALL = "install it, make it executable (chmod +x), or give its full path; no shell is used, so no ~ and no aliases"
+INSTALL = "install it, make it executable (chmod +x), or give its full path; no shell is used, so no ~ and no aliases"
 
 
 def clean_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -163,7 +164,8 @@ def last_line(stderr: bytes, secrets: Sequence[str] = ()) -> str:
     return next((line[:ERROR_LINE] for line in reversed(list(lines)) if line), "")
 
 
-def _split(command: str) -> list[str]:
+def split_command(command: str, backend: str, fix: str) -> list[str]:
+    """The words of a command line. Raises `BadInput` for one that names no program."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -171,13 +173,8 @@ def _split(command: str) -> list[str]:
             f"the command {command!r} cannot be split into words: {error}",
             fix="close every quote; a quote of its own is written \\' or \\\"",
         ) from error
-    if not words or not words[0]:
-        raise BadInput(
-            "the command backend has no command",
-            fix="give one: --command 'prog args' (prompt on stdin, reply on stdout)",
-        )
-    if "\0" in command:
-        raise BadInput("the command contains a NUL character", fix="write it without")
+    if not words or not words[0] or "\0" in command:
+        raise BadInput(f"the {backend} backend has no command to run", fix=fix)
     return words
 
 

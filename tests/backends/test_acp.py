@@ -359,7 +359,7 @@ class TestFailing:
 
     @pytest.mark.parametrize(
         ("reason", "kind"),
-        [("max_tokens", "cut"), ("max_turn_requests", "cut"), ("refusal", "refusal"), ("cancelled", "cut")],
+        [("max_tokens", "cut"), ("max_turn_requests", "cut"), ("refusal", "refusal"), ("cancelled", "network")],
     )
     async def test_an_unfinished_turn_is_no_reply(self, request_: Request, reason: str, kind: str) -> None:
         """Only a regular end counts; what was said is kept as the error's partial text."""
