@@ -162,10 +162,10 @@ def test_every_route_has_its_place() -> None:
 
 
 def test_every_module_has_its_place() -> None:
-    """The page on architecture names each module and package of the house."""
+    """The page on architecture names each module and package of the package."""
     package = REPOSITORY / "dialogd"
     names = {f"{path.name}/" if path.is_dir() else path.name for path in package.iterdir() if path.name[0] not in "._"}
-    page = section(DOCS / "architecture.md", "The house")
+    page = section(DOCS / "architecture.md", "The modules")
     listed = {code for row in table(page) for code in codes(row[0])}
     assert listed == names - {"py.typed", "templates_data/"}
 
@@ -176,7 +176,7 @@ def test_modules_are_listed_in_the_order_of_their_layers() -> None:
     contracts = project["tool"]["importlinter"]["contracts"]
     (layers,) = (contract["layers"] for contract in contracts if contract["id"] == "layers")
     rank = {name: number for number, layer in enumerate(reversed(layers)) for name in layer.split(" | ")}
-    rows = table(section(DOCS / "architecture.md", "The house"))
+    rows = table(section(DOCS / "architecture.md", "The modules"))
     order = [rank[code.removesuffix(".py").rstrip("/")] for row in rows for code in codes(row[0])]
     assert order == sorted(order)
 
