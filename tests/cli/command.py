@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -22,30 +21,10 @@ from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Registry, Running
-from tests.server import daemon_process  # noqa: F401 - it says what the one fork server of all tests has loaded
+from tests.support.forked import begun
 
 REPOSITORY = str(Path(__file__).resolve().parents[2])
 PATIENCE = 30.0  # seconds; a loaded machine is slow, not wrong
-
-
-_fork = multiprocessing.get_context("forkserver")
-
-
-def _become(words: Sequence[str], environment: Mapping[str, str], folder: Path, streams: Path) -> None:
-    """What a forked process does: `dialogd WORDS`, its three streams in files of their own."""
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    for number in range(3):
-        fd = os.open(streams / str(number), os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(fd, number)
-        os.close(fd)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115 - they live as long as the process
-    sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
-    sys.argv = ["dialogd", *words]
-    from dialogd.__main__ import main
-
-    main()
 
 
 def program(folder: Path, name: str, script: str) -> None:
@@ -135,10 +114,8 @@ class Commands:
         streams = self.folder / f"streams-{next(self._numbers)}"
         streams.mkdir()
         (streams / "0").write_text(given, encoding="utf-8")
-        arguments = (words, {**self.environment, **environment}, self.folder, streams)
-        process = _fork.Process(target=_become, args=arguments, daemon=True)
-        process.start()
-        return process, streams
+        paths = [streams / name for name in "012"]
+        return begun(words, {**self.environment, **environment}, self.folder, paths), streams
 
     def _end(self, begun: tuple[BaseProcess, Path]) -> Done:
         process, streams = begun

@@ -19,7 +19,8 @@ from dialogd.protocol.render import Draft
 from tests.cli.command import Commands
 from tests.faults.history import records
 from tests.faults.replies import Replies, held_reply, locked
-from tests.server.daemon_process import fork, send
+from tests.server.daemon_process import send
+from tests.support.forked import fork
 from tests.support.pair import Pair
 
 PROMISED = 1.5  # seconds after which a daemon that hangs is killed

@@ -7,7 +7,8 @@ import shlex
 
 from dialogd import person
 from tests.cli.command import Commands, until
-from tests.server.daemon_process import fork, listening, send
+from tests.server.daemon_process import listening, send
+from tests.support.forked import fork
 from tests.support.pair import Pair
 
 

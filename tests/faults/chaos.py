@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.faults.history import Judge, all_records, records
-from tests.faults.zygote import Forked, Zygote
+from tests.support.forked import Forked, fork
 from tests.support.pair import Pair
 
 CASTS = ("AB", "ABC", "ABCDE")
@@ -56,14 +56,13 @@ esac
 class Chaos:
     """One dialog under chaos: `run` plays it and gives what was wrong."""
 
-    def __init__(self, folder: Path, seed: int, agents: str, zygote: Zygote, seconds: float = SECONDS) -> None:
+    def __init__(self, folder: Path, seed: int, agents: str, seconds: float = SECONDS) -> None:
         self.folder = folder
         self.seconds = seconds
         self.random = random.Random(f"{seed} {agents}")
         self.judge = Judge()
         self.done: list[str] = []  # what was done, and when
         self.counts: Counter[str] = Counter()
-        self._zygote = zygote
         self._environment: Mapping[str, str] = {}
         self._began = time.monotonic()
         self._seen: tuple[int, int, int] = (0, 0, 0)
@@ -89,7 +88,7 @@ class Chaos:
 
     def _launch(self, words: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> Forked:
         self._environment = environment
-        return self._zygote.launch(words, environment, folder, output)
+        return fork(words, environment, folder, output)
 
     # -- the play -------------------------------------------------------------------------------------------------
 
@@ -439,9 +438,9 @@ class Chaos:
         return kept
 
 
-def play(folder: Path, seed: int, agents: str, zygote: Zygote, seconds: float = SECONDS) -> Chaos:
+def play(folder: Path, seed: int, agents: str, seconds: float = SECONDS) -> Chaos:
     """Play one seed with these agents. Raises AssertionError, with the seed and where the file is kept."""
-    chaos = Chaos(folder, seed, agents, zygote, seconds)
+    chaos = Chaos(folder, seed, agents, seconds)
     found = chaos.run()
     if found:
         kept = chaos.keep(f"chaos-{seed}-{agents}")
@@ -458,18 +457,16 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of chaos with each cast")
     given = parser.parse_args()
     failed = 0
-    zygote = Zygote()
     for seed in range(given.first, given.first + given.seeds):
         for agents in CASTS:
             with tempfile.TemporaryDirectory(prefix="dialogd-chaos-") as folder:
                 try:
-                    chaos = play(Path(folder), seed, agents, zygote, given.seconds)
+                    chaos = play(Path(folder), seed, agents, given.seconds)
                     done = ", ".join(f"{count} {kind}" for kind, count in sorted(chaos.counts.items()))
                     print(f"seed {seed} {agents}: sound; {len(chaos.judge.judged)} entries; {done}", flush=True)
                 except AssertionError as error:
                     failed += 1
                     print(error, flush=True)
-    zygote.close()
     return 1 if failed else 0
 
 

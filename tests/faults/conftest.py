@@ -10,25 +10,17 @@ from typing import Any
 import pytest
 
 from tests.faults.replies import Replies
-from tests.faults.zygote import Zygote
+from tests.support.forked import fork
 from tests.support.pair import Pair
 
 
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    """The parent of all daemons of these tests."""
-    parent = Zygote()
-    yield parent
-    parent.close()
-
-
 @pytest.fixture
-def cast(tmp_path: Path, zygote: Zygote) -> Iterator[Callable[..., Pair]]:
+def cast(tmp_path: Path) -> Iterator[Callable[..., Pair]]:
     """Makes a `Pair` whose daemons start fast; they are gone after the test."""
     with ExitStack() as stack:
 
         def make(agents: str = "AB", **options: Any) -> Pair:
-            return stack.enter_context(Pair(tmp_path, agents, launch=zygote.launch, **options))
+            return stack.enter_context(Pair(tmp_path, agents, launch=fork, **options))
 
         yield make
 

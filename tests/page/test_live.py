@@ -10,7 +10,8 @@ from playwright.sync_api import Page, expect
 
 from dialogd.store.lock import Lock
 from tests.page.browser import Visitor
-from tests.server.daemon_process import Room, fork
+from tests.server.daemon_process import Room
+from tests.support.forked import fork
 from tests.support.pair import Pair
 
 

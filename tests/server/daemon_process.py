@@ -1,75 +1,22 @@
-"""Daemons for the HTTP tests: forked from a process that has imported everything, so that each is there in no time."""
+"""Daemons for the HTTP tests, whose agents think what the test types, and clients of theirs."""
 
 from __future__ import annotations
 
 import http.client
 import json
-import multiprocessing
 import os
 import shlex
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tests.support.pair import Daemon, Pair, Process, until
+from tests.support.forked import fork
+from tests.support.pair import Daemon, Pair, until
 
 PATIENCE = 10.0  # seconds
-
-# A fork of a process that has read all modules needs a tenth of the time of a new interpreter.
-_fork = multiprocessing.get_context("forkserver")
-_PRELOADED = """
-    pytest tests.server.daemon_process dialogd.daemon dialogd.cli.app dialogd.cli.start dialogd.backends.rehearsal
-    dialogd.backends.command anyio._backends._asyncio encodings.idna fastapi.openapi.utils httpcore2 httpx2
-    platformdirs prometheus_client psutil pydantic.v1 truststore uvicorn.lifespan.off
-"""
-_fork.set_forkserver_preload(_PRELOADED.split())
-
-
-def _become(words: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> None:
-    """What a forked process does: `dialogd WORDS` in a session of its own."""
-    os.setsid()
-    os.chdir(folder)
-    os.environ.clear()
-    os.environ.update(environment)
-    with output.open("ab") as out, Path(os.devnull).open("rb") as nothing:
-        for stream, target in ((nothing, 0), (out, 1), (out, 2)):
-            os.dup2(stream.fileno(), target)
-    sys.stdout, sys.stderr = (open(fd, "w", encoding="utf-8", closefd=False) for fd in (1, 2))  # noqa: SIM115
-    sys.argv = ["dialogd", *words]
-    from dialogd.__main__ import main
-
-    main()
-
-
-@dataclass
-class _Forked:
-    """A forked process, as `Pair` handles processes."""
-
-    process: multiprocessing.process.BaseProcess
-    pid: int
-
-    def poll(self) -> int | None:
-        return self.process.exitcode
-
-    def wait(self, timeout: float | None = None) -> int:
-        self.process.join(timeout)
-        assert self.process.exitcode is not None, f"process {self.pid} still runs after {timeout} s"
-        return self.process.exitcode
-
-    def send_signal(self, sig: int, /) -> None:
-        os.kill(self.pid, sig)
-
-
-def fork(words: Sequence[str], environment: Mapping[str, str], folder: Path, output: Path) -> Process:
-    """Start `dialogd WORDS`, as `tests.support.pair.launch` does, but fast."""
-    process = _fork.Process(target=_become, args=(words, environment, folder, output), daemon=True)
-    process.start()
-    assert process.pid is not None
-    return _Forked(process, process.pid)
 
 
 class Thinking:

@@ -13,8 +13,9 @@ from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from tests.logfile.files import log_of
+from tests.support.forked import fork
 from tests.support.minds import consensus
-from tests.support.pair import Launch, Pair
+from tests.support.pair import Pair
 from tests.support.standin import Answer, Hang, Seen, StandIn
 
 KEYS = {
@@ -46,11 +47,11 @@ def keys_seen(server: StandIn, ending: str) -> set[str]:
     }
 
 
-def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path, launch: Launch) -> None:
+def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
     """Claude by its API and GPT by its own: each with its own key, to a consensus, with every turn accounted for."""
     with (
         StandIn(consensus) as server,
-        Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server), launch=fork) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)
@@ -67,12 +68,12 @@ def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path, launch: Laun
     assert set(dialog.state.spent) == {"A", "B"}
 
 
-def test_two_models_hold_a_council(tmp_path: Path, launch: Launch) -> None:
+def test_two_models_hold_a_council(tmp_path: Path) -> None:
     """Sealed first answers, then votes with reservations, each asked about once: they decide by the rule."""
     setup = 'order = "parallel"\nverdict = "vote"\nsealed = true\nobjections = true'
     with (
         StandIn(consensus) as server,
-        Pair(tmp_path, backend={"A": "anthropic", "B": "grok"}, environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, backend={"A": "anthropic", "B": "grok"}, environment=services(server), launch=fork) as pair,
     ):
         pair.start()
         pair.begin(TOPIC, turn="A, B", setup=setup)
@@ -90,12 +91,12 @@ def test_two_models_hold_a_council(tmp_path: Path, launch: Launch) -> None:
 
 
 @pytest.mark.slow
-def test_three_of_three_houses_agree(tmp_path: Path, launch: Launch) -> None:
+def test_three_of_three_houses_agree(tmp_path: Path) -> None:
     """Consensus among three needs all three."""
     backends = {"A": "anthropic", "B": "grok", "C": "rehearsal"}
     with (
         StandIn(consensus) as server,
-        Pair(tmp_path, "ABC", backend=backends, environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, "ABC", backend=backends, environment=services(server), launch=fork) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)
@@ -108,7 +109,7 @@ def test_three_of_three_houses_agree(tmp_path: Path, launch: Launch) -> None:
     assert keys_seen(server, "/completions") == {"XAI_API_KEY"}
 
 
-def test_a_model_and_a_person_talk(tmp_path: Path, launch: Launch) -> None:
+def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
     """The person's words reach the model, also in the middle of its call; what it was about to say is dropped."""
     said: list[str] = []
 
@@ -118,7 +119,7 @@ def test_a_model_and_a_person_talk(tmp_path: Path, launch: Launch) -> None:
 
     with (
         StandIn(mind) as server,
-        Pair(tmp_path, "A", backend="anthropic", environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, "A", backend="anthropic", environment=services(server), launch=fork) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)
@@ -133,7 +134,7 @@ def test_a_model_and_a_person_talk(tmp_path: Path, launch: Launch) -> None:
     assert [entry.by for entry in dialog.turns][:3] == ["USER", "USER", "A"]
 
 
-def test_calls_that_kills_end_count_against_the_budget(tmp_path: Path, launch: Launch) -> None:
+def test_calls_that_kills_end_count_against_the_budget(tmp_path: Path) -> None:
     """Killed with -9 in the middle of each call: every one stands in the account, and the budget ends the dialog."""
     calls: list[str] = []
 
@@ -143,7 +144,7 @@ def test_calls_that_kills_end_count_against_the_budget(tmp_path: Path, launch: L
 
     with (
         StandIn(mind) as server,
-        Pair(tmp_path, "A", backend="anthropic", environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, "A", backend="anthropic", environment=services(server), launch=fork) as pair,
     ):
         pair.begin(TOPIC, budget="$0.25")
         for kill in range(1, 30):
@@ -165,11 +166,11 @@ def log_at(pair: Pair) -> LogFile:
 
 
 @pytest.mark.parametrize("backend", ["anthropic", "gpt"])
-def test_stop_during_a_call_is_over_within_a_second(tmp_path: Path, launch: Launch, backend: str) -> None:
+def test_stop_during_a_call_is_over_within_a_second(tmp_path: Path, backend: str) -> None:
     """Nothing is appended but `[STOPPED]`, and no process is left."""
     with (
         StandIn(lambda _: Hang()) as server,
-        Pair(tmp_path, "A", backend=backend, environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, "A", backend=backend, environment=services(server), launch=fork) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.forked import fork
 from tests.support.minds import consensus
-from tests.support.pair import Launch, Pair
+from tests.support.pair import Pair
 from tests.support.standin import Say, StandIn
 from tests.turns.test_mixed import TOPIC, services
 
@@ -19,11 +20,11 @@ def begin(pair: Pair, agents: str, *keys: str) -> None:
     pair.file.write_text(text.replace(line, "\n".join([f"**Agents:** {agents}", *keys])), encoding="utf-8")
 
 
-def test_a_heading_carries_the_familys_name_where_nobody_named_the_agent(tmp_path: Path, launch: Launch) -> None:
+def test_a_heading_carries_the_familys_name_where_nobody_named_the_agent(tmp_path: Path) -> None:
     """`GPT B` for an agent without a name in the header; the header's name where there is one."""
     with (
         StandIn(consensus) as server,
-        Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server), launch=fork) as pair,
     ):
         pair.start()
         begin(pair, f"A = Ann @ {pair.url('A')}, B @ {pair.url('B')}")
@@ -34,7 +35,7 @@ def test_a_heading_carries_the_familys_name_where_nobody_named_the_agent(tmp_pat
     assert [entry.name for entry in dialog.turns[1:3]] == ["Ann", "GPT B"]
 
 
-def test_the_notes_of_a_project_reach_the_model_as_data(tmp_path: Path, launch: Launch) -> None:
+def test_the_notes_of_a_project_reach_the_model_as_data(tmp_path: Path) -> None:
     """CLAUDE.md and AGENTS.md of `--project`, fenced, and nothing else of it."""
     project = tmp_path / "project"
     project.mkdir()
@@ -43,7 +44,7 @@ def test_the_notes_of_a_project_reach_the_model_as_data(tmp_path: Path, launch: 
     flags = {"A": ["--project", str(project)]}
     with (
         StandIn(lambda _: Say("Words.")) as server,
-        Pair(tmp_path, "A", backend="anthropic", flags=flags, environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, "A", backend="anthropic", flags=flags, environment=services(server), launch=fork) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)
@@ -55,14 +56,12 @@ def test_the_notes_of_a_project_reach_the_model_as_data(tmp_path: Path, launch: 
 
 
 @pytest.mark.parametrize("where", ["header", "flag"])
-def test_a_budget_in_dollars_is_refused_at_the_start_where_the_price_is_unknown(
-    tmp_path: Path, launch: Launch, where: str
-) -> None:
+def test_a_budget_in_dollars_is_refused_at_the_start_where_the_price_is_unknown(tmp_path: Path, where: str) -> None:
     """The daemon says which price is missing and how to give it, and ends with exit code 2."""
     flags = {"A": ["--model", "nobody-knows-1", *(["--budget", "$1"] if where == "flag" else [])]}
     with (
         StandIn(consensus) as server,
-        Pair(tmp_path, "A", backend="gpt", flags=flags, environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, "A", backend="gpt", flags=flags, environment=services(server), launch=fork) as pair,
     ):
         begin(pair, f"A @ {pair.url('A')}", *(["**Budget:** $1.00"] if where == "header" else []))
         pair["A"].start()
@@ -72,12 +71,12 @@ def test_a_budget_in_dollars_is_refused_at_the_start_where_the_price_is_unknown(
         assert server.calls == []
 
 
-def test_a_price_that_is_given_counts(tmp_path: Path, launch: Launch) -> None:
+def test_a_price_that_is_given_counts(tmp_path: Path) -> None:
     """`--price` in dollars per million tokens, for a model that nobody lists."""
     flags = {"A": ["--model", "nobody-knows-1", "--price", "1000/2000", "--budget", "$900"]}
     with (
         StandIn(lambda _: Say("Words.", tokens_in=1000, tokens_out=500)) as server,
-        Pair(tmp_path, "A", backend="gpt", flags=flags, environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, "A", backend="gpt", flags=flags, environment=services(server), launch=fork) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)
@@ -88,12 +87,12 @@ def test_a_price_that_is_given_counts(tmp_path: Path, launch: Launch) -> None:
     assert dialog.state.spent["A"].usd == 2.0
 
 
-def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Path, launch: Launch) -> None:
+def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Path) -> None:
     """Five dollars, in the log at the start and as the reason of the end."""
     flags = {"A": ["--price", "99999/99999"]}
     with (
         StandIn(lambda _: Say("Words.")) as server,
-        Pair(tmp_path, "A", backend="anthropic", flags=flags, environment=services(server), launch=launch) as pair,
+        Pair(tmp_path, "A", backend="anthropic", flags=flags, environment=services(server), launch=fork) as pair,
     ):
         pair.start()
         pair.begin(TOPIC)
@@ -106,20 +105,20 @@ def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Pat
 
 
 @pytest.mark.parametrize("flag", [["--resume", "x"], ["--trust-project"], ["--base-url", "http://localhost:1"]])
-def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path, launch: Launch, flag: list[str]) -> None:
+def test_a_flag_that_would_do_nothing_is_refused(tmp_path: Path, flag: list[str]) -> None:
     """A person who asks for something hears that they don't get it."""
-    with Pair(tmp_path, "A", backend="rehearsal", flags={"A": flag}, launch=launch) as pair:
+    with Pair(tmp_path, "A", backend="rehearsal", flags={"A": flag}, launch=fork) as pair:
         pair["A"].start()
         assert pair["A"].wait() == 2
         assert f"{flag[0]} means nothing to rehearsal" in pair["A"].said
 
 
-def test_an_address_of_the_folders_gets_no_key_of_the_environments(tmp_path: Path, launch: Launch) -> None:
+def test_an_address_of_the_folders_gets_no_key_of_the_environments(tmp_path: Path) -> None:
     """A `.env` that names where the dialog goes, beside a key of the person's: nothing is sent, and both are named."""
     with StandIn(consensus) as server:
         (tmp_path / ".env").write_text(f"ANTHROPIC_BASE_URL={server.url}\n")
         key = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef"}
-        with Pair(tmp_path, "A", backend="anthropic", environment=key, launch=launch) as pair:
+        with Pair(tmp_path, "A", backend="anthropic", environment=key, launch=fork) as pair:
             pair["A"].start()
             assert pair["A"].wait() == 2
             assert "ANTHROPIC_BASE_URL stands in .env and ANTHROPIC_API_KEY in the environment" in pair["A"].said
