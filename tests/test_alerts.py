@@ -386,6 +386,7 @@ def test_a_daemon_that_goes_waits_for_the_alert_of_an_end_and_for_nothing_else(h
     assert json.loads(end.read_text())["event"] == "end"
 
 
+@pytest.mark.slow
 def test_hooks_that_fail_or_hang_delay_no_turn_and_are_told_once(tmp_path: Path) -> None:
     """The next turn is asked for while they hang; one warning for one that fails each time; a stop is quick."""
     environment = {"DIALOGD_ON_EVENT": "sh -c 'exit 3'", "DIALOGD_ON_QUESTION": "sleep 600"}
@@ -501,6 +502,7 @@ def test_without_a_session_bus_the_desktop_says_so() -> None:
 # -- the command -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_trial_says_what_became_of_each_channel(hooked: Hooked, tmp_path: Path) -> None:
     """`dialogd alerts test`: every channel once, its outcome and fix; exit code 1 when one failed; no secret shown."""
     environment = {

@@ -180,6 +180,7 @@ SLOW = ("A=rehearsal:slow=60", "rehearsal")
 EARLY = {"closed": closed, "failed": failed, "cancelled": cancelled}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [
@@ -201,6 +202,7 @@ async def test_who_leaves_in_the_middle_leaves_no_process(
     assert (outcome.name, outcome.reason) == ("STOPPED", "the program that ran it closed it")
 
 
+@pytest.mark.slow
 def test_a_program_that_breaks_off_and_ends_leaves_no_process(stage: Stage, repository: Path) -> None:
     """A bare `break`, and the program is over at once: all the same."""
     program = (

@@ -143,6 +143,7 @@ class TestSettingUp:
         with pytest.raises(BadInput, match="no-such-agent"):
             load_backend("acp:no-such-agent --acp", Options())
 
+    @pytest.mark.slow
     async def test_the_agent_follows_the_colon_or_is_the_command(self, request_: Request) -> None:
         """`acp:prog args` and `--command 'prog args'` are the same."""
         for name, options in ((f"acp:{agent('echo')}", TRUSTS), ("acp", replace(TRUSTS, command=agent("echo")))):
@@ -175,6 +176,7 @@ class TestSettingUp:
 class TestTalking:
     """Prompt in, text out, one session per dialog."""
 
+    @pytest.mark.slow
     async def test_text_arrives_in_pieces_while_the_agent_works(self, request_: Request) -> None:
         """What the agent says is there before its turn ends."""
         async with talking_to(agent("wait")) as backend:
@@ -329,6 +331,7 @@ class TestSafety:
 class TestAccounts:
     """What a turn used."""
 
+    @pytest.mark.slow
     async def test_tokens_and_dollars_are_this_turns(self, request_: Request) -> None:
         """Cached tokens are counted in; the session's sum becomes a difference."""
         async with talking_to(agent("echo")) as backend:

@@ -75,6 +75,7 @@ class TestToy(BackendContract):
 class TestCanary:
     """A CLI that was not seen to refuse is not used."""
 
+    @pytest.mark.slow
     async def test_it_is_asked_once_per_version_and_flags(self, own: Bench) -> None:
         """The verdict is remembered; another version, or other flags, are proved anew."""
         with StandIn(counting()) as server:
@@ -121,6 +122,7 @@ class TestCanary:
                 await backend.prepare()
                 assert backend.level == level
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "manners",
         ["flood", *(pytest.param(more, marks=pytest.mark.slow) for more in ("flood in one line", "flood of events"))],
@@ -252,6 +254,7 @@ class TestTurns:
             await ask(backend, second, re="3")
             assert INTRO in server.calls[2].last
 
+    @pytest.mark.slow
     async def test_sessions_that_a_dialog_made_are_found_and_no_others(self, own: Bench, tmp_path: Path) -> None:
         """Each turn's session file is known afterwards, unless somebody went on in it or its daemon runs; it can go."""
         state, file, home = StateDir(tmp_path / "state"), tmp_path / "dialog.md", own.home
@@ -278,6 +281,7 @@ class TestTurns:
         assert sorted(reap(left) for left in kept) == [False, True]
         assert sorted(home.glob("*.session")) == sorted([*sessions[:2], mine])
 
+    @pytest.mark.slow
     async def test_a_lost_session_is_no_failure(self, toy: Bench) -> None:
         """The whole dialog goes to a new one."""
         with StandIn(counting()) as server:

@@ -110,6 +110,7 @@ def test_no_value_becomes_a_flag_of_the_program(options: Options, option: str) -
         ClaudeCode(replace(options, **{option: "--dangerously-skip-permissions"}))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_program_on_a_busy_machine_is_what_it_was_last(tmp_path: Path) -> None:
     """A version is waited for; where the same file has said one before, that one counts; a file that changed is asked.
 

@@ -196,8 +196,14 @@ async def test_those_who_waited_do_not_knock_together(tmp_path: Path) -> None:
     assert max(ends) - min(ends) > 0.05
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("status", [429, 529])
+@pytest.mark.parametrize(
+    ("form", "status"),
+    [
+        ("messages", 529),
+        pytest.param("messages", 429, marks=pytest.mark.slow),
+        *(pytest.param(form, status, marks=pytest.mark.slow) for form in FORMS[1:] for status in (429, 529)),
+    ],
+)
 async def test_a_backend_waits_for_what_another_ones_service_said(tmp_path: Path, form: str, status: int) -> None:
     """After one agent's 429 or 529, the other agent's call on the same key comes only when the time is over."""
     with StandIn(in_order(Fail(status, retry_after=0.5), Say(TEXT))) as server:

@@ -157,6 +157,7 @@ def test_a_cast_is_kept_and_found_again(tmp_path: Path) -> None:
     assert saved_cast(state, file) is None
 
 
+@pytest.mark.slow
 def test_run_introduces_everybody_and_caps_a_key_without_a_budget(dialogd: Commands) -> None:
     """Before anything is started: who it is, who pays, who sees what; the header has names and budget."""
     words = ["run", "Tabs?", "--agents", "rehearsal,grok", "--first", "B", "--timeout", "1s"]
@@ -175,6 +176,7 @@ def test_run_introduces_everybody_and_caps_a_key_without_a_budget(dialogd: Comma
     assert (header.limits.budget, header.limits.tokens) == (5.0, None)
 
 
+@pytest.mark.slow
 def test_run_counts_tokens_where_a_key_pays_and_no_price_is_known(dialogd: Commands) -> None:
     """opencode on a key: nobody knows its price, so the usual budget is one in tokens; --price makes it dollars."""
     program(dialogd.folder, "opencode", 'echo "1.18.33"')
@@ -203,6 +205,7 @@ def test_a_price_for_nobody_or_that_cannot_be_read_is_refused(dialogd: Commands)
         assert words in done.err
 
 
+@pytest.mark.slow
 def test_run_lets_a_projects_own_code_run_only_when_told(dialogd: Commands) -> None:
     """An acp agent is refused without --trust-project, before anything is written; with it, it is said what runs."""
     command = f"{shlex.quote(sys.executable)} -m tests.support.acp_agent echo"
@@ -255,6 +258,7 @@ def test_a_reserved_id_is_said_to_be_reserved(name: str, dialogd: Commands) -> N
     assert f"the id {name} is reserved" in read_agent(f"{name} = Ann", 0)[1]
 
 
+@pytest.mark.slow
 def test_a_dialog_with_one_agent_warns(dialogd: Commands) -> None:
     """Before it starts, by `new`, `run` and `start`; one that may decide by itself needs nobody."""
     said = "warning: A takes part alone: nobody answers it or signs what it proposes"

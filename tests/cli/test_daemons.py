@@ -70,6 +70,7 @@ def test_only_what_may_be_a_coding_agent_is_said_to_have_a_trial_before_it() -> 
     assert "trial" in late(["rehearsal", "gemini"])
 
 
+@pytest.mark.slow
 def test_stop_ends_a_call_in_flight_and_kills_a_daemon_that_hangs(dialogd: Commands) -> None:
     """`say` interrupts the call; a frozen daemon does not keep `stop` from closing the dialog."""
     a, b = map(str, free_ports(2))
@@ -98,6 +99,7 @@ def test_stop_ends_a_call_in_flight_and_kills_a_daemon_that_hangs(dialogd: Comma
     assert (outcome.name if outcome else "") == "STOPPED"
 
 
+@pytest.mark.slow
 def test_a_daemon_whose_state_directory_vanished_is_listed_again(dialogd: Commands) -> None:
     """Within seconds `status` and `stop` find it without being told a file, and its seat is taken."""
     port, other = map(str, free_ports(2))
@@ -136,6 +138,7 @@ def test_a_seat_that_another_daemon_took_meanwhile_stays_its(tmp_path: Path) -> 
         assert second.running() == ()
 
 
+@pytest.mark.slow
 def test_a_daemon_that_cannot_start_in_the_background_says_why(dialogd: Commands) -> None:
     """The exit code of the daemon, its last lines, and nothing left running."""
     with socket.socket() as taken:
@@ -179,6 +182,7 @@ def test_a_new_dialog_beside_a_running_one_has_ports_and_hints_of_its_own(dialog
     assert "3001" not in done.out
 
 
+@pytest.mark.slow
 def test_a_daemon_names_those_of_its_family_that_run_already(dialogd: Commands) -> None:
     """Whoever named their backends; the first has nobody to be like, and a script is like nobody."""
     dialogd.file.write_text(opening("A", "B", "C"), encoding="utf-8")
@@ -220,6 +224,7 @@ def test_a_daemon_of_another_version_keeps_nobody_from_starting(dialogd: Command
     assert "of one family" not in done.err
 
 
+@pytest.mark.slow
 def test_a_command_that_is_advised_works_when_it_is_pasted(dialogd: Commands) -> None:
     """It names the file, however it is called, and what `run` had play the agent."""
     file = dialogd.begin("Tabs?", "a b.md").path
@@ -258,6 +263,7 @@ def test_a_daemon_that_died_is_started_again_as_it_was(dialogd: Commands) -> Non
     assert restarted.code == 0, restarted.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGHUP, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_daemon_that_a_signal_ends_says_so_and_ends_in_order(dialogd: Commands, number: signal.Signals) -> None:
     """In its log, with its sum as the last line; exit code 0, and it is no longer registered."""

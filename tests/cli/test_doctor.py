@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from dialogd.backends import BACKENDS
 from dialogd.backends.child import LEASH as TRUE_LEASH
@@ -76,6 +77,7 @@ def test_a_key_that_a_service_holds_back_is_named_with_the_time(dialogd: Command
     assert 0 < row["seconds"] <= 600
 
 
+@pytest.mark.slow
 def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> None:
     """With a program that tells its version, a key, and a verdict that is remembered; no key is printed."""
     key = "xai-test-0123456789abcdef"
@@ -131,6 +133,7 @@ def test_a_port_that_another_program_has(dialogd: Commands) -> None:
     assert f"pid {os.getpid()})" in found["fix"]
 
 
+@pytest.mark.slow
 def test_a_port_that_a_daemon_of_ours_has_is_in_order(dialogd: Commands) -> None:
     """Whose it is is said."""
     port = str(free_ports(1)[0])
@@ -285,6 +288,7 @@ database.commit()' "$@"
 """
 
 
+@pytest.mark.slow
 def test_a_session_in_opencodes_database_is_removed_by_opencode(dialogd: Commands) -> None:
     """Only what dialogd had it make, and none in which the person went on; without the program all of them stay."""
     database = dialogd.folder / "data #1" / "opencode" / "opencode.db"

@@ -98,6 +98,7 @@ def test_the_script_does_the_same(held: Commands, repository: Path) -> None:
     assert (done.returncode, done.stdout) == (0, held("flow", "--kind", "PROPOSAL").out)
 
 
+@pytest.mark.slow
 def test_a_project_names_its_dialog(held: Commands, repository: Path) -> None:
     """By its settings, by an agent that works in it, or by the dialog's id; the script takes it, too."""
     own, works, neither = (held.folder / name for name in ("own", "works", "neither"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dialogd.protocol.grammar import parse
 from tests.cli.command import Commands, until
 
@@ -83,6 +85,7 @@ def test_a_proposal_of_yours_goes_with_all_that_a_turn_may_carry(dialogd: Comman
     assert [(proposal.ref, proposal.text) for proposal in state.table.proposals] == [("P1", "use SQLite")]
 
 
+@pytest.mark.slow
 def test_an_invited_agent_starts_without_more_flags_and_speaks_in_its_turn(dialogd: Commands) -> None:
     """`dialogd start C` finds its port in the file; one that left is no agent of the dialog to start."""
     dialogd.begin("Tabs?")

@@ -157,6 +157,7 @@ def test_status_of_a_dialog_loads_what_it_shows(dialogd: Commands) -> None:
     assert len([name for name in modules if name.startswith("dialogd")]) < 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [{}, {"PYDANTIC_DISABLE_PLUGINS": "one"}], ids=["unset", "set"])
 def test_what_a_command_runs_has_the_persons_own_environment(dialogd: Commands, own: dict[str, str]) -> None:
     """Plugins of pydantic are passed over while options are read, and only then."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from dialogd.server.wire import DialogOut
 from dialogd.store.folders import StateDir
 from dialogd.views.plan import draw_up
@@ -137,6 +139,7 @@ def test_hostile_text_does_not_reach_the_terminal(dialogd: Commands) -> None:
     assert json.loads(dialogd("list", "--json").out)[0]["topic"] == f"Topic {evil}"
 
 
+@pytest.mark.slow
 def test_a_dialog_that_daemons_ended_is_archived_and_a_rehearsal_is_no_memory(dialogd: Commands) -> None:
     """`run` to its end: one copy, with where it stood. `list` and `search` mark scripted lines; nobody recalls them."""
     done = dialogd("run", "Where do sessions live?", "--agents", "rehearsal,rehearsal", "--pace", "0")

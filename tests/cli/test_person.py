@@ -6,6 +6,8 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from dialogd.cli.situation import exit_code
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Outcome
@@ -200,6 +202,7 @@ def given(dialogd: Commands, *words: str | bytes, typed: bytes = b"") -> tuple[i
     return done.returncode, done.stderr.decode()
 
 
+@pytest.mark.slow
 def test_what_is_no_utf_8_is_refused_by_every_door_and_damages_nothing(dialogd: Commands) -> None:
     """Topic, question, context, words; as an argument, a file, standard input. What stands there is read."""
     latin = "caf\u00e9 cr\u00e8me\n".encode("latin-1")

@@ -6,6 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from dialogd import person
 from tests.cli.command import Commands
 from tests.plans.scenes import BY_HAND
@@ -101,6 +103,7 @@ def test_a_model_that_fails_leaves_no_half_plan(dialogd: Commands) -> None:
     assert not list(dialogd.folder.glob("collaboration_plan_*"))
 
 
+@pytest.mark.slow
 def test_the_agents_own_backend_writes_it_where_the_cast_is_known(dialogd: Commands) -> None:
     """`run` keeps who played: the plan of its dialog asks that backend, whatever the settings say now."""
     run = dialogd("run", "Tabs?", "--agents", "rehearsal:deadlock,rehearsal:deadlock", "--pace", "0", "--file", "d.md")

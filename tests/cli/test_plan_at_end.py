@@ -20,6 +20,7 @@ def plans(folder: Path) -> list[str]:
     return sorted(path.suffix for path in folder.glob("collaboration_plan_*"))
 
 
+@pytest.mark.slow
 def test_a_run_leaves_a_plan_and_prints_its_path(dialogd: Commands) -> None:
     """Once, though its daemons would leave the same; beside the dialog, whatever the working folder holds."""
     for name in ("docs", "talks"):
@@ -59,6 +60,7 @@ def test_whoever_stops_a_dialog_leaves_the_plan_where_its_daemon_would(dialogd: 
     assert (plans(dialogd.folder / "wanted"), plans(dialogd.folder)) == ([".json", ".md"], [])
 
 
+@pytest.mark.slow
 def test_no_plan_is_left_where_none_is_wanted(dialogd: Commands) -> None:
     """By flag, by variable, by file: neither `run` nor its daemons write one."""
     assert dialogd("run", "Tabs?", *CAST, "--file", "a.md", "--no-plan", DIALOGD_PLAN="1").code == 0
@@ -69,6 +71,7 @@ def test_no_plan_is_left_where_none_is_wanted(dialogd: Commands) -> None:
     assert plans(dialogd.folder) == []
 
 
+@pytest.mark.slow
 def test_the_daemon_that_ends_a_dialog_leaves_the_plan(dialogd: Commands) -> None:
     """Started one by one, nobody else is there to do it: one plan, beside the dialog, and a line in the log."""
     dialogd.begin("Tabs?")
@@ -105,6 +108,7 @@ def test_stop_leaves_a_plan_of_what_there_is(dialogd: Commands) -> None:
     assert plans(dialogd.folder) == [".json", ".md"]
 
 
+@pytest.mark.slow
 def test_a_plan_that_cannot_be_written_changes_no_end(dialogd: Commands) -> None:
     """The dialog has ended all the same; a remark says what stood in the way."""
     if not Path("/proc/self").is_dir():

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from dialogd.protocol.grammar import parse
 from dialogd.views.plan_files import keep
 from tests.cli.command import Commands
@@ -97,6 +99,7 @@ def _in_zone(dialogd: Commands, zone: str, command: str) -> str:
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=True).stdout
 
 
+@pytest.mark.slow
 def test_status_shows_question_deadline_and_default(dialogd: Commands) -> None:
     """Who asks, how long there is, what counts then; `--allow-defaults` is what lets it count."""
     assert dialogd("new", "Tabs?", "--allow-defaults").code == 0

@@ -104,6 +104,7 @@ def listed(dialogd: Commands) -> str:
     return done.stdout.decode()
 
 
+@pytest.mark.slow
 def test_a_template_that_is_made_to_be_slow_does_not_hang_the_list(dialogd: Commands) -> None:
     """Reading a template is linear in its text: 4,900 blanks in an inline table take no longer than others."""
     folder = dialogd.folder / ".dialogd" / "templates"
@@ -112,6 +113,7 @@ def test_a_template_that_is_made_to_be_slow_does_not_hang_the_list(dialogd: Comm
     assert "slow" in listed(dialogd)
 
 
+@pytest.mark.slow
 def test_a_template_that_is_a_loop_a_device_or_no_text_breaks_nothing_else(dialogd: Commands) -> None:
     """A broken template is listed with its problem, and the others are listed as ever."""
     folder = dialogd.folder / ".dialogd" / "templates"

@@ -77,6 +77,7 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
     assert (refused.code, "dialogd say" in refused.err) == (1, True)
 
 
+@pytest.mark.slow
 def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Commands) -> None:
     """Three lines first: a rehearsal, how to get a model, what follows; REHEARSAL in header, page, plan and the end."""
     nothing = {"DIALOGD_BACKEND": "", "PATH": str(dialogd.folder / "bin"), "OLLAMA_HOST": "127.0.0.1:1"}
@@ -104,6 +105,7 @@ def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Com
     assert "no model is here" not in asked_for.err
 
 
+@pytest.mark.slow
 def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
     """A result rejected over HTTP is discussed again by the same daemons; Ctrl-C then ends what has ended, and them."""
     words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay"]
@@ -121,6 +123,7 @@ def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
         assert "page   it ended" not in dialogd.output
 
 
+@pytest.mark.slow
 def test_with_stay_one_daemon_that_dies_after_the_end_ends_no_other(dialogd: Commands) -> None:
     """It is told, once; a rejected result starts it again; when all are gone, so is `run`."""
     words = ["run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--stay"]
@@ -139,6 +142,7 @@ def test_with_stay_one_daemon_that_dies_after_the_end_ends_no_other(dialogd: Com
         assert leftovers(dialogd) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:
     """`[STOPPED]` in the file, exit code 130, every process gone, also in the middle of a call."""
     with dialogd.background("run", "Tabs?", "--agents", "rehearsal:slow=60,rehearsal", "--pace", "0") as process:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from dialogd import person
 from dialogd.cli import situation
 from dialogd.cli.situation import next_step
@@ -312,6 +314,7 @@ def test_status_takes_the_file_as_its_argument(dialogd: Commands) -> None:
     assert none.code == 3
 
 
+@pytest.mark.slow
 def test_no_command_shows_people_the_states_names(dialogd: Commands) -> None:
     """Neither before anybody spoke, nor while they do, nor after the end; programs have them in JSON."""
     dialogd.begin("Tabs?", "a.md")
@@ -348,6 +351,7 @@ def limited() -> Room:
     return stage
 
 
+@pytest.mark.slow
 def test_after_an_end_without_a_decision_the_next_step_is_printed(dialogd: Commands) -> None:
     """As after a consensus, by `run`, `watch` and `status`; and nothing once the dialog goes on."""
     dialogd.file.write_text(limited().text, encoding="utf-8")

@@ -98,6 +98,7 @@ def test_a_stop_killed_at_any_flush_is_finished_by_the_next(dialogd: Commands, c
     raise AssertionError("no stop went through without its fault")
 
 
+@pytest.mark.slow
 def test_a_lock_that_another_process_holds_delays_no_stop(dialogd: Commands) -> None:
     """Daemons end, the dialog is said to be open, exit code 1; once the lock is free the next stop closes it."""
     with Pair(dialogd.folder, launch=fork) as pair:
@@ -163,6 +164,7 @@ def test_a_posted_stop_is_answered_at_once_while_the_disk_hangs(dialogd: Command
         assert pair.outcome == "STOPPED"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="this system cannot limit another process's files")
 def test_a_full_disk_is_told_of_the_dialog_that_stays_open(dialogd: Commands) -> None:
     """Which one is open, why and what to do, exit code 1; nobody says that there is no open dialog."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 
+import pytest
+
 from dialogd import person
 from tests.cli.command import Commands, until
 from tests.server.daemon_process import listening, send
@@ -78,6 +80,7 @@ def conducted_elsewhere(dialogd: Commands) -> bytes:
     return dialogd.begin("Spaces?", "other.md").path.read_bytes()
 
 
+@pytest.mark.slow
 def test_with_daemons_all_say_so_at_once(dialogd: Commands) -> None:
     """Every daemon's `/events`, health, page and log, and `watch`, which runs; put back, nobody says so any more."""
     with Pair(dialogd.folder, launch=fork) as pair:

@@ -29,6 +29,7 @@ def said(entry: Entry) -> tuple[str, str, list[str], tuple[str, ...] | None]:
     return entry.by, body.strip(), [str(mark) for mark in entry.marks], entry.turn
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param("debate", marks=pytest.mark.slow), "relay"])
 def test_a_dialog_in_turns_is_the_golden_one(dialogd: Commands, name: str) -> None:
     """Entry by entry, what the daemons wrote is what was reviewed."""
@@ -38,6 +39,7 @@ def test_a_dialog_in_turns_is_the_golden_one(dialogd: Commands, name: str) -> No
     assert dialog.header.rules == golden.header.rules
 
 
+@pytest.mark.slow
 def test_a_council_in_rounds_comes_to_the_same_decision(dialogd: Commands) -> None:
     """Who is faster differs from run to run; seals first, the same rounds, the same end."""
     golden = parse((GOLDEN / "council.md").read_bytes())

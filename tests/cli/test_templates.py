@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from dialogd.protocol.grammar import parse
 from tests.cli.command import Commands, until
 
@@ -58,6 +60,7 @@ def put(dialogd: Commands, name: str, text: str) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_the_list_fits_the_terminal_and_stays_a_line_each_elsewhere(dialogd: Commands) -> None:
     """What is too wide stands below, indented; a pipe gets one line for each template."""
     ours, theirs = pty.openpty()
@@ -151,6 +154,7 @@ def test_new_takes_a_template_by_name_file_or_folder(dialogd: Commands) -> None:
         assert [agent["backend"] for agent in done.json["agents"]] == ["rehearsal:deadlock", "", ""]
 
 
+@pytest.mark.slow
 def test_ones_own_template_is_taken_before_a_shipped_one_and_said(dialogd: Commands) -> None:
     """By `new`, by `run` and by `templates show`; a dialog for which nobody named one is the shipped pair."""
     put(dialogd, "skills/mirror/SKILL.md", "# My mirror\n\n## Agents\n\n### Ann\n\n### Bob\n")
@@ -250,6 +254,7 @@ def test_a_template_that_spoils_the_dialog_is_refused(dialogd: Commands) -> None
     assert not (dialogd.state.archive.exists() and list(dialogd.state.archive.iterdir()))
 
 
+@pytest.mark.slow
 def test_run_goes_from_a_question_to_a_council(dialogd: Commands) -> None:
     """In one line: the cast of the template, its rules, the limit of rounds, warnings before the start."""
     words = ["run", "design a queue", "-t", "council", "--agents", "rehearsal,rehearsal", "--max-rounds", "2"]

@@ -158,6 +158,7 @@ def test_the_keys_do_what_the_commands_do(dialogd: Commands) -> None:
         assert "[STOPPED: dialogd stop]" in terminal.seen
 
 
+@pytest.mark.slow
 def test_what_is_typed_survives_turns_that_arrive(dialogd: Commands) -> None:
     """Edited with arrows and Backspace, wide letters too; Esc drops it; a paste is one turn; @B is asked."""
     dialogd.begin("Tabs?")
@@ -188,6 +189,7 @@ def test_what_is_typed_survives_turns_that_arrive(dialogd: Commands) -> None:
     assert "never said" not in dialogd.file.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_question_rings_and_is_answered(dialogd: Commands) -> None:
     """The bell, one clear line, the agent's colour; an error keeps what was typed."""
     with window(dialogd) as terminal:
@@ -213,6 +215,7 @@ def test_a_question_rings_and_is_answered(dialogd: Commands) -> None:
         assert terminal.end() == 130
 
 
+@pytest.mark.slow
 def test_every_way_out_gives_the_terminal_back(dialogd: Commands) -> None:
     """SIGTERM, in the middle of typing: what was typed is shown, not lost; the dialog is untouched."""
     dialogd.begin("Tabs?")
@@ -244,6 +247,7 @@ def test_nothing_that_agents_write_steers_the_terminal(dialogd: Commands) -> Non
         assert STEERING.search(OWN.sub("", terminal.seen)) is None
 
 
+@pytest.mark.slow
 def test_without_colours_there_are_none_and_a_dumb_terminal_gets_text(dialogd: Commands) -> None:
     """NO_COLOR: the live line and keys, no colour. TERM=dumb: no escape sequence at all."""
     dialogd.begin("Tabs?")

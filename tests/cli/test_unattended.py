@@ -37,6 +37,7 @@ def dialog_of(dialogd: Commands) -> Dialog:
     return parse(dialogd.file.read_bytes())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("roles", "code", "outcome", "reason"),
     [
@@ -67,6 +68,7 @@ def test_unattended_it_ends_with_a_plan_and_a_code(
     assert "may wait for you" not in output
 
 
+@pytest.mark.slow
 def test_with_the_person_at_the_table_an_absent_signer_is_theirs_to_decide(dialogd: Commands) -> None:
     """Nobody pays on; without a terminal it says before that it may wait; `leave B` is the end."""
     words = ["run", "Tabs?", *cast(dialogd, "puts", "fails", "signs"), "--pace", "0"]
@@ -79,6 +81,7 @@ def test_with_the_person_at_the_table_an_absent_signer_is_theirs_to_decide(dialo
         assert process.wait(40) == 0, dialogd.output
 
 
+@pytest.mark.slow
 def test_a_dialog_goes_on_with_nobody_at_the_table(dialogd: Commands) -> None:
     """`run --continue --unattended` says so in the file, once: what waited for the person waits no more."""
     words = ["run", "Tabs?", *cast(dialogd, "asks", "asks"), "--pace", "0", "--max-turns", "6"]

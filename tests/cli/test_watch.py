@@ -74,6 +74,7 @@ def test_a_finished_dialog_as_json_lines(dialogd: Commands) -> None:
     assert facts[-1]["next"].startswith(f"dialogd plan --file {dialogd.file} says where it stands; ")
 
 
+@pytest.mark.slow
 def test_after_each_end_that_it_follows_it_says_what_comes_next(dialogd: Commands) -> None:
     """`--follow` prints the line at the end, not again while that end stands, and anew at the next one."""
     finished(dialogd)
@@ -109,6 +110,7 @@ def test_json_lines_carry_where_the_dialog_stands_and_what_is_asked(dialogd: Com
     assert (facts["state"]["phase"], facts["state"]["turn_of"]) == ("waiting_for_user", ["USER"])
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_ends_it_quietly(dialogd: Commands) -> None:
     """`dialogd watch | head -1`: no complaint, no traceback, and no waiting for the next turn."""
     dialogd.begin("Tabs?")
@@ -178,6 +180,7 @@ def test_nothing_that_steers_a_terminal_survives() -> None:
     assert json.loads(as_json({"text": everything})) == {"text": everything}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("typed", ["\nWhat about cost?\n", "\nWhat about cost?\n\nTRUN: B\n"])
 def test_what_is_appended_without_a_turn_line_is_told_everywhere(dialogd: Commands, typed: str) -> None:
     """`>>` in the shell: it passes no turn, and in which line, say `watch`, `status`, `verify`, page, daemon."""

@@ -13,6 +13,7 @@ from tests.support.pair import Pair
 Cast = Callable[..., Pair]
 
 
+@pytest.mark.slow
 def test_three_agents_speak_in_turns_and_agree(cast: Cast) -> None:
     """A, B, C, A …; the consensus is signed by all three."""
     pair = cast("ABC")

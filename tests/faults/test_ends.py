@@ -39,6 +39,7 @@ def a_second() -> float:
     return max(1.0, 1.5 * os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_one_daemon_ends_in_a_second_with_all_streams_open_and_a_call_under_way(
     tmp_path: Path, replies: Replies, number: int

@@ -20,6 +20,7 @@ Cast = Callable[..., Pair]
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="this system cannot limit another process's files")
 @pytest.mark.parametrize("others", ["", "B"])
 def test_a_daemon_waits_for_room_and_asks_nobody_twice(cast: Cast, replies: Replies, others: str) -> None:

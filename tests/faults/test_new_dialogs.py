@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from tests.faults.history import problems, read
 from tests.faults.replies import Replies, drafts, held_reply
 from tests.support.pair import Pair
@@ -24,6 +26,7 @@ def looks(pair: Pair) -> None:
     time.sleep(0.35)  # three polls; each of them would be one too many
 
 
+@pytest.mark.slow
 def test_the_same_text_over_an_ended_dialog_is_a_new_one(cast: Cast, replies: Replies) -> None:
     """Saving starts nothing; a notify does; the old turns are set aside with their text."""
     pair = cast(command=replies.command())
@@ -60,6 +63,7 @@ def test_a_reply_that_comes_after_the_file_was_replaced_is_a_draft(cast: Cast, r
     assert len(replies.asked()) > asked
 
 
+@pytest.mark.slow
 def test_a_call_under_way_ends_when_the_file_is_replaced(cast: Cast, replies: Replies) -> None:
     """The old dialog's command is ended, not waited for; the new one does not start by itself."""
     pair = cast(command={"A": replies.command(), "B": replies.command(30)})
@@ -73,6 +77,7 @@ def test_a_call_under_way_ends_when_the_file_is_replaced(cast: Cast, replies: Re
     assert len(read(pair.file)) == 1
 
 
+@pytest.mark.slow
 def test_a_file_that_is_deleted_and_written_again_is_a_new_dialog(cast: Cast, replies: Replies) -> None:
     """Without a file the daemons say so; a new one with the same text waits for a notify."""
     pair = cast(command=replies.command())

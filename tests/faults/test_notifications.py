@@ -16,6 +16,7 @@ from tests.support.pair import Pair
 Cast = Callable[..., Pair]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["AB", "BA"])
 def test_a_dialog_goes_to_its_end_with_every_notification_dropped(cast: Cast, order: str) -> None:
     """Watch and poll carry it on; daemons start in any order, before there is a file."""
@@ -42,6 +43,7 @@ def test_the_poll_alone_carries_a_dialog_on(cast: Cast) -> None:
     assert problems(pair.file) == []
 
 
+@pytest.mark.slow
 def test_every_notification_a_hundred_times_makes_no_turn_more(cast: Cast) -> None:
     """Peers are told again and again while the dialog runs: each agent answers once."""
     pair = cast(backend="rehearsal:slow=0.3")
@@ -61,6 +63,7 @@ def test_every_notification_a_hundred_times_makes_no_turn_more(cast: Cast) -> No
     assert [entry.number for entry in read(pair.file)] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_five_hundred_notifications_at_once_make_one_reply(cast: Cast, tmp_path: Path) -> None:
     """While the agent thinks each is answered quickly, and the command is called once."""
     replies = Replies(tmp_path)

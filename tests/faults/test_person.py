@@ -46,6 +46,7 @@ def move_on_by_command(pair: Pair) -> None:
     person.say(log_of(pair.file), "No. B first.", to="B")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("move_on", [move_on_by_hand, pytest.param(move_on_by_command, marks=pytest.mark.slow)])
 def test_a_daemon_frozen_in_a_call_wakes_too_late(
     cast: Cast, replies: Replies, move_on: Callable[[Pair], None]
@@ -101,6 +102,7 @@ def test_a_started_dialog_goes_on_with_whom_the_person_names(cast: Cast, replies
     pair.until(lambda: replies.asked("B"), "B's call")
 
 
+@pytest.mark.slow
 def test_a_pause_outlives_the_daemons(cast: Cast, replies: Replies) -> None:
     """Paused after the turn under way; killed and started again, they stay so until the person resumes."""
     pair = cast(command=replies.command(0.2))

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from dialogd.protocol.model import Entry
 from dialogd.protocol.seal import seal, sealed_text
 from tests.support.pair import Pair
@@ -91,6 +93,7 @@ def test_killed_after_its_seal_it_follows_with_the_text_it_had_sealed(cast: Cast
     assert any("kept-1" in entry.body for entry in entries(pair))
 
 
+@pytest.mark.slow
 def test_a_sealed_answer_that_is_lost_is_an_error_and_no_other_answer(cast: Cast, tmp_path: Path) -> None:
     """The journal is gone: what was sealed cannot be written, and nothing else may take its place."""
     go = tmp_path / "go"
@@ -125,6 +128,7 @@ def test_a_seat_whose_tools_could_read_files_says_so(cast: Cast) -> None:
     assert_opened(pair)
 
 
+@pytest.mark.slow
 def test_who_is_left_alone_in_the_round_answers_without_a_seal(cast: Cast, tmp_path: Path) -> None:
     """A fails while B writes: there is nobody left to hide it from, and B's turn claims to open no seal."""
     go = tmp_path / "go"

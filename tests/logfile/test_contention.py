@@ -51,6 +51,7 @@ def test_eight_processes_append_one_after_the_other(tmp_path: Path) -> None:
     assert all(entry.linked for entry in parse(path.read_bytes()).entries)
 
 
+@pytest.mark.slow
 def test_eight_processes_without_a_lock_fail_the_same_check(tmp_path: Path) -> None:
     """The control: read, compose, write, flush by eight processes at once."""
     path = dialog_file(tmp_path)

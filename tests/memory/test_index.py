@@ -197,6 +197,7 @@ def test_a_copy_that_cannot_be_read_hides_no_other(shelf: Shelf, caplog: pytest.
     assert shelf.memory.status()["unreadable"] == 2
 
 
+@pytest.mark.slow
 def test_two_processes_that_index_at_once_lose_nothing(shelf: Shelf) -> None:
     """Both begin without an index, over the same archive: afterwards it is whole."""
     for number in range(30):

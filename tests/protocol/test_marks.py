@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -323,37 +322,6 @@ def test_what_was_read_is_read_again(name: str, value: str) -> None:
     for mark in read_reply(f"[{name}: {value}]").marks:
         assert read_reply(str(mark)).marks == (mark,)
         assert canonical(str(mark)) == mark
-
-
-LINES: dict[str, Callable[[int], str]] = {
-    "one mark": lambda n: "[AGREE: P1]\n" * n * 4,
-    "different marks": lambda n: "".join(f"[AGREE: P{number}]\n" for number in range(n * 4)),
-    "rows of marks": lambda n: "[VOTE: P1 approve] " * n * 3,
-    "open brackets": lambda n: "[VOTE: " * n * 5,
-    "names": lambda n: "[VOTE A A A " + "a " * n * 10 + "]",
-    "decoration": lambda n: "- ** `` " * n * 5 + "[PASS]",
-    "comments": lambda n: "<!--\n" * n * 5,
-    "thoughts": lambda n: "<think>\n</think>\n" * n * 3,
-    "fences": lambda n: "```\n~~~~\n" * n * 3,
-    "attempts": lambda n: "[VOTE\n" * n * 4,
-    "strangers": lambda n: "".join(f"[NAME: {number}]\n" for number in range(n * 3)),
-}
-
-
-@cases("shape", LINES)
-def test_reading_a_reply_is_linear(shape: str) -> None:
-    """Four times the text takes about four times as long: an agent cannot keep a daemon busy by its text."""
-
-    def seconds(n: int) -> float:
-        text = LINES[shape](n)
-        best = float("inf")
-        for _ in range(3):
-            before = time.process_time()
-            read_reply(text, ["RESULTS"])
-            best = min(best, time.process_time() - before)
-        return best
-
-    assert seconds(4000) < 12 * seconds(1000) + 0.02
 
 
 def test_a_mark_that_is_said_again_costs_a_fraction_of_a_new_one() -> None:

@@ -181,6 +181,14 @@ REPLIES: dict[str, Callable[[int], str]] = {
         "if it is not to a \n" * n * 5 + "[AGREE: P1]\n" + "or as of my\n" * n * 5
     ),
     "references": lambda n: "[AGREE: " + "P1," * n * 5 + "x]",
+    "rows of marks": lambda n: "[VOTE: P1 approve] " * n,
+    "open marks": lambda n: "[VOTE: " * n * 2,
+    "names": lambda n: "[VOTE A A A " + "a " * n * 5 + "]",
+    "decoration": lambda n: "- ** `` " * n * 2 + "[PASS]",
+    "comments": lambda n: "<!--\n" * n * 2,
+    "thoughts": lambda n: "<think>\n</think>\n" * n,
+    "attempts": lambda n: "[VOTE\n" * n * 2,
+    "strangers": lambda n: "".join(f"[NAME: {number}]\n" for number in range(n)),
 }
 
 

@@ -89,6 +89,7 @@ def test_the_bench_of_recall_finds_what_is_asked_in_the_decisions_words() -> Non
     assert facts["first"] == list(ranks.values()).count(1)
 
 
+@pytest.mark.slow
 def test_another_python_is_told_which_one_to_use() -> None:
     """Every script that needs dialogd, in three lines and without a traceback; those that need nothing run anywhere."""
     for path in (REPOSITORY / "scripts").glob("*.py"):

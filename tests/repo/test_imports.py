@@ -44,6 +44,7 @@ UNSEEN = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_daemon_that_nobody_looks_at_loads_no_page(repository: Path, tmp_path: Path) -> None:
     """Nor exports, metrics or clients: told, asked how it is and ended. The page is there once it is asked for."""
     program = (

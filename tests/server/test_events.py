@@ -209,6 +209,7 @@ def test_a_secret_that_a_backend_prints_is_nowhere(room: Room) -> None:
     assert "[redacted: anthropic key]" in room.text
 
 
+@pytest.mark.slow
 def test_a_secret_of_several_lines_is_nowhere(room: Room) -> None:
     """Its lines are not told one by one; what follows it is."""
     room.open()
@@ -221,6 +222,7 @@ def test_a_secret_of_several_lines_is_nowhere(room: Room) -> None:
         assert written(events) == "My key:\n[redacted: private key]\nThat is all.\n"
 
 
+@pytest.mark.slow
 def test_a_secret_in_an_interrupted_reply_is_nowhere(room: Room) -> None:
     """What is kept as a draft is told as a turn is."""
     room.open()
@@ -390,6 +392,7 @@ def test_an_id_of_another_life_resets(room: Room) -> None:
         assert following.id.partition("-")[0] != last.id.partition("-")[0]
 
 
+@pytest.mark.slow
 def test_an_id_from_too_long_ago_resets(room: Room) -> None:
     """The daemon remembers a few hundred events; for an older one it says so instead of leaving some out."""
     room.open()
@@ -542,6 +545,7 @@ def poke(room: Room, fast: Stream) -> int:
     return clients(room)
 
 
+@pytest.mark.slow
 def test_more_clients_than_there_is_room_for_are_refused(room: Room) -> None:
     """The next one gets a problem with a fix, and may come once another has gone."""
     room.start("A")
@@ -565,6 +569,7 @@ def test_more_clients_than_there_is_room_for_are_refused(room: Room) -> None:
                 told += stream.recv(65536)
 
 
+@pytest.mark.slow
 def test_clients_that_leave_are_forgotten(room: Room) -> None:
     """Hanging up in any way frees the place."""
     room.start("A")

@@ -26,6 +26,9 @@ from tests.support.standin import (
     in_order,
 )
 
+pytestmark = pytest.mark.slow  # a tool of the tests is tried here, no promise
+
+
 TEXT = "Grüße: one, two, three, four, five, six, seven, eight.\n" * 3
 ENDINGS = {
     "messages": b'data: {"type":"message_stop"}\n\n',

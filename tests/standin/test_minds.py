@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.cases import cases
 from tests.support.minds import consensus, endless, look
 from tests.support.room import Room, opening
 from tests.support.standin import Seen
+
+pytestmark = pytest.mark.slow  # a tool of the tests is tried here, no promise
+
 
 TEXTS = ((2, "[PROPOSAL P1: this]"), (3, "[CONSENSUS_PROPOSED P2: 365fa5b238cf3428]"))
 

@@ -25,6 +25,9 @@ from tests.support.standin import (
     in_order,
 )
 
+pytestmark = pytest.mark.slow  # a tool of the tests is tried here, no promise
+
+
 TEXT = "Grüße: one, two, three, four, five, six. " * 5
 FULL = Say(TEXT, tokens_in=100, tokens_out=20, cached=60, cache_write=10, thinking="Hm.")
 TOOL: Any = {"path": "a.txt"}

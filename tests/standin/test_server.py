@@ -20,6 +20,9 @@ from tests.support.cases import cases
 from tests.support.standin import Hang, Say, Seen, Stall, StandIn, in_order
 from tests.support.standin.server import MOST_BODY, MOST_CONNECTIONS, MOST_SEEN
 
+pytestmark = pytest.mark.slow  # a tool of the tests is tried here, no promise
+
+
 hello = in_order(Say("Hello."))
 
 

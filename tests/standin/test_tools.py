@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.standin.asking import FORMS, PATHS, ask
 from tests.support.cases import cases
 from tests.support.standin import Seen, StandIn, Use, in_order
 from tests.support.standin.server import FORMS as KNOWN
+
+pytestmark = pytest.mark.slow  # a tool of the tests is tried here, no promise
+
 
 USE = Use("glob", {"path": "a.txt"}, say="Let me look.")
 

@@ -14,7 +14,7 @@ LATE = (
     "anthropic", "anyio._backends._asyncio", "dialogd.backends.anthropic", "dialogd.backends.command",
     "dialogd.backends.openai", "dialogd.backends.rehearsal", "dialogd.daemon", "encodings.idna",
     "fastapi.openapi.utils",
-    "filelock", "httpcore2", "httpx2", "importlib.readers", "openai", "platformdirs", "prometheus_client", "psutil",
+    "httpcore2", "httpx2", "importlib.readers", "openai", "platformdirs", "prometheus_client", "psutil",
     "pydantic.v1", "tomllib", "truststore", "typer._adapters", "typer.main", "uvicorn.lifespan.off",
     "uvicorn.loops.asyncio", "uvicorn.protocols.http.h11_impl", "watchfiles", "yaml",
 )  # fmt: skip

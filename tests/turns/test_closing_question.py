@@ -207,7 +207,7 @@ async def asked_and_going_on(path: Path, backend: Backend, words: str, is_meant:
 
 
 @pytest.mark.parametrize("kind", [Toy, Thread])
-@pytest.mark.parametrize(("words", "is_meant"), SAYINGS[2:4])
+@pytest.mark.parametrize(("words", "is_meant"), [SAYINGS[2], pytest.param(*SAYINGS[3], marks=pytest.mark.slow)])
 async def test_a_coding_agent_is_sent_the_question_alone(
     tmp_path: Path, toy: Bench, kind: type[AgentCLI], words: str, is_meant: bool
 ) -> None:

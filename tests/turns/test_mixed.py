@@ -47,6 +47,7 @@ def keys_seen(server: StandIn, ending: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
     """Claude by its API and GPT by its own: each with its own key, to a consensus, with every turn accounted for."""
     with (
@@ -134,6 +135,7 @@ def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
     assert [entry.by for entry in dialog.turns][:3] == ["USER", "USER", "A"]
 
 
+@pytest.mark.slow
 def test_calls_that_kills_end_count_against_the_budget(tmp_path: Path) -> None:
     """Killed with -9 in the middle of each call: every one stands in the account, and the budget ends the dialog."""
     calls: list[str] = []
@@ -165,6 +167,7 @@ def log_at(pair: Pair) -> LogFile:
     return LogFile(pair.file, Journals(StateDir(pair.state_dir).dialog(pair.file)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["anthropic", "gpt"])
 def test_stop_during_a_call_is_over_within_a_second(tmp_path: Path, backend: str) -> None:
     """Nothing is appended but `[STOPPED]`, and no process is left."""
