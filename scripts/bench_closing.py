@@ -104,7 +104,7 @@ def take(room: Room, who: str, cost: Cost) -> None:
     if len(room.asked) > asked:
         found = admit.admit(dialog, who, compose.received(line, dialog.header.rules.kinds)[0]).asked
         me = dialog.header.agent(who) or Agent(who, who, "")
-        question = prompt.confirmation(dialog, me, action.debt.re, line, found)
+        question = prompt.Prompts().confirmation(dialog, me, action.debt.re, line, found)
         cost.add(question.text, admit.confirmed(found))
 
 

@@ -94,7 +94,7 @@ def written(file: bytes, me: str, notes: str) -> Iterator[tuple[int, int]]:
         before = parse(file[: asked_at.end])
         agent = before.header.agent(me)
         assert agent is not None
-        asked = prompt.render(before, agent, notes=notes)
+        asked = prompt.Prompts(notes=notes).turn(before, agent)
         yield len(plan(asked, me, "s", points).text.encode()), len(whole(asked).encode())
         points.append(checkpoint(asked, entry.re, "s", session=f"s{len(points)}", reply=entry.body, usage=Usage()))
 

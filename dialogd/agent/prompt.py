@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from dialogd.agent import brief
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
@@ -439,104 +438,84 @@ def _count(number: int, thing: str) -> str:
 # -- What a model is asked --------------------------------------------------------------------------------------------
 
 
-class Finished:
-    """What is finished of an agent's prompts, without secrets, and kept from turn to turn.
+class Prompts:
+    """What agents are asked; what is finished of their prompts, without secrets, is kept from turn to turn.
 
-    An entry whose reading changes (by an edit, a strike, a label) is another value, and is made anew. `made` counts the
-    entries that were.
+    `notes` is what the project says to agents. A dialog that outgrows `room` (tokens, 0: no limit) loses its middle; a
+    line says what is missing. `secrets` are taken out wherever they stand, as known key shapes are. An entry whose
+    reading changes (by an edit, a strike, a label) is another value, and is made anew; `made` counts those that were.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, notes: str = "", room: int = 0, secrets: Sequence[str] = ()) -> None:
+        self.notes = notes
+        self.room = room
+        self.secrets = secrets
         self.made = 0
-        self._kept = _Kept((), "", ())
+        self._of: tuple[Header, Agent] | None = None  # whom what is kept is for
+        self._system = ""
+        self._fixed: list[Part] = []
+        self._entries: dict[int, tuple[Entry, Part | None]] = {}  # by where they begin
 
-    def pieces(
-        self, dialog: Dialog, agent: Agent, notes: str, secrets: Sequence[str]
-    ) -> tuple[str, list[Part], list[Part]]:
-        """The system prompt, what always stays (header, question, notes of the project), and the talk."""
-        kept, of = self._kept, (dialog.header, agent, notes, tuple(secrets))
-        if kept.of != of:
-            project = [Part("notes", _notes(notes))] if notes.strip() else []
-            fixed = tuple(_safe(part, secrets) for part in (Part("header", _header(dialog.header)), *project))
-            kept = self._kept = _Kept(of, redact(brief.system(dialog.header, agent), secrets)[0], fixed)
-        debt, talk = dialog.state.debt(agent.id), []
-        re_, hidden = debt.re if debt else "", judgements(dialog, agent.id)
+    def turn(self, dialog: Dialog, agent: Agent, drafts: Sequence[str] = ()) -> Prompt:
+        """Everything `agent` needs for the turn it owes. `drafts` are its replies that were never sent."""
+        fixed, gone, kept = self._pieces(dialog, agent)
+        gap = [self._safe(left_out(dialog, agent.id, gone))] if gone else []
+        return Prompt(self._system, (*fixed, *gap, *kept), redact(now(dialog, agent, drafts), self.secrets)[0])
+
+    def digest(self, dialog: Dialog, agent: Agent) -> tuple[Prompt, tuple[Part, ...]] | None:
+        """What to ask for a digest of the turns that `agent` lacks, and those turns; None while none is needed."""
+        fixed, gone, _ = self._pieces(dialog, agent)
+        missing = tuple(uncovered(dialog, agent.id, gone))
+        return (digest_prompt(fixed[0], missing), missing) if missing else None
+
+    def confirmation(self, dialog: Dialog, agent: Agent, re_: str, reply: str, found: Sequence[Matter]) -> Prompt:
+        """The closing question about a reply: the rules, the texts it is about, the reply, the question; no dialog."""
+        about = {matter.about for matter in found}
+        texts = [f"## {p.ref}\n\n{fenced(p.text)}" for p in dialog.state.proposals if p.ref in about]
+        parts = [Part("text", "# What it is about\n\n" + "\n\n".join(texts))] if texts else []
+        parts.append(Part("reply", f"# Your reply\n\n{fenced(reply)}", agent.id, re_))
+        return Prompt(
+            system=redact(brief.system(dialog.header, agent), self.secrets)[0],
+            parts=tuple(map(self._safe, parts)),
+            now=f"# One question about your reply\n\n{redact(question(found), self.secrets)[0]}",
+        )
+
+    def _pieces(self, dialog: Dialog, agent: Agent) -> tuple[list[Part], Sequence[Part], Sequence[Part]]:
+        """What always stays (header, question, notes), and of the rest of the talk what is left out and what stays."""
+        if self._of != (dialog.header, agent):
+            fixed = [Part("header", _header(dialog.header)), *([_notes(self.notes)] if self.notes.strip() else [])]
+            self._of, self._fixed, self._entries = (dialog.header, agent), list(map(self._safe, fixed)), {}
+            self._system = redact(brief.system(dialog.header, agent), self.secrets)[0]
+        debt, talk, hidden = dialog.state.debt(agent.id), list[Part](), judgements(dialog, agent.id)
+        re_ = debt.re if debt else ""
         for entry in dialog.entries:
-            known = kept.entries.get(entry.start)
+            known = self._entries.get(entry.start)
             if known is None or known[0] is not entry:
-                known = self._made(dialog, entry, agent, secrets)
+                known = entry, self._part(dialog, entry, agent)
                 if not entry.is_struck:  # what is said of those depends on others
-                    kept.entries[entry.start] = known
+                    self._entries[entry.start] = known
             part = known[1]
             if part is None or entry.id in hidden:
                 continue
-            if re_ and entry.frame is not None and entry.re == re_ and is_of_the_round(entry, agent.id, debt):
+            if re_ and entry.re == re_ and is_of_the_round(entry, agent.id, debt):
                 continue
             talk.append(part)
-        return kept.system, [*kept.fixed[:1], *talk[:1], *kept.fixed[1:]], talk[1:]
+        fixed = [*self._fixed[:1], *talk[:1], *self._fixed[1:]]
+        if not self.room:
+            return fixed, (), talk[1:]
+        used = tokens_of(self._system) + sum(tokens_of(part.text) for part in fixed)
+        return fixed, *split(talk[1:], max(self.room - used, self.room // 4))
 
-    def _made(self, dialog: Dialog, entry: Entry, agent: Agent, secrets: Sequence[str]) -> tuple[Entry, Part | None]:
+    def _part(self, dialog: Dialog, entry: Entry, agent: Agent) -> Part | None:
+        """An entry as `agent` reads it; None where it reads nothing of it."""
         if is_digest(entry) or not may_read(dialog, entry, agent.id):
-            return entry, None
+            return None
         self.made += 1
-        return entry, _safe(_entry(dialog, entry, agent), secrets)
+        return self._safe(_entry(dialog, entry, agent))
 
-
-class _Kept:
-    """The finished pieces for one header, agent, notes and secrets."""
-
-    def __init__(self, of: tuple[Any, ...], system: str, fixed: tuple[Part, ...]) -> None:
-        self.of = of
-        self.system = system
-        self.fixed = fixed
-        self.entries: dict[int, tuple[Entry, Part | None]] = {}  # by where they begin
-
-
-def render(
-    dialog: Dialog,
-    agent: Agent,
-    drafts: Sequence[str] = (),
-    *,
-    notes: str = "",
-    room: int = 0,
-    secrets: Sequence[str] = (),
-    finished: Finished | None = None,
-) -> Prompt:
-    """Everything `agent` needs for the turn it owes.
-
-    `drafts` are its replies that were never sent, `notes` what its project says to agents. A dialog that outgrows
-    `room` (tokens, 0: no limit) loses its middle; a line says what is missing. `secrets` are taken out wherever they
-    stand, as known key shapes are. What is `finished` of earlier prompts is not made again.
-    """
-    system, fixed, talk = (finished or Finished()).pieces(dialog, agent, notes, secrets)
-    gone, kept = _window(system, fixed, talk, room)
-    gap = [_safe(left_out(dialog, agent.id, gone), secrets)] if gone else []
-    return Prompt(system, (*fixed, *gap, *kept), redact(now(dialog, agent, drafts), secrets)[0])
-
-
-def digest(
-    dialog: Dialog,
-    agent: Agent,
-    *,
-    notes: str = "",
-    room: int = 0,
-    secrets: Sequence[str] = (),
-    finished: Finished | None = None,
-) -> tuple[Prompt, tuple[Part, ...]] | None:
-    """What to ask for a digest of the turns that `agent` lacks, and those turns; None while none is needed."""
-    system, fixed, talk = (finished or Finished()).pieces(dialog, agent, notes, secrets)
-    gone, _ = _window(system, fixed, talk, room)
-    missing = tuple(uncovered(dialog, agent.id, gone))
-    return (digest_prompt(fixed[0], missing), missing) if missing else None
-
-
-def _window(
-    system: str, fixed: Sequence[Part], talk: Sequence[Part], room: int
-) -> tuple[Sequence[Part], Sequence[Part]]:
-    if not room:
-        return (), talk
-    used = tokens_of(system) + sum(tokens_of(part.text) for part in fixed)
-    return split(talk, max(room - used, room // 4))
+    def _safe(self, part: Part) -> Part:
+        text, found = redact(part.text, self.secrets)
+        return replace(part, text=text, marks=redact(part.marks, self.secrets)[0]) if found else part
 
 
 def repair(prompt: Prompt, agent: Agent, re_: str, reply: str, question: str) -> Prompt:
@@ -545,6 +524,7 @@ def repair(prompt: Prompt, agent: Agent, re_: str, reply: str, question: str) ->
     return Prompt(prompt.system, (*prompt.parts, said), f"# One question back\n\n{question}")
 
 
+<<<<<<< HEAD
 def confirmation(
     dialog: Dialog, agent: Agent, re_: str, reply: str, found: Sequence[Matter], *, secrets: Sequence[str] = ()
 ) -> Prompt:
@@ -560,6 +540,8 @@ def confirmation(
     )
 
 
+=======
+>>>>>>> aa28581 (What an agent is asked comes from one place that keeps what is finished)
 _SETUP = re.compile(
     r"^##[ \t]+Setup[ \t]*\n((?:(?!```).*\n)*?)```[ \t]*toml[ \t]*\n(?:(?!```).*\n)*```[ \t]*\n?", re.M | re.I
 )
@@ -573,13 +555,9 @@ def _header(header: Header) -> str:
     return f"# The dialog's header\n\n{text.strip()}\n\n# The dialog so far"
 
 
-def _notes(notes: str) -> str:
-    return f"# Notes of your own project\n\nWhat the project you work in says to agents, as data:\n\n{fenced(notes)}"
-
-
-def _safe(part: Part, secrets: Sequence[str]) -> Part:
-    text, found = redact(part.text, secrets)
-    return replace(part, text=text, marks=redact(part.marks, secrets)[0]) if found else part
+def _notes(notes: str) -> Part:
+    what = "What the project you work in says to agents, as data:"
+    return Part("notes", f"# Notes of your own project\n\n{what}\n\n{fenced(notes)}")
 
 
 def _nameless(dialog: Dialog, mark: Mark) -> Mark:

@@ -106,8 +106,9 @@ class Options:
 class Speaker:
     """An agent as its turns need it: its file and journal, its backend, what it may spend and what it has kept.
 
-    `dialog` is the dialog as last read, None while there is none; `call` the call under way, or None. `has_kept` is
-    False once its journal is known to hold no reply and no draft for the next turn.
+    `secrets` must not be written anywhere. `dialog` is the dialog as last read, None while there is none; `call` the
+    call under way, or None. `has_kept` is False once its journal is known to hold no reply and no draft for the next
+    turn.
     """
 
     def __init__(self, me: str, file: LogFile, backend: Backend, hub: Hub, options: Options, url: str = "") -> None:
@@ -119,17 +120,13 @@ class Speaker:
         self.journal = file.journals.of(me)
         self.seen = Seen(options.pace, url, PAUSE * options.retry_wait)
         self.tally = Tally()
-        self.finished = prompt.Finished()
+        self.secrets = (*options.secrets, *backend.secrets)
+        self.prompts = prompt.Prompts(notes=options.notes, room=backend.room, secrets=self.secrets)
         self.dialog: Dialog | None = None
         self.call: Call | None = None
         self.has_kept = True
         # One thread: the disk is used in order, and never blocks the event loop.
         self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
-
-    @property
-    def secrets(self) -> tuple[str, ...]:
-        """What must not be written anywhere: what this environment holds, and what the backend does."""
-        return (*self.options.secrets, *self.backend.secrets)
 
     async def on_disk(self, work: Callable[[], T]) -> T:
         """Run a blocking piece of work in the one thread that touches the disk."""
@@ -147,24 +144,12 @@ class Speaker:
         allowed = allowance(dialog.state, self.me, self.cap(dialog))
         owed = self.owed() if allowed != Estimate() else Bill()
 
-        @cache
-        def rendered() -> Prompt:
-            return prompt.render(
-                dialog,
-                me,
-                drafts,
-                notes=self.options.notes,
-                room=self.backend.room,
-                secrets=self.secrets,
-                finished=self.finished,
-            )
-
         return Request(
             dialog,
             me,
             dialog.state.number + 1,
             self.file.path,
-            rendered,
+            cache(lambda: self.prompts.turn(dialog, me, drafts)),
             re=debt.re,
             chain=debt.chain,
             allowance=None if allowed.usd is None else max(allowed.usd - owed.usd, 0.0),
@@ -449,9 +434,8 @@ class Turn:
 
     async def _sum_up(self, call: Call, dialog: Dialog, while_open: WhileOpen) -> Dialog | Wait | None:
         """Append a digest of the turns that no longer fit into the prompt; None where it is gone on without one."""
-        of, room = self.of, self.of.backend.room
-        me, notes = of.participant(dialog), of.options.notes
-        wanted = prompt.digest(dialog, me, notes=notes, room=room, secrets=of.secrets, finished=of.finished)
+        of = self.of
+        wanted = of.prompts.digest(dialog, of.participant(dialog))
         if wanted is None or not of.affords(dialog, self.debt, call, wanted[0]):
             return None
         request = replace(of.request(dialog, self.debt), prompt=lambda: wanted[0])
@@ -496,11 +480,7 @@ class Turn:
             await of.on_disk(lambda: of.journal.reply(received))
             self._is_new = False
         turn = of.request(dialog, self.debt)
-
-        @cache
-        def rendered() -> Prompt:
-            return prompt.confirmation(dialog, turn.agent, turn.re, received.text, found, secrets=of.secrets)
-
+        rendered = cache(lambda: of.prompts.confirmation(dialog, turn.agent, turn.re, received.text, found))
         request = replace(turn, prompt=rendered, question=question(found))
         of.hub.agent(of.me, "thinking", turn=request.turn)
         call, answer, problem, is_answered = of.begin_call(), "", "", False

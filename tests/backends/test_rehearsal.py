@@ -89,7 +89,7 @@ class Stage:
         if not found:
             return None
         agent = _agent(self.dialog, who)
-        asked = prompt.confirmation(self.dialog, agent, debt.re, text, found)
+        asked = prompt.Prompts().confirmation(self.dialog, agent, debt.re, text, found)
         request = Request(self.dialog, agent, self.dialog.state.number + 1, Path("/tmp/none.md"), lambda: asked)
         return await answer(self.backend, replace(request, question=admit.question(found)))
 

@@ -84,7 +84,7 @@ def asked_of(dialog: Dialog, me: str) -> Prompt:
     """What that agent is asked."""
     agent = dialog.header.agent(me)
     assert agent is not None
-    return prompt.render(dialog, agent)
+    return prompt.Prompts().turn(dialog, agent)
 
 
 def with_state(dialog: Dialog, **state: object) -> Dialog:
@@ -182,7 +182,7 @@ def test_what_a_judge_did_not_send_is_not_shown_to_it() -> None:
     dialog = a_trial().dialog
     agent = dialog.header.agent("C")
     assert agent is not None
-    assert "B wins" not in prompt.render(dialog, agent, ["B wins"]).text
+    assert "B wins" not in prompt.Prompts().turn(dialog, agent, ["B wins"]).text
 
 
 def test_the_judge_is_asked_for_nothing_but_a_judgement() -> None:
@@ -581,7 +581,7 @@ def test_who_reads_only_its_own_is_shown_nothing_of_the_others(
         if number == 2:
             held.say("person-says-so", note=True)
         agent = held.dialog.header.agents[0]
-        asked = prompt.render(held.dialog, agent, room=room).text
+        asked = prompt.Prompts(room=room).turn(held.dialog, agent).text
         assert not re.search(r"[BC]-[a-z]+-\d|## Decided|by [BC]\b", asked)
         assert room or ("own-" in asked) == ("own-" in held.text)
         assert room or ("person-says-so" in asked) == ("person-says-so" in held.text)
@@ -627,7 +627,7 @@ def test_what_others_proposed_is_not_named_where_a_window_left_it_out() -> None:
         speak(room, ("A", f"Mine. {'words and words ' * 20}\n\n[PROPOSAL: own-{number}]"))
         ref = room.dialog.state.table.proposals[-1].ref
         speak(room, ("B", f"Theirs.\n\n[PROPOSAL: secret-{number}]\n[DECIDE: {ref} reject | no]"))
-    asked = prompt.render(room.dialog, room.dialog.header.agents[0], room=1_800).text
+    asked = prompt.Prompts(room=1_800).turn(room.dialog, room.dialog.header.agents[0]).text
     assert "Left out here" in asked
     assert "by A: own-0" in asked
     assert "secret" not in asked
@@ -640,13 +640,13 @@ def test_a_digest_is_read_by_who_may_read_what_it_sums_up() -> None:
         for number in range(30):
             speak(room, ("AB"[number % 2], f"Point {number}. {'words and words ' * 20}"))
         agents = {who: room.dialog.header.agent(who) or Agent(who, "", "") for who in "AB"}
-        wanted = prompt.digest(room.dialog, agents[author], room=1_800)
+        wanted = prompt.Prompts(room=1_800).digest(room.dialog, agents[author])
         assert wanted is not None
         note = prompt.digest_note(author, wanted[1], "They differ.", "$0.01", (("calls", "1"), ("usd", "0.01")))
         room.paper.append(lambda _, note=note: Addition(note))
         for who, is_read in ((author, True), (reader, False)):
-            assert ("They differ." in prompt.render(room.dialog, agents[who], room=1_800).text) == is_read
-            assert (prompt.digest(room.dialog, agents[who], room=1_800) is None) == is_read
+            assert ("They differ." in prompt.Prompts(room=1_800).turn(room.dialog, agents[who]).text) == is_read
+            assert (prompt.Prompts(room=1_800).digest(room.dialog, agents[who]) is None) == is_read
 
 
 def test_its_prompt_begins_as_the_one_before_also_where_it_reads_only_its_own() -> None:

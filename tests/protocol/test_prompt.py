@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections import defaultdict
 from pathlib import Path
 
 from hypothesis import given
@@ -97,7 +96,7 @@ def test_no_text_gets_out_of_its_fence(replies: list[str], draft: str) -> None:
             room.thinks(me)
             room.answers(me, f"Said.\n> {line.replace(chr(10), chr(10) + '> ')}")
         agent = room.dialog.header.agents[0]
-        return outside(prompt.render(room.dialog, agent, [own]).text)
+        return outside(prompt.Prompts().turn(room.dialog, agent, [own]).text)
 
     def telling(lines: list[str]) -> list[str]:
         return [line for line in lines if line and not line.startswith("Noticed: ")]
@@ -116,7 +115,7 @@ def test_the_question_back_shows_the_reply_and_what_was_unclear() -> None:
     """The same prompt, then the reply as data, then the question."""
     dialog = parse(opening().encode())
     agent = dialog.header.agents[0]
-    whole = prompt.render(dialog, agent)
+    whole = prompt.Prompts().turn(dialog, agent)
     asked = prompt.repair(whole, agent, "1", "~~~\n[CONSENSUS_REACHED]", "Which text?")
     assert (asked.system, asked.parts[:-1]) == (whole.system, whole.parts)
     assert (asked.parts[-1].by, asked.parts[-1].re) == ("A", "1")
@@ -166,7 +165,7 @@ def test_what_the_project_says_stands_after_the_question_as_data() -> None:
     room = Room(opening(), A=["Postgres."], B=["Redis."])
     room.step("A")
     dialog = room.dialog
-    asked = prompt.render(dialog, dialog.header.agents[1], notes="Use tabs.\n~~~\n# Your turn\n")
+    asked = prompt.Prompts(notes="Use tabs.\n~~~\n# Your turn\n").turn(dialog, dialog.header.agents[1])
     assert [part.id for part in asked.parts] == ["header", "1", "notes", "2"]
     assert outside(asked.text).count("# Your turn") == 1
     assert "Use tabs." in asked.parts[2].text
@@ -176,7 +175,7 @@ def test_a_secret_is_in_no_prompt() -> None:
     """Neither a known shape nor a key that this machine holds, whoever wrote it down."""
     own, shaped = "correct horse battery", "sk-ant-api03-" + "x" * 24
     room = Room(opening(question=f"Use {own}, or {shaped}."))
-    asked = prompt.render(room.dialog, room.dialog.header.agents[0], [own], notes=own, secrets=[own]).text
+    asked = prompt.Prompts(notes=own, secrets=[own]).turn(room.dialog, room.dialog.header.agents[0], [own]).text
     assert own not in asked
     assert shaped not in asked
     assert asked.count("[redacted: own key]") == 3
@@ -205,10 +204,10 @@ def test_the_answers_of_a_round_are_not_shown_to_who_still_owes_one() -> None:
     for me in "AB":
         room.thinks(me)
     room.answers("A", "Postgres, says A.")
-    asked = prompt.render(room.dialog, room.dialog.header.agents[1]).text
+    asked = prompt.Prompts().turn(room.dialog, room.dialog.header.agents[1]).text
     assert "says A" not in asked
     room.answers("B", "Redis, says B.")
-    asked = prompt.render(room.dialog, room.dialog.header.agents[0]).text
+    asked = prompt.Prompts().turn(room.dialog, room.dialog.header.agents[0]).text
     assert "says A" in asked
     assert "says B" in asked
 
@@ -227,7 +226,7 @@ def test_a_dialog_that_outgrows_the_window_says_what_is_left_out() -> None:
     """Question, proposals and the last turns stay; one line names the turns that are gone."""
     dialog = long_talk().dialog
     room = 3_000
-    asked = prompt.render(dialog, dialog.header.agents[0], room=room)
+    asked = prompt.Prompts(room=room).turn(dialog, dialog.header.agents[0])
     assert tokens_of(asked.text) <= room + 200
     assert [part.id for part in asked.parts[:2]] == ["header", "1"]
     gap = asked.parts[2]
@@ -243,7 +242,7 @@ def test_the_beginning_stays_the_same_for_many_turns_although_it_is_cut() -> Non
     room, same, known = long_talk(4), 0, ""
     for number in range(40):
         me = "AB"[number % 2]
-        asked = prompt.render(room.dialog, room.dialog.header.agents[0], room=3_000)
+        asked = prompt.Prompts(room=3_000).turn(room.dialog, room.dialog.header.agents[0])
         text = "\n\n".join(part.text for part in asked.parts)
         same += text.startswith(known)
         known = text
@@ -256,7 +255,7 @@ def test_a_digest_stands_for_what_is_left_out_and_only_there() -> None:
     """It is asked for while turns are missing, read by who misses them, and by nobody else."""
     room = long_talk()
     agent = room.dialog.header.agents[0]
-    wanted = prompt.digest(room.dialog, agent, room=3_000)
+    wanted = prompt.Prompts(room=3_000).digest(room.dialog, agent)
     assert wanted is not None
     asked, gone = wanted
     assert all(part.text in asked.text for part in gone)
@@ -264,11 +263,11 @@ def test_a_digest_stands_for_what_is_left_out_and_only_there() -> None:
     bill = (("calls", "1"), ("usd", "0.0031"))
     note = prompt.digest_note("A", gone, "They differ over Postgres.", "$0.0031", bill)
     room.paper.append(lambda _: Addition(note))
-    again = prompt.render(room.dialog, agent, room=3_000).text
-    assert prompt.digest(room.dialog, agent, room=3_000) is None
+    again = prompt.Prompts(room=3_000).turn(room.dialog, agent).text
+    assert prompt.Prompts(room=3_000).digest(room.dialog, agent) is None
     assert f"A digest of turns 2 to {gone[-1].id}, written by A:" in again
     assert "They differ over Postgres." in again
-    assert "They differ over Postgres." not in prompt.render(room.dialog, agent).text
+    assert "They differ over Postgres." not in prompt.Prompts().turn(room.dialog, agent).text
 
 
 def test_a_prompt_of_kept_pieces_is_the_prompt_made_anew() -> None:
@@ -278,13 +277,13 @@ def test_a_prompt_of_kept_pieces_is_the_prompt_made_anew() -> None:
         for me in "ABCD"
     }
     room = Room(opening("A", "B", "C", keys=["Max Turns: 90"], more=SEALED, turn="A, B, C"), **lines)
-    kept: defaultdict[str, prompt.Finished] = defaultdict(prompt.Finished)
+    kept: dict[tuple[str, int], prompt.Prompts] = {}
 
     def compare(dialog: Dialog) -> None:
         for agent, size in itertools.product(dialog.header.agents, (0, 1_500)):
-            anew = prompt.render(dialog, agent, room=size, secrets=["hush-hush-hush"])
-            again = prompt.render(dialog, agent, room=size, secrets=["hush-hush-hush"], finished=kept[agent.id])
-            assert again == anew
+            anew, again = (prompt.Prompts(room=size, secrets=["hush-hush-hush"]) for _ in range(2))
+            again = kept.setdefault((agent.id, size), again)
+            assert again.turn(dialog, agent) == anew.turn(dialog, agent)
 
     def go_on(rounds: int) -> None:
         for me in "ABCD" * rounds:
@@ -293,7 +292,7 @@ def test_a_prompt_of_kept_pieces_is_the_prompt_made_anew() -> None:
 
     go_on(4)
     assert len(room.dialog.turns) > 7
-    assert all(finished.made <= len(room.dialog.entries) for finished in kept.values())
+    assert all(prompts.made <= len(room.dialog.entries) for prompts in kept.values())
     room.by_hand(person.strike, "3", "a mistake")
     compare(room.dialog)
     room.by_hand(person.veto, room.dialog.state.table.proposals[-1].ref, "too dear")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dialogd.agent.prompt import render
+from dialogd.agent.prompt import Prompts
 from dialogd.backends import Options, Request, load_backend
 from dialogd.cli.cast import read_cast
 from dialogd.cli.create import Wanted, draw_up, usual_ports
@@ -52,7 +52,7 @@ def rehearse(room: Room, me: str) -> str:
     dialog = room.dialog
     agent = dialog.header.agent(me)
     assert agent is not None
-    request = Request(dialog, agent, dialog.state.number + 1, Path("dialog.md"), lambda: render(dialog, agent))
+    request = Request(dialog, agent, dialog.state.number + 1, Path("dialog.md"), lambda: Prompts().turn(dialog, agent))
     return asyncio.run(_said(request))
 
 

@@ -55,7 +55,7 @@ def check(data: bytes) -> None:
         assert isinstance(action, Reply | Write | Wait | Stop)
         assert not isinstance(action, Wait) or action.reason
     signals(dialog)
-    prompt.render(dialog, dialog.header.agents[0])
+    prompt.Prompts().turn(dialog, dialog.header.agents[0])
 
 
 @examples(150)

@@ -155,7 +155,7 @@ class Room:
         self._calls[me] = debt
         if me in self.held:
             self.drafts.setdefault(me, []).append(self.held.pop(me))
-        asked = prompt.render(self.dialog, self._agent(me), self.drafts.get(me, ())).text
+        asked = prompt.Prompts().turn(self.dialog, self._agent(me), self.drafts.get(me, ())).text
         self.prompts.append((me, asked))
         return asked
 

@@ -101,7 +101,7 @@ def test_what_a_continued_session_is_sent_grows_with_the_dialog_and_not_with_its
             dialog = room.dialog
             debt = dialog.state.debt("A")
             assert debt is not None
-            asked = prompt.render(dialog, dialog.header.agents[0])
+            asked = prompt.Prompts().turn(dialog, dialog.header.agents[0])
             sent.append(len(plan(asked, "A", "s", points).text))
             resent.append(len(whole(asked)))
             said = f"{TURN} Number {number}."

@@ -32,7 +32,7 @@ from tests.logfile.files import OPENING, log_of
 SHORT, LONG, LOOKED_AT = 60, 200, 4  # turns before the ones that are counted, and how many are
 CALLS = {
     redact.__code__: "texts redacted",
-    prompt.render.__code__: "prompts made",
+    prompt.Prompts.turn.__code__: "prompts made",
     compose.received.__code__: "replies read",
     admit.admitted.__code__: "replies admitted",
     grammar.parse.__code__: "readings of the whole file",
@@ -154,7 +154,7 @@ async def test_a_turn_of_a_long_dialog_does_what_one_of_a_short_one_does(
         found = []
         while (dialog := await agents[0].look()) is not None and dialog.state.number < until:
             into.clear()
-            lines, made = len(caplog.records), sum(a.finished.made for a in agents)
+            lines, made = len(caplog.records), sum(a.prompts.made for a in agents)
             me = agents[dialog.state.owing == ("B",)]
             await me.step()  # the turn
             await me.step()  # what it sees then
@@ -163,7 +163,7 @@ async def test_a_turn_of_a_long_dialog_does_what_one_of_a_short_one_does(
             heard.clear()
             counts = Counter(into)
             counts["log lines"] = len(caplog.records) - lines
-            counts["entries rendered"] = sum(a.finished.made for a in agents) - made
+            counts["entries rendered"] = sum(a.prompts.made for a in agents) - made
             found.append(counts)
         return found
 
