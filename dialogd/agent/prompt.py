@@ -471,7 +471,7 @@ class Prompts:
     def confirmation(self, dialog: Dialog, agent: Agent, re_: str, reply: str, found: Sequence[Matter]) -> Prompt:
         """The closing question about a reply: the rules, the texts it is about, the reply, the question; no dialog."""
         about = {matter.about for matter in found}
-        texts = [f"## {p.ref}\n\n{fenced(p.text)}" for p in dialog.state.proposals if p.ref in about]
+        texts = [f"## {p.ref}\n\n{fenced(p.text)}" for p in dialog.state.table.proposals if p.ref in about]
         parts = [Part("text", "# What it is about\n\n" + "\n\n".join(texts))] if texts else []
         parts.append(Part("reply", f"# Your reply\n\n{fenced(reply)}", agent.id, re_))
         return Prompt(
@@ -524,24 +524,6 @@ def repair(prompt: Prompt, agent: Agent, re_: str, reply: str, question: str) ->
     return Prompt(prompt.system, (*prompt.parts, said), f"# One question back\n\n{question}")
 
 
-<<<<<<< HEAD
-def confirmation(
-    dialog: Dialog, agent: Agent, re_: str, reply: str, found: Sequence[Matter], *, secrets: Sequence[str] = ()
-) -> Prompt:
-    """The closing question about a reply: the rules, the texts it is about, the reply, and the question; no dialog."""
-    about = {matter.about for matter in found}
-    texts = [f"## {p.ref}\n\n{fenced(p.text)}" for p in dialog.state.table.proposals if p.ref in about]
-    parts = [Part("text", "# What it is about\n\n" + "\n\n".join(texts))] if texts else []
-    parts.append(Part("reply", f"# Your reply\n\n{fenced(reply)}", agent.id, re_))
-    return Prompt(
-        system=redact(brief.system(dialog.header, agent), secrets)[0],
-        parts=tuple(_safe(part, secrets) for part in parts),
-        now=f"# One question about your reply\n\n{redact(question(found), secrets)[0]}",
-    )
-
-
-=======
->>>>>>> aa28581 (What an agent is asked comes from one place that keeps what is finished)
 _SETUP = re.compile(
     r"^##[ \t]+Setup[ \t]*\n((?:(?!```).*\n)*?)```[ \t]*toml[ \t]*\n(?:(?!```).*\n)*```[ \t]*\n?", re.M | re.I
 )
