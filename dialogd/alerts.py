@@ -31,8 +31,8 @@ from dialogd.config import HOOKS, Settings
 from dialogd.errors import DialogdError
 from dialogd.protocol import questions
 from dialogd.protocol.model import SYSTEM, USER, Entry
-from dialogd.protocol.redact import redact
 from dialogd.protocol.state import Dialog, Question
+from dialogd.protocol.text import redact
 from dialogd.protocol.units import Zone
 
 if TYPE_CHECKING:

@@ -14,12 +14,10 @@ from dialogd.protocol import interventions, lifecycle, units
 from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.grammar import who
 from dialogd.protocol.header import read_agent
-from dialogd.protocol.model import ALL, USER, Agent, Mark
+from dialogd.protocol.model import ALL, USER, Agent, Draft, Mark
 from dialogd.protocol.order import following, reopened
-from dialogd.protocol.redact import redact
-from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.text import clean, one_line, unescape
+from dialogd.protocol.text import clean, one_line, redact, unescape
 from dialogd.store.journal import PERSON, Lost, chain_of
 from dialogd.store.logfile import Addition, LogFile
 

@@ -12,7 +12,7 @@ from dialogd.errors import BadInput
 from dialogd.memory import values
 from dialogd.memory.index import facts
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.render import Draft
+from dialogd.protocol.model import Draft
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import clock_at
 from dialogd.store.logfile import Addition

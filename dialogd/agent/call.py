@@ -16,8 +16,7 @@ from dialogd.backends import Backend, Request, Tool, Usage
 from dialogd.backends.parts import tokens_of
 from dialogd.backends.service import asked_to_wait
 from dialogd.errors import BackendError, DialogdError
-from dialogd.protocol.redact import SHORTEST, key_begins, key_ends, key_may_begin, redact
-from dialogd.protocol.text import clean, one_line
+from dialogd.protocol.text import SHORTEST, clean, key_begins, key_ends, key_may_begin, one_line, redact
 from dialogd.protocol.units import in_words
 
 PAUSE = 0.1  # seconds between two pieces

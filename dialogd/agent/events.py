@@ -15,7 +15,7 @@ from secrets import token_hex
 from typing import Any, Literal
 
 from dialogd.errors import NotRunning
-from dialogd.protocol.redact import redact
+from dialogd.protocol.text import redact
 
 State = Literal["idle", "thinking", "executing", "failed", "stopped"]
 

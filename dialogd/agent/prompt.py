@@ -9,18 +9,17 @@ from dataclasses import replace
 from dialogd.agent import brief
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
 from dialogd.protocol.admit import Matter, question
+from dialogd.protocol.board import rejected
 from dialogd.protocol.certificate import certify, where
-from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry, Header, Mark
+from dialogd.protocol.interventions import strikes, vetoes
+from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Draft, Entry, Header, Mark
 from dialogd.protocol.order import is_sealed_round
 from dialogd.protocol.questions import answered_by_default
-from dialogd.protocol.redact import redact
-from dialogd.protocol.render import Draft
 from dialogd.protocol.review import findings
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.protocol.table import Proposal
-from dialogd.protocol.text import one_line
-from dialogd.protocol.withdrawn import rejected, strikes, vetoes
+from dialogd.protocol.text import one_line, redact
 
 
 def reads_all(header: Header, agent: str) -> bool:

@@ -21,9 +21,9 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Action, Reply, Stop, Wait
 from dialogd.protocol.model import USER, Condition, Entry
 from dialogd.protocol.money import payer, total
-from dialogd.protocol.redact import redact
-from dialogd.protocol.signals import budget, signals
+from dialogd.protocol.signals import assessed, budget, signals
 from dialogd.protocol.state import Dialog, Spent, account
+from dialogd.protocol.text import redact
 
 BUCKETS = (0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0)  # seconds of a turn
 
@@ -296,7 +296,7 @@ def standing(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:
         "lifecycle": lifecycle.phase(dialog) if dialog is not None else None,
         "outcome": state.outcome.name if state and state.outcome else None,
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in noticed],
-        "convergence": lifecycle.assessed(dialog) if dialog is not None else None,
+        "convergence": assessed(dialog) if dialog is not None else None,
     }
 
 

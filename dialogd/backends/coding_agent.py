@@ -31,8 +31,7 @@ from dialogd.backends.service import SHORTER, TOO_LONG
 from dialogd.backends.session import Plan, Sessions, checkpoint, plan, since, whole
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
-from dialogd.protocol.redact import redact
-from dialogd.protocol.text import one_line
+from dialogd.protocol.text import one_line, redact
 from dialogd.store.disk import read_json, write_json
 from dialogd.store.leftovers import note_made
 

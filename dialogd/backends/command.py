@@ -15,7 +15,7 @@ from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends.child import STDERR_TAIL, Child, not_started
 from dialogd.backends.prices import Price, parse_price
 from dialogd.errors import BackendError, BadInput
-from dialogd.protocol.redact import redact
+from dialogd.protocol.text import redact
 
 OUTPUT_CAP = 4 * 1024 * 1024  # bytes
 ERROR_LINE = 200  # characters of stderr's last line that an error quotes

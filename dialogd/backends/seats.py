@@ -11,8 +11,8 @@ from pathlib import Path
 from dialogd.backends import BACKENDS, kind_of
 from dialogd.backends.keys import secrets
 from dialogd.config import SETTINGS, Settings, dotenv, start_command
-from dialogd.protocol.redact import redact
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import redact
 from dialogd.store.folders import StateDir
 
 

@@ -29,8 +29,7 @@ from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
 from dialogd.backends.prices import Price
 from dialogd.errors import BackendError, BadInput
-from dialogd.protocol.redact import redact
-from dialogd.protocol.text import one_line
+from dialogd.protocol.text import one_line, redact
 from dialogd.store.disk import read_json, write_json
 
 PAUSE = 2.0  # seconds to hold back where the service names no time

@@ -22,9 +22,9 @@ from dialogd.memory import keep
 from dialogd.protocol import units
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Agent
-from dialogd.protocol.redact import redact
 from dialogd.protocol.rules import THRESHOLDS
 from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import redact
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
 from dialogd.templates.library import template

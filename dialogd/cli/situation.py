@@ -15,16 +15,16 @@ from dialogd.cli.client import health, in_parallel
 from dialogd.cli.terminal import line
 from dialogd.person import now
 from dialogd.protocol import lifecycle, questions
+from dialogd.protocol.board import as_of_now, rejected, reopenings
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.marks import round_of
 from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.polls import Poll
-from dialogd.protocol.signals import hundredths
+from dialogd.protocol.signals import assessed, hundredths
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.table import Decision
 from dialogd.protocol.units import in_words
-from dialogd.protocol.withdrawn import as_of_now, rejected, reopenings
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Running
 
@@ -202,7 +202,7 @@ BY = {"harvest": "dialogd plan, dialogd export", "reset": "dialogd say … opens
 
 def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
     """The weak signals, in one row; none before two agents have spoken."""
-    found = lifecycle.assessed(dialog)
+    found = assessed(dialog)
     if found is None:
         return ()
     counts = (_many(int(found[f"{name}s"]), name) for name in ("agreement", "disagreement"))

@@ -23,12 +23,12 @@ from dialogd.config import Settings, file_words
 from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
 from dialogd.protocol import lifecycle, questions
+from dialogd.protocol.interventions import strikes, vetoes
 from dialogd.protocol.model import USER
 from dialogd.protocol.money import standing
-from dialogd.protocol.redact import places
-from dialogd.protocol.signals import signals
+from dialogd.protocol.signals import assessed, signals
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.withdrawn import strikes, vetoes
+from dialogd.protocol.text import places
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Running
 
@@ -156,7 +156,7 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         "daemons": [_daemon(daemon, situation.healths.get(daemon.id)) for daemon in situation.daemons],
         "holds": [{"host": hold.host, "seconds": round(hold.left)} for hold in told],
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog) if end is None],
-        "convergence": lifecycle.assessed(dialog),
+        "convergence": assessed(dialog),
         "rules": facts(dialog, now()),
         **_set_by_hand(dialog),
         "warnings": list(warnings),

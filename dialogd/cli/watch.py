@@ -31,7 +31,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import tolerant
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry
 from dialogd.protocol.money import in_dollars, total
-from dialogd.protocol.signals import budget
+from dialogd.protocol.signals import assessed, budget
 from dialogd.protocol.state import Dialog, Outcome, State
 from dialogd.protocol.text import escape
 from dialogd.protocol.units import dollars
@@ -240,7 +240,7 @@ class Teller:
         }
         if facts != self._state:
             self._state = facts
-            more = {"reasons": list(situation.reasons()), "convergence": lifecycle.assessed(dialog)}
+            more = {"reasons": list(situation.reasons()), "convergence": assessed(dialog)}
             self.tell("state", {**facts, **more})
 
 

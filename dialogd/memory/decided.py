@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.memory.values import Behind, Decision, moment
+from dialogd.protocol.board import WENT_ON, Reopening, as_of_now, reopenings
 from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, until
-from dialogd.protocol.redact import redact
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Decision as Record
-from dialogd.protocol.text import clean
-from dialogd.protocol.withdrawn import WENT_ON, Reopening, as_of_now, reopenings
+from dialogd.protocol.text import clean, redact
 from dialogd.views import plan
 from dialogd.views.plan import without_marks
 

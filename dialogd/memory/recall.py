@@ -12,8 +12,7 @@ from dataclasses import fields, replace
 from dialogd.memory.decided import cut
 from dialogd.memory.index import RECALLED
 from dialogd.memory.values import DISCUSSED, Behind, Decision, Hit
-from dialogd.protocol.redact import redact
-from dialogd.protocol.text import clean, escape
+from dialogd.protocol.text import clean, escape, redact
 from dialogd.views.plan import METHODS
 from dialogd.views.plan_page import BACKSLASHED, inline, quoted
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from dialogd.protocol import lifecycle
+from dialogd.protocol.interventions import vetoes
 from dialogd.protocol.marks import (
     APPROVE,
     DECIDING,
@@ -36,7 +37,6 @@ from dialogd.protocol.rules import CONTRIBUTIONS, DECIDE, MODERATE, OWN_KINDS, P
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Standing
 from dialogd.protocol.text import one_line
-from dialogd.protocol.withdrawn import why_vetoed
 
 MOST_REFUSALS = 20  # marks that are named one by one
 
@@ -73,7 +73,7 @@ def admitted(dialog: Dialog, me: str, reply: Reply) -> tuple[Reply, tuple[Refusa
     length = 0
     for mark in reply.marks:
         length += len(str(mark))
-        why = _too_long(dialog, length) or why_vetoed(dialog, mark, reply) or _to_nobody(dialog, me, mark)
+        why = _too_long(dialog, length) or _why_vetoed(dialog, mark, reply) or _to_nobody(dialog, me, mark)
         why = why or _why_not(dialog, me, mark, reply)
         if not why and contributes(mark):
             why, room = (_full(dialog, me, full), room) if room <= 0 else ("", room - 1)
@@ -139,6 +139,38 @@ def signed(dialog: Dialog, me: str, mark: Mark, reply: Reply) -> str:
         return ref if ref in agreed(mark) else ""
     same = not reply.summary or digest(same_text(reply.summary)) == standing.proposal.sha
     return ref if mark.name == "CONSENSUS_REACHED" and same else ""
+
+
+def _why_vetoed(dialog: Dialog, mark: Mark, reply: Reply) -> str:
+    """Why a mark of an agent's reply does not count: the person ruled out what it is about; "" where they did not."""
+    if not dialog.state.table.vetoed:
+        return ""
+    known = vetoes(dialog)
+    ref = next((ref for ref in _about(dialog, mark, reply) if ref in known), "")
+    return f"{ref} was ruled out by the person" + (f": {known[ref]}" if known[ref] else "") if ref else ""
+
+
+def _about(dialog: Dialog, mark: Mark, reply: Reply) -> Iterator[str]:
+    """The proposals that a mark says yes or no to, or whose very text it puts anew."""
+    match mark.name:
+        case "AGREE":
+            yield from (ref for ref in dialog.state.table.vetoed if ref in agreed(mark))
+        case "VOTE":
+            yield from (choice.ref for choice in (vote(mark),) if choice)
+        case "DECIDE" if (choice := decision(mark)) is not None:
+            yield choice.ref
+        case "PROPOSAL":
+            yield from _same(dialog, mark.value)
+        case "CONSENSUS_REACHED" if reply.summary:
+            yield from _same(dialog, reply.summary)
+
+
+def _same(dialog: Dialog, text: str) -> Iterator[str]:
+    """The proposals that were ruled out and have this very text."""
+    sha = digest(same_text(text))
+    for proposal in dialog.state.table.proposals:
+        if proposal.ref in dialog.state.table.vetoed and sha == (proposal.sha or digest(same_text(proposal.text))):
+            yield proposal.ref
 
 
 def _to_nobody(dialog: Dialog, me: str, mark: Mark) -> str:

@@ -14,13 +14,11 @@ from dialogd.protocol.admit import Admission, Refusal, left_in_words
 from dialogd.protocol.fold import foreseen
 from dialogd.protocol.interventions import effective
 from dialogd.protocol.marks import Reply, contributes, read_reply, round_of
-from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Mark, Said, digest
+from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Draft, Mark, Said, digest
 from dialogd.protocol.order import following, ways_out
 from dialogd.protocol.questions import written
-from dialogd.protocol.redact import redact
-from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Debt, Dialog, Escalation
-from dialogd.protocol.text import clean, one_line
+from dialogd.protocol.text import clean, one_line, redact
 from dialogd.protocol.units import Here
 from dialogd.protocol.verdict import Ruling, Step, as_it_stands, end_of, onward, rule, taken, without
 

@@ -9,10 +9,9 @@ from types import MappingProxyType
 from dialogd.protocol import questions
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
 from dialogd.protocol.grammar import nearly_passes
-from dialogd.protocol.model import ANY, USER, Condition, Mark
+from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark
 from dialogd.protocol.money import NOTHING, Estimate, reached
 from dialogd.protocol.order import to_raise, ways_out
-from dialogd.protocol.render import Draft
 from dialogd.protocol.state import Debt, Dialog, Outcome
 from dialogd.protocol.units import Zone, in_words, seconds_between
 from dialogd.protocol.verdict import turns_limit

@@ -1,4 +1,4 @@
-"""The file format, read: bytes -> Dialog; `render.py` writes it. The normative text is docs/protocol.md."""
+"""The file format, read and written: bytes -> Dialog, entry -> bytes. The normative text is docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dialogd.protocol.fold import beginning, fold, refolded
 from dialogd.protocol.header import read_header
 from dialogd.protocol.interventions import joined
 from dialogd.protocol.marks import canonical, is_yes, outside_fences, tolerant
-from dialogd.protocol.model import ALL, ANY, OUTCOMES, USER, Condition, Entry, Frame, Header, Mark, digest
+from dialogd.protocol.model import ALL, ANY, OUTCOMES, USER, Condition, Draft, Entry, Frame, Header, Mark, digest
 from dialogd.protocol.state import Dialog, State
-from dialogd.protocol.text import one_line, unescape
+from dialogd.protocol.text import escape, one_line, unescape
 
 _TURN_LINE = re.compile(r"TURN: ([A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*)")
 # Readers count with these: anybody can write a frame, and what is no number there counts as not said.
@@ -562,3 +562,33 @@ def _sound_end(data: bytes, match: re.Match[bytes], frame: Frame) -> int | None:
         return None
     seal = data[match.start() : match.start(5) - len(" sha=")]
     return end if digest(seal + data[content:end]) == frame.sha else None
+
+
+# -- The file format, written ----------------------------------------------------------------------------------------
+
+
+def render(draft: Draft, prev: str) -> bytes:
+    """The bytes of an entry, heading to last newline; `prev` is the chain of the entry before, "" for none."""
+    parts = [escape(draft.body.strip("\n"))] if draft.body.strip("\n") else []
+    if draft.marks:
+        parts.append("\n".join(str(mark) for mark in draft.marks))
+    if draft.turn:
+        parts.append(f"TURN: {', '.join(draft.turn)}")
+    content = ("\n" + "\n\n".join(parts) + "\n").encode("utf-8", "replace")
+    heading = f"Turn {draft.number}" if draft.number else "Note"
+    attributes = "".join(f" {key}={_value(value)}" for key, value in draft.attributes if value)
+    seal = (
+        f"## {heading} — {one_line(draft.name, 80)}\n"
+        f"<!-- dialogd by={draft.by}{attributes} bytes={len(content)} prev={prev}"
+    ).encode("utf-8", "replace")
+    return seal + f" sha={digest(seal + content)} -->\n".encode() + content
+
+
+def joint(dialog: Dialog) -> bytes:
+    """What stands between the file's present end and the next entry."""
+    end = dialog.tail[-1:]
+    return b"\n---\n\n" if end in (b"\n", b"") else b"\n\n---\n\n"
+
+
+def _value(text: str) -> str:
+    return re.sub(r"[^\x21-\x7e]|--|[<>]", "_", text)

@@ -13,15 +13,15 @@ After the end a veto and step mode mean nothing; a strike of what the end rests 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from dialogd.protocol import order
 from dialogd.protocol.header import FIRST_PORT, read_agent
-from dialogd.protocol.model import USER, Agent, Header, Mark, Said
+from dialogd.protocol.model import USER, Agent, Condition, Entry, Header, Mark, Said
 from dialogd.protocol.questions import without_fields
-from dialogd.protocol.state import Hand, Question, State
+from dialogd.protocol.state import Dialog, Hand, Question, State
 
 NO_REASON = "no reason given"
 MARKS = frozenset({"STRIKE", "VETO", "INVITE", "LEAVE", "STEP"})
@@ -117,6 +117,39 @@ def joined(header: Header, marks: Sequence[Mark]) -> Header:
         if agent is not None:
             header = replace(header, agents=(*header.agents, agent))
     return header
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """That `turn` was struck in `entry`, for this reason ("" where none was given)."""
+
+    turn: int
+    reason: str
+    entry: Entry
+
+    @property
+    def in_words(self) -> str:
+        """What stands in the place of the turn's text."""
+        return f"turn {self.turn} was withdrawn by the person" + (f": {self.reason}" if self.reason else "")
+
+
+def strikes(dialog: Dialog) -> Mapping[int, Strike]:
+    """The turns that were struck, by number; of several strikes the first."""
+    found: dict[int, Strike] = {}
+    for entry in dialog.entries if dialog.state.hand.struck else ():
+        if entry.by != USER or entry.condition is Condition.DAMAGED:
+            continue
+        for mark in entry.written:
+            if mark.name == "STRIKE":
+                for turn in sorted(turns_in(mark, dialog.state.number) & dialog.state.hand.struck):
+                    found.setdefault(turn, Strike(turn, split(mark)[1], entry))
+    return found
+
+
+def vetoes(dialog: Dialog) -> Mapping[str, str]:
+    """The reason of each veto ("" where none was given), by proposal."""
+    ruled_out = (decision for decision in dialog.state.table.decisions if decision.method == "veto")
+    return {veto.ref: "" if veto.reason == NO_REASON else veto.reason for veto in ruled_out}
 
 
 # -- what they change ---------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from typing import Literal
 from dialogd.errors import Refused
 from dialogd.protocol.model import SYSTEM, USER
 from dialogd.protocol.order import is_takeable
-from dialogd.protocol.signals import assess
 from dialogd.protocol.state import Dialog
 
 Phase = Literal["dormant", "streaming", "converging", "collapsed"]
@@ -186,18 +185,3 @@ def _taken(dialog: Dialog, me: str) -> frozenset[str] | None:
     if me == dialog.header.judge and me in state.owing:
         return _JUDGING
     return _CLOSING if state.closing else None
-
-
-def assessed(dialog: Dialog) -> dict[str, str | int | float] | None:
-    """The weak signals of `convergence.assess` as facts, once two agents have spoken; None before."""
-    if len(dialog.state.floor.spoke_at) < 2:
-        return None
-    found = assess(dialog)
-    return {
-        "advice": found.advice,
-        "reason": found.reason,
-        "agreements": found.agreements,
-        "disagreements": found.disagreements,
-        "convergence": int(found.convergence * 1_000 + 1e-9) / 1_000,  # cut, as it is where it is shown in hundredths
-        "confidence": round(found.confidence, 3),
-    }

@@ -269,6 +269,23 @@ class Entry(Said):
         return self.frame.at if self.frame is not None else ""
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """An entry to be written: everything but its place in the file.
+
+    `number` 0 makes a note. `body` is clean text, not yet escaped; `attributes` are the frame's: re, at, ms,
+    model, in, out, usd (empty ones are left out).
+    """
+
+    by: str
+    name: str
+    number: int = 0
+    body: str = ""
+    marks: tuple[Mark, ...] = ()
+    turn: tuple[str, ...] | None = None
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
 # -- The hash by which entries and texts are named --------------------------------------------------------------------
 
 

@@ -18,8 +18,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from dialogd.protocol import order, units
-from dialogd.protocol.model import SYSTEM, USER, Condition, Header, Mark, Said
-from dialogd.protocol.render import Draft
+from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Header, Mark, Said
 from dialogd.protocol.state import NO_TEXT, Dialog, Question, Questions
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Here, Zone, as_iso, clock_at, iso, moment_of, named, whole_minute

@@ -55,6 +55,21 @@ def assess(dialog: Dialog) -> Assessment:
     return Assessment(advice, reason, yes, no, near, confidence(yes, no, near))
 
 
+def assessed(dialog: Dialog) -> dict[str, str | int | float] | None:
+    """What `assess` finds as facts, once two agents have spoken; None before."""
+    if len(dialog.state.floor.spoke_at) < 2:
+        return None
+    found = assess(dialog)
+    return {
+        "advice": found.advice,
+        "reason": found.reason,
+        "agreements": found.agreements,
+        "disagreements": found.disagreements,
+        "convergence": int(found.convergence * 1_000 + 1e-9) / 1_000,  # cut, as it is where it is shown in hundredths
+        "confidence": round(found.confidence, 3),
+    }
+
+
 def confidence(agreements: int, disagreements: int, near: float) -> float:
     """The weighted sum of both counts and the convergence, 0 to 1."""
     return 0.4 * min(agreements / FULL, 1) + 0.3 * max(1 - disagreements / FULL, 0) + 0.3 * near

@@ -22,10 +22,10 @@ from dialogd.agent.turn import aside
 from dialogd.memory import Hit, Memory, Row
 from dialogd.memory.index import read_dialog
 from dialogd.memory.values import since as since_then
-from dialogd.protocol import board, lifecycle
+from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
 from dialogd.protocol.money import in_dollars
-from dialogd.protocol.signals import signals
+from dialogd.protocol.signals import assessed, signals
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
 from dialogd.protocol.units import dollars
@@ -180,7 +180,7 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
         changes=changes[:most],
         left_out=[len(rows) - len(rows[:most]), len(changes) - len(changes[:most])],
         flagged=sum(position.flagged for position, _ in changes),
-        weak=lifecycle.assessed(dialog),
+        weak=assessed(dialog),
         noticed=signals(dialog) if dialog.state.outcome is None else (),  # their advice is for those who go on
     )
 

@@ -10,6 +10,7 @@ from dialogd.agent.loop import Agent
 from dialogd.agent.reporting import phase
 from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Wait
+from dialogd.protocol.signals import assessed
 from dialogd.server import wire
 
 __all__ = ["health", "opening", "phase"]
@@ -30,7 +31,7 @@ def health(agent: Agent, port: int) -> wire.Health:
     me = dialog.header.agent(agent.me) if dialog else None
     number = state.number if state else 0
     working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1)) if call else None
-    weak, open_ = lifecycle.assessed(dialog) if dialog else None, wire.questions(dialog)
+    weak, open_ = assessed(dialog) if dialog else None, wire.questions(dialog)
     outcome = agent.action.outcome if isinstance(agent.action, Stop) else (state.outcome if state else None)
     return wire.Health(
         id=agent.me,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dialogd.errors import DialogdError, StorageError, UnsafeFile
-from dialogd.protocol import grammar, render
-from dialogd.protocol.model import Condition, Entry
+from dialogd.protocol import grammar
+from dialogd.protocol.model import Condition, Draft, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import Distrusted, KeptFile, fix, flush, flush_folder, make_folder, pread, why, write_once
 from dialogd.store.journal import SUSPECT_FIX, Journal, Journals, chain_of
@@ -38,7 +38,7 @@ _TO_WRITE = os.O_RDWR | os.O_APPEND
 class Addition:
     """What to append: a drafted entry, and perhaps a file beside the dialog that it links to."""
 
-    draft: render.Draft
+    draft: Draft
     attachment: str = ""
     overflow: str = ""
 
@@ -230,8 +230,8 @@ class LogFile:
         if addition.attachment:
             self._attach(addition)
         last = dialog.last
-        entry = render.render(addition.draft, last.chain if last else "")
-        data = render.joint(dialog) + entry
+        entry = grammar.render(addition.draft, last.chain if last else "")
+        data = grammar.joint(dialog) + entry
         number = addition.draft.number
         journal.record("intent", at=dialog.size, entry=data.decode("utf-8"), number=number, dialog=dialog.id)
         if self._stands_at() != self._seen:

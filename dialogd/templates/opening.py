@@ -12,10 +12,9 @@ from types import MappingProxyType
 from dialogd.protocol.header import Value, agent_words, setup
 from dialogd.protocol.model import USER, Agent, Header, Limits
 from dialogd.protocol.order import following
-from dialogd.protocol.redact import redact
 from dialogd.protocol.rules import DECIDE, MODERATE, PARALLEL_ROUNDS, PERMISSIONS, PROPOSE, READ_OWN, Rules
 from dialogd.protocol.state import State
-from dialogd.protocol.text import clean, escape, one_line
+from dialogd.protocol.text import clean, escape, one_line, redact
 from dialogd.protocol.units import budget_line, in_words
 from dialogd.templates.library import Template
 

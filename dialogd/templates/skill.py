@@ -12,9 +12,8 @@ from typing import Any
 
 from dialogd.protocol import units
 from dialogd.protocol.marks import outside_fences
-from dialogd.protocol.redact import redact
 from dialogd.protocol.rules import PERMISSIONS, STANDARD, Board
-from dialogd.protocol.text import clean, one_line
+from dialogd.protocol.text import clean, one_line, redact
 
 LONGEST = 2_000  # code points of one text
 MOST_AGENTS = 26

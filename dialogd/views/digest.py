@@ -9,7 +9,7 @@ from datetime import UTC, datetime, time, timedelta
 
 from dialogd.errors import BadInput
 from dialogd.protocol import board, marks, questions, units
-from dialogd.protocol.board import AGAINST, Position, latest, positions
+from dialogd.protocol.board import AGAINST, Position, Rejection, Reopening, latest, positions, rejections_in, reopenings
 from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide
 from dialogd.protocol.lifecycle import in_words
@@ -18,7 +18,6 @@ from dialogd.protocol.money import accounted, in_dollars, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import Zone, clock_at
-from dialogd.protocol.withdrawn import Rejection, Reopening, rejections_in, reopenings
 from dialogd.views.flow import ASKING, Message, flow
 
 TIMES = "how long ago (90m, 2h, 7d), today, yesterday, or a time (2026-11-21T19:00)"

@@ -12,12 +12,11 @@ from typing import TypedDict
 from dialogd.protocol import marks, questions
 from dialogd.protocol.marks import MARKS, Who, prose
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
-from dialogd.protocol.redact import redact
 from dialogd.protocol.review import total_of
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
-from dialogd.protocol.text import one_line, visible
+from dialogd.protocol.text import one_line, redact, visible
 
 SUMMARY = 120  # characters
 FOLDED = frozenset({"RE", "CONFIDENCE", "TO"})  # they say something about the other marks of their turn

@@ -11,7 +11,18 @@ from statistics import fmean
 from typing import Any
 
 from dialogd.protocol import marks, review, seal
-from dialogd.protocol.board import Position, contributions, latest, positions
+from dialogd.protocol.board import (
+    Position,
+    Rejection,
+    Reopening,
+    Standing,
+    as_of_now,
+    contributions,
+    latest,
+    positions,
+    rejections_in,
+    reopenings,
+)
 from dialogd.protocol.certificate import Certificate, certify
 from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
@@ -21,7 +32,6 @@ from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
 from dialogd.protocol.signals import Assessment, assess, counted, latest_replies
 from dialogd.protocol.state import Dialog, Outcome, Spent, account
 from dialogd.protocol.table import Decision, Proposal
-from dialogd.protocol.withdrawn import Rejection, Reopening, Standing, as_of_now, rejections_in, reopenings
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,10 @@ from dialogd.backends import Backend, Request
 from dialogd.backends.parts import Part, Prompt, fenced
 from dialogd.config import DEFAULT_FILE
 from dialogd.errors import BackendError, StorageError
+from dialogd.protocol.board import as_ended, rejected
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry
-from dialogd.protocol.redact import redact
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.withdrawn import as_ended, rejected
+from dialogd.protocol.text import redact
 from dialogd.store.disk import why, write_once, write_over
 from dialogd.store.folders import StateDir
 from dialogd.views.plan import Plan, Synthesis, draw_up, ended_at, has_spoken

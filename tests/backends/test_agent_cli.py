@@ -17,7 +17,7 @@ from dialogd.backends.canary import prove
 from dialogd.backends.coding_agent import AgentCLI, failed
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError, BadInput
-from dialogd.protocol.redact import redact
+from dialogd.protocol.text import redact
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import Leftover, find_leftovers, reap
 from dialogd.store.registry import Registry

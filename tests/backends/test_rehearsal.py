@@ -28,9 +28,8 @@ from dialogd.backends.rehearsal import (
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol import admit
 from dialogd.protocol.compose import agent_turn, received
-from dialogd.protocol.grammar import parse, read_on
+from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.model import ANY, Agent, Entry
-from dialogd.protocol.render import joint, render
 from dialogd.protocol.signals import overlap, signals
 from dialogd.protocol.state import Debt, Dialog
 from tests.support.backend_contract import BackendContract, answer

@@ -17,9 +17,8 @@ from dialogd.cli.create import Wanted, draw_up, usual_ports
 from dialogd.cli.outcome import MOST_OUT, RULES, SAID, estimate_line, estimate_of
 from dialogd.config import Settings
 from dialogd.errors import BadInput
-from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Mark
-from dialogd.protocol.render import Draft, joint, render
+from dialogd.protocol.grammar import joint, parse, render
+from dialogd.protocol.model import Draft, Mark
 from dialogd.templates.opening import Opening, compose
 from tests.cli.command import Commands
 

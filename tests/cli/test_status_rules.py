@@ -12,9 +12,9 @@ import pytest
 from dialogd import person
 from dialogd.cli import situation
 from dialogd.cli.situation import next_step
-from dialogd.protocol import lifecycle
 from dialogd.protocol.model import USER
 from dialogd.protocol.polls import Ballot, Poll, Polls
+from dialogd.protocol.signals import assessed
 from dialogd.protocol.state import Dialog, Escalation, Outcome, Seal
 from dialogd.protocol.table import Decision
 from tests.cli.command import Commands
@@ -295,7 +295,7 @@ def test_the_convergence_is_the_same_number_wherever_it_is_shown() -> None:
     stage = room(A=["Tabs, tabs everywhere."], B=["I agree, tabs everywhere."])
     stage.step("A")
     stage.step("B")
-    found = lifecycle.assessed(stage.dialog)
+    found = assessed(stage.dialog)
     assert found is not None
     assert "convergence 0.66" in dict(situation.signal_row(stage.dialog))["signals"]
     assert "share 66% of their words" in str(found["reason"])

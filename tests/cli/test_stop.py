@@ -15,7 +15,7 @@ import pytest
 
 from dialogd import person
 from dialogd.memory import keep
-from dialogd.protocol.render import Draft
+from dialogd.protocol.model import Draft
 from tests.cli.command import Commands
 from tests.faults.history import records
 from tests.faults.replies import Replies, held_reply, locked

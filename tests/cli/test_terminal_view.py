@@ -20,8 +20,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.cli.terminal import width
-from dialogd.protocol.model import Mark
-from dialogd.protocol.render import Draft
+from dialogd.protocol.model import Draft, Mark
 from dialogd.store.journal import PERSON
 from dialogd.store.logfile import Addition, LogFile
 from tests.cli.command import Commands, until

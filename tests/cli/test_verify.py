@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Callable
 
 from dialogd import person
-from dialogd.protocol.render import Draft, render
+from dialogd.protocol.grammar import render
+from dialogd.protocol.model import Draft
 from tests.cli.command import Commands
 from tests.support.room import Room, opening
 

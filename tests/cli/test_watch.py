@@ -14,8 +14,7 @@ from dialogd import person
 from dialogd.cli.client import ask
 from dialogd.cli.terminal import as_json, plain
 from dialogd.cli.watch import Feed
-from dialogd.protocol.model import Mark
-from dialogd.protocol.render import Draft
+from dialogd.protocol.model import Draft, Mark
 from dialogd.store.journal import PERSON, Journals
 from dialogd.store.logfile import Addition, LogFile
 from tests.cli.command import Commands, until

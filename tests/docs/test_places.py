@@ -23,7 +23,7 @@ from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
 from dialogd.cli import app as command_line
 from dialogd.config import SETTINGS, load
 from dialogd.errors import DialogdError
-from dialogd.protocol import redact
+from dialogd.protocol import text
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import Limits as DialogLimits
@@ -199,7 +199,7 @@ def test_the_numbers_of_the_reliability_page_are_the_codes_own() -> None:
 def test_what_is_redacted_and_what_commands_see_is_named() -> None:
     """Each kind of secret, and each variable that is passed on to a command."""
     listed = section(RELIABILITY, "What is redacted")
-    assert [kind for kind in redact._NAMES if kind not in listed] == []
+    assert [kind for kind in text._NAMES if kind not in listed] == []
     assert PASSED_ON - set(codes(section(RELIABILITY, "Security"))) == set()
 
 

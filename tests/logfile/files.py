@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dialogd.protocol.render import Draft
+from dialogd.protocol.model import Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import Addition, LogFile, Make

@@ -134,7 +134,7 @@ def test_the_error_says_what_is_wrong_and_what_to_do(tmp_path: Path) -> None:
 
 def test_an_attachment_that_has_no_room_is_not_linked(tmp_path: Path) -> None:
     """The attachment is refused first: no entry that links to half of it."""
-    from dialogd.protocol.render import Draft
+    from dialogd.protocol.model import Draft
     from dialogd.store.logfile import Addition
 
     path = dialog_file(tmp_path, text=LONG)

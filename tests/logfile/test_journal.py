@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.protocol.render import Draft, render
+from dialogd.protocol.grammar import render
+from dialogd.protocol.model import Draft
 from dialogd.store.journal import Journal, Journals, Received, chain_of
 from tests.logfile.files import dialog_file, log_of, turn
 

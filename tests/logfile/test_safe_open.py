@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.errors import DialogdError, UnsafeFile
-from dialogd.protocol.render import Draft
+from dialogd.protocol.model import Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.archive import archive
 from dialogd.store.folders import StateDir

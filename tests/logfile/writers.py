@@ -18,8 +18,8 @@ import sys
 from pathlib import Path
 
 from dialogd.errors import DialogdError
-from dialogd.protocol import grammar, render
-from dialogd.protocol.render import Draft
+from dialogd.protocol import grammar
+from dialogd.protocol.model import Draft
 from dialogd.protocol.state import Dialog
 from dialogd.store.archive import archive
 from dialogd.store.logfile import Addition, LogFile
@@ -75,9 +75,9 @@ def naive(log: LogFile, word: str) -> bool:
     addition = turn(word)(dialog)
     if addition is None:
         return False
-    entry = render.render(addition.draft, dialog.last.chain if dialog.last else "")
+    entry = grammar.render(addition.draft, dialog.last.chain if dialog.last else "")
     with log.path.open("ab") as file:
-        file.write(render.joint(dialog) + entry)
+        file.write(grammar.joint(dialog) + entry)
         file.flush()
         os.fsync(file.fileno())
     return True

@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Mark
-from dialogd.protocol.render import Draft, joint, render
+from dialogd.protocol.grammar import joint, parse, render
+from dialogd.protocol.model import Draft, Mark
 from tests.server.daemon_process import Room
 
 _SHA = re.compile(rb" sha=([0-9a-f]+) -->")

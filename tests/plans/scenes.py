@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import SYSTEM, USER
-from dialogd.protocol.render import Draft, render
+from dialogd.protocol.grammar import parse, render
+from dialogd.protocol.model import SYSTEM, USER, Draft
 from dialogd.protocol.state import Dialog
 from tests.support.room import Room, opening
 

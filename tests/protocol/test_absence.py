@@ -15,8 +15,7 @@ from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
-from dialogd.protocol.model import USER, Mark
-from dialogd.protocol.render import Draft
+from dialogd.protocol.model import USER, Draft, Mark
 from dialogd.protocol.state import Outcome
 from dialogd.store.logfile import Addition
 from tests.examples import examples

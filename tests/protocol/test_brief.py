@@ -16,9 +16,8 @@ from dialogd.backends import Usage
 from dialogd.backends.parts import Prompt
 from dialogd.backends.session import checkpoint, plan
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Agent, Mark
+from dialogd.protocol.model import Agent, Draft, Mark
 from dialogd.protocol.polls import Poll, Polls
-from dialogd.protocol.render import Draft
 from dialogd.protocol.rules import PERSONALITIES
 from dialogd.protocol.state import Dialog, Escalation
 from dialogd.protocol.table import Decision, Proposal, Standing

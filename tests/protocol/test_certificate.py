@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from dialogd.errors import NotADialog
 from dialogd.protocol.board import contributions, decisions, proposals
 from dialogd.protocol.certificate import RECORDS, Certificate, certify, changes, compare, differences
-from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Mark, digest
-from dialogd.protocol.render import Draft, render
+from dialogd.protocol.grammar import parse, render
+from dialogd.protocol.model import Draft, Mark, digest
 from dialogd.protocol.seal import SealedAnswer, answers, seal, sealed_text
 from dialogd.protocol.state import Dialog
 from tests.examples import examples

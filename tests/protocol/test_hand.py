@@ -14,9 +14,8 @@ from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol import board, certificate, lifecycle
 from dialogd.protocol.decide import Clock, Reply, Stop, Wait, decide
 from dialogd.protocol.fold import steps
-from dialogd.protocol.grammar import parse, read_on
-from dialogd.protocol.model import Mark
-from dialogd.protocol.render import Draft, joint, render
+from dialogd.protocol.grammar import joint, parse, read_on, render
+from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.review import findings
 from dialogd.protocol.seal import answers
 from dialogd.protocol.state import Dialog, State

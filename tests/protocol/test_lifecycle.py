@@ -13,6 +13,7 @@ from dialogd.errors import Refused
 from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import USER
+from dialogd.protocol.signals import assessed
 from dialogd.protocol.state import Debts, Dialog, Escalation, State
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -240,9 +241,9 @@ def test_weak_signals_are_facts_once_two_agents_have_spoken() -> None:
     """None before; then advice, counts and numbers that fit into JSON."""
     stage = room(A=["I propose Postgres for sessions."], B=["I agree, Postgres for sessions."])
     stage.step("A")
-    assert lifecycle.assessed(stage.dialog) is None
+    assert assessed(stage.dialog) is None
     stage.step("B")
-    found = lifecycle.assessed(stage.dialog)
+    found = assessed(stage.dialog)
     assert found is not None
     assert list(found) == ["advice", "reason", "agreements", "disagreements", "convergence", "confidence"]
     assert (found["advice"], found["agreements"], found["disagreements"]) == ("CONTINUE", 1, 0)

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from dialogd.errors import BackendError
 from dialogd.protocol import units
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write, decide
-from dialogd.protocol.grammar import parse, read_on
+from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import Reply as Text
-from dialogd.protocol.model import Condition, Limits, Mark
+from dialogd.protocol.model import Condition, Draft, Limits, Mark
 from dialogd.protocol.money import (
     Estimate,
     allowance,
@@ -34,7 +34,6 @@ from dialogd.protocol.money import (
     total,
     used,
 )
-from dialogd.protocol.render import Draft, joint, render
 from dialogd.protocol.signals import signals
 from dialogd.protocol.state import Debt, Debts, Dialog, Spent, State, account
 from dialogd.store.logfile import Addition

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.errors import BackendError, Refused
-from dialogd.protocol import lifecycle, questions, units, withdrawn
+from dialogd.protocol import board, lifecycle, questions, units
 from dialogd.protocol.decide import Clock, Reply, Wait, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
@@ -484,7 +484,7 @@ def test_a_result_is_approved_once_and_a_new_turn_forgets_it() -> None:
 
 def told(dialog: Dialog, text: str = "") -> tuple[object, ...]:
     """What is known of the rejection that opened the dialog."""
-    found = withdrawn.rejected(dialog)
+    found = board.rejected(dialog)
     assert found is not None
     return found.turn, found.reason, found.ended_in, found.outcome, bool(found.at)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dialogd.protocol.redact import key_begins, key_ends, key_may_begin, places, redact
-from dialogd.protocol.text import one_line
+from dialogd.protocol.text import key_begins, key_ends, key_may_begin, one_line, places, redact
 from tests.examples import examples
 from tests.support.cases import cases
 from tests.support.room import Room, opening

@@ -11,9 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dialogd.errors import NotADialog
-from dialogd.protocol.grammar import parse, read_on
-from dialogd.protocol.model import Condition, Mark
-from dialogd.protocol.render import Draft, joint, render
+from dialogd.protocol.grammar import joint, parse, read_on, render
+from dialogd.protocol.model import Condition, Draft, Mark
 from dialogd.protocol.state import Debts, Dialog, State
 from dialogd.protocol.text import clean, escape, one_line, unescape
 from tests.examples import examples

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from dialogd.protocol.grammar import parse, read_on
-from dialogd.protocol.render import joint, render
+from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.state import Dialog
 from dialogd.store.logfile import Make
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from dialogd.protocol.grammar import render
 from dialogd.protocol.marks import same_text
-from dialogd.protocol.model import USER, Mark, digest
-from dialogd.protocol.render import Draft, render
+from dialogd.protocol.model import USER, Draft, Mark, digest
 
 _SHA = re.compile(rb" sha=([0-9a-f]+) -->\n")
 BEGAN = datetime(2026, 3, 2, 9, 0, tzinfo=UTC)

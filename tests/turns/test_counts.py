@@ -24,7 +24,7 @@ from dialogd.agent.turn import Options
 from dialogd.backends import Request, Usage
 from dialogd.backends.prices import FREE
 from dialogd.protocol import admit, compose, grammar, signals
-from dialogd.protocol.redact import redact
+from dialogd.protocol.text import redact
 from dialogd.store import disk
 from dialogd.store.logfile import LogFile
 from tests.logfile.files import OPENING, log_of

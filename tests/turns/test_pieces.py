@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from dialogd.agent.call import LONGEST, PAUSE, Pieces
 from dialogd.backends import Tool
 from dialogd.errors import BackendError
-from dialogd.protocol.redact import redact
-from dialogd.protocol.text import clean
+from dialogd.protocol.text import clean, redact
 from tests.examples import examples
 from tests.support.cases import cases
 from tests.turns.minds import Mind, agent_with
