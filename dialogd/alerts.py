@@ -73,7 +73,7 @@ class Alerts:
 
     def written(self, dialog: Dialog) -> None:
         """This daemon has written the dialog's latest entry: raise what it is worth."""
-        entry = self._own(dialog)
+        entry = self._own(dialog) if self._queues else None
         if entry is None or entry.chain == self._raised:
             return
         self._raised = entry.chain
@@ -305,9 +305,9 @@ def _asks(dialog: Dialog, entry: Entry) -> bool:
 
 def one_line(text: str, length: int, secrets: Sequence[str] = ()) -> str:
     """The text without secrets and control characters, on one line, cut to so many characters."""
-    safe = redact(text, secrets)[0]
-    words = "".join(c if c.isprintable() or c.isspace() else "\ufffd" for c in safe).split()
-    whole = " ".join(words)
+    whole = " ".join(redact(text, secrets)[0].split())
+    if not whole.isprintable():
+        whole = "".join(c if c.isprintable() else "\ufffd" for c in whole)
     return whole if len(whole) <= length else f"{whole[: length - 1].rstrip()}…"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 
 from dialogd.protocol.decide import UNFINISHED_REST, Clock
@@ -94,7 +95,12 @@ def _stillness(file: Path) -> float:
 
 def wall() -> str:
     """Wall time for frames: UTC, ISO 8601, seconds."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _second(int(time.time()))
+
+
+@lru_cache(maxsize=1)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def here() -> Here:

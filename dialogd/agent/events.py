@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from secrets import token_hex
@@ -36,17 +36,6 @@ class Standing:
     def is_at_it(self) -> bool:
         """True while it works on a turn."""
         return self.state in ("thinking", "executing")
-
-    @staticmethod
-    def after(
-        before: Standing | None, state: str, turn: int | None, reason: str, seconds: float | None, *, is_relayed: bool
-    ) -> Standing:
-        """What it does now; it has done so for `seconds`, else since now, or since it began with the same turn."""
-        now = Standing(state, turn, reason, is_relayed)
-        since = time.monotonic() - (seconds or 0.0)
-        if seconds is None and before is not None and now.is_at_it and before.is_at_it and before.turn == turn:
-            since = before.since
-        return Standing(state, turn, reason, is_relayed, since)
 
     def data(self, who: str) -> dict[str, Any]:
         """As the data of an event; seconds as of now."""
@@ -98,8 +87,9 @@ Fields = Mapping[str, Any]
 class Event:
     """One event; `id` is `<epoch>-<number>`, "" for a momentary one. `is_relayed`: another daemon has said it.
 
-    `said` are its fields, and `more`, asked once somebody looks at the event, gives those that take work; it works on
-    values that do not change, so that the event says what was true when it happened. Both are given without secrets.
+    `said` are its fields, and `more` gives those that take work; it works on values that do not change, so that the
+    event says what was true when it happened. Nothing of both is worked out before somebody looks, as most events
+    are never looked at. `safe` takes secrets out.
     """
 
     def __init__(
@@ -107,14 +97,15 @@ class Event:
         id_: str,
         kind: str,
         said: Fields,
-        *,
         more: Callable[[], Fields] | None = None,
+        *,
         is_relayed: bool = False,
         safe: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         self.id = id_
         self.kind = kind
         self.is_relayed = is_relayed
+        self._at = time.time()
         self._said = said
         self._more = more
         self._safe = safe
@@ -126,11 +117,10 @@ class Event:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """All fields."""
-        if self._more is None:
-            return self.said
-        more, self._more = self._more(), None
-        return {**self.said, **{key: self._safe(value) for key, value in more.items()}}
+        """All fields, with those that every event has: the version, and when this was."""
+        at = datetime.fromtimestamp(self._at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        more, self._more = self._more() if self._more is not None else {}, None
+        return {"v": VERSION, "at": at, **self.said, **{key: self._safe(value) for key, value in more.items()}}
 
     @cached_property
     def json(self) -> str:
@@ -245,7 +235,7 @@ class Hub:
         What `more` gives belongs to the data too, and is worked out when somebody looks.
         """
         self._count += 1
-        event = self._made(self._last_id, kind, data, more=more)
+        event = Event(self._last_id, kind, data, more, safe=self._safe)
         self._recent.append(event)
         self._tell(event)
 
@@ -260,13 +250,16 @@ class Hub:
         is_relayed: bool = False,
     ) -> None:
         """Tell what an agent does now, when that is news. `seconds` is for how long, where that is known better."""
-        now = Standing.after(self._standing.get(who), state, turn, self._safe(reason), seconds, is_relayed=is_relayed)
-        if self._standing.get(who) == now:
+        before, since = self._standing.get(who), time.monotonic() - (seconds or 0.0)
+        now = Standing(state, turn, self._safe(reason), is_relayed, since)
+        if before == now:
             return
+        if seconds is None and before is not None and now.is_at_it and before.is_at_it and before.turn == turn:
+            now = replace(now, since=before.since)
         self._standing[who] = now
         if not now.is_at_it:
             self._writing.pop(who, None)
-        self._tell(self._made("", "agent", now.data(who), is_relayed=is_relayed))
+        self._tell_now("agent", now.data(who), is_relayed=is_relayed)
 
     def state_of(self, who: str) -> Standing | None:
         """What an agent was last said to do."""
@@ -279,11 +272,11 @@ class Hub:
             writing, reset = Writing(turn, is_relayed=is_relayed), True
             self._writing[who] = writing
         writing.add(text)
-        self._tell(self._made("", "text", writing.data(who, text, reset=reset), is_relayed=is_relayed))
+        self._tell_now("text", writing.data(who, text, reset=reset), is_relayed=is_relayed)
 
     def relay(self, kind: str, data: Mapping[str, Any]) -> None:
         """Tell those who hear all what another daemon has said."""
-        self._tell(self._made("", kind, data, is_relayed=True))
+        self._tell_now(kind, data, is_relayed=True)
 
     def forget_relayed(self, who: str = "") -> None:
         """Nobody listens to other daemons any more, or not to that of `who`: what is known of it will be outdated."""
@@ -291,21 +284,9 @@ class Hub:
             del self._standing[other]
             self._writing.pop(other, None)
 
-    def stamped(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """The data of an event with what every event has: the version, and when this was."""
-        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        return {"v": VERSION, "at": at, **data}
-
-    def _made(
-        self,
-        id_: str,
-        kind: str,
-        data: Fields,
-        *,
-        more: Callable[[], Fields] | None = None,
-        is_relayed: bool = False,
-    ) -> Event:
-        return Event(id_, kind, self.stamped(data), more=more, is_relayed=is_relayed, safe=self._safe)
+    def _tell_now(self, kind: str, data: Fields, *, is_relayed: bool) -> None:
+        """Tell what nobody is told again."""
+        self._tell(Event("", kind, data, is_relayed=is_relayed, safe=self._safe))
 
     def _tell(self, event: Event) -> None:
         if self._log is not None and not event.is_relayed:
@@ -336,7 +317,7 @@ class Hub:
         missed = self._since(last_id)
         listener = Listener(self._last_id if missed is None else last_id, hears_all=hears_all)
         if last_id and missed is None:
-            listener.tell(Event(self._last_id, "reset", self.stamped({})))
+            listener.tell(Event(self._last_id, "reset", {}))
         for event in (*(missed or ()), *self._as_it_stands()):
             listener.tell(event)
         if self._closed:
@@ -351,10 +332,10 @@ class Hub:
 
     def _as_it_stands(self) -> Iterator[Event]:
         for who, standing in self._standing.items():
-            yield self._made("", "agent", standing.data(who), is_relayed=standing.is_relayed)
+            yield Event("", "agent", standing.data(who), is_relayed=standing.is_relayed, safe=self._safe)
         for who, writing in self._writing.items():
             data = writing.data(who, writing.text, reset=True)
-            yield self._made("", "text", data, is_relayed=writing.is_relayed)
+            yield Event("", "text", data, is_relayed=writing.is_relayed, safe=self._safe)
 
     def _since(self, last_id: str) -> list[Event] | None:
         epoch, _, number = last_id.partition("-")
@@ -375,5 +356,5 @@ class Hub:
             self._say_bye(listener)
 
     def _say_bye(self, listener: Listener) -> None:
-        listener.tell(Event(self._last_id, "bye", self.stamped({})))
+        listener.tell(Event(self._last_id, "bye", {}))
         listener.end()

@@ -252,7 +252,7 @@ class Agent(Speaker):
         """Give back what was held."""
         await self.backend.close()
         await self.peers.close()
-        self._disk.shutdown(wait=False, cancel_futures=True)
+        self.disk.close()
 
     def noticed(self) -> list[Signal]:
         """The signals of the dialog as last read; none after the end: their advice is for those who go on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -9,6 +10,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from logging.handlers import RotatingFileHandler
@@ -81,14 +83,58 @@ class Tally:
 
 LOG_SIZE = 1_000_000  # bytes per file
 LOG_FILES = 3
+TOGETHER = 0.05  # seconds: lines that come within are written in one go, so that a turn does not wait for each
 
 log = logging.getLogger("dialogd")
 
 
-class _Json(logging.Formatter):
-    """One JSON object per line."""
+class _Lines(RotatingFileHandler):
+    """Writes each record as one line, made once, to stderr and to a file that is rotated; without secrets.
 
-    def format(self, record: logging.LogRecord) -> str:
+    It counts what it writes: the library's own asks the system about the file before each line.
+    """
+
+    def __init__(self, me: str, file: Path, *, as_json: bool, secrets: Sequence[str]) -> None:
+        super().__init__(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8")
+        self._me = me
+        self._form = self._json if as_json else self._plain
+        self._secrets = secrets
+        self._size = file.stat().st_size
+        self._waiting: list[str] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line: a turn's soon, with those that follow at once; a warning, and what no loop runs for, now."""
+        # Secrets last: whatever failed may quote one, tracebacks included.
+        self._waiting.append(redact(self._form(record), self._secrets)[0] + "\n")
+        loop = asyncio._get_running_loop() if record.levelno < logging.WARNING else None
+        if loop is None:
+            self.flush()
+        elif self._timer is None:
+            self._timer = loop.call_later(TOGETHER, self.flush)
+
+    def flush(self) -> None:
+        """Write what waits. What cannot be written is left out."""
+        with self.lock or nullcontext():
+            lines, self._waiting, self._timer = self._waiting, [], None
+        if not lines:
+            return
+        with suppress(OSError, ValueError):
+            sys.stderr.write("".join(lines))
+            sys.stderr.flush()
+        with suppress(OSError, ValueError):
+            for line in lines:
+                size = len(line.encode("utf-8", "replace"))
+                if self._size + size >= LOG_SIZE:
+                    self.doRollover()
+                    self._size = 0
+                assert self.stream is not None
+                self.stream.write(line)
+                self._size += size
+            super().flush()
+
+    def _json(self, record: logging.LogRecord) -> str:
+        """One JSON object."""
         event: Event | None = getattr(record, "event", None)
         fields = {
             "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
@@ -97,69 +143,26 @@ class _Json(logging.Formatter):
             **({"event": event.kind, **event.data} if event else getattr(record, "fields", {})),
         }
         if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
+            fields["traceback"] = _TRACEBACKS.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False, default=str)
 
-
-class _Plain(logging.Formatter):
-    """`20:15:02 A  replying`; control characters of foreign text do not reach the terminal."""
-
-    def __init__(self, me: str) -> None:
-        super().__init__()
-        self.me = me
-
-    def format(self, record: logging.LogRecord) -> str:
+    def _plain(self, record: logging.LogRecord) -> str:
+        """`20:15:02 A  replying`; control characters of foreign text do not reach the terminal."""
         text = record.getMessage()
         if not text.isprintable():
             text = "".join(c if c.isprintable() else "\ufffd" for c in text)
-        line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {self.me}  {text}"
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {self._me}  {text}"
+        return f"{line}\n{_TRACEBACKS.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class _Safe(logging.Formatter):
-    """Another formatter's line without secrets: whatever failed may quote one, tracebacks included."""
-
-    def __init__(self, inner: logging.Formatter, secrets: Sequence[str]) -> None:
-        super().__init__()
-        self._inner = inner
-        self._secrets = secrets
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: str | None = getattr(record, "line", None)  # made once, for terminal and file
-        if line is None:
-            line = record.line = redact(self._inner.format(record), self._secrets)[0]
-        return line
-
-
-class _LogFile(RotatingFileHandler):
-    """Counts what it writes; the library's own asks the system about the file before each line."""
-
-    def __init__(self, file: Path) -> None:
-        super().__init__(file, maxBytes=LOG_SIZE, backupCount=LOG_FILES - 1, encoding="utf-8")
-        self._size = file.stat().st_size
-
-    def shouldRollover(self, record: logging.LogRecord) -> bool:
-        """True when the line does not fit any more; it is then the first of a new file."""
-        line = len(self.format(record).encode()) + 1
-        is_full = self._size + line >= LOG_SIZE
-        self._size = line if is_full else self._size + line
-        return is_full
+_TRACEBACKS = logging.Formatter()
 
 
 def set_up_logging(me: str, file: Path, *, json_lines: bool, debug: bool, secrets: Sequence[str] = ()) -> None:
     """Log to stderr and to `file`, which is rotated at 1 MB and kept three times; without `secrets`."""
     file.touch(mode=0o600, exist_ok=True)
-    handlers: list[logging.Handler] = [
-        logging.StreamHandler(sys.stderr),
-        _LogFile(file),
-    ]
-    formatter = _Safe(_Json() if json_lines else _Plain(me), secrets)
     root = logging.getLogger()
-    for old in list(root.handlers):
-        root.removeHandler(old)
-    for handler in handlers:
-        handler.setFormatter(formatter)
-        root.addHandler(handler)
+    root.handlers[:] = [_Lines(me, file, as_json=json_lines, secrets=secrets)]
     root.setLevel(logging.WARNING)
     log.setLevel(logging.DEBUG if debug else logging.INFO)
 
@@ -172,8 +175,7 @@ def say(message: str, **fields: Any) -> None:
 def say_event(event: Event) -> None:
     """The line that an event is worth, if any."""
     make = _LINES.get(event.kind)
-    line = make(event.said) if make else ""
-    if line:
+    if make is not None and (line := make(event.said)):
         level = logging.WARNING if event.kind in ("error", "warning") else logging.INFO
         log.log(level, line, extra={"event": event})
     elif log.isEnabledFor(logging.DEBUG):
@@ -199,13 +201,11 @@ def _note(data: dict[str, Any]) -> str:
 _LINES: dict[str, Callable[[dict[str, Any]], str]] = {
     "state": _state,
     "note": _note,
-    "notified": lambda d: f"notified by {d['by']}",
     "appended": lambda d: f"appended turn {d['number']} in {d['ms'] / 1000:.1f} s",
     "dropped": lambda d: d["text"],
     "warning": lambda d: f"warning: {d['text']}",
     "draft": lambda d: f"kept a reply as a draft: {d['why']}",
     "error": lambda d: f"failed: {d['message']}; {d['fix']}",
-    "telling": lambda d: f"notifying {', '.join(d['peers'])}",
     "ready": lambda d: f"listening on port {d['port']}, {d['id']} on {d['file']}, backend {d['backend']}",
 }
 
@@ -244,11 +244,12 @@ class Reporter:
 
     def entry(self, entry: Entry, dialog: Dialog) -> None:
         """Publish a turn or note that came into the file, then its marks, then what its agent gives account of."""
-        marks, named = [str(mark) for mark in entry.marks], None if entry.turn is None else list(entry.turn)
-        kind = "turn" if entry.is_turn else "note"
-        who = {"by": entry.by, "name": entry.name}
-        self.hub.publish(kind, number=entry.number, id=entry.id, **who, text=entry.body, marks=marks, turn=named)
-        turn = int(entry.id.partition(".")[0]) if entry.id.partition(".")[0].isdigit() else entry.number
+        if entry.is_turn:
+            self.hub.publish("turn", partial(_told, entry))
+        else:
+            self.hub.publish("note", **_told(entry))
+        stands_in = entry.id.partition(".")[0]
+        turn = int(stands_in) if stands_in.isdigit() else entry.number
         for mark in entry.marks:
             what = {"name": mark.name, "ref": mark.ref, "value": mark.value}
             self.hub.publish("mark", entry=entry.id, turn=turn, by=entry.by, **what)
@@ -283,6 +284,19 @@ class Reporter:
             self.hub.agent(self.me, "idle", reason=reason)
         elif before is None or before.state != "failed":
             self.hub.agent(self.me, "failed", reason=reason)
+
+
+def _told(entry: Entry) -> dict[str, Any]:
+    """A turn or a note as its event says it."""
+    return {
+        "number": entry.number,
+        "id": entry.id,
+        "by": entry.by,
+        "name": entry.name,
+        "text": entry.body,
+        "marks": [str(mark) for mark in entry.marks],
+        "turn": None if entry.turn is None else list(entry.turn),
+    }
 
 
 def standing(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:

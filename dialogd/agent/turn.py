@@ -6,7 +6,7 @@ import asyncio
 import secrets as random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
@@ -30,6 +30,7 @@ from dialogd.protocol.money import Estimate, allowance, reached
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
+from dialogd.store.disk import DiskThread
 from dialogd.store.journal import Received
 from dialogd.store.logfile import Addition, LogFile, Make
 
@@ -125,12 +126,11 @@ class Speaker:
         self.dialog: Dialog | None = None
         self.call: Call | None = None
         self.has_kept = True
-        # One thread: the disk is used in order, and never blocks the event loop.
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="disk")
+        self.disk = DiskThread()
 
     async def on_disk(self, work: Callable[[], T]) -> T:
         """Run a blocking piece of work in the one thread that touches the disk."""
-        return await asyncio.get_running_loop().run_in_executor(self._disk, work)
+        return await self.disk.run(work)
 
     def participant(self, dialog: Dialog) -> Participant:
         """This agent as the header and its own flags describe it."""

@@ -21,7 +21,7 @@ def opening(agent: Agent, port: int) -> dict[str, Any]:
     now = health(agent, port)
     word = "thinking" if now.working_on else now.waiting.status if now.waiting else now.phase
     reason = now.waiting.reason if now.waiting else ""
-    return agent.hub.stamped({"state": word, "reason": reason, **now.model_dump()})
+    return {"state": word, "reason": reason, **now.model_dump()}
 
 
 def health(agent: Agent, port: int) -> wire.Health:

@@ -265,16 +265,19 @@ def test_wait_answers_after_the_turn(room: Room) -> None:
     room.open()
     line = "POST /notify?wait=true"
 
-    async def ask() -> list[Any]:
+    async def ask(events: Any) -> list[Any]:
         asked = [asyncio.create_task(asyncio.to_thread(send, room.a, line))]
         typing = await asyncio.to_thread(room.minds["A"].call, 1)
         asked.append(asyncio.create_task(asyncio.to_thread(send, room.a, line)))
-        await asyncio.to_thread(until, lambda: room.a.said.count("notified") == 2, "the second notify")
+        for _ in range(2):
+            await asyncio.to_thread(events.until, "notified")
         assert not any(task.done() for task in asked)
         typing.end("Tabs.\n")
         return await asyncio.gather(*asked)
 
-    for answer in asyncio.run(ask()):
+    with listening(room.a) as events:
+        answers = asyncio.run(ask(events))
+    for answer in answers:
         assert (answer.status, answer.json) == (200, {"status": "ok", "turn_passed": True})
     assert room.number == 2
 
