@@ -8,12 +8,11 @@ from dataclasses import replace
 
 from dialogd.agent import brief
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
-from dialogd.protocol.admit import Matter, question
+from dialogd.protocol.admit import Matter, is_first_answer, question
 from dialogd.protocol.board import rejected
 from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.interventions import strikes, vetoes
 from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Draft, Entry, Header, Mark
-from dialogd.protocol.order import is_sealed_round
 from dialogd.protocol.questions import answered_by_default
 from dialogd.protocol.review import findings
 from dialogd.protocol.signals import Signal, signals
@@ -22,16 +21,17 @@ from dialogd.protocol.table import Proposal
 from dialogd.protocol.text import one_line, redact
 
 
-def reads_all(header: Header, agent: str) -> bool:
+def reads_all(dialog: Dialog, agent: str) -> bool:
     """True when that agent is shown what the others say."""
-    return header.rules.role(agent).reads_all
+    return dialog.header.rules.role(agent).reads_all
 
 
 def may_read(dialog: Dialog, entry: Entry, agent: str) -> bool:
     """True for an entry of which `agent` may read something, once its own answers to the same question are in."""
-    if entry.condition is Condition.DAMAGED or _is_seal(entry):
+    is_seal = not entry.is_turn and entry.mark("SEALED") is not None
+    if entry.condition is Condition.DAMAGED or is_seal:
         return False
-    return entry.by in (agent, USER) or reads_all(dialog.header, agent) or bool(decisions(entry))
+    return entry.by in (agent, USER) or reads_all(dialog, agent) or entry.mark("DECISION") is not None
 
 
 def is_shown(dialog: Dialog, entry_id: str, agent: str) -> bool:
@@ -40,30 +40,11 @@ def is_shown(dialog: Dialog, entry_id: str, agent: str) -> bool:
     return entry is None or not is_of_the_round(entry, agent, dialog.state.debt(agent))
 
 
-def only_decisions(dialog: Dialog, entry: Entry, agent: str) -> bool:
-    """True for an entry of which `agent` is shown the decisions alone."""
-    return entry.by not in (agent, USER) and not reads_all(dialog.header, agent)
-
-
-def decisions(entry: Entry) -> str:
-    """The decisions that stand in an entry, one a line; "" without one."""
-    return "\n".join(map(str, entry.all("DECISION")))
-
-
-def readable(dialog: Dialog, agent: str, author: str) -> bool:
-    """True when a digest by that author holds no more, and no less, than `agent` may read."""
-    return author == agent or (reads_all(dialog.header, agent) and reads_all(dialog.header, author))
-
-
 def is_of_the_round(entry: Entry, agent: str, debt: Debt | None) -> bool:
     """True for what another agent has answered already in the round that `agent` still owes its answer to."""
     if debt is None or entry.frame is None or entry.by in (agent, USER, SYSTEM):
         return False
     return entry.is_turn and entry.re == debt.re and bool(debt.re)
-
-
-def _is_seal(entry: Entry) -> bool:
-    return not entry.is_turn and entry.mark("SEALED") is not None
 
 
 def judgements(dialog: Dialog, agent: str) -> frozenset[str]:
@@ -114,13 +95,13 @@ def left_out(dialog: Dialog, agent: str, gone: Sequence[Part]) -> Part:
     words = sum(part.words for part in gone)
     lines = [f"*(Left out here, because the dialog outgrew your window: {_which(gone)}, about {words:,} words.)*"]
     ids = {part.id for part in gone}
-    whole = reads_all(dialog.header, agent)
+    whole = reads_all(dialog, agent)
     if made := [p for p in dialog.state.table.proposals if p.entry in ids and (whole or p.by == agent)]:
-        lines.append("Proposals made there:\n\n" + fenced("\n".join(f"{p.ref} by {p.by}: {p.text}" for p in made)))
+        lines.append(_quoted("Proposals made there:", *(f"{p.ref} by {p.by}: {p.text}" for p in made)))
     for entry, (low, high) in _digests(dialog, agent):
         if any(low <= _turn(part) <= high for part in gone):
             author = entry.marks[0].fields[0]
-            lines.append(f"A digest of turns {low} to {high}, written by {author}:\n\n{fenced(entry.body)}")
+            lines.append(_quoted(f"A digest of turns {low} to {high}, written by {author}:", entry.body))
     return Part(f"left-out-{gone[-1].id}", "\n\n".join(lines))
 
 
@@ -148,7 +129,10 @@ def _digests(dialog: Dialog, agent: str) -> Iterator[tuple[Entry, tuple[int, int
     for entry in dialog.entries:
         mark = entry.mark("DIGEST") if is_digest(entry) else None
         span = re.fullmatch(r"turns? (\d{1,9})(?: to (\d{1,9}))?", mark.fields[1]) if mark and mark.fields[1:] else None
-        if mark is None or span is None or not readable(dialog, agent, mark.fields[0]):
+        if mark is None or span is None:
+            continue
+        # One by an agent that reads less, or more, is none for it.
+        if mark.fields[0] != agent and not (reads_all(dialog, agent) and reads_all(dialog, mark.fields[0])):
             continue
         if not any(int(span[1]) <= n <= int(span[2] or span[1]) and at > entry.start for n, at in struck.items()):
             yield entry, (int(span[1]), int(span[2] or span[1]))
@@ -171,267 +155,234 @@ SHOWN = 10  # proposals that whoever has to decide is shown
 WORDS = "200 to 400 words"
 
 
-def now(dialog: Dialog, agent: Agent, drafts: Sequence[str]) -> str:
-    """The last section of the prompt for the turn that `agent` owes. A judge is shown no drafts."""
-    me = agent.id
-    if me == dialog.header.judge:
-        return "\n\n".join([f"# Your turn\n\n{_now_turn(dialog)}", *_judging(dialog)])
-    lines = ["# Your turn", f"{_now_turn(dialog)} {_task(dialog, me)}", *_where(dialog), *_refused(dialog, me)]
-    lines += [*_not_answered(dialog, me), *_rejected(dialog, me)]
-    lines += [*_to_sign(dialog, me), *_to_vote(dialog, me), *_to_decide(dialog, me), *_to_attack(dialog, me)]
-    lines += [*_ruled_out(dialog), *_blocking(dialog, me), *_closing(dialog)]
-    lines += [f"Noticed: {signal.text}." for signal in signals(dialog) if _concerns(dialog, signal, me)]
-    lines += [f"Written by you, not sent, because the dialog had moved on:\n\n{fenced(draft)}" for draft in drafts]
-    return "\n\n".join(lines)
+class _Now:
+    """What agent `me` is told of the dialog for the turn that it owes."""
 
+    def __init__(self, dialog: Dialog, me: str) -> None:
+        self.dialog = dialog
+        self.me = me
+        self.header = dialog.header
+        self.rules = dialog.header.rules
+        self.state = dialog.state
+        self.table = dialog.state.table
+        self.reads_all = reads_all(dialog, me)
 
-def _now_turn(dialog: Dialog) -> str:
-    state = dialog.state
-    left = max(state.limits.max_turns - state.counted - 1, 0)
-    words = dialog.header.setup.get("words")
-    length = one_line(words, 60) if isinstance(words, str) and words.strip() else WORDS
-    more = f"{left} more {'follows' if left == 1 else 'follow'} after it at most"
-    return f"This is turn {state.number + 1}; {more}. Write {length}."
+    def said(self, drafts: Sequence[str]) -> str:
+        """The last section of the prompt. A judge is shown no drafts."""
+        if self.me == self.header.judge:
+            return "\n\n".join(("# Your turn", self._length(), *self._judging()))
+        lines = ["# Your turn", f"{self._length()} {self._task()}", *self._where(), *self._refused()]
+        lines += [*self._not_answered(), *self._rejected(), *self._to_sign(), *self._to_vote(), *self._to_decide()]
+        lines += [*self._to_attack(), *self._ruled_out(), *self._blocking(), *self._closing()]
+        lines += [f"Noticed: {signal.text}." for signal in signals(self.dialog) if self._concerns(signal)]
+        lines += [f"Written by you, not sent, because the dialog had moved on:\n\n{fenced(draft)}" for draft in drafts]
+        return "\n\n".join(lines)
 
+    def _length(self) -> str:
+        left = max(self.state.limits.max_turns - self.state.counted - 1, 0)
+        words = self.header.setup.get("words")
+        length = one_line(words, 60) if isinstance(words, str) and words.strip() else WORDS
+        more = f"{left} more {'follows' if left == 1 else 'follow'} after it at most"
+        return f"This is turn {self.state.number + 1}; {more}. Write {length}."
 
-def _task(dialog: Dialog, me: str) -> str:
-    if _is_sealed(dialog, me):
-        return (
-            "It is a sealed first answer: nobody sees the others' before all have given theirs. Give your own position"
-            " with [CONFIDENCE: …], your reasons, and what would change your mind."
-        )
-    if not reads_all(dialog.header, me):
-        return "Say what your own work comes to, and end with your position or the next step."
-    return "Answer the last points of the others, and end with your position or the next step."
+    def _task(self) -> str:
+        if is_first_answer(self.dialog, self.me):
+            return (
+                "It is a sealed first answer: nobody sees the others' before all have given theirs. Give your own"
+                " position with [CONFIDENCE: …], your reasons, and what would change your mind."
+            )
+        if not self.reads_all:
+            return "Say what your own work comes to, and end with your position or the next step."
+        return "Answer the last points of the others, and end with your position or the next step."
 
-
-def _is_sealed(dialog: Dialog, me: str) -> bool:
-    debt = dialog.state.debt(me)
-    return debt is not None and is_sealed_round(dialog, debt)
-
-
-def _where(dialog: Dialog) -> Iterator[str]:
-    """Round and phase, where there are any to be told."""
-    state, rules = dialog.state, dialog.header.rules
-    most, number = state.limits.max_rounds, state.floor.rounds + 1
-    if most is not None:
-        left = max(most - number, 0)
-        yield f"Round {number} of {max(most, number)}: {_count(left, 'more round')} at most after it."
-    elif rules.phases:
-        yield f"Round {number}."
-    at = rules.phase(state.floor.rounds)
-    if at < 0:
-        return
-    phase, last = rules.phases[at], at + 1 == len(rules.phases)
-    text = f"Phase {at + 1} of {len(rules.phases)}: {phase.name}."
-    if phase.description:
-        text += f" What comes out of it: {phase.description.rstrip('.')}."
-    if last:
-        yield f"{text} It is the last one."
-    else:
-        left = sum(each.rounds for each in rules.phases[: at + 1]) - state.floor.rounds
+    def _where(self) -> Iterator[str]:
+        """Round and phase, where there are any to be told."""
+        most, done, phases = self.state.limits.max_rounds, self.state.floor.rounds, self.rules.phases
+        if most is not None:
+            left = max(most - done - 1, 0)
+            rounds = "1 more round" if left == 1 else f"{left} more rounds"
+            yield f"Round {done + 1} of {max(most, done + 1)}: {rounds} at most after it."
+        elif phases:
+            yield f"Round {done + 1}."
+        at = self.rules.phase(done)
+        if at < 0:
+            return
+        text = f"Phase {at + 1} of {len(phases)}: {phases[at].name}."
+        if phases[at].description:
+            text += f" What comes out of it: {phases[at].description.rstrip('.')}."
+        if at + 1 == len(phases):
+            yield f"{text} It is the last one."
+            return
+        left = sum(each.rounds for each in phases[: at + 1]) - done
         ends = "with this round" if left == 1 else f"in {left} rounds"
-        yield f"{text} It ends {ends}; then {rules.phases[at + 1].name}."
+        yield f"{text} It ends {ends}; then {phases[at + 1].name}."
 
+    def _refused(self) -> Iterator[str]:
+        last = next(self._turns_of(self.me), None)
+        if last is not None and (marks := last.all("REFUSED")):
+            yield _quoted("Of your last turn this did not count:", *(": ".join(mark.fields) for mark in marks))
 
-def _refused(dialog: Dialog, me: str) -> Iterator[str]:
-    last = next(_turns_of(dialog, me), None)
-    if last is not None and (marks := last.all("REFUSED")):
-        said = "\n".join(": ".join(mark.fields) for mark in marks)
-        yield f"Of your last turn this did not count:\n\n{fenced(said)}"
+    def _not_answered(self) -> Iterator[str]:
+        """What the agent asked the person, where its default was taken."""
+        for asked in answered_by_default(self.dialog, self.me):
+            what = f"The person did not answer by {asked.by}; your default was taken, and is not their word:"
+            yield _quoted(what, asked.default)
 
-
-def _not_answered(dialog: Dialog, me: str) -> Iterator[str]:
-    """What the agent asked the person, where its default was taken."""
-    for asked in answered_by_default(dialog, me):
-        said = fenced(asked.default)
-        yield f"The person did not answer by {asked.by}; your default was taken, and is not their word:\n\n{said}"
-
-
-def _rejected(dialog: Dialog, me: str) -> Iterator[str]:
-    """The result that the person did not take: its whole text in the agent's first turn after that."""
-    found = rejected(dialog)
-    if found is None:
-        return
-    yield (
-        f"The person rejected the earlier result ({found.outcome} in {where(found.ended_in)}), for the reason in turn"
-        f" {found.turn}: whatever was agreed before is not agreed. Say what changes, and why it meets the reason."
-    )
-    agreed = certify(dialog) if dialog.state.floor.turns_of.get(me, 0) == 0 else None
-    if agreed is None or not agreed.text or not is_shown(dialog, agreed.stands_in, me):
-        return
-    if int(agreed.decided_in.partition(".")[0] or 0) <= dialog.state.base:
-        yield f"The rejected text, {agreed.title}:\n\n{fenced(agreed.text)}"
-
-
-def _to_sign(dialog: Dialog, me: str) -> Iterator[str]:
-    """The text on the table, where this agent has still to sign it; quoted for who is not shown others' turns."""
-    standing, header = dialog.state.table.standing, dialog.header
-    if standing is None or header.rules.verdict != "mutual" or me not in header.voters:
-        return
-    if standing.signed_by(me) or not is_shown(dialog, standing.proposal.entry, me):
-        return
-    ref = standing.proposal.ref
-    how = f"`[AGREE: {ref}]` with your reason, an objection, or a better text of your own."
-    if standing.replaced >= 2:
-        how = f"it was replaced {standing.replaced} times by now, so sign {ref} as it stands, or object with a reason."
-    if header.rules.objections:
-        how += " A signature needs `[RESERVATION: your strongest remaining objection]` beside it."
-    yield f"The text {ref} waits for your signature: {how}"
-    if not reads_all(header, me):
-        yield f"The text {ref}:\n\n{fenced(standing.proposal.text)}"
-
-
-def _to_vote(dialog: Dialog, me: str) -> Iterator[str]:
-    header = dialog.header
-    for poll in dialog.state.polls.open if me in header.voters else ():
-        proposal = _proposal(dialog, poll.ref)
-        if proposal is None or any(ballot.agent == me for ballot in poll.ballots):
-            continue
-        if not is_shown(dialog, proposal.entry, me):
-            continue
-        line = f"`[VOTE: {poll.ref} approve | your reason]`, or `reject`, or `abstain`."
-        if header.rules.objections:
-            line += " To approve, name your strongest remaining objection too: `[RESERVATION: …]`."
-        yield f"The proposal {poll.ref} waits for your vote: {line}\n\n{fenced(proposal.text)}"
-
-
-def _to_decide(dialog: Dialog, me: str) -> Iterator[str]:
-    """What the others could not decide, when it is this agent's to decide."""
-    state, rules = dialog.state, dialog.header.rules
-    if not state.escalation.to or state.escalation.to != me:
-        return
-    asked = next((entry for entry in dialog.latest_turns if entry.by == USER and not entry.is_struck), None)
-    yield "The others could not decide, so you do: `[DECIDE: P1 approve | your reason]`, or `reject`."
-    if state.escalation.why:
-        yield f"Why it comes to you:\n\n{fenced(state.escalation.why)}"
-    if asked is not None:
-        yield f"The question, of turn {asked.number}:\n\n{fenced(asked.body)}"
-    failed = [decision for decision in state.table.decisions if decision.outcome != "approved"]
-    if failed:
-        lines = (f"{d.ref} {d.outcome}: {d.method}, {d.evidence} ({d.reason})" for d in failed)
-        yield "Decided against, or not at all, so far:\n\n" + fenced("\n".join(lines))
-    for proposal in _undecided(dialog):
-        yield f"The proposal {proposal.ref}:\n\n{fenced(proposal.text)}"
-    if rules.guidelines:
-        yield f"Go by this: {rules.guidelines}"
-
-
-def _undecided(dialog: Dialog) -> list[Proposal]:
-    """The last proposals since the dialog began anew that nobody approved."""
-    approved = {decision.ref for decision in dialog.state.table.decisions if decision.outcome == "approved"}
-    new = (p for p in dialog.state.table.proposals if int(p.entry.partition(".")[0]) > dialog.state.base)
-    return [p for p in new if p.ref not in approved and p.ref not in dialog.state.table.vetoed][-SHOWN:]
-
-
-def _to_attack(dialog: Dialog, me: str) -> Iterator[str]:
-    """The red-team turn: what was agreed at once is argued against before it counts."""
-    found = re.search(r"P\d+", dialog.state.table.red_team)
-    proposal = _proposal(dialog, found[0]) if found else None
-    if proposal is None or not is_shown(dialog, proposal.entry, me):
-        return
-    ref = proposal.ref
-    against = (
-        "object with `[OBJECTION: …]` if it does not hold" if _may_object(dialog, me) else "say so if it does not hold"
-    )
-    yield (
-        f"Agreement on {ref} came at once, so this turn is to test it. Argue against {ref} as strongly as honesty"
-        f" allows: how would it fail, who is hurt, what was not checked? Then {against}, else say why it holds.\n\n"
-        f"{fenced(proposal.text)}"
-    )
-
-
-def _may_object(dialog: Dialog, me: str) -> bool:
-    return dialog.header.rules.role(me).may_use("OBJECTION")
-
-
-def _ruled_out(dialog: Dialog) -> Iterator[str]:
-    """What the person vetoed: nobody has to try it again."""
-    rows = [f"{ref}{reason and f': {reason}'}" for ref, reason in vetoes(dialog).items()][-SHOWN:]
-    if rows:
-        yield "Ruled out by the person, so that it can't be agreed on any more:\n\n" + fenced("\n".join(rows))
-
-
-def _blocking(dialog: Dialog, me: str) -> Iterator[str]:
-    """The findings of a review that stand in the way of an approval; of the others' only the numbers to some."""
-    if not dialog.state.table.blocking:
-        return
-    whole = reads_all(dialog.header, me)
-    rows = []
-    for finding in findings(dialog):
-        if finding.blocks and is_shown(dialog, str(finding.turn), me):
-            text = f": {finding.issue}" if whole or finding.by == me else ""
-            rows.append(f"{finding.number}, raised by {'you' if finding.by == me else finding.by}{text}")
-    if rows:
-        yield "Findings that block an approval until who raised them says that they are resolved:\n\n" + fenced(
-            "\n".join(rows)
-        )
-
-
-def _closing(dialog: Dialog) -> Iterator[str]:
-    if dialog.state.closing:
+    def _rejected(self) -> Iterator[str]:
+        """The result that the person did not take: its whole text in the agent's first turn after that."""
+        found = rejected(self.dialog)
+        if found is None:
+            return
         yield (
-            f"This is the closing round ({one_line(dialog.state.closing, 200)}); the dialog ends after it. Sum up what"
-            " there is: what is agreed, what is open, your position and its best reasons. Bring nothing new; sign or"
-            " vote where you can. Where you still differ, name the crux and the cheapest experiment that would settle"
-            " it."
+            f"The person rejected the earlier result ({found.outcome} in {where(found.ended_in)}), for the reason in"
+            f" turn {found.turn}: whatever was agreed before is not agreed. Say what changes, and why it meets the"
+            " reason."
+        )
+        agreed = certify(self.dialog) if self.state.floor.turns_of.get(self.me, 0) == 0 else None
+        if agreed is None or not agreed.text or not is_shown(self.dialog, agreed.stands_in, self.me):
+            return
+        if int(agreed.decided_in.partition(".")[0] or 0) <= self.state.base:
+            yield _quoted(f"The rejected text, {agreed.title}:", agreed.text)
+
+    def _to_sign(self) -> Iterator[str]:
+        """The text on the table, where this agent has still to sign it; quoted for who is not shown others' turns."""
+        standing = self.table.standing
+        if standing is None or self.rules.verdict != "mutual" or self.me not in self.header.voters:
+            return
+        if standing.signed_by(self.me) or not is_shown(self.dialog, standing.proposal.entry, self.me):
+            return
+        ref = standing.proposal.ref
+        how = f"`[AGREE: {ref}]` with your reason, an objection, or a better text of your own."
+        if standing.replaced >= 2:
+            how = (
+                f"it was replaced {standing.replaced} times by now, so sign {ref} as it stands or object with a reason."
+            )
+        if self.rules.objections:
+            how += " A signature needs `[RESERVATION: your strongest remaining objection]` beside it."
+        yield f"The text {ref} waits for your signature: {how}"
+        if not self.reads_all:
+            yield _quoted(f"The text {ref}:", standing.proposal.text)
+
+    def _to_vote(self) -> Iterator[str]:
+        for poll in self.state.polls.open if self.me in self.header.voters else ():
+            proposal = self._proposal(poll.ref)
+            if proposal is None or any(ballot.agent == self.me for ballot in poll.ballots):
+                continue
+            line = f"`[VOTE: {poll.ref} approve | your reason]`, or `reject`, or `abstain`."
+            if self.rules.objections:
+                line += " To approve, name your strongest remaining objection too: `[RESERVATION: …]`."
+            yield _quoted(f"The proposal {poll.ref} waits for your vote: {line}", proposal.text)
+
+    def _to_decide(self) -> Iterator[str]:
+        """What the others could not decide, when it is this agent's to decide."""
+        if not self.state.escalation.to or self.state.escalation.to != self.me:
+            return
+        asked = next((entry for entry in self.dialog.latest_turns if entry.by == USER and not entry.is_struck), None)
+        yield "The others could not decide, so you do: `[DECIDE: P1 approve | your reason]`, or `reject`."
+        if self.state.escalation.why:
+            yield _quoted("Why it comes to you:", self.state.escalation.why)
+        if asked is not None:
+            yield _quoted(f"The question, of turn {asked.number}:", asked.body)
+        approved = {decision.ref for decision in self.table.decisions if decision.outcome == "approved"}
+        if failed := [decision for decision in self.table.decisions if decision.outcome != "approved"]:
+            lines = (f"{d.ref} {d.outcome}: {d.method}, {d.evidence} ({d.reason})" for d in failed)
+            yield _quoted("Decided against, or not at all, so far:", *lines)
+        new = [p for p in self.table.proposals if int(p.entry.partition(".")[0]) > self.state.base]
+        for proposal in [p for p in new if p.ref not in approved and p.ref not in self.table.vetoed][-SHOWN:]:
+            yield _quoted(f"The proposal {proposal.ref}:", proposal.text)
+        if self.rules.guidelines:
+            yield f"Go by this: {self.rules.guidelines}"
+
+    def _to_attack(self) -> Iterator[str]:
+        """The red-team turn: what was agreed at once is argued against before it counts."""
+        found = re.search(r"P\d+", self.table.red_team)
+        proposal = self._proposal(found[0]) if found else None
+        if proposal is None:
+            return
+        ref, may_object = proposal.ref, self.rules.role(self.me).may_use("OBJECTION")
+        against = "object with `[OBJECTION: …]` if it does not hold" if may_object else "say so if it does not hold"
+        yield _quoted(
+            f"Agreement on {ref} came at once, so this turn is to test it. Argue against {ref} as strongly as honesty"
+            f" allows: how would it fail, who is hurt, what was not checked? Then {against}, else say why it holds.",
+            proposal.text,
         )
 
+    def _ruled_out(self) -> Iterator[str]:
+        """What the person vetoed: nobody has to try it again."""
+        rows = [f"{ref}{reason and f': {reason}'}" for ref, reason in vetoes(self.dialog).items()][-SHOWN:]
+        if rows:
+            yield _quoted("Ruled out by the person, so that it can't be agreed on any more:", *rows)
 
-def _judging(dialog: Dialog) -> Iterator[str]:
-    """The positions, in the header's order for the first reading and turned round for the second."""
-    ids = [who for who in dialog.header.speakers if _last_of(dialog, who) is not None]
-    is_second = len(dialog.state.table.judged) % 2 == 1
-    yield (
-        "Judge: whose position holds? Go by the arguments and the evidence, not by order, length or name. Write"
-        " `[DECIDE: ID | your reason]` with the id of the agent whose position holds, or `[DECIDE: none | your"
-        " reason]`. The positions, each as its agent left it:"
-    )
-    for who in reversed(ids) if is_second else ids:
-        yield f"## The position of {who}\n\n{fenced(_position(dialog, who))}"
+    def _blocking(self) -> Iterator[str]:
+        """The findings of a review that stand in the way of an approval; of the others' only the numbers to some."""
+        rows = []
+        for finding in findings(self.dialog) if self.table.blocking else ():
+            if finding.blocks and is_shown(self.dialog, str(finding.turn), self.me):
+                is_own = finding.by == self.me
+                text = f": {finding.issue}" if self.reads_all or is_own else ""
+                rows.append(f"{finding.number}, raised by {'you' if is_own else finding.by}{text}")
+        if rows:
+            yield _quoted("Findings that block an approval until who raised them says that they are resolved:", *rows)
 
+    def _closing(self) -> Iterator[str]:
+        if self.state.closing:
+            yield (
+                f"This is the closing round ({one_line(self.state.closing, 200)}); the dialog ends after it. Sum up"
+                " what there is: what is agreed, what is open, your position and its best reasons. Bring nothing new;"
+                " sign or vote where you can. Where you still differ, name the crux and the cheapest experiment that"
+                " would settle it."
+            )
 
-def _position(dialog: Dialog, who: str) -> str:
-    """An agent's last turn that says something, and its last proposal or yes where that stands in an earlier one."""
-    last = _last_of(dialog, who)
-    if last is None:
-        return ""
-    texts = [last.body, *(str(mark) for mark in last.marks if mark.name not in _NOT_ITS_OWN)]
-    for name in ("PROPOSAL", "AGREE"):
-        turn = next((e for e in _turns_of(dialog, who) if e.mark(name) is not None), None)
-        if turn is not None and turn is not last:
-            texts += [f"(turn {turn.number}) {mark}" for mark in turn.all(name)]
-    return "\n\n".join(text for text in texts if text.strip())
+    def _concerns(self, signal: Signal) -> bool:
+        """True for a signal that this agent is to hear of."""
+        if not self.reads_all:
+            return signal.kind == "repetition" and signal.agents == (self.me,)
+        return self.me in signal.agents if signal.kind in ("repetition", "absent_vote") else signal.kind != "budget"
+
+    def _judging(self) -> Iterator[str]:
+        """The positions, in the header's order for the first reading and turned round for the second."""
+        positions = [(who, text) for who in self.header.speakers if (text := self._position(who)) is not None]
+        yield (
+            "Judge: whose position holds? Go by the arguments and the evidence, not by order, length or name. Write"
+            " `[DECIDE: ID | your reason]` with the id of the agent whose position holds, or `[DECIDE: none | your"
+            " reason]`. The positions, each as its agent left it:"
+        )
+        for who, text in reversed(positions) if len(self.table.judged) % 2 else positions:
+            yield _quoted(f"## The position of {who}", text)
+
+    def _position(self, who: str) -> str | None:
+        """An agent's last turn that says something, and its last proposal or yes where that stands in an earlier one.
+
+        One that only passes is its last where it has no other; None for an agent that has not spoken.
+        """
+        turns = list(self._turns_of(who))
+        if not turns:
+            return None
+        last = next((turn for turn in turns if turn.mark("PASS") is None or turn.body.strip()), turns[0])
+        texts = [last.body, *(str(mark) for mark in last.marks if mark.name not in _NOT_ITS_OWN)]
+        for name in ("PROPOSAL", "AGREE"):
+            turn = next((turn for turn in turns if turn.mark(name) is not None), last)
+            if turn is not last:
+                texts += [f"(turn {turn.number}) {mark}" for mark in turn.all(name)]
+        return "\n\n".join(text for text in texts if text.strip())
+
+    def _turns_of(self, who: str) -> Iterator[Entry]:
+        """The agent's turns since the dialog began anew, latest first."""
+        own = (entry for entry in self.dialog.latest_turns if entry.by == who and not entry.is_struck)
+        return (entry for entry in own if entry.number > self.state.base)
+
+    def _proposal(self, ref: str) -> Proposal | None:
+        """The latest proposal of that number, where this agent may know of it."""
+        found = next((p for p in reversed(self.table.proposals) if p.ref == ref), None)
+        return found if found is not None and is_shown(self.dialog, found.entry, self.me) else None
 
 
 _NOT_ITS_OWN = frozenset({"DECISION", "REFUSED", "ROUND", "ESCALATE"})
 
 
-def _last_of(dialog: Dialog, who: str) -> Entry | None:
-    """The agent's last turn since the dialog began anew; one that only passes is its last where it has no other."""
-    turns = list(_turns_of(dialog, who))
-    return next((e for e in turns if e.mark("PASS") is None or e.body.strip()), turns[0] if turns else None)
-
-
-def _turns_of(dialog: Dialog, who: str) -> Iterator[Entry]:
-    """The agent's turns since the dialog began anew, latest first."""
-    own = (e for e in dialog.latest_turns if e.by == who and not e.is_struck)
-    return (e for e in own if e.number > dialog.state.base)
-
-
-def _proposal(dialog: Dialog, ref: str) -> Proposal | None:
-    return next((p for p in reversed(dialog.state.table.proposals) if p.ref == ref), None)
-
-
-def _concerns(dialog: Dialog, signal: Signal, me: str) -> bool:
-    if not reads_all(dialog.header, me):
-        return signal.kind == "repetition" and signal.agents == (me,)
-    own = ("repetition", "absent_vote")
-    return signal.kind not in (*own, "budget") or (signal.kind in own and me in signal.agents)
-
-
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+def _quoted(what: str, *lines: str) -> str:
+    """Words of the daemon's, and lines that it quotes."""
+    return what + "\n\n" + fenced("\n".join(lines))
 
 
 # -- What a model is asked --------------------------------------------------------------------------------------------
@@ -459,7 +410,7 @@ class Prompts:
         """Everything `agent` needs for the turn it owes. `drafts` are its replies that were never sent."""
         fixed, gone, kept = self._pieces(dialog, agent)
         gap = [self._safe(left_out(dialog, agent.id, gone))] if gone else []
-        return Prompt(self._system, (*fixed, *gap, *kept), redact(now(dialog, agent, drafts), self.secrets)[0])
+        return Prompt(self._system, (*fixed, *gap, *kept), redact(_Now(dialog, agent.id).said(drafts), self.secrets)[0])
 
     def digest(self, dialog: Dialog, agent: Agent) -> tuple[Prompt, tuple[Part, ...]] | None:
         """What to ask for a digest of the turns that `agent` lacks, and those turns; None while none is needed."""
@@ -549,10 +500,11 @@ def _nameless(dialog: Dialog, mark: Mark) -> Mark:
 
 
 def _entry(dialog: Dialog, entry: Entry, agent: Agent) -> Part:
-    if only_decisions(dialog, entry, agent.id):
+    if entry.by not in (agent.id, USER) and not reads_all(dialog, agent.id):
         after = entry.id.partition(".")[0]
+        decisions = "\n".join(map(str, entry.all("DECISION")))
         where = f"in turn {after}" if entry.is_turn else f"after turn {after}"
-        return Part(entry.id, f"## Decided {where}\n\n{fenced(decisions(entry))}", SYSTEM)
+        return Part(entry.id, f"## Decided {where}\n\n{fenced(decisions)}", SYSTEM)
     if entry.is_struck:
         return Part(entry.id, f"## Turn {entry.number}\n\n{fenced(strikes(dialog)[entry.number].in_words)}", SYSTEM)
     title = f"Turn {entry.number}" if entry.is_turn else "Note"
