@@ -124,10 +124,10 @@ class Agent(Speaker):
     async def _reply(self, dialog: Dialog, debt: Debt) -> Action:
         """Take the turn that pays the debt, and tell the peers what was written."""
         if self._turn is None or self._turn.debt.key != debt.key:
-            self._turn = await Turn.begin(self, dialog, debt, self._turn)
+            self._turn = await Turn.begin(self, dialog, debt, self._while_open, self._turn)
         turn = self._turn
         try:
-            written = await turn.take(dialog, debt, self._while_open)
+            written = await turn.take(dialog, debt)
             if isinstance(written, Wait):
                 return written
             if written is not None:

@@ -142,8 +142,8 @@ class Speaker:
         """The turn that pays the debt, as the backend is asked for it; its prompt is made when somebody looks."""
         me = self.participant(dialog)
         allowed = allowance(dialog.state, self.me, self.cap(dialog))
-        owed = self.owed() if allowed != Estimate() else Bill()
-
+        is_limited = allowed != Estimate()
+        owed = self.owed() if is_limited else Bill()
         return Request(
             dialog,
             me,
@@ -154,7 +154,7 @@ class Speaker:
             chain=debt.chain,
             allowance=None if allowed.usd is None else max(allowed.usd - owed.usd, 0.0),
             tokens=None if allowed.tokens is None else max(allowed.tokens - owed.tokens, 0),
-            reads=reading(self.backend, dialog, self.me)[1],
+            reads=reading(self.backend, dialog, self.me)[1] if is_limited else 0,
         )
 
     # -- what its calls cost --------------------------------------------------------------------------------------
@@ -247,12 +247,14 @@ class Turn:
     """The turn by which an agent pays one debt. It is kept until the next one, so that a refused write can be repeated.
 
     `received` is its reply until that stands in the file or is a draft; `error` why there is none, until that is
-    written. Both are None before the backend was asked, and once the turn is over.
+    written. Both are None before the backend was asked, and once the turn is over. `while_open` gives the answer of a
+    call, None when the debt was closed meanwhile.
     """
 
-    def __init__(self, of: Speaker, debt: Debt) -> None:
+    def __init__(self, of: Speaker, debt: Debt, while_open: WhileOpen) -> None:
         self.of = of
         self.debt = debt
+        self._while_open = while_open
         self.received: Received | None = None
         self.error: BackendError | None = None
         self._drafts: tuple[str, ...] = ()
@@ -262,12 +264,12 @@ class Turn:
         self._redacted = 0
 
     @classmethod
-    async def begin(cls, of: Speaker, dialog: Dialog, debt: Debt, last: Turn | None) -> Turn:
+    async def begin(cls, of: Speaker, dialog: Dialog, debt: Debt, while_open: WhileOpen, last: Turn | None) -> Turn:
         """The turn for this debt, with the reply and the drafts that the journal has kept for it.
 
         A reply to another debt, of the `last` turn or of a daemon before, becomes a draft unless the file has it.
         """
-        turn = cls(of, debt)
+        turn = cls(of, debt, while_open)
         found = last.received if last is not None else None
         if found is None and of.has_kept:
             found = await of.on_disk(of.journal.received)
@@ -280,18 +282,18 @@ class Turn:
             of.has_kept = turn.received is not None or bool(turn._drafts)
         return turn
 
-    async def take(self, dialog: Dialog, debt: Debt, while_open: WhileOpen) -> Dialog | Wait | None:
+    async def take(self, dialog: Dialog, debt: Debt) -> Dialog | Wait | None:
         """Get the reply where it is not here yet, and append it while the debt is open: the dialog with it.
 
         That may also be the dialog with a digest, a seal or a failure before it, or None where nothing was to be
-        written any more; a `Wait` says why nothing could be. `while_open` gives the answer of a call, None when the
-        debt was closed meanwhile. Raises `StorageError`: what was bought is kept for the next time.
+        written any more; a `Wait` says why nothing could be. Raises `StorageError`: what was bought is kept for the
+        next time.
         """
         of, self.debt = self.of, debt
         if of.file.suspect:
             return Wait("storage", f"{of.file.suspect}; check the disk, then restart this daemon", STORAGE_WAIT)
         try:
-            early = await self._get(dialog, while_open) if self.error is None else None
+            early = await self._get(dialog) if self.error is None else None
             return early if early is not None else await self._append()
         except BackendError as error:
             of.tally.failed(error.kind)
@@ -305,7 +307,7 @@ class Turn:
 
     # -- the reply ------------------------------------------------------------------------------------------------
 
-    async def _get(self, dialog: Dialog, while_open: WhileOpen) -> Dialog | Wait | None:
+    async def _get(self, dialog: Dialog) -> Dialog | Wait | None:
         """Get the reply and the answer to its closing question. Not None where that did not come to an end."""
         if self.received is None:
             if dialog.state.debts.seal(self.of.me) is not None:
@@ -313,7 +315,7 @@ class Turn:
                     "the answer that it had sealed is lost: its journal is gone",
                     fix=f"`dialogd retry {self.of.me}` asks it anew",
                 )
-            if (early := await self._ask(dialog, while_open)) is not None:
+            if (early := await self._ask(dialog)) is not None:
                 return early
         assert self.received is not None
         if self._admission is None:
@@ -322,7 +324,7 @@ class Turn:
             self._admission = await read_beside(self.received.text, partial(self._admission.within, dialog))
         assert self._admission is not None
         if self.received.answer is None and not self.debt.is_ready and self._admission.asked:
-            return await self._confirm(dialog, self.received, self._admission.asked, while_open)
+            return await self._confirm(dialog, self.received, self._admission.asked)
         return None
 
     async def _admit(self, dialog: Dialog, text: str) -> Admission:
@@ -336,7 +338,7 @@ class Turn:
         self._admission = admission
         return admission
 
-    async def _ask(self, dialog: Dialog, while_open: WhileOpen) -> Dialog | Wait | None:
+    async def _ask(self, dialog: Dialog) -> Dialog | Wait | None:
         """Ask the backend; once more where the body must be written anew. What it cost is kept, however it ends.
 
         A digest that must be written first is all that this does; its dialog is given. Raises `BackendError`.
@@ -349,16 +351,16 @@ class Turn:
         text: str | None = None
         try:
             if of.options.digest and not self._is_summed_up:
-                early = await self._sum_up(call, dialog, while_open)
+                early = await self._sum_up(call, dialog)
                 self._is_summed_up = True
                 if early is not None:
                     return early
                 if call.bill.calls and not of.affords(dialog, self.debt, call):
                     return PASSED
             request = of.request(dialog, self.debt, self._drafts)
-            text = await self._in_time(call, request, while_open)
+            text = await self._in_time(call, request)
             said = beginning(call.text, of.secrets) if text is None else text
-            text = None if text is None else await self._whole(call, request, text, while_open)
+            text = None if text is None else await self._whole(call, request, text)
             if text is None:
                 return await self._interrupted(said)
             if not text.strip():
@@ -373,7 +375,7 @@ class Turn:
             self._drafts = ()
         return None
 
-    async def _whole(self, call: Call, request: Request, text: str, while_open: WhileOpen) -> str | None:
+    async def _whole(self, call: Call, request: Request, text: str) -> str | None:
         """The reply; asked for once more when its body must be written anew, and kept as it came when that fails."""
         admission = await self._admit(request.dialog, text)
         lacking = verdict.lacks_body(request.dialog, self.of.me, admission.reply)
@@ -382,7 +384,7 @@ class Turn:
         whole, re_ = request.prompt, self.debt.re
         back = replace(request, prompt=lambda: prompt.repair(whole(), request.agent, re_, text, lacking))
         try:
-            again = await self._in_time(call, back, while_open)
+            again = await self._in_time(call, back)
         except BackendError as error:
             if not text.strip():
                 raise
@@ -396,7 +398,6 @@ class Turn:
         self,
         call: Call,
         request: Request,
-        while_open: WhileOpen,
         *,
         aloud: bool = True,
         part: float = 1.0,
@@ -419,7 +420,7 @@ class Turn:
             of.hub.agent(of.me, what, turn=request.turn, reason=tool if is_heard else "")
 
         limit = max(dialog.state.limits.timeout * part - spent, 0.0)
-        return await while_open(self.debt, call.ask(request, limit, hear, use))
+        return await self._while_open(self.debt, call.ask(request, limit, hear, use))
 
     async def _interrupted(self, said: str) -> Wait:
         """The debt was closed while the reply was written: keep what there is of it."""
@@ -432,7 +433,7 @@ class Turn:
         of.hub.publish("state", where, state="interrupted", reason=PASSED.reason, by=of.me)
         return PASSED
 
-    async def _sum_up(self, call: Call, dialog: Dialog, while_open: WhileOpen) -> Dialog | Wait | None:
+    async def _sum_up(self, call: Call, dialog: Dialog) -> Dialog | Wait | None:
         """Append a digest of the turns that no longer fit into the prompt; None where it is gone on without one."""
         of = self.of
         wanted = of.prompts.digest(dialog, of.participant(dialog))
@@ -440,7 +441,7 @@ class Turn:
             return None
         request = replace(of.request(dialog, self.debt), prompt=lambda: wanted[0])
         try:
-            text = await self._in_time(call, request, while_open, aloud=False, part=0.5)  # it leaves time for the turn
+            text = await self._in_time(call, request, aloud=False, part=0.5)  # it leaves time for the turn
             if text is None:
                 return await self._interrupted("")
             body = (await read_beside(text, lambda: compose.received(text)))[0].body
@@ -468,9 +469,7 @@ class Turn:
 
     # -- the closing question -------------------------------------------------------------------------------------
 
-    async def _confirm(
-        self, dialog: Dialog, received: Received, found: Sequence[Matter], while_open: WhileOpen
-    ) -> Wait | None:
+    async def _confirm(self, dialog: Dialog, received: Received, found: Sequence[Matter]) -> Wait | None:
         """Ask what is unclear in the reply; "" is the answer where none comes: what is unclear does not count then.
 
         The reply is kept before the question is asked, and the answer with the turn: a kill buys neither twice.
@@ -483,26 +482,23 @@ class Turn:
         rendered = cache(lambda: of.prompts.confirmation(dialog, turn.agent, turn.re, received.text, found))
         request = replace(turn, prompt=rendered, question=question(found))
         of.hub.agent(of.me, "thinking", turn=request.turn)
-        call, answer, problem, is_answered = of.begin_call(), "", "", False
+        call, answer = of.begin_call(), None
+        so_far = from_record(received.usage)
         try:
-            if call.affords(request, from_record(received.usage)):
-                said = await self._in_time(call, request, while_open, aloud=False, spent=received.ms / 1000)
-                if said is None:
-                    of.tally.ends["interrupted"] += 1
-                    await self._keep_draft("its turn passed while it was asked about it")
-                    return PASSED
-                usage = asdict(from_record(received.usage).plus(call.bill))
-                received = replace(received, usage=usage, ms=received.ms + round(call.seconds * 1000))
-                answer, is_answered = said, True
-            else:
-                problem = "the closing question cannot be paid"
+            if not call.affords(request, so_far):
+                raise BackendError("it cannot be paid", fix="raise the budget: `dialogd limit`")
+            answer = await self._in_time(call, request, aloud=False, spent=received.ms / 1000)
+            if answer is None:
+                of.tally.ends["interrupted"] += 1
+                await self._keep_draft("its turn passed while it was asked about it")
+                return PASSED
+            ms = received.ms + round(call.seconds * 1000)
+            received = replace(received, usage=asdict(so_far.plus(call.bill)), ms=ms)
         except BackendError as error:
-            problem = f"no answer to the closing question: {error.cause}"
+            of.hub.publish("warning", text=f"no answer to the closing question: {error.cause}; going on without")
         finally:
-            of.end_call(call, answered=is_answered)
-        if problem:
-            of.hub.publish("warning", text=f"{problem}; going on without")
-        self.received = kept = replace(received, answer=answer)
+            of.end_call(call, answered=answer is not None)
+        self.received = kept = replace(received, answer=answer or "")
         await of.on_disk(lambda: of.journal.answer(kept))
         return None
 
@@ -580,11 +576,9 @@ class Turn:
             here=here(),
         )
         if is_sealed and not mine.is_ready and received.nonce:
-            sha, could_read = (
-                seal(received.nonce, sealed_text(written.draft.body, written.draft.marks)),
-                of.options.reads_files,
-            )
-            return Addition(compose.sealed_note(of.participant(now), self.debt, sha, wall(), could_read=could_read))
+            sha = seal(received.nonce, sealed_text(written.draft.body, written.draft.marks))
+            note = compose.sealed_note(of.participant(now), self.debt, sha, wall(), could_read=of.options.reads_files)
+            return Addition(note)
         return Addition(written.draft, written.attachment, written.overflow)
 
     async def _settle(self, dialog: Dialog) -> Entry | None:
