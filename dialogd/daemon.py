@@ -23,7 +23,7 @@ from dialogd.agent.player import player, prepare
 from dialogd.alerts import Alerts, chosen
 from dialogd.backends.seats import remember_start
 from dialogd.config import Settings, default_port
-from dialogd.errors import BadInput, DialogdError
+from dialogd.errors import BadInput, DialogdError, NotADialog
 from dialogd.memory import Memory
 from dialogd.memory import keep as keep_copy
 from dialogd.protocol.state import Dialog
@@ -98,9 +98,12 @@ def _allow_many_files() -> None:
 
 
 def _known_dialog(log: LogFile) -> Dialog | None:
-    """The dialog, if one can be read already; a file that is not one yet is waited for, an unsafe one is refused."""
+    """The dialog, or None while the file is missing or empty; one that is no dialog, or unsafe, is refused."""
     try:
         return log.read()
+    except NotADialog:
+        if log.path.read_bytes().strip():
+            raise
     except FileNotFoundError:
         if not log.path.parent.is_dir():
             raise BadInput(

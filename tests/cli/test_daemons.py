@@ -62,6 +62,19 @@ def test_two_detached_daemons_hold_a_dialog_that_new_sets_going(dialogd: Command
     assert "appended turn 2 in" in dialogd("logs", "A").out
 
 
+def test_a_daemon_waits_for_a_dialog_in_an_empty_file(dialogd: Commands) -> None:
+    """A file that is being written may be empty when the daemon starts; a text that is no dialog is refused."""
+    dialogd.file.write_text("Buy milk.\n")
+    assert dialogd("start", "A", "--detach", "--port", "0").code == 1
+    dialogd.file.write_text("")
+    assert dialogd("start", "A", "--detach", "--port", "0", "--pace", "0").code == 0
+    dialogd.file.write_text("# Tabs?\n\n## Turn 1 — User\n\nTabs or spaces?\n\nTURN: A\n")
+    (daemon,) = dialogd.daemons()
+    assert ask(daemon.port, "POST", "/notify", seconds=5) == (202, {"status": "accepted"})
+    until(lambda: "## Turn 2 — " in dialogd.file.read_text(encoding="utf-8"), "a reply")
+    dialogd("stop")
+
+
 def test_only_what_may_be_a_coding_agent_is_said_to_have_a_trial_before_it() -> None:
     """A rehearsal, a command or a service that starts late is only late; `auto` may take any."""
     said = [late([name]) for name in ("rehearsal:slow=9", "command", "ollama", "claude-code", "codex:x", "auto")]
