@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,10 @@ from dialogd.backends.keys import secrets
 from dialogd.config import SETTINGS, Settings, dotenv, start_command
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import redact
+from dialogd.store.disk import read_json, write_json
 from dialogd.store.folders import StateDir
+
+CAST = "cast.json"  # in the dialog's folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +73,16 @@ class Cast:
 
     def save(self, state: StateDir, file: Path) -> None:
         """Keep it for `run --continue`."""
-        target = _path(state, file)
-        part = target.with_suffix(f".{os.getpid()}")
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "w", encoding="utf-8") as out:
-            json.dump(asdict(self), out, indent=2)
-        part.replace(target)
+        write_json(state.dialog(file) / CAST, asdict(self))
 
 
 def saved_cast(state: StateDir, file: Path) -> Cast | None:
     """The cast that was kept for this file, None without one."""
+    found = read_json(state.dialog(file) / CAST)
     try:
-        found = json.loads(_path(state, file).read_text(encoding="utf-8"))
-        seats = tuple(_of(seat) for seat in found["seats"])
-        return Cast(str(found["dialog"]), seats, str(found["pace"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        seats = ({key: row[key] for key in Seat.__dataclass_fields__ if key in row} for row in found["seats"])
+        return Cast(found["dialog"], tuple(Seat(**row) for row in seats), found["pace"])
+    except (TypeError, KeyError):
         return None
 
 
@@ -94,18 +92,12 @@ def remember_start(state: StateDir, settings: Settings, dialog: Dialog | None, p
     `dialog` is what stands in its file: what its header says as well is not kept.
     """
     own = secrets(os.environ, dotenv(Path.cwd()))
-    target = _start_path(state, settings.file, settings.id)
-    part = target.with_suffix(f".{os.getpid()}")
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(fd, "w", encoding="utf-8") as out:
-        urls = {agent.id: agent.url for agent in dialog.header.agents} if dialog is not None else {}
-        said = {("--port", urls.get(settings.id, "").rpartition(":")[2])}
-        said |= {("--peer", f"{who}={url}") for who, url in urls.items()}
-        flags = [
-            flag for flag in start_flags(settings, peers) if flag not in said and redact(" ".join(flag), own)[1] == 0
-        ]
-        json.dump({"dialog": dialog.id if dialog is not None else "", "flags": flags}, out)
-    part.replace(target)
+    urls = {agent.id: agent.url for agent in dialog.header.agents} if dialog is not None else {}
+    said = {("--port", urls.get(settings.id, "").rpartition(":")[2])}
+    said |= {("--peer", f"{who}={url}") for who, url in urls.items()}
+    flags = [flag for flag in start_flags(settings, peers) if flag not in said and redact(" ".join(flag), own)[1] == 0]
+    known = {"dialog": dialog.id if dialog is not None else "", "flags": flags}
+    write_json(state.dialog(settings.file) / f"start-{settings.id}.json", known)
 
 
 def start_flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[str, ...]]:
@@ -130,31 +122,10 @@ def start_again(state: StateDir, file: Path, dialog: str | None, agent: str) -> 
 
     Known is only what belongs to `dialog`, None for any; otherwise the command has no flags but the file.
     """
-    try:
-        found = json.loads(_start_path(state, file, agent).read_text(encoding="utf-8"))
+    found = read_json(state.dialog(file) / f"start-{agent}.json")
+    with suppress(TypeError, KeyError):
         if dialog is None or found["dialog"] in ("", dialog):
-            return start_command(agent, file, [str(word) for flag in found["flags"] for word in flag])
-    except (OSError, ValueError, TypeError, KeyError):
-        pass
+            return start_command(agent, file, [word for flag in found["flags"] for word in flag])
     cast = saved_cast(state, file)
     seats = cast.seats if cast is not None and dialog in (None, cast.dialog) else ()
     return start_command(agent, file, next((seat.flags() for seat in seats if seat.id == agent), []))
-
-
-def _start_path(state: StateDir, file: Path, agent: str) -> Path:
-    return state.dialog(file) / f"start-{agent}.json"
-
-
-def _of(record: Mapping[str, object]) -> Seat:
-    texts = {key: str(record[key]) for key in ("id", "backend", "model", "command", "project")}
-    return Seat(
-        **texts,
-        port=int(str(record["port"])),
-        title=str(record.get("title", "")),
-        price=str(record.get("price", "")),
-        trust_project=record.get("trust_project") is True,
-    )
-
-
-def _path(state: StateDir, file: Path) -> Path:
-    return state.dialog(file) / "cast.json"

@@ -92,48 +92,34 @@ def since(now: Usage, before: Usage | None) -> Usage:
 
 
 class Sessions:
-    """The checkpoints of one agent, the last `KEPT` of them, in a file; without a path only as long as it lives."""
+    """The checkpoints of one agent, the newest last, at most `KEPT`, in a file; without a path as long as it lives."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._points = _load(path)
-
-    @property
-    def points(self) -> tuple[Checkpoint, ...]:
-        """All of them, the newest last."""
-        return self._points
+        self.points = _load(path)
 
     def add(self, point: Checkpoint) -> None:
         """Remember one, the only one of its session. What cannot be written is forgotten with the process."""
-        others = (known for known in self._points if known.session != point.session)
+        others = (known for known in self.points if known.session != point.session)
         self._keep((*others, point)[-KEPT:])
 
     def drop(self, session: str) -> None:
         """Forget a session that is gone."""
-        self._keep(tuple(point for point in self._points if point.session != session))
+        self._keep(tuple(point for point in self.points if point.session != session))
 
     def _keep(self, points: tuple[Checkpoint, ...]) -> None:
-        self._points = points
+        self.points = points
         if self._path is not None:
             write_json(self._path, [asdict(point) for point in points])
 
 
 def _load(path: Path | None) -> tuple[Checkpoint, ...]:
     """What the file holds; nothing for a file that is missing or that nobody can read."""
-    rows = read_json(path) if path else None
-    if not isinstance(rows, list):
-        return ()
     try:
-        return tuple(Checkpoint(**{**row, "usage": Usage(**row["usage"])}) for row in rows if _is_point(row))[-KEPT:]
+        rows = (read_json(path) if path else None) or ()
+        return tuple(Checkpoint(**{**row, "usage": Usage(**row["usage"])}) for row in rows)[-KEPT:]
     except (KeyError, TypeError):
         return ()
-
-
-def _is_point(row: object) -> bool:
-    words = {"session", "seen", "re", "system", "said"}
-    if not isinstance(row, dict) or not isinstance(row.get("count"), int):
-        return False
-    return all(isinstance(row.get(word), str) for word in words)
 
 
 def _saw(point: Checkpoint, parts: Sequence[Part]) -> bool:
