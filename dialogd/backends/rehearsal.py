@@ -14,10 +14,8 @@ from types import MappingProxyType
 from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends.prices import FREE, Price
 from dialogd.errors import BackendError, BadInput
-from dialogd.protocol.model import ANY, USER, Agent, Entry
-from dialogd.protocol.polls import Poll
-from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE, Role, Rules
-from dialogd.protocol.state import State
+from dialogd.protocol.model import ANY, USER, Entry
+from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE
 from dialogd.protocol.table import Proposal, Standing
 
 OPENING = "*Rehearsal: no model was asked; these lines are scripted.*"
@@ -30,7 +28,6 @@ class Objection:
 
     claim: str
     because: str
-    price: str
     admit: str
     concede: str
     remedy: str
@@ -40,32 +37,30 @@ OBJECTIONS = (
     Objection(
         "it names no way back, and two weeks of data make a first choice permanent",
         "An interface protects the code. It does not protect what has been stored behind it: after two weeks people "
-        "rely on it, and going back costs more than going on.",
-        "Say how we would go back, and at which number, and I sign.",
+        "rely on it, and going back costs more than going on. Say how we would go back, and at which number, and I "
+        "sign.",
         "I had counted on the interface to keep the choice open. It keeps the code open, not the data behind it.",
         "an interface alone does not keep the way back open",
         "The way back is written down and tried once before anybody depends on the result.",
     ),
     Objection(
         "it says that we measure, and names no number",
-        "Without a limit fixed beforehand, two weeks of measuring end in two readings of the same curve.",
-        "Name one number and its limit before the first day, and I sign.",
+        "Without a limit fixed beforehand, two weeks of measuring end in two readings of one curve. Name one number "
+        "and its limit before the first day, and I sign.",
         "I had meant to look at the numbers and judge then. That would be the same discussion, two weeks later.",
         "a measurement without a limit fixed beforehand settles nothing",
         "One number and its limit are fixed before the first measurement.",
     ),
     Objection(
         "it leaves open who looks after it when it fails",
-        "What is simple to start is not simple at three in the morning, with nobody named to look at it.",
-        "Put one name beside it, and I sign.",
+        "What is simple to start is not simple at three in the morning. Put one name beside it, and I sign.",
         "I had taken simple for something that needs nobody. It needs somebody on the day it fails.",
         "what nobody owns is simple only until it fails",
         "One person is named who looks after it and may switch it off alone.",
     ),
     Objection(
         "it counts the cost of building and not the cost of keeping",
-        "The first version is the cheapest week of its life; most of the work comes after it.",
-        "Count the hours of keeping it in the review, and I sign.",
+        "The first version is the cheapest week of its life. Count the hours of keeping it in the review, and I sign.",
         "I had compared what it takes to build. What it takes to keep is the larger number.",
         "the cost of keeping belongs in the comparison",
         "The review counts the hours that keeping it has cost.",
@@ -73,8 +68,7 @@ OBJECTIONS = (
 )
 FOR_THE_PERSON = Objection(
     "the choice depends on what the person needs first",
-    "It rests on something that none of us knows: what hurts more, to start late or to go back.",
-    "I could argue either way, and it would be invention. So I ask.",
+    "It rests on what none of us knows: what hurts more, to start late or to go back. So I ask.",
     "That could only come from the person, and now it is there.",
     "the person's answer decides what we could only guess",
     "The person's answer decides it.",
@@ -107,8 +101,6 @@ def demand(scene: Scene) -> str:
     return f"""Before anybody proposes an answer to “{scene.topic}”, one thing that most first answers get wrong.
 {objection.because}
 
-{objection.price}
-
 [CRITIQUE: {objection.claim}]"""
 
 
@@ -117,7 +109,7 @@ def object_to(scene: Scene, lead: Proposal) -> str:
     objection = _objection(scene)
     return f"""{scene.name(lead.by)} is right to start small. I object to {lead.ref} in one point: {objection.claim}.
 
-{objection.because} {objection.price}
+{objection.because}
 
 [OBJECTION: {objection.claim}]
 {answering(scene, lead)}
@@ -129,7 +121,6 @@ def ask_the_person(scene: Scene) -> str:
     objection = FOR_THE_PERSON
     about = scene.lead.ref if scene.lead else "What was said so far"
     return f"""I cannot answer {about}, and I think that nobody here can. {objection.because}
-{objection.price}
 
 [OBJECTION: {objection.claim}]
 {answering(scene, scene.lead)}
@@ -269,43 +260,19 @@ STARTS = (
     "I keep coming back to the same place from another door.",
 )
 SIDES = (
-    (
-        "Who carries the pager? A plan that needs an expert at night is a different plan from one that a "
-        "newcomer can follow from a page of notes."
-    ),
-    (
-        "Look at the first bad day instead of the first good week. Which part fails alone, which part takes "
-        "others along, and who notices first?"
-    ),
-    (
-        "Money is the smaller half of the price. The larger is attention: every moving part wants to be "
-        "remembered by somebody for years."
-    ),
-    (
-        "We talk as if the load were known. It is a guess with a decimal point, and half of the guess would "
-        "change the answer."
-    ),
-    (
-        "Names decide more than we admit. Call it temporary and it will be kept; call it the standard and it "
-        "will be copied."
-    ),
-    (
-        "Tests tell us that the thing does what we thought of. The trouble lives in what none of us thought "
-        "of, and only traffic brings it."
-    ),
-    ("There is a customer at the end of this chain. She would see a delay of a second and never see our architecture."),
-    ("Think of the day when it is removed. What is easy to take out was well put in, whatever it looked like before."),
-    (
-        "Security is quiet until it is the only subject. Each place where data rests is a place that somebody"
-        " must close."
-    ),
+    "Who carries the pager? A plan that needs an expert at night is another plan than one that a newcomer can follow.",
+    "Look at the first bad day instead of the first good week: which part fails alone, and who notices first?",
+    "Money is the smaller half of the price. The larger is attention: every moving part wants to be remembered.",
+    "We talk as if the load were known. It is a guess with a decimal point, and half of it would change the answer.",
+    "Names decide more than we admit. Call it temporary and it will be kept; call it the standard and it is copied.",
+    "Tests tell us that the thing does what we thought of. The trouble lives in what only traffic brings.",
+    "There is a customer at the end of this chain, who would see a delay of a second and never our architecture.",
+    "Think of the day when it is removed. What is easy to take out was well put in, whatever it looked like before.",
+    "Security is quiet until it is the only subject. Each place where data rests must be closed by somebody.",
     "Habit argues for what we have. That is no shame: a known weakness costs less than an unknown strength.",
     "The law may have an opinion. How long may this be kept, and who can order that it be deleted by Friday?",
     "A small team pays for each choice twice, once in code and once in the heads of those who join later.",
-    (
-        "Speed was measured on an idle machine. Busy machines are where people live, and there the order may "
-        "be reversed."
-    ),
+    "Speed was measured on an idle machine. Busy machines are where people live, and there the order may be reversed.",
 )
 ENDS = (
     ("What would have to be true for the opposite to be right?", "[QUESTION]"),
@@ -358,8 +325,8 @@ On “{scene.topic}” I call it what it is.
 [DEADLOCK: {CRUX} | {EXPERIMENT}]"""
 
 
-def one_more_side(scene: Scene) -> str:
-    """A side of the matter that this agent did not speak of last time, nor for a dozen turns."""
+def endless(scene: Scene) -> str:
+    """For ever one more side of the matter, of which this agent did not speak for a dozen turns."""
     turn = scene.turn
     start, side = STARTS[turn * 3 % len(STARTS)], SIDES[turn % len(SIDES)]
     end, mark = ENDS[turn * 2 % len(ENDS)]
@@ -374,46 +341,28 @@ QUOTE = 80  # characters
 _LABEL = re.compile(r"^\s*\*\*\w[\w ]*:\*\*", re.M)
 
 
-@dataclass(frozen=True)
 class Scene:
     """The dialog since it was opened, or opened again, as far as `LOOK_BACK` reaches; oldest first.
 
-    Each part is read when a script asks for it.
+    `me` is whose lines are wanted, for the turn `turn`. Each part is read when a script asks for it.
     """
 
-    request: Request
-
-    @property
-    def me(self) -> Agent:
-        """Whose lines are wanted."""
-        return self.request.agent
-
-    @property
-    def agents(self) -> tuple[Agent, ...]:
-        """The cast."""
-        return self.request.dialog.header.agents
-
-    @property
-    def turn(self) -> int:
-        """The number of the turn that is wanted."""
-        return self.request.turn
-
-    @property
-    def state(self) -> State:
-        """What the dialog has come to."""
-        return self.request.dialog.state
+    def __init__(self, request: Request) -> None:
+        self.dialog, self.me, self.turn = request.dialog, request.agent, request.turn
+        self.state, self.rules, self.agents = self.dialog.state, self.dialog.header.rules, self.dialog.header.agents
+        self.role = self.rules.role(self.me.id)
+        self.seat = next((i for i, agent in enumerate(self.agents) if agent.id == self.me.id), 0)
 
     @cached_property
     def topic(self) -> str:
         """The topic, or the question, shortened to be quoted."""
-        dialog = self.request.dialog
-        question = dialog.entries[0].body if dialog.entries else ""
-        return quote(dialog.header.topic or question) or "this question"
+        question = self.dialog.entries[0].body if self.dialog.entries else ""
+        return quote(self.dialog.header.topic or question) or "this question"
 
     @cached_property
     def fresh(self) -> str:
         """What the person said, in a turn or a note, since an agent last spoke; "" when they said nothing."""
-        for entry in islice(reversed(self.request.dialog.entries), LOOK_BACK):
+        for entry in islice(reversed(self.dialog.entries), LOOK_BACK):
             if entry.is_turn and entry.by != USER:
                 break
             if entry.by == USER and entry.number != 1 and entry.body.strip():
@@ -453,18 +402,13 @@ class Scene:
 
     @cached_property
     def _entries(self) -> list[Entry]:
-        recent = islice(reversed(self.request.dialog.entries), LOOK_BACK)
+        recent = islice(reversed(self.dialog.entries), LOOK_BACK)
         return [entry for entry in recent if turn_of(entry.id) > self.state.base][::-1]
 
     @cached_property
     def _proposals(self) -> tuple[Proposal, ...]:
         """Newest first."""
         return tuple(islice(reversed(self.state.table.proposals), LOOK_BACK))
-
-    @property
-    def seat(self) -> int:
-        """The agent's place in the header, from 0."""
-        return next((i for i, agent in enumerate(self.agents) if agent.id == self.me.id), 0)
 
     @property
     def first_in_line(self) -> bool:
@@ -523,28 +467,24 @@ def speak(scene: Scene) -> str:
     return f"{text}\n\n[{marks}" if marks and not text.endswith("\n") else said
 
 
-def _rules(scene: Scene) -> Rules:
-    return scene.request.dialog.header.rules
-
-
-def _role(scene: Scene) -> Role:
-    return _rules(scene).role(scene.me.id)
-
-
 def _needed(scene: Scene) -> Iterator[str]:
     """What the header asks of every turn."""
-    rules = _rules(scene)
+    rules = scene.rules
     if rules.board is not None and rules.board.require_confidence:
         yield f"[CONFIDENCE: 0.{6 + scene.seat % 4}]"
-    if rules.objections and _role(scene).may(VOTE):
+    if rules.objections and scene.role.may(VOTE):
         yield f"[RESERVATION: {RESERVATIONS[scene.seat % len(RESERVATIONS)]}]"
 
 
 def _by_office(scene: Scene) -> str:
     """What only this agent is asked for now: to judge, to decide, to argue against, to sum up, to vote."""
-    state, rules, me = scene.state, _rules(scene), scene.me.id
+    state, rules, me = scene.state, scene.rules, scene.me.id
     if me == rules.judge and rules.verdict == "judge":
-        return _judge(scene)
+        first = scene.spoken[0].by if scene.spoken else "none"
+        return (
+            f"{first} says what would make us go back, and the others do not. The order in which I read them changes"
+            f" nothing in that.\n[DECIDE: {first} | it names what would undo it]"
+        )
     newest = scene.draft or scene.lead
     if state.escalation.to == me and newest is not None:
         ref = newest.ref
@@ -555,60 +495,37 @@ def _by_office(scene: Scene) -> str:
             " and nobody would notice for two weeks. The review would show it, and going back is written down."
             " It holds."
         )
-    votes = [_vote(scene, poll, index) for index, poll in enumerate(state.polls.open) if _may_vote(scene, poll)]
-    if votes:
-        return "I have read each proposal as if I had to run it.\n" + "\n".join(votes)
+    polls = [poll for poll in state.polls.open if all(ballot.agent != me for ballot in poll.ballots)]
+    if polls and scene.role.may(VOTE):
+        first = state.polls.open[0].ref  # the others are left to those who know more of them
+        votes = (f"abstain | {first} first", "approve | it starts with what can be undone")
+        said = (f"[VOTE: {poll.ref} {votes[poll.ref == first]}]" for poll in polls)
+        return "I have read each proposal as if I had to run it.\n" + "\n".join(said)
     if state.closing:
         return f"My last word: {POSITIONS[scene.seat % 4]}. What would change my mind is a number that says otherwise."
     return ""
 
 
-def _may_vote(scene: Scene, poll: Poll) -> bool:
-    return _role(scene).may(VOTE) and all(ballot.agent != scene.me.id for ballot in poll.ballots)
-
-
-def _vote(scene: Scene, poll: Poll, index: int) -> str:
-    """The first open proposal has this agent's vote; the others it leaves to those who know more of them."""
-    if index == 0:
-        return f"[VOTE: {poll.ref} approve | it starts with what can be undone]"
-    return f"[VOTE: {poll.ref} abstain | {scene.state.polls.open[0].ref} first]"
-
-
-def _judge(scene: Scene) -> str:
-    """The agent that spoke first has put the position that can be undone, in whatever order it is read."""
-    first = scene.spoken[0].by if scene.spoken else "none"
-    return (
-        f"{first} says what would make us go back, and the others do not. The order in which I read them changes"
-        f" nothing in that.\n[DECIDE: {first} | it names what would undo it]"
-    )
-
-
 def _by_role(scene: Scene) -> str:
     """What this agent's role lets it do in the course of the dialog."""
-    state, role, rules = scene.state, _role(scene), _rules(scene)
+    state, role, rules = scene.state, scene.role, scene.rules
     own = [entry for entry in scene.spoken if entry.by == scene.me.id]
     standing, lead = state.table.standing, scene.lead
     if rules.review and role.may(POST, CRITIQUE) and "FINDING" in rules.kinds and not own:
-        return _reviewed(scene)
+        return f"I have read the change. Nothing in it blocks.\n[FINDING: {FINDING}]\n[SCORE: {SCORE}]"
     if standing is not None and role.may(VOTE) and not standing.signed_by(scene.me.id) and rules.verdict == "mutual":
         return sign(scene, standing)
     if rules.verdict == "moderator" and role.may(DECIDE, MODERATE) and (newest := scene.draft or lead):
         return _decision(scene, newest)
-    if role.may(PROPOSE) and not own:
-        return _proposal(scene)
+    if role.may(PROPOSE) and (lead is None or not own):
+        position = POSITIONS[scene.seat % len(POSITIONS)]
+        return (
+            f"On “{scene.topic}”: I would {position}. What would change my mind is a number that says otherwise.\n"
+            f"[PROPOSAL: {position}]"
+        )
     if rules.verdict == "mutual" and role.may(PROPOSE) and standing is None and lead:
         return settle(scene, lead)
-    if lead is None and role.may(PROPOSE):
-        return _proposal(scene)
     return _remark(scene, lead)
-
-
-def _proposal(scene: Scene) -> str:
-    position = POSITIONS[scene.seat % len(POSITIONS)]
-    return (
-        f"On “{scene.topic}”: I would {position}. What would change my mind is a number that says otherwise.\n"
-        f"[PROPOSAL: {position}]"
-    )
 
 
 def _decision(scene: Scene, newest: Proposal) -> str:
@@ -618,14 +535,9 @@ def _decision(scene: Scene, newest: Proposal) -> str:
     return f"{newest.ref} has been answered, and it can be undone.\n[DECIDE: {newest.ref} approve | it can be undone]"
 
 
-def _reviewed(scene: Scene) -> str:
-    said = "I have read the change from its end to its beginning. Nothing in it blocks."
-    return f"{said}\n[FINDING: {FINDING}]\n[SCORE: {SCORE}]"
-
-
 def _remark(scene: Scene, lead: Proposal | None) -> str:
     """A contribution of the kind that the role allows; else that there is nothing to add."""
-    role, last = _role(scene), scene.spoken[-1].number if scene.spoken else 1
+    role, last = scene.role, scene.spoken[-1].number if scene.spoken else 1
     objection = OBJECTIONS[(scene.seat + len(scene.spoken)) % len(OBJECTIONS)]
     about = lead.ref if lead else "what was said"
     if role.may(CRITIQUE):
@@ -705,7 +617,7 @@ def means_it(reply: str, question: str) -> str:
 
 def consensus(scene: Scene) -> str:
     """Propose, object, concede over a summary, sign; whichever the dialog needs next. With rules, what they ask for."""
-    if not scene.request.dialog.header.rules.is_plain:
+    if not scene.rules.is_plain:
         return speak(scene)
     standing = scene.state.table.standing
     if standing is not None:
@@ -740,11 +652,6 @@ def deadlock(scene: Scene) -> str:
     if scene.lead.by == scene.me.id:
         return hold_first(scene, scene.lead)
     return hold_second(scene, scene.lead)
-
-
-def endless(scene: Scene) -> str:
-    """One more side of the matter, for ever."""
-    return one_more_side(scene)
 
 
 def error(scene: Scene) -> str:

@@ -124,9 +124,11 @@ def read_permissions(value: Value) -> tuple[str, frozenset[str]]:
 
 def board(value: Value) -> Board:
     """The limits of a board: a table, or a list of `key: value`; `true` for the usual ones."""
-    if isinstance(value, str):
-        return _plain_board(value)
-    pairs = value.items() if isinstance(value, Mapping) else (_pair(item) for item in value)
+    if isinstance(value, str) and not flag(value):
+        raise ValueError("a board is either there or left out")
+    pairs: Iterable[tuple[str, str]] = ()
+    if not isinstance(value, str):
+        pairs = value.items() if isinstance(value, Mapping) else map(_pair, value)
     usual = Board()
     values: dict[str, Any] = {}
     for key, said in pairs:
@@ -139,12 +141,6 @@ def board(value: Value) -> Board:
         except ValueError as error:
             raise ValueError(f"{key}: {error}") from None
     return Board(**values)
-
-
-def _plain_board(value: str) -> Board:
-    if not flag(value):
-        raise ValueError("a board is either there or left out")
-    return Board()
 
 
 def _limit(value: Value) -> int:
@@ -341,68 +337,54 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """One phase of the workflow as it is written."""
-
-    name: str
-    description: str
-    rounds: int
-    line: int
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One kind of message as it is written."""
+class Item:
+    """One phase of the workflow, or one kind of message, as it is written."""
 
     name: str
     description: str
     line: int
+    rounds: int = 1
 
 
-def split(lines: Sequence[str], start: int) -> tuple[str, tuple[Line, ...], tuple[Section, ...]]:
+def _blocks(lines: Iterable[Line], begins: Callable[[Line], str | None]) -> Iterator[tuple[str, int, list[Line]]]:
+    """Name, line and lines of what stands before the first line that `begins` names, and below each of these."""
+    name, at, current = "", 0, list[Line]()
+    for line in lines:
+        found = begins(line)
+        if found is None:
+            current.append(line)
+        else:
+            yield name, at, current
+            name, at, current = found, line[0], []
+    yield name, at, current
+
+
+def _heading(level: int) -> Callable[[Line], str | None]:
+    """What names the lines that are headings of this level."""
+
+    def begins(line: Line) -> str | None:
+        match = _HEADING.fullmatch(line[1])
+        return match[2].rstrip("# \t") if match and len(match[1]) == level else None
+
+    return begins
+
+
+def split(lines: Sequence[str], start: int) -> tuple[str, list[Line], list[Section]]:
     """The title, the lines before the first section, and the sections, of the lines from `start` (from 0) on."""
     rest = lines[start:]
-    open_ = {index for index, _ in outside_fences(rest, forgiving=True)}
-    title, name, at = "", "", 0
-    current: list[Line] = []
-    intro: tuple[Line, ...] = ()
-    sections: list[Section] = []
-    for index, text in enumerate(rest):
-        match = _HEADING.fullmatch(text) if index in open_ else None
-        if match and len(match[1]) == 1 and not title and not at:
-            title = match[2].rstrip("# \t")
-        elif match and len(match[1]) == 2:
-            if at:
-                sections.append(Section(name, at, tuple(current)))
-            else:
-                intro = tuple(current)
-            name, at, current = match[2].strip("#*_: \t").casefold(), start + index + 1, []
-        else:
-            current.append((start + index + 1, text))
-    if not at:
-        return title, tuple(current), ()
-    return title, intro, (*sections, Section(name, at, tuple(current)))
+    open_ = {start + index + 1 for index, _ in outside_fences(rest, forgiving=True)}
+    one, two = _heading(1), _heading(2)
+    (_, _, intro), *sections = _blocks(enumerate(rest, start + 1), lambda line: two(line) if line[0] in open_ else None)
+    heads = [line for line in intro if line[0] in open_ and one(line) is not None][:1]
+    title = one(heads[0]) if heads else ""
+    named = [Section(name.strip("#*_: \t").casefold(), at, tuple(below)) for name, at, below in sections]
+    return title or "", [line for line in intro if line not in heads], named
 
 
 def members(section: Section) -> Iterator[Member]:
     """The agents: a `### Name` each, with bold field names below it."""
-    for name, line, lines in _headed(section):
+    for name, line, lines in [*_blocks(section.lines, _heading(3))][1:]:
         yield Member(_COUNTED.sub("", name).strip("*_` "), line, dict(_fields(lines)))
-
-
-def _headed(section: Section) -> Iterator[tuple[str, int, list[Line]]]:
-    """What stands under each `###` heading of a section."""
-    name, at, current = "", 0, list[Line]()
-    for line, text in section.lines:
-        match = _HEADING.fullmatch(text)
-        if match and len(match[1]) == 3:
-            if at:
-                yield name, at, current
-            name, at, current = match[2].rstrip("# \t"), line, []
-        else:
-            current.append((line, text))
-    if at:
-        yield name, at, current
 
 
 def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, Written]]:
@@ -432,29 +414,20 @@ def _written(line: int, words: Sequence[str], items: Sequence[str]) -> Written:
     return Written(tuple(item for item in (text, *items) if item) if items else text, line)
 
 
-def steps(section: Section) -> Iterator[Step]:
+def steps(section: Section) -> Iterator[Item]:
     """The phases: numbered lines or `###` headings, the name in bold or before the first colon."""
-    headed = [(_COUNTED.sub("", name), line, lines) for name, line, lines in _headed(section)]
-    for head, line, lines in headed or _numbered(section):
+    headed = [(_COUNTED.sub("", name), line, lines) for name, line, lines in _blocks(section.lines, _heading(3))][1:]
+    for head, line, lines in headed or [*_blocks(section.lines, _number)][1:]:
         rounds = _ROUNDS.search(head)
         name, rest = _named(_ROUNDS.sub("", head, count=1))
         below = " ".join(_flat(text) for _, text in lines if text.strip())
         said = " ".join(f"{_flat(rest)} {below}".split())
-        yield Step(" ".join(name.split()), said, int(rounds[1]) if rounds else 1, line)
+        yield Item(" ".join(name.split()), said, line, int(rounds[1]) if rounds else 1)
 
 
-def _numbered(section: Section) -> Iterator[tuple[str, int, list[Line]]]:
-    head, at, current = "", 0, list[Line]()
-    for line, text in section.lines:
-        match = _NUMBERED.fullmatch(text)
-        if match:
-            if at:
-                yield head, at, current
-            head, at, current = match[1], line, []
-        else:
-            current.append((line, text))
-    if at:
-        yield head, at, current
+def _number(line: Line) -> str | None:
+    match = _NUMBERED.fullmatch(line[1])
+    return match[1] if match else None
 
 
 def _named(text: str) -> tuple[str, str]:
@@ -467,7 +440,7 @@ def _named(text: str) -> tuple[str, str]:
     return name.strip(), rest
 
 
-def messages(section: Section) -> Iterator[Message]:
+def messages(section: Section) -> Iterator[Item]:
     """The kinds of message: bullets or table rows that begin with a name in bold, as code, or in capitals."""
     for line, text in section.lines:
         row, bullet = _ROW.fullmatch(text), _BULLET.fullmatch(text)
@@ -475,7 +448,7 @@ def messages(section: Section) -> Iterator[Message]:
         if not any(pattern.match(said) for pattern in (_BOLD, _CODED, _SHOUTED)):
             continue
         name, rest = _named(said)
-        yield Message(name, _flat(rest.rstrip("| ")), line)
+        yield Item(name, _flat(rest.rstrip("| ")), line)
 
 
 def points(section: Section) -> tuple[str, ...]:
@@ -500,11 +473,6 @@ def _flat(text: str) -> str:
     return " ".join(re.sub(r"\*\*|__", "", match[1] if match else text).lstrip(":–— \t").split())
 
 
-def unknown(section: Section, close: str) -> Problem:
-    """That a section's name is nearly one that is known."""
-    return Problem(section.line, f"the section {section.name!r} is not known", f"did you mean `## {close.title()}`?")
-
-
 # -- Skills -----------------------------------------------------------------------------------------------------------
 
 LONGEST_LINE = 5_000  # characters
@@ -522,8 +490,8 @@ class Skill:
     position: str
     overview: str
     agents: tuple[Member, ...]
-    workflow: tuple[Step, ...]
-    messages: tuple[Message, ...]
+    workflow: tuple[Item, ...]
+    messages: tuple[Item, ...]
     success: tuple[str, ...]
     errors: tuple[str, ...]
     rules: str
