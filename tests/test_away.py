@@ -229,7 +229,7 @@ def test_since_is_a_turn_or_a_time(voted: Room) -> None:
     assert {words: since_turn(voted.dialog, words, NOW) for words in WHEN} == WHEN
 
 
-@pytest.mark.parametrize("words", ["", "soon", "-3", "2 parsecs", "99999999999w", "2026-13-40", "7.5"])
+@cases("words", ["", "soon", "-3", "2 parsecs", "99999999999w", "2026-13-40", "7.5"])
 def test_what_is_neither_is_refused(voted: Room, words: str) -> None:
     """With the ways to write it."""
     with pytest.raises(BadInput) as refused:

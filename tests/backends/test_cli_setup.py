@@ -20,6 +20,7 @@ from dialogd.backends.codex import Codex
 from dialogd.backends.coding_agent import KNOWN_WAIT, failed
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError, BadInput
+from tests.support.cases import cases
 from tests.support.standin import Fail, StandIn, in_order
 
 KEY = "sk-ant-test-0123456789"
@@ -77,7 +78,7 @@ def test_a_key_is_taken_out_of_an_agents_words_before_they_are_cut_short() -> No
     assert "correct" not in error.cause
 
 
-@pytest.mark.parametrize(("allowance", "most"), [(0.0, "0.0001"), (0.00001, "0.0001"), (1.5, "1.5000"), (None, "")])
+@cases(("allowance", "most"), [(0.0, "0.0001"), (0.00001, "0.0001"), (1.5, "1.5000"), (None, "")])
 def test_nothing_left_is_not_no_limit(options: Options, allowance: float | None, most: str) -> None:
     """A budget that is used up is a limit too; without a budget there is none."""
     words = ClaudeCode(options).arguments(turn(allowance))
@@ -103,7 +104,7 @@ def test_the_last_session_of_the_person_is_none_of_a_dialogs(options: Options, t
     assert backend.joined().startswith("00000001-")
 
 
-@pytest.mark.parametrize("option", ["resume", "model", "effort"])
+@cases("option", ["resume", "model", "effort"])
 def test_no_value_becomes_a_flag_of_the_program(options: Options, option: str) -> None:
     """`--resume=--dangerously-…` would be one."""
     with pytest.raises(BadInput, match="begins like a flag"):

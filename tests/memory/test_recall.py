@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,7 +32,7 @@ def agreed(text: str, *, keys: str = "Topic: sessions", then: str = "") -> Room:
     return room
 
 
-@pytest.mark.parametrize(
+@cases(
     ("question", "dialog"),
     [
         ("what did we decide about user sessions?", SESSIONS.id),

@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import cases
 from tests.support.pair import until
 
 HEAVY = {"anthropic", "fastapi", "httpx2", "prometheus_client", "starlette", "uvicorn", "watchfiles"}
 
 
-@pytest.mark.parametrize(
-    "module", ["dialogd", "dialogd.__main__", "dialogd.cli", "dialogd.config", "dialogd.templates"]
-)
+@cases("module", ["dialogd", "dialogd.__main__", "dialogd.cli", "dialogd.config", "dialogd.templates"])
 def test_what_a_short_command_imports_is_light(module: str, repository: Path) -> None:
     """No web framework, HTTP client or model API is loaded before a command needs it."""
     program = f"import sys, {module}; print(*sorted({HEAVY!r} & set(sys.modules)))"

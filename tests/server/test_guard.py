@@ -13,6 +13,7 @@ from starlette.types import Message
 from dialogd.server.guard import Guard, UidOf
 from dialogd.server.serving import make_server
 from tests.server.serving import Site, ask, assert_refused, connect, read_answer, request, running, unguarded, until
+from tests.support.cases import cases
 
 NOBODY = 65534
 ROUTES = ["GET /health", "POST /notify", "GET /events", "GET /"]
@@ -30,8 +31,8 @@ def trusting(site: Site, listener: socket.socket) -> uvicorn.Server:
 class TestHost:
     """A page that has rebound its name to 127.0.0.1 still sends that name."""
 
-    @pytest.mark.parametrize("route", ROUTES)
-    @pytest.mark.parametrize(
+    @cases("route", ROUTES)
+    @cases(
         "host",
         [
             "evil.example:{port}",
@@ -59,10 +60,11 @@ class TestHost:
         assert_refused(ask(site.port, request(site.port, route, host=host.format(port=site.port))), 400, 403)
         assert not site.hits
 
-    @pytest.mark.parametrize("route", ROUTES)
-    @pytest.mark.parametrize("host", ["localhost:{port}", "127.0.0.1:{port}", "[::1]:{port}", "LocalHost:{port}"])
+    @cases("route", ROUTES)
+    @cases("host", ["localhost:{port}", "127.0.0.1:{port}", "[::1]:{port}", "LocalHost:{port}"])
     def test_the_own_names_pass(self, site: Site, route: str, host: str) -> None:
         """A plain client needs nothing else."""
+        site.hits.clear()
         answer = ask(site.port, request(site.port, route, host=host.format(port=site.port)))
 
         assert answer.status in (200, 202)
@@ -74,7 +76,7 @@ class TestHost:
         assert_refused(ask(site.port, request(site.port, "GET /health", own)), 400, 403)
         assert not site.hits
 
-    @pytest.mark.parametrize("version", ["1.0", "1.1"])
+    @cases("version", ["1.0", "1.1"])
     def test_no_host_is_refused(self, site: Site, version: str) -> None:
         """HTTP/1.0 may leave it out; not here."""
         assert_refused(ask(site.port, f"GET /health HTTP/{version}\r\n\r\n".encode()), 400, 403)
@@ -89,8 +91,8 @@ class TestHost:
 class TestOrigin:
     """A page of another origin can neither read nor drive a daemon."""
 
-    @pytest.mark.parametrize("route", ROUTES)
-    @pytest.mark.parametrize(
+    @cases("route", ROUTES)
+    @cases(
         "headers",
         [
             ["Origin: https://evil.example"],
@@ -119,8 +121,8 @@ class TestOrigin:
         assert_refused(ask(site.port, raw), 403)
         assert not site.hits
 
-    @pytest.mark.parametrize("route", ROUTES)
-    @pytest.mark.parametrize(
+    @cases("route", ROUTES)
+    @cases(
         "headers",
         [
             [],
@@ -131,6 +133,7 @@ class TestOrigin:
     )
     def test_the_own_page_and_plain_clients_pass(self, site: Site, route: str, headers: list[str]) -> None:
         """curl sends neither header, the daemon's page sends both."""
+        site.hits.clear()
         raw = request(site.port, route, *(header.format(port=site.port) for header in headers))
         assert ask(site.port, raw).status in (200, 202)
         assert len(site.hits) == 1
@@ -140,7 +143,7 @@ class TestOrigin:
         headers = ["Origin: https://evil.example", "Access-Control-Request-Method: POST"]
         assert_refused(ask(site.port, request(site.port, "OPTIONS /notify", *headers)), 403)
 
-    @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+    @cases("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
     def test_a_form_that_needs_no_preflight_is_refused(self, site: Site, kind: str) -> None:
         """What any page may post without asking, it may not post here."""
         headers = ["Origin: https://evil.example", f"Content-Type: {kind}"]
@@ -156,7 +159,7 @@ class TestOrigin:
 class TestResponses:
     """What every response carries."""
 
-    @pytest.mark.parametrize("route", [*ROUTES, "GET /absent", "GET /notify"])
+    @cases("route", [*ROUTES, "GET /absent", "GET /notify"])
     def test_security_headers_stand_on_every_response(self, site: Site, route: str) -> None:
         """Also on streams, on a 404 and a 405; a CORS permission of the app is taken off."""
         headers = ask(site.port, request(site.port, route)).headers
@@ -216,7 +219,7 @@ class TestOtherUsers:
 
     pytestmark = pytest.mark.root
 
-    @pytest.mark.parametrize("route", ROUTES)
+    @cases("route", ROUTES)
     def test_another_user_is_refused(self, site: Site, route: str) -> None:
         """curl as nobody gets a 403 that says so."""
         method, path = route.split()

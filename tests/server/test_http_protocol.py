@@ -27,6 +27,7 @@ from tests.server.serving import (
     unguarded,
     until,
 )
+from tests.support.cases import cases
 
 MB = 1024 * 1024
 
@@ -40,9 +41,10 @@ class TestSizes:
         assert_refused(ask(site.port, request(site.port, "POST /notify", body=b"x" * (MB + 1))), 413)
         assert site.hits == ["notify"]
 
-    @pytest.mark.parametrize("chunked", [False, True], ids=["declared", "chunked"])
+    @cases("chunked", [False, True])
     def test_a_hundred_megabytes_are_refused_and_not_kept(self, site: Site, chunked: bool) -> None:
         """The client reads its 413, and memory stays where it was."""
+        site.hits.clear()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
         assert_refused(send_large(site, chunked=chunked), 413)
@@ -65,13 +67,13 @@ class TestSizes:
             assert read_answer(connection).status == 200
         assert site.hits == ["health"]
 
-    @pytest.mark.parametrize("size", [70_000, 200_000, 5 * MB])
+    @cases("size", [70_000, 200_000, 5 * MB])
     def test_a_large_header_is_refused(self, site: Site, size: int) -> None:
         """Whether it comes in one read or in many."""
         assert_refused(ask(site.port, request(site.port, "GET /health", "X-Large: " + "x" * size)), 431)
         assert not site.hits
 
-    @pytest.mark.parametrize("size", [70_000, 200_000])
+    @cases("size", [70_000, 200_000])
     def test_a_large_target_is_refused(self, site: Site, size: int) -> None:
         """The request line counts too."""
         assert_refused(ask(site.port, request(site.port, "GET /health?" + "x" * size)), 431)
@@ -94,7 +96,7 @@ def send_large(site: Site, *, chunked: bool) -> Answer:
 class TestOddRequests:
     """What two readers could read in two ways is refused, or read in the harmless way."""
 
-    @pytest.mark.parametrize(
+    @cases(
         "raw",
         [
             "POST /notify HTTP/1.1\r\n{host}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -329,9 +331,10 @@ FRAMES = {
 }
 
 
-@pytest.mark.parametrize("frame", FRAMES)
+@cases("frame", FRAMES)
 def test_what_stands_behind_a_request_of_unclear_length_is_not_carried_out(site: Site, frame: str) -> None:
     """The answer says so, and the connection is closed: where the next request begins, nobody knows."""
+    site.hits.clear()
     line, headers, body = FRAMES[frame]
     with connect(site.port) as connection:
         connection.sendall(request(site.port, line, *headers) + body + request(site.port, "POST /notify", body=b"x"))

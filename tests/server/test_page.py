@@ -292,7 +292,7 @@ def test_a_window_may_come_to_the_page_from_another_daemons_page(site: Site) -> 
     assert site.hits == ["page"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "headers"),
     [
         ("GET /health", ARRIVAL),

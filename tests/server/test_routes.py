@@ -23,6 +23,7 @@ from dialogd.agent.peers import hint, hint_head
 from dialogd.store.lock import Lock
 from tests.server.daemon_process import PATIENCE, Room, listening, send
 from tests.server.serving import ask, assert_refused, connect, request
+from tests.support.cases import cases
 from tests.support.pair import Daemon, until
 
 NOTIFY = "POST /notify"
@@ -75,7 +76,7 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize(("body", "kind", "sender"), TAKEN.values(), ids=TAKEN)
+@cases(("body", "kind", "sender"), TAKEN.values())
 def test_a_notify_is_taken_in_any_dress(idle: Daemon, body: bytes, kind: str, sender: str) -> None:
     """No body, or a JSON object under any content type; `from` is understood in each."""
     with listening(idle) as events:
@@ -102,7 +103,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("body", REFUSED.values(), ids=REFUSED)
+@cases("body", REFUSED.values())
 def test_a_notify_with_a_body_that_makes_no_sense_is_refused_with_a_fix(idle: Daemon, body: bytes) -> None:
     """Status 400 and what to send instead; the daemon goes on."""
     problem = send(idle, NOTIFY, body).problem
@@ -203,7 +204,7 @@ STATUSES = {
 }
 
 
-@pytest.mark.parametrize(("word", "text", "sender", "reason"), [(word, *row) for word, row in STATUSES.items()])
+@cases(("word", "text", "sender", "reason"), [(word, *row) for word, row in STATUSES.items()])
 def test_a_notify_that_makes_nobody_think_says_why(
     idle: Daemon, shared: Room, word: str, text: str, sender: str, reason: str
 ) -> None:
@@ -547,7 +548,7 @@ def test_a_wrong_method_is_a_problem_that_names_the_right_one(idle: Daemon) -> N
     assert "-d" not in send(idle, "GET /pause").problem["fix"]
 
 
-@pytest.mark.parametrize("path", ["/say", "/notify", "/pause", "/stop", "/reject"])
+@cases("path", ["/say", "/notify", "/pause", "/stop", "/reject"])
 def test_a_body_that_is_no_utf_8_is_refused_and_says_so(idle: Daemon, path: str) -> None:
     """Latin-1 would be damaged in the file; nothing is done."""
     before = idle.health()
@@ -561,7 +562,7 @@ def test_a_body_that_is_no_utf_8_is_refused_and_says_so(idle: Daemon, path: str)
     assert (after["turn"], after["phase"]) == (before["turn"], before["phase"])
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/notify/x", "/redoc", "/static/../health", "/%00", "/a" * 2000])
+@cases("path", ["/nothing", "/notify/x", "/redoc", "/static/../health", "/%00", "/a" * 2000])
 def test_an_unknown_route_is_a_problem(idle: Daemon, path: str) -> None:
     """Status 404, and where the routes are listed."""
     problem = send(idle, f"GET {path}").problem
@@ -661,7 +662,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize(("body", "status", "fix"), WRONG.values(), ids=WRONG)
+@cases(("body", "status", "fix"), WRONG.values())
 def test_say_refuses_what_makes_no_sense_and_writes_nothing(
     idle: Daemon, shared: Room, body: Any, status: int, fix: str
 ) -> None:
@@ -674,14 +675,14 @@ def test_say_refuses_what_makes_no_sense_and_writes_nothing(
     assert shared.file.read_bytes() == before
 
 
-@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
+@cases("kind", ["application/x-www-form-urlencoded", "text/plain", ""])
 def test_say_is_taken_under_any_content_type(idle: Daemon, shared: Room, kind: str) -> None:
     """What `curl -d '{…}'` sends is called a form; it is read as the JSON that it is."""
     shared.begin("Tabs or spaces?", "B")
     assert send(idle, "POST /say", '{"text": "Hello, B.", "to": "B"}', kind).json["turn"] == 2
 
 
-@pytest.mark.parametrize(("path", "body"), PERSONS.items())
+@cases(("path", "body"), PERSONS.items())
 def test_the_persons_routes_need_a_dialog(idle: Daemon, path: str, body: Any) -> None:
     """Without a file: status 409, and nothing is created."""
     problem = send(idle, f"POST {path}", body).problem
@@ -689,8 +690,8 @@ def test_the_persons_routes_need_a_dialog(idle: Daemon, path: str, body: Any) ->
     assert "dialogd new" in problem["fix"]
 
 
-@pytest.mark.parametrize(("path", "body"), PERSONS.items())
-@pytest.mark.parametrize("kind", ["a-list", "a-folder", "a-link"])
+@cases(("path", "body"), PERSONS.items())
+@cases("kind", ["a-list", "a-folder", "a-link"])
 def test_the_persons_routes_refuse_what_is_no_dialog(shared: Room, kind: str, path: str, body: Any) -> None:
     """Anything else than a dialog is a problem, never touched, and the daemon goes on."""
     shared.file.unlink(missing_ok=True)
@@ -868,7 +869,7 @@ def test_stop_ends_the_daemon_whatever_the_file_is(room: Room, kind: str) -> Non
     assert (room.file.read_text() if room.file.exists() else None) == text
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"hop": -1}', b'{"hop": 9}', b'{"hop": "x"}', b'{"reason": 5}'])
+@cases("body", [b"{", b"[]", b'{"hop": -1}', b'{"hop": 9}', b'{"hop": "x"}', b'{"reason": 5}'])
 def test_a_stop_that_makes_no_sense_stops_nothing(idle: Daemon, body: bytes) -> None:
     """Status 400, and the daemon goes on."""
     problem = send(idle, "POST /stop", body).problem
