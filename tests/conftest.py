@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -15,6 +16,15 @@ from hypothesis import settings
 
 from dialogd.backends.keys import OWN
 from tests.examples import USUAL, fast
+
+gc.disable()  # while tests are collected nothing becomes garbage, and looking for it takes as long as the rest
+
+
+def pytest_collection_finish() -> None:
+    """From here on garbage is collected; never looked at again is what is there for all tests."""
+    gc.enable()
+    gc.freeze()
+
 
 # A loaded machine is slow, not wrong; the timeout of each test still holds.
 _given = settings.get_profile(settings.get_current_profile_name())

@@ -1,4 +1,4 @@
-"""How many examples a property is tried on: a quarter in the fast lane, all with `--hypothesis-profile=full`."""
+"""How many examples a property is tried on: an eighth in the fast lane, all with `--hypothesis-profile=full`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import settings
 
-SHARE = 4  # the fast lane tries one example in so many
+SHARE = 8  # the fast lane tries one example in so many
 FEWEST = 10
 USUAL = 100  # where a test names no number
 

@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 
 from dialogd.agent.call import ATTEMPTS, Call
-from dialogd.backends.acp import refused, unreadable
+from dialogd.backends.coding_agent import failed
 from dialogd.backends.service import Limiter, _quoted, retry_after
 from dialogd.errors import BackendError
 from tests.backends.apis import API, FORMS, KEY, TEXT, make, outcome, request
@@ -416,8 +416,6 @@ async def test_no_part_of_a_secret_is_quoted_of_what_a_service_says(before: int)
         quoted = [
             _quoted({"error": {"message": text}}, (own,)),
             _quoted(f"<html><title>{text}</title></html>", (own,)),
-            str(refused(1, text, None, (text,), (own,))),
-            str(refused(1, "no", {"details": text}, (), (own,))),
-            str(unreadable(ValueError(text), (own,))),
+            str(failed("claude", text, 401, log_in="log in", secrets=(own,))),
         ]
         assert [part for part in (secret[:12], secret[9:21], secret[-12:]) for said in quoted if part in said] == []
