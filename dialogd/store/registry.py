@@ -75,7 +75,7 @@ class Registry:
 
     def _sit(self, agent: str, file: Path) -> None:
         name = f"{agent}-{hashlib.sha256(os.fsencode(file)).hexdigest()[:12]}.seat"
-        lock = Lock(self.folder / name, wait=0)
+        lock = Lock(self.folder / name, wait=0, per_process=True)
         try:
             lock.acquire()
         except StorageError as error:

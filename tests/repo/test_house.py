@@ -101,3 +101,8 @@ def test_every_import_is_a_declared_dependency() -> None:
     line = re.compile(r"^ *(?:from|import) (\w+)[\w.]*(?: import .*|(?: as \w+)?)$", re.MULTILINE)
     found = ((path, name) for path, text in texts("dialogd") for name in line.findall(text) if name not in known)
     assert [f"{path}: {name}" for path, name in found] == []
+
+
+def test_the_lock_library_is_one_that_is_safe() -> None:
+    """Older releases empty a file to which somebody linked the lock's path."""
+    assert '"filelock>=4.2.1"' in (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
