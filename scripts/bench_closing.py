@@ -21,7 +21,7 @@ from dialogd.backends.parts import tokens_of
 from dialogd.protocol import admit, compose
 from dialogd.protocol.decide import Reply
 from dialogd.protocol.model import Agent
-from tests.support.room import Room, opening
+from tests.support.room import Room, confirmed, opening
 
 SENTENCE = "Sessions stay where they are, because moving them costs more than it brings to anybody. "
 COUNCIL = 'order = "parallel"\nverdict = "vote"\nsealed = true\nobjections = true\n'
@@ -105,7 +105,7 @@ def take(room: Room, who: str, cost: Cost) -> None:
         found = admit.admit(dialog, who, compose.received(line, dialog.header.rules.kinds)[0]).asked
         me = dialog.header.agent(who) or Agent(who, who, "")
         question = prompt.Prompts().confirmation(dialog, me, action.debt.re, line, found)
-        cost.add(question.text, admit.confirmed(found))
+        cost.add(question.text, confirmed(found))
 
 
 def main() -> int:

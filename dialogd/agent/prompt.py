@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from dialogd.agent import brief
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
-from dialogd.protocol.admit import Matter, is_first_answer, question
+from dialogd.protocol.admit import Matter, Permits, question
 from dialogd.protocol.board import rejected
 from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.interventions import strikes, vetoes
@@ -186,7 +186,7 @@ class _Now:
         return f"This is turn {self.state.number + 1}; {more}. Write {length}."
 
     def _task(self) -> str:
-        if is_first_answer(self.dialog, self.me):
+        if Permits(self.dialog, self.me).answers_first:
             return (
                 "It is a sealed first answer: nobody sees the others' before all have given theirs. Give your own"
                 " position with [CONFIDENCE: …], your reasons, and what would change your mind."

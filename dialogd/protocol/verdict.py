@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.protocol.admit import Refusal, claims_consensus, shown, signed
+from dialogd.protocol.admit import Permits, Refusal, claims_consensus, shown
 from dialogd.protocol.fold import foreseen
 from dialogd.protocol.marks import Reply, agreed, decision, same_text
 from dialogd.protocol.model import ANY, USER, Header, Mark, Said, digest
@@ -43,7 +43,7 @@ def lacks_body(dialog: Dialog, me: str, reply: Reply) -> str:
     if not reply.body.strip() and not reply.marks:
         return "Your reply was empty. Answer with your contribution, or with the single line [PASS]."
     limit, mark = dialog.state.limits.max_message, Mark("CONSENSUS_REACHED")
-    if claims_consensus(reply) and not reply.summary and not signed(dialog, me, mark, reply):
+    if claims_consensus(reply) and not reply.summary and not Permits(dialog, me).signed(mark, reply):
         return (
             "You wrote [CONSENSUS_REACHED], but there is no agreed text yet. Send your reply again with a section"
             " `## Consensus Summary` that states exactly what is agreed, then [CONSENSUS_REACHED]; or without the mark."
@@ -122,7 +122,7 @@ def _consensus(dialog: Dialog, me: str, reply: Reply) -> list[Mark]:
     if not claims_consensus(reply) or (rules.verdict == "mutual" and len(dialog.header.voters) < 2):
         return []
     standing, text = state.table.standing, same_text(reply.summary)
-    if standing is not None and signed(dialog, me, Mark("CONSENSUS_REACHED"), reply):
+    if standing is not None and Permits(dialog, me).signed(Mark("CONSENSUS_REACHED"), reply):
         is_said = any(standing.proposal.ref in agreed(mark) for mark in reply.marks)
         return [] if is_said or standing.signed_by(me) else [Mark("AGREE", standing.proposal.ref)]
     if not text:

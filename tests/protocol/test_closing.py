@@ -6,7 +6,7 @@ from dialogd.errors import BackendError
 from dialogd.protocol import admit
 from dialogd.protocol.marks import read_reply
 from tests.support.cases import cases
-from tests.support.room import Room, opening
+from tests.support.room import Room, confirmed, opening
 
 # What an agent writes beside its yes. An honest one confirms it; one with a condition says so when it is asked.
 HONEST = (
@@ -521,7 +521,7 @@ def test_scripted_agents_that_mean_it_answer_with_the_bare_yes() -> None:
     here = pair()
     here.thinks("B")
     found = admit.admit(here.dialog, "B", read_reply("Fine.\n\n[AGREE: P1 | simple]")).asked
-    assert admit.confirmed(found) == "[AGREE: P1]"
+    assert confirmed(found) == "[AGREE: P1]"
 
 
 def test_two_that_claim_consensus_in_a_plain_dialog_are_told_in_the_file() -> None:

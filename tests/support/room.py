@@ -19,6 +19,7 @@ from dialogd.protocol import admit, compose, units, verdict
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import Reply as Text
+from dialogd.protocol.marks import is_yes
 from dialogd.protocol.model import Agent, Entry
 from dialogd.protocol.order import is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
@@ -194,7 +195,7 @@ class Room:
             return None
         self.asked.append((me, admit.question(found)))
         given = self.confirms.get(me)
-        return given.pop(0) if given else admit.confirmed(found)
+        return given.pop(0) if given else confirmed(found)
 
     def _seal(self, now: Dialog, me: str, debt: Debt, reply: Text) -> Addition | None:
         addition = self._turn(now, me, debt, reply)
@@ -314,3 +315,16 @@ def _nonce(me: str) -> str:
 def waits(action: Action) -> str:
     """The status of a `Wait`, else the name of the action."""
     return action.status if isinstance(action, Wait) else type(action).__name__
+
+
+def confirmed(found: Sequence[admit.Matter]) -> str:
+    """The answer of an agent that means its yes as it stands, and has nothing to add."""
+    lines = []
+    for matter in found:
+        if not all(map(is_yes, matter.marks)):
+            continue
+        said = {f"{str(mark).rstrip(']').partition(' | ')[0]}]" for mark in matter.marks}
+        if "[CONSENSUS_REACHED]" in said and matter.about != admit.TEXT:
+            said.add(f"[AGREE: {matter.about}]")
+        lines += [form for form in matter.forms if form in said]
+    return "\n".join(dict.fromkeys(lines))
