@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
 
 from dialogd.backends import Backend, Usage
 from dialogd.backends.parts import Prompt, tokens_of
 from dialogd.backends.prices import FREE, Price
-from dialogd.protocol.model import Frame
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS, Estimate
 from dialogd.protocol.state import Dialog, Spent, account
 
@@ -117,20 +116,14 @@ def of_call(usage: Usage, price: Price | None) -> Bill:
 
 def from_record(record: Mapping[str, Any]) -> Bill:
     """A bill as a journal keeps it; what is not understood counts as not said."""
-    bill = Bill()
-    known = {
-        name: record[name]
-        for name in Bill.__dataclass_fields__
-        if (type(record.get(name)), type(getattr(bill, name))) in _SAME and _is_possible(record[name])
-    }
-    return replace(bill, **known)
-
-
-_SAME = {(str, str), (bool, bool), (int, int), (float, float), (int, float)}  # as written, and as a field has it
-
-
-def _is_possible(value: Any) -> bool:
-    return isinstance(value, str) or 0 <= value < MOST
+    known: dict[str, Any] = {}
+    for field in fields(Bill):
+        value: Any = record.get(field.name)
+        usual = type(field.default)
+        is_fit = type(value) is usual or (type(value) is int and usual is float)
+        if is_fit and (isinstance(value, str) or 0 <= value < MOST):
+            known[field.name] = value
+    return Bill(**known)
 
 
 def _dollars(amount: float) -> str:
@@ -155,20 +148,20 @@ def forecast(
     what its last turns read where that was more. A coding agent cannot be held to that: what its last turns cost is
     taken instead, once there is one. What is free may tell no tokens either: they count once it has told some.
     """
-    told, calls = _turns(dialog, me), 1 + len(before)
-    if backend.price == FREE and not told:
+    told, calls, price = _told(dialog, me), 1 + len(before), backend.price
+    if price == FREE and not told:
         return Estimate(usd=0.0, tokens=None)
     if told and not backend.most_out:
-        dearest = max(told, key=lambda spent: (spent.micros, spent.tokens))
+        dearest = _dearest(told)
         return Estimate(dearest.usd * MARGIN * calls + owed.usd, round(dearest.tokens * MARGIN) * calls + owed.tokens)
     reply = min(backend.most_out or LEAST_REPLY, LEAST_REPLY)
-    price, asked = backend.price, [tokens_of(call.text) for call in (prompt(), *before)]
+    asked = [tokens_of(call.text) for call in (prompt(), *before)]
     read_usd, read_tokens = reading(backend, dialog, me)
-    tokens = sum(max(tokens, read_tokens) for tokens in asked)
+    tokens = sum(max(tokens, read_tokens) + reply for tokens in asked) + owed.tokens
     if price is None:
-        return Estimate(None, tokens + reply * calls + owed.tokens)
+        return Estimate(None, tokens)
     usd = sum(max(price.usd(tokens, 0), read_usd) + price.usd(0, reply) for tokens in asked)
-    return Estimate(usd + owed.usd, tokens + reply * calls + owed.tokens)
+    return Estimate(usd + owed.usd, tokens)
 
 
 def reading(backend: Backend, dialog: Dialog, me: str) -> tuple[float, int]:
@@ -178,9 +171,7 @@ def reading(backend: Backend, dialog: Dialog, me: str) -> tuple[float, int]:
     many calls as it likes.
     """
     usd, tokens = 0.0, 0
-    for frame in _frames(dialog, me) if backend.most_out else ():
-        spent = account(frame.tokens_in, frame.tokens_out, frame.usd)
-        calls = max(int(frame.calls[:6]), 1) if frame.calls.isdecimal() else 1
+    for spent, calls in _told(dialog, me) if backend.most_out else ():
         written = backend.price.usd(0, spent.tokens_out) if backend.price else 0.0
         usd, tokens = max(usd, (spent.usd - written) / calls), max(tokens, spent.tokens_in // calls)
     return usd * MARGIN, round(tokens * MARGIN)
@@ -191,13 +182,13 @@ def at_stake(backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me:
 
     A program, which calls its model as often as it likes, counts as its dearest turn of late, once there is one.
     """
-    told, price = _turns(dialog, me), backend.price
-    dearest = max(told, key=lambda spent: (spent.micros, spent.tokens), default=Spent(unknown=1))
+    told, price = _told(dialog, me), backend.price
+    dearest = _dearest(told) if told else Spent(unknown=1)
     usd = None if dearest.unknown else dearest.usd
     tokens_in, tokens_out = dearest.tokens_in, dearest.tokens_out
     if backend.most_out or not told:
         read_usd, read_tokens = reading(backend, dialog, me)
-        tokens_in, tokens_out = tokens_of(prompt().text), max((s.tokens_out for s in told), default=LEAST_REPLY)
+        tokens_in, tokens_out = tokens_of(prompt().text), max((s.tokens_out for s, _ in told), default=LEAST_REPLY)
         usd = max(price.usd(tokens_in, 0), read_usd) + price.usd(0, tokens_out) if price is not None else usd
         tokens_in = max(tokens_in, read_tokens)
     return Bill(
@@ -220,11 +211,13 @@ def usual_cap(dialog: Dialog, own: Estimate, backend: Backend) -> Estimate:
     return Estimate(tokens=DEFAULT_TOKENS) if backend.price is None else Estimate(usd=DEFAULT_CAP)
 
 
-def _frames(dialog: Dialog, me: str) -> list[Frame]:
+def _told(dialog: Dialog, me: str) -> list[tuple[Spent, int]]:
+    """What the latest turns of agent `me` cost, and in how many calls; without those that do not say."""
     mine = (entry.frame for entry in dialog.latest_turns if entry.by == me and entry.frame is not None)
-    return list(islice(mine, LOOKED_AT))
+    found = [(account(f.tokens_in, f.tokens_out, f.usd), f.calls) for f in islice(mine, LOOKED_AT)]
+    told = [(spent, calls) for spent, calls in found if spent.micros or spent.tokens]
+    return [(spent, max(int(calls[:6]), 1) if calls.isdecimal() else 1) for spent, calls in told]
 
 
-def _turns(dialog: Dialog, me: str) -> list[Spent]:
-    told = (account(frame.tokens_in, frame.tokens_out, frame.usd) for frame in _frames(dialog, me))
-    return [spent for spent in told if spent.micros or spent.tokens]
+def _dearest(told: list[tuple[Spent, int]]) -> Spent:
+    return max((spent for spent, _ in told), key=lambda spent: (spent.micros, spent.tokens))

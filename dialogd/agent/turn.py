@@ -37,7 +37,6 @@ from dialogd.store.logfile import Addition, LogFile, Make
 T = TypeVar("T")
 
 SMALL = 16 * 1024  # characters of a reply that is read on the event loop: that takes a few milliseconds
-READING = 60.0  # seconds that the reading of one reply may take; it is done in less than one
 STORAGE_WAIT = 5.0  # seconds before a refused write is tried again
 PAUSE = 5  # times `retry_wait`: before an agent that failed is asked again, with nobody between
 
@@ -62,19 +61,8 @@ async def aside(work: Callable[[], T]) -> T:
 
 
 async def read_beside(text: str, work: Callable[[], T]) -> T:
-    """What the reply `text` says; a long one is read beside the event loop: the daemon answers meanwhile.
-
-    Raises `BackendError` in the end.
-    """
-    if len(text) < SMALL:
-        return work()
-    try:
-        async with asyncio.timeout(READING):
-            return await aside(work)
-    except TimeoutError:
-        raise BackendError(
-            f"the reply could not be read within {READING:g} s", fix="ask again with `dialogd retry`"
-        ) from None
+    """What the reply `text` says; a long one is read beside the event loop: the daemon answers meanwhile."""
+    return work() if len(text) < SMALL else await aside(work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +316,7 @@ class Turn:
         return None
 
     async def _admit(self, dialog: Dialog, text: str) -> Admission:
-        """Read a reply, and rule on what of it may count. Raises `BackendError`."""
+        """Read a reply, and rule on what of it may count."""
 
         def work() -> tuple[Admission, int]:
             reply, redacted = compose.received(text, dialog.header.rules.kinds)
@@ -444,10 +432,10 @@ class Turn:
             text = await self._in_time(call, request, aloud=False, part=0.5)  # it leaves time for the turn
             if text is None:
                 return await self._interrupted("")
-            body = (await read_beside(text, lambda: compose.received(text)))[0].body
         except BackendError as error:
             of.hub.publish("warning", text=f"no digest could be made: {error.cause}; going on without")
             return None
+        body = (await read_beside(text, lambda: compose.received(text)))[0].body
         if not body.strip():
             return None
         bill = of.owed(call.bill)
@@ -599,6 +587,5 @@ class Turn:
         await of.on_disk(lambda: of.journal.draft(received, why))
         self.received, text = None, ""
         if of.dialog is None or not is_apart(of.dialog, Debt(*received.debt)):
-            with suppress(BackendError):
-                text = (await read_beside(received.text, lambda: compose.received(received.text)))[0].body
+            text = (await read_beside(received.text, lambda: compose.received(received.text)))[0].body
         of.hub.publish("draft", by=of.me, why=why, text=text)
