@@ -17,7 +17,8 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import clock_at
 from dialogd.store.logfile import Addition
 from dialogd.views.digest import after, as_text, away, last_word, since_turn
-from dialogd.views.plan import draw_up
+from dialogd.views.plan import Plan
+from dialogd.views.plan_page import as_json
 from tests.protocol.test_questions import berlin
 from tests.protocol.test_total import is_linear
 from tests.support.cases import cases
@@ -267,7 +268,7 @@ def rejected(count: int) -> Dialog:
     return parse((opening("A", "B") + "".join(rounds)).encode())
 
 
-@cases("answer", [partial(away, since=0), facts, draw_up])
+@cases("answer", [partial(away, since=0), facts, lambda dialog: as_json(Plan(dialog))])
 def test_the_cost_of_an_answer_grows_with_the_rejections(answer: Callable[[Dialog], object]) -> None:
     """And not with their square: a dialog may be rejected as often as the person likes."""
     assert len(away(rejected(3), 0).rejected) == len(facts(rejected(3)).made) == 3

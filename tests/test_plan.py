@@ -23,7 +23,7 @@ from dialogd.errors import NotADialog, StorageError
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
-from dialogd.views.plan import STEPS, Plan, beginning, draw_up, has_spoken, labelled
+from dialogd.views.plan import STEPS, Plan, beginning, has_spoken, labelled
 from dialogd.views.plan_files import keep, place, write
 from dialogd.views.plan_page import as_json, inline, markdown, quoted
 from tests.examples import examples
@@ -45,7 +45,7 @@ def plan(*lines: str, of: str = "AB", more: str = "") -> Plan:
         room.advance(5)
         room.thinks(me)
         room.answers(me, line)
-    return draw_up(room.dialog, "dialog.md")
+    return Plan(room.dialog, "dialog.md")
 
 
 def section(page: str, title: str) -> str:
@@ -60,7 +60,7 @@ def section(page: str, title: str) -> str:
 @cases("name", SCENES)
 def test_a_plan_is_the_page_that_was_reviewed(name: str) -> None:
     """Each scripted dialog gives the very page in `plans/`."""
-    page = markdown(draw_up(SCENES[name](), "dialog.md"))
+    page = markdown(Plan(SCENES[name](), "dialog.md"))
     path = PLANS / f"{name}.md"
     if os.environ.get("UPDATE_GOLDENS"):
         path.write_text(page, encoding="utf-8")
@@ -70,7 +70,7 @@ def test_a_plan_is_the_page_that_was_reviewed(name: str) -> None:
 @cases("name", SCENES)
 def test_the_first_screen_says_what_a_person_must_know(name: str) -> None:
     """Outcome, what was decided (or where they stand), what is open, next steps: above the record, in one screen."""
-    first, _, record = markdown(draw_up(SCENES[name](), "dialog.md")).partition("\n---\n")
+    first, _, record = markdown(Plan(SCENES[name](), "dialog.md")).partition("\n---\n")
     assert first.split("\n")[0].startswith("# Plan: ")
     assert first.split("\n")[2].startswith("**Outcome:** ")
     titles = [line[3:] for line in first.split("\n") if line.startswith("## ")]
@@ -85,7 +85,7 @@ def test_the_first_screen_says_what_a_person_must_know(name: str) -> None:
 def test_the_whole_conversation_stands_in_it() -> None:
     """Every entry with who and when, its text and its marks; in the JSON too."""
     dialog = consensus()
-    page, facts = markdown(draw_up(dialog)), as_json(draw_up(dialog))
+    page, facts = markdown(Plan(dialog)), as_json(Plan(dialog))
     for entry in dialog.turns[1:]:
         assert entry.frame is not None
         assert f"### Turn {entry.number}, {entry.by} ({entry.name}), {entry.frame.at}\n" in page
@@ -191,7 +191,7 @@ def test_code_in_a_quotation_stays_as_it_was() -> None:
 
 def test_an_unfinished_dialog_says_who_is_waited_for() -> None:
     """Nothing is decided; the question to the person stands first among what is open."""
-    drawn = draw_up(unfinished())
+    drawn = Plan(unfinished())
     assert drawn.headline == "not ended: B waits for the person's answer"
     assert (drawn.agreed, drawn.outcome) == (None, "")
     assert [said.kind for said in drawn.questions] == ["QUESTION_FOR_USER", "QUESTION", "PROPOSAL"]
@@ -219,7 +219,7 @@ def test_a_dialog_that_was_opened_again_has_an_earlier_agreement() -> None:
     room = Room(opening("A", "B"), A=["ok\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]"], B=["[AGREE: P1]"])
     room.run()
     room.say("And in Makefiles?")
-    drawn = draw_up(room.dialog)
+    drawn = Plan(room.dialog)
     assert drawn.agreed is not None
     assert drawn.agreed.is_earlier
     assert drawn.headline.startswith("not ended")
@@ -236,7 +236,7 @@ def test_a_judges_choice_is_the_position_it_chose() -> None:
         C=["[DECIDE: A | it names a reason]", "[DECIDE: A | it names a reason]"],
     )
     room.run()
-    drawn = draw_up(room.dialog)
+    drawn = Plan(room.dialog)
     assert drawn.headline.startswith("decided by the judge: the position of A in turn 2")
     assert drawn.agreed is not None
     assert drawn.agreed.text.startswith("Tabs, everywhere")
@@ -253,7 +253,7 @@ def test_a_judge_settles_the_proposals_of_both_sides() -> None:
         C=["[DECIDE: A | it names a reason]", "[DECIDE: A | it names a reason]"],
     )
     room.run()
-    page = markdown(draw_up(room.dialog))
+    page = markdown(Plan(room.dialog))
     assert "The position of A, as turn 2 states it: decided by the judge." in section(page, "What was decided")
     assert "What A had proposed, in turn 2: tabs" in section(page, "What was decided")
     assert section(page, "Dissent") == "- **B held another position:** P2: spaces (turn 3)"
@@ -276,12 +276,12 @@ def test_every_end_is_told_in_words(ending: str, words: str) -> None:
     """Also one that the person typed."""
     before = "# D\n\n## Turn 1 — User\n\nWhat?\n\nTURN: A\n\n## Turn 2 — A\n\nYes.\n\nTURN: USER\n"
     text = f"{before}\n## Turn 3 — User\n\n{ending}\n"
-    assert draw_up(parse(text.encode())).headline == words
+    assert Plan(parse(text.encode())).headline == words
 
 
 def test_a_deadlock_is_a_result() -> None:
     """Each position, the crux once under both names, and the cheapest experiment as the next step."""
-    drawn = draw_up(deadlock())
+    drawn = Plan(deadlock())
     assert [(said.kind, said.by) for said in drawn.positions] == [
         ("PROPOSAL", "A"),
         ("PROPOSAL", "B"),
@@ -309,14 +309,14 @@ def test_positions_of_a_deadlock_without_marks_are_read_from_the_text() -> None:
 
 def test_who_was_outvoted_is_named_with_the_reason() -> None:
     """A vote against what was approved is dissent, on the first screen."""
-    drawn = draw_up(vote())
+    drawn = Plan(vote())
     assert [(said.by, said.text) for said in drawn.dissent] == [("B", "P1: a second reader on the only database")]
     assert drawn.metrics["consensus_rate"] == pytest.approx(2 / 3)
 
 
 def test_a_reservation_is_dissent_and_a_signature_all_the_same() -> None:
     """The text is agreed, and each signer's reservation stands beside it."""
-    drawn = draw_up(consensus())
+    drawn = Plan(consensus())
     assert drawn.metrics["consensus_rate"] == 1
     assert [(said.kind, said.by) for said in drawn.dissent] == [("RESERVATION", "A"), ("RESERVATION", "B")]
 
@@ -380,8 +380,8 @@ def test_a_proposal_is_open_until_it_is_decided_or_given_up() -> None:
     """What its author conceded is open no more; after an agreement of all nothing before it is."""
     assert [q.text for q in plan("[PROPOSAL: tabs]").questions] == ["P1: tabs"]
     assert plan("[PROPOSAL: tabs]", "No.", "[CONCEDE: P1 it is not worth it]").questions == ()
-    assert draw_up(consensus()).questions == ()
-    assert [q.text for q in draw_up(vote()).questions] == ["P2: keep sessions in files"]
+    assert Plan(consensus()).questions == ()
+    assert [q.text for q in Plan(vote()).questions] == ["P2: keep sessions in files"]
 
 
 def test_a_rejected_proposal_is_open_no_more() -> None:
@@ -394,7 +394,7 @@ def test_a_rejected_proposal_is_open_no_more() -> None:
 
 def test_what_is_not_found_is_not_denied() -> None:
     """Without anything open the page says where it looked, not that nothing is open."""
-    assert section(markdown(draw_up(consensus())), "Still open").startswith("Nothing was found in the agents' marks")
+    assert section(markdown(Plan(consensus())), "Still open").startswith("Nothing was found in the agents' marks")
 
 
 @cases(
@@ -424,7 +424,7 @@ def test_next_steps_are_read_from_under_their_name(text: str, steps: tuple[str, 
 
 def test_next_steps_come_from_the_agreed_text_before_any_turn() -> None:
     """Else from the last turn that names some; each says where it was read."""
-    assert {step.where for step in draw_up(consensus()).steps} == {"the agreed text"}
+    assert {step.where for step in Plan(consensus()).steps} == {"the agreed text"}
     drawn = plan("Next steps:\n- old", "Next steps:\n- ask ten people", "Yes.")
     assert [(step.text, step.where) for step in drawn.steps] == [("ask ten people", "turn 3, by B")]
 
@@ -450,9 +450,9 @@ def test_a_struck_turn_is_nobodys_view() -> None:
     room = Room(opening("A", "B"), A=[first, f"{first} And one more thing."], B=["No."])
     for me in "ABA":
         room.step(me)
-    assert draw_up(room.dialog).views[0].turn == 4
+    assert Plan(room.dialog).views[0].turn == 4
     person.strike(room.log, "4", "off topic")
-    view = draw_up(room.dialog).views[0]
+    view = Plan(room.dialog).views[0]
     assert (view.agent, view.turn, view.text) == ("A", 2, first)
 
 
@@ -474,11 +474,11 @@ def test_a_view_is_cut_at_the_end_of_a_sentence() -> None:
 
 def test_a_plain_vote_of_the_first_answers_is_compared() -> None:
     """Two of three were for what was decided; what those answers cost stands against the whole."""
-    (comparison,) = draw_up(vote()).worth.comparisons
+    (comparison,) = Plan(vote()).worth.comparisons
     assert comparison.verdict == "P1, with 2 of 3 voices"
     assert comparison.same
     assert [(said.by, said.text) for said in comparison.choices] == [("A", "P1"), ("B", "P2"), ("C", "P1")]
-    whole = draw_up(vote()).worth.whole
+    whole = Plan(vote()).worth.whole
     assert (comparison.first.turns, whole.turns) == (3, 4)
     assert (comparison.first.usd, whole.usd) == (pytest.approx(0.009), pytest.approx(0.014))
     assert (comparison.first.tokens, whole.tokens) == (8_100, 12_400)
@@ -500,7 +500,7 @@ def test_the_debate_that_turned_the_first_answers_says_so() -> None:
 
 def test_how_independent_the_first_answers_were_is_said() -> None:
     """One after the other: only the first was given without knowing another."""
-    assert "only A's" in draw_up(vote()).worth.comparisons[0].basis
+    assert "only A's" in Plan(vote()).worth.comparisons[0].basis
 
 
 def test_sealed_first_answers_are_named_so() -> None:
@@ -513,7 +513,7 @@ def test_sealed_first_answers_are_named_so() -> None:
         B=["[PROPOSAL: Redis]", yes],
         C=["[PROPOSAL: postgres]", yes],
     )
-    drawn = draw_up(played(room))
+    drawn = Plan(played(room))
     (comparison,) = drawn.worth.comparisons
     assert (comparison.basis, comparison.verdict) == ("the sealed first answers", "P1, with 2 of 3 voices")
     assert comparison.same
@@ -556,7 +556,7 @@ def test_where_it_cannot_be_said_the_reason_is_given(lines: list[str], why: str)
 
 def test_the_metrics_have_their_names_and_are_right() -> None:
     """Counted by hand for the dialog of `plans/consensus.md`."""
-    metrics = as_json(draw_up(consensus()))["metrics"]
+    metrics = as_json(Plan(consensus()))["metrics"]
     assert metrics.pop("latency") == {"total": 23.0, "mean": 5.75, "longest": 6.5}
     assert metrics.pop("per_agent")["A"] == {"tokens": {"in": 4_800, "out": 600}, "cost": {"usd": 0.006, "exact": True}}
     assert metrics.pop("average_confidence") == pytest.approx((0.7 + 0.6 + 0.9) / 3)
@@ -599,7 +599,7 @@ def test_key_agreements_are_what_was_approved_and_stands() -> None:
     assert [item["text"] for item in as_json(drawn)["key_agreements"]] == ["P1: tabs"]
     assert "## Key agreements" not in markdown(rejected)
     assert as_json(rejected)["key_agreements"] == []
-    assert section(markdown(draw_up(consensus())), "Key agreements") == "- the text P2 (by A, approved in turn 5)"
+    assert section(markdown(Plan(consensus())), "Key agreements") == "- the text P2 (by A, approved in turn 5)"
 
 
 def test_votes_that_differ_in_weight_say_what_they_weigh() -> None:
@@ -612,7 +612,7 @@ def test_votes_that_differ_in_weight_say_what_they_weigh() -> None:
     assert "| A | reject | 3 | 5 |" in page
     votes = next(d for d in as_json(drawn)["decisions"] if d["ref"] == "P2")["votes"]
     assert [(vote["agent"], vote["weight"]) for vote in votes] == [("C", 1.0), ("A", 3.0)]
-    assert "weight" not in markdown(draw_up(vote()))
+    assert "weight" not in markdown(Plan(vote()))
 
 
 def decided_twice() -> Plan:
@@ -627,7 +627,7 @@ def judged() -> Plan:
     return plan("Tabs it is.", "Spaces it is.", "[DECIDE: A | width]", "[DECIDE: A | width]", of="ABC", more=more)
 
 
-@cases("drawn", [judged(), decided_twice(), weighted("", "", ""), *(draw_up(make()) for make in SCENES.values())])
+@cases("drawn", [judged(), decided_twice(), weighted("", "", ""), *(Plan(make()) for make in SCENES.values())])
 def test_never_more_is_decided_than_was_proposed(drawn: Plan) -> None:
     """Whatever was decided counts once, however often and by whom."""
     metrics = as_json(drawn)["metrics"]
@@ -640,7 +640,7 @@ def test_never_more_is_decided_than_was_proposed(drawn: Plan) -> None:
 
 def test_a_plan_says_whether_a_consensus_was_reached() -> None:
     """True where everybody signed one text; false while it goes on, and after any other end."""
-    assert {name: as_json(draw_up(make()))["consensus_reached"] for name, make in SCENES.items()} == {
+    assert {name: as_json(Plan(make()))["consensus_reached"] for name, make in SCENES.items()} == {
         "consensus": True, "unfinished": False, "by_hand": True, "deadlock": False, "vote": False,
     }  # fmt: skip
 
@@ -648,7 +648,7 @@ def test_a_plan_says_whether_a_consensus_was_reached() -> None:
 @cases("name", SCENES)
 def test_the_json_says_all_that_the_page_says(name: str) -> None:
     """It is plain JSON, and has each part of a plan by name."""
-    facts = json.loads(json.dumps(as_json(draw_up(SCENES[name](), "dialog.md"))))
+    facts = json.loads(json.dumps(as_json(Plan(SCENES[name](), "dialog.md"))))
     assert {
         "task", "dialog", "rounds", "outcome", "agreed", "decisions", "views", "key_agreements", "key_disagreements",
         "dissent", "position_changes", "questions", "next_steps", "worth", "metrics", "conversation", "signals",
@@ -678,7 +678,7 @@ def test_every_dialog_has_a_plan(said: list[str]) -> None:
             room.thinks(me)
             room.answers(me, text)
     for dialog in (by_hand, room.dialog):
-        drawn = draw_up(dialog, "dialog.md")
+        drawn = Plan(dialog, "dialog.md")
         check_harmless(markdown(drawn))
         json.dumps(as_json(drawn))
 
@@ -717,7 +717,7 @@ def test_nothing_else_is_overwritten(tmp_path: Path) -> None:
     assert taken.read_text() == "mine"
     elsewhere = tmp_path / "elsewhere.txt"
     (tmp_path / "collaboration_plan_20261121T190120Z_3.md").symlink_to(elsewhere)
-    page, _ = write(draw_up(deadlock()), tmp_path, NOW)
+    page, _ = write(Plan(deadlock()), tmp_path, NOW)
     assert page.name == "collaboration_plan_20261121T190120Z_4.md"
     assert not elsewhere.exists()
 
@@ -745,7 +745,7 @@ def test_a_folder_that_is_none_is_said(tmp_path: Path) -> None:
     """The error names the folder and the way out."""
     (tmp_path / "file").write_text("x")
     with pytest.raises(StorageError, match="cannot be written") as raised:
-        write(draw_up(consensus()), tmp_path / "file", NOW)
+        write(Plan(consensus()), tmp_path / "file", NOW)
     assert "--out" in raised.value.fix
 
 
@@ -762,4 +762,4 @@ def test_an_agreement_in_words_alone_is_told(lines: list[str], is_said: bool) ->
     """All rounds passed, everybody agreed by their words, and nobody made a mark: the plan says just that."""
     room = Room(opening(keys=["Max Turns: 3"]), A=lines[:1], B=lines[1:])
     room.run()
-    assert ("the agents agreed in words, and nobody wrote a mark" in draw_up(room.dialog).headline) == is_said
+    assert ("the agents agreed in words, and nobody wrote a mark" in Plan(room.dialog).headline) == is_said

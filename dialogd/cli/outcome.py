@@ -37,7 +37,7 @@ from dialogd.store.journal import Journals, chain_of
 from dialogd.views import plan_files
 from dialogd.views.export import FORMATS, file_name, not_shown
 from dialogd.views.export import export as exported
-from dialogd.views.plan import draw_up, has_spoken
+from dialogd.views.plan import Plan, has_spoken
 from dialogd.views.plan_files import place, write
 from dialogd.views.plan_page import as_json as facts_of
 from dialogd.views.plan_page import markdown
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from dialogd.backends.seats import Seat
     from dialogd.config import Settings
     from dialogd.templates.opening import Opening
-    from dialogd.views.plan import Plan, Synthesis
+    from dialogd.views.plan import Synthesis
 
 
 SYNTHESIZE = "--synthesize"
@@ -94,7 +94,7 @@ def plan(
     settings, _, dialog = options.opened(path or file)
     if not has_spoken(dialog):
         raise _silent(settings, dialog)
-    drawn = draw_up(dialog, str(settings.file.parent.resolve() / settings.file.name))
+    drawn = Plan(dialog, str(settings.file.parent.resolve() / settings.file.name))
     if synthesize is not None:
         drawn = replace(drawn, synthesis=_synthesis(settings, drawn, synthesize, backend))
     elif backend is not None:

@@ -14,8 +14,7 @@ from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, 
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Decision as Record
 from dialogd.protocol.text import clean, redact
-from dialogd.views import plan
-from dialogd.views.plan import without_marks
+from dialogd.views.plan import Plan, turn_of, without_marks
 
 MOST = 200  # decisions of one dialog; the last ones
 TEXT = 20_000  # characters of one text
@@ -53,7 +52,7 @@ def _recorded(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
 
 def _read(dialog: Dialog, topic: str, record: Record, place: int) -> Made:
     entries = dialog.entries[: place + 1]
-    proposal = plan.by_ref(dialog).get(record.ref)
+    proposal = next((p for p in dialog.state.table.proposals if p.ref == record.ref), None)
     behind = _behind(dialog, recorded(entries, record.ref, record.method, record.evidence))
     text = _plain(dialog, proposal.text, proposal.entry) if proposal else ""
     if not text and (certificate := certify(until(dialog, place + 1))) is not None:
@@ -90,11 +89,12 @@ def _deadlock(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
     outcome = dialog.state.outcome
     if outcome is None or outcome.name != "DEADLOCK" or outcome.entry not in places:
         return
-    crux, positions = plan.cruxes(dialog), plan.positions_of(dialog)
+    drawn = Plan(dialog)
+    crux, positions = drawn.crux, drawn.positions
     lines = [
         *(f"Crux: {said.text}" for said in crux),
         *(f"{said.by}: {said.text}" for said in positions),
-        *(f"What would settle it: {said.text}" for said in plan.experiments(dialog)),
+        *(f"What would settle it: {said.text}" for said in drawn.experiments),
     ]
     behind = tuple(Behind(agent, dialog.state.floor.spoke_at.get(agent, 0)) for agent in dialog.state.table.deadlock)
     said_in = tuple(sorted({said.turn for said in (*crux, *positions)}))
@@ -113,7 +113,7 @@ def _as_it_stands(dialog: Dialog, made: Made, found: Sequence[Made], opened: Map
         after = any(entry.id == approval for entry in dialog.entries[made.place + 1 :]) if approval else False
         return replace(decision, approved=after)
     now = as_of_now(opened, made.entry, decision.status, decision.reason)
-    later = next((plan.turn_of(other.entry) for other in found if other.place > made.place), 0)
+    later = next((turn_of(other.entry) for other in found if other.place > made.place), 0)
     again = f", and decided again in turn {later}" if later else ""
     return replace(decision, status=now.outcome, reason=now.reason, superseded=f"{WENT_ON}{again}")
 
@@ -130,7 +130,7 @@ def _plain(dialog: Dialog, text: str, entry_id: str) -> str:
 
 def _turns(stands: str, entry: str, behind: Sequence[Behind]) -> tuple[int, ...]:
     """The turns in which a decision was written, signed and made."""
-    numbers = {plan.turn_of(stands), plan.turn_of(entry), *(b.turn for b in behind)}
+    numbers = {turn_of(stands), turn_of(entry), *(b.turn for b in behind)}
     return tuple(sorted(numbers - {0}))
 
 

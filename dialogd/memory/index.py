@@ -25,7 +25,7 @@ from dialogd.protocol.text import clean, one_line
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import distrust
 from dialogd.store.lock import Lock
-from dialogd.views.plan import headline
+from dialogd.views.plan import Plan
 
 SCHEMA = 4
 NAME = "index.sqlite"
@@ -205,7 +205,7 @@ def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
         state="ended" if state.outcome else "open",
         outcome=state.outcome.name if state.outcome else "",
         reason=one_line(state.outcome.reason) if state.outcome else "",
-        headline=one_line(headline(dialog)),
+        headline=one_line(Plan(dialog).headline),
         agents=tuple(agent.id for agent in dialog.header.agents),
         turns=state.number,
         usd=spent.usd if spent.entries > spent.unknown else None,

@@ -36,7 +36,7 @@ from dialogd.store.registry import Registry
 from dialogd.views.digest import MOST, away, since_turn
 from dialogd.views.flow import Message, as_svg, flow
 from dialogd.views.markup import safe, to_html
-from dialogd.views.plan import draw_up, has_spoken, method, turn_of
+from dialogd.views.plan import Plan, has_spoken, method, turn_of
 from dialogd.views.plan_page import first_screen
 
 MOST_KEPT = 32  # pieces of one dialog; the oldest goes
@@ -274,7 +274,7 @@ def result_piece(dialog: Dialog, path: str) -> str:
     """Outcome, the text with who stands behind it, decisions, downloads, the plan's first screen, how to check it."""
     if not has_spoken(dialog):
         return fragment("silent", query="")
-    plan = draw_up(dialog, path)
+    plan = Plan(dialog, path)
     return fragment(
         "result",
         plan=plan,

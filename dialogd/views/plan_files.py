@@ -20,7 +20,7 @@ from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import redact
 from dialogd.store.disk import why, write_once, write_over
 from dialogd.store.folders import StateDir
-from dialogd.views.plan import Plan, Synthesis, draw_up, ended_at, has_spoken
+from dialogd.views.plan import Plan, Synthesis, has_spoken
 from dialogd.views.plan_page import as_json, markdown
 
 _SYSTEM = (
@@ -85,7 +85,7 @@ def keep(dialog: Dialog, file: Path, folder: Path, now: datetime) -> tuple[Path,
     if not has_spoken(dialog):
         return None
     file = file.parent.resolve() / file.name
-    return write(draw_up(dialog, str(file)), folder, now)
+    return write(Plan(dialog, str(file)), folder, now)
 
 
 def disown(dialog: Dialog, file: Path, folder: Path) -> Path | None:
@@ -97,9 +97,9 @@ def disown(dialog: Dialog, file: Path, folder: Path) -> Path | None:
     if found is None:
         return None
     file = file.parent.resolve() / file.name
-    plan = draw_up(as_ended(dialog, found.ended_in), str(file))
-    pairs = (_bytes(plan), _bytes(replace(plan, rejections=(*plan.rejections, found))))
-    if not ended_at(plan.dialog):
+    plan = Plan(as_ended(dialog, found.ended_in), str(file))
+    pairs = (_bytes(plan), _bytes(replace(plan, later=(found,))))
+    if not plan.ended:
         return None
     stem = _stem(plan, datetime.now(UTC))
     try:
@@ -175,7 +175,7 @@ def _is_vacant(path: Path, data: bytes) -> bool:
 
 
 def _stem(plan: Plan, now: datetime) -> str:
-    return f"collaboration_plan_{_moment(ended_at(plan.dialog), now):%Y%m%dT%H%M%SZ}"
+    return f"collaboration_plan_{_moment(plan.ended, now):%Y%m%dT%H%M%SZ}"
 
 
 def _moment(at: str, now: datetime) -> datetime:

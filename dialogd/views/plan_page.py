@@ -589,7 +589,7 @@ def _lists(plan: Plan) -> dict[str, Sequence[Any]]:
         "positions": plan.positions,
         "crux": plan.crux,
         "experiments": plan.experiments,
-        "questions": plan.questions,
+        "open_questions": plan.questions,
         "next_steps": plan.steps,
     }
 

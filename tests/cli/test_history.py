@@ -9,7 +9,7 @@ import pytest
 
 from dialogd.server.wire import DialogOut
 from dialogd.store.folders import StateDir
-from dialogd.views.plan import draw_up
+from dialogd.views.plan import Plan
 from dialogd.views.plan_page import as_json
 from tests.cli.command import Commands
 from tests.memory.shelf import RETRIES, SESSIONS, STOPPED, Shelf, past
@@ -98,7 +98,7 @@ def test_a_turn_that_was_withdrawn_is_shown_as_that(dialogd: Commands) -> None:
     heads = [row for row in shown.out.split("\n") if row.startswith("── ")]
     assert [row.endswith(", withdrawn by you ──") for row in heads] == [False, True, False]
     assert "Use Redis." in shown.out
-    plan, served = as_json(draw_up(room.dialog)), DialogOut.of(room.dialog, 0).model_dump()
+    plan, served = as_json(Plan(room.dialog)), DialogOut.of(room.dialog, 0).model_dump()
     for entries in (facts.json["entries"], plan["conversation"], served["entries"]):
         assert [(entry["struck"], entry["marks"]) for entry in entries[:2]] == [(False, []), (True, [])]
         assert not entries[2]["struck"]

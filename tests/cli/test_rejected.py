@@ -9,7 +9,7 @@ import pytest
 from dialogd.memory.memory import live_decisions
 from dialogd.server import panels
 from dialogd.views.export import export
-from dialogd.views.plan import draw_up
+from dialogd.views.plan import Plan
 from dialogd.views.plan_page import first_screen, markdown
 from tests.cli.command import Commands
 from tests.support.room import Room, opening
@@ -55,7 +55,7 @@ def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str
     room = agreed(then=then)
     for is_later in (False, True):
         room = decided(room) if is_later else room
-        dialog, plan = room.dialog, draw_up(room.dialog)
+        dialog, plan = room.dialog, Plan(room.dialog)
         dialogd.file.write_bytes(room.paper.data)
         shown, facts, status = dialogd.all([["board"], ["board", "--json"], ["status", "--json"]])
         first, *later = facts.json["decisions"]

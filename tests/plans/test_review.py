@@ -7,7 +7,7 @@ import re
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.review import PARTS, findings, score
 from dialogd.protocol.state import Dialog
-from dialogd.views.plan import draw_up
+from dialogd.views.plan import Plan
 from dialogd.views.plan_page import markdown
 from tests.plans.scenes import review
 from tests.support.cases import cases
@@ -65,16 +65,16 @@ def test_only_who_raised_a_finding_resolves_it() -> None:
     """The author of the code cannot declare it mended."""
     dialog = said("[FINDING: blocking | security | a.py | 1 | x | y]", "[RESOLVED: 1 | it is fine]")
     assert [f.blocks for f in findings(dialog)] == [True]
-    assert "finding 1 blocks: x" in markdown(draw_up(dialog)).partition("\n---\n")[0]
+    assert "finding 1 blocks: x" in markdown(Plan(dialog)).partition("\n---\n")[0]
 
 
 def test_a_finding_that_blocks_nothing_is_still_open() -> None:
     """By its number, on the first screen; one that was resolved is not."""
     dialog = said("[FINDING: minor | style | a.py | 1 | x | y]\n[FINDING: note | style | a.py | 2 | x | y]", "Yes.")
-    top = markdown(draw_up(dialog)).partition("\n---\n")[0]
+    top = markdown(Plan(dialog)).partition("\n---\n")[0]
     assert "- **Not resolved, and blocking nothing:** findings 1 and 2, listed below" in top
     mended = said("[FINDING: minor | style | a.py | 1 | x | y]", "Done.", "[RESOLVED: 1 | seen]")
-    assert "Not resolved" not in markdown(draw_up(mended))
+    assert "Not resolved" not in markdown(Plan(mended))
 
 
 def test_a_finding_is_no_choice() -> None:
@@ -83,7 +83,7 @@ def test_a_finding_is_no_choice() -> None:
     found = "[FINDING: minor | style | a.py | 1 | x | y]"
     room = Room(opening("A", "B", keys=["Max Turns: 3"], more=more), A=[found], B=[found])
     room.run()
-    worth = draw_up(room.dialog).worth
+    worth = Plan(room.dialog).worth
     assert worth.comparisons == ()
     assert worth.why == "the first answer of A (turn 2) and B (turn 3) names no choice by a mark"
 
@@ -101,7 +101,7 @@ def test_the_score_is_the_mean_of_its_five_parts() -> None:
 
 def test_the_points_of_a_score_sum_up_to_it() -> None:
     """In the JSON and in the table of the plan: each part has its fifth."""
-    drawn = draw_up(review())
+    drawn = Plan(review())
     assert drawn.score is not None
     assert drawn.score.total == sum(drawn.score.points.values()) == 64
     page = markdown(drawn)
@@ -121,7 +121,7 @@ def test_a_score_with_a_part_missing_has_no_total() -> None:
 
 def test_a_review_stands_in_the_plan() -> None:
     """Score and open findings on the first screen, the table below."""
-    page = markdown(draw_up(review()))
+    page = markdown(Plan(review()))
     assert "**Review:** score 64 of 100; 2 findings, 1 open, 0 of them blocking" in page.partition("\n---\n")[0]
     assert "| 1 | blocking | security | login.py:41 | the token is compared with == |" in page
     assert "| turn 4: compare_digest is there |" in page

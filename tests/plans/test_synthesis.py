@@ -11,7 +11,7 @@ import pytest
 from dialogd.backends import Request, Usage
 from dialogd.backends.prices import Price
 from dialogd.errors import BackendError
-from dialogd.views.plan import draw_up
+from dialogd.views.plan import Plan
 from dialogd.views.plan_files import prompt, synthesize
 from dialogd.views.plan_page import as_json, markdown
 from tests.plans.scenes import consensus
@@ -51,7 +51,7 @@ def test_the_dialog_is_data_in_the_request() -> None:
 async def test_a_synthesis_is_marked_and_signed_by_nobody() -> None:
     """Model, agent and cost stand above it, on the page below the next steps; its headings are none of the page's."""
     dialog, backend = consensus(), Writer("# Plan: mine\n\nDo it (turn 4).")
-    drawn = draw_up(dialog)
+    drawn = Plan(dialog)
     agent = dialog.header.agents[1]
     made = await synthesize(backend, drawn, agent, Path("dialog.md"), retry_wait=0)
     assert (made.agent, made.model, made.cost, len(backend.asked)) == ("B", "m-2-2026", "$2", 1)
@@ -69,13 +69,11 @@ async def test_an_empty_synthesis_is_an_error() -> None:
     """Nothing is passed off as a plan."""
     dialog = consensus()
     with pytest.raises(BackendError, match="empty"):
-        await synthesize(Writer(" \n"), draw_up(dialog), dialog.header.agents[0], Path("dialog.md"), retry_wait=0)
+        await synthesize(Writer(" \n"), Plan(dialog), dialog.header.agents[0], Path("dialog.md"), retry_wait=0)
 
 
 async def test_what_looks_like_a_key_does_not_come_back() -> None:
     """As in turns: the text is redacted before it is kept."""
     dialog = consensus()
-    made = await synthesize(
-        Writer(f"Use {SECRET}."), draw_up(dialog), dialog.header.agents[0], Path("d.md"), retry_wait=0
-    )
+    made = await synthesize(Writer(f"Use {SECRET}."), Plan(dialog), dialog.header.agents[0], Path("d.md"), retry_wait=0)
     assert SECRET not in made.text

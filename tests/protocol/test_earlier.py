@@ -12,7 +12,7 @@ from dialogd.protocol.grammar import parse
 from dialogd.protocol.marks import EARLIER
 from dialogd.protocol.review import findings
 from dialogd.protocol.state import Dialog
-from dialogd.views.plan import cruxes, experiments
+from dialogd.views.plan import Plan
 from tests.support.cases import cases
 from tests.support.room import Room
 
@@ -99,5 +99,5 @@ def test_why_a_dialog_ended_is_read_from_its_old_name() -> None:
 def test_what_settles_a_deadlock_is_read_from_the_old_marks() -> None:
     """CRUX and EXPERIMENT were marks of their own; a plan names them all the same."""
     dialog = read("crux")
-    assert [said.text for said in cruxes(dialog)] == ["is 50 ms enough?"]
-    assert [said.text for said in experiments(dialog)] == ["measure it"]
+    assert [said.text for said in Plan(dialog).crux] == ["is 50 ms enough?"]
+    assert [said.text for said in Plan(dialog).experiments] == ["measure it"]
