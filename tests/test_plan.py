@@ -651,7 +651,7 @@ def test_the_json_says_all_that_the_page_says(name: str) -> None:
     facts = json.loads(json.dumps(as_json(Plan(SCENES[name](), "dialog.md"))))
     assert {
         "task", "dialog", "rounds", "outcome", "agreed", "decisions", "views", "key_agreements", "key_disagreements",
-        "dissent", "position_changes", "questions", "next_steps", "worth", "metrics", "conversation", "signals",
+        "dissent", "position_changes", "open_questions", "next_steps", "worth", "metrics", "conversation", "signals",
     } <= set(facts)  # fmt: skip
     assert 0 <= facts["signals"]["confidence"] <= 1
 
