@@ -10,7 +10,7 @@ __all__ = ["Event", "__version__", "open", "run", "say"]
 
 
 def __getattr__(name: str) -> object:
-    """What there is for Python programs, loaded when it is first asked for."""
+    """The names for Python programs, loaded when they are first used."""
     if name in __all__:
         from dialogd import api
 

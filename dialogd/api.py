@@ -1,11 +1,11 @@
-"""dialogd from Python: read a dialog's file, run a whole dialog and hear what happens in it.
+"""dialogd from Python: read a dialog's file, run a whole dialog and get its events.
 
     dialog = dialogd.open("dialog.md")
 
     async for event in dialogd.run("Tabs or spaces?"):
         print(event.kind, event.data)
 
-What is written into a file stands there for every other surface too: `dialogd status` shows such a dialog like any.
+Such a dialog is like any other: `dialogd status` shows it too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def open(file: File) -> Dialog:
 
 
 def say(file: File, text: str, *, to: str = "", note: bool = False) -> Dialog:
-    """Speak as the person: a turn, or with `note` a remark that costs nobody a call; gives the dialog after it.
+    """Speak as the person: a turn, or with `note` a note that nobody has to answer; returns the dialog after it.
 
     `to` names who answers. Raises what `open` raises, and `BadInput` for an unknown name or no text.
     """
@@ -91,9 +91,9 @@ async def run(  # noqa: PLR0913 - what `dialogd run` takes as options
     unattended: bool = False,
     replace: bool = False,
 ) -> AsyncGenerator[Event, None]:
-    """Hold a whole dialog as `dialogd run` does, and tell what happens; the last event is `ended`.
+    """Hold a whole dialog as `dialogd run` does, and yield what happens; the last event is `ended`.
 
-    `agents` are backends, seated as A, B, C …, or `ID=BACKEND[:MODEL][@DIR]`; `"auto"` takes whoever is there. `pace`
+    `agents` are backends, seated as A, B, C …, or `ID=BACKEND[:MODEL][@DIR]`; `"auto"` takes what is available. `pace`
     is in seconds, `max_time` and `timeout` are durations (`"30 minutes"`), `budget` an amount (`"$2.00"`). With
     `allow_defaults` a question's default counts once its deadline has passed; `unattended` has nothing wait for the
     person. Raises `DialogdError` where it cannot begin or go on. Closing the iterator stops the dialog and ends every
@@ -114,7 +114,7 @@ async def run(  # noqa: PLR0913 - what `dialogd run` takes as options
 
 
 def _seats(agents: str | Sequence[str]) -> dict[str, Any]:
-    """The agents as the command line takes them. Raises `BadInput` for a number of them that cannot be."""
+    """The agents as the command line takes them. Raises `BadInput` for none or too many."""
     if isinstance(agents, str):
         return {} if agents == AUTO else {"agents": agents}
     if not 0 < len(agents) <= len(SEATS):

@@ -70,7 +70,7 @@ def _refuse_damaged(words: Sequence[str]) -> None:
 
 
 def _misused(error: Any) -> DialogdError:
-    """What was typed wrong, and what there is instead; exits with the help where nothing was typed at all."""
+    """The error for a mistyped command, with suggestions; exits with the help where nothing was typed at all."""
     from dialogd.errors import BadInput
 
     said = str(error.format_message())
@@ -86,7 +86,7 @@ def _misused(error: Any) -> DialogdError:
 
 
 def _from_the_system(error: OSError) -> int:
-    """Print what the system refused; nothing where the reader of stdout has gone, as `| head` does."""
+    """Print what the system refused; nothing where the reader of stdout has gone away, as with `| head`."""
     if isinstance(error, BrokenPipeError):
         import os
 

@@ -17,7 +17,7 @@ NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 class Command(NamedTuple):
-    """Where a command or a group of them is, the first line of its help, and its class where it has one of its own."""
+    """A command or a group: its module, the first line of its help, and its class if it has its own."""
 
     place: str
     line: str
@@ -136,7 +136,7 @@ class _Commands(MutableMapping[str, Any]):
 
 @contextmanager
 def _no_plugins() -> Iterator[None]:
-    """While options are read: pydantic, which reads them, would search all installed packages for plugins."""
+    """Keep pydantic, which reads options, from searching all installed packages for plugins meanwhile."""
     before = os.environ.get(NO_PLUGINS)
     os.environ[NO_PLUGINS] = "__all__"
     try:

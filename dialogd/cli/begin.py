@@ -68,7 +68,7 @@ def new(
 
 
 def _ports(settings: Settings, seats: tuple[Seat, ...]) -> list[int]:
-    """Where daemons of this file listen already, else the usual ports, else those behind what other dialogs use."""
+    """The ports where this file's daemons listen already, else the usual ports, else the next that no dialog uses."""
     here = {daemon.id: daemon.port for daemon in daemons(settings, settings.file)}
     taken = {daemon.port for daemon in daemons(settings)}
     behind = iter(port for port in range(FIRST_PORT + len(seats), 65_536) if port not in taken and is_free(port))
@@ -192,7 +192,7 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
                 person.leave(options.log_of(settings), USER)
             raise typer.Exit(_perform(settings, cast, interrupt, is_new=False, stay=stay))
         if topic is None:
-            raise BadInput("what is the dialog to be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
+            raise BadInput("what should the dialog be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
         settings = options.settings_for(file, pace=pace, plan=plan, no_plan=no_plan)
         settings, cast = new_cast(
             settings, wanted, pace or "", replace=replace, prices=price or (), trust_project=trust_project
@@ -209,7 +209,7 @@ def new_cast(
     prices: Sequence[str] = (),
     trust_project: bool = False,
 ) -> tuple[Settings, Cast]:
-    """Choose who plays, file and ports, write the dialog, keep the cast."""
+    """Choose backends, file and ports, write the dialog, remember the cast."""
     asked = priced(wanted.seats(), prices)
     seats, choices = seated(asked, settings, os.environ, dotenv(Path.cwd()))
     seats = _trusting(seats) if trust_project else seats
@@ -268,7 +268,7 @@ def _with_budget(
 
 
 def _trusting(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
-    """The seats, those told to let the project's own programs run that can. Raises `BadInput` when none can."""
+    """The seats, with `--trust-project` set for the backends that know it. Raises `BadInput` when none does."""
     trusting = tuple(dataclasses.replace(s, trust_project=s.backend in auto.TRUSTING) for s in seats)
     if not any(seat.trust_project for seat in trusting):
         raise BadInput(
@@ -283,7 +283,7 @@ def _project(seat: Seat, settings: Settings) -> Path | None:
 
 
 def _introduce(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings) -> None:
-    """Say of each agent what it is, who pays for it and who sees the text; warn about twins."""
+    """Print what each agent is, who pays for it and who sees the text; warn about twins."""
     for seat in seats:
         who = f"{seat.id} ({seat.title})" if seat.title else seat.id
         trusts = seat.trust_project or settings.trust_project
@@ -304,7 +304,7 @@ def _is_vacant(settings: Settings) -> bool:
 
 
 def _former_cast(settings: Settings, pace: str | None) -> Cast:
-    """The cast of a dialog that is to go on, introduced, at ports that are free. Raises `Refused`, `NotRunning`."""
+    """The cast of the dialog to continue, introduced, at free ports. Raises `Refused`, `NotRunning`."""
     dialog = options.dialog_at(options.log_of(settings))
     if dialog.state.outcome is not None:
         where = shlex.quote(str(settings.file))
@@ -334,7 +334,7 @@ def _busy(settings: Settings) -> None:
 
 
 def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool, stay: bool) -> int:
-    """Start everybody, show the dialog to its end, end everybody; gives the exit code."""
+    """Start all daemons, show the dialog to its end, stop them; returns the exit code."""
     file = shlex.quote(str(settings.file))
     show = Live(settings, hint="Ctrl-C stops the dialog", is_run=True)
     agents = Daemons(settings, cast)
@@ -349,7 +349,7 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
     show.screen.write("")
     if not sys.stdin.isatty() and not show.log.read().header.is_unattended:
         remark(
-            "note: this has no terminal, and may wait for you: where an agent asks or fails; --unattended never does"
+            "note: without a terminal the dialog may wait for you when an agent asks or fails; --unattended never waits"
         )
     closed, cut_off = "interrupted by the person", "`dialogd run` was cut off"
     try:
@@ -392,7 +392,7 @@ def _watch(show: Live, agents: Daemons, interrupt: Interrupt, *, stay: bool) -> 
 
 
 def _close(show: Live, *, stay: bool) -> int:
-    """Say how it ended; gives the exit code."""
+    """Print how it ended; returns the exit code."""
     try:
         dialog = show.log.read()
     except FileNotFoundError:
@@ -402,7 +402,7 @@ def _close(show: Live, *, stay: bool) -> int:
     how = ended(outcome) if outcome else "not ended"
     show.say(f"{how} (turn {turns} was the last)")
     if dialog.is_rehearsed:
-        show.say("REHEARSAL: nobody thought about it, and nobody will remember it; a model for it: dialogd doctor")
+        show.say("REHEARSAL: the lines were scripted, and nobody will recall them; how to get a model: dialogd doctor")
     if outcome is not None and outcome.name == "DECIDED" and (decided := certify(dialog)) is not None:
         text = f"{decided.ref}: {decided.text}".removeprefix(": ")
         show.say(f"text   {shorten(text, TEXT_LENGTH, placeholder=' …')}")
@@ -411,7 +411,7 @@ def _close(show: Live, *, stay: bool) -> int:
     if (page := leave_plan(show.settings, dialog)) is not None:
         show.say(f"plan   {page}")
     if outcome is not None and outcome.name in AGREED and not stay:
-        show.say("page   it ended with the daemons; with --stay both are there until Ctrl-C")
+        show.say("page   closed with the daemons; --stay keeps both until Ctrl-C")
     if step := next_step(dialog, show.settings.file):
         show.say(f"next   {step}")
     return exit_code(outcome)

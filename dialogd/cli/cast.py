@@ -1,4 +1,4 @@
-"""Who plays: agents as written on the command line."""
+"""Agents as written on the command line: which backend is in which seat."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def read_cast(agents: str | None, each: Sequence[str] | None, template: Template
     """The agents of `--agents LIST` or of every `--agent SPEC`, in the seats of the template.
 
     Without a template they are A and B when neither was given. A list that is shorter than what the template needs is
-    dealt round; who is named as the template does belongs to its whole cast. Raises `BadInput`.
+    repeated; an agent that is named as in the template replaces only that one. Raises `BadInput`.
     """
     if agents is not None and each:
         raise BadInput("both --agents and --agent were given", fix="name all agents with one of the two")
@@ -50,7 +50,7 @@ def read_cast(agents: str | None, each: Sequence[str] | None, template: Template
 
 
 def _dealt(agents: str, least: int) -> tuple[Seat, ...]:
-    """One seat for each backend of the list; from its beginning again until there are as many as it takes."""
+    """One seat for each backend of the list, which is repeated until there are enough."""
     listed = [part.strip() for part in agents.split(",") if part.strip()]
     if not 0 < len(listed) <= len(SEATS):
         raise BadInput(f"--agents names {len(listed)} agents", fix="name 1 to 26: --agents rehearsal,rehearsal")
@@ -59,7 +59,7 @@ def _dealt(agents: str, least: int) -> tuple[Seat, ...]:
 
 
 def _each(each: Sequence[str], template: Template | None) -> tuple[Seat, ...]:
-    """The agents that were named one by one; with those of the cast that were not, where it is about a cast."""
+    """The agents that were named one by one, and the rest of the template's cast if one of those is named."""
     cast = _cast(template)
     named = tuple(_seat(spec, cast) for spec in each)
     ids = [seat.id.casefold() for seat in named]
@@ -86,7 +86,7 @@ def _cast(template: Template | None) -> tuple[Seat, ...]:
 
 
 def _in_their_seats(seats: Sequence[Seat], template: Template) -> tuple[Seat, ...]:
-    """The seats with what the template says of them. Raises `BadInput` when they are too many or too few."""
+    """The seats with their names and backends from the template. Raises `BadInput` for too many or too few."""
     least, most = template.terms.least, template.terms.most
     if len(seats) < least or (most is not None and len(seats) > most):
         people = f" ({_people(_cast(template))})" if template.terms.cast else ""
@@ -102,7 +102,7 @@ def _in_their_seats(seats: Sequence[Seat], template: Template) -> tuple[Seat, ..
 
 
 def _titled(seat: Seat, title: str, backend: str) -> Seat:
-    """The seat with its name, and with the template's backend where the person names none."""
+    """The seat with its name, and the template's backend unless the person named one."""
     played = _part(seat.id, backend) if backend and not seat.backend else seat
     return replace(played, title=title)
 
@@ -113,13 +113,13 @@ def _people(cast: Sequence[Seat]) -> str:
 
 
 def seat_named(name: str, seats: Sequence[Seat]) -> str:
-    """The id of the seat that is meant by its id or its title, in any case; "" for none."""
+    """The id of the seat with this id or title, in any case; "" for none."""
     word = _bare(name)
     return next((seat.id for seat in seats if word and word in (_bare(seat.id), _bare(seat.title))), "")
 
 
 def priced(seats: Sequence[Seat], prices: Sequence[str]) -> tuple[Seat, ...]:
-    """The seats with what the person says tokens cost: `IN/OUT` for all, `ID=IN/OUT` for one. Raises `BadInput`."""
+    """The seats with the prices of `--price`: `IN/OUT` for all, `ID=IN/OUT` for one. Raises `BadInput`."""
     said: dict[str, str] = {}
     for text in prices:
         name, _, price = text.rpartition("=")
@@ -172,7 +172,7 @@ def _part(agent: str, text: str) -> Seat:
 def seated(
     seats: Sequence[Seat], settings: Settings, environment: Mapping[str, str], dotenv: Mapping[str, str]
 ) -> tuple[tuple[Seat, ...], dict[str, Choice]]:
-    """The seats with the backends that they come to on this machine, and each agent's choice by its id.
+    """The seats with their backends on this machine, and each agent's choice by its id.
 
     A seat without a backend gets what the settings say. Raises `BadInput` for a name that nobody knows.
     """
@@ -207,7 +207,7 @@ def _name(seat: Seat, settings: Settings) -> str:
 
 
 def warn_of_twins(families: Mapping[str, str], *, only: str = "") -> None:
-    """Say on stderr which agents are of one family, by each agent's; with `only`, which ones that agent is like."""
+    """Warn on stderr about agents of one family; with `only`, about those of that agent's family."""
     for group in twins(families):
         if not only or only in group:
             remark(plain(f"warning: {warning_of(group, families[group[0]])}"))

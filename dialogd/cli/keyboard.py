@@ -1,4 +1,4 @@
-"""A line that a person types: what each key does to it, and what of it fits into the terminal. Pure."""
+"""A line editor: what each key does to the line, and the part of it that fits into the terminal. Pure."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ LONGEST = 100_000  # characters; what is pasted beyond is left out
 
 @dataclass
 class Line:
-    """A prompt, the text so far and the place `at` which the next character goes."""
+    """A prompt, the text so far, and where `at` the next character goes."""
 
     prompt: str
     text: str = ""
     at: int = 0
 
     def press(self, key: str) -> str:
-        """Do what the key does; gives `send` or `cancel` when the line is done with, else ""."""
+        """Apply the key; returns `send` or `cancel` when the line is finished, else ""."""
         if key in ("enter", "esc"):
             return "send" if key == "enter" else "cancel"
         if key == "eof" and not self.text:
@@ -50,7 +50,7 @@ class Line:
         self.at += len(text)
 
     def view(self, cells: int) -> tuple[str, int]:
-        """The line as it fits into so many cells, and the index in it of the character that the cursor stands on."""
+        """The part of the line that fits into so many cells, and the cursor's index in it."""
         before, after = (plain(part).replace("\n", "⏎").replace("\t", " ") for part in self._parts())
         prompt = fit(self.prompt, max(cells // 2, 1))
         room = max(cells - width(prompt) - 1, 1)
@@ -161,7 +161,7 @@ class Decoder:
         return self._rest.startswith("\x1b")
 
     def flush(self) -> list[str]:
-        """What is left when nothing follows: a lone Esc is the key; half a sequence is nothing."""
+        """The key when nothing follows: a lone Esc is Esc; half a sequence is nothing."""
         rest = self._rest
         if not rest.startswith("\x1b") or rest.startswith("\x1b[200~"):
             return []
@@ -172,8 +172,8 @@ class Decoder:
 class Keyboard:
     """Keys while the block lasts, where stdin and stdout are one's own terminal; else `read` only waits.
 
-    Ctrl-Z suspends and `fg` goes on; in the background no key is read. `hide` takes away what is not to stay on the
-    screen while somebody else has it. `lines` reads whole lines where single keys cannot be had (`TERM=dumb`).
+    Ctrl-Z suspends and `fg` goes on; in the background no key is read. `hide` removes the live line before
+    another process gets the screen. `lines` reads whole lines where single keys cannot be had (`TERM=dumb`).
     """
 
     def __init__(self, hide: Callable[[], None], *, lines: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Daemons as processes of their own: start them, wait until they answer, end them so that nothing is left."""
+"""Daemons as child processes: start them, wait until they answer, end them with everything they started."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def spawn(agent: str, words: Sequence[str], output: Path) -> Child:
 
 
 def answering(child: Child, settings: Settings) -> Running | None:
-    """The registered daemon that this child is, once it answers. Raises `DialogdError` when it has ended."""
+    """The child's registration, once it answers. Raises `DialogdError` when it has ended."""
     code = child.process.poll()
     if code is not None:
         kinds: dict[int, type[DialogdError]] = {2: BadInput, 3: AlreadyRunning}
         raise kinds.get(code, DialogdError)(
             f"the daemon of {child.id} ended at once ({died_of(code)}); it said:\n{child.last_lines()}",
-            fix=f"correct that and start it again; all it prints stands in {child.output}",
+            fix=f"correct that and start it again; its whole output is in {child.output}",
         )
     for daemon in daemons(settings):
         if daemon.pid == child.process.pid and health(daemon) is not None:
@@ -118,7 +118,7 @@ def until_ready(
 
 
 def late(backends: Iterable[str]) -> str:
-    """What is said of daemons that take long to start, by their backends; whoever chooses by itself may take any."""
+    """The message about daemons that take long to start, by their backends; `auto` may mean any."""
     is_trial = any(name.partition(":")[0] in CODING | CHOSEN for name in backends)
     return f"still starting; {TRIAL}" if is_trial else "still starting"
 
@@ -155,7 +155,7 @@ def is_free(port: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody uses, all different."""
+    """Free ports, all different."""
     with ExitStack() as held:
         probes = [held.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) for _ in range(count)]
         for probe in probes:
@@ -197,7 +197,7 @@ class Daemons:
     def until_the_end(
         self, log: LogFile, interrupt: Interrupt, *, closed: str, cut_off: str, failed: str
     ) -> Iterator[None]:
-        """Stop the dialog where the block leaves it open, for one of these reasons, and end every process."""
+        """Stop the dialog if the block leaves it open, for one of these reasons, and end every process."""
         ending = cut_off
         try:
             yield
@@ -251,18 +251,18 @@ class Daemons:
         return [child for child in self.children.values() if child.process.poll() is not None]
 
     def farewell(self, dead: Sequence[Child]) -> str:
-        """Say of daemons that are not started again that they are gone; "" where it was said."""
+        """The message that these daemons are gone and not started again; "" where it was said before."""
         new = [child for child in dead if child.process.pid not in self._told]
         self._told.update(child.process.pid for child in new)
         return "\n".join(f"the daemon of {one.id} ended ({died_of(one.process.returncode)})" for one in new)
 
     def _replace(self, dead: Child) -> str:
-        """Start a daemon that ended once more; says so in words. Raises `DialogdError` on its second end."""
+        """Restart a daemon that ended; returns a message. Raises `DialogdError` on its second end."""
         what = f"the daemon of {dead.id} ended unexpectedly ({died_of(dead.process.returncode)}); it said last:"
         if dead.id in self._died:
             raise DialogdError(
                 f"{what}\n{dead.last_lines()}",
-                fix=f"it was started again once already; look into {dead.output}, then `dialogd run --continue`",
+                fix=f"it was restarted once already; look into {dead.output}, then `dialogd run --continue`",
             )
         self._died.add(dead.id)
         self.children[dead.id] = self._spawn(next(seat for seat in self.cast.seats if seat.id == dead.id))

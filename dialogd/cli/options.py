@@ -1,4 +1,4 @@
-"""Options that several commands share, and the settings they lead to."""
+"""Options that several commands share, and the settings they result in."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MaxRounds = Annotated[
 ]
 MaxTime = Annotated[
     str | None,
-    typer.Option(metavar="TIME", help="How long the whole dialog may take, before a last round sums it up: 30m."),
+    typer.Option(metavar="TIME", help="How long the dialog may take, before a last round sums it up: 30m."),
 ]
 Timeout = Annotated[
     str | None, typer.Option(metavar="TIME", help="How long one reply may take: 5m, 90 seconds. Default: 5 minutes.")
@@ -51,12 +51,12 @@ Timeout = Annotated[
 First = Annotated[str | None, typer.Option(metavar="ID", help="Who speaks first. Default: the first agent.")]
 ContextFiles = Annotated[
     list[str] | None,
-    typer.Option("--context", metavar="FILE", help="A file the agents are to know; repeat it for more."),
+    typer.Option("--context", metavar="FILE", help="A file for the agents to read; repeat it for more."),
 ]
 Step = Annotated[bool, typer.Option("--step", help="It is your turn after every agent's.")]
 Unattended = Annotated[
     bool,
-    typer.Option("--unattended", help="Nobody is at the table: nothing waits for you, and everything has an end."),
+    typer.Option("--unattended", help="Nobody watches: nothing waits for you, and every dialog ends."),
 ]
 AllowDefaults = Annotated[
     bool, typer.Option("--allow-defaults", help="A question's default counts once its deadline has passed.")
@@ -68,7 +68,7 @@ TemplateName = Annotated[
         "--template",
         "-t",
         metavar="NAME",
-        help="What the dialog starts from: see dialogd templates; or a file. Without it: pair.",
+        help="A template from `dialogd templates`, or a file. Default: pair.",
     ),
 ]
 Budget = Annotated[
@@ -80,14 +80,12 @@ Recall = Annotated[
     typer.Option(
         "--recall",
         metavar="[QUESTION]",
-        help="Put what earlier dialogs decided before the agents, as data: about the topic, or about QUESTION.",
+        help="Quote earlier decisions about the topic, or about QUESTION, to the agents.",
     ),
 ]
 TrustProject = Annotated[
     bool,
-    typer.Option(
-        "--trust-project", help="Let what the project contains run: hooks, servers, plugins, scripts. acp needs it."
-    ),
+    typer.Option("--trust-project", help="Let the project's hooks, servers, plugins and scripts run. acp needs it."),
 ]
 Replace = Annotated[bool, typer.Option("--replace", help="Archive and replace a dialog that has not ended.")]
 Plan = Annotated[
@@ -99,7 +97,7 @@ Pace = Annotated[str | None, typer.Option(metavar="SECONDS", help="Seconds betwe
 
 
 def settings_for(file: str | None = None, *, no_plan: bool = False, **flags: object) -> Settings:
-    """The settings of this command: these flags, then environment and files. The dialog's path comes out normal."""
+    """The settings of this command: these flags, then environment and files. The dialog's path is normalized."""
     if no_plan:
         flags["plan"] = False
     return load({"file": _whole(file) if file is not None else None, **flags}, os.environ, Path.cwd())
@@ -113,7 +111,7 @@ def typed(text: str) -> str:
 
 
 def in_utf8(data: bytes, what: str, *, is_whole: bool = True) -> str:
-    """The text of these bytes; the last character may be cut where they are not the whole. Raises `BadInput`."""
+    """The text of these bytes; the last character may be cut off if they are not complete. Raises `BadInput`."""
     try:
         return codecs.getincrementaldecoder("utf-8-sig")().decode(data, is_whole)
     except UnicodeDecodeError as error:

@@ -1,4 +1,4 @@
-"""What comes of a dialog: its plan, its export, its cost, and whether it stands as it was written."""
+"""`dialogd plan`, `export`, `cost` and `verify`."""
 
 from __future__ import annotations
 
@@ -108,13 +108,14 @@ def plan(
 
 
 def _silent(settings: Settings, dialog: Dialog) -> Refused:
-    """Why there is no plan: nobody spoke, or only some whose names the header does not know."""
+    """Why there is no plan: no agent has spoken, or only agents that the header does not name."""
     names = dict.fromkeys(line(entry.name) for entry in dialog.entries[1:] if entry.is_turn and entry.by == USER)
     person = {line(dialog.entries[0].name), "User", ""} if dialog.entries else set()
     strangers = [name for name in names if name not in person]
     if not strangers:
         return Refused(
-            f"no agent has spoken in {settings.file}", fix="a plan needs a word of theirs: dialogd status says why"
+            f"no agent has spoken in {settings.file}",
+            fix="a plan needs a reply: see dialogd status",
         )
     agents = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
     seats = ", ".join(f"{chr(ord('A') + number)} = {name}" for number, name in enumerate(strangers[:26]))
@@ -132,7 +133,7 @@ def _place(settings: Settings) -> Path:
 def leave_plan(settings: Settings, dialog: Dialog) -> Path | None:
     """Leave the plan of a dialog that has ended, where plans are wanted; gives the page's path, None without one.
 
-    What keeps it from being written is a remark: the dialog has ended all the same.
+    A failure to write it is only reported: the dialog has ended all the same.
     """
     if not settings.plan or dialog.state.outcome is None:
         return None
@@ -143,7 +144,7 @@ def leave_plan(settings: Settings, dialog: Dialog) -> Path | None:
 
 
 def disown(settings: Settings, dialog: Dialog) -> None:
-    """Say in the plan of a result that it was rejected; what keeps it from being written is a remark."""
+    """Mark the plan of a rejected result as rejected; a failure is only reported."""
     with _remarking("the plan of the rejected result stays as it is"):
         if (page := plan_files.disown(dialog, settings.file, _place(settings))) is not None:
             remark(plain(f"note: the plan of that result says so now: {page}"))
@@ -151,7 +152,7 @@ def disown(settings: Settings, dialog: Dialog) -> None:
 
 @contextmanager
 def _remarking(what: str) -> Iterator[None]:
-    """Say on stderr what did not work, and go on."""
+    """Report what did not work on stderr, and continue."""
     try:
         yield
     except DialogdError as error:
@@ -193,7 +194,7 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
 
 
 def _seat(settings: Settings, dialog: Dialog, me: Agent, backend: str | None) -> Seat:
-    """Which backend answers: the one that was named, else that of the agent's seat, else what the settings say."""
+    """The backend that answers: the one that was named, else the agent's, else the settings'."""
     if backend is not None:
         return read_cast(None, [f"{me.id}={backend}"])[0]
     cast = saved_cast(StateDir(settings.state_dir), settings.file)
@@ -247,7 +248,7 @@ def export(
 
 
 def _target(out: str | None, dialog: Dialog, to: str, source: Path, *, force: bool) -> Path:
-    """Where the document goes. Raises `BadInput` where something stands that must stay."""
+    """Where the document goes. Raises `BadInput` where it would overwrite a file."""
     target = Path.cwd() / (Path(out).expanduser() if out else file_name(dialog, to))
     if target.is_dir():
         target /= file_name(dialog, to)
@@ -332,7 +333,7 @@ def _row(label: str, turns: int, spent: Spent) -> tuple[str, str, str, str, str]
 
 
 def estimate_of(opening: Opening, seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings) -> str:
-    """`estimate_line` for a cast: the agents whose tokens somebody pays for.
+    """`estimate_line` for a cast, for the agents whose tokens cost money.
 
     Raises `BadInput` for a price that cannot be read.
     """
@@ -344,7 +345,7 @@ def estimate_of(opening: Opening, seats: Sequence[Seat], choices: Mapping[str, C
 
 
 def prices_of(seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings) -> dict[str, Price | None]:
-    """What the tokens of those agents cost whose tokens somebody pays for, by id; None where nobody knows."""
+    """The prices of the agents whose tokens cost money, by id; None for an unknown price."""
     from dialogd.backends.auto import price_for
 
     agents, found = StateDir(settings.state_dir).agents, dict[str, "Price | None"]()
@@ -358,7 +359,7 @@ def prices_of(seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Se
 def estimate_line(
     opening: Opening, prices: Mapping[str, Price | None], most_out: int = 0, programs: Collection[str] = ()
 ) -> str:
-    """What a new dialog may cost, in a line; "" when nobody costs anything.
+    """What a new dialog may cost, in a line; "" when it costs nothing.
 
     `prices` are those of the agents that cost money, by id, None for an unknown one; `most_out` is how many tokens a
     reply may have, 0 for the usual number. `programs` are those that are coding agents: each call of theirs has a
@@ -490,7 +491,7 @@ def verify(
 
 
 def _kept(path: Path) -> Mapping[str, Any]:
-    """A certificate from a plan's JSON, or kept by itself. Raises `BadInput`."""
+    """A certificate from a plan's JSON, or from a file of its own. Raises `BadInput`."""
     fix = "name a collaboration_plan JSON of a dialog that was decided: --certificate PLAN.json"
     try:
         facts = jsons.loads(path.read_text(encoding="utf-8"))
@@ -507,7 +508,7 @@ def _kept(path: Path) -> Mapping[str, Any]:
 
 
 def _problems(dialog: Dialog, remembered: set[str]) -> Iterator[tuple[str, str]]:
-    """The problem of each entry, "" where it is in order, and what is said of it.
+    """The problem of each entry, "" where it is in order, and its line of the report.
 
     Only a journal that knows this dialog can call one of its entries unknown.
     """
@@ -524,7 +525,7 @@ def _problems(dialog: Dialog, remembered: set[str]) -> Iterator[tuple[str, str]]
 
 
 def _remembered(journals: Journals) -> set[str]:
-    """The hashes of all entries that were ever written from here, those set aside included."""
+    """The hashes of all entries that journals on this machine know, including set-aside ones."""
     chains: set[str] = set()
     for folder in (journals.folder, *journals.folder.glob("aside/*")):
         for journal in Journals(folder).all():

@@ -1,4 +1,4 @@
-"""Earlier dialogs: list, show, search, recall, outcome, and the index behind that."""
+"""Earlier dialogs: `dialogd list`, `show`, `search`, `recall`, `outcome` and `memory`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def open_memory() -> Memory:
 
 
 def keep_ended(settings: Settings, dialog: Dialog) -> None:
-    """Archive a dialog that has ended, or whose result was rejected; what keeps it from that is a remark."""
+    """Archive a dialog that has ended, or whose result was rejected; a failure is only reported."""
     from dialogd.memory import keep
     from dialogd.store.folders import StateDir
 
@@ -82,7 +82,7 @@ def show_dialog(which: Which, json: options.JsonOption = False) -> None:
 
 
 def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[Row, Sequence[Decision]]:
-    """A dialog that is named by its file: as the archive has it, else as it stands there."""
+    """A dialog that is named by its file: its archived copy, else the file itself."""
     from dialogd.memory.memory import live_decisions, row_of
 
     try:
@@ -117,7 +117,7 @@ def search(
 
 
 def _hit(hit: Hit, screen: Screen) -> str:
-    """Two lines: where it stands, and the place with the words marked."""
+    """Two lines: where it is, and the passage with the words marked."""
     who = f" {hit.agent}" if hit.agent else ""
     where = f"turn {hit.entry}" if hit.turn and "." not in hit.entry else f"note {hit.entry}" if hit.turn else "topic"
     where = f"REHEARSAL  {where}" if hit.is_rehearsal else where
@@ -132,7 +132,7 @@ def _hit(hit: Hit, screen: Screen) -> str:
 
 
 def _page(row: Row, decisions: Sequence[Decision], dialog: Dialog) -> Iterator[str]:
-    """The dialog for somebody at a terminal: what it came to, then everything that was said."""
+    """The dialog as text for a terminal: its result, then every entry."""
     yield f"{line(row.topic)}  ({row.id})"
     yield line(row.headline)
     yield f"{when(row)} · {', '.join(row.agents)} · {units.many(row.turns, 'turn')} · {cost(row)}"
@@ -161,7 +161,7 @@ def _said(entry: Entry) -> Iterator[str]:
 
 
 def told(decision: Decision) -> Iterator[str]:
-    """A decision for somebody at a terminal: how it was made and what became of it, its text, why."""
+    """A decision as text for a terminal: how it was made and turned out, its text, the reason."""
     from dialogd.memory.recall import about
 
     where, *rest = map(line, about(decision))
@@ -180,7 +180,7 @@ SHOWN = 12  # lines of a decision's text
 
 
 def when(row: Row) -> str:
-    """When a dialog ended, or that it goes on, in local time."""
+    """When a dialog ended, or that it is running, in local time."""
     if row.state != "ended":
         return row.state
     try:
@@ -235,7 +235,7 @@ class RecallCommand(TyperCommand):
     """A command whose `--recall` may stand alone, or before a question."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Give a bare `--recall` its value; a word behind it is the question, unless it is the only topic there is."""
+        """Give a bare `--recall` its value; a word after it is the question, unless it must be the topic."""
         if RECALL in args:
             at = args.index(RECALL)
             following = args[at + 1 : at + 2]
@@ -281,7 +281,7 @@ def outcome(which: Which, outcome: Outcome, why: Why, json: options.JsonOption =
 
 @memory.command()
 def status(json: options.JsonOption = False) -> None:
-    """Show where the memory lies, and how much it holds."""
+    """Show where the memory is, and how much it holds."""
     known = open_memory()
     facts = known.status()
     if json:
@@ -295,7 +295,7 @@ def status(json: options.JsonOption = False) -> None:
 
 @memory.command()
 def rebuild() -> None:
-    """Make the index again from the archive's files; nothing else is touched."""
+    """Rebuild the index from the archive's files; nothing else is touched."""
     known = open_memory()
     copies = known.rebuild()
     left_out = int(str(known.status()["unreadable"]))
