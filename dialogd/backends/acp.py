@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 from dialogd.backends import CODING, Found, Options, Request, Tool, Usage
 from dialogd.backends.child import Child, not_started
 from dialogd.backends.coding_agent import counts, ended, failed, table
-from dialogd.backends.command import INSTALL, clean_environment, last_line, split_command
+from dialogd.backends.command import INSTALL, Command, last_line, split_command
 from dialogd.backends.parts import tokens_of
-from dialogd.backends.prices import price_of
 from dialogd.backends.session import Checkpoint, checkpoint, plan
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
@@ -298,7 +297,7 @@ def _values(option: SessionConfigOptionSelect) -> list[str]:
     return [choice.value for group in groups for choice in group]
 
 
-class ACP:
+class ACP(Command):
     """Talks to the agent that `options.variant`, else `options.command`, starts in `options.project`.
 
     The agent is started by the first reply and kept until `close`, a failure or a cancellation. A turn sends only what
@@ -309,25 +308,17 @@ class ACP:
 
     name = "acp"
     costs = True
-    most_out = 0
-    room = 0
+    give_one = "name the agent's command line: `acp:gemini --acp`, or --command 'gemini --acp'"
 
     def __init__(self, options: Options) -> None:
         if importlib.util.find_spec("acp") is None:
             raise BadInput(f"the acp backend needs the package {PACKAGE}", fix='pip install "dialogd[acp]"')
         if options.resume:
             raise BadInput("the acp backend cannot go on from a session of yours", fix="leave --resume out")
+        super().__init__(replace(options, command=options.variant or options.command))
         self.model = options.model
-        self.price = price_of(options.model, "", options.price)
-        self._words = split_command(options.variant or options.command, "acp", _NAME_ONE)
-        self._project = (options.project or Path()).absolute()
-        self._environment = {**clean_environment(os.environ), **options.environment}
         held = tuple(v for k, v in options.environment.items() if v and _SECRET_NAME.search(k.upper()))
         self.secrets = (*held, *options.secrets)
-        if not self._project.is_dir():
-            raise BadInput(f"the project {str(self._project)!r} is not a directory", fix="name an existing one")
-        if self._program() is None:
-            raise BadInput(f"command not found: {self._words[0]!r}", fix=INSTALL)
         if not options.trust_project:
             raise BadInput(
                 "an acp agent runs what its project contains (hooks, MCP servers, scripts): nothing keeps it from that",
@@ -348,7 +339,7 @@ class ACP:
             return Found(False, f"no package {PACKAGE}", pays, fix='pip install "dialogd[acp]"')
         if not variant.strip():
             return Found(False, "no agent named", pays, fix="name one: `acp:gemini --acp`")
-        program = split_command(variant, "acp", _NAME_ONE)[0]
+        program = split_command(variant, ACP)[0]
         if shutil.which(program, path=variables.get("PATH", os.defpath)) is None:
             return Found(False, f"no {program} on PATH", pays, fix=INSTALL)
         return Found(True, f"{program} on PATH; starts with --trust-project only", pays, metadata.version(PACKAGE))
@@ -456,22 +447,10 @@ class ACP:
             return self._warm
         await self.close()
         program = self._program()
-        if program is None:
-            raise BackendError(f"command not found: {self._words[0]!r}", fix=INSTALL)
         try:
-            return Warm([program, *self._words[1:]], self._environment, self._project)
+            return Warm([program, *self._words[1:]], self._environment, (self._project or Path()).absolute())
         except OSError as error:
             raise not_started(error, program) from error
-
-    def _program(self) -> str | None:
-        """The full path of the agent, or None. One named by a path is looked up from the project."""
-        program = self._words[0]
-        if os.sep in program:
-            program = str(self._project / program)
-        return shutil.which(program, path=self._environment.get("PATH", os.defpath))
-
-
-_NAME_ONE = "name the agent's command line: `acp:gemini --acp`, or --command 'gemini --acp'"
 
 
 def _used(response: PromptResponse, guess: Usage, reply: str) -> Usage:

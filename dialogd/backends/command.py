@@ -11,7 +11,7 @@ import signal
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
-from dialogd.backends import Found, Options, Request, Usage
+from dialogd.backends import Found, Options, Request, Tool, Usage
 from dialogd.backends.child import STDERR_TAIL, Child, not_started
 from dialogd.backends.prices import Price, parse_price
 from dialogd.errors import BackendError, BadInput
@@ -36,16 +36,16 @@ class Command:
     """
 
     name = "command"
-    model = ""
     costs = False
     most_out = 0
     room = 0
+    give_one = "give one: --command 'prog args' (prompt on stdin, reply on stdout)"
 
     def __init__(self, options: Options) -> None:
+        self.model = ""
         self.secrets = options.secrets
         self.price: Price | None = parse_price(options.price) if options.price else None
-        fix = "give one: --command 'prog args' (prompt on stdin, reply on stdout)"
-        self._words = split_command(options.command, self.name, fix)
+        self._words = split_command(options.command, type(self))
         self._project = options.project
         self._environment = {**clean_environment(os.environ), **options.environment}
         if options.project is not None and not options.project.is_dir():
@@ -53,15 +53,17 @@ class Command:
                 f"the project {str(options.project)!r} is not a directory",
                 fix="name an existing directory with --project",
             )
-        if self._program() is None:
-            raise BadInput(f"{self._missing()} (PATH is {self._path()})", fix=INSTALL)
+        try:
+            self._program()
+        except BackendError as error:
+            raise BadInput(f"{error.cause} (PATH is {self._path()})", fix=error.fix) from None
 
     @staticmethod
     def probe(_variables: Mapping[str, str], _variant: str) -> Found:
         """It is always here; what it runs is the person's matter."""
         return Found(True, "any program: prompt on stdin, reply on stdout", pays="whoever the command bills")
 
-    async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
+    async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Stream what the command prints. Raises `BackendError` for everything else than text and exit code 0."""
         child = self._start(request)
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -92,8 +94,6 @@ class Command:
 
     def _start(self, request: Request) -> Child:
         program = self._program()
-        if program is None:
-            raise BackendError(self._missing(), fix=INSTALL)
         environment = {
             **self._environment,
             "DIALOGD_AGENT": request.agent.id,
@@ -131,19 +131,14 @@ class Command:
     def _path(self) -> str:
         return self._environment.get("PATH", os.defpath)
 
-    def _program(self) -> str | None:
-        """The full path of the program, or None. One named by a path is looked up from the project."""
-        program = self._words[0]
-        if os.sep in program:
-            program = str((self._project or Path()) / program)
-        found = shutil.which(program, path=self._path())
-        return str(Path(found).absolute()) if found else None
-
-    def _missing(self) -> str:
-        program = self._words[0]
-        if os.sep in program and ((self._project or Path()) / program).exists():
-            return f"not an executable file: {program!r}"
-        return f"command not found: {program!r}"
+    def _program(self) -> str:
+        """The full path of the program; one named by a path is looked up from the project. Raises `BackendError`."""
+        name = self._words[0]
+        program = str((self._project or Path()) / name) if os.sep in name else name
+        if found := shutil.which(program, path=self._path()):
+            return str(Path(found).absolute())
+        is_there = os.sep in name and Path(program).exists()
+        raise BackendError(f"{'not an executable file' if is_there else 'command not found'}: {name!r}", fix=INSTALL)
 
 
 INSTALL = "install it, make it executable (chmod +x), or give its full path; no shell is used, so no ~ and no aliases"
@@ -164,8 +159,8 @@ def last_line(stderr: bytes, secrets: Sequence[str] = ()) -> str:
     return next((line[:ERROR_LINE] for line in reversed(list(lines)) if line), "")
 
 
-def split_command(command: str, backend: str, fix: str) -> list[str]:
-    """The words of a command line. Raises `BadInput` for one that names no program."""
+def split_command(command: str, backend: type[Command]) -> list[str]:
+    """The words of a command line for this backend. Raises `BadInput` for one that names no program."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -174,7 +169,7 @@ def split_command(command: str, backend: str, fix: str) -> list[str]:
             fix="close every quote; a quote of its own is written \\' or \\\"",
         ) from error
     if not words or not words[0] or "\0" in command:
-        raise BadInput(f"the {backend} backend has no command to run", fix=fix)
+        raise BadInput(f"the {backend.name} backend has no command to run", fix=backend.give_one)
     return words
 
 

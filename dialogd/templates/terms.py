@@ -37,6 +37,7 @@ from dialogd.templates.skill import (
     count,
     flag,
     integer,
+    listed,
     names,
     one_of,
     part,
@@ -166,6 +167,7 @@ def terms_of(skill: Skill) -> Terms:
     least, most = _span(reader, len(cast))
     rules = _rules(reader, skill)
     _opening(reader, skill)
+    limits: dict[str, Any] = {key: reader.take(key, None) for key in ("max_turns", "max_rounds", "max_time", "timeout")}
     terms = Terms(
         cast=cast,
         least=least,
@@ -173,11 +175,8 @@ def terms_of(skill: Skill) -> Terms:
         rules=rules,
         judge=_judge(reader, rules, cast),
         first=_first(reader, cast),
-        max_turns=reader.take("max_turns", None),
-        max_rounds=reader.take("max_rounds", None),
-        max_time=reader.take("max_time", None),
-        timeout=reader.take("timeout", None),
         more=_more(reader),
+        **limits,
     )
     found = ((*skill.problems, *reader.problems), reader.notes)
     problems, notes = (tuple(sorted(each, key=lambda problem: problem.line)) for each in found)
@@ -186,27 +185,23 @@ def terms_of(skill: Skill) -> Terms:
 
 def _rules(reader: _Reader, skill: Skill) -> Rules:
     usual, is_review = Rules(), reader.take("review", default=False)
+    values = {key: reader.take(key, getattr(usual, key)) for key in _OF_RULES}
     return Rules(
+        **values,
         template=one_line(skill.name, 100),
-        order=reader.take("order", usual.order),
-        verdict=reader.take("verdict", usual.verdict),
-        sealed=reader.take("sealed", default=False),
-        red_team=reader.take("red_team", default=False),
-        objections=reader.take("objections", default=False),
         review=is_review,
-        threshold=reader.take("threshold", usual.threshold),
-        quorum=reader.take("quorum", usual.quorum),
-        winner=reader.take("winner", usual.winner),
         convergence_threshold=reader.take("convergence_threshold", CONVERGENCE_THRESHOLD),
-        escalation_threshold=reader.take("escalation_threshold", usual.escalation_threshold),
-        auto_propose_threshold=reader.take("auto_propose_threshold", usual.auto_propose_threshold),
-        guidelines=reader.take("guidelines", ""),
-        board=reader.take("board", None),
         phases=tuple(_phases(skill)),
         kinds=MappingProxyType(_kinds(reader, skill, REVIEW if is_review else {})),
         success=tuple(one_line(point, LONGEST) for point in skill.success),
         errors=tuple(one_line(point, LONGEST) for point in skill.errors),
     )
+
+
+_OF_RULES = (
+    "order", "verdict", "sealed", "red_team", "objections", "threshold", "quorum", "winner", "escalation_threshold",
+    "auto_propose_threshold", "guidelines", "board",
+)  # fmt: skip
 
 
 def _phases(skill: Skill) -> Iterator[Phase]:
@@ -265,14 +260,8 @@ def _role(reader: _Reader, member: Member) -> Role:
         priority=take("priority", integer, 0, "**Priority:** 10"),
         specialization=" ".join(words for words in special if words),
         personality=take("personality", text, "", "**Personality:** devil's advocate"),
-        responsibilities=_points(fields.get("responsibilities")),
+        responsibilities=tuple(filter(None, (one_line(p, LONGEST) for p in listed(fields.get("responsibilities"))))),
     )
-
-
-def _points(written: Written | None) -> tuple[str, ...]:
-    value = written.value if written else ()
-    listed = (value,) if isinstance(value, str) else tuple(value)
-    return tuple(text for point in listed if (text := one_line(point, LONGEST)))
 
 
 def _backend(reader: _Reader, member: Member) -> str:
