@@ -106,38 +106,44 @@ def record(plan: Plan) -> Iterator[str]:
     """Section by section; what has nothing to say is left out."""
     yield "---"
     yield "*The record. All of it is read from the dialog's marks and text; no model wrote it.*"
-    for section in (_votes, _findings, _views, _agreements, _disagreements, _changes, _worth, _figures, _verify, _talk):
-        yield from section(plan)
+    sections = {
+        "Decisions and votes": _votes,
+        "Findings": _findings,
+        "Each agent in its own words": _views,
+        "Key agreements": _agreements,
+        "Key disagreements": _disagreements,
+        "Changes of position": _changes,
+        "Was the debate worth it?": _worth,
+        "Metrics": _figures,
+        "How to verify": _verify,
+        "The whole conversation": _talk,
+    }
+    for title, section in sections.items():
+        if blocks := list(filter(None, section(plan))):
+            yield f"## {title}"
+            yield from blocks
 
 
 def _votes(plan: Plan) -> Iterator[str]:
-    if not plan.decisions:
-        return
-    yield "## Decisions and votes"
     for d in plan.decisions:
-        title = f"### {d.ref or 'A position'}: {d.stands}"
+        yield f"### {d.ref or 'A position'}: {d.stands}"
         by = f"Proposed by {d.by}. " if d.by else ""
-        yield title
         how = f"{d.made.capitalize()} in turn {d.turn}, {inline(method(d.method))}"
         left = f"; superseded: {d.superseded}" if d.superseded else ""
         yield f"{by}{how}: {inline(d.evidence)}; {inline(d.reason)}{left}."
-        weighted = any(v.weight != 1 for v in d.votes)
-        rows = [(v.agent, v.choice, *([f"{v.weight:g}"] if weighted else []), str(v.turn), v.reason) for v in d.votes]
-        if rows:
-            yield "\n".join(table(("voter", "vote", *(["weight"] if weighted else []), "turn", "reason"), rows))
+        weight = ("weight",) if any(v.weight != 1 for v in d.votes) else ()
+        rows = [(v.agent, v.choice, *(f"{v.weight:g}" for _ in weight), str(v.turn), v.reason) for v in d.votes]
+        yield "\n".join(table(("voter", "vote", *weight, "turn", "reason"), rows))
 
 
 def _findings(plan: Plan) -> Iterator[str]:
-    if not plan.findings:
-        return
-    yield "## Findings"
     rows = [
         (str(f.number), f.severity, f.category, f"{f.file}:{f.line}".strip(":"), f.issue, f.suggestion,
          f"turn {f.resolved_in}: {f.resolved}" if f.resolved_in else "open")
         for f in plan.findings
     ]  # fmt: skip
     yield "\n".join(table(("no.", "severity", "category", "where", "issue", "suggestion", "resolved"), rows))
-    if plan.score is not None:
+    if plan.findings and plan.score is not None:
         if plan.score.total is None:
             parts = ", ".join(f"{name} {value:.0f}" for name, value in plan.score.parts.items())
             yield f"Score: none, for a part is missing ({parts})."
@@ -148,9 +154,6 @@ def _findings(plan: Plan) -> Iterator[str]:
 
 
 def _views(plan: Plan) -> Iterator[str]:
-    if not plan.views:
-        return
-    yield "## Each agent in its own words"
     for view in plan.views:
         yield f"### {view.agent}, {inline(view.name, 80)}"
         yield quoted(view.text)
@@ -160,20 +163,13 @@ def _views(plan: Plan) -> Iterator[str]:
 
 
 def _agreements(plan: Plan) -> Iterator[str]:
-    if not plan.agreements:
-        return
-    yield "## Key agreements"
-    yield "\n".join(f"- {inline(s.text)} ({_proposed_by(s.by)}approved in turn {s.turn})" for s in plan.agreements)
-
-
-def _proposed_by(who: str) -> str:
-    return f"by {'the person' if who == USER else who}, " if who else ""
+    by = {
+        said.by: f"by {'the person' if said.by == USER else said.by}, " if said.by else "" for said in plan.agreements
+    }
+    yield "\n".join(f"- {inline(s.text)} ({by[s.by]}approved in turn {s.turn})" for s in plan.agreements)
 
 
 def _disagreements(plan: Plan) -> Iterator[str]:
-    if not plan.conflicts:
-        return
-    yield "## Key disagreements"
     rows = [
         (str(c.said.turn), c.said.by, c.said.kind.lower(), c.said.text, ", ".join(c.about), c.how or "open")
         for c in sorted(plan.conflicts, key=lambda c: bool(c.how))
@@ -182,9 +178,6 @@ def _disagreements(plan: Plan) -> Iterator[str]:
 
 
 def _changes(plan: Plan) -> Iterator[str]:
-    if not plan.changes:
-        return
-    yield "## Changes of position"
     rows = [
         (str(c.turn), c.agent, c.ref, f"{c.before} → {c.now}", _UNEXPLAINED if c.is_unexplained else c.cause)
         for c in plan.changes
@@ -193,7 +186,6 @@ def _changes(plan: Plan) -> Iterator[str]:
 
 
 def _worth(plan: Plan) -> Iterator[str]:
-    yield "## Was the debate worth it?"
     if plan.worth.why:
         yield f"It cannot be said: {inline(plan.worth.why)}."
     for comparison in plan.worth.comparisons:
@@ -201,22 +193,17 @@ def _worth(plan: Plan) -> Iterator[str]:
 
 
 def _compared(c: Comparison, whole: Cost) -> Iterator[str]:
-    verdict = {
-        True: "**The same result.**",
-        False: "**Another result.**",
-        None: "**It cannot be compared by marks.**",
-    }[c.same]
+    verdict = {True: "The same result.", False: "Another result.", None: "It cannot be compared by marks."}[c.same]
     vote = f"A plain count of {inline(c.basis)} would have said: {inline(c.verdict)}."
-    yield f"{verdict} {vote} The outcome: {inline(c.outcome)}."
+    yield f"**{verdict}** {vote} The outcome: {inline(c.outcome)}."
     yield ""
     choices = ", ".join(f"{said.by}: {inline(said.text, 120)} (turn {said.turn})" for said in c.choices)
     yield f"- counted: {choices}"
     if c.remark:
         yield f"- {inline(c.remark)}"
-    if whole != Cost(whole.turns):
-        yield f"- cost: {_cost(c.first)} for these; {_cost(whole)} for all"
-    else:
-        yield "- cost: unknown, no turn says what it took"
+    is_known = whole != Cost(whole.turns)
+    spent = f"{_cost(c.first)} for these; {_cost(whole)} for all" if is_known else "unknown, no turn says what it took"
+    yield f"- cost: {spent}"
 
 
 def _cost(cost: Cost) -> str:
@@ -230,7 +217,6 @@ def _cost(cost: Cost) -> str:
 
 def _figures(plan: Plan) -> Iterator[str]:
     m, s = plan.metrics, plan.signals
-    yield "## Metrics"
     seconds = [in_words(value) for value in m["latency"].values() if value is not None]
     rows = [
         ("contributions_total", str(m["contributions_total"])),
@@ -268,7 +254,6 @@ def _usd(figures: Mapping[str, Any]) -> str:
 
 
 def _verify(plan: Plan) -> Iterator[str]:
-    yield "## How to verify"
     file = shlex.quote(inline(plan.file) or "FILE")
     lines = [f"- `dialogd verify {file}` checks every entry against its recorded hash and the entry before it."]
     if plan.agreed is not None and plan.agreed.sha:
@@ -283,7 +268,6 @@ def _verify(plan: Plan) -> Iterator[str]:
 
 
 def _talk(plan: Plan) -> Iterator[str]:
-    yield "## The whole conversation"
     for entry in plan.dialog.entries:
         yield f"### {_title(entry)}"
         marks = "\n".join(str(mark) for mark in entry.marks) if entry.frame is not None else ""
@@ -540,8 +524,21 @@ FORMAT = "dialogd-plan/1"
 
 def as_json(plan: Plan) -> dict[str, Any]:
     """Everything that the page says, and the exact texts; null for what nobody knows."""
-    state = plan.dialog.state
-    outcome = state.outcome
+    state, header = plan.dialog.state, plan.dialog.header
+    outcome, rules = state.outcome, header.rules
+    lists: dict[str, Sequence[Any]] = {
+        "decisions": plan.decisions,
+        "views": plan.views,
+        "key_agreements": plan.agreements,
+        "key_disagreements": plan.conflicts,
+        "dissent": plan.dissent,
+        "position_changes": plan.changes,
+        "positions": plan.positions,
+        "crux": plan.crux,
+        "experiments": plan.experiments,
+        "open_questions": plan.questions,
+        "next_steps": plan.steps,
+    }
     return {
         "format": FORMAT,
         "task": plan.task,
@@ -560,10 +557,10 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "consensus_reached": outcome is not None and outcome.name == "CONSENSUS_REACHED",
         "approved": asdict(plan.approved) if plan.approved else None,
         "rejections": [asdict(item) for item in plan.rejections],
-        "agents": _agents(plan),
+        "agents": [{"id": a.id, "name": a.name, "role": rules.role(a.id).name or a.role} for a in header.agents],
         "agreed": asdict(plan.agreed) if plan.agreed else None,
         "on_the_table": asdict(plan.on_the_table) if plan.on_the_table else None,
-        **{key: [asdict(item) for item in items] for key, items in _lists(plan).items()},
+        **{name: [asdict(item) for item in items] for name, items in lists.items()},
         "worth": asdict(plan.worth),
         "findings": [{**asdict(item), "blocks": item.blocks} for item in plan.findings],
         "score": {"parts": dict(plan.score.parts), "points": dict(plan.score.points), "total": plan.score.total}
@@ -575,28 +572,6 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "synthesis": {**asdict(plan.synthesis), "signed_by": []} if plan.synthesis else None,
         "conversation": [entry_facts(entry) for entry in plan.dialog.entries],
     }  # fmt: skip
-
-
-def _lists(plan: Plan) -> dict[str, Sequence[Any]]:
-    """What the plan lists, by its name."""
-    return {
-        "decisions": plan.decisions,
-        "views": plan.views,
-        "key_agreements": plan.agreements,
-        "key_disagreements": plan.conflicts,
-        "dissent": plan.dissent,
-        "position_changes": plan.changes,
-        "positions": plan.positions,
-        "crux": plan.crux,
-        "experiments": plan.experiments,
-        "open_questions": plan.questions,
-        "next_steps": plan.steps,
-    }
-
-
-def _agents(plan: Plan) -> list[dict[str, str]]:
-    header = plan.dialog.header
-    return [{"id": a.id, "name": a.name, "role": header.rules.role(a.id).name or a.role} for a in header.agents]
 
 
 def entry_facts(entry: Entry) -> dict[str, Any]:
