@@ -20,7 +20,7 @@ from dialogd.protocol.questions import written
 from dialogd.protocol.state import Debt, Dialog, Escalation
 from dialogd.protocol.text import clean, one_line, redact
 from dialogd.protocol.units import Here
-from dialogd.protocol.verdict import Ruling, Step, as_it_stands, end_of, onward, rule, taken, without
+from dialogd.protocol.verdict import Step, as_it_stands, end_of, onward, rule, taken, without
 
 _TURN_LINE = re.compile(r"TURN: [A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*")
 
@@ -93,7 +93,7 @@ def agent_turn(
     return Written(draft, ruling.outcome, ruling.why, attachment, overflow)
 
 
-def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str) -> Ruling:
+def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str) -> Step:
     """What the reply comes to; the turn for which the file has no more room ends the dialog, with what is decided."""
     ruling, most = rule(dialog, me, reply, refused), dialog.state.limits.max_size
     size = sum(len(part.encode("utf-8", "replace")) for part in (body, *map(str, ruling.marks)))
@@ -101,10 +101,10 @@ def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], bo
         return ruling
     ruling = rule(dialog, me, reply, refused, is_last=True)
     why = f"size: the limit of {most:,} bytes"
-    return ruling if ruling.turn is None else Ruling(ruling.marks, None, "STOPPED", why)
+    return ruling if ruling.turn is None else Step(ruling.marks, None, "STOPPED", why)
 
 
-def _with_one_end(ruling: Ruling) -> tuple[Mark, ...]:
+def _with_one_end(ruling: Step) -> tuple[Mark, ...]:
     """The marks of a turn; under one that ends otherwise what its agent alone called for is no end, and says so."""
     if ruling.turn is not None or ruling.outcome == "DEADLOCK":
         return ruling.marks
@@ -117,7 +117,7 @@ def _with_one_end(ruling: Ruling) -> tuple[Mark, ...]:
     )
 
 
-def _last_mark(dialog: Dialog, ruling: Ruling) -> tuple[Mark, ...]:
+def _last_mark(dialog: Dialog, ruling: Step) -> tuple[Mark, ...]:
     """The mark by which a turn ends the dialog, with the reason where no other line says it."""
     if not ruling.outcome or any(mark.name == ruling.outcome for mark in ruling.marks):
         return ()

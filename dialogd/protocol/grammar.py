@@ -126,13 +126,15 @@ def passes_turn(line: str) -> bool:
 def nearly_passes(header: Header, numbered: Iterable[tuple[int, str]]) -> str:
     """What is said of the last of these lines that is nearly a TURN line, with its number; "" where none is.
 
-    Nearly: the word TURN, or that with one letter more, less, wrong or swapped, whatever signs stand around it, and
+    Nearly: the word TURN, perhaps with a letter more, less, wrong or swapped, whatever signs stand around it, and
     behind it nothing but names that somebody here answers to.
     """
+    from difflib import SequenceMatcher
+
     found = ""
     for number, line in numbered:
         match = _NEARLY.fullmatch(line) if len(line) < _NEARLY_LINE else None
-        if match is None or passes_turn(line) or not _is_nearly(match[1].casefold(), "turn"):
+        if match is None or passes_turn(line) or SequenceMatcher(None, match[1].casefold(), "turn").ratio() < 0.75:
             continue
         ids, strangers = who(header, match[3].strip("[](){}<> "))
         if not strangers and (ids or (match[1].casefold() == "turn" and ":" in match[2])):
@@ -141,15 +143,6 @@ def nearly_passes(header: Header, numbered: Iterable[tuple[int, str]]) -> str:
                 f"line {number}, `{line.strip()}`, is no TURN line and passes no turn; write `TURN: {names}` below it"
             )
     return found
-
-
-def _is_nearly(word: str, wanted: str) -> bool:
-    """True for the word itself, and for one slip of the fingers: a letter more, less, wrong, or two swapped."""
-    more = any(word[:at] + word[at + 1 :] == wanted for at in range(len(word)))
-    less = any(wanted[:at] + wanted[at + 1 :] == word for at in range(len(wanted)))
-    others = [at for at, (one, two) in enumerate(zip(word, wanted, strict=False)) if one != two]
-    swapped = sorted(word) == sorted(wanted) and len(others) == 2 and others[1] == others[0] + 1
-    return more or less or swapped or (len(word) == len(wanted) and len(others) < 2)
 
 
 @dataclass(frozen=True, slots=True)

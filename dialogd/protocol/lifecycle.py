@@ -89,18 +89,11 @@ def in_words(dialog: Dialog) -> str:
     outcome = dialog.state.outcome
     if outcome is not None:
         return f"{where(dialog)}: it ended with {outcome.name}"
-    if phase(dialog) == "dormant":
+    still = "paused" if dialog.state.paused else "" if set(dialog.state.owing) - {USER} else "it waits for you"
+    if not dialog.state.has_spoken:
         return f"{where(dialog)}: {'paused; ' if dialog.state.paused else ''}no agent has spoken yet"
-    found = (_why_still(dialog), _why_converging(dialog))
-    return f"{where(dialog)}: {'; '.join(filter(None, found)) or 'the agents take their turns'}"
-
-
-def _why_still(dialog: Dialog) -> str:
-    """Why no agent goes on, in words; "" while one may."""
-    state = dialog.state
-    if state.paused:
-        return "paused"
-    return "" if set(state.owing) - {USER} else "it waits for you"
+    found = "; ".join(filter(None, (still, _why_converging(dialog))))
+    return f"{where(dialog)}: {found or 'the agents take their turns'}"
 
 
 def why_absent(dialog: Dialog, agent: str) -> str:
@@ -122,24 +115,22 @@ def why_absent(dialog: Dialog, agent: str) -> str:
 
 def commands(dialog: Dialog) -> tuple[str, ...]:
     """The person's own commands that make sense now."""
-    state = dialog.state
+    state, leave = dialog.state, ("leave",) if len(dialog.header.agents) > 1 else ()
     if state.outcome is not None:
         decide = (*(() if state.approved else ("approve",)), "reject")
-        return ("say", *decide, "suggest", "ask", "strike", "limit", "invite", *_leave(dialog))
-    word = ("word",) if dialog.header.rules.order == "free" else ()
-    own = ("pass",) if USER in state.owing else ()
-    veto = ("veto",) if any(proposal.ref not in state.table.vetoed for proposal in state.table.proposals) else ()
-    take = ("approve",) if is_takeable(dialog.header, dialog.state) else ()
-    return (
-        *take,
-        *("say", "resume" if state.paused else "pause", "retry", "skip", "stop", *word, *own),
-        *("suggest", "ask", *veto, "strike", "limit", "invite", *_leave(dialog), "step"),
-    )
-
-
-def _leave(dialog: Dialog) -> tuple[str, ...]:
-    """Letting an agent go, where it is not the last."""
-    return ("leave",) if len(dialog.header.agents) > 1 else ()
+        return ("say", *decide, "suggest", "ask", "strike", "limit", "invite", *leave)
+    possible = {
+        "approve": is_takeable(dialog.header, state),
+        **dict.fromkeys(("say", "resume" if state.paused else "pause", "retry", "skip", "stop"), True),
+        "word": dialog.header.rules.order == "free",
+        "pass": USER in state.owing,
+        **dict.fromkeys(("suggest", "ask"), True),
+        "veto": any(proposal.ref not in state.table.vetoed for proposal in state.table.proposals),
+        **dict.fromkeys(("strike", "limit", "invite"), True),
+        "leave": bool(leave),
+        "step": True,
+    }
+    return tuple(name for name, is_possible in possible.items() if is_possible)
 
 
 def allowed(dialog: Dialog) -> tuple[str, ...]:
@@ -171,17 +162,11 @@ def marks_refused(dialog: Dialog, me: str, mark_name: str) -> str:
     """
     if dialog.header.rules.is_plain:
         return ""
-    taken = _taken(dialog, me)
-    if taken is None or mark_name in taken:
-        return ""
-    return f"the dialog is {in_words(dialog)}; it takes {', '.join(sorted(taken))}"
-
-
-def _taken(dialog: Dialog, me: str) -> frozenset[str] | None:
-    """The marks that this agent may use; None: all."""
     state = dialog.state
-    if state.escalation.to and state.escalation.to == me:
-        return _ESCALATED
-    if me == dialog.header.judge and me in state.owing:
-        return _JUDGING
-    return _CLOSING if state.closing else None
+    if state.escalation.to == me:
+        taken = _ESCALATED
+    elif me == dialog.header.judge and me in state.owing:
+        taken = _JUDGING
+    else:
+        taken = _CLOSING if state.closing else frozenset({mark_name})
+    return "" if mark_name in taken else f"the dialog is {in_words(dialog)}; it takes {', '.join(sorted(taken))}"

@@ -23,14 +23,11 @@ from dialogd.protocol.units import many
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
-    """What the daemon writes under a reply: its marks, numbered and completed, and how the turn ends.
+class Step:
+    """What is written under an entry, and how it ends: with a `turn`, or with an `outcome` for the reason `why`."""
 
-    `turn` is None when the turn ends the dialog; then `outcome` names the mark and `why` is the reason in words.
-    """
-
-    marks: tuple[Mark, ...]
-    turn: tuple[str, ...] | None
+    marks: tuple[Mark, ...] = ()
+    turn: tuple[str, ...] | None = None
     outcome: str = ""
     why: str = ""
 
@@ -55,13 +52,17 @@ def lacks_body(dialog: Dialog, me: str, reply: Reply) -> str:
     return ""
 
 
-def rule(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal] = (), *, is_last: bool = False) -> Ruling:
+def rule(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal] = (), *, is_last: bool = False) -> Step:
     """What the admitted `reply` of `me` comes to in `dialog` as it stands now; `refused` is what did not count of it.
 
     Pure; called again if the dialog has moved on. `is_last` says that the file has room for no other turn.
     """
     header, before = dialog.header, dialog.state
-    marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *shown(refused), *_unanswered(dialog, reply)]
+    debt, rules = before.debt(me), header.rules
+    marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *shown(refused)]
+    if header.is_unattended and reply.has(QUESTION):
+        alone = "nobody is at the table: take your default, or decide, and say what you assume"
+        marks.append(Mark("REFUSED", f"{QUESTION} | {alone}"))
     after = _after(dialog, me, reply, marks)
     found = settled(dialog, me, after, marks, is_last=is_last)
     if found:
@@ -69,25 +70,21 @@ def rule(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal] = (),
         after = _after(dialog, me, reply, marks)
     outcome, why = end_of(header, found)
     if outcome:
-        return Ruling(tuple(marks), None, outcome, why)
-    if reply.has("DEADLOCK") and not _is_first(dialog, me) and _all_call_it(dialog, {*before.table.deadlock, me}):
+        return Step(tuple(marks), None, outcome, why)
+    callers = (*before.table.deadlock, me)
+    was_sealed = rules.sealed and debt is not None and debt.is_ready  # first answers decide nothing
+    if reply.has("DEADLOCK") and not was_sealed and _all_call_it(header, before, {*callers}):
         if header.judge and header.judge not in before.absent and after.counted < after.limits.max_turns:
-            return Ruling(tuple(marks), (header.judge,))
+            return Step(tuple(marks), (header.judge,))
         last = sorted(marks, key=lambda mark: mark.name == "DEADLOCK")  # its own call, with its crux, is the end
-        return Ruling(tuple(last), None, "DEADLOCK", f"deadlock, called by {', '.join((*before.table.deadlock, me))}")
-    if me != USER and not header.is_unattended and _waits_for_person(dialog, reply):
+        return Step(tuple(last), None, "DEADLOCK", f"deadlock, called by {', '.join(callers)}")
+    # Nobody agrees alone: where fewer than two may sign, an agent's end waits for the person.
+    ends = reply.has("CONSENSUS_REACHED") or reply.has("DEADLOCK")
+    if ends and rules.verdict == "mutual" and len(header.voters) < 2 and not header.is_unattended:
         after = replace(after, questions=Questions((Question("asked"), *after.questions.open)))
-    step = onward(header, before, after, me, is_decided=_decides(found))
-    return Ruling((*marks, *step.marks), step.turn, step.outcome, step.why)
-
-
-def _unanswered(dialog: Dialog, reply: Reply) -> list[Mark]:
-    """What is said under a question to the person where nobody is at the table: it goes back."""
-    if not (dialog.header.is_unattended and reply.has(QUESTION)):
-        return []
-    return [
-        Mark("REFUSED", f"{QUESTION} | nobody is at the table: take your default, or decide, and say what you assume")
-    ]
+    own = any(mark.name == "DECISION" and mark.fields[1:2] in (("moderator",), ("decide",)) for mark in found)
+    step = onward(header, before, after, me, is_decided=own)
+    return Step((*marks, *step.marks), step.turn, step.outcome, step.why)
 
 
 def _after(dialog: Dialog, me: str, reply: Reply, marks: Sequence[Mark]) -> State:
@@ -95,12 +92,6 @@ def _after(dialog: Dialog, me: str, reply: Reply, marks: Sequence[Mark]) -> Stat
     number, debt = dialog.state.number + 1, dialog.state.debt(me)
     said = Said(str(number), number, me, "", reply.body, tuple(marks), (), re=debt.re if debt else "")
     return foreseen(dialog.header, dialog.state, said)
-
-
-def _waits_for_person(dialog: Dialog, reply: Reply) -> bool:
-    """Nobody agrees alone: where fewer than two may sign, an agent's end waits for the person."""
-    is_alone = dialog.header.rules.verdict == "mutual" and len(dialog.header.voters) < 2
-    return is_alone and (reply.has("CONSENSUS_REACHED") or reply.has("DEADLOCK"))
 
 
 def _numbered(state: State, reply: Reply) -> list[Mark]:
@@ -131,38 +122,17 @@ def _consensus(dialog: Dialog, me: str, reply: Reply) -> list[Mark]:
     return [Mark("CONSENSUS_PROPOSED", digest(text), f"P{int(state.table.next_ref[1:]) + proposals}")]
 
 
-def _decides(found: Sequence[Mark]) -> bool:
-    """True when one of these is a decision of the agent itself, not a count of votes."""
-    return any(mark.name == "DECISION" and mark.fields[1:2] in (("moderator",), ("decide",)) for mark in found)
-
-
-def _is_first(dialog: Dialog, me: str) -> bool:
-    """True when `me` gives a first answer that it had sealed: those decide nothing."""
-    debt = dialog.state.debt(me)
-    return dialog.header.rules.sealed and debt is not None and debt.is_ready
-
-
-def _all_call_it(dialog: Dialog, who: set[str]) -> bool:
+def _all_call_it(header: Header, state: State, who: set[str]) -> bool:
     """True when all that may vote (all agents, where nobody may) call it a deadlock, and they are at least two.
 
     Nobody waits for who is absent.
     """
-    able = set(dialog.header.voters) or {agent.id for agent in dialog.header.agents}
-    able -= dialog.state.absent
+    able = set(header.voters) or {agent.id for agent in header.agents}
+    able -= state.absent
     return len(able) >= 2 and able <= who
 
 
 # -- How the dialog goes on -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """What is written under an entry: `marks`, and `turn`, or None when it ends with `outcome` for the reason `why`."""
-
-    marks: tuple[Mark, ...] = ()
-    turn: tuple[str, ...] | None = None
-    outcome: str = ""
-    why: str = ""
 
 
 def limit_reached(before: State, after: State, me: str, header: Header) -> tuple[str, str]:
@@ -193,28 +163,29 @@ def onward(header: Header, before: State, after: State, me: str, *, is_decided: 
     """
     outcome, why = limit_reached(before, after, me, header)
     rest = tuple(who for who in _rest(after, me) if who != USER or not header.is_unattended)
-    if outcome and not rest and not _is_hard(after):
-        last = _last_resort(header, before, after, outcome, why)
-        if last is not None:
-            return last
     if outcome:
-        return Step(outcome=outcome, why=why)
-    marks = tuple(_phase(header, before, after))
-    above = () if is_decided else tuple(_passed_up(before, after, me))
+        is_hard = after.counted >= after.limits.max_turns  # which nothing goes beyond
+        last = None if rest or is_hard else _last_resort(header, before, after, outcome, why)
+        return last or Step(outcome=outcome, why=why)
+    marks: tuple[Mark, ...] = ()
+    rules = header.rules
+    now = rules.phase(after.floor.rounds)
+    if now > rules.phase(before.floor.rounds) >= 0:
+        marks = (Mark("ROUND", f"phase | {rules.phases[now].name}"),)
+    # What the moderator was to decide, and did not, is the person's.
+    is_passed_up = not is_decided and me and before.escalation.to == me and not after.escalation.to
+    why = f"{me} did not decide: {before.escalation.why}" if is_passed_up else ""
     if header.is_unattended:
-        return Step(marks, rest) if rest else _alone(header, before, after, me, marks, above)
-    marks = (*marks, *above)
+        return Step(marks, rest) if rest else _alone(header, before, after, me, marks, why)
+    if why:
+        ask = f"{me} did not decide; please do: {without_fields(before.escalation.why)}"
+        marks = (*marks, Mark("ESCALATE", why), Mark("QUESTION_FOR_USER", ask))
     return Step(marks, rest) if rest else _next(header, after, me, marks)
 
 
 def _rest(after: State, me: str) -> tuple[str, ...]:
     """Who else still owes a turn."""
-    return tuple(d.agent for d in after.debts.open if d.agent not in (me, ANY))
-
-
-def _is_hard(after: State) -> bool:
-    """True at the limit of turns, which nothing goes beyond."""
-    return after.counted >= after.limits.max_turns
+    return tuple(who for who in after.owing if who not in (me, ANY))
 
 
 def _last_resort(header: Header, before: State, after: State, outcome: str, why: str) -> Step | None:
@@ -239,21 +210,6 @@ def _has_decided(after: State) -> bool:
     return any(int(entry.partition(".")[0] or 0) > after.base for entry in found)
 
 
-def _phase(header: Header, before: State, after: State) -> Iterator[Mark]:
-    """The phase that begins with what follows."""
-    rules = header.rules
-    now = rules.phase(after.floor.rounds)
-    if now > rules.phase(before.floor.rounds) >= 0:
-        yield Mark("ROUND", f"phase | {rules.phases[now].name}")
-
-
-def _passed_up(before: State, after: State, me: str) -> Iterator[Mark]:
-    """What the moderator was to decide, and did not, is the person's."""
-    if me and before.escalation.to == me and not after.escalation.to:
-        yield Mark("ESCALATE", f"{me} did not decide: {before.escalation.why}")
-        yield Mark("QUESTION_FOR_USER", f"{me} did not decide; please do: {without_fields(before.escalation.why)}")
-
-
 def _next(header: Header, after: State, me: str, marks: tuple[Mark, ...]) -> Step:
     """Whose turn it is once nobody owes one."""
     asked = any(mark.name == "QUESTION_FOR_USER" for mark in marks)
@@ -273,32 +229,29 @@ def _next(header: Header, after: State, me: str, marks: tuple[Mark, ...]) -> Ste
     return Step(marks, following(header, after, me))
 
 
-def _alone(
-    header: Header, before: State, after: State, me: str, marks: tuple[Mark, ...], above: tuple[Mark, ...]
-) -> Step:
+def _alone(header: Header, before: State, after: State, me: str, marks: tuple[Mark, ...], passed_up: str) -> Step:
     """How it goes on with nobody at the table: what would wait for the person goes back, or ends the dialog.
 
-    `above` is what the moderator leaves to the person.
+    `passed_up` is what the moderator leaves to the person, in words.
     """
-    back = tuple(
-        who for who in after.questions.askers if who not in {*after.questions.told, *after.absent} and header.agent(who)
-    )
+    back = tuple(who for who in after.questions.askers if who not in {*after.questions.told, *after.absent})
+    back = tuple(who for who in back if header.agent(who))
     if back:
         return Step(marks, back)
     if after.escalation.to not in ("", USER):
         return Step(marks, (after.escalation.to,))
-    outcome, why = _end_alone(header, before, after, above)
+    outcome, why = _end_alone(header, after, passed_up)
     if outcome:
         return _last_resort(header, before, after, outcome, why) or Step(marks, outcome=outcome, why=why)
     return Step(marks, following(header, after, me))
 
 
-def _end_alone(header: Header, before: State, after: State, above: tuple[Mark, ...]) -> tuple[str, str]:
+def _end_alone(header: Header, after: State, passed_up: str) -> tuple[str, str]:
     """The outcome where only the person could help, and why; "" twice while the agents can go on."""
     everybody = header.speakers
     here = [who for who in everybody if who not in after.absent]
-    if above:
-        return "DEADLOCK", without_fields(above[0].value)
+    if passed_up:
+        return "DEADLOCK", without_fields(passed_up)
     if after.escalation.to == USER:
         return "DEADLOCK", f"nobody could decide: {without_fields(after.escalation.why)}"
     if len(here) < 2 and not (len(everybody) == 1 and here and after.limits.max_rounds is not None):
@@ -307,9 +260,7 @@ def _end_alone(header: Header, before: State, after: State, above: tuple[Mark, .
         return "STOPPED", f"error: fewer than two agents are left; {why}"
     if names := ", ".join(awaited(header, after)):
         return "STOPPED", f"error: nothing can be decided without {names}; absent: {', '.join(sorted(after.absent))}"
-    if after.floor.is_quiet:
-        return "DEADLOCK", "everybody passed"
-    return "", ""
+    return ("DEADLOCK", "everybody passed") if after.floor.is_quiet else ("", "")
 
 
 # -- What is decided once an agent's turn stands ----------------------------------------------------------------------
