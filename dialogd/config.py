@@ -22,7 +22,7 @@ from dialogd.protocol.units import budget, count, seconds
 
 
 class _Written(NamedTuple):
-    """A value as somebody wrote it: where, and the folder its relative paths count from."""
+    """A value as it was written, where, and the folder that its relative paths start from."""
 
     value: object
     origin: str
@@ -30,7 +30,7 @@ class _Written(NamedTuple):
 
 
 def load(flags: Mapping[str, object], environment: Mapping[str, str], cwd: Path) -> Settings:
-    """Put the settings together; a flag that is None was not given, an empty variable is not set.
+    """Collect the settings; a flag that is None was not given, an empty variable is not set.
 
     Raises `BadInput` for a value that makes no sense, an unknown key of a file and a file that cannot be read.
     """
@@ -43,7 +43,7 @@ def load(flags: Mapping[str, object], environment: Mapping[str, str], cwd: Path)
 
 
 def dotenv(cwd: Path) -> dict[str, str]:
-    """What that folder's `.env` sets; {} without one. It is never put into the process's own environment."""
+    """The variables of that folder's `.env`; {} without one. They never enter the process's own environment."""
     text = _contents(cwd / ".env")
     if not text:
         return {}
@@ -56,7 +56,7 @@ def dotenv(cwd: Path) -> dict[str, str]:
 
 
 def _sources(flags: Mapping[str, object], environment: Mapping[str, str], cwd: Path) -> Iterator[dict[str, _Written]]:
-    """Every place a value may stand, strongest first."""
+    """Every source of values, strongest first."""
     from platformdirs import user_config_path
 
     _check(flags, "the command line", [s.name for s in SETTINGS])
@@ -82,7 +82,7 @@ def _variables(environment: Mapping[str, str], where: str, cwd: Path) -> dict[st
 
 
 def _toml(path: Path, *tables: str) -> dict[str, _Written]:
-    """The settings in a TOML file, or in a table of one that has other uses too."""
+    """The settings in a TOML file, or in a table of it."""
     text = _contents(path)
     if not all(table in text for table in tables):
         return {}
@@ -101,7 +101,7 @@ def _toml(path: Path, *tables: str) -> dict[str, _Written]:
 
 
 def _check(names: Iterable[str], where: str, known: Sequence[str]) -> None:
-    """Refuse the first name that nobody knows."""
+    """Refuse the first unknown name."""
     from difflib import get_close_matches
 
     for name in names:
@@ -141,7 +141,7 @@ HOOKS = ("on_question", "on_stalled", "on_error", "on_end", "on_event")  # comma
 
 
 def default_state_dir() -> Path:
-    """Where journals, drafts, archive, registry and logs live unless somebody says otherwise."""
+    """The default folder of journals, drafts, archive, registry and logs."""
     from platformdirs import user_state_path
 
     return user_state_path("dialogd")
@@ -160,12 +160,12 @@ def file_words(file: Path) -> list[str]:
 
 
 def start_command(agent: str, file: Path, flags: Sequence[str] = ()) -> str:
-    """The command that starts an agent's daemon on this file, to be pasted; `flags` say what plays it, where known."""
+    """The command that starts an agent's daemon on this file; `flags` name its backend, where known."""
     return shlex.join(["dialogd", "start", agent, *flags, *file_words(file)])
 
 
 def new_command(file: Path) -> str:
-    """The command that begins a dialog in this file, but for its topic."""
+    """The command that begins a dialog in this file, without its topic."""
     return shlex.join(["dialogd", "new", "TOPIC", *file_words(file)])
 
 
@@ -392,7 +392,7 @@ class Settings:
     origins: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
 
     def origin(self, name: str) -> str:
-        """Where the value of `name` comes from: `flag --port`, `environment DIALOGD_PORT`, a file, `default`."""
+        """The source of the value of `name`: `flag --port`, `environment DIALOGD_PORT`, a file, `default`."""
         return self.origins.get(name, "default")
 
     def rows(self) -> tuple[Row, ...]:

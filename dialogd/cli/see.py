@@ -1,4 +1,4 @@
-"""What is to be seen of a dialog: its board, message flow, steps, logs."""
+"""`dialogd board`, `flow`, `replay` and `logs`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Wanted:
     ref: str = ""
 
     def takes(self, number: int, kind: str, agents: Sequence[str], refs: Sequence[str]) -> bool:
-        """True when a row of this round and type, of these agents, about these turns and proposals, is wanted."""
+        """True when a row of this round, type, agents, turns and proposals is wanted."""
         return (
             self.round in (None, number)
             and self.kind in ("", kind)
@@ -166,7 +166,7 @@ def _tables(rows: Board, *, is_all: bool) -> Iterator[str]:
     yield from _table("decisions", "ref outcome method entry round evidence", map(_decision, rows.decisions))
 
 
-# One row: its cells, and what stands in a line of its own below them.
+# One row: its cells, and text for a line of its own below them.
 Row = tuple[tuple[str, ...], str]
 
 
@@ -292,7 +292,7 @@ def flow(
 
 
 def _file_of(project: str, settings: Settings) -> pathlib.Path:
-    """The dialog of a project: the one its own settings name, else the last one in which an agent works in it.
+    """The dialog file of a project: from its own settings, else the last one with an agent that works in it.
 
     Not a folder: the dialog of that id, or of its beginning. Raises `BadInput`.
     """
@@ -348,7 +348,7 @@ def _flow_kind(dialog: Dialog, name: str) -> str:
 
 
 def _follow(log: LogFile, agents: Sequence[str], kinds: Sequence[str], since: str | None, *, json: bool) -> None:
-    """Show what there is, then what comes, until the dialog ends."""
+    """Show all messages, then new ones, until the dialog ends."""
     shown: set[str] = set()
     dialog: Dialog | None = None
     while True:
@@ -417,8 +417,7 @@ def replay(
 ) -> None:
     """Step through a dialog: what each entry changed.
 
-    And what every agent had to do then. Only what changed is shown; with --turn everything. It is read from the file
-    alone, as it grew.
+    And what every agent had to do then. With --turn, the whole state after that turn. It is read from the file alone.
     """
     settings = options.settings_for(path if path is not None else file)
     options.dialog_at(options.log_of(settings))  # whether there is one, and whether it can be trusted
@@ -529,7 +528,7 @@ def _find(settings: Settings, agent: str, *, only_here: bool) -> tuple[Path, boo
 
 
 def _logs_follow(path: Path, at: int) -> None:
-    """Print what is added, also after the log was rotated, until Ctrl-C."""
+    """Print new lines, also after the log was rotated, until Ctrl-C."""
     rest = b""
     inode = path.stat().st_ino
     while True:

@@ -82,7 +82,7 @@ def _state(settings: Settings) -> Fact:
 
 
 def _ports(settings: Settings) -> Iterator[Fact]:
-    """The port that was set, else those of A and B, are free, or one's own daemon has them."""
+    """Whether the port that was set, else those of A and B, are free or used by a daemon of this user."""
     from dialogd.server.serving import describe_listener
 
     for port in [settings.port] if settings.port else range(FIRST_PORT, FIRST_PORT + PORTS):
@@ -99,7 +99,7 @@ def _ports(settings: Settings) -> Iterator[Fact]:
 
 
 def _program(port: int) -> str:
-    """The program that listens there, as far as this user may know; "" else."""
+    """The program that listens there, "" where this user may not know."""
     import psutil
 
     with suppress(psutil.Error, OSError):
@@ -110,7 +110,7 @@ def _program(port: int) -> str:
 
 
 def _folder(settings: Settings) -> Iterator[Fact]:
-    """The dialog's folder can be written, locked, flushed and watched."""
+    """Whether the dialog's folder can be written, locked, flushed and watched."""
     place = settings.file.parent
     if not place.is_dir():
         yield Fact("folder", "problem", f"{place} does not exist", "make it, or name a file with --file")
@@ -132,7 +132,7 @@ def _folder(settings: Settings) -> Iterator[Fact]:
 
 
 def _lock(trial: Path) -> Fact:
-    """The lock keeps a second one out."""
+    """Whether the lock excludes a second holder."""
     import fcntl
 
     from dialogd.store.lock import Lock
@@ -151,7 +151,7 @@ def _lock(trial: Path) -> Fact:
 
 
 def _flush(trial: Path) -> Fact:
-    """What is written reaches the disk."""
+    """Whether a flush works, and how long it takes."""
     from dialogd.store.disk import flush, flush_folder
 
     began = time.monotonic()
@@ -169,7 +169,7 @@ def _flush(trial: Path) -> Fact:
 
 
 def _watch(trial: Path) -> Fact:
-    """A change of the file is noticed at once."""
+    """Whether a change of the file is noticed at once."""
     from dialogd.store.filewatch import watch
 
     async def seen() -> bool:
@@ -192,7 +192,7 @@ def _watch(trial: Path) -> Fact:
 
 
 def _kind(place: Path) -> Fact:
-    """Which file system it is; locks of network file systems may not reach other machines."""
+    """The file system; locks of network file systems may not reach other machines."""
     import psutil
 
     real = place.resolve()
@@ -207,7 +207,7 @@ def _kind(place: Path) -> Fact:
 
 
 def _dialog(settings: Settings) -> Iterator[Fact]:
-    """The dialog that is there, if any."""
+    """The dialog at the file, if any."""
     try:
         found = options.log_of(settings).read()
     except FileNotFoundError:
@@ -261,7 +261,7 @@ def doctor(
 
 
 def _everything(settings: Settings) -> list[Fact]:
-    """All facts, in the order in which they are shown; looked up at the same time, in under two seconds as a rule."""
+    """All facts in order, looked up in parallel, usually in under two seconds."""
     from concurrent.futures import ThreadPoolExecutor
 
     checks: tuple[Callable[[Settings], Iterator[Fact]], ...] = (_machine, _backends, _ports, _folder, _dialog, _alerts)
@@ -271,7 +271,7 @@ def _everything(settings: Settings) -> list[Fact]:
 
 
 def _backends(settings: Settings) -> Iterator[Fact]:
-    """Every line of the table, and whom `auto` would seat as A and B."""
+    """Every backend, and which ones `auto` would choose for A and B."""
     environment, own = os.environ, dotenv(Path.cwd())
     names = [f"acp:{settings.command}" if name == "acp" else name for name in BACKENDS]
     found = auto.survey(names, environment, own, state=settings.state_dir)
@@ -294,7 +294,7 @@ def _backends(settings: Settings) -> Iterator[Fact]:
 
 
 def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str], estimate: str) -> Fact:
-    """One backend: here or not and why, who pays, its model, price and estimate, what it may do to a project."""
+    """One backend: whether it is available and why, who pays, model, price, estimate, what it may do to a project."""
     price = _price(kind) if found.here else ""
     is_cli = kind.project.startswith("reads")
     proven = found.version in proofs
@@ -324,7 +324,7 @@ def _backend(name: str, kind: Kind, found: Found, proofs: Iterable[str], estimat
 
 
 def _estimate(name: str, choice: auto.Choice, settings: Settings) -> str:
-    """What `run` would say that a dialog of two such agents may cost; "" where no key pays for its tokens."""
+    """The estimate that `run` prints for two such agents; "" where no key pays for tokens."""
     from dialogd.cli.create import Wanted, draw_up, usual_ports
     from dialogd.cli.outcome import estimate_of, prices_of
 
@@ -340,7 +340,7 @@ def _estimate(name: str, choice: auto.Choice, settings: Settings) -> str:
 
 
 def _price(kind: Kind) -> str:
-    """What the default model costs, in words."""
+    """The price of the default model, in words."""
     if not kind.model:
         return ""
     from dialogd.backends.prices import price_of
@@ -352,7 +352,7 @@ def _price(kind: Kind) -> str:
 
 
 def _proofs(state: StateDir) -> frozenset[str]:
-    """The versions of programs that were seen to refuse every write, as far as that is remembered."""
+    """The program versions that have passed the read-only proof."""
     from dialogd.backends.canary import MEMORY
 
     try:
@@ -374,7 +374,7 @@ def _lines(fact: Fact, width: int) -> Iterator[str]:
 
 
 def _about(left: Sequence[Leftover], taken: Mapping[Leftover, bool], settings: Settings, width: int) -> Iterator[str]:
-    """What is left behind, by kind, and what became of it; how each daemon that is gone can be started again."""
+    """Leftovers by kind, what was done about them, and how each dead daemon can be restarted."""
     indent = f"    {'':{width}}  "
     if not left:
         yield f"ok  {'leftovers':{width}}  none"
@@ -422,7 +422,7 @@ def _group() -> None:
 
 @config.command("show")
 def show_settings(origin: Origin = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
-    """Print every setting with its value; flags outrank environment, .env, dialogd.toml and your config.toml."""
+    """Print every setting with its value: flags, then environment, .env, dialogd.toml, your config.toml."""
     rows = options.settings_for(file).rows()
     facts = {row.name: {"value": row.value, "origin": row.origin} if origin else row.value for row in rows}
     options.answer(facts, table(row if origin else row[:2] for row in rows), json=json)
@@ -464,7 +464,7 @@ def try_alerts(file: options.FileOption = None, json: options.JsonOption = False
 
 
 async def _try(way: Channel, settings: Settings) -> dict[str, object]:
-    """Send a test alert of the kind that the channel is for."""
+    """Send the channel a test alert of its own kind."""
     kinds: dict[str, Event] = {"on_stalled": "stalled", "on_error": "error", "on_end": "end", "on_event": "entry"}
     alert = Alert(
         event=kinds.get(way.name, "question"),
@@ -520,8 +520,8 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="A name from the list,
 def list_all(context: typer.Context, json: options.JsonOption = False) -> None:
     """List what a dialog can start from: run and new take a name, or a file, with -t.
 
-    They lie in ./.dialogd/templates, your config directory or ./skills, or come with dialogd. The one that stands
-    first under a name counts.
+    They are in ./.dialogd/templates, your config directory or ./skills, or come with dialogd. The first of a name
+    counts.
     """
     if context.invoked_subcommand is not None:
         return
@@ -536,7 +536,7 @@ def list_all(context: typer.Context, json: options.JsonOption = False) -> None:
 
 
 def _fitted(row: str, about: str, columns: int) -> str:
-    """A row of the list; where it is wider than the terminal, what it is for stands below."""
+    """A row of the list; where it is too wide for the terminal, the description goes below."""
     if not columns or len(row) <= columns:
         return row
     below = fill(about, max(columns, 40), initial_indent=INDENT, subsequent_indent=INDENT)
@@ -545,9 +545,9 @@ def _fitted(row: str, about: str, columns: int) -> str:
 
 @templates.command("show")
 def show_one(name: Name, json: options.JsonOption = False) -> None:
-    """Show what is in a template: who takes part, what they may do, phases, limits; and what is wrong in it.
+    """Show a template: agents, permissions, phases, limits, and problems.
 
-    Exit code 2 when something in it must be put right.
+    Exit code 2 when it has problems.
     """
     chosen = load(find(name))
     if json:

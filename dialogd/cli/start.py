@@ -33,7 +33,7 @@ Peer = Annotated[
     typer.Option(
         "--peer",
         metavar="URL",
-        help="Another agent's daemon, URL or ID=URL. Default: where it runs, else as the file says.",
+        help="Another agent's daemon, URL or ID=URL. Default: from the running daemons, else the file.",
     ),
 ]
 Backend = Annotated[str | None, typer.Option(metavar="NAME", help="What writes the replies. Default: what is here.")]
@@ -107,7 +107,7 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     flags["resume"] = "last" if go_on else resume
     settings = options.settings_for(file, id=agent, plan=plan, no_plan=no_plan, **flags)
     if not settings.id:
-        raise BadInput("which agent is this daemon to speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
+        raise BadInput("which agent should this daemon speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
     urls = peers(settings, peer or ())
     if detach:
         _detached(settings, urls)
@@ -125,7 +125,7 @@ def _serve(settings: Settings, urls: Mapping[str, str]) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    """End this process now: taking the SDKs apart in memory would take longer than all else that a stop does."""
+    """Exit at once: an orderly teardown of the SDKs would take longer than the rest of a stop."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -150,7 +150,7 @@ def _detached(settings: Settings, urls: Mapping[str, str]) -> None:
 
 
 def _warn(settings: Settings) -> None:
-    """Say what may keep the dialog from a decision: that the agent is alone in it, that others are of its family."""
+    """Warn about what may prevent a decision: a single agent, or agents of one family."""
     with suppress(DialogdError, OSError):
         for text in alone(options.log_of(settings).read().header):
             remark(plain(f"warning: {text}"))
@@ -158,7 +158,7 @@ def _warn(settings: Settings) -> None:
 
 
 def _warn_of_twins(settings: Settings) -> None:
-    """Say which agents that run at this file are of this one's family; `auto` has said it of those that it chose."""
+    """Warn about running agents of this one's family, unless `auto` has already."""
     running = daemons(settings, settings.file)
     answers = zip(running, in_parallel(health, running), strict=True)
     families = {daemon.id: family_of(str(answer.get("backend", ""))) for daemon, answer in answers if answer}
@@ -166,7 +166,7 @@ def _warn_of_twins(settings: Settings) -> None:
 
 
 def peers(settings: Settings, given: Sequence[str]) -> dict[str, str]:
-    """Id -> URL of the peers that were named; a bare URL goes to the next agent without one. Raises `BadInput`."""
+    """Id -> URL of the peers in `--peer`; a bare URL belongs to the next agent without one. Raises `BadInput`."""
     named: dict[str, str] = {}
     bare: list[str] = []
     for text in given:

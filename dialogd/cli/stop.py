@@ -26,7 +26,7 @@ from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
 from dialogd.views.plan import has_spoken
 
-PATIENCE = 1.5  # seconds that a daemon has to end before it is killed
+PATIENCE = 1.5  # seconds until a daemon that does not end is killed
 LOCK_WAIT = 0.3  # seconds for which a stop waits for the lock of a dialog, which is held for milliseconds
 LAST_WAIT = 2.0  # seconds that the system has to take a killed process away
 
@@ -55,7 +55,7 @@ def stop(file: options.FileOption = None) -> None:
 
 
 def end_daemon(daemon: Running) -> str:
-    """Ask a daemon to stop, and see to it that it does; says how it went."""
+    """Ask a daemon to stop, kill it if it does not; returns how it went."""
     deadline = time.monotonic() + PATIENCE
     wanted = {"hop": 0, "reason": "dialogd stop", "file": daemon.file}
     answer = ask(daemon.port, "POST", "/stop", wanted, seconds=PATIENCE)
@@ -86,10 +86,10 @@ def _signal(daemon: Running, number: signal.Signals) -> None:
 
 
 def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool | None:
-    """Close the dialog of that file, and keep it: True when that was done, also for a stop that was killed before it.
+    """Close the dialog of that file and archive it; True when done, also on behalf of an earlier stop that was killed.
 
-    None when there is none, or it had ended with nobody there; False when it is open still, or was not kept; said so.
-    `served` are the files that had daemons, each with the folder for its plan: theirs is the place, too.
+    None when there was none open; False, with a message, when it is still open or was not archived.
+    `served` are the files that had daemons, each with the folder for its plan.
     """
     try:
         log = options.log_of(options.settings_for(str(file)))
@@ -111,7 +111,7 @@ def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool |
 
 
 def _keep(settings: Settings, log: LogFile, dialog: Dialog, served: Mapping[Path, str]) -> bool:
-    """Copy a dialog that is closed, and leave its plan; False, and a line that says so, where that failed."""
+    """Archive a closed dialog and write its plan; False, with a message, where that failed."""
     file, name = log.path, dialog.state.outcome.name if dialog.state.outcome else "open"
     try:
         copy = keep(dialog, file, StateDir(settings.state_dir))

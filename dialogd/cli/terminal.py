@@ -1,4 +1,4 @@
-"""How wide text is in a terminal, and what of it fits. Where terminals disagree, the wider answer."""
+"""The width of text in a terminal, and the part of it that fits. Where terminals disagree, the wider answer."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def plain(text: str) -> str:
 
 
 def line(text: str) -> str:
-    """`plain`, on one line."""
+    """`plain` text on one line."""
     return " ".join(plain(text).split())
 
 
 def as_json(value: object, *, indent: int | None = 2) -> str:
-    """JSON that is readable, and safe to print: what could steer a terminal is written as an escape."""
+    """Readable JSON that is safe to print: characters that could steer a terminal are escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return _UNSAFE.sub(lambda match: json.dumps(match[0])[1:-1], text)
 
@@ -99,7 +99,7 @@ def show(text: str = "") -> None:
 
 
 def remark(text: str) -> None:
-    """Print to stderr: what is no fact of the answer."""
+    """Print a remark to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -110,10 +110,10 @@ def colour_of(agent: str) -> str:
 
 
 class Screen:
-    """Stdout as somebody sees it: finished text stays, the last line is replaced while it lives.
+    """Stdout with a live last line below finished text.
 
-    The cursor waits, hidden, where the live line begins: so all of it can be taken away, also after the terminal has
-    become narrower and has broken it. Without a terminal there is no live line, no bell and no escape sequence.
+    The hidden cursor stays where the live line begins, so that all of it can be removed, also after a narrower
+    terminal has wrapped it. Without a terminal there is no live line, no bell and no escape sequence.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class Screen:
         return f"\x1b[{';'.join(_STYLES[style] for style in styles)}m{text}\x1b[0m"
 
     def write(self, *spans: Span | str) -> None:
-        """Print finished text above the live line; whatever stands in it steers nothing."""
+        """Print finished text above the live line, without control characters."""
         live = self._live
         self.clear()
         pairs = [(span, ()) if isinstance(span, str) else span for span in spans]
@@ -145,7 +145,7 @@ class Screen:
         self.live(*live)
 
     def live(self, text: str, cursor: int | None = None) -> None:
-        """Replace the live line. It must fit already; `cursor` is the index of the character that is marked."""
+        """Replace the live line, which must fit; `cursor` is the index of the marked character."""
         if not self.is_terminal or self.is_held or (text, cursor) == self._live:
             return
         if not text:
@@ -162,21 +162,21 @@ class Screen:
         sys.stdout.flush()
 
     def redraw(self) -> None:
-        """Draw the live line anew, after the terminal was somebody else's or changed its size."""
+        """Redraw the live line, after another process had the terminal or its size changed."""
         live, self._live = self._live, ("", None)
         if self.is_terminal and not self.is_held:
             sys.stdout.write("\r\x1b[J")
             self.live(*live)
 
     def clear(self) -> None:
-        """Take the live line away, and show the cursor again."""
+        """Remove the live line, and show the cursor again."""
         if self.is_terminal and self._live[0]:
             sys.stdout.write("\r\x1b[J\x1b[?25h")
             sys.stdout.flush()
         self._live = ("", None)
 
     def bell(self) -> None:
-        """Ring, where somebody may hear it."""
+        """Ring the terminal's bell."""
         if self.is_terminal:
             sys.stdout.write("\a")
             sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What others do to the dialog file: the watch wakes the loop when somebody saves it; now and then all is compared."""
+"""Changes of the dialog file by others: a watch that wakes the loop, and a slow comparison of the whole file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAUSE = 0.02  # seconds between two slices of one
 async def watch(file: Path, changed: Callable[[], None]) -> None:
     """Call `changed` soon after `file` was written, replaced or removed, once for many writes, until cancelled.
 
-    Ends where watching is impossible: the slow poll stands behind it.
+    Ends where watching is impossible; the slow poll replaces it.
     """
     from watchfiles import Change, awatch
 
@@ -38,7 +38,7 @@ async def watch(file: Path, changed: Callable[[], None]) -> None:
 
 
 async def compare(slice_: Callable[[], Awaitable[bool]], changed: Callable[[], None], every: float = COMPARE) -> None:
-    """Have the file compared again and again, in slices that say whether they were the last; then call `changed`."""
+    """Compare the file periodically, in slices that tell whether they were the last; then call `changed`."""
     while True:
         await asyncio.sleep(every)
         with suppress(DialogdError, OSError):

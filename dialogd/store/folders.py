@@ -1,4 +1,4 @@
-"""Where dialogd keeps what is not in the dialog file: one private folder per dialog file, and what runs."""
+"""The state directory: a private folder per dialog file, the archive, the registry of daemons, logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class StateDir:
 
     @property
     def agents(self) -> Path:
-        """Where the agents' folders lie, and what all backends share; not made by this."""
+        """The folder of the agents' folders and what all backends share; not created by this."""
         return self.root / "agents"
 
     @property
@@ -37,12 +37,12 @@ class StateDir:
 
     @property
     def plans(self) -> Path:
-        """The plans of dialogs that stood in the default file."""
+        """The plans of dialogs in the default file."""
         return self._made(self.archive / "plans")
 
     @property
     def memory(self) -> Path:
-        """The index over the archive, and what the person said of outcomes."""
+        """The index over the archive, and the outcomes that the person recorded."""
         return self._made(self.root / "memory")
 
     @property

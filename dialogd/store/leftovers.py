@@ -1,4 +1,4 @@
-"""What an earlier daemon of this user left behind, recognised beyond doubt, and how it is taken away."""
+"""Find and remove what dead daemons of this user have left behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Leftover:
 
 
 def find_leftovers(state: StateDir, temporary: Path | None = None) -> tuple[Leftover, ...]:
-    """Everything that daemons which are gone left behind; changes nothing.
+    """Everything that dead daemons left behind; changes nothing.
 
     Registrations of this state directory, leashed commands of this user and this installation whose daemon is gone,
     seats and temporary folders older than a day, and sessions of coding agents whose daemon does not run, as long as
@@ -68,7 +68,7 @@ def find_leftovers(state: StateDir, temporary: Path | None = None) -> tuple[Left
 
 
 def reap(leftover: Leftover) -> bool:
-    """Take it away, after looking once more whether it is what it was; False when it could not be done."""
+    """Remove it, after checking once more that it has not changed; False when that failed."""
     match leftover.kind:
         case "process":
             return _end(leftover.pid, leftover.created)
@@ -101,7 +101,7 @@ def _sessions(state: StateDir) -> Iterator[Leftover]:
 
 
 def _mark(path: Path, session: str) -> int | None:
-    """What changes when somebody goes on in a session: its file's length, in a database the time of its last change.
+    """A value that changes when somebody uses the session: its file's length, or its time of change in a database.
 
     None where that file of this user's is not there, or has no such session.
     """
@@ -126,7 +126,7 @@ def _changed(database: Path, session: str) -> int | None:
 
 
 def _remove(database: Path, session: str) -> bool:
-    """Have opencode remove one of its sessions; it is told nothing but where they lie."""
+    """Have opencode remove one of its sessions."""
     program = shutil.which(OPENCODE)
     if program is None:
         return False
@@ -159,13 +159,13 @@ def _registrations(registry: Path) -> Iterator[Leftover]:
 
 
 def _dead(path: Path) -> Running | None:
-    """The daemon that an entry tells of, when it does not run any more."""
+    """The daemon of a registration, when it does not run any more."""
     daemon = _registered(path)
     return daemon if daemon is not None and not daemon.is_alive() else None
 
 
 def _registered(path: Path) -> Running | None:
-    """The daemon that an entry tells of, None where it cannot be read."""
+    """The daemon of a registration, None where it cannot be read."""
     try:
         return Running(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -181,7 +181,7 @@ def _seats(registry: Path) -> Iterator[Leftover]:
 
 
 def _unseat(path: Path) -> bool:
-    """Remove a seat's lock while holding it: whoever waits for it sees that it is gone, and makes another."""
+    """Remove a seat's lock while holding it; whoever waits for it makes another."""
     with _held(path) as is_ours:
         if is_ours:
             path.unlink(missing_ok=True)
@@ -234,7 +234,7 @@ def _leashed(process: psutil.Process) -> list[str] | None:
 def _is_orphan(process: psutil.Process) -> bool:
     """True when whoever adopted the leash cannot be its daemon, which runs the same Python as the same user.
 
-    In doubt it has a daemon, and is let live.
+    In doubt it is not.
     """
     import psutil
 
@@ -269,7 +269,7 @@ def _end(pid: int, created: float) -> bool:
 
 
 def _alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    """Those that still run after `LEASH_SECONDS`; one that only waits to be collected by its new parent does not."""
+    """Those that still run after `LEASH_SECONDS`; zombies do not count."""
     deadline = time.monotonic() + LEASH_SECONDS
     while (left := [process for process in processes if not _is_over(process)]) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -286,7 +286,7 @@ def _is_over(process: psutil.Process) -> bool:
 
 
 def _folders(paths: Iterable[Path]) -> Iterator[Leftover]:
-    """Those of these folders that nobody has touched for a day."""
+    """The folders that nobody has touched for a day."""
     for path in paths:
         if _is_stale(path):
             yield Leftover("folder", f"{path} is older than a day", path)

@@ -7,7 +7,7 @@ A template is a SKILL.md with front matter in dialogd's own words (`terms.py`). 
     in ./skills                     NAME/SKILL.md and */NAME/SKILL.md
     in the package                  dialogd/templates_data in a wheel, templates/ beside the package in a checkout
 
-so that a user's own counts under its name, which is said; who names none gets the package's `pair`, whatever lies here.
+so that a user's own template replaces the package's of that name. Without a name it is always the package's `pair`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ALONE = re.compile(r"(?<![^\W_])independent", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Template:
-    """One template. `text` is the whole file, `source` where it was found, `hides` what it counts before, by its name.
+    """One template. `text` is the whole file, `source` where it was found, `hides` the file of that name it replaces.
 
     Both are files as people name them.
     """
@@ -73,13 +73,13 @@ class Template:
 
     @property
     def seats(self) -> int:
-        """How many agents take part when the person names none: those that are described, or two."""
+        """The number of agents when the person names none: those that are described, or two."""
         most = self.terms.most or max(self.terms.least, len(self.terms.cast), 2)
         return max(self.terms.least, min(len(self.terms.cast) or 2, most))
 
     @property
     def is_fixed(self) -> bool:
-        """True when just these agents take part, and no others."""
+        """True when exactly the described agents take part."""
         return self.terms.most is not None and self.terms.least == self.terms.most
 
     @property
@@ -90,7 +90,7 @@ class Template:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What whoever takes it should know: that it hides another, that its independent work is read by the others."""
+        """Remarks for its user: that it hides another, that its independent work is read by the others."""
         hides = f"the template {self.name} is {self.source}; another of that name is left aside: -t {self.hides}"
         alone = next((s.name for s in self.skill.workflow if _ALONE.search(f"{s.name} {s.description}")), "")
         if not alone or self.seats < 2 or {"order", "sealed"} & set(self.skill.front):
@@ -103,9 +103,9 @@ class Template:
         return (hides, how) if self.hides else (how,)
 
     def part(self, seat: int) -> Part | None:
-        """What the agent in that seat (from 0) is; None where the template describes nobody.
+        """The agent of that seat (from 0); None where the template describes none.
 
-        Beyond those that are described they begin anew, with a number behind their name.
+        Further seats repeat the described agents, with a number after the name.
         """
         cast = self.terms.cast
         if not cast:
@@ -131,7 +131,7 @@ class Template:
         return text if holds_it else f"{text}\n\n{asked}"
 
     def usable(self) -> Template:
-        """Itself. Raises `BadInput` with line and fix when something in the file must be put right."""
+        """The template itself. Raises `BadInput` with line and fix when the file has a problem."""
         for problem in self.terms.problems[:1]:
             more = len(self.terms.problems) - 1
             rest = f" (and {more} more: dialogd templates show {self.source})" if more else ""
@@ -141,7 +141,7 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a template lies. `group` says which of the folders it is, in words; `file` as people name it.
+    """A template's file. `group` names its folder in words; `file` is the path for people.
 
     `hides` is the file of the next one of that name, "" without one.
     """
@@ -207,7 +207,7 @@ _PACKAGE = "package"
 
 
 def places() -> tuple[Place, ...]:
-    """Every template that can be named, those that count first; a name may stand there twice."""
+    """Every template, in order of precedence; a name may occur twice."""
     from platformdirs import user_config_path
 
     here, config = Path.cwd(), user_config_path("dialogd") / "templates"

@@ -1,4 +1,4 @@
-"""What a skill comes to in dialogd's own words: who takes part, and the rules of their dialog. Pure."""
+"""A skill as agents and rules of a dialog. Pure."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ NOT_A_NAME = frozenset({"user", "me", "human", "you", "person", "system", "daemo
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One agent of a cast: what it is called, what it is and may do, what plays it unless the person says so."""
+    """One agent of a cast: name, role, permissions, default backend."""
 
     name: str
     role: Role = field(default_factory=Role)
@@ -101,7 +101,7 @@ class Terms:
     """What a template fixes. `least` to `most` agents take part (None: any number); durations in seconds.
 
     `rules` names no agents: roles stand in `cast`, `judge` and `first` hold names of the cast. None: not fixed.
-    `problems` must be put right before it is used, `notes` say what is left out of account.
+    `problems` must be fixed before it is used, `notes` say what is ignored.
     """
 
     cast: tuple[Part, ...] = ()
@@ -120,7 +120,7 @@ class Terms:
 
 
 class _Reader:
-    """Takes values, and notes what is wrong with them."""
+    """Reads values, and notes what is wrong with them."""
 
     def __init__(self, skill: Skill) -> None:
         self.front = skill.front
@@ -148,7 +148,7 @@ class _Reader:
             return default
 
     def strangers(self, names: Mapping[str, Written], known: Sequence[str], where: str) -> None:
-        """Names that are nearly right are problems; those of other tools are left out of account."""
+        """Names that are nearly right are problems; those of other tools are ignored."""
         for name, written in names.items():
             close = get_close_matches(name, known, n=1, cutoff=0.75)
             if name in known:
@@ -160,7 +160,7 @@ class _Reader:
 
 
 def terms_of(skill: Skill) -> Terms:
-    """What this skill fixes, with every problem of the file."""
+    """What this skill defines, with every problem of the file."""
     reader = _Reader(skill)
     reader.strangers(skill.front, [*KEYS], "key")
     cast = tuple(_cast(reader, skill.agents))
@@ -265,7 +265,7 @@ def _role(reader: _Reader, member: Member) -> Role:
 
 
 def _backend(reader: _Reader, member: Member) -> str:
-    """What plays the agent; a template that came with somebody's files must not name a program to run."""
+    """The agent's backend; a template that came with somebody's files must not name a program to run."""
     written = member.fields.get("backend")
     backend = reader.read(written, text, "", f"backend of {member.name}", "**Backend:** claude").strip("`")
     if written is not None and (backend.partition(":")[0] in ("command", "acp") or "@" in backend):
@@ -308,7 +308,7 @@ def _first(reader: _Reader, cast: Sequence[Part]) -> tuple[str, ...]:
 
 
 def _more(reader: _Reader) -> Mapping[str, str | bool]:
-    """What the Setup holds beside the rules."""
+    """The keys of the Setup that are no rules."""
     found: dict[str, str | bool] = {key: reader.take(key, "") for key in ("labels", "words")}
     found["question_defaults"] = reader.take("question_defaults", default=False)
     return MappingProxyType({key: value for key, value in found.items() if value and value != "ids"})
