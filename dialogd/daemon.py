@@ -64,7 +64,7 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
         listener = stack.enter_context(bind(port))
         port = int(listener.getsockname()[1])
         log_file = state.logs / f"{settings.id}-{port}.log"
-        secrets = (*plays.options.secrets, *plays.backend.secrets)
+        secrets = (*plays.behavior.secrets, *plays.backend.secrets)
         is_json = settings.log_format == "json"
         reporting.set_up_logging(settings.id, log_file, json_lines=is_json, debug=settings.debug, secrets=secrets)
         plans = place(file, state, settings.plan) if settings.plan else None
@@ -78,7 +78,7 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
                 reporting.say(remark)
             await prepare(plays, present)
             others = Peers(settings.id, peers, str(file), lambda: registry.urls(file))
-            agent = Agent(settings.id, log, plays.backend, others, hub, plays.options)
+            agent = Agent(settings.id, log, plays.backend, others, hub, plays.behavior)
             alerts = Alerts(agent, f"http://localhost:{port}/", chosen(settings), secrets)
             daemon = Daemon(agent, listener, port, state, alerts, plans)
             daemon.renew = registry.renew
@@ -202,7 +202,7 @@ class Daemon:
         """Look, as often as at the file, whether this daemon is still listed as running, and list it again."""
         said = ""
         while self.renew is not None:
-            await asyncio.sleep(self.agent.options.poll)
+            await asyncio.sleep(self.agent.behavior.poll)
             try:
                 if await self.agent.on_disk(self.renew):
                     reporting.say("listed again: what said that this daemon runs was gone")

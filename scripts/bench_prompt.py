@@ -26,9 +26,8 @@ from dialogd.agent import prompt
 from dialogd.agent.events import Hub
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import Peers
-from dialogd.agent.turn import Options
-from dialogd.backends import Options as Setup
-from dialogd.backends import Usage
+from dialogd.agent.turn import Behavior
+from dialogd.backends import Options, Usage
 from dialogd.backends.anthropic import Anthropic
 from dialogd.backends.session import Checkpoint, checkpoint, plan, whole
 from dialogd.protocol.grammar import parse
@@ -61,14 +60,14 @@ async def talk(folder: Path, turns: int, words: int, notes: str) -> tuple[bytes,
     text = SENTENCE * (words // WORDS)
     sent: list[Seen] = []
     with StandIn(lambda seen: Say(f"{text}\n\nThis was request {seen.number}.")) as server:
-        setup = Setup(
+        setup = Options(
             model="claude-opus-5-5", base_url=server.url, variables={"ANTHROPIC_API_KEY": "sk-ant-test-000000000000"}
         )
         backend = Anthropic(setup)
         agents = {}
         for me in "AB":
             log = LogFile(path, Journals(folder))
-            agents[me] = Agent(me, log, backend, Peers(me, {}), Hub(), Options(pace=0.0, notes=notes))
+            agents[me] = Agent(me, log, backend, Peers(me, {}), Hub(), Behavior(pace=0.0, notes=notes))
             agents[me].seen.nudge()
         for number in range(turns):
             agent = agents["AB"[number % 2]]

@@ -18,7 +18,7 @@ from dialogd import person
 from dialogd.agent.events import Hub
 from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Reporter
-from dialogd.agent.turn import STORAGE_WAIT, Options, Speaker, Turn
+from dialogd.agent.turn import STORAGE_WAIT, Behavior, Speaker, Turn
 from dialogd.backends import Backend
 from dialogd.config import new_command
 from dialogd.errors import BackendError, DialogdError, StorageError
@@ -49,8 +49,8 @@ class Agent(Speaker):
     `action` is what was last decided. `wakes` is set when the file is worth a look.
     """
 
-    def __init__(self, me: str, file: LogFile, backend: Backend, peers: Peers, hub: Hub, options: Options) -> None:
-        super().__init__(me, file, backend, hub, options, peers.own)
+    def __init__(self, me: str, file: LogFile, backend: Backend, peers: Peers, hub: Hub, behavior: Behavior) -> None:
+        super().__init__(me, file, backend, hub, behavior, peers.own)
         self.peers = peers
         self.followers: list[Follower] = []
         self.action: Action = Wait("starting", "starting")
@@ -83,7 +83,7 @@ class Agent(Speaker):
                 self._settled.notify_all()
             if not isinstance(self.action, Reply | Write):
                 seconds = self.action.seconds if isinstance(self.action, Wait) else None
-                await self._woken(self.options.poll if seconds is None else min(seconds, self.options.poll))
+                await self._woken(self.behavior.poll if seconds is None else min(seconds, self.behavior.poll))
 
     async def step(self) -> Action:
         """Read, decide, act once; gives what was decided."""
@@ -147,7 +147,7 @@ class Agent(Speaker):
         task.add_done_callback(lambda _: self.wakes.set())
         try:
             while not task.done():
-                await self._woken(self.options.poll)
+                await self._woken(self.behavior.poll)
                 self.wakes.clear()
                 if not task.done() and not await self._is_open(debt):
                     return None

@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dialogd.agent.turn import Options
-from dialogd.backends import Backend, Prepared, auto, keys, kind_of, load_backend
-from dialogd.backends import Options as Setup
+from dialogd.agent.turn import Behavior
+from dialogd.backends import Backend, Options, Prepared, auto, keys, kind_of, load_backend
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput
 from dialogd.protocol.money import DEFAULT_TOKENS
@@ -25,7 +24,7 @@ class Player:
     """A backend, how its agent behaves, and what the person is to know about it before it starts."""
 
     backend: Backend
-    options: Options
+    behavior: Behavior
     remarks: tuple[str, ...]
 
 
@@ -38,7 +37,7 @@ async def prepare(played: Player, dialog: Dialog | None) -> None:
     if isinstance(backend, Prepared):
         await backend.prepare()
     in_header = dialog is not None and dialog.state.limits.budget is not None
-    if backend.price is None and (in_header or played.options.budget is not None):
+    if backend.price is None and (in_header or played.behavior.budget is not None):
         what = f"{backend.name} {backend.model}".strip()
         raise BadInput(
             f"there is a budget in dollars, and nobody knows what {what} costs",
@@ -52,10 +51,9 @@ def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Pat
     choice = _choice(settings, dialog, variables)
     _refuse_idle_flags(settings, choice)
     detail = settings.backend.partition(":")[2]
-    model = choice.model
-    setup = Setup(
+    setup = Options(
         command=settings.command or (detail if choice.backend in auto.COMMANDS else ""),
-        model=model,
+        model=choice.model,
         project=settings.project,
         variables=auto.variables_for(choice.backend, os.environ, variables, settings.base_url),
         max_tokens=settings.max_tokens,
@@ -69,7 +67,7 @@ def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Pat
         secrets=keys.secrets(os.environ, variables),
     )
     backend = load_backend(choice.backend, setup)
-    return Player(backend, _options(settings, choice, variables), tuple(_remarks(settings, choice, dialog)))
+    return Player(backend, _behavior(settings, choice, variables), tuple(_remarks(settings, choice, dialog)))
 
 
 # Flags that mean something to these backends only; an environment may hold them for others.
@@ -110,9 +108,9 @@ def _choice(settings: Settings, dialog: Dialog | None, variables: Mapping[str, s
     return replace(choice, model=settings.model or choice.model)
 
 
-def _options(settings: Settings, choice: auto.Choice, variables: Mapping[str, str]) -> Options:
+def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, str]) -> Behavior:
     usd, tokens = budget(settings.budget) if settings.budget else NO_BUDGET
-    return Options(
+    return Behavior(
         name=settings.name,
         role=settings.role,
         pace=settings.pace,

@@ -66,7 +66,7 @@ async def read_beside(text: str, work: Callable[[], T]) -> T:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Behavior:
     """How an agent behaves, by its own flags; seconds. `name` and `role` override the header's.
 
     `title` is the family's name in headings where the header names nobody. `notes` is what its project says to agents.
@@ -100,17 +100,17 @@ class Speaker:
     turn.
     """
 
-    def __init__(self, me: str, file: LogFile, backend: Backend, hub: Hub, options: Options, url: str = "") -> None:
+    def __init__(self, me: str, file: LogFile, backend: Backend, hub: Hub, behavior: Behavior, url: str = "") -> None:
         self.me = me
         self.file = file
         self.backend = backend
         self.hub = hub
-        self.options = options
+        self.behavior = behavior
         self.journal = file.journals.of(me)
-        self.seen = Seen(options.pace, url, PAUSE * options.retry_wait)
+        self.seen = Seen(behavior.pace, url, PAUSE * behavior.retry_wait)
         self.tally = Tally()
-        self.secrets = (*options.secrets, *backend.secrets)
-        self.prompts = prompt.Prompts(notes=options.notes, room=backend.room, secrets=self.secrets)
+        self.secrets = (*behavior.secrets, *backend.secrets)
+        self.prompts = prompt.Prompts(notes=behavior.notes, room=backend.room, secrets=self.secrets)
         self.dialog: Dialog | None = None
         self.call: Call | None = None
         self.has_kept = True
@@ -123,8 +123,8 @@ class Speaker:
     def participant(self, dialog: Dialog) -> Participant:
         """This agent as the header and its own flags describe it."""
         found = dialog.header.agent(self.me) or Participant(self.me, "", "", is_named=False)
-        named = found.name if found.is_named else f"{self.options.title} {self.me}"
-        return replace(found, name=self.options.name or named, role=self.options.role or found.role)
+        named = found.name if found.is_named else f"{self.behavior.title} {self.me}"
+        return replace(found, name=self.behavior.name or named, role=self.behavior.role or found.role)
 
     def request(self, dialog: Dialog, debt: Debt, drafts: Sequence[str] = ()) -> Request:
         """The turn that pays the debt, as the backend is asked for it; its prompt is made when somebody looks."""
@@ -150,7 +150,7 @@ class Speaker:
     def begin_call(self) -> Call:
         """A new call. What costs money is booked before it is made."""
         book = self._book if self.backend.costs else None
-        self.call = Call(self.backend, self.options.retry_wait, self.options.secrets, book)
+        self.call = Call(self.backend, self.behavior.retry_wait, self.behavior.secrets, book)
         return self.call
 
     async def _book(self, request: Request) -> None:
@@ -185,8 +185,8 @@ class Speaker:
 
     def cap(self, dialog: Dialog) -> Estimate:
         """What this agent alone may spend in the dialog."""
-        own = Estimate(self.options.budget, self.options.tokens)
-        return usual_cap(dialog, own, self.backend) if self.options.is_capped else own
+        own = Estimate(self.behavior.budget, self.behavior.tokens)
+        return usual_cap(dialog, own, self.backend) if self.behavior.is_capped else own
 
     def is_limited(self, dialog: Dialog) -> bool:
         """True where what the coming turn will cost matters."""
@@ -338,7 +338,7 @@ class Turn:
         call = of.begin_call()
         text: str | None = None
         try:
-            if of.options.digest and not self._is_summed_up:
+            if of.behavior.digest and not self._is_summed_up:
                 early = await self._sum_up(call, dialog)
                 self._is_summed_up = True
                 if early is not None:
@@ -565,7 +565,7 @@ class Turn:
         )
         if is_sealed and not mine.is_ready and received.nonce:
             sha = seal(received.nonce, sealed_text(written.draft.body, written.draft.marks))
-            note = compose.sealed_note(of.participant(now), self.debt, sha, wall(), could_read=of.options.reads_files)
+            note = compose.sealed_note(of.participant(now), self.debt, sha, wall(), could_read=of.behavior.reads_files)
             return Addition(note)
         return Addition(written.draft, written.attachment, written.overflow)
 

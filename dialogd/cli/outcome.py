@@ -185,7 +185,7 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
     async def call() -> Synthesis:
         try:
             await prepare(plays, drawn.dialog)
-            wait, secrets = own.retry_wait, plays.options.secrets
+            wait, secrets = own.retry_wait, plays.behavior.secrets
             return await synthesize(plays.backend, drawn, me, own.file, retry_wait=wait, secrets=secrets)
         finally:
             await plays.backend.close()

@@ -35,7 +35,7 @@ def health(agent: Agent, port: int) -> wire.Health:
     outcome = agent.action.outcome if isinstance(agent.action, Stop) else (state.outcome if state else None)
     return wire.Health(
         id=agent.me,
-        name=agent.options.name or (me.name if me else f"Claude {agent.me}"),
+        name=agent.behavior.name or (me.name if me else f"Claude {agent.me}"),
         port=port,
         pid=os.getpid(),
         version=__version__,

@@ -10,7 +10,7 @@ from pathlib import Path
 from dialogd.agent.events import Event, Hub
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import Peers
-from dialogd.agent.turn import Options
+from dialogd.agent.turn import Behavior
 from dialogd.backends import Request, Usage
 from tests.logfile.files import log_of
 
@@ -47,7 +47,7 @@ async def agent_at(
     log: Callable[[Event], None] | None = None,
 ) -> AsyncIterator[Agent]:
     """An agent as it is after a start of its daemon; the person's notify has come. `log` hears its events."""
-    options = Options(pace=0.0, poll=0.05, retry_wait=0.01)
+    options = Behavior(pace=0.0, poll=0.05, retry_wait=0.01)
     agent = Agent(me, log_of(path), backend or Counting(), Peers(me, {}), Hub(log), options)
     agent.seen.nudge()
     try:

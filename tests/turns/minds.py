@@ -11,7 +11,7 @@ from pathlib import Path
 from dialogd.agent.events import Hub
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import Peers
-from dialogd.agent.turn import Options
+from dialogd.agent.turn import Behavior
 from dialogd.backends import Request, Tool, Usage
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import FREE, Price
@@ -74,9 +74,9 @@ class Mind:
 
 
 @asynccontextmanager
-async def agent_with(path: Path, mind: Mind, me: str = "A", options: Options | None = None) -> AsyncIterator[Agent]:
+async def agent_with(path: Path, mind: Mind, me: str = "A", options: Behavior | None = None) -> AsyncIterator[Agent]:
     """An agent as it is after a start of its daemon; the person's notify has come."""
-    options = options or Options(pace=0.0, poll=0.05, retry_wait=0.001)
+    options = options or Behavior(pace=0.0, poll=0.05, retry_wait=0.001)
     agent = Agent(me, log_of(path), mind, Peers(me, {}), Hub(), options)
     agent.seen.nudge()
     try:
@@ -110,7 +110,7 @@ def journal_refusing(agent: Agent) -> Iterator[None]:
         path.chmod(0o600)
 
 
-async def step(path: Path, mind: Mind, me: str = "A", options: Options | None = None) -> Dialog:
+async def step(path: Path, mind: Mind, me: str = "A", options: Behavior | None = None) -> Dialog:
     """One step of such an agent; the dialog afterwards."""
     async with agent_with(path, mind, me, options) as agent:
         await agent.step()

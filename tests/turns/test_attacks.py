@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.agent.turn import Options
+from dialogd.agent.turn import Behavior
 from dialogd.backends import Request, Usage
 from tests.backends.apis import FORMS, TEXT, make
 from tests.logfile.files import log_of
@@ -16,7 +16,7 @@ from tests.support.standin import Fail, Say, StandIn, in_order
 from tests.turns.minds import DEAR, Mind, agent_with, step
 from tests.turns.test_spending import dialog_in
 
-QUICK = Options(pace=0.0, poll=0.05, retry_wait=0.02)
+QUICK = Behavior(pace=0.0, poll=0.05, retry_wait=0.02)
 HUGE = 10**30
 
 FIGURES = {

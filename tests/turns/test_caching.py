@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.agent import prompt
-from dialogd.agent.turn import Options
+from dialogd.agent.turn import Behavior
 from dialogd.backends import Usage
 from dialogd.backends.session import Checkpoint, checkpoint, plan, whole
 from tests.backends.apis import make
@@ -19,11 +19,11 @@ from tests.support.standin import Say, Seen, StandIn
 from tests.turns.minds import agent_with
 from tests.turns.test_spending import dialog_in
 
-QUICK = Options(pace=0.0, poll=0.05, notes="Use tabs. Keep it simple. " * 2_000)
+QUICK = Behavior(pace=0.0, poll=0.05, notes="Use tabs. Keep it simple. " * 2_000)
 TURN = "The sessions should stay where they are, because moving them costs more than it brings. " * 18  # 270 words
 
 
-async def talk(path: Path, form: str, turns: int, options: Options = QUICK) -> dict[str, list[Seen]]:
+async def talk(path: Path, form: str, turns: int, options: Behavior = QUICK) -> dict[str, list[Seen]]:
     """A dialog of so many turns between two agents; what the service saw, by agent."""
     seen: dict[str, list[Seen]] = {"A": [], "B": []}
     with StandIn(lambda request: Say(f"{TURN}\n\nThis was request {request.number}.")) as server:

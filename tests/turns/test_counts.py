@@ -19,7 +19,7 @@ from dialogd.agent import prompt, reporting
 from dialogd.agent.events import Hub
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import Peers
-from dialogd.agent.turn import Options
+from dialogd.agent.turn import Behavior
 from dialogd.backends import Request, Usage
 from dialogd.backends.prices import FREE
 from dialogd.protocol import admit, compose, grammar, signals
@@ -127,7 +127,7 @@ async def a_pair(path: Path, into: Counter[str], heard: asyncio.Event, *, asks: 
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         agents = []
         for me, other in (("A", "B"), ("B", "A")):
-            options = Options(pace=0.0, poll=0.05)
+            options = Behavior(pace=0.0, poll=0.05)
             agent = Agent(
                 me, log_of(path), Speaker(asks=asks), Peers(me, {other: url}), Hub(reporting.say_event), options
             )

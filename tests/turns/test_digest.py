@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.agent.turn import Options
+from dialogd.agent.turn import Behavior
 from dialogd.backends import Usage
 from dialogd.backends.parts import tokens_of
 from dialogd.errors import BackendError, DialogdError
@@ -20,7 +20,7 @@ from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refus
 from tests.turns.test_spending import SAID, account, dialog_in
 
 WINDOW = 1_500  # tokens
-SUMMING_UP = Options(pace=0.0, poll=0.05, digest=True)
+SUMMING_UP = Behavior(pace=0.0, poll=0.05, digest=True)
 LONG = "Sessions and their cost. " * 60
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from dialogd import person
 from dialogd.agent import reporting
-from dialogd.agent.turn import Options
+from dialogd.agent.turn import Behavior
 from dialogd.backends import Request, Tool, Usage
 from dialogd.errors import BackendError
 from dialogd.store.logfile import LogFile
@@ -22,7 +22,7 @@ from tests.turns.test_spending import dialog_in
 OWN = "correct-horse-battery-staple"
 SHAPED = "sk-ant-api03-" + "Ab1" * 12
 TOKEN = "ghp_" + "Zq7Lm2Rt9Vx4Bn6Kc8Wd1Fg3Hj5Ps0YaTe4X"  # forty characters; of one less nobody knows what it is
-TOLD = Options(pace=0.0, poll=0.05, retry_wait=0.001, secrets=(OWN,))
+TOLD = Behavior(pace=0.0, poll=0.05, retry_wait=0.001, secrets=(OWN,))
 
 
 def everything_under(folder: Path) -> str:
@@ -30,7 +30,7 @@ def everything_under(folder: Path) -> str:
     return "\n".join(path.read_text("utf-8", "replace") for path in folder.rglob("*") if path.is_file())
 
 
-async def said_by(path: Path, mind: Mind, options: Options = TOLD) -> tuple[str, int]:
+async def said_by(path: Path, mind: Mind, options: Behavior = TOLD) -> tuple[str, int]:
     """One step of an agent; all that its events said, and how many secrets were counted."""
     async with agent_with(path, mind, options=options) as agent:
         with agent.hub.join() as events:
@@ -57,7 +57,7 @@ async def test_a_key_of_the_backends_is_the_daemons_own(tmp_path: Path) -> None:
     """What a backend holds is taken out without anybody naming it a second time."""
     path, mind = dialog_in(tmp_path), Mind((f"I was given {OWN}.",))
     mind.secrets = (OWN,)
-    await said_by(path, mind, Options(pace=0.0, poll=0.05))
+    await said_by(path, mind, Behavior(pace=0.0, poll=0.05))
     assert "I was given [redacted: own key]." in path.read_text()
 
 

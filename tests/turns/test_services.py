@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.agent.turn import Options
+from dialogd.agent.turn import Behavior
 from dialogd.protocol.decide import Reply
 from tests.backends.apis import FORMS, KEY, TEXT, make
 from tests.logfile.files import log_of
@@ -31,7 +31,7 @@ from tests.support.standin import (
 from tests.turns.minds import agent_with
 from tests.turns.test_spending import dialog_in
 
-QUICK = Options(pace=0.0, poll=0.05, retry_wait=0.02)
+QUICK = Behavior(pace=0.0, poll=0.05, retry_wait=0.02)
 PATIENCE = 15.0  # seconds until the dialog goes on or says why not, SDKs loaded and a service's pause waited for
 WELL = Say(TEXT)
 REFUSED = Say("")

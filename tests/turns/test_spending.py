@@ -13,7 +13,7 @@ import pytest
 
 from dialogd import person
 from dialogd.agent.costs import Bill
-from dialogd.agent.turn import Options
+from dialogd.agent.turn import Behavior
 from dialogd.backends import Request, Tool, Usage
 from dialogd.backends.parts import tokens_of
 from dialogd.backends.prices import FREE, Price
@@ -221,7 +221,7 @@ async def test_a_reply_is_told_how_much_it_may_cost(tmp_path: Path) -> None:
 async def test_a_cap_of_ones_own_ends_the_dialog_too(tmp_path: Path) -> None:
     """Whoever starts an agent may spend less than the header allows."""
     path = dialog_in(tmp_path, "**Budget:** $100")
-    options = Options(pace=0.0, poll=0.05, budget=0.001)
+    options = Behavior(pace=0.0, poll=0.05, budget=0.001)
     dialog = await step(path, Mind(("Words.", SAID), price=DEAR), options=options)
     assert dialog.state.outcome is not None
     assert dialog.state.outcome.cause == "budget"
@@ -242,7 +242,7 @@ async def test_a_budget_in_dollars_needs_a_price(tmp_path: Path) -> None:
 
 async def test_the_usual_cap_holds_only_where_no_budget_is_set(tmp_path: Path) -> None:
     """A key without any budget stops at the usual cap; a header's budget takes its place, larger or not."""
-    options = Options(pace=0.0, poll=0.05, is_capped=True)
+    options = Behavior(pace=0.0, poll=0.05, is_capped=True)
     dear = Price(1e5, 1e5)
     async with agent_with(
         dialog_in(tmp_path, "**Budget:** $9999"), Mind(("Words.", SAID), price=dear), "A", options
