@@ -1,4 +1,4 @@
-"""What calls cost: bills of those that were made, a forecast of the next. Pure."""
+"""The cost of past calls, and a forecast for the next turn. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Bill:
         )
 
     def attributes(self) -> tuple[tuple[str, str], ...]:
-        """The frame's account: what is unknown is left out, never 0; `~` begins what is not exact."""
+        """The frame's attributes: unknown figures are left out, never 0; `~` begins inexact ones."""
         if not self.calls:
             return ()
         tokens, dollars = self._mark(self.tokens_known), self._mark(self.usd_known)
@@ -64,7 +64,7 @@ class Bill:
 
     @property
     def known_usd(self) -> float | None:
-        """US dollars, as far as they are known; None when no call said anything about it."""
+        """Known US dollars; None when no call reported any."""
         return round(self.usd, 6) if self.usd_known else None
 
     @property
@@ -84,7 +84,7 @@ MOST = 1e12  # tokens or dollars of one call; more is a slip, or somebody who wa
 
 
 def is_possible(usage: Usage) -> bool:
-    """False for an account that cannot be true: a figure below zero, without end, or no number at all."""
+    """False for impossible figures: negative, infinite, or no number."""
     figures = (usage.tokens_in, usage.tokens_out, usage.cached, usage.cache_write, usage.usd)
     return all(
         figure is None or (isinstance(figure, int | float) and not isinstance(figure, bool) and 0 <= figure < MOST)
@@ -115,7 +115,7 @@ def of_call(usage: Usage, price: Price | None) -> Bill:
 
 
 def from_record(record: Mapping[str, Any]) -> Bill:
-    """A bill as a journal keeps it; what is not understood counts as not said."""
+    """A bill as a journal keeps it; what cannot be read counts as unknown."""
     known: dict[str, Any] = {}
     for field in fields(Bill):
         value: Any = record.get(field.name)
@@ -141,12 +141,12 @@ LOOKED_AT = 5  # turns
 def forecast(
     backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me: str, owed: Bill, *before: Prompt
 ) -> Estimate:
-    """What agent `me` must be able to pay for its next turn, with what it `owed` for calls before; None: nobody knows.
+    """What agent `me` must be able to pay for its next turn, with what it `owed` for earlier calls; None if unknown.
 
     `prompt` makes the prompt, where that matters. `before` are other calls that the turn needs. An API's reply can be
     kept as short as the rest of the budget allows, so only a short one must fit, beside what is read: the prompt, or
-    what its last turns read where that was more. A coding agent cannot be held to that: what its last turns cost is
-    taken instead, once there is one. What is free may tell no tokens either: they count once it has told some.
+    what its last turns read where that was more. A coding agent cannot be limited so: the
+    cost of its last turns is used instead. A free backend may report no tokens: they count once it has reported some.
     """
     told, calls, price = _told(dialog, me), 1 + len(before), backend.price
     if price == FREE and not told:
@@ -167,8 +167,8 @@ def forecast(
 def reading(backend: Backend, dialog: Dialog, me: str) -> tuple[float, int]:
     """Dollars and tokens of what an API call of agent `me` reads, by its last turns.
 
-    A gateway adds prompts of its own to each. Nothing where nobody has told yet, and for a program, whose turn is as
-    many calls as it likes.
+    A gateway adds prompts of its own to each. Nothing where none were reported yet, and for a program, whose turn is
+    any number of calls.
     """
     usd, tokens = 0.0, 0
     for spent, calls in _told(dialog, me) if backend.most_out else ():
@@ -178,9 +178,9 @@ def reading(backend: Backend, dialog: Dialog, me: str) -> tuple[float, int]:
 
 
 def at_stake(backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me: str) -> Bill:
-    """What a call counts as until its real bill is known: by its prompt, and by what its last turns read and wrote.
+    """The estimate that counts until a call's bill is known: by its prompt, and what its last turns read and wrote.
 
-    A program, which calls its model as often as it likes, counts as its dearest turn of late, once there is one.
+    A program counts as the dearest of its last turns, once there is one.
     """
     told, price = _told(dialog, me), backend.price
     dearest = _dearest(told) if told else Spent(unknown=1)
@@ -204,7 +204,7 @@ def at_stake(backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me:
 
 
 def usual_cap(dialog: Dialog, own: Estimate, backend: Backend) -> Estimate:
-    """What an agent may spend on a paid key: its `own` cap, else the usual one, unless the dialog has a budget."""
+    """What an agent may spend on a paid key: its `own` cap, else the default one, unless the dialog has a budget."""
     limits = dialog.state.limits
     if (limits.budget, limits.tokens, own.usd, own.tokens) != (None,) * 4:
         return own

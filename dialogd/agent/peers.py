@@ -1,4 +1,4 @@
-"""The only module that calls other daemons. Loopback addresses only; whoever does not answer is gone on without."""
+"""The only module that calls other daemons: loopback addresses only, never waiting for one that does not answer."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Peers:
 
     @property
     def own(self) -> str:
-        """Where this daemon listens, as people are told; "" where nobody knows."""
+        """This daemon's address; "" where unknown."""
         return self._running().get(self.me, "").replace("//127.0.0.1:", "//localhost:")
 
     def of(self, dialog: Dialog | None) -> dict[str, str]:
@@ -83,7 +83,7 @@ class Peers:
                 self._hint(who, url, dialog, start=True)
 
     def _hint(self, who: str, url: str, dialog: Dialog | None, *, start: bool = False) -> None:
-        """Send a hint right away where a connection is open; else, and where that fails, from a task."""
+        """Send a hint at once over an open connection; otherwise, or if that fails, from a task."""
         request = hint(url, self.me, self.file, dialog.id if dialog is not None else "", start=start)
         line = self._kept.pop(url, None)
         if line is None or not line.is_open:
@@ -125,12 +125,12 @@ class Peers:
         return line
 
     def _keep(self, url: str, line: _Line) -> None:
-        """Keep the connection for next time, unless there is one."""
+        """Keep the connection for next time, unless another is kept."""
         if self._is_closed or (line.is_open and self._kept.setdefault(url, line) is not line):
             line.close()
 
     def spawn(self, telling: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Do something in the background, at the latest until `close`."""
+        """Run something in the background, at most until `close`."""
         task = asyncio.ensure_future(telling)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -146,7 +146,7 @@ class Peers:
         return frozenset(who for who, health in zip(asked, answers, strict=True) if (health or {}).get("working_on"))
 
     async def healths(self, dialog: Dialog | None, file: str) -> dict[str, dict[str, Any] | None]:
-        """What every other daemon says of itself, by agent id; None for one that does not answer for this file."""
+        """The health of every other daemon, by agent id; None for one that does not answer for this file."""
         urls = self.of(dialog)
         answers = await asyncio.gather(*(self._health(who, url, file) for who, url in urls.items()))
         return dict(zip(urls, answers, strict=True))
@@ -179,7 +179,7 @@ class Peers:
                 task.cancel()
 
     async def _ask(self, method: str, url: str, message: Mapping[str, object] | None = None) -> bytes:
-        """The body of the answer. Raises `OSError` where none is whole within a second, and where it is none of ours.
+        """The body of the answer. Raises `OSError` where it is not whole within a second, or refused.
 
         That is one which is too long, and that of a daemon which says "not mine".
         """
@@ -249,12 +249,12 @@ class Peers:
 
 
 def _meant(file: str, dialog: str) -> dict[str, str]:
-    """What a daemon of another dialog, at an address that is outdated, refuses by."""
+    """The file and dialog in a request, by which a daemon of another dialog refuses it."""
     return {name: value for name, value in (("file", file), ("dialog", dialog)) if value}
 
 
 def hint_head(host: str) -> bytes:
-    """How the request of a hint to that host and port begins; the length of its body follows."""
+    """The head of a hint's request to that host and port, up to the length of its body."""
     head = f"POST /notify HTTP/1.1\r\nHost: {host}\r\nPrefer: {NO_WAIT}\r\nContent-Type: application/json\r\n"
     return f"{head}Content-Length: ".encode()
 
@@ -276,7 +276,7 @@ class _Answer(NamedTuple):
 
 @lru_cache(maxsize=16)
 def _read_answer(data: bytes) -> _Answer | None:
-    """What has come of an answer; None while its head is not whole. Raises `OSError` for what is no plain one."""
+    """The answer so far; None while its head is incomplete. Raises `OSError` for one that is not plain."""
     end = data.find(b"\r\n\r\n", 0, MOST_HEAD)
     if end < 0:
         if len(data) >= MOST_HEAD or not b"HTTP/1.1 ".startswith(data[:9]):
@@ -295,7 +295,7 @@ def _read_answer(data: bytes) -> _Answer | None:
 
 
 class _Line(asyncio.Protocol):
-    """A connection to a peer: one request at a time, one whole answer. Closed by whatever is not expected."""
+    """A connection to a peer: one request at a time, one whole answer. Closed by anything unexpected."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -320,7 +320,7 @@ class _Line(asyncio.Protocol):
         return self._status
 
     def _end(self, how: int | OSError) -> None:
-        """Say what came of the request, to whoever waits for that still; after an error nothing more is asked here."""
+        """Deliver the request's result to its waiter, if any; after an error the connection is not used again."""
         if isinstance(how, OSError):
             self.close()
         status, self._status = self._status, None

@@ -1,4 +1,4 @@
-"""Who plays an agent: the backend that its settings come to, how it behaves, what its project says to it."""
+"""An agent's backend from its settings, how the agent behaves, and the notes of its project."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dialogd.store.folders import StateDir
 
 @dataclass(frozen=True, slots=True)
 class Player:
-    """A backend, how its agent behaves, and what the person is to know about it before it starts."""
+    """A backend, how its agent behaves, and what the person is told about it before it starts."""
 
     backend: Backend
     behavior: Behavior
@@ -29,7 +29,7 @@ class Player:
 
 
 async def prepare(played: Player, dialog: Dialog | None) -> None:
-    """Let a backend that has to prove something do so, and see that its price is known where dollars are counted.
+    """Let a backend prove what it must, and check that its price is known where dollars are counted.
 
     Raises `BackendError` for a backend that cannot prove it, `BadInput` for an unknown price.
     """
@@ -46,7 +46,7 @@ async def prepare(played: Player, dialog: Dialog | None) -> None:
 
 
 def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Path) -> Player:
-    """Find out who plays the agent of these settings in that dialog. Raises `BadInput`."""
+    """The player of the agent of these settings in that dialog. Raises `BadInput`."""
     variables = dotenv(Path.cwd())
     choice = _choice(settings, dialog, variables)
     _refuse_idle_flags(settings, choice)
@@ -128,7 +128,7 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
 
 
 def _remarks(settings: Settings, choice: auto.Choice, dialog: Dialog | None) -> list[str]:
-    """What it is and why, who pays, who sees what; a cap that nobody asked for; twins."""
+    """Remarks: what it is and why, who pays, who sees what; a default cap; twins."""
     remarks = [auto.introduce(choice, settings.project, trusts=settings.trust_project)]
     if choice.is_last_resort(settings.backend):
         remarks.extend(auto.NO_MODEL[:2])
@@ -152,8 +152,8 @@ MOST_NOTES = 40_000  # bytes of all together
 def notes(project: Path | None) -> str:
     """The notes of the folder as Markdown with the files' names; "" without a project or notes.
 
-    Files that are the same, or links to each other, come once. A link that leads out of the project is left out, and
-    so is what is no file or no text. `@import` lines stay text. Together at most `MOST_NOTES` bytes; a cut says so.
+    Identical files, and links to each other, come once. A link that leads out of the project is left out, and so is
+    anything that is not a text file. `@import` lines stay text. Together at most `MOST_NOTES` bytes; a cut says so.
     """
     if project is None:
         return ""
@@ -175,7 +175,7 @@ def notes(project: Path | None) -> str:
 
 
 def _text(project: Path, name: str) -> str:
-    """The text of one file of the project's own folder, without blank lines around it; "" where it may not be used."""
+    """The text of one file of the project's folder, stripped; "" where it must not be used."""
     try:
         real = (project / name).resolve(strict=True)
         if not real.is_relative_to(project.resolve(strict=True)):

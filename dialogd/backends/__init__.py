@@ -1,4 +1,4 @@
-"""What writes an agent's replies: a Protocol, a table, one file per backend."""
+"""Backends write agents' replies: a protocol, a table, one file per backend."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Request:
     `question` is the closing question where that is asked and no turn, about the reply to the debt `re`; a backend with
     a session asks it there. `re` and `chain` name the entry that opened the debt. `allowance` is what this turn may
     cost in US dollars and `tokens` how many tokens it may use, None without a budget. `reads` are the tokens that its
-    calls have read of late. `until` is when the turn is over (monotonic).
+    recent calls have read. `until` is when the turn times out (monotonic).
     """
 
     dialog: Dialog
@@ -109,7 +109,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What one call used; None where the backend does not say. `calls` is 0 as long as nobody was asked.
+    """What one call used; None where unknown. `calls` is 0 until a model was asked.
 
     `tokens_in` is all that was read, `cached` and `cache_write` included. `usd` in US dollars, where the service
     itself names a price; else it is worked out from the tokens. `estimated` marks numbers that were not reported.
@@ -127,7 +127,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool that begins to run, by its name; "" once it has ended and the agent goes on thinking."""
+    """A tool that starts to run, by its name; "" once it has ended."""
 
     name: str = ""
 
@@ -165,7 +165,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look at this machine says about a backend, without calling anybody's service.
+    """Whether a backend can be used on this machine, found without calling any service.
 
     here     it can be used now
     why      in words: `claude 2.1.330 on PATH, logged in`, `no key`
@@ -189,7 +189,7 @@ class Backend(Protocol):
     it knows more: the last one counts, also when the call fails afterwards or is cancelled. It may yield `Tool` when an
     agent begins to run one, and when that is over. It raises `BackendError` and nothing else. Cancelling the task that
     iterates it ends the call and everything the call started before the cancellation returns. Its class also has
-    `probe(variables, variant) -> Found`, which calls nobody's service.
+    `probe(variables, variant) -> Found`, which calls no service.
 
     costs     True when a call costs money: the file is read in full before it
     price     dollars per million tokens; None when unknown
@@ -238,7 +238,7 @@ def load_backend(name: str, options: Options) -> Backend:
 
 
 def probe(name: str, variables: Mapping[str, str]) -> Found:
-    """Look whether the backend `name` can be used here; calls nobody's service, takes well under a second."""
+    """Check whether the backend `name` can be used here; calls no service, takes well under a second."""
     kind = kind_of(name)
     found: Found = _class_of(kind).probe(variables, name.partition(":")[2] or kind.variant)
     return found

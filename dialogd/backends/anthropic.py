@@ -23,8 +23,8 @@ class Anthropic(API):
     """Asks `options.model`, with at most `options.max_tokens` per reply, at `options.effort`.
 
     The address is `options.base_url`, else ANTHROPIC_BASE_URL, else Anthropic's own. The key is ANTHROPIC_API_KEY,
-    else ANTHROPIC_AUTH_TOKEN, of `options.variables`; nothing is taken from anywhere else.
-    Raises `BadInput` for an address that is none, and for a missing key.
+    else ANTHROPIC_AUTH_TOKEN, from `options.variables` only.
+    Raises `BadInput` for an invalid address, and for a missing key.
     """
 
     name = "anthropic"
@@ -71,13 +71,13 @@ class Anthropic(API):
         return lambda event: _read(event, reply) if event is not None else ""
 
     def own_headers(self, omit: object) -> dict[str, Any]:
-        """Headers of the person's; and the key, where gateways older than the SDK's bearer tokens look for it."""
+        """The person's headers, and the key in the header where older gateways look for it."""
         is_old = not self.service.is_official and self.service.variable != KEYS[1]
         return super().own_headers(omit) | ({"X-Api-Key": self.service.key} if is_old else {})
 
 
 def _blocks(prompt: Prompt) -> list[dict[str, Any]]:
-    """One block per part, with the breakpoint of the cache on the last one that never changes.
+    """One block per part, with the cache breakpoint on the last one that never changes.
 
     The next turn's request has these blocks again, then some new ones, then another `now`. The cache is looked up from
     its breakpoint backwards, block by block and up to twenty of them, for what was written at an earlier breakpoint:
@@ -112,7 +112,7 @@ def _read(event: RawMessageStreamEvent, reply: Reply) -> str:
 
 
 def _count(told: MessageUsage | MessageDeltaUsage, reply: Reply) -> None:
-    """Take in what was read; the service counts what came from the cache, or went there, by itself."""
+    """Add up what was read; the service counts cache reads and writes separately."""
     if told.input_tokens is not None:
         cached, written = told.cache_read_input_tokens or 0, told.cache_creation_input_tokens or 0
         tokens = told.input_tokens + cached + written

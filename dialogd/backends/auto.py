@@ -1,4 +1,4 @@
-"""A look at many backends at once, each with its own variables and no other."""
+"""Which backends are available here, and which one an agent gets."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def survey(
     base_url: str = "",
     state: Path | None = None,
 ) -> dict[str, Found]:
-    """Look at these backends at once, each with its own variables; whoever needs over `LOOK_SECONDS` is not here.
+    """Probe these backends in parallel, each with its own variables; one that needs over `LOOK_SECONDS` is unavailable.
 
     What programs said of themselves is remembered in the state directory `state`.
     """
@@ -80,7 +80,7 @@ def _looked(name: str, variables: Mapping[str, str], base_url: str) -> Found:
 
 
 def _elsewhere(base: str, found: Found, variables: Mapping[str, str], base_url: str) -> Found:
-    """What was found, at an address of the person's: a vendor's own needs that vendor's key, any other perhaps none."""
+    """What was found, for another address: a vendor's own needs that vendor's key, any other perhaps none."""
     known = vendor_of(base_url)
     if known and not variables.get(known[1]):
         return Found(False, f"no key for {known[0]}", fix=f"put {known[1]} into the environment or into .env")
@@ -163,7 +163,7 @@ class Choice:
         return _is_metered(self.pays, self.why)
 
     def required(self) -> Choice:
-        """Itself. Raises `BadInput` when it cannot be used now."""
+        """The choice itself. Raises `BadInput` when it cannot be used now."""
         if not self.here:
             raise BadInput(f"the backend {self.backend} cannot be used here: {self.why}", fix=self.fix or _SEE)
         return self
@@ -188,7 +188,7 @@ def resolve(
     `variables` are the person's, `found` looks at a backend (`candidates` names those it is asked for), `agents` are
     the ids of the dialog in their order, `base_url` is the address that was set in place of a variable's. What follows
     the colon is a model, but for rehearsal (a scenario), command and acp (a command line).
-    Raises `BadInput` for a name that nobody knows.
+    Raises `BadInput` for an unknown name.
     """
     base, twins = _taken(name, seat, found, agents)
     detail = name.partition(":")[2]
@@ -210,7 +210,7 @@ def resolve(
 
 
 def _taken(name: str, seat: int, found: Callable[[str], Found], agents: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """The backend's bare name, and whoever gets the same family by itself."""
+    """The backend's bare name, and the agents that get the same family."""
     candidates(name)  # refuses an unknown one
     base, _, detail = name.partition(":")
     if base == AUTO and detail:
@@ -228,7 +228,7 @@ def _taken(name: str, seat: int, found: Callable[[str], Found], agents: Sequence
 
 
 def _has_way_in(look: Found) -> bool:
-    """True with a login or a key; an address that is asked without one, a gateway's, may let nobody in."""
+    """True with a login or a key; a gateway that is asked without one may refuse."""
     return look.here and look.pays != "nobody"
 
 
@@ -237,7 +237,7 @@ def _is_metered(pays: str, why: str) -> bool:
 
 
 def _runner(address: str, kind: Kind) -> str:
-    """Who gets the text at that address; the vendor where none is set, nobody for a local model on this machine."""
+    """Who gets the text at that address; the vendor where none is set, nobody for a local model."""
     if not address or (kind.family in LOCAL and urlsplit(address).hostname in HERE):
         return kind.vendor
     known = vendor_of(address)
@@ -245,7 +245,7 @@ def _runner(address: str, kind: Kind) -> str:
 
 
 def _first(members: Sequence[str], found: Callable[[str], Found]) -> str:
-    """The first of a family that is here, else the first of all."""
+    """The first available backend of a family, else its first."""
     return next((member for member in members if found(member).here), members[0])
 
 
@@ -259,13 +259,13 @@ def choose(
     base_url: str = "",
     state: Path | None = None,
 ) -> Choice:
-    """`resolve` on this machine: looks at what `name` needs, all at once. Takes well under a second as a rule."""
+    """`resolve` on this machine: probes what `name` needs, in parallel. Usually takes well under a second."""
     found = survey(candidates(name), environment, dotenv, base_url, state)
     return resolve(name, seat, {**dotenv, **environment}, found.__getitem__, agents=agents, base_url=base_url)
 
 
 def candidates(name: str) -> tuple[str, ...]:
-    """What must be looked at to resolve `name`. Raises `BadInput` for a name that nobody knows."""
+    """The backends to probe to resolve `name`. Raises `BadInput` for an unknown name."""
     base = name.partition(":")[0]
     if base == AUTO:
         return (*(member for members in FAMILIES.values() for member in members), LAST_RESORT)
@@ -310,7 +310,7 @@ def _seen(choice: Choice, project: Path | None) -> str:
 
 
 def family_of(name: str) -> str:
-    """The family of the backend that somebody named; "" where `auto` is to choose it, or nobody knows the name."""
+    """The family of the backend of that name; "" for `auto`, and for an unknown name."""
     base = name.partition(":")[0]
     if base not in (*BACKENDS, *FAMILIES):
         return ""
@@ -318,9 +318,9 @@ def family_of(name: str) -> str:
 
 
 def twins(families: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """The groups of agents that would speak with one mind, by each agent's family.
+    """The groups of agents of the same family.
 
-    Scripts and programs of one's own don't count, nor do agents whose family is "", not known yet.
+    Scripts and programs don't count, nor do agents whose family is unknown ("").
     """
     groups: dict[str, list[str]] = {}
     for who, family in families.items():
@@ -330,13 +330,13 @@ def twins(families: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
 
 
 def warning_of(group: Sequence[str], family: str) -> str:
-    """What is said about twins."""
+    """The warning about twins."""
     who = f"{', '.join(group[:-1])} and {group[-1]}"
     return f"{who} are of one family ({family}): they tend to agree; another one objects better (--agents claude,grok)"
 
 
 def default_cap(choice: Choice, dialog: Dialog | None) -> float | None:
-    """What the dialog may cost in US dollars when a key pays and nobody set a budget; None where no cap is needed."""
+    """The default budget in US dollars when a key pays and none was set; None where none is needed."""
     limits = dialog.header.limits if dialog else None
     is_set = limits is not None and (limits.budget is not None or limits.tokens is not None)
     return DEFAULT_CAP if choice.is_metered and not is_set else None
@@ -345,7 +345,7 @@ def default_cap(choice: Choice, dialog: Dialog | None) -> float | None:
 def price_for(
     choice: Choice, model: str = "", price: str = "", *, agents: Path | None = None, table: Mapping[str, str] = _EMPTY
 ) -> Price | None:
-    """What its tokens cost; None when nobody can say. `price` is the person's, `table` theirs by model.
+    """The price of its tokens; None when unknown. `price` is the person's, `table` theirs by model.
 
     A program chooses its model itself: the one that it asked when it was proved last counts (`agents` is the folder
     where that is remembered), before that the one that its family's API asks. Raises `BadInput` for a bad price.

@@ -1,8 +1,8 @@
-"""The canary: a CLI is used only after dialogd has seen it refuse to write, with the very flags of real turns.
+"""Prove that a coding agent's program only reads, before it is used, with the flags of real turns.
 
 It runs against a fake service with a fake key, in a home and a project made for it. The service orders it to read a
-file of the project, to read one outside, and to write in every way that the CLI knows. It holds when the first is done,
-when everything else was called for and refused, and when nothing is on the disk. What `bait` lays out must do nothing.
+file of the project, to read one outside, and to write in every way that the CLI knows. The CLI passes when it
+did the first, refused everything else and left nothing on the disk. What `bait` puts into the project must not run.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a rehearsal happens: a home and a project of its own, files that hold a secret, the fake service."""
+    """Where the proof happens: a home and a project made for it, files that hold a secret, the fake service."""
 
     home: Path
     project: Path
@@ -63,13 +63,13 @@ class Place:
     url: str
 
     def files(self) -> set[Path]:
-        """All files of the project, and what a bait made."""
+        """All files of the project, and what the bait has created."""
         return {path for folder in (self.project, self.marker.parent) for path in folder.rglob("*") if path.is_file()}
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether the CLI of a `backend` may be used, and at which of its levels. `model` is what it asks by itself."""
+    """Whether the CLI of a `backend` may be used, and at which of its levels. `model` is its own default."""
 
     safe: bool
     why: str
@@ -80,7 +80,7 @@ class Verdict:
 
 
 async def prove(cli: AgentCLI) -> Verdict:
-    """The verdict on a CLI with its flags: the remembered one of its version, else that of a rehearsal (seconds)."""
+    """The verdict on a CLI with its flags: the remembered one of its version, else that of a new proof (seconds)."""
     version = await cli.version()
     if not version:
         return Verdict(False, "it does not say its version")
@@ -96,7 +96,7 @@ async def prove(cli: AgentCLI) -> Verdict:
 
 
 def last_model(agents: Path, backend: str) -> str:
-    """The model that a CLI asked by itself when it was proved last, "" where that is not remembered.
+    """The CLI's default model when it was last proved, "" where that is unknown.
 
     `agents` is the folder in which the agents' folders lie.
     """
@@ -110,7 +110,7 @@ def _known(memory: Path | None) -> dict[str, Any]:
 
 
 def _key(cli: AgentCLI, version: str) -> str:
-    """Binary, version and flags of every level; what differs from turn to turn stands as a placeholder."""
+    """Binary, version and flags of every level, with placeholders for what differs from turn to turn."""
     folder = Path("FOLDER")
     flags = []
     for level in range(cli.levels):
@@ -131,7 +131,7 @@ def _verdict(row: object) -> Verdict | None:
 
 
 async def _rehearse(cli: AgentCLI) -> Verdict:
-    """The first level that holds, else why the last one does not."""
+    """The first level that passes, else why the last one does not."""
     verdict = Verdict(False, "it has no way of reading only")
     for level in range(cli.levels):
         verdict = await _level(cli, level)
@@ -161,7 +161,7 @@ async def _level(cli: AgentCLI, level: int) -> Verdict:
 
 
 async def _two_turns(double: AgentCLI, place: Place, orders: _Orders) -> str:
-    """Run a first turn and one that goes on from it; says what went wrong."""
+    """Run a first turn and one that continues it; returns what went wrong."""
     session = ""
     try:
         async with asyncio.timeout(LIMIT):
@@ -235,7 +235,7 @@ class _Orders:
         return Call(*self.tools[self._next - 1]) if self._next <= len(self.tools) else "Done."
 
     def judge(self, place: Place, *, confined: bool) -> str:
-        """What speaks against the CLI, "" when nothing does."""
+        """Why the CLI fails, "" when it passes."""
         inside, outside = (path.read_text().strip() for path in (place.inside, place.outside))
         if inside in self._first:
             return "it attached a file that the prompt named"

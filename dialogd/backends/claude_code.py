@@ -66,7 +66,7 @@ class _Events(Reader):
             self.failure = self.cli.failed(str(said), event.get("api_error_status"))
 
     def spent(self, before: Usage | None) -> Usage:
-        """This run's tokens, and of the dollars what is not the session's past.
+        """This run's tokens, and its dollars without those of the session's past.
 
         Newer versions count dollars and tokens by session, older ones by run: the tokens tell which.
         """
@@ -148,7 +148,7 @@ class ClaudeCode(AgentCLI):
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
-        """By what it keeps; on macOS, where that is the keychain, by the account that it remembers."""
+        """Whether it is logged in, by its files; on macOS, which uses the keychain, by the account in its settings."""
         if environment.get("CLAUDE_CODE_OAUTH_TOKEN"):
             return "logged in by CLAUDE_CODE_OAUTH_TOKEN"
         folder = cls.folder(environment)
@@ -165,9 +165,9 @@ class ClaudeCode(AgentCLI):
         return next(projects.glob(f"*/{session}.jsonl"), None) if _SESSION.fullmatch(session) else None
 
     def joined(self) -> str:
-        """The person's session; for `last` the newest one of the project, and the same from then on.
+        """The person's session; for `last` the newest one of the project, from then on the same.
 
-        Sessions of dialogs stand among them, another agent's too: none of these is the person's.
+        Sessions that dialogd made, for any agent, are excluded.
         """
         if self.options.resume != "last":
             return self.options.resume
@@ -203,7 +203,7 @@ class ClaudeCode(AgentCLI):
         return "Read", {"file_path": str(path)}
 
     def bait(self, marker: Path) -> Mapping[str, str]:
-        """Hooks and a server, as a project may bring them; nothing when the person trusts it."""
+        """Hooks and a server, as a project may contain them; nothing when the person trusts it."""
         run = {"type": "command", "command": f"touch {marker}"}
         hooks = {name: [{"hooks": [run]}] for name in ("SessionStart", "UserPromptSubmit", "PreToolUse")}
         server = {"command": "touch", "args": [str(marker)]}

@@ -31,7 +31,7 @@ class _Events(Reader):
     _last = ""
 
     def take(self, event: Event) -> None:
-        """Note one event. Errors on the way are warnings, but for a key that is refused."""
+        """Note one event. Errors before the end are warnings, except for a refused key."""
         kind, item = event.get("type"), table(event, "item")
         if kind == "thread.started":
             self.session = str(event.get("thread_id") or "")
@@ -104,7 +104,7 @@ class Codex(AgentCLI):
         return config
 
     def base_url(self) -> str:
-        """As every CLI; it goes into the arguments, which everybody on this machine can read."""
+        """The address, which must hold no password: arguments can be read by everybody on this machine."""
         url = super().base_url()
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise BadInput(
@@ -132,7 +132,7 @@ class Codex(AgentCLI):
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
-        """By what it keeps."""
+        """Whether it is logged in, by its files."""
         kept = table(read_json(cls.folder(environment) / "auth.json"))
         if kept.get("tokens"):
             return "logged in with ChatGPT"
@@ -158,7 +158,7 @@ class Codex(AgentCLI):
         return "exec_command", {"cmd": f"cat {path}"}
 
     def bait(self, marker: Path) -> Mapping[str, str]:
-        """A server, as a project may bring one; nothing when the person trusts it."""
+        """A server, as a project may contain one; nothing when the person trusts it."""
         server = f'[mcp_servers.bait]\ncommand = "touch"\nargs = ["{marker}"]\n'
         return {} if self.options.trust_project else {".codex/config.toml": server}
 

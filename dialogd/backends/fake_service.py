@@ -1,4 +1,4 @@
-"""A model API on the loopback that plays a script: what a coding agent is asked to do while it is proved harmless.
+"""A model API on the loopback that plays a script, for proving a coding agent read-only.
 
 It speaks Messages, Chat Completions, Responses and generateContent, always in streams, and only as far as that needs.
 """
@@ -60,7 +60,7 @@ class FakeService:
         self._server.server_close()
 
     def answer(self, path: str, raw: bytes) -> bytes | None:
-        """The stream for a request to a model; None for one that asks none."""
+        """The stream for a request to a model; None for any other request."""
         match = _PATH.search(path.partition("?")[0])
         if match is None:
             return None
@@ -101,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def handle(self) -> None:
-        """Serve the connection; an agent that is ended leaves in the middle."""
+        """Serve the connection; an agent that is killed closes it in the middle."""
         try:
             super().handle()
         except ConnectionError:
@@ -112,7 +112,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _results(items: list[Json]) -> Iterator[tuple[bool, str]]:
-    """What tools have answered since the model last spoke, oldest first."""
+    """The results of tools since the model last spoke, oldest first."""
     new = takewhile(
         lambda item: item.get("role") not in ("assistant", "model") and item.get("type") not in _CALLS, items[::-1]
     )

@@ -61,7 +61,7 @@ class _Events(Reader):
                 self._message = said or self._trouble or "it ended with an error"
 
     def end(self, code: int, said: str) -> None:
-        """Look at what the stream does not say, then judge."""
+        """Complete the result with what the stream leaves out."""
         if self._message and self.failure is None:
             self.failure = self._failure(code)
         else:
@@ -73,7 +73,7 @@ class _Events(Reader):
         super().end(code, said)
 
     def spent(self, before: Usage | None) -> Usage:
-        """It counts by run; of a run that failed it says nothing, or 0."""
+        """It counts by run; of a failed run it reports nothing, or 0."""
         return replace(self.total, estimated=self.text is None)
 
     def _kept(self) -> str:
@@ -174,7 +174,7 @@ class Gemini(AgentCLI):
 
     @classmethod
     def installed(cls, program: Path) -> str:
-        """From its package: it takes seconds to say so itself."""
+        """The version, from its package: asking the program takes seconds."""
         package = table(read_json(program.parent.parent / "package.json"))
         return str(package.get("version") or "") if package.get("name") == "@google/gemini-cli" else ""
 
@@ -199,7 +199,7 @@ class Gemini(AgentCLI):
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
-        """By what it keeps: the way that was chosen, and for a Google account its credentials."""
+        """Whether it is logged in, by its files: the chosen way, and for a Google account the credentials."""
         folder = cls.folder(environment)
         way = _way(folder)
         if way == "oauth-personal":
@@ -227,7 +227,7 @@ class Gemini(AgentCLI):
         return "read_file", {"file_path": str(path)}
 
     def bait(self, marker: Path) -> Mapping[str, str]:
-        """Hooks, a server, a command that finds tools, as a project may bring them; nothing when it is trusted."""
+        """Hooks, a server, a discovery command, as a project may contain them; nothing when it is trusted."""
         run = {"matcher": "*", "hooks": [{"type": "command", "command": f"touch {marker}"}]}
         settings = {
             "hooks": {name: [run] for name in ("SessionStart", "BeforeAgent", "BeforeModel", "BeforeTool")},
@@ -240,7 +240,7 @@ class Gemini(AgentCLI):
         }  # fmt: skip
 
     def _furnish(self) -> None:
-        """Make its home: settings of ours, and links to the person's login, which it renews itself."""
+        """Make its home: our settings, and links to the person's login, which it renews itself."""
         folder = self.home / ".gemini"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         way = "gemini-api-key" if self.paid else _way(self._person)
@@ -274,5 +274,5 @@ def _settings(way: str, *, trust_project: bool) -> dict[str, Any]:
 
 
 def _way(folder: Path) -> str:
-    """How the person has chosen to log in, "" when they have not."""
+    """The person's way to log in, "" when none was chosen."""
     return str(table(read_json(folder / "settings.json"), "security", "auth").get("selectedType") or "")

@@ -95,7 +95,7 @@ def _refuse_strange_address(mine: Own, environment: Mapping[str, str], dotenv: M
 
 
 def secrets(environment: Mapping[str, str], dotenv: Mapping[str, str] | None = None) -> tuple[str, ...]:
-    """Every value that its name marks as a key, the longest first: what must never be written anywhere."""
+    """Every value whose variable's name marks it as a key, the longest first: they must not be written anywhere."""
     known = {key for line in OWN.values() for key in line.keys}
     found = {
         value.strip()
@@ -107,12 +107,12 @@ def secrets(environment: Mapping[str, str], dotenv: Mapping[str, str] | None = N
 
 
 def address(name: str, variables: Mapping[str, str]) -> str:
-    """Where the backend `name` is told to send its text: scheme, host and port of its address variable, or ""."""
+    """Scheme, host and port of the backend's address variable, or ""."""
     return bare(next(filter(None, (variables.get(key, "") for key in own(name).addresses)), ""))
 
 
 def bare(url: str) -> str:
-    """Scheme, host and port of a URL: a password or token in it is nobody's business."""
+    """Scheme, host and port of a URL, without passwords and tokens."""
     if not url:
         return ""
     try:
@@ -125,6 +125,6 @@ def bare(url: str) -> str:
 
 
 def unused(names: Iterable[str], variables: Mapping[str, str], pays: str) -> tuple[str, ...]:
-    """The keys of these backends that are set and yet not the ones that pay."""
+    """The keys of these backends that are set and do not pay."""
     keys = dict.fromkeys(key for name in names for key in own(name).keys)
     return tuple(key for key in keys if variables.get(key) and key not in pays)

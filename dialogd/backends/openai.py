@@ -52,7 +52,7 @@ def room(variables: Mapping[str, str], most_out: int) -> int:
 
 
 def models(url: str) -> list[str] | None:
-    """The models that can talk and run here, the newest first; None where nobody answers. Asks this machine only."""
+    """The models that chat and run here, newest first; None without an answer. Asks this machine only."""
     if not is_loopback(url):
         return None
     parts = urlsplit(url)
@@ -69,7 +69,7 @@ def models(url: str) -> list[str] | None:
 
 
 def probe_ollama(variables: Mapping[str, str]) -> Found:
-    """Look whether Ollama answers, and has a model."""
+    """Check whether Ollama answers, and has a model."""
     url = address(variables)
     host = urlsplit(url).netloc
     if not is_loopback(url):
@@ -116,7 +116,7 @@ class OpenAI(API):
     Keys come from `options.variables`, and go to their vendor alone: see `service.HOSTS`. Another address gets
     OPENAI_API_KEY only where OPENAI_BASE_URL names that address, too; else no key at all.
     `options.api` is `responses` or `chat`; by default the vendors' own addresses are asked for responses.
-    Raises `BadInput` for an address that is none, a missing key, and where there is no model to choose.
+    Raises `BadInput` for an invalid address, a missing key, and without a model to choose.
     """
 
     sdk = ("openai", "AsyncOpenAI", "OpenAIError")
@@ -177,14 +177,14 @@ class OpenAI(API):
         return client.chat.completions.create if self.api == "chat" else client.responses.create
 
     def reading(self, reply: Reply) -> Callable[[Any], str]:
-        """What takes an event into the reply; what local models think before it is left out."""
+        """The function that adds an event to the reply; local models' thoughts are left out."""
         if self.api != "chat":
             return lambda event: _read_event(event, reply) if event is not None else ""
         thoughts = Thoughts(reply)
         return lambda chunk: thoughts.rest() if chunk is None else thoughts.without(_read_chunk(chunk, reply))
 
     def own_headers(self, omit: object) -> dict[str, Any]:
-        """Headers of the person's, organisation and project among them, where their OpenAI key goes; else none."""
+        """The person's headers, including organisation and project, where their OpenAI key goes; else none."""
         own: dict[str, Any] = {"OpenAI-Organization": omit, "OpenAI-Project": omit}
         if self.service.variable == "OPENAI_API_KEY":
             own |= super().own_headers(omit)
@@ -199,7 +199,7 @@ class OpenAI(API):
 
 
 def _service(options: Options) -> Service:
-    """Who is asked, at which address, with whose key."""
+    """The service's address and key."""
     variables, preset = options.variables, PRESETS[options.variant]
     if options.variant == "ollama":
         url = options.base_url or address(variables)
@@ -219,7 +219,7 @@ def _first_model(url: str) -> str:
 
 
 def _read_chunk(chunk: ChatCompletionChunk, reply: Reply) -> str:
-    """Take a chunk into the reply; gives the text that it brought."""
+    """Add a chunk to the reply; returns its text."""
     if chunk.usage is not None:
         read, written = chunk.usage.prompt_tokens_details, chunk.usage.completion_tokens
         _count(reply, chunk.usage.prompt_tokens, written, read)

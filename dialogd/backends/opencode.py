@@ -44,7 +44,7 @@ class _Events(Reader):
             self.failure = self._failure(table(event, "error"))
 
     def _count(self, part: Event) -> None:
-        """Add a step; a price of 0 is one that it does not know."""
+        """Add a step; a price of 0 means unknown."""
         fresh, out, thought = counts(table(part, "tokens"), "input", "output", "reasoning")
         read, written = counts(table(part, "tokens", "cache"), "read", "write")
         sums = self.total
@@ -70,7 +70,7 @@ class _Events(Reader):
         return self.cli.failed(said, status if isinstance(status, int) else None)
 
     def end(self, code: int, said: str) -> None:
-        """The run is over: judge by how its last step has ended."""
+        """End the run: the result depends on how its last step ended."""
         kind = _ENDS.get(self._reason, "")
         if self.failure is None and self._reason == "stop":
             self.text = "".join(self._said)
@@ -89,7 +89,7 @@ _ENDS = {"length": "cut", "content-filter": "refusal", "unknown": "network", "er
 class OpenCode(AgentCLI):
     """Runs `opencode run`, and forks the session from the second turn on, so that every turn's stays good.
 
-    It does not run in the project, whose plugins it may load whatever its flags say, but at an empty desk from which
+    It does not run in the project, whose plugins it may load whatever its flags say, but in an empty folder from which
     it reads the project. With `options.trust_project` it runs in the project, whose configuration, servers and plugins
     count; the tools still only read. `options.model` is opencode's `provider/model`.
     """
@@ -115,7 +115,7 @@ class OpenCode(AgentCLI):
             self.project.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     async def prepare(self) -> None:
-        """As every CLI; the model that the canary met is none of opencode's own."""
+        """Prove it as any CLI; the model of the fake service is not remembered."""
         await super().prepare()
         self.model = self.chosen
 
@@ -138,7 +138,7 @@ class OpenCode(AgentCLI):
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
-        """By the providers that it keeps credentials of."""
+        """Whether it is logged in, by the providers that it has credentials for."""
         kept = table(read_json(cls.folder(environment) / "auth.json"))
         return f"logged in with {', '.join(sorted(kept))}" if kept else ""
 
@@ -162,7 +162,7 @@ class OpenCode(AgentCLI):
         return "read", {"filePath": str(path)}
 
     def bait(self, marker: Path) -> Mapping[str, str]:
-        """A server and a plugin, as a project may bring them; nothing when the person trusts it."""
+        """A server and a plugin, as a project may contain them; nothing when the person trusts it."""
         server = {"type": "local", "command": ["touch", str(marker)], "enabled": True}
         plugin = f'import {{ writeFileSync }} from "fs"; writeFileSync({json.dumps(str(marker))}, "x");'
         return {} if self.options.trust_project else {

@@ -28,7 +28,7 @@ class Part:
 
     @cached_property
     def sha(self) -> str:
-        """What tells whether it is still the same."""
+        """A hash of the part."""
         return digest(self.text)
 
     @cached_property
@@ -57,7 +57,7 @@ class Prompt:
 
 
 def tokens_of(text: str) -> int:
-    """About how many tokens a text has; rather too many than too few."""
+    """An estimate of a text's tokens, rather too high than too low."""
     return len(text) // CHARACTERS_PER_TOKEN + 1
 
 

@@ -1,4 +1,4 @@
-"""What tokens cost: list prices by model, and what a person says they are."""
+"""Token prices: list prices by model, and the person's own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Price:
     beyond: Price | None = None
 
     def usd(self, tokens_in: int, tokens_out: int, cached: int = 0, cache_write: int = 0) -> float:
-        """What one request of so many tokens costs; `tokens_in` counts cached and written ones too."""
+        """The cost of one request; `tokens_in` includes cached and written tokens."""
         if self.beyond is not None and tokens_in > self.over:
             return self.beyond.usd(tokens_in, tokens_out, cached, cache_write)
         rest = max(tokens_in - cached - cache_write, 0)
@@ -117,6 +117,6 @@ def _at(rates: Sequence[Any], tokens: int) -> Price:
 
 
 def _tier(rate: Any, tokens: int) -> Any:
-    """The rate that counts for so many tokens: some differ by the length of the request."""
+    """The rate for so many tokens; some prices depend on the length of the request."""
     passed = [tier.price for tier in getattr(rate, "tiers", ()) if tokens > tier.start]
     return passed[-1] if passed else getattr(rate, "base", rate)
