@@ -15,9 +15,9 @@ import shlex
 import shutil
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -112,7 +112,7 @@ class _Queue:
 
     def put(self, alert: Alert) -> None:
         """Bring it, if the channel is for it, as soon as those before it are there."""
-        if not self.channel.takes(alert):
+        if not wants(self.channel, alert):
             return
         if len(self._waiting) >= PENDING:
             del self._waiting[1]
@@ -189,11 +189,8 @@ class Alert:
     @property
     def json(self) -> bytes:
         """What hooks are given: one JSON object, ASCII, with a newline."""
-        facts = {
-            "v": VERSION, "event": self.event, "dialog": self.dialog, "topic": self.topic, "file": self.file,
-            "agent": self.agent, "turn": self.turn, "text": self.text, "reason": self.reason, "url": self.url,
-            "at": self.at, "by": self.by, "default": self.default,
-        }  # fmt: skip
+        facts = {"v": VERSION, **asdict(self)}
+        del facts["is_main"]
         return json.dumps(facts).encode() + b"\n"
 
     @property
@@ -264,12 +261,12 @@ def _question(dialog: Dialog, question: Question, at: str, zone: Zone | None, ro
     return f"{said} ({terms})" if terms else said
 
 
-def _said(entry: Entry, secrets: Sequence[str]) -> str:
-    return one_line(entry.body or " ".join(map(str, entry.marks)), TEXT_LENGTH, secrets)
-
-
 def _marks(entry: Entry) -> str:
-    return " ".join(str(mark) for mark in entry.marks)
+    return " ".join(map(str, entry.marks))
+
+
+def _said(entry: Entry, secrets: Sequence[str]) -> str:
+    return one_line(entry.body or _marks(entry), TEXT_LENGTH, secrets)
 
 
 def _pressing(dialog: Dialog, entry: Entry) -> Iterator[tuple[Event, str, str]]:
@@ -328,9 +325,6 @@ class Channel(Protocol):
     name: str
     target: str
 
-    def takes(self, alert: Alert) -> bool:
-        """True for an alert that this channel is for."""
-
     async def deliver(self, alert: Alert) -> None:
         """Bring it, within seconds. Raises `DialogdError` when that failed."""
 
@@ -345,9 +339,15 @@ def is_url(target: str) -> bool:
     return target.lower().startswith(("http://", "https://"))
 
 
-def _is_for(name: str, alert: Alert) -> bool:
-    """`on_event` takes every entry once; the others what they are named for."""
-    return alert.is_main if name == "on_event" else name == f"on_{alert.event}"
+def wants(channel: Channel, alert: Alert) -> bool:
+    """True for an alert that this channel is for.
+
+    The hook `on_event` takes every entry, once; the other hooks what they are named for; what shows or rings what
+    should reach the person, each entry once.
+    """
+    if channel.name.startswith("on_") and channel.name != "on_event":
+        return channel.name == f"on_{alert.event}"
+    return alert.is_main and (channel.name == "on_event" or alert.event != "entry")
 
 
 class Command:
@@ -362,10 +362,6 @@ class Command:
         self._words = shlex.split(command)
         self.target = self._words[0]
 
-    def takes(self, alert: Alert) -> bool:
-        """What the setting is named for."""
-        return _is_for(self.name, alert)
-
     async def deliver(self, alert: Alert) -> None:
         """Run it once. Raises `DialogdError` when it is not there, fails or takes too long."""
         child = self._start(alert)
@@ -378,22 +374,6 @@ class Command:
             is_late = True
         finally:
             code = await child.end()
-        self._judge(child, code, is_late=is_late)
-
-    def _start(self, alert: Alert) -> Child:
-        environment = _environment(os.environ)
-        found = shutil.which(self.target, path=environment.get("PATH", os.defpath))
-        if found is None:
-            raise DialogdError(
-                f"command not found: {self.target!r}",
-                fix="install it, make it executable (chmod +x), or give its full path; no shell is used",
-            )
-        try:
-            return Child([str(Path(found).absolute()), *self._words[1:]], alert.json, environment, None)
-        except OSError as error:
-            raise DialogdError(f"no process could be started: {error.strerror}", fix="look at `ulimit -a`") from error
-
-    def _judge(self, child: Child, code: int, *, is_late: bool) -> None:
         if is_late:
             raise DialogdError(
                 f"took more than {COMMAND_SECONDS:g} s and was ended", fix="make it hand on what takes longer"
@@ -409,10 +389,18 @@ class Command:
                 f"exited {code}" + (f": {said}" if said else ""), fix="run it by hand with JSON on stdin"
             )
 
-
-def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a hook's command sees of the daemon's environment."""
-    return clean_environment(environment) | {key: environment[key] for key in SCREEN if key in environment}
+    def _start(self, alert: Alert) -> Child:
+        environment = clean_environment(os.environ) | {key: os.environ[key] for key in SCREEN if key in os.environ}
+        found = shutil.which(self.target, path=environment.get("PATH", os.defpath))
+        if found is None:
+            raise DialogdError(
+                f"command not found: {self.target!r}",
+                fix="install it, make it executable (chmod +x), or give its full path; no shell is used",
+            )
+        try:
+            return Child([str(Path(found).absolute()), *self._words[1:]], alert.json, environment, None)
+        except OSError as error:
+            raise DialogdError(f"no process could be started: {error.strerror}", fix="look at `ulimit -a`") from error
 
 
 class Webhook:
@@ -423,10 +411,6 @@ class Webhook:
         self.target = bare(url)  # the path of a webhook is often its secret
         self._url = url
         self._http: httpx2.AsyncClient | None = None
-
-    def takes(self, alert: Alert) -> bool:
-        """What the setting is named for."""
-        return _is_for(self.name, alert)
 
     async def deliver(self, alert: Alert) -> None:
         """Post it once. Raises `DialogdError` without an answer of 2xx in `WEBHOOK_SECONDS`."""
@@ -467,10 +451,6 @@ class Bell:
 
     name, target = "bell", "the daemon's terminal"
 
-    def takes(self, alert: Alert) -> bool:
-        """What should reach the person, each entry once."""
-        return alert.is_main and alert.event != "entry"
-
     async def deliver(self, alert: Alert) -> None:
         """Ring, where stdout is a terminal."""
         if sys.stdout.isatty():
@@ -484,10 +464,6 @@ class Desktop:
 
     def __init__(self) -> None:
         self._notifier: Any = None
-
-    def takes(self, alert: Alert) -> bool:
-        """What should reach the person, each entry once."""
-        return alert.is_main and alert.event != "entry"
 
     async def deliver(self, alert: Alert) -> None:
         """Show it. Raises `DialogdError` when no desktop takes it."""

@@ -9,10 +9,12 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from dialogd import person
 from dialogd.agent import reporting
@@ -37,6 +39,8 @@ from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Registry
 from dialogd.views.plan_files import disown, keep, place
+
+T = TypeVar("T")
 
 MANY_FILES = 4096
 INDEX_WAIT = 0.5  # seconds for which the index may be in use; whoever asks next takes in what is missing
@@ -80,10 +84,8 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
             others = Peers(settings.id, peers, str(file), lambda: registry.urls(file))
             agent = Agent(settings.id, log, plays.backend, others, hub, plays.behavior)
             alerts = Alerts(agent, f"http://localhost:{port}/", chosen(settings), secrets)
-            daemon = Daemon(agent, listener, port, state, alerts, plans)
-            daemon.renew = registry.renew
-            daemon.remember = lambda dialog: remember_start(state, own, dialog, peers)
-            await daemon.run()
+            remember = partial(remember_start, state, own, peers=peers)
+            await Daemon(agent, listener, port, state, alerts, plans, registry.renew, remember).run()
 
         asyncio.run(run())
     return 0
@@ -144,22 +146,27 @@ class Daemon:
         port: int,
         state: StateDir,
         alerts: Alerts,
-        plans: Path | None = None,
+        plans: Path | None,
+        renew: Callable[[], bool],
+        remember: Callable[[Dialog], None],
     ) -> None:
+        """`plans` is where it leaves them, None: it leaves none; `renew` lists it as running again where that is gone.
+
+        `remember` keeps how it was started, for the dialog that it speaks in.
+        """
         self.agent = agent
         self.alerts = alerts
         self.port = port
         self.state = state
+        self.plans = plans
+        self._renew = renew
+        self._remember_start = remember
+        self._remembered = self._disowned = ""
         self._over = asyncio.Event()
         app = create_app(agent, port, self.halt, state)
         self.server: Server = make_server(app, listener, on_shutdown=[agent.hub.close], take_hint=hints(agent))
         self._loop: asyncio.Task[None] | None = None
-        self._plans: list[asyncio.Future[None]] = []
-        self.plans = plans  # where they go; None: it leaves none
-        self._disowned = ""
-        self.remember: Callable[[Dialog], None] | None = None  # how it was started, for the dialog that it speaks in
-        self._remembered = ""
-        self.renew: Callable[[], bool] | None = None  # puts its seat and entry back where they were taken away
+        self._later: list[asyncio.Future[Any]] = []  # what follows from entries outside of the file
         agent.followers.append(self)
 
     async def run(self) -> None:
@@ -186,8 +193,8 @@ class Daemon:
         with suppress(asyncio.CancelledError):
             await asyncio.wait_for(serving, 2)
         listing.cancel()
-        while self._plans:  # what follows from a late end comes later
-            late, self._plans = self._plans, []
+        while self._later:  # what follows from a late end comes later
+            late, self._later = self._later, []
             await asyncio.gather(*late)
         await self.alerts.close()
         await agent.close()
@@ -201,10 +208,10 @@ class Daemon:
     async def _stay_listed(self) -> None:
         """Look, as often as at the file, whether this daemon is still listed as running, and list it again."""
         said = ""
-        while self.renew is not None:
+        while True:
             await asyncio.sleep(self.agent.behavior.poll)
             try:
-                if await self.agent.on_disk(self.renew):
+                if await self.agent.on_disk(self._renew):
                     reporting.say("listed again: what said that this daemon runs was gone")
                 said = ""
             except (DialogdError, OSError) as error:
@@ -214,66 +221,63 @@ class Daemon:
 
     def _signalled(self, number: signal.Signals) -> None:
         """End in order, and say what ended this daemon."""
-        if number == signal.SIGHUP:
-            reporting.say("ended by SIGHUP: its terminal was closed")
-        else:
-            reporting.say(f"ended by {number.name}")
+        why = ": its terminal was closed" if number == signal.SIGHUP else ""
+        reporting.say(f"ended by {number.name}{why}")
         self._over.set()
 
+    # -- what follows from entries, outside of the file -----------------------------------------------------------
+
     def written(self, dialog: Dialog) -> None:
-        """This daemon has written an entry: what follows from it outside of the file."""
+        """This daemon has written an entry."""
         self.alerts.written(dialog)
-        if self.remember is not None and dialog.id != self._remembered:
+        state = dialog.state
+        if dialog.id != self._remembered:
             self._remembered = dialog.id
-            self._plans.append(asyncio.ensure_future(self._keep_start(dialog, self.remember)))
-        if dialog.state.outcome is not None and self.plans:
-            self._plans.append(asyncio.ensure_future(self._leave_plan(dialog, self.plans)))
-        elif self.plans and dialog.state.rejected not in ("", self._disowned):
-            self._disowned = dialog.state.rejected
-            self._plans.append(asyncio.ensure_future(self._disown_plan(dialog, self.plans)))
+            self._do_later(self._disk(lambda: self._remember_start(dialog), ""))
+        if state.outcome is not None:
+            self._do_later(self._leave_plan(dialog))
+        elif self.plans is not None and state.rejected not in ("", self._disowned):
+            self._disowned, file, folder = state.rejected, self.agent.file.path, self.plans
+            failed = "the plan of the rejected result stays as it is"
+            self._do_later(self._disk(lambda: disown(dialog, file, folder), failed))
 
     def ended(self, dialog: Dialog) -> None:
         """The dialog has ended, or the person has rejected its result; whoever wrote that."""
-        self._plans.append(asyncio.ensure_future(self._remember(dialog)))
+        self._do_later(self._archive(dialog))
 
-    async def _remember(self, dialog: Dialog) -> None:
-        """Copy the dialog into the archive, in the disk's thread; take it into the index in another."""
+    def _do_later(self, work: Coroutine[Any, Any, object]) -> None:
+        self._later.append(asyncio.ensure_future(work))
+
+    async def _disk(self, work: Callable[[], T], failed: str) -> T | None:
+        """What the work gives, done in the disk's thread; None where that failed: `failed` is the warning."""
         try:
-            copy = await self.agent.on_disk(lambda: keep_copy(dialog, self.agent.file.path, self.state))
+            return await self.agent.on_disk(work)
         except (DialogdError, OSError) as error:
-            self.agent.hub.publish("warning", text=f"the dialog was not archived: {error}")
-        else:
+            if failed:
+                self.agent.hub.publish("warning", text=f"{failed}: {error}")
+            return None
+
+    async def _archive(self, dialog: Dialog) -> None:
+        """Copy the dialog into the archive, and take it into the index in a thread of its own."""
+        file = self.agent.file.path
+        copy = await self._disk(lambda: keep_copy(dialog, file, self.state), "the dialog was not archived")
+        if copy is not None:
             memory = Memory(self.state.root, patience=INDEX_WAIT)
             threading.Thread(target=memory.add, args=(copy,), name="memory", daemon=True).start()
 
-    async def _keep_start(self, dialog: Dialog, remember: Callable[[Dialog], None]) -> None:
-        """Keep how this daemon was started; without it the advice to start it again is plainer."""
-        with suppress(DialogdError, OSError):
-            await self.agent.on_disk(lambda: remember(dialog))
-
-    async def _leave_plan(self, dialog: Dialog, folder: Path) -> None:
-        """Write the plan of a dialog that this agent's entry ended, in the disk's thread."""
+    async def _leave_plan(self, dialog: Dialog) -> None:
+        """Write the plan of a dialog that this agent's entry ended, unless it is to leave none."""
+        if (folder := self.plans) is None:
+            return
         file, now = self.agent.file.path, datetime.now(UTC)
-        try:
-            pair = await self.agent.on_disk(lambda: keep(dialog, file, folder, now))
-        except (DialogdError, OSError) as error:
-            self.agent.hub.publish("warning", text=f"no plan was left: {error}")
-        else:
-            if pair is not None:
-                reporting.say(f"plan: {pair[0]}", plan=str(pair[0]))
-
-    async def _disown_plan(self, dialog: Dialog, folder: Path) -> None:
-        """Say in the plan of the result before that the person has rejected it."""
-        file = self.agent.file.path
-        try:
-            await self.agent.on_disk(lambda: disown(dialog, file, folder))
-        except (DialogdError, OSError) as error:
-            self.agent.hub.publish("warning", text=f"the plan of the rejected result stays as it is: {error}")
+        if pair := await self._disk(lambda: keep(dialog, file, folder, now), "no plan was left"):
+            reporting.say(f"plan: {pair[0]}", plan=str(pair[0]))
 
     async def _supervised(self) -> None:
         """The loop, started again after a bug: one bad moment must not silence an agent."""
-        agent, dialog = self.agent, await self._first_look()
-        agent.peers.tell(dialog)
+        with suppress(DialogdError, OSError):
+            await self.agent.look()
+        self.agent.peers.tell(self.agent.dialog)  # that this daemon is ready
         while True:
             try:
                 await self.agent.run()
@@ -281,13 +285,6 @@ class Daemon:
             except Exception:  # the supervisor: whatever it was, it is logged with its traceback
                 reporting.log.exception("unexpected error; going on in a second")
                 await asyncio.sleep(1)
-
-    async def _first_look(self) -> Dialog | None:
-        """Read once, so that peers can be told that this daemon is ready."""
-        try:
-            return await self.agent.look()
-        except (DialogdError, OSError):
-            return None
 
     async def _end_loop(self) -> None:
         await self.agent.stop()
@@ -313,7 +310,7 @@ class Daemon:
             asyncio.get_running_loop().call_later(0.05, self._over.set)
         if closing.done():
             return closing.result()
-        self._plans.append(asyncio.ensure_future(_ended(closing)))  # this process stays until the disk has answered
+        self._do_later(_ended(closing))  # this process stays until the disk has answered
         return Stopped(outcome=None, archive=None, note="the disk does not answer; [STOPPED] is written once it does")
 
     async def _close(self, wanted: Halt) -> Stopped:
@@ -325,16 +322,14 @@ class Daemon:
         except FileNotFoundError:
             return Stopped(outcome=None, archive=None)  # no dialog yet: the daemon stops all the same
         if before is None or before.state.outcome is None:
-            self._plans.append(asyncio.ensure_future(self._finish(dialog)))
+            self._do_later(self._finish(dialog))
         outcome = dialog.state.outcome
         return Stopped(outcome=outcome.name if outcome else None, archive=str(copy))
 
     async def _finish(self, dialog: Dialog) -> None:
         """Leave the plan of a dialog that was stopped; then nothing of the stop is left to be done."""
-        if self.plans:
-            await self._leave_plan(dialog, self.plans)
-        with suppress(DialogdError):
-            await self.agent.on_disk(lambda: person.finished(self.agent.file, dialog))
+        await self._leave_plan(dialog)
+        await self._disk(lambda: person.finished(self.agent.file, dialog), "")
 
     def _sum_up(self) -> None:
         agent, dialog = self.agent, self.agent.dialog

@@ -110,7 +110,7 @@ class Event:
         self._more = more
         self._safe = safe
 
-    @cached_property
+    @property
     def said(self) -> dict[str, Any]:
         """The fields that were there from the beginning."""
         return {key: self._safe(value) for key, value in self._said.items()}
