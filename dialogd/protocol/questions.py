@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -61,7 +61,7 @@ def written(marks: Sequence[Mark], here: Here) -> tuple[Mark, ...]:
     found: list[Mark] = []
     remarks: list[Mark] = []
     for mark in marks:
-        one, refused = _canonical(mark, here) if mark.name == NAME else (mark, ())
+        one, refused = _canonical(mark, here) if mark.name == NAME else (mark, [])
         found.append(one)
         remarks += [Mark("REFUSED", f"{NAME} {one_line(said, 60).replace('|', '/')} | {why}") for said, why in refused]
     return (*found, *remarks)
@@ -72,69 +72,44 @@ def without_fields(text: str) -> str:
     return re.sub(r"\s*\|\s*", " / ", text)
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """What the fields of a question come to; `refused` are those that do not count, each with the reason."""
+def _canonical(mark: Mark, here: Here) -> tuple[Mark, list[tuple[str, str]]]:
+    """The mark as it is written, and what did not count of it, with the reason.
 
-    texts: tuple[str, ...]
-    moment: datetime | None = None
-    words: str = ""
-    default: str = ""
-    refused: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def of(cls, value: str, here: Here) -> _Read:
-        fields = [field for part in re.split(r"\s*\|\s*", value) if (field := part.strip()).strip("| ")]
-        texts: list[str] = []
-        moments: dict[str, datetime] = {}
-        defaults: dict[str, str] = {}
-        refused: list[tuple[str, str]] = []
-        for field in fields:
-            moment, words = _moment(field, here)
-            answer = _DEFAULT.fullmatch(field) if len(fields) > 1 else None
-            if moment is not None:
-                moments[words] = moment
-            elif answer:
-                defaults[answer[1].strip()] = field
-            else:
-                texts.append(field)
-                refused += [(field, f"no deadline: {_FORM}")] if words else []
-        if len(set(moments.values())) > 1:
-            refused.append((" / ".join(moments), "several deadlines: none of them counts"))
-            moments = {}
-        if len(defaults) > 1:
-            refused.append((" / ".join(defaults.values()), "several defaults: none of them counts"))
-            defaults = {}
-        words, moment = next(iter(moments.items()), ("", None))
-        return cls(tuple(texts), moment, words, next(iter(defaults), ""), tuple(refused))
-
-
-def _canonical(mark: Mark, here: Here) -> tuple[Mark, tuple[tuple[str, str], ...]]:
-    """The mark as it is written, and what did not count of it, with the reason."""
-    read = _Read.of(mark.value, here)
-    if not (read.moment or read.default or read.refused):
-        return _safe(mark.value, [], Question(mark.value)), read.refused
-    text, by = " | ".join(read.texts), _deadline(read, here)
-    parts = [*([by] if by else []), *([f"default: {read.default}"] if read.default else [])]
-    moment = iso(_ASKED.sub("", by.removeprefix("by ")))
-    return _safe(text, parts, Question(text, moment, read.default)), read.refused
-
-
-def _safe(text: str, parts: Sequence[str], meant: Question) -> Mark:
-    """The mark of these parts; where it would not be read as it is meant, its text is quoted."""
-    mark = Mark(NAME, " | ".join(part for part in (text, *parts) if part))
-    if parse(mark) == meant:
-        return mark
-    return Mark(NAME, " | ".join((f"“{without_fields(text) or NO_TEXT}”", *parts)))
-
-
-def _deadline(read: _Read, here: Here) -> str:
-    """The field of the deadline, moved where it leaves the person too little time; "" without one."""
-    now = moment_of(here.at)
-    if read.moment is None or now is None:
-        return ""
-    least = whole_minute(now + timedelta(seconds=LEAST))
-    return f"by {as_iso(read.moment)}" if read.moment >= least else f"by {as_iso(least)} (asked: {read.words})"
+    A deadline that leaves the person too little time is moved; a text that would be read otherwise is quoted.
+    """
+    fields = [field for part in re.split(r"\s*\|\s*", mark.value) if (field := part.strip()).strip("| ")]
+    texts: list[str] = []
+    moments: dict[str, datetime] = {}
+    defaults: dict[str, str] = {}
+    refused: list[tuple[str, str]] = []
+    for field in fields:
+        moment, words = _moment(field, here)
+        answer = _DEFAULT.fullmatch(field) if len(fields) > 1 else None
+        if moment is not None:
+            moments[words] = moment
+        elif answer:
+            defaults[answer[1].strip()] = field
+        else:
+            texts.append(field)
+            refused += [(field, f"no deadline: {_FORM}")] if words else []
+    text = " | ".join(texts) if moments or defaults or refused else mark.value
+    if len(set(moments.values())) > 1:
+        refused.append((" / ".join(moments), "several deadlines: none of them counts"))
+        moments = {}
+    if len(defaults) > 1:
+        refused.append((" / ".join(defaults.values()), "several defaults: none of them counts"))
+        defaults = {}
+    now, by, default, parts = moment_of(here.at), "", next(iter(defaults), ""), []
+    if moments and now is not None:
+        words, moment = next(iter(moments.items()))
+        least = whole_minute(now + timedelta(seconds=LEAST))
+        by = as_iso(max(moment, least))
+        parts = [f"by {by}" if moment >= least else f"by {by} (asked: {words})"]
+    parts += [f"default: {default}"] if default else []
+    one = Mark(NAME, " | ".join(filter(None, (text, *parts))))
+    if parse(one) != Question(text, by, default):
+        one = Mark(NAME, " | ".join((f"“{without_fields(text) or NO_TEXT}”", *parts)))
+    return one, refused
 
 
 def _moment(field: str, here: Here) -> tuple[datetime | None, str]:
@@ -226,7 +201,7 @@ def _why_never(dialog: Dialog) -> str:
         return "this dialog takes no defaults"
     if not all(takes_default(dialog.header, question) for question in dialog.state.questions.open):
         return "another question has no deadline or no default"
-    return "step mode gives the word to the person" if is_stepping(dialog) else ""
+    return "step mode gives the turn to the person" if dialog.state.hand.step else ""
 
 
 def _is_held(dialog: Dialog) -> bool:
@@ -238,11 +213,6 @@ def _is_typing(dialog: Dialog) -> bool:
     return dialog.last is not None and dialog.last.condition is Condition.UNFINISHED
 
 
-def is_stepping(dialog: Dialog) -> bool:
-    """True where every agent turn passes to the person."""
-    return dialog.state.hand.step
-
-
 def waiting(dialog: Dialog, at: str, zone: Zone | None = None) -> str:
     """The open questions as a reason to wait; "" without any."""
     terms = ((question.said, terms_in_words(dialog, question, at, zone)) for question in dialog.state.questions.open)
@@ -251,19 +221,13 @@ def waiting(dialog: Dialog, at: str, zone: Zone | None = None) -> str:
 
 def terms_in_words(dialog: Dialog, question: Question, at: str, zone: Zone | None = None) -> str:
     """Deadline and default in words that do not change with every minute; "" without both."""
-    return "; ".join(_terms(dialog, question, at, zone))
-
-
-def _terms(dialog: Dialog, question: Question, at: str, zone: Zone | None) -> Iterator[str]:
     seconds = left(question.by, at)
-    if question.by:
-        passed = ", which has passed" if seconds is not None and seconds <= 0 else ""
-        yield f"{until_in_words(question.by, at, zone)}{passed}"
-    if question.default:
-        yield default_in_words(dialog, question)
+    passed = ", which has passed" if seconds is not None and seconds <= 0 else ""
+    by = f"{until_in_words(question.by, at, zone)}{passed}" if question.by else ""
+    return "; ".join(filter(None, (by, _default_in_words(dialog, question))))
 
 
-def default_in_words(dialog: Dialog, question: Question) -> str:
+def _default_in_words(dialog: Dialog, question: Question) -> str:
     """The default, and whether it will be taken; "" without one."""
     if not question.default:
         return ""
@@ -282,7 +246,7 @@ def rows(dialog: Dialog, at: str, zone: Zone | None = None) -> list[str]:
     return [
         one_line(
             f"{q.asker or 'a daemon'} asks: {q.said}"
-            + "".join(f"; {part}" for part in (left_in_words(q.by, at, zone), default_in_words(dialog, q)) if part),
+            + "".join(f"; {part}" for part in (left_in_words(q.by, at, zone), _default_in_words(dialog, q)) if part),
             2_000,
         )
         for q in dialog.state.questions.open
@@ -303,7 +267,7 @@ def facts(dialog: Dialog) -> list[dict[str, Any]]:
             "entry": q.entry,
             "by": q.by or None,
             "default": q.default or None,
-            "takes_default": takes_default(dialog.header, q) and not is_stepping(dialog),
+            "takes_default": takes_default(dialog.header, q) and not dialog.state.hand.step,
         }
         for q in dialog.state.questions.open
     ]

@@ -293,12 +293,12 @@ def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[s
         objections=reader.take(setup, "objections", _flag, default=False),
         review=is_review,
         judge=reader.take(setup, "judge", _one_of(ids), ""),
-        threshold=reader.take(setup, "threshold", _part, 2 / 3),
-        quorum=reader.take(setup, "quorum", _part, 2 / 3),
+        threshold=reader.take(setup, "threshold", _up_to(1), 2 / 3),
+        quorum=reader.take(setup, "quorum", _up_to(1), 2 / 3),
         winner=reader.take(setup, "winner", _one_of(WINNERS), "most"),
-        convergence_threshold=reader.take(setup, "convergence_threshold", _part, CONVERGENCE_THRESHOLD),
-        escalation_threshold=reader.take(setup, "escalation_threshold", _some, 3),
-        auto_propose_threshold=reader.take(setup, "auto_propose_threshold", _some, 3),
+        convergence_threshold=reader.take(setup, "convergence_threshold", _up_to(1), CONVERGENCE_THRESHOLD),
+        escalation_threshold=reader.take(setup, "escalation_threshold", _from(1), 3),
+        auto_propose_threshold=reader.take(setup, "auto_propose_threshold", _from(1), 3),
         guidelines=reader.take(setup, "guidelines", _text, ""),
         board=None if board is None else _board(reader, board),
         roles=MappingProxyType(_roles(reader, setup, ids)),
@@ -314,7 +314,7 @@ def _board(reader: _Reader, table: Mapping[str, Any]) -> Board:
     values: dict[str, Any] = {}
     for key in Board.__dataclass_fields__:
         default = getattr(usual, key)
-        read = _flag if isinstance(default, bool) else _count if isinstance(default, int) else _seconds
+        read = _flag if isinstance(default, bool) else _from(0) if isinstance(default, int) else _seconds
         values[key] = reader.take(table, key, read, default, "board.")
     return Board(**values)
 
@@ -339,7 +339,7 @@ def _role(reader: _Reader, table: Mapping[str, Any], where: str) -> Role:
     return Role(
         name=name,
         permissions=reader.take(table, "permissions", _permissions, STANDARD.get(name.casefold(), USUAL), where),
-        weight=reader.take(table, "weight", _weight, 1.0, where),
+        weight=reader.take(table, "weight", _up_to(1000), 1.0, where),
         priority=reader.take(table, "priority", _integer, 0, where),
         specialization=reader.take(table, "specialization", _text, "", where),
         personality=reader.take(table, "personality", _text, "", where),
@@ -392,41 +392,28 @@ def _integer(value: Any) -> int:
     return value
 
 
-def _count(value: Any) -> int:
-    number = _integer(value)
-    if not 0 <= number <= 1_000_000:
-        raise ValueError(f"{shown(value)} is not from 0 to 1,000,000")
-    return number
+def _from(least: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if not least <= _integer(value) <= 1_000_000:
+            raise ValueError(f"{shown(value)} is not from {least} to 1,000,000")
+        return _integer(value)
 
-
-def _some(value: Any) -> int:
-    if not (number := _count(value)):
-        raise ValueError("0 is not from 1 on")
-    return number
+    return read
 
 
 def _seconds(value: Any) -> float | None:
     return units.seconds(str(value) if not isinstance(value, int) else f"{value} seconds")
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{shown(value)} is no number")
-    return float(value)
+def _up_to(most: int) -> Callable[[Any], float]:
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{shown(value)} is no number")
+        if not 0 < value <= most:
+            raise ValueError(f"{shown(value)} is not above 0 and up to {most}")
+        return float(value)
 
-
-def _part(value: Any) -> float:
-    number = _number(value)
-    if not 0 < number <= 1:
-        raise ValueError(f"{shown(value)} is not above 0 and up to 1")
-    return number
-
-
-def _weight(value: Any) -> float:
-    number = _number(value)
-    if not 0 < number <= 1000:
-        raise ValueError(f"{shown(value)} is not above 0 and up to 1000")
-    return number
+    return read
 
 
 def _permissions(value: Any) -> frozenset[str]:
