@@ -57,7 +57,7 @@ def _vote(entries: Sequence[Entry], who: str, ref: str) -> int:
         choice = marks.read_vote(entry.written).get(ref)
         if choice is not None:
             return entry.number if choice.choice == "approve" else 0
-        if entry.frame is None and any(mark.name == "VOTE" and ref in mark.value.upper() for mark in entry.written):
+        if entry.by_hand and any(mark.name == "VOTE" and ref in mark.value.upper() for mark in entry.written):
             return entry.number  # typed in words that an earlier version read: what was counted is not judged anew
     return 0
 
@@ -78,9 +78,8 @@ def signer(dialog: Dialog, who: str, number: int, entry: Entry | None = None) ->
     name = agent.name if agent else entry.name if entry else who
     if entry is None:
         return Signer(who, name, number)
-    at = entry.frame.at if entry.frame else ""
     left = (mark.value for mark in entry.written if mark.name == "RESERVATION" and mark.value)
-    return Signer(who, name, number, at, "; ".join(left))
+    return Signer(who, name, number, entry.at, "; ".join(left))
 
 
 def stands(entry: Entry, ref: str, method: str) -> bool:
@@ -93,8 +92,8 @@ def stands(entry: Entry, ref: str, method: str) -> bool:
         return any((choice.ref, choice.choice) == (ref, "approve") for choice in made)
     if method == "judge":
         return any(mark.name == "DECIDE" for mark in said)
-    puts = any(mark.name == "CONSENSUS_PROPOSED" and mark.ref == ref for mark in said)
-    return puts or entry.frame is None or any(mark.name == "AGREE" and ref in marks.agreed(mark) for mark in said)
+    puts = any((mark.name, mark.ref) == ("CONSENSUS_PROPOSED", ref) or ref in marks.agreed(mark) for mark in said)
+    return puts or entry.by_hand
 
 
 # -- Certificates -----------------------------------------------------------------------------------------------------
@@ -205,23 +204,14 @@ def _as_recorded(dialog: Dialog, index: int, mark: Mark) -> _Core:
     _, method, evidence, reason = (*mark.fields, "", "", "")[:4]
     entries = dialog.entries[: index + 1]
     signers = tuple(signer(dialog, who, turn) for who, turn in recorded(entries, mark.ref, method, evidence))
-    proposal = _proposal(dialog, index, mark.ref) if mark.ref else _position(dialog, evidence)
-    if not mark.ref and proposal is None:
-        proposal = Proposal("", "", "", str(position(evidence)[1] or ""))
+    ids = {entry.id for entry in entries}
+    made = (p for p in reversed(dialog.state.table.proposals) if p.ref == mark.ref and p.entry in ids)
+    proposal = next(made, None) if mark.ref else None  # the one of that number that stood then
+    if not mark.ref:
+        who, number = position(evidence)
+        said = next((e for e in dialog.turns if (e.by, e.number) == (who, number)), None)
+        proposal = Proposal("", who, said.body, said.id) if said else Proposal("", "", "", str(number or ""))
     return _Core(proposal, mark.ref, method, signers, evidence, reason)
-
-
-def _proposal(dialog: Dialog, index: int, ref: str) -> Proposal | None:
-    """The proposal of that number that stood when it was decided."""
-    ids = {entry.id for entry in dialog.entries[: index + 1]}
-    return next((p for p in reversed(dialog.state.table.proposals) if p.ref == ref and p.entry in ids), None)
-
-
-def _position(dialog: Dialog, evidence: str) -> Proposal | None:
-    """What the agent whose position a judge chose had said."""
-    who, number = position(evidence)
-    entry = next((e for e in dialog.turns if (e.by, e.number) == (who, number)), None)
-    return Proposal("", who, entry.body, entry.id) if entry else None
 
 
 def _without_decision(dialog: Dialog, index: int, before: State) -> _Core | None:
@@ -250,7 +240,7 @@ def _drawn_up(dialog: Dialog, index: int, core: _Core) -> Certificate:
     entry, proposal = dialog.entries[index], core.proposal
     text, sha = (proposal.text, proposal.sha) if proposal else ("", "")
     stands = dialog.entry(proposal.entry) if proposal else None
-    if stands is not None and stands.frame is None:  # typed by hand: the marks are still among its lines
+    if stands is not None and stands.by_hand:  # typed by hand: the marks are still among its lines
         text, sha = read_reply(text).body, ""
     links = tuple(e.chain for e in dialog.entries[: index + 1])
     return Certificate(
@@ -258,7 +248,7 @@ def _drawn_up(dialog: Dialog, index: int, core: _Core) -> Certificate:
         text=text,
         sha=sha or (digest(same_text(text)) if text else ""),
         method=core.method,
-        decided_at=entry.frame.at if entry.frame else "",
+        decided_at=entry.at,
         decided_in=entry.id,
         signers=core.signers,
         chain=(links[0], links[-1]),
@@ -291,16 +281,18 @@ def changes(dialog: Dialog) -> tuple[Change, ...]:
     certificate = certify(dialog)
     if certificate is None:
         return tuple(_withdrawn(dialog, None))
-    covered = dialog.entries[: certificate.entries]
     text = tuple(_text(dialog, certificate))
-    found = [*text, *_signers(dialog, certificate, skip=certificate.stands_in if text else "")]
-    told = {certificate.stands_in if text else "", *(str(s.turn) for s in certificate.signers)}
-    for entry in covered:
-        if entry.condition in (Condition.EDITED, Condition.DAMAGED) and entry.id not in told:
-            found.append(Change(f"{_named(entry)} was {_harm(entry)} after it was written"))
+    skip = certificate.stands_in if text else ""
+    found = [*text, *_signers(dialog, certificate, skip=skip)]
+    told = {skip, *(str(s.turn) for s in certificate.signers)}
+    for entry in dialog.entries[: certificate.entries]:
+        is_damaged = entry.condition is Condition.DAMAGED
+        if (is_damaged or entry.condition is Condition.EDITED) and entry.id not in told:
+            harm = "cut or overwritten" if is_damaged else "edited"
+            found.append(Change(f"{_named(entry)} was {harm} after it was written"))
         if not entry.linked:
-            found.append(Change(f"the chain is broken at {_named(entry)}: what stood before it was changed, removed"
-                                " or inserted"))  # fmt: skip
+            before = "what stood before it was changed, removed or inserted"
+            found.append(Change(f"the chain is broken at {_named(entry)}: {before}"))
     return (*found, *_withdrawn(dialog, certificate))
 
 
@@ -308,35 +300,23 @@ def _named(entry: Entry) -> str:
     return f"{where(entry.id)} of {entry.by}" if entry.condition is not Condition.DAMAGED else f"line {entry.line}"
 
 
-def _harm(entry: Entry) -> str:
-    return "cut or overwritten" if entry.condition is Condition.DAMAGED else "edited"
-
-
 def _text(dialog: Dialog, certificate: Certificate) -> Iterator[Change]:
     """What became of the agreed text."""
-    if not certificate.text:
-        yield Change(f"{certificate.title} no longer stands in the file: it was taken out, cut or overwritten")
+    c = certificate
+    if not c.text:
+        yield Change(f"{c.title} no longer stands in the file: it was taken out, cut or overwritten")
         return
-    now = digest(same_text(certificate.text))
-    entry = dialog.entry(certificate.stands_in)
-    after = [s for s in certificate.signers if str(s.turn) != certificate.stands_in]
-    verb = _verb(certificate)
-    who = ", ".join(f"{s.agent} {verb} it in turn {s.turn}" for s in after if s.turn) or "it was written"
-    if now != certificate.sha:
-        words = f"the agreed text {certificate.title} was changed after {who}"
-        yield Change(f"{words}: recorded {certificate.sha}, now {now}")
+    now, entry = digest(same_text(c.text)), dialog.entry(c.stands_in)
+    after = [s for s in c.signers if s.turn and str(s.turn) != c.stands_in]
+    who = ", ".join(f"{s.agent} {_verb(c)} it in turn {s.turn}" for s in after) or "it was written"
+    if now != c.sha:
+        yield Change(f"the agreed text {c.title} was changed after {who}: recorded {c.sha}, now {now}")
     elif entry is not None and entry.condition is Condition.EDITED:
-        place = f"{where(entry.id)}, where {certificate.ref or 'the text'} stands,"
-        yield Change(f"{place} was edited after {who}: {_doubt(dialog, certificate)}")
-
-
-def _doubt(dialog: Dialog, certificate: Certificate) -> str:
-    """What an edited entry leaves of the text in it."""
-    if any(
-        p.sha and (p.ref, p.entry) == (certificate.ref, certificate.stands_in) for p in dialog.state.table.proposals
-    ):
-        return "the hash recorded there fits the text, and may have been changed with it"
-    return "nobody recorded the hash of the text alone, so it may be another one"
+        is_recorded = any(p.sha and (p.ref, p.entry) == (c.ref, c.stands_in) for p in dialog.state.table.proposals)
+        doubt = "nobody recorded the hash of the text alone, so it may be another one"
+        if is_recorded:
+            doubt = "the hash recorded there fits the text, and may have been changed with it"
+        yield Change(f"{where(c.stands_in)}, where {c.ref or 'the text'} stands, was edited after {who}: {doubt}")
 
 
 def _verb(certificate: Certificate) -> str:
@@ -402,13 +382,24 @@ def compare(saved: Mapping[str, Any], dialog: Dialog) -> tuple[str, ...]:
 def differences(saved: Mapping[str, Any], dialog: Dialog) -> tuple[Change, ...]:
     """As `compare`; entries that were added after the certified ones are no harm."""
     count = _place(saved, dialog)
-    now = certify(until(dialog, count))
-    return (
-        *_same_dialog(saved, dialog),
-        *(_same_decision(saved, now) if now else _undone(saved, dialog)),
-        *_same_entries(saved, dialog.entries[:count]),
-        *_added(len(dialog.entries) - count),
-    )
+    now, more = certify(until(dialog, count)), len(dialog.entries) - count
+    found = []
+    if saved.get("dialog") not in (None, dialog.id):
+        found.append(Change(f"the certificate is of dialog {saved['dialog']}, this file is dialog {dialog.id}"))
+    elif saved.get("header") not in (None, "", digest(dialog.header.text)):
+        found.append(Change("the header is not what it was: agents, limits, roles or rules were changed"))
+    if now is None:  # by the person's strike or veto, or by a change of the file
+        ref, place = saved.get("ref") or "the text", where(str(saved.get("decided_in") or "?"))
+        words = f"nothing is decided there any more: the certificate says that {ref} was in {place}"
+        by_person = [change.words for change in _withdrawn(dialog, None)]
+        found.append(Change("; ".join([words, *by_person]), is_harm=not by_person))
+    else:
+        found += _same_decision(saved, now)
+    found += _same_entries(saved, dialog.entries[:count])
+    if more > 0:
+        added = "1 entry was" if more == 1 else f"{more} entries were"
+        found.append(Change(f"{added} added after it", is_harm=False))
+    return tuple(found)
 
 
 def _place(saved: Mapping[str, Any], dialog: Dialog) -> int:
@@ -426,25 +417,6 @@ def _texts(value: object) -> list[str]:
     return [str(item) for item in value] if isinstance(value, list | tuple) else []
 
 
-def _undone(saved: Mapping[str, Any], dialog: Dialog) -> Iterator[Change]:
-    """That what was decided is no longer, by the person's strike or veto or by a change of the file."""
-    words = f"nothing is decided there any more: {_was(saved)}"
-    by_person = [change.words for change in _withdrawn(dialog, None)]
-    yield Change("; ".join([words, *by_person]), is_harm=not by_person)
-
-
-def _was(saved: Mapping[str, Any]) -> str:
-    ref, place = saved.get("ref") or "the text", saved.get("decided_in") or "?"
-    return f"the certificate says that {ref} was in {where(str(place))}"
-
-
-def _same_dialog(saved: Mapping[str, Any], dialog: Dialog) -> Iterator[Change]:
-    if saved.get("dialog") not in (None, dialog.id):
-        yield Change(f"the certificate is of dialog {saved['dialog']}, this file is dialog {dialog.id}")
-    elif saved.get("header") not in (None, "", digest(dialog.header.text)):
-        yield Change("the header is not what it was: agents, limits, roles or rules were changed")
-
-
 _FACTS = {"ref": "proposal", "method": "method", "decided_in": "deciding entry", "decided_at": "time of the decision",
           "evidence": "evidence", "reason": "reason", "sha": "recorded hash of the text"}  # fmt: skip
 
@@ -457,19 +429,17 @@ def _same_decision(saved: Mapping[str, Any], now: Certificate) -> Iterator[Chang
     was = str(saved.get("text", ""))
     if was != now.text:
         place = f", in {where(now.stands_in)}," if now.stands_in else ""
-        yield Change(f"the agreed text{place} is not what it was:\n{_diff(was, now.text)}")
+        lines = list(
+            difflib.unified_diff(was.split("\n"), now.text.split("\n"), "certificate", "file", lineterm="", n=1)
+        )
+        more = [f"… {len(lines) - DIFF_LINES} more lines"] if len(lines) > DIFF_LINES else []
+        diff = "\n".join([*lines[:DIFF_LINES], *more])
+        yield Change(f"the agreed text{place} is not what it was:\n{diff}")
     yield from _same_signers(saved, now.signers)
 
 
 def _quoted(value: object) -> str:
     return str(value) if value else "none"
-
-
-def _diff(was: str, now: str) -> str:
-    """A short unified diff."""
-    lines = list(difflib.unified_diff(was.split("\n"), now.split("\n"), "certificate", "file", lineterm="", n=1))
-    more = len(lines) - DIFF_LINES
-    return "\n".join([*lines[:DIFF_LINES], *([f"… {more} more lines"] if more > 0 else [])])
 
 
 def _same_signers(saved: Mapping[str, Any], signers: Sequence[Signer]) -> Iterator[Change]:
@@ -508,9 +478,3 @@ def _same_entries(saved: Mapping[str, Any], entries: Sequence[Entry]) -> Iterato
         yield Change("the entry that decided is not what it was, or is gone")
     if not is_whole and isinstance(saved.get("entries"), int) and saved["entries"] != len(entries):
         yield Change(f"it covers {saved['entries']} entries, there are {len(entries)} up to the same one now")
-
-
-def _added(count: int) -> Iterator[Change]:
-    if count > 0:
-        words = "1 entry was" if count == 1 else f"{count} entries were"
-        yield Change(f"{words} added after it", is_harm=False)
