@@ -7,10 +7,8 @@ export TOPIC
 unexport PYTHONDONTWRITEBYTECODE
 
 python := .venv/bin/python
-# Options for every lane; CI sets it.
-AGAIN ?=
 # Schemathesis' plugin costs every worker half a second; the one test that needs it starts its program.
-pytest := $(python) -m pytest -p no:schemathesis $(AGAIN)
+pytest := $(python) -m pytest -p no:schemathesis
 slow := slow or ptrace or root
 # Whole folders have lanes of their own: they are not even read where another lane runs.
 apart := --ignore=tests/docs --ignore=tests/page --ignore=tests/clis
@@ -38,7 +36,7 @@ demo: .venv/.stamp ## a whole dialog between two daemons that ask no model
 run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents claude,grok"
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)
 
-test: .venv/.stamp ## the fast tests (about four minutes)
+test: .venv/.stamp ## the fast tests (about a minute)
 	$(pytest) -n $(WORKERS) --dist worksteal -m "not ($(slow) or clis or browser)" $(apart) $(ARGS)
 
 test-slow: .venv/.stamp ## the slow lanes: many processes, strace, root, properties in full; what cannot run here says why

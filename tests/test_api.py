@@ -104,6 +104,7 @@ def test_importing_is_light_and_names_are_known(repository: Path) -> None:
 # -- a whole dialog --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_dialog_is_told_from_its_beginning_to_consensus(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     """`begun` first, every turn once, lines as they are written, how it stands, `ended` last; no process is left."""
     monkeypatch.setenv("DIALOGD_PLAN", "1")

@@ -62,6 +62,7 @@ def test_two_detached_daemons_hold_a_dialog_that_new_sets_going(dialogd: Command
     assert "appended turn 2 in" in dialogd("logs", "A").out
 
 
+@pytest.mark.slow
 def test_a_daemon_waits_for_a_dialog_in_an_empty_file(dialogd: Commands) -> None:
     """A file that is being written may be empty when the daemon starts; a text that is no dialog is refused."""
     dialogd.file.write_text("Buy milk.\n")

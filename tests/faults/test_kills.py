@@ -47,12 +47,11 @@ def test_killed_between_reply_and_append_it_appends_after_the_restart(cast: Cast
     assert_history(pair, replies, 0)
 
 
-@pytest.mark.parametrize(
-    "kills",
-    [pytest.param(9, id="nine"), pytest.param(120, id="many", marks=[pytest.mark.slow, pytest.mark.timeout(300)])],
-)
-def test_killed_at_any_moment_a_dialog_goes_on(cast: Cast, replies: Replies, kills: int) -> None:
-    """Each kill a little later after an answer than the one before, A and B in turns."""
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_killed_at_any_moment_a_dialog_goes_on(cast: Cast, replies: Replies) -> None:
+    """A hundred and twenty kills, each a little later after an answer than the one before, A and B in turns."""
+    kills = 120
     pair = cast(command=replies.command(0.02))
     pair.start()
     pair.begin("What now?", turn="A", max_turns=10_000)
