@@ -1,4 +1,4 @@
-"""The index over the archive: a SQLite file that can be thrown away at any time, and be made again from the copies."""
+"""The index over the archive: a SQLite file that can always be rebuilt from the copies."""
 
 from __future__ import annotations
 
@@ -67,17 +67,17 @@ _SPOILT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, 
 
 
 def is_spoilt(error: sqlite3.Error) -> bool:
-    """True for an error after which the index is to be made again."""
+    """True for an error after which the index must be rebuilt."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _SPOILT
 
 
 def is_busy(error: sqlite3.Error) -> bool:
-    """True where another process was at the index for too long."""
+    """True where another process held the index for too long."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def connect(folder: Path, patience: float) -> sqlite3.Connection:
-    """Open the index of that folder, made where there is none. Raises `sqlite3.Error`, `OSError`, `DialogdError`.
+    """Open the index of that folder, or create it. Raises `sqlite3.Error`, `OSError`, `DialogdError`.
 
     `patience` is how long a lock of another process is waited for, in seconds.
     """
@@ -112,14 +112,14 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection | None:
 
 
 def in_memory() -> sqlite3.Connection:
-    """An index that nobody keeps."""
+    """An index in memory."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
     connection.executescript(_TABLES)
     return connection
 
 
 def seen(folder: Path) -> int:
-    """Which file the index is by now, as a number; 0 without one."""
+    """The inode of the index; 0 without one."""
     try:
         return (folder / NAME).stat().st_ino
     except OSError:
@@ -127,7 +127,7 @@ def seen(folder: Path) -> int:
 
 
 def discard(folder: Path, which: int, patience: float) -> None:
-    """Throw a spoilt index away, unless somebody else has put another there since it was `seen`.
+    """Delete a damaged index, unless it was replaced since it was `seen`.
 
     Raises `OSError`, `DialogdError`.
     """
@@ -143,7 +143,7 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing, alone among writers."""
+    """An exclusive write transaction."""
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -187,7 +187,7 @@ class Facts:
 def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
     """Everything that is kept of a dialog; `attachments` hold the texts of messages that were cut, by name.
 
-    Its row says neither where it stood nor where its copy lies.
+    Its row lacks the paths of the file and of the copy.
     """
     state, spent = dialog.state, total(dialog.state.spent)
     entries = [entry for entry in dialog.entries if entry.condition is not Condition.DAMAGED]
@@ -226,7 +226,7 @@ def _topic(dialog: Dialog, said: Sequence[Said]) -> str:
 
 
 def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[Said]:
-    """What agents and the person said; what was struck is withdrawn, and what was recalled is another dialog's."""
+    """What agents and the person said, without withdrawn turns and quotes by `--recall`."""
     for entry in entries:
         if entry.by == SYSTEM or entry.is_struck:
             continue
@@ -238,7 +238,7 @@ def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[
 
 
 def _whole(body: str, attachments: Mapping[str, str]) -> str:
-    """A message as it was before it was cut; as it stands where its attachment is missing or holds something else."""
+    """A message as it was before it was cut, if its attachment is there and fits; else as it is."""
     link = _CUT.search(body)
     text = attachments.get(link[1], "") if link else ""
     if link is None or not text.startswith(body[: link.start()]):
@@ -272,7 +272,7 @@ def found(connection: sqlite3.Connection, wanted: str) -> Row:
 
 
 def counts(connection: sqlite3.Connection) -> dict[str, object]:
-    """How much there is of what."""
+    """The number of copies, dialogs, entries and decisions."""
     queries = {
         "copies": "SELECT count(*) FROM copy",
         "unreadable": "SELECT count(*) FROM copy WHERE id = ''",
@@ -318,7 +318,7 @@ def read_dialog(path: Path) -> Dialog:
 
 
 def sync(connection: sqlite3.Connection, archive: Path, only: Collection[str] | None = None) -> int:
-    """Take in what is new in the archive, or what is new of `only` these names; gives how many copies were read."""
+    """Index what is new in the archive, or `only` of these names; returns how many copies were read."""
     known = {name: (size, mtime) for name, size, mtime in connection.execute("SELECT name, size, mtime FROM copy")}
     there = _listing(archive)
     fresh = [name for name in sorted(there) if known.get(name) != there[name] and (only is None or name in only)]
@@ -356,7 +356,7 @@ def _listing(archive: Path) -> Listing:
 
 
 def _facts(path: Path) -> Facts | None:
-    """What is kept of a copy; None for a file that is no dialog, or that cannot be read."""
+    """The facts of a copy; None for a file that is no dialog, or cannot be read."""
     try:
         return facts(read_dialog(path), attachments_of(path))
     except Exception as error:  # whatever one copy does to its reader, the others are found
@@ -366,7 +366,7 @@ def _facts(path: Path) -> Facts | None:
 
 
 def _note(connection: sqlite3.Connection, name: str, status: tuple[int, int], found: Facts | None) -> str:
-    """Write down that there is this copy; gives the id of the dialog that it held before, "" for a new one."""
+    """Record this copy; returns the id of the dialog that it held before, "" for a new one."""
     before = connection.execute("SELECT id FROM copy WHERE name = ?", (name,)).fetchone()
     if before is not None:
         _forget(connection, before[0])
@@ -380,7 +380,7 @@ def _note(connection: sqlite3.Connection, name: str, status: tuple[int, int], fo
 def _settle(
     connection: sqlite3.Connection, archive: Path, ids: Iterable[str], read: Mapping[str, Facts | None]
 ) -> None:
-    """See to it that of each dialog of these ids exactly its newest copy is what is listed and searched."""
+    """Make the newest copy of each of these dialogs, and no other, listed and searched."""
     for own in sorted(ids):
         query = "SELECT name, id, first, at, entries FROM copy WHERE id = ?"
         wanted = _newest([_Copy(*row) for row in connection.execute(query, (own,))])
@@ -397,8 +397,8 @@ def _settle(
 def _newest(copies: Sequence[_Copy]) -> dict[str, _Copy]:
     """The copy that stands for each dialog, by the id that commands name it by.
 
-    Copies whose first agent's entry is the same are of one dialog; one without any belongs to whatever came of it.
-    Where several dialogs share an id, the later ones get the beginning of that entry's hash behind it.
+    Copies with the same first agent's entry are of one dialog; one without any belongs to the dialog it became.
+    Where several dialogs share an id, the later ones get the beginning of that entry's hash after it.
     """
     groups: dict[str, list[_Copy]] = {}
     for copy in copies:

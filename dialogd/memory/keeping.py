@@ -1,4 +1,4 @@
-"""Putting a dialog into the archive, with a line that says where it stood."""
+"""Put dialogs into the archive, with their origins and outcomes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def keep(dialog: Dialog, file: Path, state: StateDir) -> Path:
 
 
 def read_origins(path: Path) -> dict[str, str]:
-    """Where each copy's dialog stood, by the copy's name; the last word counts."""
+    """The file of each copy's dialog, by the copy's name; the last line counts."""
     return {str(line.get("copy")): str(line.get("file", "")) for line in lines(path)}
 
 
 def append(path: Path, record: dict[str, Any]) -> None:
-    """Write one line, in one step, with the time. Raises `OSError`."""
+    """Append one line with the time, in one write. Raises `OSError`."""
     data = json.dumps({"at": written(datetime.now(UTC)), **record}, ensure_ascii=True).encode() + b"\n"
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -46,7 +46,7 @@ def append(path: Path, record: dict[str, Any]) -> None:
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of such a file, oldest first; none without a file. A line that is none is passed over."""
+    """The records of such a file, oldest first; none without a file. Unreadable lines are skipped."""
     try:
         with path.open("rb") as file:
             data = file.read(MOST)
@@ -65,12 +65,12 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def record(path: Path, dialog: str, outcome: str, why: str) -> None:
-    """Write down that what `dialog` decided worked or failed. Raises `OSError`."""
+    """Record that what `dialog` decided worked or failed. Raises `OSError`."""
     append(path, {"dialog": dialog, "outcome": outcome, "why": why})
 
 
 def history(path: Path) -> Mapping[str, tuple[Verdict, ...]]:
-    """Every word on every dialog, by its id, oldest first."""
+    """All recorded outcomes by dialog id, oldest first."""
     found: dict[str, list[Verdict]] = {}
     for line in lines(path):
         values = [line.get(name) for name in ("dialog", "outcome", "why", "at")]

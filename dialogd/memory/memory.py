@@ -1,4 +1,4 @@
-"""Dialogs that are not in the archive yet: those that go on, and those that ended while nobody looked."""
+"""Lists, search, recall and outcomes over the archive, and over dialogs that are not archived yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("dialogd")
 
 
 def look(state: StateDir, files: Iterable[Path]) -> list[Row]:
-    """The dialogs that go on, of running daemons and in these files; what has ended is archived on the way."""
+    """The open dialogs of running daemons and in these files; ended ones are archived on the way."""
     served = {Path(daemon.file) for daemon in Registry(state).running()}
     found = []
     for file in dict.fromkeys((*sorted(served), *files)):
@@ -45,12 +45,12 @@ def _keep(state: StateDir, file: Path) -> None:
 
 
 def row_of(dialog: Dialog, file: Path) -> Row:
-    """The row of a dialog as it stands in its file."""
+    """The row of a dialog that is not archived."""
     return replace(facts(dialog).row, file=str(file))
 
 
 def live_decisions(dialog: Dialog) -> Iterator[Decision]:
-    """What a dialog decided, as it stands in its file."""
+    """The decisions of a dialog that is not archived."""
     f = facts(dialog)
     return (replace(m.decision, at=m.decision.at or f.row.ended) for m in f.made)
 
@@ -73,7 +73,7 @@ class Memory:
     # -- questions ------------------------------------------------------------------------------------------------
 
     def dialogs(self, limit: int | None = 20, offset: int = 0, files: Iterable[Path] = ()) -> list[Row]:
-        """The dialogs, those that go on first, then newest first; `limit` None gives all of them.
+        """The dialogs, open ones first, then newest first; `limit` None gives all.
 
         Looks at the dialogs of running daemons, and at `files`: one that has ended is archived, others are listed.
         """
@@ -88,7 +88,7 @@ class Memory:
         return self._complete(self._ask(lambda c: index.found(c, wanted)))[0]
 
     def dialog_path(self, wanted: str) -> Path:
-        """Where the archived copy of that dialog lies. Raises `BadInput`."""
+        """The path of the archived copy of that dialog. Raises `BadInput`."""
         return Path(self.dialog(wanted).archive)
 
     def decisions(self, wanted: str) -> list[Decision]:
@@ -108,17 +108,17 @@ class Memory:
         return self._told(self._ask(lambda c: recall(c, question, limit)))
 
     def verdicts(self, wanted: str) -> tuple[Verdict, ...]:
-        """Every word on how that dialog's decision turned out, oldest first. Raises `BadInput`."""
+        """All recorded outcomes of that dialog, oldest first. Raises `BadInput`."""
         return keeping.history(self._outcomes).get(self.dialog(wanted).id, ())
 
     # -- what is written ------------------------------------------------------------------------------------------
 
     def outcome(self, wanted: str, outcome: str, why: str) -> Row:
-        """Remember that what a dialog decided worked or failed, and why. Raises `BadInput`, `StorageError`."""
+        """Record that what a dialog decided worked or failed, and why. Raises `BadInput`, `StorageError`."""
         if outcome not in (WORKED, FAILED):
             raise BadInput(f"{outcome!r} is no outcome", fix=f"say {WORKED} or {FAILED}")
         if not why.strip():
-            raise BadInput("it is not said why", fix=f'say it in a sentence: dialogd outcome ID {outcome} "why"')
+            raise BadInput("the reason is missing", fix=f'say it in a sentence: dialogd outcome ID {outcome} "why"')
         row = self.dialog(wanted)
         try:
             keeping.record(self._outcomes, row.id, outcome, " ".join(why.split()))
@@ -129,9 +129,9 @@ class Memory:
         return self._complete(row)[0]
 
     def add(self, path: Path) -> None:
-        """Take one copy of the archive into the index; never raises.
+        """Index one copy; never raises.
 
-        What keeps it from that is a warning: the copy is taken in by whoever asks next.
+        A failure is a warning: the next question indexes the copy.
         """
         try:
             self._on_disk(lambda connection: index.sync(connection, self.state.archive, only={path.name}))
@@ -139,7 +139,7 @@ class Memory:
             log.warning("the index was left as it is: %s", error)
 
     def rebuild(self) -> int:
-        """Make the index again from the files; gives how many copies there are. Raises `StorageError`."""
+        """Rebuild the index from the files; returns how many copies there are. Raises `StorageError`."""
 
         def work(connection: sqlite3.Connection) -> int:
             index.clear(connection)
@@ -160,14 +160,14 @@ class Memory:
             ) from error
 
     def status(self) -> dict[str, object]:
-        """Where things lie, and how many there are."""
+        """Paths and counts of the archive and the index."""
         counts = self._ask(index.counts)
         return {"archive": str(self.state.archive), "index": str(self.state.memory / index.NAME), **counts}
 
     # -- inside ---------------------------------------------------------------------------------------------------
 
     def _ask(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on an index that is up to date, whatever has become of the one on the disk."""
+        """Run `work` on an up-to-date index, in memory if the one on the disk cannot be used."""
 
         def fresh(connection: sqlite3.Connection) -> T:
             index.sync(connection, self.state.archive)
@@ -181,7 +181,7 @@ class Memory:
             return fresh(connection)
 
     def _on_disk(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on the index; a spoilt one is made again. Raises `sqlite3.Error`, `OSError`, `DialogdError`."""
+        """Run `work` on the index; a damaged one is rebuilt. Raises `sqlite3.Error`, `OSError`, `DialogdError`."""
         folder = self.state.memory
         which = index.seen(folder)
         try:
@@ -200,7 +200,7 @@ class Memory:
         return self.state.memory / keeping.OUTCOMES
 
     def _complete(self, *found: Row) -> list[Row]:
-        """The rows with what stands outside of the index: where the dialogs stood, and how they turned out."""
+        """The rows with what is not in the index: the dialogs' files, and their outcomes."""
         history = keeping.history(self._outcomes)
         origins = keeping.read_origins(self.state.memory / keeping.ORIGINS)
         archive = self.state.archive
@@ -215,7 +215,7 @@ class Memory:
         ]
 
     def _told(self, decisions: Iterable[Decision]) -> list[Decision]:
-        """The decisions with how they turned out."""
+        """The decisions with their outcomes."""
         history = keeping.history(self._outcomes)
         last = {dialog: verdicts[-1] for dialog, verdicts in history.items()}
         archive = self.state.archive

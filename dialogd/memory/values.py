@@ -1,4 +1,4 @@
-"""Times as the memory keeps them: ISO in UTC, `2026-11-21T19:00:00Z`, "" where nobody knows. Pure."""
+"""The memory's values: rows, hits, decisions, outcomes, and times in UTC. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ISO = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:\.\d{1,6})? ?(Z|[+-]
 
 
 def written(at: datetime) -> str:
-    """A time with its offset as it is kept. Raises `OverflowError` at the ends of the calendar."""
+    """A time as it is kept: `2026-11-21T19:00:00Z`. Raises `OverflowError` at the ends of the calendar."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def iso(text: str) -> str:
-    """A written time with its offset as it is kept; "" for anything else."""
+    """A written time as it is kept; "" for anything else."""
     match = _ISO.fullmatch(text.strip())
     if match is None:
         return ""
@@ -35,7 +35,7 @@ def iso(text: str) -> str:
 
 
 def moment(entry: Entry) -> str:
-    """When an entry was written, by its frame; "" where that says nothing that makes sense."""
+    """When an entry was written, by its frame; "" where unknown."""
     return iso(entry.frame.at) if entry.frame is not None else ""
 
 
@@ -59,7 +59,7 @@ DISCUSSED = "discussed"  # the status of what nobody decided, but somebody said
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How what was decided turned out, as the person says: worked or failed, and why."""
+    """How a decision turned out, as the person says: worked or failed, and why."""
 
     outcome: str
     why: str
@@ -129,7 +129,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Who stands behind a decision, in which turn (0 where the file does not say), with which objection left."""
+    """A supporter of a decision, the turn (0 where unknown), and the remaining objection."""
 
     agent: str
     turn: int

@@ -47,7 +47,7 @@ _TOML = re.compile(r"^```[ \t]*toml[ \t]*\n((?:(?!```).*\n)*)```", re.M | re.I)
 
 
 def agent_url(seat: int) -> str:
-    """Where the daemon of the agent in that seat (from 0) listens unless told otherwise: 3001, 3002 …"""
+    """The default address of the daemon in that seat (from 0): ports 3001, 3002 …"""
     return f"http://localhost:{FIRST_PORT + seat}"
 
 
@@ -94,7 +94,7 @@ def read_header(text: str) -> Header:
 
 
 def _rounds(rules: Rules) -> int | None:
-    """How many rounds there are unless the header says so; None: no limit."""
+    """The default limit of rounds; None: no limit."""
     if rules.order == "parallel":
         return PARALLEL_ROUNDS
     return rules.board.round_limit if rules.board else None
@@ -114,7 +114,7 @@ def _keys(text: str) -> dict[str, str]:
 
 
 def _own_signs(value: str) -> str:
-    """The value without signs around all of it; those of its own words (`*this* or *that*`) stay."""
+    """The value without Markdown signs around all of it; those inside (`*this* or *that*`) stay."""
     bare = value.strip("*_ \t")
     ends = {*value[: value.find(bare)], *value[value.find(bare) + len(bare) :]}
     return value if bare and any(sign in bare for sign in ends & {"*", "_"}) else bare
@@ -175,13 +175,13 @@ def _agents(text: str, warnings: list[str]) -> tuple[Agent, ...]:
 
 
 def agent_words(agent: Agent) -> str:
-    """An agent as the header has it; one that nobody named gets its name from whoever plays it."""
+    """An agent as the header writes it; one without a name gets its backend's."""
     name = f" = {agent.name}" if agent.is_named else ""
     return f"{agent.id}{name}{f' ({agent.role})' if agent.role else ''} @ {agent.url}"
 
 
 def read_agent(part: str, seat: int) -> tuple[Agent | None, str]:
-    """The agent that `C = Claude C @ http://localhost:3003` means, or None, and what could not be understood."""
+    """The agent of `C = Claude C @ http://localhost:3003`, or None, and the problem."""
     match = _AGENT.fullmatch(part)
     if match is not None and match[1].strip().upper() in RESERVED:
         return None, f"the id {match[1].strip()} is reserved: {WHY_RESERVED}"
@@ -209,7 +209,7 @@ _RAW = re.compile("[\x7f-\x9f\u2028\u2029]")  # a reader of lines may split at s
 
 
 def setup(rules: Rules, more: Mapping[str, Value]) -> str:
-    """The block with its heading; "" where there is nothing to say. `more` holds the keys that are no rules."""
+    """The `## Setup` section; "" where it would be empty. `more` holds the keys that are no rules."""
     usual = Rules()
     plain = {key: getattr(rules, key) for key in _PLAIN if getattr(rules, key) != getattr(usual, key)}
     known = REVIEW if rules.review else {}
@@ -247,7 +247,7 @@ def _board(board: Board | None) -> Iterator[str]:
 
 
 def _role(agent: str, role: Role) -> Iterator[str]:
-    """The table of a role; permissions only where the role's name does not bring them."""
+    """The table of a role; permissions only where they are not those of the role's name."""
     usual = Role(permissions=STANDARD.get(role.name.casefold(), USUAL))
     values: dict[str, Value] = {"role": role.name} if role.name else {}
     if role.permissions != usual.permissions:

@@ -1,4 +1,4 @@
-"""Kinds of contribution: each is a row of data, those of every dialog, of reviews, and of one dialog alone."""
+"""Kinds of contribution, roles, and the rules of a dialog's Setup."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Kind:
     """One kind of contribution. `fields` name what stands between its bars, in order.
 
     numbers   what its daemon-given numbers begin with (`P1`), "" where it has none
-    counts    True when it is a contribution of its own on a board; what only goes with others is not
-    clears    True when it takes all signatures off the text on the table
+    counts    True when it counts as a contribution on a board
+    clears    True when it clears all signatures of the current text
     blocks    first fields, in lower case, with which it keeps approvals from counting until it is resolved
     levels    first fields that it may have at all; () for any
     resolves  True when its first field is the number of what it resolves
@@ -150,7 +150,7 @@ class Role:
 
     @property
     def reads_all(self) -> bool:
-        """True when its prompt holds what the others say; one that may read all is not held to its own."""
+        """True when its prompt includes what the others say."""
         return READ_ALL in self.permissions or READ_OWN not in self.permissions
 
 
@@ -168,7 +168,7 @@ CONVERGENCE_THRESHOLD = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Limits of a dialog that is held as on a blackboard: contributions are counted, and an end needs some.
+    """Limits of a blackboard dialog: contributions are counted, and an end needs a minimum of them.
 
     `contribution_timeout` is in seconds per turn; None leaves the header's `Timeout`.
     """
@@ -195,10 +195,10 @@ class Phase:
 
 @dataclass(frozen=True)
 class Rules:
-    """How a dialog comes to its decision. The defaults are those of a plain pair.
+    """How a dialog is decided. The defaults are those of a plain pair.
 
-    `threshold` and `quorum` are parts of the votes' weight, `winner` says which of several proposals that are approved
-    at once. After `escalation_threshold` failed votes the moderator decides, else the person; `auto_propose_threshold`
+    `threshold` and `quorum` are shares of the votes' weight, `winner` chooses between proposals that are approved at
+    once. After `escalation_threshold` failed votes the moderator decides, else the person; `auto_propose_threshold`
     contributions to a board that refer to the same one make it a proposal. `roles` are those of agents by id, `judge`
     is an agent's id, `kinds` are this dialog's own kinds of contribution with their meaning. `board` is None where
     nothing is counted.
@@ -227,15 +227,15 @@ class Rules:
     errors: tuple[str, ...] = ()
 
     def role(self, agent: str) -> Role:
-        """The role of that agent; one without a role may take part, and neither moderate nor decide."""
+        """The role of that agent; by default it may take part, but neither moderate nor decide."""
         return self.roles.get(agent, _NO_ROLE)
 
     def weight(self, agents: Iterable[str]) -> float:
-        """What the votes of these agents weigh together."""
+        """The total weight of these agents' votes."""
         return sum(self.role(agent).weight for agent in agents)
 
     def phase(self, rounds: int) -> int:
-        """The index of the phase that begins after so many complete rounds; -1 where there are no phases."""
+        """The index of the phase after so many complete rounds; -1 where there are no phases."""
         for index, phase in enumerate(self.phases):
             rounds -= phase.rounds
             if rounds < 0:
@@ -244,7 +244,7 @@ class Rules:
 
     @cached_property
     def is_plain(self) -> bool:
-        """True for a dialog that asks for nothing beyond what a plain pair does; thresholds alone change nothing."""
+        """True for a dialog without rules beyond those of a plain pair; thresholds alone don't count."""
         return self == replace(_PLAIN, **{key: getattr(self, key) for key in THRESHOLDS})
 
 
@@ -253,7 +253,7 @@ _PLAIN = Rules()
 
 
 class _Reader:
-    """Takes values out of a Setup, and notes those that make no sense."""
+    """Reads values of a Setup, and notes those that make no sense."""
 
     def __init__(self, warnings: list[str]) -> None:
         self.warnings = warnings
@@ -277,7 +277,7 @@ class _Reader:
 
 
 def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[str]) -> Rules:
-    """The rules of a Setup for these agents' ids; never fails, `warnings` gets what was not understood."""
+    """The rules of a Setup for these agents' ids; never fails, `warnings` gets what cannot be read."""
     if not setup:
         return _PLAIN
     reader = _Reader(warnings)

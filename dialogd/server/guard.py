@@ -1,4 +1,4 @@
-"""Say whose process is on the other end of a loopback TCP connection; Linux only, elsewhere nobody can tell."""
+"""Refuse requests of other users and other origins before any route runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DIAG_ANSWER = struct.Struct("=4xH10x4x4s44x12xII")
 
 
 class Caller(Enum):
-    """Who is on the other end: this user, another one, nobody that could be found, or nobody could look."""
+    """The user on the other end: this one, another, not found, or lookup impossible."""
 
     OWN = "own"
     OTHER = "other"
@@ -50,7 +50,7 @@ class Caller(Enum):
 
 
 class TcpEnd(Protocol):
-    """What `identify` needs of a connected socket."""
+    """The part of a connected socket that `identify` needs."""
 
     def getpeername(self) -> Any: ...
     def getsockname(self) -> Any: ...
@@ -187,10 +187,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request is not served, and what its sender can do.
+    """The reason why a request is refused, and what its sender can do.
 
-    `resource_policy` is who may learn that it was refused; "" for nobody but this origin. `closes` where nobody knows
-    for sure where the request ends: what stands behind it must not be taken for another one.
+    `resource_policy` says which origins may notice the refusal; "" for this one only. `closes` the connection where
+    the request's end is uncertain, so that the rest is not taken for another request.
     """
 
     status: int
@@ -203,7 +203,7 @@ class Refusal:
 class Guard:
     """ASGI middleware, the outermost: serves what `check` and the caller's uid allow, with security headers.
 
-    `port` is the port people call. A request whose connection does not say who calls is refused.
+    `port` is the public port. A request on a connection without a known caller is refused.
     """
 
     def __init__(self, app: ASGIApp, port: int, limits: Limits | None = None) -> None:
@@ -305,9 +305,9 @@ def _check_site(scope: Scope) -> Refusal | None:
 
 
 def _is_arrival(scope: Scope) -> bool:
-    """True for a window that comes here, to `/` and nothing else, from a page of another port of this machine.
+    """True for a top-level navigation to `/` from a page of another port of this machine.
 
-    The page of a daemon that died sends its reader to another daemon in this way. Whoever else does gets nothing by it:
+    The page of a daemon that died sends its reader to another daemon in this way. It is harmless:
     `/` only shows, other pages can neither frame its window nor reach into it (`frame-ancestors`, the opener policy),
     and everything that its own scripts then ask for is same-origin.
     """
@@ -319,14 +319,14 @@ def _is_arrival(scope: Scope) -> bool:
 
 
 def _is_probe(scope: Scope) -> bool:
-    """True for a request of a page of another port of this machine that can see no more than whether it is answered."""
+    """True for a request of a page of another port that can see no more than whether it is answered."""
     return (scope["method"], scope["raw_path"]) == ("GET", b"/health") and (
         _fetched(scope) == ([b"same-site"], [b"no-cors"], [b"empty"])
     )
 
 
 def _fetched(scope: Scope) -> tuple[list[bytes], list[bytes], list[bytes]]:
-    """Where the browser says that a request comes from, how it was made, and for what."""
+    """The request's `Sec-Fetch` headers: site, mode, destination."""
     site, mode, dest = (_values(scope["headers"], b"sec-fetch-" + name) for name in (b"site", b"mode", b"dest"))
     return site, mode, dest
 

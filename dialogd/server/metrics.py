@@ -1,4 +1,4 @@
-"""Prometheus metrics, few and with few labels: never one per dialog. What is not known is counted apart, never as 0."""
+"""Prometheus metrics, with few labels, never one per dialog. Unknown figures are counted separately, never as 0."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def render_metrics(agent: Agent) -> bytes:
 
 
 class _Now:
-    """The numbers as they stand, each with the agent's id; `count`, `gauge` and `times` make one metric of them."""
+    """The current numbers, each with the agent's id; `count`, `gauge` and `times` make one metric of them."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent

@@ -1,4 +1,4 @@
-"""The page: as it is served, the entries and the state that its scripts fetch, and the page about the HTTP surface."""
+"""The page, the entries and the state that its scripts fetch, and the page about the API."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _POLICY = (
 
 
 def render_page(state: PageState, dialog: Dialog | None) -> str:
-    """The page as it begins: where the dialog stands and its last entries; it can be read without its scripts."""
+    """The initial page: the dialog's state and last entries, readable without scripts."""
     shown = window(dialog, None, None, LAST)
     last = next((entry.index for entry in reversed(shown.entries) if entry.condition != "unfinished"), -1)
     return template("page.html", state=state, shown=shown, last=last, safe=safe)
 
 
 def page_policy(host: str, others: Sequence[str]) -> dict[str, str]:
-    """The headers of the page: scripts and styles of this daemon alone; it may ask who of the others is alive.
+    """The headers of the page: only this daemon's scripts and styles; it may probe the other daemons.
 
     `host` is the request's own Host, `others` the addresses of the other daemons.
     """
@@ -47,7 +47,7 @@ def page_policy(host: str, others: Sequence[str]) -> dict[str, str]:
 
 
 def render_api(schema: dict[str, Any]) -> str:
-    """The HTTP surface, from its OpenAPI description; the page fetches nothing from outside."""
+    """The API as a page, from its OpenAPI description; it fetches nothing from outside."""
 
     def fields(about: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
         """The query parameters and body fields of one route: name, and type with description."""
@@ -84,7 +84,7 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
         before: Annotated[int | None, Query(ge=0, description="entries before this index")] = None,
         limit: Annotated[int, Query(ge=1, le=MOST, description="how many at most")] = LAST,
     ) -> PageEntries:
-        """Entries of the dialog, ready to be shown: the last ones, or those behind or before an index."""
+        """Entries of the dialog as HTML: the last ones, or those after or before an index."""
         await _read(agent)
         return await asyncio.to_thread(window, agent.dialog, after, before, limit)
 
@@ -101,7 +101,7 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
 
 
 async def _read(agent: Agent) -> str:
-    """Look at the file; why it cannot be read, in words, or ""."""
+    """Read the file; returns why it cannot be read, or ""."""
     try:
         await agent.look()
     except DialogdError as error:

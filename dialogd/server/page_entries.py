@@ -1,4 +1,4 @@
-"""Entries as the page shows them: safe HTML, marks apart from the words, and what is odd about them, in words."""
+"""Entries as the page shows them: safe HTML, with marks separate from the text."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class PageEntries(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who is shown in which colour and under which name; seats never change while a dialog goes on."""
+    """The agents' colours and names; seats never change during a dialog."""
 
     seats: Mapping[str, int]
     names: Mapping[str, str]
@@ -113,7 +113,7 @@ class Cast:
 
 
 def cast(dialog: Dialog) -> Cast:
-    """Everybody who takes or took part, in the order in which they came: those who leave keep their seats."""
+    """Everybody who takes or took part, in order of arrival; those who leave keep their seats."""
     agents = (*dialog.header_as_written.agents, *dialog.header.agents)
     names = {agent.id: agent.name for agent in agents}
     seats: dict[str, int] = {}
@@ -123,7 +123,7 @@ def cast(dialog: Dialog) -> Cast:
 
 
 def _came(dialog: Dialog) -> Iterator[str]:
-    """The ids of those who came later, by invitation or by taking a turn, in order."""
+    """The ids of those who joined later, by invitation or by taking a turn, in order."""
     for entry in dialog.entries:
         if entry.is_turn and entry.by != USER:
             yield entry.by
@@ -131,7 +131,7 @@ def _came(dialog: Dialog) -> Iterator[str]:
 
 
 def window(dialog: Dialog | None, after: int | None, before: int | None, limit: int) -> PageEntries:
-    """The first entries behind index `after`, else the last ones, before index `before` where it is given."""
+    """The first entries after index `after`, else the last ones, before index `before` if given."""
     if dialog is None:
         return PageEntries()
     total = len(dialog.entries)
@@ -150,7 +150,7 @@ def window(dialog: Dialog | None, after: int | None, before: int | None, limit: 
 
 
 def as_shown(entry: Entry, index: int, players: Cast, *, is_past: bool = False) -> PageEntry:
-    """One entry, rendered; `is_past`: of an earlier dialog, where nothing can be done about it."""
+    """One entry, rendered; `is_past`: of an earlier dialog, without controls."""
     frame = entry.frame
     facts = (
         {name: getattr(frame, name) for name in ("at", "ms", "tokens_in", "tokens_out", "usd", "model")}
@@ -188,7 +188,7 @@ def as_shown(entry: Entry, index: int, players: Cast, *, is_past: bool = False) 
 
 
 def presentable(html: str) -> str:
-    """What `to_html` made, as a part of a page: headings in order below the entry's own, wide things in boxes."""
+    """The HTML of `to_html` as part of a page: headings below the entry's own, wide elements in scrollable boxes."""
     level = 3
 
     def replaced(match: re.Match[str]) -> str:
@@ -207,7 +207,7 @@ def presentable(html: str) -> str:
 
 
 def figures(entry: PageEntry) -> Iterator[str]:
-    """Tokens, cost, time and model of an entry, each in a few words; what nobody said is left out."""
+    """Tokens, cost, time and model of an entry, each in a few words; unknown ones are left out."""
     if entry.tokens_in and entry.tokens_out:
         yield f"{_number(entry.tokens_in)} in, {_number(entry.tokens_out)} out"
     if amount := _figure(entry.usd):
@@ -220,7 +220,7 @@ def figures(entry: PageEntry) -> Iterator[str]:
 
 
 def _figure(text: str) -> tuple[str, float] | None:
-    """`about ` or "" and the number that a frame's attribute says; None where it is none."""
+    """`about ` or "", and the number of a frame's attribute; None where it is no number."""
     match = re.fullmatch(r"(~?)(\d{1,12}(?:\.\d{1,12})?)", text)
     return ("about " if match[1] else "", float(match[2])) if match else None
 
@@ -231,7 +231,7 @@ def _number(text: str) -> str:
 
 
 def version(entry: Entry) -> str:
-    """A word that changes when the entry is shown otherwise than before; "" for one as its daemon wrote it."""
+    """A word that changes when the entry is shown differently; "" for one as its daemon wrote it."""
     struck = "struck" if entry.is_struck else ""
     if entry.condition is Condition.SOUND:
         return struck
@@ -240,7 +240,7 @@ def version(entry: Entry) -> str:
 
 
 def changed(dialog: Dialog) -> tuple[int, dict[str, str]]:
-    """The first index that is looked at, and by index the version of each entry not shown as its daemon wrote it."""
+    """The first index considered, and by index the version of each entry not shown as its daemon wrote it."""
     first = max(0, len(dialog.entries) - WATCHED)
     found = ((index, version(dialog.entries[index])) for index in range(first, len(dialog.entries)))
     return first, {str(index): word for index, word in found if word}

@@ -73,13 +73,13 @@ class Leave(wire.Meant):
 
 
 class Step(wire.Meant):
-    """Whether the word comes back to the person after every turn."""
+    """Whether it is the person's turn after every agent's."""
 
     on: bool
 
 
 class Act(Protocol):
-    """How a command of the person is carried out and told; with `starts` it sets the dialog going."""
+    """Carries out a command of the person and notifies the others; with `starts` it starts the dialog."""
 
     def __call__(self, agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> Awaitable[wire.Done]: ...
 
@@ -97,12 +97,12 @@ def hand_routes(app: FastAPI, agent: Agent, act: Act) -> None:
 
     @app.post("/step")
     async def step(wanted: Step) -> wire.Done:
-        """Step mode: the word comes back to the person after every turn, or does so no longer."""
+        """Turn step mode on or off: it is the person's turn after every agent's."""
         return await act(agent, lambda: person.step(log, on=wanted.on), starts=False)
 
     @app.post("/pass")
     async def pass_on(_: wire.Meant | None = None) -> wire.Done:
-        """Pass the person's turn on without a word: step mode's Enter."""
+        """Pass the person's turn on without saying anything."""
         return await act(agent, lambda: person.pass_on(log))
 
 
@@ -111,18 +111,18 @@ def _on_what_was_said(app: FastAPI, agent: Agent, act: Act) -> None:
 
     @app.post("/veto")
     async def veto(wanted: Veto) -> wire.Done:
-        """Rule a proposal out."""
+        """Rule out a proposal."""
         return await act(agent, lambda: person.veto(log, wanted.proposal, wanted.reason, secrets=secrets), starts=False)
 
     @app.post("/strike")
     async def strike(wanted: Strike) -> wire.Done:
-        """Withdraw turns: their marks stop counting. Of what the end rests on, it opens the dialog again."""
+        """Withdraw turns: their marks stop counting. If the end rests on them, the dialog is open again."""
         turns = str(wanted.turn)
         return await act(agent, lambda: person.strike(log, turns, wanted.reason, secrets=secrets), starts=False)
 
     @app.post("/suggest")
     async def suggest(wanted: Suggest) -> wire.Done:
-        """Put a proposal of the person's own: a turn, which interrupts."""
+        """Make a proposal of the person's: a turn, which interrupts."""
         return await act(agent, lambda: person.suggest(log, wanted.text, wanted.instead, secrets=secrets))
 
     @app.post("/ask")
@@ -136,17 +136,17 @@ def _on_who_takes_part(app: FastAPI, agent: Agent, act: Act) -> None:
 
     @app.post("/invite")
     async def invite(wanted: Invite) -> wire.Done:
-        """Have one more agent take part; its daemon is started on the command line."""
+        """Add an agent; its daemon is started on the command line."""
         return await act(agent, lambda: person.invite(log, _named(wanted.agent), secrets=secrets), starts=False)
 
     @app.post("/leave")
     async def leave(wanted: Leave) -> wire.Done:
-        """Let an agent take part no longer."""
+        """Remove an agent from the dialog."""
         return await act(agent, lambda: person.leave(log, wanted.agent, wanted.reason, secrets=secrets), starts=False)
 
 
 def _named(wanted: str | Invited) -> str:
-    """The agent as an INVITE mark names it."""
+    """The agent as an INVITE mark writes it."""
     if isinstance(wanted, str):
         return wanted
     named = f"{wanted.id} = {wanted.name}" if wanted.name.strip() else wanted.id
@@ -162,10 +162,10 @@ def result_routes(app: FastAPI, agent: Agent, act: Act) -> None:
 
     @app.post("/approve")
     async def approve(_: wire.Meant | None = None) -> wire.Done:
-        """Take the result, once the dialog has ended; said twice, it is written once."""
+        """Accept the result of a dialog that has ended; repeated, it writes nothing more."""
         return await act(agent, lambda: person.approve(log), starts=False)
 
     @app.post("/reject")
     async def reject(wanted: wire.Reject) -> wire.Done:
-        """Do not take the result: your turn, with the reason, opens the dialog again."""
+        """Reject the result: a turn of yours with the reason reopens the dialog."""
         return await act(agent, lambda: person.reject(log, wanted.reason, secrets=secrets))

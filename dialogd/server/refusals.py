@@ -1,4 +1,4 @@
-"""The one form of every error on the wire: problem JSON (RFC 9457) that names its fix."""
+"""Every error as problem JSON (RFC 9457) with its fix."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def handle_errors(app: FastAPI) -> None:
 
 
 def _line(app: FastAPI, request: Request) -> str:
-    """The line to type for the route that was meant: this path by its own method, else the path most like it."""
+    """The `curl` line for the route that was meant: this path with its own method, else the most similar path."""
     from difflib import get_close_matches
 
     routes = [route for route in app.routes if isinstance(route, Route) and route.methods]
@@ -91,7 +91,7 @@ def _line(app: FastAPI, request: Request) -> str:
 
 
 def _body(app: FastAPI, path: str) -> str:
-    """The `-d` of a POST to that route, with the fields that it cannot do without; "" where it needs none."""
+    """The `-d` of a POST to that route with its required fields; "" where it needs none."""
     schema = app.openapi()
     content = schema["paths"].get(path, {}).get("post", {}).get("requestBody", {}).get("content", {})
     model = content.get("application/json", {}).get("schema", {}).get("$ref", "").rpartition("/")[2]

@@ -44,7 +44,7 @@ _STATUS = {"MAX_TURNS_REACHED": "max_turns", "time": "max_time", "size": "max_si
 
 
 class _AnyType(APIRoute):
-    """A route that reads its body as JSON whatever its type is said to be: `curl -d` calls everything a form."""
+    """A route that reads its body as JSON whatever its content type: `curl -d` calls everything a form."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, behind a header that says JSON."""
@@ -59,22 +59,22 @@ class _AnyType(APIRoute):
 
 
 class _Api(FastAPI):
-    """FastAPI, with the models in its description that no route declares.
+    """FastAPI with models that no route declares, and with the page's routes added on demand.
 
-    The routes of the page are there once somebody asks for what no other route answers: most daemons are never looked
-    at, and what they load for it is a tenth of their memory.
+    The page's routes are added at the first request that no other route answers, because most pages are never
+    opened, and they take a tenth of a daemon's memory.
     """
 
     add_page: Callable[[], None] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, with all routes once one is asked for that is not there yet."""
+        """Serve, adding the page's routes when an unknown one is requested."""
         if scope["type"] == "http" and all(route.matches(scope)[0] is Match.NONE for route in self.routes):
             self._complete()
         await super().__call__(scope, receive, send)
 
     def _complete(self) -> None:
-        """Add what has been left out so far."""
+        """Add the page's routes."""
         if self.add_page is not None:
             add, self.add_page = self.add_page, None
             add()
@@ -89,7 +89,7 @@ class _Api(FastAPI):
 
 
 def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
-    """The daemon's HTTP surface. `halt` stops the dialog and then the daemon; earlier dialogs lie in `state`."""
+    """The daemon's HTTP API. `halt` stops the dialog and then the daemon; earlier dialogs are in `state`."""
     app = _Api(
         title=f"dialogd {agent.me}",
         version=__version__,
@@ -147,7 +147,7 @@ async def _json_body(request: Request) -> dict[str, Any]:
 
 
 def _obeying_its_own(agent: Agent) -> Callable[[Request], Awaitable[None]]:
-    """A check of every request that does something: one that names a dialog is obeyed only by a daemon of that one."""
+    """A check of every request with effects: one that names a dialog is refused by daemons of another."""
 
     async def check(request: Request) -> None:
         """Raises `Refused` where another file or dialog is named than the daemon's own."""
@@ -164,7 +164,7 @@ def _obeying_its_own(agent: Agent) -> Callable[[Request], Awaitable[None]]:
 
 
 def _named(body: bytes) -> tuple[str, str]:
-    """The file and the dialog that a body names, "" for none. What cannot be read is its reader's to refuse."""
+    """The file and the dialog that a body names, "" for none or an unreadable body, which the route refuses."""
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
@@ -187,7 +187,7 @@ def _is_same(named: str, file: Path) -> bool:
 
 
 async def _refuse_others(agent: Agent, file: str, dialog: str) -> None:
-    """Raise `Refused` unless that dialog stands in the daemon's file now; where none can be read, the file decides."""
+    """Raise `Refused` unless the daemon's file holds that dialog now; if it cannot be read, the file's name decides."""
     with suppress(DialogdError, OSError):
         await agent.look()
     if agent.dialog.id != dialog if agent.dialog is not None else not file:
@@ -209,7 +209,7 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
 
     @app.post("/stop", response_model=wire.Stopped, openapi_extra=_body("Halt"))
     async def stop(request: Request) -> wire.Stopped:
-        """Halt everything: kill the call, write `[STOPPED]`, archive, tell the peers once, exit."""
+        """Stop everything: end the call, write `[STOPPED]`, archive, notify the peers once, exit."""
         body = await _json_body(request)
         try:
             wanted = wire.Halt.model_validate(body)
@@ -223,9 +223,9 @@ def _control_routes(app: FastAPI, agent: Agent, halt: Halt) -> None:
 
 
 def hints(agent: Agent) -> Callable[[bytes], bool]:
-    """What takes the body of a hint, as `Peers.tell` sends it to a daemon of the same dialog, past the routes.
+    """A function that handles the body of a hint, as `Peers.tell` sends it, without the routes.
 
-    Every turn has one, and the routes cost ten times as much. Anything else than that very body is theirs: False.
+    Every turn has one, and the routes cost ten times as much. For any other body it returns False.
     """
 
     def take(body: bytes) -> bool:
@@ -245,7 +245,7 @@ def hints(agent: Agent) -> Callable[[bytes], bool]:
 
 
 async def _notify(agent: Agent, request: Request, *, wait: bool = False) -> JSONResponse:
-    """Have the agent look, and say what comes of it; to a peer that does not wait for this, that it will look."""
+    """Have the agent look, and return the result; to a peer that does not wait, that it will look."""
     body = await _json_body(request)
     try:
         wanted = wire.Notify.model_validate(body)
@@ -265,7 +265,7 @@ async def _notify(agent: Agent, request: Request, *, wait: bool = False) -> JSON
 
 
 async def _nudged(agent: Agent, wanted: wire.Notify) -> Action:
-    """Have the agent look; what comes of it, once a note that had to be written first is."""
+    """Have the agent look; the result, after a note that must be written first."""
     action = await agent.nudge(wanted.sender, start=wanted.start)
     for _ in range(_LOOKS):
         if not isinstance(action, Write) or agent.is_stopping or agent.call is not None:
@@ -281,7 +281,7 @@ def _is_on_its_way(action: Action) -> bool:
 
 
 async def _after_turn(agent: Agent, written: int) -> JSONResponse:
-    """Wait until no reply is being written or about to be; `written` is how many this daemon had appended."""
+    """Wait until no reply is being written or due; `written` is how many this daemon had appended before."""
     while not agent.is_stopping:
         await agent.settled()
         if agent.call is None and not _is_on_its_way(agent.action):
@@ -301,7 +301,7 @@ def _notified(action: Action) -> JSONResponse:
 
 
 async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> wire.Done:
-    """Let the person do something in the file, and tell everybody; with `starts` it sets the dialog going."""
+    """Write the person's action into the file, and notify everybody; with `starts` it starts the dialog."""
     dialog = await agent.on_disk(work)
     if starts:
         await agent.nudge()
@@ -317,7 +317,7 @@ def _person_routes(app: FastAPI, agent: Agent) -> None:
 
     @app.post("/say")
     async def say(words: wire.Say) -> wire.Done:
-        """Speak as the person: a turn (interrupts the call in flight), or with `note` a remark."""
+        """Speak as the person: a turn, which interrupts the call in flight, or with `note` a note."""
         asked = words.model_dump(include={"to", "note", "turns", "budget"})
         return await _act(agent, lambda: person.say(log, words.text, secrets=secrets, **asked), starts=not words.note)
 
@@ -328,12 +328,12 @@ def _person_routes(app: FastAPI, agent: Agent) -> None:
 
     @app.post("/resume")
     async def resume(_: wire.Meant | None = None) -> wire.Done:
-        """Go on after a pause."""
+        """End the pause."""
         return await _act(agent, lambda: person.resume(log), starts=False)
 
     @app.post("/restore")
     async def restore() -> wire.Done:
-        """Put turns back that an editor's save has taken out, as text in a note of the person's."""
+        """Put back turns that an editor's save has removed, as text in a note of the person's."""
         return await _act(agent, lambda: person.restore(log), starts=False)
 
 
@@ -342,12 +342,12 @@ def _turn_routes(app: FastAPI, agent: Agent) -> None:
 
     @app.post("/retry")
     async def retry(named: wire.Named) -> wire.Done:
-        """Ask an agent once more."""
+        """Ask an agent again."""
         return await _act(agent, lambda: person.retry(log, named.agent))
 
     @app.post("/skip")
     async def skip(named: wire.Named) -> wire.Done:
-        """Pass over an agent that owes a turn."""
+        """Skip an agent that owes a turn."""
         return await _act(agent, lambda: person.skip(log, named.agent))
 
     @app.post("/word")

@@ -1,4 +1,4 @@
-"""uvicorn as a part of the daemon: its port, its connections with deadlines and a cap, its end in under a second."""
+"""uvicorn inside the daemon: its port, connections with deadlines and a cap, a shutdown in under a second."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ HINTED = _answer_bytes(202, "application/json", b'{"status":"accepted"}')
 
 
 class Phase(Enum):
-    """What a connection is at: a request arrives (or none came yet), it is answered, or nothing goes on."""
+    """A connection's phase: a request is arriving (or none came yet), is being answered, or it is idle."""
 
     SENDING = "sending"
     ANSWERED = "answered"
@@ -187,7 +187,7 @@ class HttpProtocol(H11Protocol):
 
     @property
     def phase(self) -> Phase:
-        """Say what this connection is at."""
+        """The connection's phase."""
         if self._deadline is not None:
             return Phase.SENDING
         return Phase.IDLE if self.cycle is None or self.cycle.response_complete else Phase.ANSWERED
@@ -207,9 +207,9 @@ class HttpProtocol(H11Protocol):
         self._watch()
 
     def _took_hint(self, data: bytes) -> bool:
-        """True when this was a peer's hint, whole and alone, which is answered: what the app answers, without its way.
+        """True when this was exactly a peer's hint, which is then answered as the app would answer it.
 
-        Whatever else it is, uvicorn, the guard and the app judge it.
+        Anything else goes to uvicorn, the guard and the app.
         """
         length, _, body = data[len(self._hint_head) :].partition(b"\r\n\r\n")
         is_alone = self.conn.our_state is self.conn.their_state is h11.IDLE and not self.conn.trailing_data[0]
@@ -260,7 +260,7 @@ class HttpProtocol(H11Protocol):
             self._refuse(Refusal(status, "this is not a valid HTTP/1.1 request", "send it with curl or a browser"))
 
     def _watch(self) -> None:
-        """Have the deadline run exactly while a request is incomplete."""
+        """Run the deadline exactly while a request is incomplete."""
         if self._lingering or self.transport.is_closing():
             return
         if not self._incomplete():
@@ -306,7 +306,7 @@ class HttpProtocol(H11Protocol):
         self._set_deadline(self.limits.linger_seconds)
 
     def _make_room(self) -> bool:
-        """Say whether this connection can stay; over the cap, one that keeps the daemon waiting may have to go.
+        """Whether this connection can stay; over the cap, an idle one may be closed instead.
 
         The cap is soft, up to double, so that a burst of honest calls is not cut before its bytes are read.
         """
@@ -407,7 +407,7 @@ def make_server(
 
     `on_shutdown` callbacks end whatever would keep a response open; they get half a second.
     `find_lookup` returns the way to look up a caller's uid, None to let every local user in.
-    `take_hint` takes the hints of peers past the app.
+    `take_hint` handles peers' hints without the app.
     """
     limits, port = limits or Limits(), listener.getsockname()[1]
     config = GuardedConfig(

@@ -1,4 +1,4 @@
-"""Reading an event stream that somebody else writes: bounded, strict, and nothing kept of what is not wanted."""
+"""Event streams: reading those of other daemons strictly and with limits, and serving our own."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ LARGEST = 8 * 1024 * 1024  # bytes of one event
 
 
 class Garbled(Exception):
-    """It is no stream of events as daemons send it; the message says why, of the agent that it is to be of."""
+    """Not a daemon's event stream; the message says why, and for which agent."""
 
 
 class Reader:
-    """Takes bytes and gives events of the `wanted` kinds; others are not even parsed."""
+    """Turns bytes into events of the `wanted` kinds; others are not parsed."""
 
     def __init__(self, wanted: Collection[str]) -> None:
         self._wanted = wanted
@@ -39,7 +39,7 @@ class Reader:
         self._size = 0
 
     def feed(self, chunk: bytes) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The events that are whole now: kind and data. Raises `Garbled`."""
+        """The complete events so far: kind and data. Raises `Garbled`."""
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             whole = b"".join((*self._rest, line)).removesuffix(b"\r")
@@ -92,7 +92,7 @@ SILENT = "does not answer"
 
 
 class Relay:
-    """Listens to the other daemons of the agent's dialog while somebody here wants to hear them."""
+    """Listens to the dialog's other daemons while a client here wants their events."""
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -101,7 +101,7 @@ class Relay:
         agent.hub.follow_audience(self._audience)
 
     def _audience(self) -> None:
-        """Somebody came or left, or the daemon goes."""
+        """A client came or left, or the daemon is ending."""
         self._news.set()
         hub = self.agent.hub
         if hub.hears_all and not hub.is_closed and (self._task is None or self._task.done()):
@@ -156,7 +156,7 @@ class _Ear:
         self._is_known = False  # the daemon has said that it is the right one
 
     async def listen(self) -> None:
-        """Tell what it says, and that it does not answer, until this is cancelled."""
+        """Publish its events, and that it does not answer, until cancelled."""
         failures = 0
         while True:
             self._is_known, wait, why = False, WAITS[min(failures, len(WAITS) - 1)], SILENT
@@ -184,7 +184,7 @@ class _Ear:
                     size = 0  # the chunk counts once, however many events it holds
 
     async def _slowly(self, size: int) -> None:
-        """Wait where it says more than anybody here is to be told at a time."""
+        """Wait if it sends more than clients here should get at a time."""
         now = time.monotonic()
         self._allowed = min(BURST, self._allowed + (now - self._allowed_at) * RATE) - 1 - size / BULK
         self._allowed_at = now
@@ -203,7 +203,7 @@ class _Ear:
                 raise Garbled(f"its daemon sends a {kind} event that makes no sense") from None
 
     def _check(self, kind: str, data: dict[str, Any]) -> None:
-        """The first event says whose daemon this is, and at which file."""
+        """Check by the first event whose daemon this is, and of which file."""
         mine, dialog = self._agent.file.path, self._agent.dialog
         if kind != "state" or (data.get("id"), data.get("file")) != (self._who, str(mine)):
             raise Garbled("another daemon answers at its address")

@@ -14,7 +14,7 @@ from dialogd.server.wire import Assessed, Noticed
 
 
 class Told(BaseModel):
-    """What every event has."""
+    """The fields of every event."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -23,7 +23,7 @@ class Told(BaseModel):
 
 
 class State(Told):
-    """Where the agent and the dialog stand; the first one of a stream has all of `GET /health` too."""
+    """The state of the agent and the dialog; the first one of a stream includes all of `GET /health`."""
 
     state: str = Field(description="thinking, interrupted, ended, or why it waits")
     reason: str = Field(description="the same in words")
@@ -38,7 +38,7 @@ class State(Told):
 
 
 class Agent(Told):
-    """What an agent does now."""
+    """What an agent is doing."""
 
     agent: str = Field(description="its id")
     state: Doing
@@ -48,7 +48,7 @@ class Agent(Told):
 
 
 class Text(Told):
-    """A piece of the turn that an agent writes."""
+    """A piece of the turn that an agent is writing."""
 
     turn: int = Field(ge=1, description="the number that the turn will have")
     by: str
@@ -67,19 +67,19 @@ class _Entry(Told):
 
 
 class Turn(_Entry):
-    """A turn stands in the file."""
+    """A turn was written."""
 
     number: int = Field(ge=1)
 
 
 class Note(_Entry):
-    """A note stands in the file."""
+    """A note was written."""
 
     number: Literal[0]
 
 
 class Mark(Told):
-    """A mark of the entry that was told just before."""
+    """A mark of the entry of the event before."""
 
     entry: str = Field(description="the entry's id")
     turn: int = Field(ge=0, description="the turn that it stands in, or that its note follows")
@@ -90,7 +90,7 @@ class Mark(Told):
 
 
 class Cost(Told):
-    """What an entry's frame says its agent has spent since its last one; null is unknown, and never 0."""
+    """What an agent has spent since its last entry, by the frame; null is unknown, never 0."""
 
     model_config = ConfigDict(extra="allow", serialize_by_alias=True)
 
@@ -115,7 +115,7 @@ class Appended(Told):
 
 
 class Draft(Told):
-    """A reply, or a part of one, that is not in the file."""
+    """A reply, or part of one, that was not appended."""
 
     by: str
     why: str
@@ -139,7 +139,7 @@ class Warned(Told):
 
 
 class Dropped(Told):
-    """Turns that were committed are gone from the file; `text` says so, with what puts them back, if anything does."""
+    """Committed turns are gone from the file; `text` says so, with the command that puts them back, if any."""
 
     first: int
     last: int
@@ -169,7 +169,7 @@ class Ready(Told):
 
 
 class Reset(Told):
-    """What was missed is not known any more."""
+    """What was missed is no longer known."""
 
 
 class Bye(Told):

@@ -1,7 +1,7 @@
-"""Markdown as HTML that can be shown anywhere: rendered, then reduced to a few harmless elements; nothing is hidden.
+"""Markdown as safe HTML: rendered, then reduced to a few harmless elements; nothing is hidden.
 
-Both steps are needed: the renderer passes no HTML on but does pass remote images; the sanitiser alone would let an
-agent write markup.
+Both steps are needed: the renderer drops HTML but passes remote images; the sanitizer alone would let an agent
+write markup.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LANGUAGE = re.compile(r"[\w+#.-]{0,16}")  # after a fence: more than that is sa
 
 @lru_cache(maxsize=1)
 def parser() -> MarkdownIt:
-    """The one parser: CommonMark with tables and strikethrough, without HTML; what is no link is text as it stands.
+    """The one parser: CommonMark with tables and strikethrough, without HTML and link definitions.
 
     So are definitions of links, and `[x][1]`, which would need one.
     """
@@ -57,10 +57,9 @@ def parser() -> MarkdownIt:
 
 @lru_cache(maxsize=4096)
 def to_html(text: str) -> str:
-    """The text as HTML: no script, no image, no style, nothing that loads anything; links open nothing by themselves.
+    """The text as HTML without scripts, images, styles or anything else that loads something.
 
-    All of it can be seen: it stands there as it was written where Markdown would hide some of it. Entries never change,
-    so what was rendered once is kept.
+    Where Markdown would hide some of it, it is shown as written. Entries never change, so results are cached.
     """
     text = visible(text)
     tokens = parsed(text)
@@ -82,7 +81,7 @@ def _reduced(rendered: str) -> str:
 
 
 def _told(tokens: Iterable[Token]) -> Iterator[Token]:
-    """The tokens, with what stands in attributes as text too: titles of links, what follows a fence."""
+    """The tokens, with attributes as text too: titles of links, what follows a fence."""
     from markdown_it.token import Token
 
     for token in tokens:
@@ -112,9 +111,9 @@ def _with_titles(tokens: Iterable[Token]) -> Iterator[Token]:
 
 
 def parsed(text: str) -> list[Token] | None:
-    """The tokens of a text; None where Markdown would not show all of it: then it is to be shown as it stands.
+    """The tokens of a text; None where Markdown would hide some of it, so that it is shown as written.
 
-    What hides text: cells beyond a table's last column, links without words, lists and quotes
+    Hidden would be: cells beyond a table's last column, links without words, lists and quotes
     nested too deeply.
     """
     if len(text) > LARGEST:
@@ -133,7 +132,7 @@ def _plain(text: str) -> str:
 
 
 def _seen(tokens: Iterable[Token]) -> Iterator[str]:
-    """Everything of these tokens that a reader sees, or is led to; nothing twice that was written once."""
+    """Everything in these tokens that a reader sees, once each, link targets included."""
     address, words = "", ""
     for token in tokens:
         if token.children is not None:
@@ -157,7 +156,7 @@ def _seen(tokens: Iterable[Token]) -> Iterator[str]:
 
 
 def fill(folder: Path, name: str, **values: Any) -> str:
-    """The HTML template of that name: every text is escaped and can be seen, unless it is `safe`."""
+    """The HTML template of that name, filled; every text is escaped and made visible, unless it is `safe`."""
     return _templates(folder).get_template(name).render(**values)
 
 
@@ -177,7 +176,7 @@ def _templates(folder: Path) -> Environment:
 
 
 def safe(html: str) -> Any:
-    """HTML that `to_html` or a template has made: a template puts it in as it stands."""
+    """HTML by `to_html` or a template, which a template inserts unchanged."""
     from markupsafe import Markup
 
     return Markup(html)
