@@ -65,7 +65,7 @@ def serve(settings: Settings, peers: Mapping[str, str]) -> int:
     with ExitStack() as stack:
         registry = Registry(state)
         stack.enter_context(registry.seat(settings.id, file))
-        listener = stack.enter_context(bind(port))
+        listener = stack.enter_context(bind(port, registry.listener))
         port = int(listener.getsockname()[1])
         log_file = state.logs / f"{settings.id}-{port}.log"
         secrets = (*plays.behavior.secrets, *plays.backend.secrets)

@@ -83,14 +83,15 @@ def _state(settings: Settings) -> Fact:
 
 def _ports(settings: Settings) -> Iterator[Fact]:
     """Whether the port that was set, else those of A and B, are free or used by a daemon of this user."""
-    from dialogd.server.serving import describe_listener
+    from dialogd.store.registry import Registry
 
+    registry = Registry(StateDir(settings.state_dir))
     for port in [settings.port] if settings.port else range(FIRST_PORT, FIRST_PORT + PORTS):
         name = f"port {port}"
         if is_free(port):
             yield Fact(name, "ok", "free")
             continue
-        who = describe_listener(port)
+        who = registry.listener(port)
         if who.startswith("the dialogd daemon"):
             yield Fact(name, "ok", f"taken by {who}")
         else:

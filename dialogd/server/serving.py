@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import logging
 import socket
 import sys
-import time
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from enum import Enum
@@ -40,12 +38,10 @@ HOST = "127.0.0.1"
 BACKLOG = 512
 HIGHEST_PORT = 65535
 FIRST_FREE_PORT = 1024
-PROBE_SECONDS = 1.0
-PROBE_BYTES = 64 * 1024
 
 
-def bind(port: int) -> socket.socket:
-    """Return a socket that listens on 127.0.0.1:`port`; 0 takes any free port.
+def bind(port: int, who: Callable[[int], str] = lambda _: "another program") -> socket.socket:
+    """Return a socket that listens on 127.0.0.1:`port`; 0 takes any free port. `who` says who has a port.
 
     Raises `BadInput` for a number that is no port or one this user may not take, `AlreadyRunning` when it is taken.
     """
@@ -60,14 +56,14 @@ def bind(port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise _explain(port, error) from error
+        raise _explain(port, error, who) from error
     return listener
 
 
-def _explain(port: int, error: OSError) -> DialogdError:
+def _explain(port: int, error: OSError, who: Callable[[int], str]) -> DialogdError:
     if error.errno == errno.EADDRINUSE:
         return AlreadyRunning(
-            f"port {port} is taken by {describe_listener(port)}",
+            f"port {port} is taken by {who(port)}",
             fix=f"stop it, or choose another port, for example --port {_free_port(port)}",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
@@ -76,36 +72,6 @@ def _explain(port: int, error: OSError) -> DialogdError:
             fix=f"choose one from {FIRST_FREE_PORT} to {HIGHEST_PORT} with --port",
         )
     return DialogdError(f"cannot listen on {HOST}:{port}: {error.strerror}", fix="choose another port with --port")
-
-
-def describe_listener(port: int) -> str:
-    """Say in a few words who answers on 127.0.0.1:`port`; asks for at most a second."""
-    health: object = None
-    with suppress(OSError, ValueError):
-        health = json.loads(_ask_health(port).partition(b"\r\n\r\n")[2])
-    if not isinstance(health, dict) or health.get("port") != port or not isinstance(health.get("id"), str):
-        return "another program"
-    file = health.get("file")
-    where = f" on {_plain(file)}" if isinstance(file, str) else ""
-    return f"the dialogd daemon of agent {_plain(health['id'])}{where}"
-
-
-def _ask_health(port: int) -> bytes:
-    """Return the raw answer to GET /health. By hand: whoever answers may be slow, endless or no HTTP server."""
-    deadline = time.monotonic() + PROBE_SECONDS
-    answer = b""
-    with socket.create_connection((HOST, port), timeout=PROBE_SECONDS) as connection:
-        connection.sendall(f"GET /health HTTP/1.1\r\nHost: {HOST}:{port}\r\nConnection: close\r\n\r\n".encode())
-        while len(answer) < PROBE_BYTES and (left := deadline - time.monotonic()) > 0:
-            connection.settimeout(left)
-            if not (piece := connection.recv(PROBE_BYTES)):
-                break
-            answer += piece
-    return answer
-
-
-def _plain(text: str) -> str:
-    return "".join(char if char.isprintable() else "?" for char in text[:200])
 
 
 def _free_port(taken: int) -> int:

@@ -65,20 +65,25 @@ def write_once(data: bytes, target: Path) -> None:
         write_over(data, target)
 
 
-def write_over(data: bytes, target: Path) -> None:
-    """Write a file in one step, durably, in place of the one that is there: a crash leaves one of the two, whole."""
+def write_over(data: bytes, target: Path, *, durable: bool = True) -> None:
+    """Write a file (0600) in one step in place of the one that is there: a crash leaves one of the two, whole.
+
+    Where it need not be `durable`, a power loss may take it.
+    """
     part = target.with_name(f".{target.name}.{os.getpid()}")
     fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         view = memoryview(data)
         while view:
             view = view[os.write(fd, view) :]
-        flush(fd)
+        if durable:
+            flush(fd)
         part.replace(target)
     finally:
         os.close(fd)
         part.unlink(missing_ok=True)
-    flush_folder(target.parent)
+    if durable:
+        flush_folder(target.parent)
 
 
 def pread(fd: int, size: int, at: int) -> bytes:
@@ -273,10 +278,7 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, value: object) -> None:
     """Write the file (0600) in one step. A disk that refuses is no error."""
-    part = path.with_name(f".{path.name}.{os.getpid()}")
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
-        part.replace(path)
+        data = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+        write_over(data, path, durable=False)

@@ -197,17 +197,20 @@ class Journal:
     def _append(self, line: bytes, *, durable: bool) -> None:
         """Write a line behind all others. Raises `UnsafeFile`, `OSError`, `StorageError`."""
         try:
-            try:
-                self._file.open(_OPEN)
-            except FileNotFoundError:
-                make_folder(self.path.parent)
-                self._file.open(_OPEN)
-        except Distrusted as problem:
-            raise UnsafeFile(f"the journal {self.path} {problem}", fix=problem.fix) from problem
+            self._open(_OPEN)
+        except FileNotFoundError:
+            make_folder(self.path.parent)
+            self._open(_OPEN)
         fd, view = self._file.fd, memoryview(line)
         while view:
             view = view[os.write(fd, view) :]
         self._flush(fd if durable else None, folder=self._file.is_new)
+
+    def _open(self, flags: int) -> None:
+        try:
+            self._file.open(flags)
+        except Distrusted as problem:
+            raise UnsafeFile(f"the journal {self.path} {problem}", fix=problem.fix) from problem
 
     def _is_next(self, size: int) -> bool:
         """True when what was just written stands right behind all that is known: then it need not be read."""
@@ -230,13 +233,11 @@ class Journal:
         """Make durable what was recorded without that. Raises `StorageError`."""
         with self._mutex:
             try:
-                self._file.open(os.O_RDWR | os.O_APPEND)
+                self._open(os.O_RDWR | os.O_APPEND)
             except FileNotFoundError:
                 return  # set aside meanwhile, with the dialog that it belongs to
             except OSError as error:
                 raise self._refused(error) from error
-            except Distrusted as problem:
-                raise UnsafeFile(f"the journal {self.path} {problem}", fix=problem.fix) from problem
             self._flush(self._file.fd, folder=False)
 
     def _refused(self, error: OSError) -> StorageError:

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dialogd.errors import DialogdError
 from dialogd.store.folders import StateDir
-from dialogd.store.registry import Running
+from dialogd.store.lock import Lock
+from dialogd.store.registry import Running, registered
 
 if TYPE_CHECKING:
     import psutil
@@ -91,7 +93,7 @@ def reap(leftover: Leftover) -> bool:
 
 def _sessions(state: StateDir) -> Iterator[Leftover]:
     """Sessions of agents whose daemon does not run, as dialogd left them."""
-    registered = [daemon for path in state.registry.glob("*.json") if (daemon := _registered(path)) is not None]
+    registered = [daemon for path in state.registry.glob("*.json") if (daemon := registered(path)) is not None]
     running = {state.agent(Path(daemon.file), daemon.id) for daemon in registered if daemon.is_alive()}
     for folder in sorted(state.agents.glob("*")):
         for (path, session), mark in _made(folder).items() if folder not in running else ():
@@ -160,16 +162,8 @@ def _registrations(registry: Path) -> Iterator[Leftover]:
 
 def _dead(path: Path) -> Running | None:
     """The daemon of a registration, when it does not run any more."""
-    daemon = _registered(path)
+    daemon = registered(path)
     return daemon if daemon is not None and not daemon.is_alive() else None
-
-
-def _registered(path: Path) -> Running | None:
-    """The daemon of a registration, None where it cannot be read."""
-    try:
-        return Running(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
 
 
 def _seats(registry: Path) -> Iterator[Leftover]:
@@ -191,22 +185,16 @@ def _unseat(path: Path) -> bool:
 @contextmanager
 def _held(path: Path) -> Iterator[bool]:
     """Hold a lock file for a moment, if nobody else does; True when it is held."""
-    import fcntl
-
+    lock = Lock(path, wait=0)
     try:
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
+        lock.acquire()
+    except DialogdError:
         yield False
         return
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_ours = True
-    except OSError:
-        is_ours = False
-    try:
-        yield is_ours
+        yield True
     finally:
-        os.close(fd)
+        lock.release()
 
 
 def _processes() -> Iterator[Leftover]:

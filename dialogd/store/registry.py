@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from dialogd.errors import AlreadyRunning, StorageError
+from dialogd.store.disk import write_over
 from dialogd.store.folders import StateDir
 from dialogd.store.lock import Lock
 
@@ -48,6 +49,14 @@ class Running:
             return abs(process.create_time() - self.created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
+
+
+def registered(path: Path) -> Running | None:
+    """The daemon that an entry tells of, None where it cannot be read."""
+    try:
+        return Running(**json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
 
 
 class Registry:
@@ -103,11 +112,7 @@ class Registry:
                 self._entry_of(me).unlink(missing_ok=True)
 
     def _list(self, me: Running) -> None:
-        target = self._entry_of(me)
-        part = target.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(asdict(me)), encoding="utf-8")
-        part.chmod(0o600)
-        part.replace(target)
+        write_over(json.dumps(asdict(me)).encode(), self._entry_of(me), durable=False)
 
     def _entry_of(self, me: Running) -> Path:
         return self.folder / f"{me.port}-{me.id}.json"
@@ -135,9 +140,8 @@ class Registry:
         """The daemons that run, of one file or of all; forgets those that are gone."""
         found: list[Running] = []
         for path in sorted(self.folder.glob("*.json")):
-            try:
-                daemon = Running(**json.loads(path.read_text(encoding="utf-8")))
-            except (OSError, ValueError, TypeError):
+            daemon = registered(path)
+            if daemon is None:
                 continue
             if not daemon.is_alive():
                 with suppress(FileNotFoundError):
@@ -145,6 +149,11 @@ class Registry:
             elif file is None or daemon.file == str(file):
                 found.append(daemon)
         return tuple(found)
+
+    def listener(self, port: int) -> str:
+        """Who listens on a taken port, in a few words."""
+        daemon = next((daemon for daemon in self.running() if daemon.port == port), None)
+        return f"the dialogd daemon of agent {daemon.id} on {daemon.file}" if daemon else "another program"
 
     def urls(self, file: Path) -> dict[str, str]:
         """Agent id -> address of each daemon at that file. Looked up anew only where daemons came or went."""
