@@ -28,6 +28,11 @@ class Bill:
     usd_known: int = 0
     is_estimated: bool = False
 
+    @property
+    def record(self) -> dict[str, Any]:
+        """As the journal keeps it."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
     def plus(self, other: Bill) -> Bill:
         """Both together."""
         return Bill(

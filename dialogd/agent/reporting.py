@@ -177,7 +177,8 @@ def say_event(event: Event) -> None:
     make = _LINES.get(event.kind)
     if make is not None and (line := make(event.said)):
         level = logging.WARNING if event.kind in ("error", "warning") else logging.INFO
-        log.log(level, line, extra={"event": event})
+        if log.isEnabledFor(level):  # by hand: who says it need not be looked for
+            log.handle(log.makeRecord(log.name, level, "", 0, line, (), None, extra={"event": event}))
     elif log.isEnabledFor(logging.DEBUG):
         log.debug("event %s %s", event.kind, event.data)
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -162,7 +162,7 @@ class Speaker:
 
         def book() -> None:
             bill = so_far.plus(at_stake(self.backend, request.prompt, request.dialog, self.me))
-            self.journal.calling(asdict(bill), is_first=not so_far.calls)
+            self.journal.calling(bill.record, is_first=not so_far.calls)
 
         await self.on_disk(book)
 
@@ -174,7 +174,7 @@ class Speaker:
         self.tally.pay(call.bill)
         if not answered and (call.bill.calls or self.journal.is_calling):
             with suppress(DialogdError):  # a full disk must not hide why the call ended
-                self.journal.record("spent", durable=False, usage=asdict(call.bill))
+                self.journal.record("spent", durable=False, usage=call.bill.record)
 
     def owed(self, bill: Bill | None = None) -> Bill:
         """This bill, and all that was spent since this agent's last entry: failed and interrupted calls too."""
@@ -355,7 +355,7 @@ class Turn:
                 raise BackendError("the reply was empty, twice", fix="look at the backend's own log", kind="empty")
             nonce = random.token_hex(16) if is_sealed_round(dialog, self.debt) else ""
             ms = round(call.seconds * 1000)
-            self.received, self._is_new = Received(self.debt.key, text, asdict(call.bill), ms, nonce), True
+            self.received, self._is_new = Received(self.debt.key, text, call.bill.record, ms, nonce), True
         finally:
             of.end_call(call, answered=self.received is not None and self._is_new)
         if self._drafts:
@@ -481,7 +481,7 @@ class Turn:
                 await self._keep_draft("its turn passed while it was asked about it")
                 return PASSED
             ms = received.ms + round(call.seconds * 1000)
-            received = replace(received, usage=asdict(so_far.plus(call.bill)), ms=ms)
+            received = replace(received, usage=so_far.plus(call.bill).record, ms=ms)
         except BackendError as error:
             of.hub.publish("warning", text=f"no answer to the closing question: {error.cause}; going on without")
         finally:

@@ -93,8 +93,8 @@ def reap(leftover: Leftover) -> bool:
 
 def _sessions(state: StateDir) -> Iterator[Leftover]:
     """Sessions of agents whose daemon does not run, as dialogd left them."""
-    registered = [daemon for path in state.registry.glob("*.json") if (daemon := registered(path)) is not None]
-    running = {state.agent(Path(daemon.file), daemon.id) for daemon in registered if daemon.is_alive()}
+    listed = [daemon for path in state.registry.glob("*.json") if (daemon := registered(path)) is not None]
+    running = {state.agent(Path(daemon.file), daemon.id) for daemon in listed if daemon.is_alive()}
     for folder in sorted(state.agents.glob("*")):
         for (path, session), mark in _made(folder).items() if folder not in running else ():
             if _mark(path, session) == mark:
