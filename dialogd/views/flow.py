@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import TypedDict
@@ -129,78 +129,69 @@ def flow(dialog: Dialog) -> tuple[Message, ...]:
     for entry in dialog.entries:
         if entry.condition not in (Condition.DAMAGED, Condition.UNFINISHED):
             walk.take(entry)
-    return tuple(walk.messages())
+    names, vetoed = names_of(dialog), frozenset(dialog.state.table.vetoed)
+    return tuple(_finished(one, names, vetoed) for one in walk.said)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Said:
-    """A message in the making; `answers` is the place of the one it answers, or None."""
+    """A message in the making: `answers` is the one it answers, `root` the one that chain of answers began with.
 
-    id: str
-    kind: str
-    speaker: str
+    While it is open it waits for one of `asked`, for all of them where its turn names them by `[TO]`, or, where nobody
+    is named, for anybody else.
+    """
+
     entry: Entry
     turn: int
+    kind: str
+    speaker: str
     reference: str
     text: str
     summary: str
+    refs: tuple[str, ...]
+    id: str = ""
     to: tuple[str, ...] = ()
-    answers: int | None = None
-    refs: tuple[str, ...] = ()
+    answers: _Said | None = None
+    root: _Said | None = None
+    asked: set[str] = field(default_factory=set)
     is_open: bool = False
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A question that waits for `who`; with `all_of` for each of them, else for one. Nobody named: anybody else."""
-
-    at: int
-    who: set[str]
-    all_of: bool
-
-
-@dataclass(slots=True)
 class _Walk:
     """What was said so far, and which of it waits for an answer."""
 
-    dialog: Dialog
-    said: list[_Said] = field(default_factory=list)
-    asked: list[_Asked] = field(default_factory=list)
-    places: dict[str, int] = field(default_factory=dict)  # of proposals by number, of turns by theirs
-    proposals: dict[str, list[Proposal]] = field(default_factory=dict)
-    ids: list[str] = field(default_factory=list)  # of everybody who took part at any time
-    turn: int = 0
-
-    def __post_init__(self) -> None:
-        cast = (*self.dialog.header_as_written.agents, *self.dialog.header.agents)
-        self.ids = list(dict.fromkeys(agent.id for agent in cast))
-        for proposal in self.dialog.state.table.proposals:
+    def __init__(self, dialog: Dialog) -> None:
+        self.dialog = dialog
+        self.said: list[_Said] = []
+        self.open: list[_Said] = []
+        self.places: dict[str, _Said] = {}  # of proposals by number, of turns by theirs
+        self.proposals: dict[str, list[Proposal]] = {}
+        cast = (*dialog.header_as_written.agents, *dialog.header.agents)
+        self.ids = list(dict.fromkeys(agent.id for agent in cast))  # of everybody who took part at any time
+        self.turn = 0
+        for proposal in dialog.state.table.proposals:
             self.proposals.setdefault(proposal.entry, []).append(proposal)
 
     def take(self, entry: Entry) -> None:
         """Add what one entry says."""
         self.turn = entry.number if entry.is_turn else self.turn
-        first, closed = len(self.said), self._answered(entry)
-        for number, one in enumerate(self._parts(entry, is_answer=closed is not None), 1):
+        closed = self._answered(entry)
+        parts = list(self._parts(entry, is_answer=closed is not None))
+        if parts and entry.is_turn:
+            self.places.setdefault(str(entry.number), parts[0])
+        for number, one in enumerate(parts, 1):
             one.id = f"{self.dialog.id}:{entry.id}.{number}"
-            self.said.append(one)
-        if len(self.said) == first:
-            return
-        if entry.is_turn:
-            self.places.setdefault(str(entry.number), first)
-        for place in range(first, len(self.said)):
-            self._connect(self.said[place], place, closed if place == first else None)
+            self._connect(one, closed if number == 1 else None)
+        self.said += parts
 
     def _parts(self, entry: Entry, *, is_answer: bool) -> Iterator[_Said]:
         """The messages of one entry, without their addressees; what answers a question is said by its text too."""
-        text = words_of(entry)
+        text, speaker = words_of(entry), _name(entry.by)
         saying = [mark for mark in entry.written if mark.name not in FOLDED]
         says = any(entry.by == SYSTEM or not _is_daemons(mark) for mark in saying)
         if text and (not says or is_answer or entry.by == USER):
             cited = cited_by(entry)
-            yield _Said(
-                "", TEXT, _speaker(entry), entry, self.turn, ", ".join(cited), text, first_words(text), refs=cited
-            )
+            yield _Said(entry, self.turn, TEXT, speaker, ", ".join(cited), text, first_words(text), cited)
         numbered = iter([p for p in self.proposals.get(entry.id, ()) if not p.sha])
         for mark in saying:
             own = next(numbered, None) if mark.name == "PROPOSAL" else None
@@ -213,60 +204,60 @@ class _Walk:
             text = next((p.text for p in self.proposals.get(entry.id, ()) if p.ref == ref), "")
         own = ref or ", ".join(refs)
         words = LEADING.sub("", text, count=1) if refs else text
-        speaker = SYSTEM_NAME if _is_daemons(mark) else _speaker(entry)
+        speaker = SYSTEM_NAME if _is_daemons(mark) else _name(entry.by)
         cited = refs or (() if speaker == SYSTEM_NAME else cited_by(entry))
-        return _Said("", kind, speaker, entry, self.turn, own or ", ".join(cited), text, first_words(words), refs=cited)
+        return _Said(entry, self.turn, kind, speaker, own or ", ".join(cited), text, first_words(words), cited)
 
-    def _connect(self, one: _Said, place: int, closed: int | None) -> None:
+    def _connect(self, one: _Said, closed: _Said | None) -> None:
         """Say what a message answers, to whom it goes and whether it waits for an answer."""
-        places = [self.places[ref] for ref in one.refs if ref in self.places]
-        answers = closed if closed is not None else next(iter(places), None)
-        one.answers = answers if answers is not None and answers < place else None
+        found = closed or next((self.places[ref] for ref in one.refs if ref in self.places), None)
+        one.answers = found if found is not one else None
+        one.root = one.answers.root if one.answers else one
         one.to = self._addressed(one)
-        if one.kind in ("PROPOSAL", "CONSENSUS_PROPOSED") and one.reference:
-            self.places[one.reference.split(",")[0]] = place
+        if one.kind in _NAMING and one.reference:
+            self.places[one.reference.split(",")[0]] = one
         if one.kind in ASKING and not one.entry.is_struck:
-            one.is_open = True
-            self.asked.append(_Asked(place, set(one.to), all_of=one.entry.mark("TO") is not None))
+            one.is_open, one.asked = True, set(one.to)
+            self.open.append(one)
 
     def _addressed(self, one: _Said) -> tuple[str, ...]:
-        entry, ids = one.entry, self.ids
+        entry = one.entry
         if one.kind == questions.NAME:
             return (USER_NAME,)
         if one.kind in _TO_ALL:
             return ()
         to = () if one.speaker == SYSTEM_NAME else entry.all("TO")  # that is the agent's word, not the daemon's
-        named = [who for mark in to for who in marks.to(mark, ids)] or list(entry.turn or ())
+        named = [who for mark in to for who in marks.to(mark, self.ids)] or list(entry.turn or ())
         if not named and one.answers is not None:
-            named = [self.said[one.answers].speaker]
+            named = [one.answers.speaker]
         found = dict.fromkeys(_name(who) for who in named if who not in (ANY, entry.by))
-        others = {who for who in ids if who != entry.by}
+        others = {who for who in self.ids if who != entry.by}
         return () if len(others) > 1 and set(found) >= others else tuple(found)
 
-    def _answered(self, entry: Entry) -> int | None:
-        """Close the questions that this entry answers; gives the place of the first of them."""
-        closed = [one for one in self.asked if self._closes(entry, one)]
-        self.asked = [one for one in self.asked if one not in closed]
-        for one in closed:
-            self.said[one.at].is_open = False
-        return closed[0].at if closed else None
+    def _answered(self, entry: Entry) -> _Said | None:
+        """Close the questions that this entry answers; gives the first of them."""
+        closed = [question for question in self.open if self._closes(entry, question)]
+        for question in closed:
+            question.is_open = False
+        self.open = [question for question in self.open if question.is_open]
+        return closed[0] if closed else None
 
-    def _closes(self, entry: Entry, asked: _Asked) -> bool:
-        question, speaker = self.said[asked.at], _speaker(entry)
+    def _closes(self, entry: Entry, question: _Said) -> bool:
+        speaker = _name(entry.by)
         if question.kind == questions.NAME and entry.mark("DEFAULT_TAKEN") is not None:
             return True
         speaks = entry.is_turn or (entry.by == USER and entry.turn is not None)
         if not speaks or entry.is_struck or speaker == question.speaker:
             return False
-        if question.kind == "QUESTION" and not self._answers(entry, question):
+        if question.kind == "QUESTION" and not self._is_about(entry, question):
             return False
-        if not asked.who:
+        if not question.asked:
             return True
-        is_asked = speaker in asked.who
-        asked.who.discard(speaker)
-        return is_asked and not (asked.all_of and asked.who)
+        is_asked = speaker in question.asked
+        question.asked.discard(speaker)
+        return is_asked and not (question.asked and question.entry.mark("TO") is not None)
 
-    def _answers(self, entry: Entry, question: _Said) -> bool:
+    def _is_about(self, entry: Entry, question: _Said) -> bool:
         """True unless the turn only passes, or says by its RE that it is about other things."""
         if only_passes(entry):
             return False
@@ -274,37 +265,35 @@ class _Walk:
         cited = cited_by(entry)
         return not cited or not about.isdisjoint(cited)
 
-    def messages(self) -> Iterator[Message]:
-        """What was said, as it stands now."""
-        vetoed = frozenset(self.dialog.state.table.vetoed)
-        roots: list[int] = []
-        names = names_of(self.dialog)
-        for place, one in enumerate(self.said):
-            roots.append(place if one.answers is None else roots[one.answers])
-            withdrawn = one.entry.is_struck or (one.kind in _NAMING and one.reference in vetoed)
-            yield Message(
-                message_id=one.id,
-                message_type=one.kind,
-                from_agent=one.speaker,
-                to_agent=", ".join(one.to),
-                timestamp=one.entry.frame.at if one.entry.frame else "",
-                correlation_id="" if one.answers is None else self.said[roots[place]].id,
-                requires_response=one.kind in ASKING or _is_task(one),
-                payload=Payload(
-                    summary=one.summary,
-                    reference=one.reference,
-                    text=one.text,
-                    turn=one.turn,
-                    entry=one.entry.id,
-                    answers="" if one.answers is None else self.said[one.answers].id,
-                    confidence=confidence_of(one.entry) if one.speaker == one.entry.by else None,
-                    score=total_of(one.text) if one.kind == "SCORE" else None,
-                    is_open=one.is_open,
-                    is_withdrawn=withdrawn,
-                ),
-                from_name=names.get(one.speaker, one.speaker),
-                to_names=tuple(names.get(who, who) for who in one.to),
-            )
+
+def _finished(one: _Said, names: Mapping[str, str], vetoed: Collection[str]) -> Message:
+    entry = one.entry
+    # What opens a debt by name: a person's turn that passes it to agents, an agent's with `[TO: B]`.
+    passes = one.speaker != SYSTEM_NAME and entry.is_turn and bool(set(entry.turn or ()) - {USER})
+    is_task = passes and (entry.mark("TO") is not None or (entry.by == USER and one.kind == TEXT))
+    return Message(
+        message_id=one.id,
+        message_type=one.kind,
+        from_agent=one.speaker,
+        to_agent=", ".join(one.to),
+        timestamp=entry.frame.at if entry.frame else "",
+        correlation_id=one.root.id if one.answers and one.root else "",
+        requires_response=one.kind in ASKING or is_task,
+        payload=Payload(
+            summary=one.summary,
+            reference=one.reference,
+            text=one.text,
+            turn=one.turn,
+            entry=entry.id,
+            answers=one.answers.id if one.answers else "",
+            confidence=confidence_of(entry) if one.speaker == entry.by else None,
+            score=total_of(one.text) if one.kind == "SCORE" else None,
+            is_open=one.is_open,
+            is_withdrawn=entry.is_struck or (one.kind in _NAMING and one.reference in vetoed),
+        ),
+        from_name=names.get(one.speaker, one.speaker),
+        to_names=tuple(names.get(who, who) for who in one.to),
+    )
 
 
 def names_of(dialog: Dialog) -> Mapping[str, str]:
@@ -315,14 +304,6 @@ def names_of(dialog: Dialog) -> Mapping[str, str]:
             found[entry.by] = entry.name
     often = Counter(name.casefold() for name in (*found.values(), USER_NAME, SYSTEM_NAME))
     return {who: name if often[name.casefold()] == 1 else f"{name} ({who})" for who, name in found.items()}
-
-
-def _is_task(one: _Said) -> bool:
-    """True for what opens a debt by name: a person's turn that passes it to agents, an agent's with `[TO: B]`."""
-    if one.speaker == SYSTEM_NAME or not one.entry.is_turn:
-        return False
-    passed = set(one.entry.turn or ()) - {USER}
-    return bool(passed) and (one.entry.mark("TO") is not None or (one.entry.by == USER and one.kind == TEXT))
 
 
 # Written by a daemon for its agent, out of what the agent said.
@@ -336,10 +317,6 @@ def _is_daemons(mark: Mark) -> bool:
 
 def _name(who: str) -> str:
     return _NAMES.get(who, who)
-
-
-def _speaker(entry: Entry) -> str:
-    return _name(entry.by)
 
 
 # -- Messages as a Mermaid sequence diagram, as code hosts render it --------------------------------------------------
