@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from urllib.parse import urlsplit
 
-from dialogd.backends import BACKENDS, CODING, Found, Kind, keys, kind_of, probe
+from dialogd.backends import BACKENDS, CODING, Found, keys, kind_of, probe
 from dialogd.backends.coding_agent import MEMORY, VERSION_WAIT
 from dialogd.backends.prices import FREE, Price, price_of
 from dialogd.backends.service import host_of, vendor_of
@@ -50,12 +50,18 @@ def survey(
     answers: dict[str, Found] = {}
 
     def look(name: str) -> None:
+        base = name.partition(":")[0]
         try:
-            variables = variables_for(name, environment, dotenv, base_url=base_url)
-        except BadInput as error:
-            answers[name] = Found(False, str(error), fix=error.fix)
-        else:
-            answers[name] = _looked(name, variables | memory, base_url)
+            variables = variables_for(name, environment, dotenv, base_url=base_url) | memory
+            found = probe(name if base in SCENARIOS | COMMANDS else base, variables)
+            if base_url and base in SERVICES:
+                found = _elsewhere(base, found, variables, base_url)
+        except DialogdError as error:
+            found = Found(False, str(error), fix=error.fix)
+        except (ImportError, OSError) as error:
+            fix = "check the installation of dialogd and of the program"
+            found = Found(False, f"cannot be looked at: {error}", fix=fix)
+        answers[name] = found
 
     wanted = tuple(dict.fromkeys(names))
     threads = [threading.Thread(target=look, args=(name,), daemon=True) for name in wanted]
@@ -66,17 +72,6 @@ def survey(
         thread.join(max(deadline - time.monotonic(), 0.0))
     slow = Found(False, f"no answer within {LOOK_SECONDS:g} s", fix="run it once by hand, and see what it waits for")
     return {name: answers.get(name, slow) for name in wanted}
-
-
-def _looked(name: str, variables: Mapping[str, str], base_url: str) -> Found:
-    base = name.partition(":")[0]
-    try:
-        found = probe(name if base in SCENARIOS | COMMANDS else base, variables)
-    except DialogdError as error:
-        return Found(False, str(error), fix=error.fix)
-    except (ImportError, OSError) as error:
-        return Found(False, f"cannot be looked at: {error}", fix="check the installation of dialogd and of the program")
-    return _elsewhere(base, found, variables, base_url) if base_url and base in SERVICES else found
 
 
 def _elsewhere(base: str, found: Found, variables: Mapping[str, str], base_url: str) -> Found:
@@ -194,13 +189,17 @@ def resolve(
     detail = name.partition(":")[2]
     kind, look = kind_of(base), found(base if name.partition(":")[0] in CHOSEN else name)
     billed = _is_metered(look.pays, look.why)
+    vendor, address = kind.vendor, keys.bare(base_url) or keys.address(base, variables)
     is_moved = billed or base in SERVICES or kind.family in LOCAL  # a program with a login goes to its own vendor
+    if is_moved and address and not (kind.family in LOCAL and urlsplit(address).hostname in HERE):
+        known = vendor_of(address)
+        vendor = known[0] if known else f"whoever runs {address}"
     rivals = next((members for members in FAMILIES.values() if base in members), (base,))
     return Choice(
         backend=f"{base}:{detail}" if detail and base in SCENARIOS else base,
         why=look.why,
         pays=look.pays,
-        vendor=_runner(keys.bare(base_url) or keys.address(base, variables), kind) if is_moved else kind.vendor,
+        vendor=vendor,
         twins=twins,
         here=look.here,
         fix=look.fix,
@@ -220,28 +219,17 @@ def _taken(name: str, seat: int, found: Callable[[str], Found], agents: Sequence
     if base != AUTO:
         return base, ()
     here = [family for family, members in FAMILIES.items() if any(found(member).here for member in members)]
-    here.sort(key=lambda family: not any(_has_way_in(found(member)) for member in FAMILIES[family]))
+    # An address that is asked without a login or key, a gateway's, may let nobody in.
+    ways_in = {f for f in here if any(look.here and look.pays != "nobody" for look in map(found, FAMILIES[f]))}
+    here.sort(key=lambda family: family not in ways_in)
     if not here:
         return LAST_RESORT, ()
     twins = (who for index, who in enumerate(agents) if index != seat and (index - seat) % len(here) == 0)
     return _first(FAMILIES[here[seat % len(here)]], found), tuple(twins)
 
 
-def _has_way_in(look: Found) -> bool:
-    """True with a login or a key; a gateway that is asked without one may refuse."""
-    return look.here and look.pays != "nobody"
-
-
 def _is_metered(pays: str, why: str) -> bool:
     return bool(_METERED.search(pays)) or "logged in with a key" in why
-
-
-def _runner(address: str, kind: Kind) -> str:
-    """Who gets the text at that address; the vendor where none is set, nobody for a local model."""
-    if not address or (kind.family in LOCAL and urlsplit(address).hostname in HERE):
-        return kind.vendor
-    known = vendor_of(address)
-    return known[0] if known else f"whoever runs {address}"
 
 
 def _first(members: Sequence[str], found: Callable[[str], Found]) -> str:

@@ -86,9 +86,14 @@ async def prove(cli: AgentCLI) -> Verdict:
         return Verdict(False, "it does not say its version")
     memory = cli.options.state.parent / MEMORY if cli.options.state else None
     key = _key(cli, version)
-    if (found := _verdict(_known(memory).get(key))) is not None:
-        return found
-    verdict = replace(await _rehearse(cli), version=version, backend=cli.name)
+    try:
+        return Verdict(**_known(memory)[key])
+    except (KeyError, TypeError):
+        verdict = Verdict(False, "it has no way of reading only")
+    for level in range(cli.levels):
+        verdict = replace(await _level(cli, level), version=version, backend=cli.name)
+        if verdict.safe:
+            break
     if memory and verdict.safe:
         others = {name: row for name, row in _known(memory).items() if name != key}
         write_json(memory, dict([*others.items(), (key, asdict(verdict))][-KEPT:]))
@@ -123,65 +128,46 @@ def _key(cli: AgentCLI, version: str) -> str:
     return digest("\0".join([RUNS, str(cli.path), version, *same]))
 
 
-def _verdict(row: object) -> Verdict | None:
-    try:
-        return Verdict(**row) if isinstance(row, dict) and row.get("safe") is True else None
-    except TypeError:
-        return None
-
-
-async def _rehearse(cli: AgentCLI) -> Verdict:
-    """The first level that passes, else why the last one does not."""
-    verdict = Verdict(False, "it has no way of reading only")
-    for level in range(cli.levels):
-        verdict = await _level(cli, level)
-        if verdict.safe:
-            return verdict
-    return verdict
-
-
 async def _level(cli: AgentCLI, level: int) -> Verdict:
+    """What comes of a first turn, and of one that goes on from it, at one of the CLI's levels."""
     from dialogd.backends.fake_service import FakeService
 
-    with tempfile.TemporaryDirectory(prefix="dialogd-canary-", ignore_cleanup_errors=True) as folder:
-        orders = _Orders()
-        with FakeService(orders.answer) as server:
-            place = _place(Path(folder), server.url)
-            for path, text in cli.bait(place.marker).items():
-                (place.project / path).parent.mkdir(parents=True, exist_ok=True)
-                (place.project / path).write_text(text, encoding="utf-8")
-            double = cli.double(place, level)
-            orders.tools = (cli.reads(place.inside), cli.reads(place.outside), *cli.orders(place))
-            laid = place.files()
-            why = await _two_turns(double, place, orders)
-            if written := place.files() - laid:
-                why = f"it wrote {min(written).name!r}"
-            why = why or orders.judge(place, confined=level < cli.confined)
-        return Verdict(not why, why or "it refused", level=level, model=orders.model)
-
-
-async def _two_turns(double: AgentCLI, place: Place, orders: _Orders) -> str:
-    """Run a first turn and one that continues it; returns what went wrong."""
-    session = ""
-    try:
-        async with asyncio.timeout(LIMIT):
-            for number in range(2):
-                orders.begin()
-                session = await _turn(double, place, session)
-                if not orders.answered:
-                    return f"the tools that it was told to use in turn {number + 1} were not all called"
-                if not session:
-                    return "it names no session"
-    except TimeoutError:
-        return f"the canary had no end within {LIMIT:.0f} s"
-    except BackendError as error:
-        return f"the canary failed: {error.cause}"
-    finally:
-        await double.close()
-    return ""
+    orders, why, session = _Orders(), "", ""
+    with (
+        tempfile.TemporaryDirectory(prefix="dialogd-canary-", ignore_cleanup_errors=True) as folder,
+        FakeService(orders.answer) as server,
+    ):
+        place = _place(Path(folder), server.url)
+        for path, text in cli.bait(place.marker).items():
+            (place.project / path).parent.mkdir(parents=True, exist_ok=True)
+            (place.project / path).write_text(text, encoding="utf-8")
+        orders.tools = (cli.reads(place.inside), cli.reads(place.outside), *cli.orders(place))
+        laid, double = place.files(), cli.double(place, level)
+        try:
+            async with asyncio.timeout(LIMIT):
+                for number in (1, 2):
+                    orders.given = 0
+                    session = await _turn(double, place, session)
+                    if orders.given <= len(orders.tools):
+                        why = f"the tools that it was told to use in turn {number} were not all called"
+                    elif not session:
+                        why = "it names no session"
+                    if why:
+                        break
+        except TimeoutError:
+            why = f"the canary had no end within {LIMIT:.0f} s"
+        except BackendError as error:
+            why = f"the canary failed: {error.cause}"
+        finally:
+            await double.close()
+        if written := place.files() - laid:
+            why = f"it wrote {min(written).name!r}"
+        why = why or orders.judge(place, confined=level < cli.confined)
+    return Verdict(not why, why or "it refused", level=level, model=orders.model)
 
 
 async def _turn(double: AgentCLI, place: Place, session: str) -> str:
+    """One run; its session."""
     with tempfile.TemporaryDirectory(dir=place.home, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         system = folder / "system.md"
@@ -199,29 +185,23 @@ def _place(folder: Path, url: str) -> Place:
     for path in (home, project, marks):
         path.mkdir(mode=0o700)
     inside, outside = project / "inside.txt", home / "outside.txt"
-    inside.write_text(f"inside {secrets.token_hex(8)}\n", encoding="utf-8")
-    outside.write_text(f"outside {secrets.token_hex(8)}\n", encoding="utf-8")
+    for path in (inside, outside):
+        path.write_text(f"{path.stem} {secrets.token_hex(8)}\n", encoding="utf-8")
     return Place(home, project, inside, outside, marks / "made", url)
 
 
 class _Orders:
-    """The service's side: orders one tool after the other in each turn, and notes what came back."""
+    """The service's side: orders one tool after the other in each turn, and notes what came back.
+
+    `given` counts the answers of this turn, with the reply that follows the last order.
+    """
 
     def __init__(self) -> None:
         self.tools: Sequence[tuple[str, Mapping[str, Any]]] = ()
         self.model = ""
-        self._next = 0
+        self.given = 0
         self._results: list[tuple[int, bool, str]] = []
         self._first = ""
-
-    def begin(self) -> None:
-        """A new turn."""
-        self._next = 0
-
-    @property
-    def answered(self) -> bool:
-        """True when every order of this turn was answered."""
-        return self._next > len(self.tools)
 
     def answer(self, asked: Asked) -> Call | str:
         """The next order, or a reply once there is none."""
@@ -229,10 +209,10 @@ class _Orders:
 
         self.model = self.model or asked.model
         self._first = self._first or asked.text
-        if self._next and asked.results:
-            self._results.append((self._next - 1, *asked.results[-1]))
-        self._next += 1
-        return Call(*self.tools[self._next - 1]) if self._next <= len(self.tools) else "Done."
+        if self.given and asked.results:
+            self._results.append((self.given - 1, *asked.results[-1]))
+        self.given += 1
+        return Call(*self.tools[self.given - 1]) if self.given <= len(self.tools) else "Done."
 
     def judge(self, place: Place, *, confined: bool) -> str:
         """Why the CLI fails, "" when it passes."""
