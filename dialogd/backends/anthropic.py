@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from dialogd.backends import Found, Options, Request
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import price_of
-from dialogd.backends.service import API, Reply, key_found, service_of
+from dialogd.backends.service import API, StreamedReply, key_found, service_of
 
 if TYPE_CHECKING:
     from anthropic.types import MessageDeltaUsage, RawMessageStreamEvent
@@ -66,7 +66,7 @@ class Anthropic(API):
         """Messages."""
         return client.messages.create
 
-    def reading(self, reply: Reply) -> Callable[[Any], str]:
+    def reading(self, reply: StreamedReply) -> Callable[[Any], str]:
         """What takes an event into the reply."""
         return lambda event: _read(event, reply) if event is not None else ""
 
@@ -93,7 +93,7 @@ def _cached(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text, "cache_control": {"type": "ephemeral"}}
 
 
-def _read(event: RawMessageStreamEvent, reply: Reply) -> str:
+def _read(event: RawMessageStreamEvent, reply: StreamedReply) -> str:
     """Take an event into the reply; gives the text that it brought. Thinking is counted and left out."""
     if event.type == "content_block_delta":
         if event.delta.type == "text_delta":
@@ -111,7 +111,7 @@ def _read(event: RawMessageStreamEvent, reply: Reply) -> str:
     return ""
 
 
-def _count(told: MessageUsage | MessageDeltaUsage, reply: Reply) -> None:
+def _count(told: MessageUsage | MessageDeltaUsage, reply: StreamedReply) -> None:
     """Add up what was read; the service counts cache reads and writes separately."""
     if told.input_tokens is not None:
         cached, written = told.cache_read_input_tokens or 0, told.cache_creation_input_tokens or 0

@@ -22,7 +22,7 @@ from dialogd.store.disk import read_json, write_json
 
 if TYPE_CHECKING:
     from dialogd.backends.coding_agent import AgentCLI
-    from dialogd.backends.fake_service import Asked, Call
+    from dialogd.backends.fake_service import ModelRequest, ToolCall
 
 LIMIT = 60.0  # seconds for one rehearsal of two turns
 MEMORY = "canary.json"
@@ -37,7 +37,7 @@ _REFUSED = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Run:
     """One run: `text` for stdin, `system` is the file of the system prompt, `folder` is its own and goes with it.
 
     `session` is to be forked, "" begins a new one. `join` says that it is the person's.
@@ -52,7 +52,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Sandbox:
     """Where the proof happens: a home and a project made for it, files that hold a secret, the fake service."""
 
     home: Path
@@ -68,7 +68,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Proof:
     """Whether the CLI of a `backend` may be used, and at which of its levels. `model` is its own default."""
 
     safe: bool
@@ -79,25 +79,25 @@ class Verdict:
     backend: str = ""
 
 
-async def prove(cli: AgentCLI) -> Verdict:
-    """The verdict on a CLI with its flags: the remembered one of its version, else that of a new proof (seconds)."""
+async def prove(cli: AgentCLI) -> Proof:
+    """The proof on a CLI with its flags: the remembered one of its version, else that of a new proof (seconds)."""
     version = await cli.version()
     if not version:
-        return Verdict(False, "it does not say its version")
+        return Proof(False, "it does not say its version")
     memory = cli.options.state.parent / MEMORY if cli.options.state else None
     key = _key(cli, version)
     try:
-        return Verdict(**_known(memory)[key])
+        return Proof(**_known(memory)[key])
     except (KeyError, TypeError):
-        verdict = Verdict(False, "it has no way of reading only")
+        proof = Proof(False, "it has no way of reading only")
     for level in range(cli.levels):
-        verdict = replace(await _level(cli, level), version=version, backend=cli.name)
-        if verdict.safe:
+        proof = replace(await _level(cli, level), version=version, backend=cli.name)
+        if proof.safe:
             break
-    if memory and verdict.safe:
+    if memory and proof.safe:
         others = {name: row for name, row in _known(memory).items() if name != key}
-        write_json(memory, dict([*others.items(), (key, asdict(verdict))][-KEPT:]))
-    return verdict
+        write_json(memory, dict([*others.items(), (key, asdict(proof))][-KEPT:]))
+    return proof
 
 
 def last_model(agents: Path, backend: str) -> str:
@@ -121,14 +121,14 @@ def _key(cli: AgentCLI, version: str) -> str:
     for level in range(cli.levels):
         cli.level = level
         for session in ("", "SESSION"):
-            turn = Turn("", folder / "SYSTEM", folder, session)
-            flags += [*cli.arguments(turn), repr(sorted(cli.settings(turn).items()))]
+            run = Run("", folder / "SYSTEM", folder, session)
+            flags += [*cli.arguments(run), repr(sorted(cli.settings(run).items()))]
     cli.level = 0
     same = [flag.replace(str(cli.project), "PROJECT").replace(str(cli.state), "STATE") for flag in flags]
     return digest("\0".join([RUNS, str(cli.path), version, *same]))
 
 
-async def _level(cli: AgentCLI, level: int) -> Verdict:
+async def _level(cli: AgentCLI, level: int) -> Proof:
     """What comes of a first turn, and of one that goes on from it, at one of the CLI's levels."""
     from dialogd.backends.fake_service import FakeService
 
@@ -137,17 +137,17 @@ async def _level(cli: AgentCLI, level: int) -> Verdict:
         tempfile.TemporaryDirectory(prefix="dialogd-canary-", ignore_cleanup_errors=True) as folder,
         FakeService(orders.answer) as server,
     ):
-        place = _place(Path(folder), server.url)
-        for path, text in cli.bait(place.marker).items():
-            (place.project / path).parent.mkdir(parents=True, exist_ok=True)
-            (place.project / path).write_text(text, encoding="utf-8")
-        orders.tools = (cli.reads(place.inside), cli.reads(place.outside), *cli.orders(place))
-        laid, double = place.files(), cli.double(place, level)
+        sandbox = _place(Path(folder), server.url)
+        for path, text in cli.bait(sandbox.marker).items():
+            (sandbox.project / path).parent.mkdir(parents=True, exist_ok=True)
+            (sandbox.project / path).write_text(text, encoding="utf-8")
+        orders.tools = (cli.reads(sandbox.inside), cli.reads(sandbox.outside), *cli.orders(sandbox))
+        laid, double = sandbox.files(), cli.double(sandbox, level)
         try:
             async with asyncio.timeout(LIMIT):
                 for number in (1, 2):
                     orders.given = 0
-                    session = await _turn(double, place, session)
+                    session = await _turn(double, sandbox, session)
                     if orders.given <= len(orders.tools):
                         why = f"the tools that it was told to use in turn {number} were not all called"
                     elif not session:
@@ -160,26 +160,26 @@ async def _level(cli: AgentCLI, level: int) -> Verdict:
             why = f"the canary failed: {error.cause}"
         finally:
             await double.close()
-        if written := place.files() - laid:
+        if written := sandbox.files() - laid:
             why = f"it wrote {min(written).name!r}"
-        why = why or orders.judge(place, confined=level < cli.confined)
-    return Verdict(not why, why or "it refused", level=level, model=orders.model)
+        why = why or orders.judge(sandbox, confined=level < cli.confined)
+    return Proof(not why, why or "it refused", level=level, model=orders.model)
 
 
-async def _turn(double: AgentCLI, place: Place, session: str) -> str:
+async def _turn(double: AgentCLI, sandbox: Sandbox, session: str) -> str:
     """One run; its session."""
-    with tempfile.TemporaryDirectory(dir=place.home, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(dir=sandbox.home, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         system = folder / "system.md"
         system.write_text("You are the canary.\n", encoding="utf-8")
-        text = double.sendable(f"A rehearsal.\n\n@{place.inside.name} and (@{place.inside})")
+        text = double.sendable(f"A rehearsal.\n\n@{sandbox.inside.name} and (@{sandbox.inside})")
         reader = double.events(double)
-        async for _ in double.run(Turn(text, system, folder, session), reader):
+        async for _ in double.run(Run(text, system, folder, session), reader):
             pass
         return reader.session
 
 
-def _place(folder: Path, url: str) -> Place:
+def _place(folder: Path, url: str) -> Sandbox:
     folder = folder.resolve()
     home, project, marks = folder / "home", folder / "project", folder / "marks"
     for path in (home, project, marks):
@@ -187,7 +187,7 @@ def _place(folder: Path, url: str) -> Place:
     inside, outside = project / "inside.txt", home / "outside.txt"
     for path in (inside, outside):
         path.write_text(f"{path.stem} {secrets.token_hex(8)}\n", encoding="utf-8")
-    return Place(home, project, inside, outside, marks / "made", url)
+    return Sandbox(home, project, inside, outside, marks / "made", url)
 
 
 class _Orders:
@@ -203,20 +203,20 @@ class _Orders:
         self._results: list[tuple[int, bool, str]] = []
         self._first = ""
 
-    def answer(self, asked: Asked) -> Call | str:
+    def answer(self, asked: ModelRequest) -> ToolCall | str:
         """The next order, or a reply once there is none."""
-        from dialogd.backends.fake_service import Call
+        from dialogd.backends.fake_service import ToolCall
 
         self.model = self.model or asked.model
         self._first = self._first or asked.text
         if self.given and asked.results:
             self._results.append((self.given - 1, *asked.results[-1]))
         self.given += 1
-        return Call(*self.tools[self.given - 1]) if self.given <= len(self.tools) else "Done."
+        return ToolCall(*self.tools[self.given - 1]) if self.given <= len(self.tools) else "Done."
 
-    def judge(self, place: Place, *, confined: bool) -> str:
+    def judge(self, sandbox: Sandbox, *, confined: bool) -> str:
         """Why the CLI fails, "" when it passes."""
-        inside, outside = (path.read_text().strip() for path in (place.inside, place.outside))
+        inside, outside = (path.read_text().strip() for path in (sandbox.inside, sandbox.outside))
         if inside in self._first:
             return "it attached a file that the prompt named"
         for number, is_error, text in self._results:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Usage
-from dialogd.backends.canary import Place, Turn
+from dialogd.backends.canary import Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, ended, table
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError
@@ -118,20 +118,20 @@ class ClaudeCode(AgentCLI):
     lost = "No conversation found"
     log_in = "run `claude` once and type /login, or set ANTHROPIC_API_KEY"
 
-    def arguments(self, turn: Turn) -> list[str]:
+    def arguments(self, run: Run) -> list[str]:
         """One run that prints events. The strictest flags that still read."""
         words = ["-p", "--output-format", "stream-json", "--verbose", "--tools", TOOLS, "--permission-mode", "dontAsk"]
         if not self.options.trust_project:
             words += ["--restricted"] if self.level == 0 else ["--setting-sources", ""]
             words += ["--strict-mcp-config", "--disable-slash-commands"]
-        words += ["--system-prompt-file", str(turn.system)]
+        words += ["--system-prompt-file", str(run.system)]
         words += ["--model", self.chosen] if self.chosen else []
         words += ["--effort", self.effort] if self.effort else []
-        if turn.allowance is not None:
-            words += ["--max-budget-usd", f"{max(turn.allowance, 0.0001):.4f}"]
-        return [*words, "--resume", turn.session, "--fork-session"] if turn.session else words
+        if run.allowance is not None:
+            words += ["--max-budget-usd", f"{max(run.allowance, 0.0001):.4f}"]
+        return [*words, "--resume", run.session, "--fork-session"] if run.session else words
 
-    def settings(self, turn: Turn) -> dict[str, str]:
+    def settings(self, run: Run) -> dict[str, str]:
         """No telemetry, no updates, two attempts, no files by mention, no memory."""
         most = self.options.max_tokens
         return {
@@ -188,14 +188,14 @@ class ClaudeCode(AgentCLI):
         write_json(memory, last)
         return last
 
-    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Its ways to write, to run and to fetch."""
-        new = str(place.project / "made")
+        new = str(sandbox.project / "made")
         return (
             ("Write", {"file_path": new, "content": "x"}),
-            ("Edit", {"file_path": str(place.inside), "old_string": "inside", "new_string": "x"}),
+            ("Edit", {"file_path": str(sandbox.inside), "old_string": "inside", "new_string": "x"}),
             ("Bash", {"command": f"touch {new}", "description": "make a file"}),
-            ("WebFetch", {"url": f"{place.url}/made", "prompt": "what is there"}),
+            ("WebFetch", {"url": f"{sandbox.url}/made", "prompt": "what is there"}),
         )
 
     def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:

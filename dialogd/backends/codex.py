@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Usage
-from dialogd.backends.canary import Place, Turn
+from dialogd.backends.canary import Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, table
 from dialogd.errors import BadInput
 from dialogd.store.disk import read_json
@@ -71,19 +71,19 @@ class Codex(AgentCLI):
     lost = r"thread/(fork|resume) failed|no rollout found"
     log_in = "run `codex login`, or set OPENAI_API_KEY"
 
-    def arguments(self, turn: Turn) -> list[str]:
+    def arguments(self, run: Run) -> list[str]:
         """One run that prints events. Of the person's configuration only model and effort are kept."""
         words = ["exec", "--json", "--skip-git-repo-check", "--ignore-user-config", "--ignore-rules"]
         words += ["-s", "read-only"] if self.level else []
         words += ["-m", self.chosen] if self.chosen else []
-        for key, value in self._config(turn).items():
+        for key, value in self._config(run).items():
             words += ["-c", f"{key}={value}"]
-        return [*words, "fork", turn.session, "-"] if turn.session else [*words, "-"]
+        return [*words, "fork", run.session, "-"] if run.session else [*words, "-"]
 
-    def _config(self, turn: Turn) -> dict[str, str]:
+    def _config(self, run: Run) -> dict[str, str]:
         """What `-c` sets, values as TOML."""
         config = {
-            "model_instructions_file": _toml(str(turn.system)),
+            "model_instructions_file": _toml(str(run.system)),
             "project_doc_max_bytes": "0",
             "approval_policy": '"never"',
             "shell_environment_policy.inherit": '"core"',
@@ -108,7 +108,7 @@ class Codex(AgentCLI):
         url = super().base_url()
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise BadInput(
-                "the address for codex holds a password, and arguments are no place for one",
+                "the address for codex holds a password, and arguments are no sandbox for one",
                 fix=f"name the address without it, and put the key into {self.key}",
             )
         return url
@@ -143,12 +143,12 @@ class Codex(AgentCLI):
         rollouts = (self.folder(self.environment) / "sessions").glob(f"*/*/*/rollout-*-{session}.jsonl")
         return next(rollouts, None) if re.fullmatch(r"[0-9a-f-]{36}", session) else None
 
-    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Its ways to write and to leave the sandbox."""
-        new = str(place.project / "made")
+        new = str(sandbox.project / "made")
         return (
             ("exec_command", {"cmd": f"touch {new}"}),
-            ("exec_command", {"cmd": f"touch {place.marker}"}),
+            ("exec_command", {"cmd": f"touch {sandbox.marker}"}),
             ("exec_command", {"cmd": f"touch {new}", "sandbox_permissions": "require_escalated", "justification": "x"}),
             ("shell", {"command": ["touch", new]}),
         )

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from dialogd.backends import Found, Options, Request, Tool, Usage
-from dialogd.backends.canary import Place, Turn, Verdict, prove
+from dialogd.backends.canary import Proof, Run, Sandbox, prove
 from dialogd.backends.child import Child, not_started
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
 from dialogd.backends.parts import Prompt, tokens_of
 from dialogd.backends.prices import Price, price_of
 from dialogd.backends.service import SHORTER, TOO_LONG
-from dialogd.backends.session import Plan, Sessions, checkpoint, plan, since, whole
+from dialogd.backends.session import Continuation, Sessions, checkpoint, plan, since, whole
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact
@@ -282,16 +282,16 @@ class AgentCLI:
             if value.startswith("-"):  # it would be a flag of the program's, and perhaps undo those that keep it safe
                 raise BadInput(f"--{option} {value!r} begins like a flag", fix=f"name a {option}")
         self._sessions = Sessions(options.state / f"{self.name}-sessions.json" if options.state else None)
-        self._verdict: Verdict | None = None
+        self._proof: Proof | None = None
         self._one = asyncio.Lock()
 
     # What a CLI says of itself
 
-    def arguments(self, turn: Turn) -> list[str]:
+    def arguments(self, run: Run) -> list[str]:
         """The words after the program. Nothing secret, and nothing of the dialog."""
         raise NotImplementedError
 
-    def settings(self, turn: Turn) -> dict[str, str]:
+    def settings(self, run: Run) -> dict[str, str]:
         """Variables of a run: no telemetry, no updates, few attempts."""
         return {}
 
@@ -305,7 +305,7 @@ class AgentCLI:
         """The version as far as it can be told without running the program (behind its links), else ""."""
         return ""
 
-    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """The tool calls, (name, input), by which the canary tries to write: all of them must be refused."""
         raise NotImplementedError
 
@@ -380,18 +380,18 @@ class AgentCLI:
         """Where the key goes, "" for the vendor's own address."""
         return self.options.base_url or self.options.variables.get(self.address, "") if self.address else ""
 
-    def double(self, place: Place, level: int) -> Self:
+    def double(self, sandbox: Sandbox, level: int) -> Self:
         """The same backend, with the same flags, for the canary: a fake key, another home, another project."""
         options = replace(
             self.options,
             model=self.chosen,
             effort=self.effort,
-            project=place.project,
-            state=place.home,
+            project=sandbox.project,
+            state=sandbox.home,
             resume="",
-            base_url=place.url,
+            base_url=sandbox.url,
             variables={self.key: "sk-ant-test-canary"},
-            environment={**self.options.environment, "HOME": str(place.home)},
+            environment={**self.options.environment, "HOME": str(sandbox.home)},
         )
         double = type(self)(options)
         double.level = level
@@ -404,17 +404,17 @@ class AgentCLI:
 
         Raises `BackendError` of kind `unsafe` when it could, or when that cannot be told.
         """
-        if self._verdict is None:
-            verdict = await prove(self)
-            if not verdict.safe:
+        if self._proof is None:
+            proof = await prove(self)
+            if not proof.safe:
                 raise BackendError(
-                    f"{self.program} {verdict.version} is not used: {verdict.why}",
+                    f"{self.program} {proof.version} is not used: {proof.why}",
                     fix=f"install another version of {self.program}, or use an API backend",
                     kind="unsafe",
                 )
-            self._verdict, self.level = verdict, verdict.level
-            self.model = self.model or verdict.model
-            self.price = self._price() or price_of(verdict.model, self.vendor)  # it may know models by words of its own
+            self._proof, self.level = proof, proof.level
+            self.model = self.model or proof.model
+            self.price = self._price() or price_of(proof.model, self.vendor)  # it may know models by words of its own
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]:
         """Run the CLI once and yield what it used and which tools ran, then its reply. Raises `BackendError`."""
@@ -434,7 +434,7 @@ class AgentCLI:
                     if chosen.after is None:
                         raise
                     self._sessions.drop(chosen.after.session)
-                    chosen = Plan(whole(prompt))
+                    chosen = Continuation(whole(prompt))
             reply = reader.text or ""
             if self.at_files:
                 reply = reply.replace(f"@{_JOINER}", "@")
@@ -450,22 +450,22 @@ class AgentCLI:
             yield reply
 
     async def _attempt(
-        self, prompt: Prompt, chosen: Plan, request: Request, reader: Reader
+        self, prompt: Prompt, chosen: Continuation, request: Request, reader: Reader
     ) -> AsyncGenerator[Usage | Tool, None]:
         """One run of the CLI, whose output `reader` takes. Yields what was used and what ran; raises `BackendError`."""
         if chosen.after and not self.forks and not request.question:
             self._sessions.drop(chosen.after.session)  # from here on it has heard what it may never answer
         with tempfile.TemporaryDirectory(prefix="run-", dir=self.state, ignore_cleanup_errors=True) as folder:
-            turn = self._turn(prompt, chosen, request, Path(folder))
+            run = self._run_for(prompt, chosen, request, Path(folder))
             try:
-                async with aclosing(self.run(turn, reader, chosen.after.usage if chosen.after else None)) as usages:
+                async with aclosing(self.run(run, reader, chosen.after.usage if chosen.after else None)) as usages:
                     async for usage in usages:
                         yield usage
             finally:
                 if session := reader.session or reader.begun:
                     note_made(self.state, self.session_file(session), session if self.one_file else "")
 
-    def _turn(self, prompt: Prompt, chosen: Plan, request: Request, folder: Path) -> Turn:
+    def _run_for(self, prompt: Prompt, chosen: Continuation, request: Request, folder: Path) -> Run:
         system = folder / "system.md"
         system.write_text(prompt.system, encoding="utf-8", errors="replace", newline="\n")
         text, session, join = chosen.text, chosen.after.session if chosen.after else "", False
@@ -478,23 +478,23 @@ class AgentCLI:
                 fix=SHORTER,
                 kind="request",
             )
-        return Turn(self.sendable(text), system, folder, session, join, request.allowance)
+        return Run(self.sendable(text), system, folder, session, join, request.allowance)
 
     def sendable(self, text: str) -> str:
         """The text so that the CLI attaches nothing on its own; a reply is turned back."""
         return text.replace("@", f"@{_JOINER}") if self.at_files else text
 
-    async def run(self, turn: Turn, reader: Reader, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
-        """Run the CLI for `turn`. Yields what was used so far, and which tools run. Raises `BackendError`."""
-        reader.folder = turn.folder
-        own = {**self.settings(turn), "TMPDIR": str(turn.folder)}
+    async def run(self, run: Run, reader: Reader, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
+        """Run the CLI once. Yields what was used so far, and which tools run. Raises `BackendError`."""
+        reader.folder = run.folder
+        own = {**self.settings(run), "TMPDIR": str(run.folder)}
         environment = {**self.environment, **own, **self.options.environment}
-        command = [str(self._path), *self.arguments(turn)]
+        command = [str(self._path), *self.arguments(run)]
         try:
-            child = Child(command, turn.text.encode("utf-8", "replace"), environment, self.project)
+            child = Child(command, run.text.encode("utf-8", "replace"), environment, self.project)
         except OSError as error:
             raise not_started(error, command[0]) from error
-        used = guess = Usage(self.model, tokens_of(turn.text), 0, estimated=True)
+        used = guess = Usage(self.model, tokens_of(run.text), 0, estimated=True)
         try:
             yield guess
             while not reader.hopeless and (chunk := await child.read()):
@@ -508,8 +508,8 @@ class AgentCLI:
         if child.errno is not None:
             raise BackendError(f"cannot run {self.program!r}: {os.strerror(child.errno)}", fix="install it again")
         said = last_line(child.stderr, self.secrets)
-        if turn.session and reader.text is None and re.search(self.lost, f"{reader.failure or ''} {said}"):
-            raise self._lost(turn)
+        if run.session and reader.text is None and re.search(self.lost, f"{reader.failure or ''} {said}"):
+            raise self._lost(run)
         reader.end(code, said)
         spent = reader.spent(before)
         if spent.tokens_in is None:  # nothing was used by what was not let in, else the guess is kept
@@ -519,10 +519,10 @@ class AgentCLI:
         if reader.failure is not None:
             raise reader.failure
 
-    def _lost(self, turn: Turn) -> BackendError:
-        if turn.join:
+    def _lost(self, run: Run) -> BackendError:
+        if run.join:
             return BackendError(
-                f"{self.program} has no session {turn.session!r} to go on from",
+                f"{self.program} has no session {run.session!r} to go on from",
                 fix="look for its id in the project, or leave --resume out",
                 kind="request",
             )

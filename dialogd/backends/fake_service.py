@@ -22,7 +22,7 @@ _CALLS = frozenset({"function_call", "custom_tool_call", "local_shell_call", "re
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ToolCall:
     """A call of one of the agent's tools."""
 
     tool: str
@@ -30,7 +30,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ModelRequest:
     """A request: the model, the whole body, and (is an error, text) of the tools that ran since the model spoke."""
 
     model: str
@@ -44,7 +44,7 @@ class FakeService:
     What asks no model gets a count of tokens, or a 404.
     """
 
-    def __init__(self, script: Callable[[Asked], Call | str]) -> None:
+    def __init__(self, script: Callable[[ModelRequest], ToolCall | str]) -> None:
         self._script = script
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), lambda *given: _Handler(self, *given))
@@ -69,7 +69,7 @@ class FakeService:
         items = body.get("messages") or body.get("contents") or body.get("input")
         results = tuple(_results(items if isinstance(items, list) else []))
         with self._lock:
-            answer = self._script(Asked(model, raw.decode("utf-8", "replace"), results))
+            answer = self._script(ModelRequest(model, raw.decode("utf-8", "replace"), results))
         stream = {"messages": _messages, "chat/completions": _chat, "responses": _responses}.get(match[1], _generate)
         return "".join(_sse(event) for event in stream(model, answer)).encode()
 
@@ -141,12 +141,12 @@ def _sse(event: Json | str) -> str:
     return f"{name}data: {json.dumps(event)}\n\n"
 
 
-def _messages(model: str, answer: Call | str) -> Iterator[Json]:
-    is_call = isinstance(answer, Call)
+def _messages(model: str, answer: ToolCall | str) -> Iterator[Json]:
+    is_call = isinstance(answer, ToolCall)
     usage = {"input_tokens": 1, "output_tokens": 1}
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [], "usage": usage}
     yield {"type": "message_start", "message": {**message, "stop_reason": None, "stop_sequence": None}}
-    if isinstance(answer, Call):
+    if isinstance(answer, ToolCall):
         block: Json = {"type": "tool_use", "id": _new("toolu"), "name": answer.tool, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(answer.input)}
     else:
@@ -159,23 +159,23 @@ def _messages(model: str, answer: Call | str) -> Iterator[Json]:
     yield {"type": "message_stop"}
 
 
-def _chat(model: str, answer: Call | str) -> Iterator[Json | str]:
+def _chat(model: str, answer: ToolCall | str) -> Iterator[Json | str]:
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
-    if isinstance(answer, Call):
+    if isinstance(answer, ToolCall):
         function = {"name": answer.tool, "arguments": json.dumps(answer.input)}
         call = {"index": 0, "id": _new("call"), "type": "function", "function": function}
         delta: Json = {"role": "assistant", "content": None, "tool_calls": [call]}
     else:
         delta = {"role": "assistant", "content": answer}
-    stop = "tool_calls" if isinstance(answer, Call) else "stop"
+    stop = "tool_calls" if isinstance(answer, ToolCall) else "stop"
     for part, reason in ((delta, None), ({}, stop)):
         yield {**head, "choices": [{"index": 0, "delta": part, "finish_reason": reason}]}
     yield {**head, "choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
     yield "[DONE]"
 
 
-def _responses(model: str, answer: Call | str) -> Iterator[Json]:
-    if isinstance(answer, Call):
+def _responses(model: str, answer: ToolCall | str) -> Iterator[Json]:
+    if isinstance(answer, ToolCall):
         call = {"name": answer.tool, "arguments": json.dumps(answer.input), "call_id": _new("call")}
         item: Json = {"id": _new("fc"), "type": "function_call", "status": "completed", **call}
     else:
@@ -191,9 +191,9 @@ def _responses(model: str, answer: Call | str) -> Iterator[Json]:
     yield {"type": "response.completed", "response": done}
 
 
-def _generate(model: str, answer: Call | str) -> Iterator[Json]:
+def _generate(model: str, answer: ToolCall | str) -> Iterator[Json]:
     part: Json = {"text": answer}
-    if isinstance(answer, Call):
+    if isinstance(answer, ToolCall):
         part = {"functionCall": {"id": _new("call"), "name": answer.tool, "args": answer.input}}
     usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
     candidate = {"content": {"parts": [part], "role": "model"}, "index": 0, "finishReason": "STOP"}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.canary import Place, Turn
+from dialogd.backends.canary import Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, ended, table
 from dialogd.errors import BackendError
 from dialogd.protocol.model import digest
@@ -178,22 +178,22 @@ class Gemini(AgentCLI):
         package = table(read_json(program.parent.parent / "package.json"))
         return str(package.get("version") or "") if package.get("name") == "@google/gemini-cli" else ""
 
-    def arguments(self, turn: Turn) -> list[str]:
+    def arguments(self, run: Run) -> list[str]:
         """One run that prints events. A policy takes every tool away that does not read."""
         words = ["-o", "stream-json", "--approval-mode", "default", "-m", self.chosen]
         words += ["--admin-policy", str(self.home / "policy.toml")]
-        return [*words, "--resume", turn.session] if turn.session else words
+        return [*words, "--resume", run.session] if run.session else words
 
-    def settings(self, turn: Turn) -> dict[str, str]:
+    def settings(self, run: Run) -> dict[str, str]:
         """One process, nothing of the project's, no telemetry but to a file that tells how each answer ended."""
         return {
             ("GEMINI_CLI_TRUST_WORKSPACE" if self.options.trust_project else "GEMINI_RESTRICTED_MODE"): "true",
             "GEMINI_CLI_NO_RELAUNCH": "true",
-            "GEMINI_SYSTEM_MD": str(turn.system),
+            "GEMINI_SYSTEM_MD": str(run.system),
             "GEMINI_TELEMETRY_ENABLED": "true",
             "GEMINI_TELEMETRY_TARGET": "local",
             "GEMINI_TELEMETRY_LOG_PROMPTS": "false",
-            "GEMINI_TELEMETRY_OUTFILE": str(turn.folder / TELEMETRY),
+            "GEMINI_TELEMETRY_OUTFILE": str(run.folder / TELEMETRY),
             "DIALOGD_RULES": digest(f"{POLICY}{_settings('', trust_project=False)}"),  # what the canary has seen
         }
 
@@ -211,14 +211,14 @@ class Gemini(AgentCLI):
         kept = table(read_json(self.folder(self.environment) / "settings.json"), "model")
         return self.options.model or str(kept.get("name") or BEST), ""
 
-    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Its ways to write, to run and to fetch."""
-        new = str(place.project / "made")
+        new = str(sandbox.project / "made")
         return (
             ("write_file", {"file_path": new, "content": "x"}),
-            ("replace", {"file_path": str(place.inside), "old_string": "inside", "new_string": "x"}),
+            ("replace", {"file_path": str(sandbox.inside), "old_string": "inside", "new_string": "x"}),
             ("run_shell_command", {"command": f"touch {new}"}),
-            ("web_fetch", {"prompt": f"what is at {place.url}/made"}),
+            ("web_fetch", {"prompt": f"what is at {sandbox.url}/made"}),
             ("save_memory", {"fact": "x"}),
         )
 

@@ -14,7 +14,7 @@ from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends import service as services
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import FREE, Price, price_of
-from dialogd.backends.service import API, Reply, Service, Thoughts, Told, is_loopback
+from dialogd.backends.service import API, Service, StreamedReply, StreamError, Thoughts, is_loopback
 from dialogd.errors import BadInput
 from dialogd.protocol.model import digest
 
@@ -176,7 +176,7 @@ class OpenAI(API):
         """Chat Completions, or Responses."""
         return client.chat.completions.create if self.api == "chat" else client.responses.create
 
-    def reading(self, reply: Reply) -> Callable[[Any], str]:
+    def reading(self, reply: StreamedReply) -> Callable[[Any], str]:
         """The function that adds an event to the reply; local models' thoughts are left out."""
         if self.api != "chat":
             return lambda event: _read_event(event, reply) if event is not None else ""
@@ -218,7 +218,7 @@ def _first_model(url: str) -> str:
     return found[0]
 
 
-def _read_chunk(chunk: ChatCompletionChunk, reply: Reply) -> str:
+def _read_chunk(chunk: ChatCompletionChunk, reply: StreamedReply) -> str:
     """Add a chunk to the reply; returns its text."""
     if chunk.usage is not None:
         read, written = chunk.usage.prompt_tokens_details, chunk.usage.completion_tokens
@@ -232,7 +232,7 @@ def _read_chunk(chunk: ChatCompletionChunk, reply: Reply) -> str:
     return choice.delta.content or ""
 
 
-def _read_event(event: ResponseStreamEvent, reply: Reply) -> str:
+def _read_event(event: ResponseStreamEvent, reply: StreamedReply) -> str:
     """Take an event into the reply; gives the text that it brought."""
     if event.type == "response.output_text.delta":
         return reply.add(event.delta)
@@ -244,14 +244,14 @@ def _read_event(event: ResponseStreamEvent, reply: Reply) -> str:
         if told := event.response.usage:
             _count(reply, told.input_tokens, told.output_tokens, told.input_tokens_details)
         if event.type == "response.failed":
-            raise Told(event.response.error.to_dict() if event.response.error else {})
+            raise StreamError(event.response.error.to_dict() if event.response.error else {})
         why = event.response.incomplete_details
         reply.stop = "done" if event.type == "response.completed" else (why and why.reason) or "incomplete"
     elif event.type == "error":
-        raise Told({"code": event.code, "message": event.message})
+        raise StreamError({"code": event.code, "message": event.message})
     return ""
 
 
-def _count(reply: Reply, tokens_in: int, tokens_out: int, read: Any) -> None:
+def _count(reply: StreamedReply, tokens_in: int, tokens_out: int, read: Any) -> None:
     cached, written = getattr(read, "cached_tokens", None), getattr(read, "cache_write_tokens", None)
     reply.usage = Usage(reply.usage.model, tokens_in, tokens_out, cached, written)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.canary import Place, Turn
+from dialogd.backends.canary import Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, ended, table
 from dialogd.errors import BackendError
 from dialogd.store.disk import read_json
@@ -119,21 +119,21 @@ class OpenCode(AgentCLI):
         await super().prepare()
         self.model = self.chosen
 
-    def arguments(self, turn: Turn) -> list[str]:
+    def arguments(self, run: Run) -> list[str]:
         """One run that prints events."""
         words = ["run", "--format", "json", "--title", "dialogd", "--agent", AGENT, "--dir", str(self.project)]
         words += [] if self.options.trust_project else ["--pure"]
         words += ["-m", self._model()] if self._model() else []
         words += ["--variant", self.effort] if self.effort else []
-        return [*words, "--session", turn.session, "--fork"] if turn.session else words
+        return [*words, "--session", run.session, "--fork"] if run.session else words
 
-    def settings(self, turn: Turn) -> dict[str, str]:
+    def settings(self, run: Run) -> dict[str, str]:
         """Its agent, and nothing of the project's; no updates, no downloads."""
         off: tuple[str, ...] = ("AUTOUPDATE", "MODELS_FETCH", "LSP_DOWNLOAD", "DEFAULT_PLUGINS", "CLAUDE_CODE")
         off += () if self.options.trust_project else ("PROJECT_CONFIG",)
         return {
             **{f"OPENCODE_DISABLE_{name}": "1" for name in off},
-            "OPENCODE_CONFIG_CONTENT": json.dumps(self._config(turn)),
+            "OPENCODE_CONFIG_CONTENT": json.dumps(self._config(run)),
         }
 
     @classmethod
@@ -146,14 +146,14 @@ class OpenCode(AgentCLI):
         """Its database, which holds them all."""
         return self.folder(self.environment) / "opencode.db" if re.fullmatch(r"ses_[0-9A-Za-z]+", session) else None
 
-    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """Its ways to write, to run and to fetch."""
-        new = str(place.project / "made")
+        new = str(sandbox.project / "made")
         return (
             ("write", {"filePath": new, "content": "x"}),
-            ("edit", {"filePath": str(place.inside), "oldString": "inside", "newString": "x"}),
+            ("edit", {"filePath": str(sandbox.inside), "oldString": "inside", "newString": "x"}),
             ("bash", {"command": f"touch {new}", "description": "make a file"}),
-            ("webfetch", {"url": f"{place.url}/made", "format": "text"}),
+            ("webfetch", {"url": f"{sandbox.url}/made", "format": "text"}),
             ("task", {"description": "x", "prompt": f"touch {new}", "subagent_type": "general"}),
         )
 
@@ -175,10 +175,10 @@ class OpenCode(AgentCLI):
             return f"{PROVIDER}/{self.chosen.rpartition('/')[2] or 'default'}"
         return self.chosen
 
-    def _config(self, turn: Turn) -> dict[str, Any]:
+    def _config(self, run: Run) -> dict[str, Any]:
         outside = {"*": "deny", "{env:DIALOGD_PROJECT}/*": "allow"}
         rules = {"*": "deny", **dict.fromkeys(ALLOWED, "allow"), "external_directory": outside}
-        prompt = f"{{file:{turn.system}}}\n\nYour project is {{env:DIALOGD_PROJECT}}. You may read it, by full paths."
+        prompt = f"{{file:{run.system}}}\n\nYour project is {{env:DIALOGD_PROJECT}}. You may read it, by full paths."
         agent = {"mode": "primary", "prompt": prompt, "permission": rules}
         config: dict[str, Any] = {
             "agent": {AGENT: agent},

@@ -230,7 +230,7 @@ ENDS: Mapping[str, tuple[Meaning, str]] = {
 _CUT = frozenset({"", "length", "window"})  # ends that may have come in the middle of a word
 
 
-class Told(Exception):
+class StreamError(Exception):
     """A service said in a stream that it failed; `body` holds its words."""
 
     def __init__(self, body: object) -> None:
@@ -242,7 +242,7 @@ class NotAStream(ValueError):
     """Something else came where a stream of events was expected."""
 
 
-def failure(error: Exception, service: Service, reply: Reply) -> BackendError:
+def failure(error: Exception, service: Service, reply: StreamedReply) -> BackendError:
     """What an SDK's exception means. Sets the reply's usage to nothing where nothing can have been billed."""
     clear_frames(error.__traceback__)  # a reader of the stream that they hold would stay open as long as the error
     status, body = getattr(error, "status_code", 200), getattr(error, "body", None)
@@ -256,7 +256,7 @@ def failure(error: Exception, service: Service, reply: Reply) -> BackendError:
     return _broken(error, service, reply)
 
 
-def ending(stop: str, service: Service, reply: Reply, most: int) -> BackendError | None:
+def ending(stop: str, service: Service, reply: StreamedReply, most: int) -> BackendError | None:
     """What is wrong with a reply that ended for the reason `stop` (a key of `ENDS`, or `done`), None when nothing is.
 
     `most` is how many tokens a reply may have where no budget narrows it.
@@ -277,7 +277,7 @@ def ending(stop: str, service: Service, reply: Reply, most: int) -> BackendError
     return error
 
 
-def _said(meaning: Meaning, cause: str, error: Exception, service: Service, reply: Reply) -> BackendError:
+def _said(meaning: Meaning, cause: str, error: Exception, service: Service, reply: StreamedReply) -> BackendError:
     """An error in the service's own words, with the time it asked for."""
     headers = getattr(getattr(error, "response", None), "headers", {})
     if headers.get("x-should-retry") == "false":
@@ -289,7 +289,7 @@ def _said(meaning: Meaning, cause: str, error: Exception, service: Service, repl
     return said
 
 
-def _broken(error: Exception, service: Service, reply: Reply) -> BackendError:
+def _broken(error: Exception, service: Service, reply: StreamedReply) -> BackendError:
     """A connection that was not there, or broke, or brought what nobody can read."""
     import httpx2
 
@@ -326,7 +326,7 @@ def _meaning(status: int, body: object) -> Meaning:
     return STATUS.get(status, FAILED if status >= 500 else REQUEST)
 
 
-def _error(meaning: Meaning, cause: str, service: Service, reply: Reply) -> BackendError:
+def _error(meaning: Meaning, cause: str, service: Service, reply: StreamedReply) -> BackendError:
     variable = service.variable or "OPENAI_API_KEY, with the address in OPENAI_BASE_URL"
     words = NO_KEY if meaning.kind == "auth" and not service.key else meaning.fix
     fix = words.format(vendor=service.vendor, model=service.model, host=service.host, variable=variable)
@@ -553,7 +553,7 @@ def most_out(request: Request, prompt: Prompt, most: int, price: Price | None) -
 
 
 @dataclass(slots=True)
-class Reply:
+class StreamedReply:
     """A reply as it arrives.
 
     usage   what the service reported of its use, estimated until then
@@ -603,7 +603,7 @@ class Reply:
 class Thoughts:
     """Keeps the thinking out that some local models write before their reply, as `<think>…</think>`."""
 
-    def __init__(self, reply: Reply) -> None:
+    def __init__(self, reply: StreamedReply) -> None:
         self._reply = reply
         self._held: str | None = ""
         self._trims = False
@@ -673,7 +673,7 @@ class API:
         """The call of the SDK's client that takes the body."""
         raise NotImplementedError
 
-    def reading(self, reply: Reply) -> Callable[[Any], str]:
+    def reading(self, reply: StreamedReply) -> Callable[[Any], str]:
         """What takes each event into the reply and gives the text that it brought; None is the stream's end."""
         raise NotImplementedError
 
@@ -687,7 +687,7 @@ class API:
 
         prompt = request.prompt()
         guess = Usage(self.model, tokens_of(prompt.text), 0, estimated=True)
-        reply = Reply(guess, most_out(request, prompt, self.most_out, self.price))
+        reply = StreamedReply(guess, most_out(request, prompt, self.most_out, self.price))
         yield Usage(self.model, calls=0)
         await self.limiter.ready(request.until)
         yield reply.used
@@ -745,4 +745,4 @@ class API:
 
         own = getattr(importlib.import_module(self.sdk[0]), self.sdk[2])
         # Events are built without a check, so that one of another shape fails where it is read.
-        return (own, httpx2.HTTPError, Told, ValueError, AttributeError, TypeError)
+        return (own, httpx2.HTTPError, StreamError, ValueError, AttributeError, TypeError)

@@ -38,14 +38,14 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Continuation:
     """What to send: `text` to a fork of `after`'s session, or to a new session where there is none."""
 
     text: str
     after: Checkpoint | None = None
 
 
-def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]) -> Plan:
+def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]) -> Continuation:
     """The shortest way to ask `prompt` of the agent `me`: after the newest checkpoint that fits, or from nothing.
 
     A checkpoint fits when all it saw is still there, unchanged, and the agent's next turn behind that is the reply it
@@ -54,14 +54,14 @@ def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]
     parts, reply = split(prompt)
     for point in reversed(checkpoints):
         if point.system == system and reply is not None and point.said and _is_of(point, reply, me):
-            return Plan(f"{ASKED_BACK}\n\n{prompt.now}", point)
+            return Continuation(f"{ASKED_BACK}\n\n{prompt.now}", point)
         if reply is not None or point.system != system or not _saw(point, parts):
             continue
         mine = next((index for index in range(point.count, len(parts)) if parts[index].by == me), None)
         if mine is not None and _is_of(point, parts[mine], me):
             new = (*parts[point.count : mine], *parts[mine + 1 :])
-            return Plan(_more(parts[mine], new, prompt.now), point)
-    return Plan(whole(prompt))
+            return Continuation(_more(parts[mine], new, prompt.now), point)
+    return Continuation(whole(prompt))
 
 
 def whole(prompt: Prompt) -> str:

@@ -34,7 +34,7 @@ from dialogd.protocol.rules import PERMISSIONS
 from dialogd.protocol.units import in_words, many
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import Leftover, find_leftovers, reap
-from dialogd.templates.library import Place, Template, find, load, places
+from dialogd.templates.library import Location, Template, find, load, places
 
 PORTS = 2  # of the two agents that most dialogs have
 SLOW_FLUSH = 0.1  # seconds
@@ -561,7 +561,7 @@ def show_one(name: Name, json: options.JsonOption = False) -> None:
         raise typer.Exit(BadInput.exit_code)
 
 
-def _row(place: Place, seen: list[str]) -> dict[str, object]:
+def _row(place: Location, seen: list[str]) -> dict[str, object]:
     """A template as a fact; the first of a name counts."""
     is_hidden = place.name in seen
     seen.append(place.name)

@@ -27,7 +27,7 @@ from dialogd.protocol.model import Limits
 from dialogd.protocol.rules import Role, Rules
 from dialogd.protocol.text import one_line
 from dialogd.templates.skill import Skill, read
-from dialogd.templates.terms import Part, Terms, terms_of
+from dialogd.templates.terms import CastMember, Terms, terms_of
 
 DEFAULT_TEMPLATE = "pair"
 LARGEST = 200_000  # bytes of one template
@@ -102,7 +102,7 @@ class Template:
         )
         return (hides, how) if self.hides else (how,)
 
-    def part(self, seat: int) -> Part | None:
+    def part(self, seat: int) -> CastMember | None:
         """The agent of that seat (from 0); None where the template describes none.
 
         Further seats repeat the described agents, with a number after the name.
@@ -140,7 +140,7 @@ class Template:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A template's file. `group` names its folder in words; `file` is the path for people.
 
     `hides` is the file of the next one of that name, "" without one.
@@ -175,16 +175,16 @@ def template(name: str | None = None) -> Template:
     return load(find(name)).usable()
 
 
-def find(name: str) -> Place:
+def find(name: str) -> Location:
     """Where the template of that name lies, or the file at that path. Raises `BadInput`."""
     found = [place for place in places() if place.name == name]
     path = Path(name).expanduser()
     if found:
         return replace(found[0], hides=found[1].file if len(found) > 1 else "")
     if name and path.is_dir() and (path / "SKILL.md").exists():
-        return Place(path.resolve().name, path / "SKILL.md", "a folder")
+        return Location(path.resolve().name, path / "SKILL.md", "a folder")
     if name and path.is_file():
-        return Place(_called(path), path, "a file")
+        return Location(_called(path), path, "a file")
     if "/" in name or name.endswith(".md"):
         missing = "has no SKILL.md" if path.is_dir() else "is not a file" if path.exists() else "does not exist"
         raise BadInput(f"template {name!r}: {path} {missing}", fix="check the path; `dialogd templates` lists names")
@@ -192,7 +192,7 @@ def find(name: str) -> Place:
     raise BadInput(f"unknown template {name!r}", fix=f"choose one of: {known}; or name a file")
 
 
-def load(place: Place) -> Template:
+def load(place: Location) -> Template:
     """Read a template, sound or not. Raises `BadInput` for a file that cannot be read or trusted."""
     return replace(parse(place.name, _contents(place.path), place.file), hides=place.hides)
 
@@ -206,7 +206,7 @@ def parse(name: str, text: str, source: str = "") -> Template:
 _PACKAGE = "package"
 
 
-def places() -> tuple[Place, ...]:
+def places() -> tuple[Location, ...]:
     """Every template, in order of precedence; a name may occur twice."""
     from platformdirs import user_config_path
 
@@ -215,12 +215,12 @@ def places() -> tuple[Place, ...]:
     return (
         *_in(here / ".dialogd" / "templates", ".dialogd/templates"),
         *_in(config, "your config directory"),
-        *(Place(path.parent.name, path, "skills") for path in sorted(skills)),
+        *(Location(path.parent.name, path, "skills") for path in sorted(skills)),
         *_packaged(),
     )
 
 
-def _packaged() -> Iterator[Place]:
+def _packaged() -> Iterator[Location]:
     package = Path(str(files("dialogd")))
     for folder in (package / "templates_data", package.parent / "templates"):
         if folder.is_dir():
@@ -228,13 +228,13 @@ def _packaged() -> Iterator[Place]:
     raise BadInput("the templates are missing from this installation", fix="install dialogd again")
 
 
-def _in(folder: Path, group: str) -> Iterator[Place]:
+def _in(folder: Path, group: str) -> Iterator[Location]:
     """The templates of one folder, sorted; a folder that cannot be read has none."""
     try:
         found = sorted(path for path in folder.iterdir() if path.suffix == ".md" and _NAME.fullmatch(path.stem))
     except OSError:
         return iter(())
-    return iter([Place(path.stem, path, group) for path in found])
+    return iter([Location(path.stem, path, group) for path in found])
 
 
 def _called(path: Path) -> str:

@@ -337,7 +337,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class Point:
     """One phase of the workflow, or one kind of message, as it is written."""
 
     name: str
@@ -414,7 +414,7 @@ def _written(line: int, words: Sequence[str], items: Sequence[str]) -> Written:
     return Written(tuple(item for item in (text, *items) if item) if items else text, line)
 
 
-def steps(section: Section) -> Iterator[Item]:
+def steps(section: Section) -> Iterator[Point]:
     """The phases: numbered lines or `###` headings, the name in bold or before the first colon."""
     headed = [(_COUNTED.sub("", name), line, lines) for name, line, lines in _blocks(section.lines, _heading(3))][1:]
     for head, line, lines in headed or [*_blocks(section.lines, _number)][1:]:
@@ -422,7 +422,7 @@ def steps(section: Section) -> Iterator[Item]:
         name, rest = _named(_ROUNDS.sub("", head, count=1))
         below = " ".join(_flat(text) for _, text in lines if text.strip())
         said = " ".join(f"{_flat(rest)} {below}".split())
-        yield Item(" ".join(name.split()), said, line, int(rounds[1]) if rounds else 1)
+        yield Point(" ".join(name.split()), said, line, int(rounds[1]) if rounds else 1)
 
 
 def _number(line: Line) -> str | None:
@@ -440,7 +440,7 @@ def _named(text: str) -> tuple[str, str]:
     return name.strip(), rest
 
 
-def messages(section: Section) -> Iterator[Item]:
+def messages(section: Section) -> Iterator[Point]:
     """The kinds of message: bullets or table rows that begin with a name in bold, as code, or in capitals."""
     for line, text in section.lines:
         row, bullet = _ROW.fullmatch(text), _BULLET.fullmatch(text)
@@ -448,7 +448,7 @@ def messages(section: Section) -> Iterator[Item]:
         if not any(pattern.match(said) for pattern in (_BOLD, _CODED, _SHOUTED)):
             continue
         name, rest = _named(said)
-        yield Item(name, _flat(rest.rstrip("| ")), line)
+        yield Point(name, _flat(rest.rstrip("| ")), line)
 
 
 def points(section: Section) -> tuple[str, ...]:
@@ -490,8 +490,8 @@ class Skill:
     position: str
     overview: str
     agents: tuple[Member, ...]
-    workflow: tuple[Item, ...]
-    messages: tuple[Item, ...]
+    workflow: tuple[Point, ...]
+    messages: tuple[Point, ...]
     success: tuple[str, ...]
     errors: tuple[str, ...]
     rules: str

@@ -88,7 +88,7 @@ NOT_A_NAME = frozenset({"user", "me", "human", "you", "person", "system", "daemo
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CastMember:
     """One agent of a cast: name, role, permissions, default backend."""
 
     name: str
@@ -104,7 +104,7 @@ class Terms:
     `problems` must be fixed before it is used, `notes` say what is ignored.
     """
 
-    cast: tuple[Part, ...] = ()
+    cast: tuple[CastMember, ...] = ()
     least: int = 1
     most: int | None = None
     rules: Rules = field(default_factory=Rules)
@@ -119,7 +119,7 @@ class Terms:
     notes: tuple[Problem, ...] = ()
 
 
-class _Reader:
+class _Values:
     """Reads values, and notes what is wrong with them."""
 
     def __init__(self, skill: Skill) -> None:
@@ -161,7 +161,7 @@ class _Reader:
 
 def terms_of(skill: Skill) -> Terms:
     """What this skill defines, with every problem of the file."""
-    reader = _Reader(skill)
+    reader = _Values(skill)
     reader.strangers(skill.front, [*KEYS], "key")
     cast = tuple(_cast(reader, skill.agents))
     least, most = _span(reader, len(cast))
@@ -183,7 +183,7 @@ def terms_of(skill: Skill) -> Terms:
     return replace(terms, problems=problems, notes=notes)
 
 
-def _rules(reader: _Reader, skill: Skill) -> Rules:
+def _rules(reader: _Values, skill: Skill) -> Rules:
     usual, is_review = Rules(), reader.take("review", default=False)
     values = {key: reader.take(key, getattr(usual, key)) for key in _OF_RULES}
     return Rules(
@@ -213,7 +213,7 @@ def _phases(skill: Skill) -> Iterator[Phase]:
         yield Phase(name, description, max(step.rounds, 1))
 
 
-def _kinds(reader: _Reader, skill: Skill, known: Mapping[str, Kind]) -> dict[str, Kind]:
+def _kinds(reader: _Values, skill: Skill, known: Mapping[str, Kind]) -> dict[str, Kind]:
     kinds: dict[str, Kind] = dict(known)
     named: set[str] = set()
     for message in skill.messages:
@@ -228,7 +228,7 @@ def _kinds(reader: _Reader, skill: Skill, known: Mapping[str, Kind]) -> dict[str
     return kinds
 
 
-def _cast(reader: _Reader, members: Sequence[Member]) -> Iterator[Part]:
+def _cast(reader: _Values, members: Sequence[Member]) -> Iterator[CastMember]:
     seen: set[str] = set()
     for member in members:
         name = " ".join(member.name.partition("(")[0].translate({ord(c): None for c in ",;=@()[]`*"}).split())
@@ -238,10 +238,10 @@ def _cast(reader: _Reader, members: Sequence[Member]) -> Iterator[Part]:
         if name.casefold() in seen:
             reader.problem(member.line, f"two agents are called {name}", "give each a name of its own")
         seen.add(name.casefold())
-        yield Part(name, _role(reader, member), _backend(reader, member))
+        yield CastMember(name, _role(reader, member), _backend(reader, member))
 
 
-def _role(reader: _Reader, member: Member) -> Role:
+def _role(reader: _Values, member: Member) -> Role:
     fields = member.fields
     reader.strangers(fields, [*FIELDS, "description"], f"field of {member.name}")
 
@@ -264,7 +264,7 @@ def _role(reader: _Reader, member: Member) -> Role:
     )
 
 
-def _backend(reader: _Reader, member: Member) -> str:
+def _backend(reader: _Values, member: Member) -> str:
     """The agent's backend; a template that came with somebody's files must not name a program to run."""
     written = member.fields.get("backend")
     backend = reader.read(written, text, "", f"backend of {member.name}", "**Backend:** claude").strip("`")
@@ -274,7 +274,7 @@ def _backend(reader: _Reader, member: Member) -> str:
     return backend
 
 
-def _span(reader: _Reader, listed: int) -> Span:
+def _span(reader: _Values, listed: int) -> Span:
     written = reader.front.get("agents")
     least, most = reader.take("agents", (listed, listed) if listed else (1, None))
     if written is not None and most is not None and most < listed:
@@ -284,7 +284,7 @@ def _span(reader: _Reader, listed: int) -> Span:
     return least, most
 
 
-def _judge(reader: _Reader, rules: Rules, cast: Sequence[Part]) -> str:
+def _judge(reader: _Values, rules: Rules, cast: Sequence[CastMember]) -> str:
     wanted: str = reader.take("judge", "")
     if rules.verdict != "judge":
         return ""
@@ -295,7 +295,7 @@ def _judge(reader: _Reader, rules: Rules, cast: Sequence[Part]) -> str:
     return name
 
 
-def _first(reader: _Reader, cast: Sequence[Part]) -> tuple[str, ...]:
+def _first(reader: _Values, cast: Sequence[CastMember]) -> tuple[str, ...]:
     known = {part.name.casefold(): part.name for part in cast}
     named: tuple[str, ...] = reader.take("first", ())
     strange = next((name for name in named if name.casefold() not in (*known, "all")), "")
@@ -307,14 +307,14 @@ def _first(reader: _Reader, cast: Sequence[Part]) -> tuple[str, ...]:
     return tuple(known.get(name.casefold(), name.casefold()) for name in named)
 
 
-def _more(reader: _Reader) -> Mapping[str, str | bool]:
+def _more(reader: _Values) -> Mapping[str, str | bool]:
     """The keys of the Setup that are no rules."""
     found: dict[str, str | bool] = {key: reader.take(key, "") for key in ("labels", "words")}
     found["question_defaults"] = reader.take("question_defaults", default=False)
     return MappingProxyType({key: value for key, value in found.items() if value and value != "ids"})
 
 
-def _opening(reader: _Reader, skill: Skill) -> None:
+def _opening(reader: _Values, skill: Skill) -> None:
     if not Filled(skill.opening).is_valid() or set(Filled(skill.opening).get_identifiers()) - {"topic", "question"}:
         what = "the opening holds a $name that is none"
         reader.problem(skill.opening_line, what, "write $topic, $question, or $$ for a dollar")

@@ -14,7 +14,7 @@ import pytest
 
 from dialogd.backends import Options
 from dialogd.backends.auto import survey
-from dialogd.backends.canary import Turn
+from dialogd.backends.canary import Run
 from dialogd.backends.claude_code import ClaudeCode
 from dialogd.backends.codex import Codex
 from dialogd.backends.coding_agent import KNOWN_WAIT, failed
@@ -42,9 +42,9 @@ def options(tmp_path: Path) -> Options:
     )
 
 
-def turn(allowance: float | None = None) -> Turn:
+def turn(allowance: float | None = None) -> Run:
     """A first turn."""
-    return Turn("A question", Path("system.md"), Path("folder"), allowance=allowance)
+    return Run("A question", Path("system.md"), Path("folder"), allowance=allowance)
 
 
 def test_an_address_with_a_password_does_not_reach_the_arguments(options: Options) -> None:

@@ -15,7 +15,7 @@ from dialogd.backends import Backend, Options, Request, Usage, load_backend, pro
 from dialogd.backends.openai import ROOM, OpenAI, address
 from dialogd.backends.parts import tokens_of
 from dialogd.backends.prices import FREE
-from dialogd.backends.service import MAX_TOKENS, Reply, Thoughts
+from dialogd.backends.service import MAX_TOKENS, StreamedReply, Thoughts
 from dialogd.errors import BadInput
 from tests.backends.apis import KEY, TEXT, make, outcome, request
 from tests.backends.test_anthropic import by_model
@@ -308,7 +308,7 @@ def test_what_the_presets_say_of_themselves() -> None:
 )
 def test_thinking_before_the_reply_is_taken_out(pieces: list[str], text: str) -> None:
     """Local models write it between tags; it is no part of the reply, and nothing else is touched."""
-    reply = Reply(Usage("m", 1, 0, estimated=True), 99)
+    reply = StreamedReply(Usage("m", 1, 0, estimated=True), 99)
     thoughts = Thoughts(reply)
     passed = [*(thoughts.without(piece) for piece in pieces), thoughts.rest()]
     assert "".join(passed) == reply.text == text

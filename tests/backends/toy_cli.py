@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dialogd.backends import Options, Usage
-from dialogd.backends.canary import Place, Turn
+from dialogd.backends.canary import Run, Sandbox
 from dialogd.backends.coding_agent import AgentCLI, Event, Reader
 
 SCRIPT = r"""
@@ -117,10 +117,10 @@ class Toy(AgentCLI):
     longest = 100_000
     log_in = "run `toy login`"
 
-    def arguments(self, turn: Turn) -> list[str]:
+    def arguments(self, run: Run) -> list[str]:
         """Pairs of a name and a value."""
-        words = ["--system", str(turn.system), "--level", str(self.level), "--effort", self.effort or "none"]
-        return [*words, "--session", turn.session] if turn.session else words
+        words = ["--system", str(run.system), "--level", str(self.level), "--effort", self.effort or "none"]
+        return [*words, "--session", run.session] if run.session else words
 
     @classmethod
     def login(cls, environment: Mapping[str, str]) -> str:
@@ -131,9 +131,9 @@ class Toy(AgentCLI):
         """In its home."""
         return Path(self.environment["HOME"]) / f"{session}.session"
 
-    def orders(self, place: Place) -> Sequence[tuple[str, Mapping[str, Any]]]:
+    def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
         """It has one way to write."""
-        return (("write", {"path": str(place.project / "made")}),)
+        return (("write", {"path": str(sandbox.project / "made")}),)
 
     def reads(self, path: Path) -> tuple[str, Mapping[str, Any]]:
         """And one to read."""

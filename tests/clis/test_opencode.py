@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dialogd.backends import Options, Usage, probe
-from dialogd.backends.canary import Turn
+from dialogd.backends.canary import Run
 from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.opencode import OpenCode
 from dialogd.backends.parts import Part
@@ -56,9 +56,9 @@ class GoesOn(OpenCode):
 
     into = ""
 
-    def arguments(self, turn: Turn) -> list[str]:
+    def arguments(self, run: Run) -> list[str]:
         """The words, without those that fork."""
-        words = super().arguments(turn)
+        words = super().arguments(run)
         return [*words[: words.index("--session")], "--session", self.into] if self.into else words
 
 
