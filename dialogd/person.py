@@ -1,4 +1,4 @@
-"""The person's hand: every command of theirs as an entry in the file. Works with daemons running or none."""
+"""Every act of the person, as an entry in the file. Works with daemons running or none."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from dialogd.protocol.text import clean, one_line, redact, unescape
 from dialogd.store.journal import PERSON, Lost, chain_of
 from dialogd.store.logfile import Addition, LogFile
 
+LONGEST = 100_000  # characters of a proposal, which is one line of the file and never cut
+
 
 def now() -> str:
     """Wall time for frames: UTC, ISO 8601, seconds."""
@@ -33,50 +35,49 @@ def say(
     *,
     to: str = "",
     note: bool = False,
+    proposal: bool = False,
+    instead: str = "",
     turns: int | None = None,
     budget: str = "",
     secrets: Sequence[str] = (),
 ) -> Dialog:
     """Append the person's words: a turn, or with `note` a remark that costs nobody a call.
 
-    `to` names whom the turn passes to (default: who owed it, else who asked, else the next in order). `turns` grants
-    that many more turns, `budget` sets another one (`$4`, `500k tokens`). `secrets` are taken out. A turn after the end
-    opens the dialog again. Raises `BadInput` for an unknown name, no text, or a budget that is none, `Refused` for an
-    agent that gets no turns.
+    `to` names whom the turn passes to (default: who owed it, else who asked, else the next in order). With `proposal`
+    the words are a numbered proposal like any other; `instead` is the one (`P1`) in whose place it is meant. `turns`
+    grants that many more turns, `budget` sets another one (`$4`, `500k tokens`). `secrets` are taken out. A turn after
+    the end opens the dialog again. Raises `BadInput` for an unknown name or proposal, no text, a proposal that is too
+    long or a note, or a budget that is none, `Refused` for an agent that gets no turns.
     """
     words = redact(clean(text), secrets)[0].strip("\n")
+    proposes = proposal or bool(instead.strip())
     if not words.strip():
         raise BadInput("there is nothing to say", fix='give the words: dialogd say "Consider Redis too"')
-
-    limits = _budget_mark(budget)
+    if proposes and (note or len(words) > LONGEST):
+        what = "a note proposes nothing" if note else f"a proposal has at most {LONGEST:,} characters"
+        raise BadInput(what, fix="make it a turn, not a note" if note else "propose the gist of it")
+    limits, refs = _budget_mark(budget), interventions.refs_in(Mark("VETO", instead))
 
     def make(dialog: Dialog) -> Draft:
         if note:
             return Draft(USER, "User", body=words, marks=limits)
-        return _turn(dialog, words, (*_granted(dialog, turns), *limits), to)
+        known = [one.ref for one in dialog.state.table.proposals]
+        if instead.strip() and (not refs or any(ref not in known for ref in refs)):
+            fix = f"name one of: {', '.join(known)}" if known else "leave it out: nobody has proposed anything yet"
+            raise BadInput(f"there is no proposal {instead[:60]!r} to put this in the place of", fix=fix)
+        body = f"Instead of {', '.join(refs)}:\n\n{words}" if refs else words
+        proposed = (Mark("PROPOSAL", one_line(words, LONGEST), dialog.state.table.next_ref),) if proposes else ()
+        used = 0 if dialog.state.outcome else dialog.state.counted
+        granted = () if turns is None else (Mark("LIMIT", f"max_turns {used + 1 + turns}"),)
+        turn = _able(dialog, to) if to else reopened(dialog.header, dialog.state)
+        return Draft(USER, "User", dialog.state.number + 1, body, (*proposed, *granted, *limits), turn)
 
     return write(log, make)
 
 
-def _turn(dialog: Dialog, words: str, marks: tuple[Mark, ...], to: str) -> Draft:
-    """A turn of the person's, which passes to whom `to` names; else to who owed it, who asked, or the next in order."""
-    turn = _able(dialog, to) if to else reopened(dialog.header, dialog.state)
-    return Draft(USER, "User", dialog.state.number + 1, words, marks, turn)
-
-
-def _granted(dialog: Dialog, turns: int | None) -> tuple[Mark, ...]:
-    """The mark that grants so many turns behind the one that is being written."""
-    used = 0 if dialog.state.outcome else dialog.state.counted
-    return () if turns is None else (Mark("LIMIT", f"max_turns {used + 1 + turns}"),)
-
-
 def _budget_mark(budget: str) -> tuple[Mark, ...]:
-    return (Mark("LIMIT", f"budget {_budget(budget)}"),) if budget else ()
-
-
-def _budget(text: str) -> str:
     try:
-        return units.budget_line(*units.budget(text))
+        return (Mark("LIMIT", f"budget {units.budget_line(*units.budget(budget))}"),) if budget else ()
     except ValueError as error:
         raise BadInput(f"the budget {error}", fix="write it like $4, 500k tokens, or both") from None
 
@@ -146,15 +147,15 @@ def skip(log: LogFile, agent: str) -> Dialog:
     return write(log, make)
 
 
-def word(log: LogFile, agent: str = "") -> Dialog:
+def floor(log: LogFile, agent: str = "") -> Dialog:
     """Ask for the floor where the order is free: for `agent`, else for the person; it comes behind who asked before.
 
     Does nothing for who has asked already. Raises `BadInput` for an unknown name or several, `Refused` where nobody can
-    ask: another order, the end, an agent that gets no turns, the word is theirs already.
+    ask: another order, the end, an agent that gets no turns, the turn is theirs already.
     """
 
     def make(dialog: Dialog) -> Draft | None:
-        lifecycle.refuse(dialog, "word")
+        lifecycle.refuse(dialog, "floor")
         one = USER if not agent or agent.upper() == USER else single(named(dialog, agent), agent)
         if one in dialog.state.floor.queue:
             return None
@@ -182,8 +183,7 @@ def restore(log: LogFile) -> Dialog:
         if not lost:
             return None
         intro = f"{_turns_of(lost)} had been taken out of this file by a save, and stand here as text."
-        body = "\n\n".join([intro, *map(_as_text, lost)])
-        return Draft(USER, "User", body=body)
+        return note_of(body="\n\n".join([intro, *map(_as_text, lost)]))
 
     return write(log, make)
 
@@ -334,11 +334,6 @@ def _able(dialog: Dialog, name: str) -> tuple[str, ...]:
     raise Refused(f"{mute} gets no turns in this dialog: it only reads", fix=fix)
 
 
-# -- The person's hand in a dialog ------------------------------------------------------------------------------------
-
-LONGEST = 100_000  # characters of a suggestion, which is one line of the file and never cut
-
-
 def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
     """Rule a proposal (`P2`) out for good. Does nothing when it is ruled out already.
 
@@ -363,7 +358,9 @@ def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str
             )
         if all(ref in dialog.state.table.vetoed for ref in wanted):
             return None
-        return note_of(mark, turn=_or_next(dialog), body=whole)
+        # Where nobody owes a turn somebody has to be next, so that nothing hangs.
+        turn = None if dialog.state.debts.open else reopened(dialog.header, dialog.state)
+        return note_of(mark, turn=turn, body=whole)
 
     return write(log, make)
 
@@ -371,16 +368,18 @@ def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str
 def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
     """Withdraw turns (`7`, `7, 9`, `3-5`): their marks stop counting. Does nothing when they are struck already.
 
-    A strike of what the end rests on opens the dialog again, with the word to the person. `secrets` are taken out.
+    A strike of what the end rests on opens the dialog again, with the turn to the person. `secrets` are taken out.
     Raises `BadInput` for a turn that is none.
     """
     short, whole = in_mark(reason, secrets)
 
     def make(dialog: Dialog) -> Draft | None:
         there = {entry.number for entry in dialog.turns}
-        wanted = sorted(interventions.turns_in(Mark("STRIKE", turns), max(dialog.state.number, 1)))
-        if not wanted or not set(wanted) <= there or not _is_clear(turns, dialog):
-            last = dialog.state.number
+        last = dialog.state.number
+        wanted = sorted(interventions.turns_in(Mark("STRIKE", turns), max(last, 1)))
+        words = re.split(r"[\s,–-]+", turns.strip(" ,"))
+        is_clear = all(re.fullmatch(r"\d{1,9}", word) and 1 <= int(word) <= last for word in words)  # numbers alone
+        if not wanted or not set(wanted) <= there or not is_clear:
             fix = f"name turns from 1 to {last}: dialogd strike {last}" if last else "there is no turn yet"
             raise BadInput(f"there is no turn {turns[:60].strip() or '(none given)'}", fix=fix)
         if set(wanted) <= dialog.state.hand.struck:
@@ -388,54 +387,6 @@ def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str]
         return note_of(_mark("STRIKE", ", ".join(map(str, wanted)), short), body=whole)
 
     return write(log, make)
-
-
-def _is_clear(turns: str, dialog: Dialog) -> bool:
-    """True when the text holds numbers of turns and nothing else."""
-    words = re.split(r"[\s,–-]+", turns.strip(" ,"))
-    return all(re.fullmatch(r"\d{1,9}", word) and 1 <= int(word) <= dialog.state.number for word in words)
-
-
-def suggest(
-    log: LogFile,
-    text: str,
-    instead: str = "",
-    *,
-    to: str = "",
-    turns: int | None = None,
-    budget: str = "",
-    secrets: Sequence[str] = (),
-) -> Dialog:
-    """Put a proposal of the person's own, numbered like all, in a turn; the rest is as in `say`.
-
-    `instead` is the proposal (`P1`) in whose place it is meant. Raises what `say` raises.
-    """
-    words = redact(clean(text), secrets)[0].strip()
-    if not words or len(words) > LONGEST:
-        what = "there is nothing to propose" if not words else f"a proposal has at most {LONGEST:,} characters"
-        raise BadInput(what, fix='give the words: dialogd say --proposal "Use SQLite"')
-    refs = interventions.refs_in(Mark("VETO", instead))
-    limits = _budget_mark(budget)
-
-    def make(dialog: Dialog) -> Draft:
-        known = [one.ref for one in dialog.state.table.proposals]
-        if instead.strip() and (not refs or any(ref not in known for ref in refs)):
-            fix = f"name one of: {', '.join(known)}" if known else "leave it out: nobody has proposed anything yet"
-            raise BadInput(f"there is no proposal {instead[:60]!r} to put this in the place of", fix=fix)
-        body = f"Instead of {', '.join(refs)}:\n\n{words}" if refs else words
-        mark = Mark("PROPOSAL", one_line(words, LONGEST), dialog.state.table.next_ref)
-        return _turn(dialog, body, (mark, *_granted(dialog, turns), *limits), to)
-
-    return write(log, make)
-
-
-def ask(log: LogFile, agent: str, text: str, *, secrets: Sequence[str] = ()) -> Dialog:
-    """Ask one agent: a turn that passes to it alone; after its answer the order goes on.
-
-    Raises `BadInput` for no agent, or several.
-    """
-    single(named(log.read(), agent), agent)
-    return say(log, text, to=agent, secrets=secrets)
 
 
 def limit(log: LogFile, name: str, value: str) -> Dialog:
@@ -466,9 +417,11 @@ def invite(log: LogFile, agent: str, *, secrets: Sequence[str] = ()) -> Dialog:
         found, problem = interventions.invited(dialog.header, agent, dialog.state.hand.left)
         if found is None:
             port = interventions.free_port(dialog.header, dialog.state.hand.left)
+            taken = {agent.id.casefold() for agent in dialog.header.agents}
+            free = next((letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter.casefold() not in taken), "Z2")
             raise BadInput(
                 f"cannot invite {agent[:60].strip() or 'nobody'}: {problem or 'that is no agent'}",
-                fix=f"give it an id and a port of its own: dialogd invite {_free_id(dialog)} --port {port}",
+                fix=f"give it an id and a port of its own: dialogd invite {free} --port {port}",
             )
         return note_of(Mark("INVITE", as_written(found)))
 
@@ -490,13 +443,8 @@ def as_written(agent: Agent) -> str:
     return f"{agent.id}{name}{f' ({agent.role})' if agent.role else ''} @ {agent.url}"
 
 
-def _free_id(dialog: Dialog) -> str:
-    taken = {agent.id.casefold() for agent in dialog.header.agents}
-    return next((letter for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if letter.casefold() not in taken), "Z2")
-
-
 def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
-    """Let an agent take part no longer: what it owed is closed, and the word goes on. Does nothing for who has left.
+    """Let an agent take part no longer: what it owed is closed, and the turn goes on. Does nothing for who has left.
 
     `USER` is the person: nothing waits for them from here on, as in a dialog that began with nobody at the table.
     Raises `BadInput` for an unknown agent, `Refused` for the last one, and for the person where one agent is left.
@@ -507,7 +455,10 @@ def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] 
         if any(agent.strip().casefold() in (one.id.casefold(), one.name.casefold()) for one in dialog.state.hand.left):
             return None
         if agent.strip().upper() == USER:
-            return note_of(_mark("LEAVE", USER, short), body=whole) if _may_go(dialog) else None
+            if len(dialog.header.agents) < 2:
+                raise Refused("you cannot leave: one agent alone agrees to nothing", fix="end the dialog: dialogd stop")
+            away = dialog.header.is_unattended
+            return None if away else note_of(_mark("LEAVE", USER, short), body=whole)
         found = single(named(dialog, agent), agent)
         if len(dialog.header.agents) == 1:
             raise Refused(f"{found} is the last agent and cannot leave", fix="end the dialog: dialogd stop")
@@ -521,17 +472,10 @@ def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] 
     return write(log, make)
 
 
-def _may_go(dialog: Dialog) -> bool:
-    """True where the person is at the table. Raises `Refused` where one agent would be left."""
-    if len(dialog.header.agents) < 2:
-        raise Refused("you cannot leave: one agent alone agrees to nothing", fix="end the dialog: dialogd stop")
-    return not dialog.header.is_unattended
-
-
 def step(log: LogFile, *, on: bool) -> Dialog:
-    """Step mode: with `on` the word comes back to the person after every turn. Does nothing where it is so already.
+    """Step mode: with `on` the turn comes back to the person after every other. Does nothing where it is so already.
 
-    Off, the word goes on where it waits for the person for no other reason. Raises `Refused` after the end.
+    Off, the turn goes on where it waits for the person for no other reason. Raises `Refused` after the end.
     """
 
     def make(dialog: Dialog) -> Draft | None:
@@ -549,8 +493,3 @@ def step(log: LogFile, *, on: bool) -> Dialog:
 def _mark(name: str, value: str, short: str) -> Mark:
     """A mark with the person's reason behind its bar."""
     return Mark(name, f"{value} | {short}" if short else value)
-
-
-def _or_next(dialog: Dialog) -> tuple[str, ...] | None:
-    """Who is next, where nobody owes a turn: so that nothing hangs."""
-    return None if dialog.state.debts.open else reopened(dialog.header, dialog.state)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, MutableMapping
+from collections import UserDict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
@@ -110,28 +111,16 @@ def _top(version: Version = False, debug: Debug = False) -> None:
     """Options before the command; `--debug` is looked up where errors are translated."""
 
 
-class _Commands(MutableMapping[str, Any]):
+class _Commands(UserDict[str, Any]):
     """The commands by name, each imported when it is asked for."""
 
     def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
+        super().__init__(dict.fromkeys(COMMANDS))
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._made:
-            self[name] = _import(name, COMMANDS[name])
-        return self._made[name]
-
-    def __setitem__(self, name: str, command: Any) -> None:
-        self._made[name] = command
-
-    def __delitem__(self, name: str) -> None:
-        del self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
+        if self.data[name] is None:
+            self.data[name] = _import(name, COMMANDS[name])
+        return self.data[name]
 
 
 @contextmanager
@@ -182,10 +171,6 @@ class _Top(TyperGroup):
         """Read the options before the command."""
         with _no_plugins():
             return super().parse_args(ctx, args)
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The names, in order."""
-        return list(COMMANDS)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the commands, each with its line, beside the group that it belongs to; the epilog has the options."""

@@ -26,12 +26,12 @@ from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interrupt
 from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
 from dialogd.cli.past import keep_ended
 from dialogd.cli.situation import AGREED, ended, exit_code, next_step
-from dialogd.cli.terminal import as_json, plain, remark, show
+from dialogd.cli.terminal import plain, remark
 from dialogd.cli.watch import LOOK, Live
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.model import USER
+from dialogd.protocol.model import USER, Agent
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.units import budget_line
 from dialogd.store.folders import StateDir
@@ -60,76 +60,14 @@ def new(
         remark(plain(f"warning: {warning}"))
     warn_of_twins({seat.id: family_of(seat.backend) for seat in seats})
     copy = create(options.log_of(settings), settings, opening, replace=replace)
-    going = _set_going(settings, opening) if go else None
-    if json:
-        show(as_json(_facts(settings, opening, seats, copy, going)))
-    else:
-        _tell(settings, opening, seats, copy, going)
-
-
-def _ports(settings: Settings, seats: tuple[Seat, ...]) -> list[int]:
-    """The ports where this file's daemons listen already, else the usual ports, else the next that no dialog uses."""
-    here = {daemon.id: daemon.port for daemon in daemons(settings, settings.file)}
-    taken = {daemon.port for daemon in daemons(settings)}
-    behind = iter(port for port in range(FIRST_PORT + len(seats), 65_536) if port not in taken and is_free(port))
-    usual = [next(behind) if port in taken else port for port in usual_ports(seats)]
-    return [here.get(seat.id, port) for seat, port in zip(seats, usual, strict=True)]
-
-
-def _set_going(settings: Settings, opening: Opening) -> bool:
-    """Notify the daemons of the agents that speak first; True when each of them heard it."""
-    running = [daemon for daemon in daemons(settings, settings.file) if daemon.id in opening.first]
-    return set(notify(running)) == set(opening.first)
-
-
-def start_lines(settings: Settings, opening: Opening, seats: tuple[Seat, ...]) -> list[str]:
-    """The `dialogd start` command of each agent, ready to paste into a terminal."""
-    lines = []
-    for seat, agent in zip(seats, opening.agents, strict=True):
-        port = int(agent.url.rpartition(":")[2])
-        own_port = [] if port == default_port(seat.id) else ["--port", str(port)]
-        lines.append(plain(start_command(seat.id, settings.file, (*own_port, *seat.flags()))))
-    return lines
-
-
-def kick_lines(opening: Opening) -> list[str]:
-    """The `curl` line for each agent that speaks first."""
     urls = {agent.id: agent.url for agent in opening.agents}
-    return [f"curl -X POST {urls[who]}/notify" for who in opening.first]
-
-
-def _tell(settings: Settings, opening: Opening, seats: tuple[Seat, ...], copy: Path | None, going: bool | None) -> None:
-    show(plain(f"{settings.file}\n"))
-    starts = start_lines(settings, opening, seats)
-    kicks = kick_lines(opening)
-    tail = shlex.join(["tail", "-f", str(settings.file)])
-    stop = shlex.join(["dialogd", "stop", *file_words(settings.file)])
-    archived = [plain(str(copy))] if copy else []
-    rows = [
-        *_rows("archived", archived),
-        *_rows("start", starts),
-        *_rows("set going", kicks),
-        *_rows("watch", [tail]),
-        *_rows("stop", [stop]),
-    ]
-    show("\n".join(rows))
-    if going:
-        remark(f"set going: {', '.join(opening.first)} was notified")
-    elif going is False:
-        remark(
-            f"not set going: no daemon of {', '.join(opening.first)} runs here yet; start it, then use the curl line"
-        )
-
-
-def _rows(label: str, lines: list[str]) -> list[str]:
-    return [f"{label if index == 0 else '':9} {line}" for index, line in enumerate(lines)]
-
-
-def _facts(
-    settings: Settings, opening: Opening, seats: tuple[Seat, ...], copy: Path | None, going: bool | None
-) -> dict[str, object]:
-    starts = start_lines(settings, opening, seats)
-    return {
+    kicks = [f"curl -X POST {urls[who]}/notify" for who in opening.first]
+    starts = [_start_line(settings, seat, agent) for seat, agent in zip(seats, opening.agents, strict=True)]
+    first, going = ", ".join(opening.first), None
+    if go:
+        running = [daemon for daemon in daemons(settings, settings.file) if daemon.id in opening.first]
+        going = set(notify(running)) == set(opening.first)
+    facts = {
         "file": str(settings.file),
         "dialog": opening.dialog,
         "topic": opening.topic,
@@ -141,10 +79,34 @@ def _facts(
             {"id": a.id, "name": a.name, "url": a.url, "backend": s.backend, "model": s.model, "start": start}
             for a, s, start in zip(opening.agents, seats, starts, strict=True)
         ],
-        "set_going_with": kick_lines(opening),
+        "set_going_with": kicks,
         "archived": str(copy) if copy else None,
         "notified": going,
     }
+    tail, stop = ["tail", "-f", str(settings.file)], ["dialogd", "stop", *file_words(settings.file)]
+    parts = {"archived": [str(copy)] if copy else [], "start": starts, "set going": kicks}
+    parts |= {"watch": [shlex.join(tail)], "stop": [shlex.join(stop)]}
+    rows = (f"{'' if n else label:9} {row}" for label, listed in parts.items() for n, row in enumerate(listed))
+    options.answer(facts, [f"{settings.file}\n", *rows], json=json)
+    if going is not None and not json:
+        late = f"not set going: no daemon of {first} runs here yet; start it, then use the curl line"
+        remark(f"set going: {first} was notified" if going else late)
+
+
+def _ports(settings: Settings, seats: tuple[Seat, ...]) -> list[int]:
+    """Where daemons of this file listen already, else the usual ports, else those behind what other dialogs use."""
+    here = {daemon.id: daemon.port for daemon in daemons(settings, settings.file)}
+    taken = {daemon.port for daemon in daemons(settings)}
+    behind = iter(port for port in range(FIRST_PORT + len(seats), 65_536) if port not in taken and is_free(port))
+    usual = [next(behind) if port in taken else port for port in usual_ports(seats)]
+    return [here.get(seat.id, port) for seat, port in zip(seats, usual, strict=True)]
+
+
+def _start_line(settings: Settings, seat: Seat, agent: Agent) -> str:
+    """The `dialogd start` command of an agent, ready to paste into a terminal."""
+    port = int(agent.url.rpartition(":")[2])
+    own_port = [] if port == default_port(seat.id) else ["--port", str(port)]
+    return plain(start_command(seat.id, settings.file, (*own_port, *seat.flags())))
 
 
 # -- `dialogd run` ----------------------------------------------------------------------------------------------------

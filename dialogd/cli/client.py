@@ -58,6 +58,12 @@ def health(daemon: Running) -> dict[str, Any] | None:
     return answer[1]
 
 
+def healths(running: Iterable[Running]) -> dict[Running, dict[str, Any] | None]:
+    """What each of these daemons says about itself, asked all at once."""
+    asked = list(running)
+    return dict(zip(asked, in_parallel(health, asked), strict=True))
+
+
 def notify(running: Iterable[Running], sender: str = "USER") -> tuple[str, ...]:
     """Tell daemons to look at the file; gives the ids of those that answered. Best effort: they watch it anyway."""
 

@@ -103,7 +103,11 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
             fix="leave one of the two out" if wanted.step else "name two agents: --agents claude,codex",
         )
     chosen = template(wanted.template)
-    budget, tokens = _budget(wanted.budget)
+    try:
+        budget, tokens = units.budget(wanted.budget) if wanted.budget is not None else units.NO_BUDGET
+    except ValueError as error:
+        fix = "write it like '$2.00', '200k tokens' or both: '$2, 200k tokens'"
+        raise BadInput(f"--budget: {error}", fix=fix) from None
     agents = tuple(
         Agent(s.id, s.name, f"http://localhost:{p}", is_named=s.is_known) for s, p in zip(seats, ports, strict=True)
     )
@@ -174,12 +178,9 @@ def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[
     mute = next((name for name in named if name not in able), None)
     if mute is not None:
         why = "judges, and comes last" if mute == opening.header.judge else "only reads"
-        raise BadInput(f"--first {first!r}: {mute} gets no turn then, for it {why}", fix=_who_may_speak(able))
+        fix = f"name one of: {', '.join(able)}" if able else "give an agent **Permissions** such as POST"
+        raise BadInput(f"--first {first!r}: {mute} gets no turn then, for it {why}", fix=fix)
     return tuple(dict.fromkeys(named))
-
-
-def _who_may_speak(able: Sequence[str]) -> str:
-    return f"name one of: {', '.join(able)}" if able else "give an agent **Permissions** such as POST"
 
 
 def _seconds(text: str, option: str) -> float:
@@ -187,17 +188,6 @@ def _seconds(text: str, option: str) -> float:
         return units.seconds(text)
     except ValueError as error:
         raise BadInput(f"{option}: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
-
-
-def _budget(text: str | None) -> units.Budget:
-    if text is None:
-        return units.NO_BUDGET
-    try:
-        return units.budget(text)
-    except ValueError as error:
-        raise BadInput(
-            f"--budget: {error}", fix="write it like '$2.00', '200k tokens' or both: '$2, 200k tokens'"
-        ) from None
 
 
 def _context(paths: Sequence[str]) -> tuple[Context, ...]:
@@ -246,7 +236,14 @@ def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool 
             f" turn {old.state.number})",
             fix="end it with `dialogd stop`, archive and replace it with --replace, or use another file with --file",
         )
-    data = _checked(opening)
+    data = compose(opening).encode("utf-8", "replace")
+    made = parse(data)  # as it will be read: a template may spoil it
+    if made.header.warnings or len(made.entries) != 1 or made.header.rules != opening.rules:
+        why = "; ".join(made.header.warnings[:2]) or "its words read as turns or as rules of their own"
+        raise BadInput(
+            f"the template {opening.template.name} makes no dialog: {why}",
+            fix=f"look at what it says: dialogd templates show {opening.template.source}",
+        )
     copy = keep(old, log.path, StateDir(settings.state_dir)) if old is not None else None
     try:
         log.create(data, replace=there)
@@ -254,20 +251,6 @@ def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool 
         raise Refused(f"{log.path} has just been made by somebody else", fix="look at it: dialogd status") from None
     log.set_aside({entry.chain for entry in log.read().entries})
     return copy
-
-
-def _checked(opening: Opening) -> bytes:
-    """What is to be written, seen to read as it was meant. Raises `BadInput` where a template spoils it."""
-    data = compose(opening).encode("utf-8", "replace")
-    dialog = parse(data)
-    header = dialog.header
-    if header.warnings or len(dialog.entries) != 1 or header.rules != opening.rules:
-        why = "; ".join(header.warnings[:2]) or "its words read as turns or as rules of their own"
-        raise BadInput(
-            f"the template {opening.template.name} makes no dialog: {why}",
-            fix=f"look at what it says: dialogd templates show {opening.template.source}",
-        )
-    return data
 
 
 def _standing(log: LogFile) -> tuple[Dialog | None, bool]:

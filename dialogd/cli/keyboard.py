@@ -1,4 +1,4 @@
-"""A line editor: what each key does to the line, and the part of it that fits into the terminal. Pure."""
+"""What a person types in a terminal: a line that is edited, and the keys that the terminal sends."""
 
 from __future__ import annotations
 
@@ -79,15 +79,10 @@ def _end_of_first(text: str) -> int:
     return end
 
 
-def _without_last_word(text: str) -> str:
-    words = text.split()
-    return text.rstrip()[: -len(words[-1])] if words else ""
-
-
 # What a key makes of the text before the cursor and the text after it.
 _EDITS: dict[str, Callable[[str, str], tuple[str, str]]] = {
     "backspace": lambda before, after: (before[: _start_of_last(before)], after),
-    "word": lambda before, after: (_without_last_word(before), after),
+    "word": lambda before, after: (re.sub(r"\S+\s*$", "", before), after),
     "clear": lambda _, after: ("", after),
     "delete": lambda before, after: (before, after[_end_of_first(after) :]),
     "kill": lambda before, _: (before, ""),
@@ -192,7 +187,7 @@ class Keyboard:
             self._handle(signal.SIGWINCH, self._on_resize)
             for number in (signal.SIGTERM, signal.SIGHUP):
                 if signal.getsignal(number) is signal.SIG_DFL:
-                    self._handle(number, _leave)
+                    self._handle(number, lambda number, _: sys.exit(128 + number))
             if self._has_keys:
                 self._handle(signal.SIGTSTP, self._on_suspend)
         self._take()
@@ -273,10 +268,6 @@ class Keyboard:
             os.write(1, b"\x1b[?2004l")
             termios.tcsetattr(0, termios.TCSADRAIN, self._saved)
         self._saved = None
-
-
-def _leave(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
 
 
 def _both_terminals() -> bool:

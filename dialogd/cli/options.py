@@ -100,7 +100,9 @@ def settings_for(file: str | None = None, *, no_plan: bool = False, **flags: obj
     """The settings of this command: these flags, then environment and files. The dialog's path is normalized."""
     if no_plan:
         flags["plan"] = False
-    return load({"file": _whole(file) if file is not None else None, **flags}, os.environ, Path.cwd())
+    if file and file.strip():  # without `..`, so that every command and daemon writes the same name for the same file
+        file = os.path.normpath(Path.cwd() / Path(file).expanduser())
+    return load({"file": file, **flags}, os.environ, Path.cwd())
 
 
 def typed(text: str) -> str:
@@ -140,11 +142,6 @@ def opened(file: str | None) -> tuple[Settings, LogFile, Dialog]:
 def own_secrets() -> tuple[str, ...]:
     """The keys of this environment and folder, which must not be written anywhere."""
     return secrets(os.environ, dotenv(Path.cwd()))
-
-
-def _whole(file: str) -> str:
-    """The path without `..`, so that every command and daemon writes the same name for the same file."""
-    return os.path.normpath(Path.cwd() / Path(file).expanduser()) if file.strip() else file
 
 
 def log_of(settings: Settings) -> LogFile:

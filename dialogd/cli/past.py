@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,6 @@ from typer.core import TyperCommand
 from dialogd.cli import options
 from dialogd.cli.create import TOPIC
 from dialogd.cli.terminal import Screen, as_json, line, plain, remark, show
-from dialogd.cli.terminal import show as put
 from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol import units
 
@@ -69,16 +69,13 @@ def show_dialog(which: Which, json: options.JsonOption = False) -> None:
         raise BadInput(f"{path} cannot be read: {error.strerror or error}", fix="dialogd list names them") from error
     row, decisions = (row, known.decisions(row.id)) if row else _unlisted(known, path, dialog)
     verdicts = known.verdicts(row.id) if row.archive else ()
-    if json:
-        facts = {
-            **row.as_json(),
-            "decisions": [decision.as_json() for decision in decisions],
-            "outcomes": [{"outcome": v.outcome, "why": v.why, "at": v.at} for v in verdicts],
-            "entries": [entry_facts(entry) for entry in dialog.entries],
-        }
-        put(as_json(facts))
-        return
-    put(plain("\n".join(_page(row, decisions, dialog))))
+    facts = {
+        **row.as_json(),
+        "decisions": [decision.as_json() for decision in decisions],
+        "outcomes": [{"outcome": v.outcome, "why": v.why, "at": v.at} for v in verdicts],
+        "entries": [entry_facts(entry) for entry in dialog.entries],
+    }
+    options.answer(facts, _page(row, decisions, dialog), json=json)
 
 
 def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[Row, Sequence[Decision]]:
@@ -105,14 +102,18 @@ def search(
     known.dialogs(0, files=[options.settings_for().file])
     hits = known.search(" ".join(words), agent=agent, since=moment, limit=limit)
     if json:
-        put(as_json([hit.as_json() for hit in hits]))
-    elif not hits:
-        remark("nothing found")
-    else:
-        screen = Screen()
-        for hit in hits:
-            put(_hit(hit, screen))
-    if not hits:
+        show(as_json([hit.as_json() for hit in hits]))
+    screen = Screen()
+    for hit in () if json else hits:
+        show(_hit(hit, screen))
+    _found(hits, "nothing found", json=json)
+
+
+def _found(things: Sequence[object], nothing: str, *, json: bool) -> None:
+    """Say that nothing was found, and end with exit code 1, where it is so."""
+    if not things:
+        if not json:
+            remark(nothing)
         raise typer.Exit(1)
 
 
@@ -154,10 +155,9 @@ def _said(entry: Entry) -> Iterator[str]:
     title = f"Turn {entry.number}, {name}" if entry.is_turn else f"Note {entry.id}, {name}"
     at = f", {entry.frame.at}" if entry.frame is not None else ""
     yield f"── {title}{at}{', withdrawn by you' if entry.is_struck else ''} ──"
-    if entry.body.strip():
-        yield entry.body.strip("\n")
-    if entry.frame is not None:
-        yield from (str(mark) for mark in entry.marks)
+    body = entry.body.strip("\n")
+    yield from [body] if body.strip() else []
+    yield from map(str, entry.marks if entry.frame is not None else ())
 
 
 def told(decision: Decision) -> Iterator[str]:
@@ -209,15 +209,15 @@ def list_dialogs(
     A dialog that ended while no daemon looked is archived when this command sees it, at its --file.
     """
     rows = open_memory().dialogs(None if every else limit, files=[options.settings_for(file).file])
-    if json:
-        put(as_json([row.as_json() for row in rows]))
-    elif not rows:
-        remark("no dialog yet; begin one: dialogd run TOPIC")
-    for row in () if json else rows:
+    lines = []
+    for row in rows:
         end = "REHEARSAL" if row.is_rehearsal else row.outcome or row.state
         turned = f"  {row.verdict.outcome}" if row.verdict else "  approved" if row.approved else ""
         facts = f"{when(row):16}  {row.id:12}  {end:18}  {row.turns:3} turns  {cost(row):12}"
-        put(plain(f"{facts}  {line(row.topic)[:TOPIC_WIDTH]}{turned}"))
+        lines.append(f"{facts}  {line(row.topic)[:TOPIC_WIDTH]}{turned}")
+    options.answer([row.as_json() for row in rows], lines, json=json)
+    if not rows and not json:
+        remark("no dialog yet; begin one: dialogd run TOPIC")
 
 
 # -- `dialogd recall`, `outcome` and `memory` -------------------------------------------------------------------------
@@ -260,23 +260,16 @@ def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption
     known = open_memory()
     known.dialogs(0, files=[options.settings_for().file])
     found = known.recall(question, limit)
-    if json:
-        show(as_json([decision.as_json() for decision in found]))
-    elif not found:
-        remark("nothing found: no earlier dialog decided anything about that")
-    for number, decision in enumerate(() if json else found):
-        show(plain("\n".join((*([""] if number else []), *told(decision)))))
-    if not found:
-        raise typer.Exit(1)
+    lines = (row for number, decision in enumerate(found) for row in ([""] if number else [], told(decision)))
+    options.answer([decision.as_json() for decision in found], chain.from_iterable(lines), json=json)
+    _found(found, "nothing found: no earlier dialog decided anything about that", json=json)
 
 
 def outcome(which: Which, outcome: Outcome, why: Why, json: options.JsonOption = False) -> None:
     """Record how a decision turned out: worked or failed. With a reason. What is said last counts."""
     row = open_memory().outcome(which, outcome.lower(), why)
-    if json:
-        show(as_json(row.as_json()))
-    elif row.verdict is not None:
-        show(plain(f"{row.id} {row.verdict.outcome}: {row.verdict.why}"))
+    lines = [f"{row.id} {row.verdict.outcome}: {row.verdict.why}"] if row.verdict else []
+    options.answer(row.as_json(), lines, json=json)
 
 
 @memory.command()
@@ -284,13 +277,13 @@ def status(json: options.JsonOption = False) -> None:
     """Show where the memory is, and how much it holds."""
     known = open_memory()
     facts = known.status()
-    if json:
-        show(as_json(facts))
-        return
-    show(plain(f"archive   {facts['archive']}: {facts['copies']} copies, {facts['dialogs']} dialogs"))
-    if facts["unreadable"]:
-        show(f"          {facts['unreadable']} of them cannot be read; dialogd memory rebuild says why")
-    show(plain(f"index     {facts['index']}: {facts['entries']} entries, {facts['decisions']} decisions"))
+    broken = f"          {facts['unreadable']} of them cannot be read; dialogd memory rebuild says why"
+    lines = [
+        f"archive   {facts['archive']}: {facts['copies']} copies, {facts['dialogs']} dialogs",
+        *([broken] if facts["unreadable"] else []),
+        f"index     {facts['index']}: {facts['entries']} entries, {facts['decisions']} decisions",
+    ]
+    options.answer(facts, lines, json=json)
 
 
 @memory.command()

@@ -38,7 +38,7 @@ from dialogd.templates.library import Location, Template, find, load, places
 
 PORTS = 2  # of the two agents that most dialogs have
 SLOW_FLUSH = 0.1  # seconds
-WATCH_SECONDS = 1.2
+WATCH_TRIES = 12  # a tenth of a second each
 FIRST_YEAR = 2026
 NETWORKED = frozenset(
     {"9p", "afs", "afpfs", "ceph", "cifs", "davfs", "fuse.sshfs", "gfs2", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4",
@@ -125,7 +125,9 @@ def _folder(settings: Settings) -> Iterator[Fact]:
             yield check(trial)
     except OSError as error:
         why = error.strerror or str(error)
-        yield Fact("folder", "problem", f"{place} cannot be written: {why}", "name a file elsewhere with --file")
+        yield Fact(
+            "folder", "problem", f"{place} cannot be written and flushed: {why}", "name a file elsewhere with --file"
+        )
     finally:
         for path in (trial, trial.with_name(f"{trial.name}.lock")):
             path.unlink(missing_ok=True)
@@ -156,14 +158,11 @@ def _flush(trial: Path) -> Fact:
     from dialogd.store.disk import flush, flush_folder
 
     began = time.monotonic()
-    try:
-        with trial.open("ab") as out:
-            out.write(b".")
-            out.flush()
-            flush(out.fileno())
-        flush_folder(trial.parent)
-    except OSError as error:
-        return Fact("flush", "problem", f"fails: {error.strerror}", "name a file on a local disk with --file")
+    with trial.open("ab") as out:
+        out.write(b".")
+        out.flush()
+        flush(out.fileno())
+    flush_folder(trial.parent)
     taken = time.monotonic() - began
     slow = "; each turn waits for it" if taken > SLOW_FLUSH else ""
     return Fact("flush", "ok", f"takes {taken * 1000:.1f} ms{slow}")
@@ -176,15 +175,14 @@ def _watch(trial: Path) -> Fact:
     async def seen() -> bool:
         noticed = asyncio.Event()
         watching = asyncio.create_task(watch(trial, noticed.set))
-        deadline = time.monotonic() + WATCH_SECONDS
-        while not noticed.is_set() and not watching.done() and time.monotonic() < deadline:
+        for _ in range(WATCH_TRIES):
             with trial.open("ab") as out:
                 out.write(b".")
             with suppress(TimeoutError):
                 await asyncio.wait_for(noticed.wait(), 0.1)
+                break
         watching.cancel()
-        with suppress(asyncio.CancelledError):
-            await watching
+        await asyncio.gather(watching, return_exceptions=True)
         return noticed.is_set()
 
     if asyncio.run(seen()):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dialogd.agent.clock import local
 from dialogd.backends.seats import start_again
-from dialogd.cli.client import health, in_parallel
+from dialogd.cli.client import healths
 from dialogd.cli.terminal import line
 from dialogd.person import now
 from dialogd.protocol import lifecycle, questions
@@ -24,7 +25,7 @@ from dialogd.protocol.polls import Poll
 from dialogd.protocol.signals import assessed, hundredths
 from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.table import Decision
-from dialogd.protocol.units import in_words
+from dialogd.protocol.units import in_words, many
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Running
 
@@ -53,8 +54,7 @@ class Situation:
     def of(cls, dialog: Dialog, file: Path, daemons: Iterable[Running], state: StateDir) -> Situation:
         """Ask every daemon of the dialog, all at once."""
         running = tuple(daemons)
-        answers = zip(running, in_parallel(health, running), strict=True)
-        return cls(dialog, file, running, {daemon.id: answer for daemon, answer in answers}, state)
+        return cls(dialog, file, running, {daemon.id: said for daemon, said in healths(running).items()}, state)
 
     @property
     def owing(self) -> tuple[str, ...]:
@@ -73,11 +73,6 @@ class Situation:
             return "paused"
         return "waiting" if self.owing else "waiting_for_user"
 
-    @property
-    def turn_of(self) -> tuple[str, ...]:
-        """Whose turn it is, the person included."""
-        return self.dialog.state.owing
-
     def reasons(self) -> tuple[str, ...]:
         """Why the dialog stands where it stands, one sentence each; never empty."""
         state = self.dialog.state
@@ -91,9 +86,11 @@ class Situation:
 
     def _held(self) -> Wait | None:
         """What keeps everybody from going on; None when an agent may."""
-        agents = [agent.id for agent in self.dialog.header.agents]
+        agents, rest = [agent.id for agent in self.dialog.header.agents], 0.0
         me = next((who for who in self.owing if who in agents), agents[0])
-        action = decide(self.dialog, me, Clock(zone=local, rest=_rest(self.file)))
+        with suppress(OSError):
+            rest = max(time.time() - self.file.stat().st_mtime, 0.0)  # seconds since the file was last written
+        action = decide(self.dialog, me, Clock(zone=local, rest=rest))
         return action if isinstance(action, Wait) else None
 
     def _words(self, held: Wait) -> str:
@@ -153,12 +150,6 @@ class Situation:
             return "step mode: it is your turn"
         return self._words(held)
 
-    def turn_line(self) -> str:
-        """How many turns there are and how many may be."""
-        state = self.dialog.state
-        left = max(state.limits.max_turns - state.counted, 0)
-        return f"turn {state.turns_in_words} ({left} left)"
-
 
 def ended(outcome: Outcome) -> str:
     """How it ended, in words."""
@@ -186,17 +177,10 @@ def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
     return f'dialogd plan{named} says where it stands; {first}dialogd say "…"{more}{named}{go_on} opens it again'
 
 
-def _rest(file: Path) -> float:
-    """Seconds since the file was last written."""
-    try:
-        return max(time.time() - file.stat().st_mtime, 0.0)
-    except OSError:
-        return 0.0
-
-
 # -- How a dialog stands by its own rules -----------------------------------------------------------------------------
 
 LATEST = 3  # decisions that are shown; all of them are among the facts
+DECISION = ("ref", "outcome", "method", "evidence", "reason", "entry")  # what programs are told of one
 BY = {"harvest": "dialogd plan, dialogd export", "reset": "dialogd say … opens it again"}  # for words of programs
 
 
@@ -205,7 +189,7 @@ def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
     found = assessed(dialog)
     if found is None:
         return ()
-    counts = (_many(int(found[f"{name}s"]), name) for name in ("agreement", "disagreement"))
+    counts = (many(int(found[f"{name}s"]), name) for name in ("agreement", "disagreement"))
     near = hundredths(float(found["convergence"])) / 100
     numbers = f"convergence {near:.2f}, confidence {found['confidence']:.2f}"
     return (("signals", f"{found['advice']}: {', '.join(counts)}, {numbers} (weak: words only)"),)
@@ -219,11 +203,26 @@ def allowance(dialog: Dialog) -> str:
 
 def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
     """What there is to say of a dialog with rules of its own; nothing of a plain one but its limits. `at` is now."""
-    state = dialog.state
-    if not dialog.header.rules.is_plain:
-        yield "rules", _rules(dialog)
+    state, rules, is_over = dialog.state, dialog.header.rules, dialog.state.outcome is not None
+    if not rules.is_plain:
+        first = ", the first wins" if rules.winner == "first" else ""
+        verdict = {
+            "mutual": "all sign the same text",
+            "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}{first}",
+            "moderator": "the moderator decides",
+            "judge": f"{rules.judge or 'nobody'} judges",
+        }[rules.verdict]
+        name = f"{rules.template}: " if rules.template else ""
+        yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"
         yield "round", _round(dialog)
-        yield from _decisions(dialog)
+        yield from (("vote", _vote(_poll(dialog, poll))) for poll in state.polls.open if not is_over)
+        for one in _decisions_now(dialog)[-LATEST:]:
+            reason = f"; {one.reason}" if one.reason else ""
+            yield "decided", f"{one.ref} {one.outcome} ({one.method}): {one.evidence}{reason}"
+        if state.escalation.to and not is_over:
+            yield "decides", _you(state.escalation.to) + (f": {state.escalation.why}" if state.escalation.why else "")
+        if state.table.blocking:
+            yield "blocks", f"an approval: finding {', '.join(map(str, state.table.blocking))}"
     sealed, waiting = _seals(dialog)
     if sealed:
         yield "sealed", ", ".join(sealed) + (f"; waiting for {', '.join(waiting)}" if waiting else "")
@@ -245,19 +244,6 @@ def result(dialog: Dialog) -> Iterator[tuple[str, str]]:
 def when(at: str) -> str:
     """A time behind a few words: ` on 2026-11-22 at 18:04 UTC`; "" for none."""
     return f" on {at[:10]} at {at[11:16]} UTC" if at.endswith("Z") else ""
-
-
-def _decisions(dialog: Dialog) -> Iterator[tuple[str, str]]:
-    """What is voted on, what was decided last, who is to decide, what is in the way."""
-    state, is_over = dialog.state, dialog.state.outcome is not None
-    for poll in () if is_over else state.polls.open:
-        yield "vote", _vote(dialog, poll)
-    for decision in _decisions_now(dialog)[-LATEST:]:
-        yield "decided", _decided(decision)
-    if state.escalation.to and not is_over:
-        yield "decides", _you(state.escalation.to) + (f": {state.escalation.why}" if state.escalation.why else "")
-    if state.table.blocking:
-        yield "blocks", f"an approval: finding {', '.join(map(str, state.table.blocking))}"
 
 
 def _decisions_now(dialog: Dialog) -> tuple[Decision, ...]:
@@ -282,7 +268,7 @@ def facts(dialog: Dialog, at: str) -> dict[str, Any]:
         "rounds": state.floor.rounds,
         "max_rounds": state.limits.max_rounds,
         "polls": [_poll(dialog, poll) for poll in state.polls.open],
-        "decisions": [_decision(decision) for decision in _decisions_now(dialog)],
+        "decisions": [{key: getattr(one, key) for key in DECISION} for one in _decisions_now(dialog)],
         "escalated": state.escalation.to,
         "escalation": state.escalation.why,
         "sealed": list(sealed),
@@ -298,18 +284,6 @@ def _time_left(dialog: Dialog, at: str) -> float | None:
     """Seconds until the time limit of a dialog that goes on; None without a limit, or without a beginning."""
     left = None if dialog.state.outcome else time_left(dialog, at)
     return None if left is None else max(left, 0.0)
-
-
-def _rules(dialog: Dialog) -> str:
-    rules = dialog.header.rules
-    verdict = {
-        "mutual": "all sign the same text",
-        "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}"
-        + (", the first wins" if rules.winner == "first" else ""),
-        "moderator": "the moderator decides",
-        "judge": f"{rules.judge or 'nobody'} judges",
-    }[rules.verdict]
-    return f"{rules.template + ': ' if rules.template else ''}order {rules.order}; verdict {rules.verdict}, {verdict}"
 
 
 def _round(dialog: Dialog) -> str:
@@ -341,32 +315,18 @@ def _phase(dialog: Dialog) -> dict[str, Any] | None:
     return {"number": index + 1, "of": len(rules.phases), "name": phase.name, "description": phase.description}
 
 
-def _missing(dialog: Dialog, poll: Poll) -> list[str]:
-    cast = {ballot.agent for ballot in poll.ballots}
-    return [who for who in dialog.header.voters if who not in cast]
-
-
-def _vote(dialog: Dialog, poll: Poll) -> str:
-    weigh = {b.agent: dialog.header.rules.weight([b.agent]) for b in poll.ballots}
-    weights = {who: "" if heavy == 1 else f" (weight {heavy:g})" for who, heavy in weigh.items()}
-    votes = ", ".join(f"{b.agent} {b.choice}{weights[b.agent]}" for b in poll.ballots) or "nobody yet"
-    missing = _missing(dialog, poll)
-    return f"{poll.ref}: {votes}" + (f"; not yet: {', '.join(missing)}" if missing else "")
-
-
 def _poll(dialog: Dialog, poll: Poll) -> dict[str, Any]:
     votes = [{**asdict(ballot), "weight": dialog.header.rules.weight([ballot.agent])} for ballot in poll.ballots]
-    return {"ref": poll.ref, "turn": poll.turn, "votes": votes, "missing": _missing(dialog, poll)}
+    cast = {ballot.agent for ballot in poll.ballots}
+    missing = [who for who in dialog.header.voters if who not in cast]
+    return {"ref": poll.ref, "turn": poll.turn, "votes": votes, "missing": missing}
 
 
-def _decided(decision: Decision) -> str:
-    reason = f"; {decision.reason}" if decision.reason else ""
-    return f"{decision.ref} {decision.outcome} ({decision.method}): {decision.evidence}{reason}"
-
-
-def _decision(decision: Decision) -> dict[str, str]:
-    names = ("ref", "outcome", "method", "evidence", "reason", "entry")
-    return {name: getattr(decision, name) for name in names}
+def _vote(poll: Mapping[str, Any]) -> str:
+    weights = [f" (weight {vote['weight']:g})" if vote["weight"] != 1 else "" for vote in poll["votes"]]
+    votes = [f"{v['agent']} {v['choice']}{weight}" for v, weight in zip(poll["votes"], weights, strict=True)]
+    missing = f"; not yet: {', '.join(poll['missing'])}" if poll["missing"] else ""
+    return f"{poll['ref']}: {', '.join(votes) or 'nobody yet'}{missing}"
 
 
 def _seals(dialog: Dialog) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -377,7 +337,3 @@ def _seals(dialog: Dialog) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 def _you(agent: str) -> str:
     return "you" if agent == USER else agent
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"

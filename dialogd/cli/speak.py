@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from dialogd import person
-from dialogd.backends.seats import start_again
+from dialogd.backends.seats import Seat, start_again
 from dialogd.cli import options
+from dialogd.cli.cast import read_cast
 from dialogd.cli.client import daemons, notify
+from dialogd.cli.launch import is_free
 from dialogd.cli.outcome import disown, leave_plan
 from dialogd.cli.past import keep_ended
 from dialogd.cli.situation import ended
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings, start_command
-from dialogd.errors import BadInput
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.interventions import free_port
-from dialogd.protocol.model import USER
+from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
-from dialogd.store.logfile import LogFile
-
-if TYPE_CHECKING:
-    from dialogd.backends.seats import Seat
-
 
 Text = Annotated[str, typer.Argument(metavar="TEXT", help="Your words; `-` reads standard input.")]
 To = Annotated[
@@ -60,22 +55,22 @@ def say(
     It is your turn then: whoever is replying is interrupted, and a dialog that had ended is open again. Not so with
     --note.
     """
-    proposes = proposal or bool(instead_of)
-    if note and proposes:
-        raise BadInput("a note proposes nothing", fix="leave --note out, or --proposal and --instead-of")
     words = options.typed(text)
-    settings, log, before = opened(file)
-    own = options.own_secrets()
-    if proposes:
-        after = person.suggest(log, words, instead_of, to=to or "", turns=turns, budget=budget or "", secrets=own)
-    else:
-        after = person.say(log, words, to=to or "", note=note, turns=turns, budget=budget or "", secrets=own)
-    if note:
-        done(settings, after, "noted")
-    else:
-        again = "; the dialog is open again" if before.state.outcome else ""
-        proposed = f", and proposes {after.state.table.proposals[-1].ref}" if proposes else ""
-        done(settings, after, f"turn {after.state.number} is yours{proposed}{again}")
+    settings, log, before = options.opened(file)
+    after = person.say(
+        log,
+        words,
+        to=to or "",
+        note=note,
+        proposal=proposal,
+        instead=instead_of,
+        turns=turns,
+        budget=budget or "",
+        secrets=options.own_secrets(),
+    )
+    again = "; the dialog is open again" if before.state.outcome else ""
+    proposed = f", and proposes {after.state.table.proposals[-1].ref}" if proposal or instead_of else ""
+    done(settings, after, "noted" if note else f"turn {after.state.number} is yours{proposed}{again}")
 
 
 def pause(file: options.FileOption = None) -> None:
@@ -83,26 +78,28 @@ def pause(file: options.FileOption = None) -> None:
 
     The pause outlasts restarts.
     """
-    settings, log, before = opened(file)
+    settings, log, before = options.opened(file)
     after = person.pause(log)
     done(settings, after, "it was paused already" if before.state.paused else "paused")
 
 
 def resume(file: options.FileOption = None) -> None:
     """Let agents continue after a pause."""
-    settings, log, before = opened(file)
+    settings, log, before = options.opened(file)
     after = person.resume(log)
     done(settings, after, "resumed" if before.state.paused else "it was not paused")
 
 
 def retry(agent: AgentId, file: options.FileOption = None) -> None:
     """Ask an agent again, such as after an error."""
-    _control(file, agent, person.retry, "asked once more")
+    settings, log, _ = options.opened(file)
+    done(settings, person.retry(log, agent), f"{agent} is asked once more")
 
 
 def skip(agent: AgentId, file: options.FileOption = None) -> None:
     """Skip an agent whose turn it is; the next one speaks."""
-    _control(file, agent, person.skip, "passed over")
+    settings, log, _ = options.opened(file)
+    done(settings, person.skip(log, agent), f"{agent} is skipped")
 
 
 def floor(agent: Speaker = USER, file: options.FileOption = None) -> None:
@@ -110,12 +107,12 @@ def floor(agent: Speaker = USER, file: options.FileOption = None) -> None:
 
     For yourself or an agent; whoever asks first speaks first.
     """
-    settings, log, before = opened(file)
-    after = person.word(log, agent)
-    queue = after.state.floor.queue
-    what = "it was asked for already" if queue == before.state.floor.queue else f"{queue[-1]} asks for the floor"
-    ahead = ", ".join("you" if who == USER else who for who in queue)
-    done(settings, after, what.replace(f"{USER} asks", "you ask") + (f"; in line: {ahead}" if len(queue) > 1 else ""))
+    settings, log, before = options.opened(file)
+    after = person.floor(log, agent)
+    queue = ["you" if who == USER else who for who in after.state.floor.queue]
+    asks = f"{queue[-1]} {'ask' if queue[-1] == 'you' else 'asks'} for the floor"
+    what = "it was asked for already" if after.state.floor.queue == before.state.floor.queue else asks
+    done(settings, after, what + (f"; in line: {', '.join(queue)}" if len(queue) > 1 else ""))
 
 
 def restore(file: options.FileOption = None) -> None:
@@ -123,22 +120,10 @@ def restore(file: options.FileOption = None) -> None:
 
     They stand in a note of yours, as text: their marks count no more.
     """
-    settings, log, before = opened(file)
+    settings, log, before = options.opened(file)
     after = person.restore(log)
     is_back = after.state.notes != before.state.notes or after.size != before.size
     done(settings, after, "they are back, as a note of yours" if is_back else "no turn is missing")
-
-
-def _control(file: str | None, agent: str, act: Callable[[LogFile, str], Dialog], what: str) -> None:
-    settings, log, _ = opened(file)
-    done(settings, act(log, agent), f"{agent} is {what}")
-
-
-def opened(file: str | None) -> tuple[Settings, LogFile, Dialog]:
-    """The settings of a command, its dialog file, and the dialog. Raises `NotRunning` where there is none."""
-    settings = options.settings_for(file)
-    log = options.log_of(settings)
-    return settings, log, options.dialog_at(log)
 
 
 def done(settings: Settings, dialog: Dialog, what: str) -> None:
@@ -157,16 +142,14 @@ def _next(settings: Settings, dialog: Dialog, running: set[str]) -> str:
         return 'the next turn is yours: dialogd say "…"'
     names = " and ".join(filter(None, (", ".join(agents[:-1]), agents[-1])))
     owing = f"{names} {'owes' if len(agents) == 1 else 'owe'} the next turn"
-    if state.paused:
-        return f"{owing} once you resume"
-    asleep = next((who for who in agents if who not in running and who != "ANY"), "")
-    if not asleep:
-        return owing
+    asleep = next((who for who in agents if who not in running and who != ANY), "")
+    if state.paused or not asleep:
+        return f"{owing}{' once you resume' if state.paused else ''}"
     again = start_again(StateDir(settings.state_dir), settings.file, dialog.id, asleep)
     return f"{owing} (not running: {again})"
 
 
-# -- The person's hand ------------------------------------------------------------------------------------------------
+# -- Proposals, turns, limits, who takes part -------------------------------------------------------------------------
 
 Ref = Annotated[str, typer.Argument(metavar="REF", help="The proposal, such as P2.")]
 TurnNumbers = Annotated[str, typer.Argument(metavar="TURN", help="The turn, or several: 7, 7,9 or 3-5.")]
@@ -192,7 +175,7 @@ def veto(proposal: Ref, reason: Why = "", file: options.FileOption = None) -> No
 
     It cannot be signed, voted on or decided.
     """
-    settings, log, before = opened(file)
+    settings, log, before = options.opened(file)
     after = person.veto(log, proposal, reason, secrets=options.own_secrets())
     new = [ref for ref in after.state.table.vetoed if ref not in before.state.table.vetoed]
     done(settings, after, f"{', '.join(new)} ruled out" if new else f"{proposal.strip().upper()} was ruled out already")
@@ -203,7 +186,7 @@ def strike(turns: TurnNumbers, reason: Why = "", file: options.FileOption = None
 
     Agents no longer see its text; it stays in the file.
     """
-    settings, log, before = opened(file)
+    settings, log, before = options.opened(file)
     after = person.strike(log, turns, reason, secrets=options.own_secrets())
     new = sorted(after.state.hand.struck - before.state.hand.struck)
     is_open = "; the dialog is open again" if before.state.outcome and not after.state.outcome else ""
@@ -216,7 +199,7 @@ def limit(name: LimitName, value: Value, file: options.FileOption = None) -> Non
 
     It holds from here on.
     """
-    settings, log, before = opened(file)
+    settings, log, before = options.opened(file)
     after = person.limit(log, name, value)
     changed = after.state.limits != before.state.limits
     turns = (
@@ -230,35 +213,21 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
 
     Its turn comes after the others'. Prints how to start its daemon.
     """
-    settings, log, before = opened(file)
-    seat = _seat(agent)
-    wanted = port if port is not None else _port(before)
+    settings, log, before = options.opened(file)
+    is_seat = "=" in agent and not AGENT_ID.fullmatch(agent.strip())
+    seat = read_cast(None, [agent])[0] if is_seat else Seat(agent.strip())
     given = name.strip() or (seat.name if seat.is_known else "")
     known = before.header.agent(seat.id) or next((one for one in before.state.hand.left if one.id == seat.id), None)
-    is_new = known is None or bool(name.strip()) or port is not None
-    after = person.invite(
-        log,
-        f"{seat.id}{given and f' = {given}'} @ http://localhost:{wanted}" if is_new else seat.id,
-        secrets=options.own_secrets(),
-    )
+    who = seat.id
+    if known is None or name.strip() or port is not None:
+        who += f"{given and f' = {given}'} @ http://localhost:{port if port is not None else _port(before)}"
+    after = person.invite(log, who, secrets=options.own_secrets())
     done(settings, after, f"{seat.id} takes part" + ("" if len(after.entries) > len(before.entries) else " already"))
     remark(plain(f"start it in a terminal of its own: {start_command(seat.id, settings.file, seat.flags())}"))
 
 
-def _seat(text: str) -> Seat:
-    """The agent, and what is to play it. Raises `BadInput`."""
-    from dialogd.backends.seats import Seat
-    from dialogd.cli.cast import read_cast
-
-    if AGENT_ID.fullmatch(text.strip()) or "=" not in text:
-        return Seat(text.strip())
-    return read_cast(None, [text])[0]
-
-
 def _port(dialog: Dialog) -> int:
     """The first port for one more agent that nobody listens on now."""
-    from dialogd.cli.launch import is_free
-
     taken = {agent.url.rpartition(":")[2] for agent in dialog.everybody}
     first = free_port(dialog.header, dialog.state.hand.left)
     return next((p for p in range(first, first + 100) if str(p) not in taken and is_free(p)), first)
@@ -270,7 +239,7 @@ def leave(agent: Leaving, reason: Why = "", file: options.FileOption = None) -> 
     What the agent owed is closed, and the dialog continues without it. After `leave USER` nothing waits for
     you any more.
     """
-    settings, log, before = opened(file)
+    settings, log, before = options.opened(file)
     after = person.leave(log, agent, reason, secrets=options.own_secrets())
     gone = [one.id for one in after.state.hand.left if one not in before.state.hand.left]
     gone += [USER] if after.header.is_unattended and not before.header.is_unattended else []
@@ -282,7 +251,7 @@ def step(mode: OnOff, file: options.FileOption = None) -> None:
 
     While it is on, it is your turn after each agent's: say something, or pass.
     """
-    settings, log, before = opened(file)
+    settings, log, before = options.opened(file)
     after = person.step(log, on=mode == "on")
     done(
         settings,
@@ -296,7 +265,7 @@ def pass_on(file: options.FileOption = None) -> None:
 
     For when it is your turn, as after every turn in step mode.
     """
-    settings, log, before = opened(file)
+    settings, log, before = options.opened(file)
     after = person.pass_on(log)
     done(settings, after, "passed on" if len(after.entries) > len(before.entries) else "it was not your turn")
 
@@ -311,7 +280,7 @@ def approve(file: options.FileOption = None) -> None:
 
     Of a dialog that has ended; or a text that only absent agents have not signed, which ends the dialog.
     """
-    settings, log, before = opened(file)
+    settings, log, before = options.opened(file)
     after = person.approve(log)
     keep_ended(settings, after)
     if before.state.outcome is None:
@@ -326,7 +295,7 @@ def reject(reason: Reason, file: options.FileOption = None) -> None:
 
     Your turn, with the reason, opens it again.
     """
-    settings, log, _ = opened(file)
+    settings, log, _ = options.opened(file)
     words = options.typed(reason)
     after = person.reject(log, words, secrets=options.own_secrets())
     disown(settings, after)

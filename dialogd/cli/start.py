@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from itertools import chain
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -17,7 +17,7 @@ from dialogd.backends.auto import family_of
 from dialogd.backends.seats import start_flags
 from dialogd.cli import options
 from dialogd.cli.cast import SEATS, warn_of_twins
-from dialogd.cli.client import daemons, health, in_parallel
+from dialogd.cli.client import daemons, healths
 from dialogd.cli.launch import end, spawn, until_ready
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings
@@ -111,25 +111,16 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     urls = peers(settings, peer or ())
     if detach:
         _detached(settings, urls)
-    else:
-        _serve(settings, urls)
-
-
-def _serve(settings: Settings, urls: Mapping[str, str]) -> None:
-    """Run the daemon in this process, to its end."""
+        return
     from dialogd.daemon import serve
 
     if sys.stderr.isatty():  # nobody reads it where `run` starts agents, and it costs them time
         _warn(settings)
-    _leave(serve(settings, urls))
-
-
-def _leave(code: int) -> NoReturn:
-    """Exit at once: an orderly teardown of the SDKs would take longer than the rest of a stop."""
+    code = serve(settings, urls)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)
+    os._exit(code)  # taking the SDKs apart in memory would take longer than all else that a stop does
 
 
 def _detached(settings: Settings, urls: Mapping[str, str]) -> None:
@@ -154,13 +145,7 @@ def _warn(settings: Settings) -> None:
     with suppress(DialogdError, OSError):
         for text in alone(options.log_of(settings).read().header):
             remark(plain(f"warning: {text}"))
-    _warn_of_twins(settings)
-
-
-def _warn_of_twins(settings: Settings) -> None:
-    """Warn about running agents of this one's family, unless `auto` has already."""
-    running = daemons(settings, settings.file)
-    answers = zip(running, in_parallel(health, running), strict=True)
+    answers = healths(daemons(settings, settings.file)).items()
     families = {daemon.id: family_of(str(answer.get("backend", ""))) for daemon, answer in answers if answer}
     warn_of_twins({**families, settings.id: families.get(settings.id) or family_of(settings.backend)}, only=settings.id)
 
@@ -179,21 +164,17 @@ def peers(settings: Settings, given: Sequence[str]) -> dict[str, str]:
             named[agent] = _loopback(url)
         else:
             bare.append(_loopback(text))
-    others = (who for who in _agents(settings) if who != settings.id and who not in named)
+    try:
+        agents = [agent.id for agent in options.log_of(settings).read().header.agents]
+    except (DialogdError, OSError):
+        agents = [*SEATS]  # while there is no dialog
+    others = (who for who in agents if who != settings.id and who not in named)
     for url in bare:
         who = next(others, None)
         if who is None:
             raise BadInput(f"--peer {url}: the dialog has no further agent", fix="write --peer ID=URL")
         named[who] = url
     return named
-
-
-def _agents(settings: Settings) -> tuple[str, ...]:
-    """The ids of the dialog's agents; A, B, C … while there is no dialog."""
-    try:
-        return tuple(agent.id for agent in options.log_of(settings).read().header.agents)
-    except (DialogdError, OSError):
-        return tuple(SEATS)
 
 
 def _loopback(url: str) -> str:

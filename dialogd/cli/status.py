@@ -16,9 +16,9 @@ import typer
 from dialogd.agent.clock import local
 from dialogd.backends.service import Hold, holds
 from dialogd.cli import options
-from dialogd.cli.client import daemons, health, in_parallel
+from dialogd.cli.client import daemons, healths
 from dialogd.cli.situation import Situation, allowance, facts, next_step, procedure_rows, result, signal_row
-from dialogd.cli.terminal import as_json, line, plain, show
+from dialogd.cli.terminal import line
 from dialogd.config import Settings, file_words
 from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
@@ -54,14 +54,16 @@ def status(
 
     Whose turn it is, what everybody waits for, and the daemons.
     """
-    settings = options.settings_for(path if path is not None else file)
+    settings = options.settings_for(path or file)
     if every:
-        _list(settings, json=json)
+        rows = [_daemon(daemon, answer) for daemon, answer in healths(daemons(settings)).items()]
+        lines = [f"{row['id']:3} {row['url']}  pid {row['pid']}  {row['phase']}  {row['file']}" for row in rows]
+        options.answer(rows, lines or ["no daemon runs"], json=json)
         return
     if is_away or since is not None:
         _missed(settings, since, json=json)
         return
-    running = daemons(settings, settings.file)
+    running, state = daemons(settings, settings.file), StateDir(settings.state_dir)
     try:
         log = options.log_of(settings)
         dialog = options.dialog_at(log)
@@ -71,11 +73,12 @@ def status(
         looks = "; ".join(shlex.join(["dialogd", "status", *file_words(file)]) for file in others)
         fix = f"look at those that run: {looks}; or {error.fix}" if others else error.fix
         raise NotRunning(f"{error}" + (f"; waiting for one: {waiting}" if waiting else ""), fix=fix) from None
-    situation = Situation.of(dialog, settings.file, running, StateDir(settings.state_dir))
-    told = holds(StateDir(settings.state_dir).agents)
+    situation, told = Situation.of(dialog, settings.file, running, state), holds(state.agents)
     missing = taken_out(log.journals.lost(dialog), settings.file)
-    warnings = (*filter(None, [missing]), *_warnings(dialog))
-    show(as_json(_facts(situation, told, warnings)) if json else plain(_text(situation, told, warnings)))
+    typed = takewhile(lambda entry: entry.frame is None or not entry.is_turn, reversed(dialog.entries))
+    notices = [entry.notice for entry in reversed([*typed])]  # of what was typed since the last turn by a daemon
+    warnings = [*filter(None, [missing, *dialog.header.warnings, *notices])]
+    options.answer(_facts(situation, told, warnings), _lines(situation, told, warnings), json=json)
 
 
 def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
@@ -87,23 +90,8 @@ def _missed(settings: Settings, since: str | None, *, json: bool) -> None:
     if since is not None:
         turn = since_turn(dialog, since, datetime.now().astimezone().isoformat(), local)
     news = away(dialog, turn, local)
-    if json:
-        show(as_json({"file": str(settings.file), "dialog": dialog.id, **asdict(news)}))
-    else:
-        show(plain(as_text(news, width=max(get_terminal_size((100, 24)).columns, 40))))
-
-
-def _list(settings: Settings, *, json: bool) -> None:
-    """Every registered daemon."""
-    running = daemons(settings)
-    answers = in_parallel(health, running)
-    rows = [_daemon(daemon, answer) for daemon, answer in zip(running, answers, strict=True)]
-    if json:
-        show(as_json(rows))
-    elif not rows:
-        show("no daemon runs")
-    for row in () if json else rows:
-        show(plain(f"{row['id']:3} {row['url']}  pid {row['pid']}  {row['phase']}  {row['file']}"))
+    text = as_text(news, width=max(get_terminal_size((100, 24)).columns, 40))
+    options.answer({"file": str(settings.file), "dialog": dialog.id, **asdict(news)}, [text], json=json)
 
 
 def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]:
@@ -121,10 +109,7 @@ def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]
 
 def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -> dict[str, object]:
     dialog, state = situation.dialog, situation.dialog.state
-    outcome = state.outcome
-    end = (
-        {"name": outcome.name, "by": outcome.by, "entry": outcome.entry, "reason": outcome.reason} if outcome else None
-    )
+    end = {key: getattr(state.outcome, key) for key in ("name", "by", "entry", "reason")} if state.outcome else None
     return {
         "file": str(situation.file),
         "dialog": dialog.id,
@@ -136,9 +121,9 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         "turn": state.number,
         "max_turns": state.limits.max_turns,
         "turns_counted": state.counted,
-        "turn_of": list(situation.turn_of),
+        "turn_of": list(state.owing),
         "outcome": end,
-        "consensus_reached": outcome is not None and outcome.name == "CONSENSUS_REACHED",
+        "consensus_reached": end is not None and end["name"] == "CONSENSUS_REACHED",
         "approved": bool(state.approved),
         "questions": questions.facts(dialog),
         "waiting": list(situation.reasons()),
@@ -158,17 +143,14 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         "signals": [{"kind": s.kind, "text": s.text, "agents": list(s.agents)} for s in signals(dialog) if end is None],
         "convergence": assessed(dialog),
         "rules": facts(dialog, now()),
-        **_set_by_hand(dialog),
+        "struck": sorted(state.hand.struck),
+        "vetoed": list(state.table.vetoed),
+        "left": [agent.id for agent in state.hand.left],
+        "step": state.hand.step,
+        "unattended": dialog.header.is_unattended,
         "warnings": list(warnings),
         "secrets_redacted": _secrets(dialog),
     }
-
-
-def _warnings(dialog: Dialog) -> Iterator[str]:
-    """What cannot be understood in the header, and in what was typed since the last turn that a daemon wrote."""
-    yield from dialog.header.warnings
-    typed = takewhile(lambda entry: entry.frame is None or not entry.is_turn, reversed(dialog.entries))
-    yield from (entry.notice for entry in reversed([*typed]) if entry.notice)
 
 
 def _secrets(dialog: Dialog) -> int:
@@ -177,37 +159,35 @@ def _secrets(dialog: Dialog) -> int:
     return sum(places("\n".join((entry.body, *map(str, entry.marks)))) for entry in written)
 
 
-def _text(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -> str:
-    dialog = situation.dialog
-    title = line(dialog.header.topic) or "(without a topic)"
-    whose = ", ".join(situation.turn_of) or "nobody"
+def _lines(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -> Iterator[str]:
+    dialog, state = situation.dialog, situation.dialog.state
+    is_over, at = state.outcome is not None, now()
+    left = max(state.limits.max_turns - state.counted, 0)
+    whose = "" if is_over else f", next: {', '.join(state.owing) or 'nobody'}"
     rows = [
         ("file", f"{situation.file} (dialog {dialog.id})"),
         *([("", "REHEARSAL: no model is asked; what comes of it is no memory")] if dialog.is_rehearsed else []),
-        ("turns", situation.turn_line() + ("" if dialog.state.outcome else f", next: {whose}")),
+        ("turns", f"turn {state.turns_in_words} ({left} left){whose}"),
         ("state", f"{situation.phase} ({allowance(dialog)})"),
         *(("", reason) for reason in situation.reasons()),
-        *(("question", text) for text in questions.rows(dialog, now(), local) if dialog.state.outcome is None),
+        *(("question", text) for text in questions.rows(dialog, at, local) if not is_over),
         *result(dialog),
-        *procedure_rows(dialog, now()),
+        *procedure_rows(dialog, at),
         *_by_hand(dialog),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         *([("secrets", f"{hidden} redacted in the file")] if (hidden := _secrets(dialog)) else []),
         *(("wait", f"{hold.host} {hold.words}: agents on that key hold back") for hold in told),
-        *([("budget", spent)] if (spent := standing(dialog.state)) else []),
+        *([("budget", spent)] if (spent := standing(state)) else []),
         *signal_row(dialog),
-        *(("noticed", signal.text) for signal in signals(dialog) if dialog.state.outcome is None),
+        *(("noticed", signal.text) for signal in signals(dialog) if not is_over),
         *(("warning", warning) for warning in warnings),
     ]
     if step := next_step(dialog, situation.file, is_running=bool(situation.daemons)):
         rows.append(("next", step))
     if situation.needs_person():
-        rows.append(("answer", f'dialogd say{_file_words(situation.file)} "…"'))
-    return "\n".join([title, *(f"  {label:8} {line(text)}" for label, text in rows)])
-
-
-def _file_words(file: Path) -> str:
-    return "".join(f" {shlex.quote(word)}" for word in file_words(file))
+        rows.append(("answer", f'{shlex.join(["dialogd", "say", *file_words(situation.file)])} "…"'))
+    yield line(dialog.header.topic) or "(without a topic)"
+    yield from (f"  {label:8} {line(text)}" for label, text in rows)
 
 
 def _agent_row(situation: Situation, agent: str, name: str) -> tuple[str, str]:
@@ -234,14 +214,3 @@ def _by_hand(dialog: Dialog) -> Iterator[tuple[str, str]]:
         yield "person", "absent: nothing waits for you"
     if dialog.state.hand.step:
         yield "step", "on: every turn passes to you; dialogd pass, dialogd step off"
-
-
-def _set_by_hand(dialog: Dialog) -> dict[str, object]:
-    """The same for programs."""
-    return {
-        "struck": sorted(dialog.state.hand.struck),
-        "vetoed": list(dialog.state.table.vetoed),
-        "left": [agent.id for agent in dialog.state.hand.left],
-        "step": dialog.state.hand.step,
-        "unattended": dialog.header.is_unattended,
-    }

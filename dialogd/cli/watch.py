@@ -19,7 +19,7 @@ import typer
 
 from dialogd import person
 from dialogd.cli import options
-from dialogd.cli.client import daemons, health, in_parallel, notify
+from dialogd.cli.client import daemons, healths, notify
 from dialogd.cli.keyboard import Keyboard, Line
 from dialogd.cli.options import log_of
 from dialogd.cli.situation import Situation, ended, exit_code, next_step
@@ -32,7 +32,7 @@ from dialogd.protocol.marks import tolerant
 from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry
 from dialogd.protocol.money import in_dollars, total
 from dialogd.protocol.signals import assessed, budget
-from dialogd.protocol.state import Dialog, Outcome, State
+from dialogd.protocol.state import Dialog, Outcome
 from dialogd.protocol.text import escape
 from dialogd.protocol.units import dollars
 from dialogd.store.folders import StateDir
@@ -69,7 +69,9 @@ class Feed:
             yield "another dialog stands in the file"
         self._known = dialog
         for entry in dialog.entries:
-            if _finished(entry, dialog) and (key := _key(entry)) not in self._shown:
+            in_the_making = entry is dialog.last and entry.condition in (Condition.UNFINISHED, Condition.DAMAGED)
+            key = entry.chain if entry.frame else f"by hand {entry.id}"
+            if not in_the_making and key not in self._shown:
                 self._shown.add(key)
                 yield entry
         yield from self._remarks(dialog)
@@ -106,37 +108,22 @@ def _is_another(known: Dialog, now: Dialog) -> bool:
     return known.id != now.id and now.state.number < known.state.number
 
 
-def _key(entry: Entry) -> str:
-    """What makes it this entry: its recorded hash, or its place when it was typed by hand."""
-    return entry.chain if entry.frame else f"by hand {entry.id}"
-
-
-def _finished(entry: Entry, dialog: Dialog) -> bool:
-    """False while the end of the file may still be in the making."""
-    return entry is not dialog.last or entry.condition not in (Condition.UNFINISHED, Condition.DAMAGED)
-
-
 def account(entry: Entry) -> str:
     """When a daemon wrote the entry, how long it took, what it used and cost, and the model; "" for one by hand."""
-    frame = entry.frame
-    if frame is None:
+    if (frame := entry.frame) is None:
         return ""
-    tokens = f"{_count(frame.tokens_in)} in, {_count(frame.tokens_out)} out" if frame.tokens_in else ""
+
+    def count(text: str) -> str:
+        number = text.lstrip("~")
+        return f"{'about ' if text.startswith('~') else ''}{int(number):,}" if number.isdigit() else "?"
+
+    at = ""
+    with suppress(ValueError, OverflowError):
+        at = datetime.fromisoformat(frame.at).astimezone().strftime("%H:%M:%S")
+    tokens = f"{count(frame.tokens_in)} in, {count(frame.tokens_out)} out" if frame.tokens_in else ""
     took = f"{int(frame.ms) / 1000:.1f} s" if frame.ms.isdigit() else ""
     cost = f"{'about ' if frame.usd.startswith('~') else ''}${frame.usd.lstrip('~')}" if frame.usd else ""
-    return " · ".join(filter(None, (_local(frame.at), took, tokens, cost, frame.model)))
-
-
-def _count(text: str) -> str:
-    number = text.lstrip("~")
-    return f"{'about ' if text.startswith('~') else ''}{int(number):,}" if number.isdigit() else "?"
-
-
-def _local(at: str) -> str:
-    """The time of day here."""
-    with suppress(ValueError, OverflowError):
-        return datetime.fromisoformat(at).astimezone().strftime("%H:%M:%S")
-    return ""
+    return " · ".join(filter(None, (at, took, tokens, cost, frame.model)))
 
 
 def text_of(entry: Entry) -> str:
@@ -146,19 +133,16 @@ def text_of(entry: Entry) -> str:
         parts.append(f"(damaged: line {entry.line} of the file; it counts for nothing)")
     if entry.is_struck:
         parts.append("(withdrawn by the person: its marks count for nothing)")
-    if entry.body:
-        parts.append(escape(entry.body) if entry.frame else _by_hand(entry))
+    if entry.body and entry.frame:
+        parts.append(escape(entry.body))
+    elif entry.body:  # by hand: the marks that count in it stay, what else looks like structure is shown escaped
+        lines = (line if tolerant(line) in entry.marks else escape(line) for line in entry.body.split("\n"))
+        parts.append("\n".join(lines))
     if entry.frame and entry.marks:
         parts.append("\n".join(str(mark) for mark in entry.marks))
     if entry.turn:
         parts.append(f"TURN: {', '.join(entry.turn)}")
     return "\n\n".join(parts)
-
-
-def _by_hand(entry: Entry) -> str:
-    """A body typed by hand: the marks that count in it stay, what else looks like structure is shown escaped."""
-    lines = (line if tolerant(line) in entry.marks else escape(line) for line in entry.body.split("\n"))
-    return "\n".join(lines)
 
 
 def as_fact(entry: Entry) -> dict[str, object]:
@@ -235,7 +219,7 @@ class Teller:
             "phase": situation.phase,
             "lifecycle": lifecycle.phase(dialog),
             "turn": state.number,
-            "turn_of": list(situation.turn_of),
+            "turn_of": list(state.owing),
             "needs_person": needed,
         }
         if facts != self._state:
@@ -329,8 +313,8 @@ class Listener:
     def _ask(self) -> None:
         while not self._over.is_set():
             running = daemons(self.settings, self.settings.file)
-            pairs = zip(running, in_parallel(health, running), strict=True)
-            self.heard = Heard(running, {daemon.id: answer for daemon, answer in pairs}, time.monotonic())
+            said = {daemon.id: answer for daemon, answer in healths(running).items()}
+            self.heard = Heard(running, said, time.monotonic())
             self._news.wait(ASK)
             self._news.clear()
 
@@ -371,10 +355,16 @@ def live_line(situation: Situation, writing: Mapping[str, Writing], *, older: fl
     shown = [BETWEEN.join(map(line, first))]
     if width(shown[0]) > cells:
         return fit(shown[0], cells)
-    for part in (_turns(state), _spent(state), _left(state), hint):
+    gone, limits = total(state.spent), state.limits
+    tokens = f"{gone.tokens:,} tokens" if gone.tokens else ""
+    spent = ", ".join(filter(None, (in_dollars(gone) if gone.micros else "", tokens)))
+    left = f"{max(limits.tokens - gone.tokens, 0):,} tokens left" if limits.tokens is not None else ""
+    left = f"{dollars(max(limits.budget - gone.usd, 0.0))} left" if limits.budget is not None else left
+    for part in (f"turn {state.turns_in_words}", spent, left, hint):
         if part and width(BETWEEN.join([*shown, part])) <= cells:
             shown.append(part)
-    words = _last_words(situation, writing)
+    now = [one for one in writing.values() if one.turn > state.number]
+    words = line(now[0].tail) if len(now) == 1 else ""  # of what is being written, where one agent alone writes
     room = cells - width(BETWEEN.join([*shown, ""])) - 2
     if words and room >= SHORTEST_TAIL:
         shown.insert(1, f"“{tail(words, room)}”")
@@ -386,44 +376,14 @@ def _busy(situation: Situation, writing: Mapping[str, Writing], older: float) ->
     for agent in situation.healths:
         if (work := situation.working(agent)) is None:
             continue
-        turn, since = work.get("turn"), _clock(float(work.get("seconds") or 0.0) + older)
+        turn, seconds = work.get("turn"), int(float(work.get("seconds") or 0.0) + older)
+        since = f"{seconds // 60 % 60}:{seconds % 60:02}"
+        since = f"{seconds // 3600}:{since:0>5}" if seconds >= 3600 else since
         so_far = writing.get(agent)
         if so_far is None or so_far.turn != turn or not so_far.words:
             yield f"{agent} thinks about turn {turn}, {since}"
         else:
             yield f"{agent} writes turn {turn}, {since}, {so_far.words:,} word{'s' if so_far.words > 1 else ''}"
-
-
-def _clock(seconds: float) -> str:
-    """`0:07`, `1:02:03`."""
-    whole = int(seconds)
-    minutes = f"{whole // 60 % 60}:{whole % 60:02}"
-    return minutes if whole < 3600 else f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
-
-
-def _last_words(situation: Situation, writing: Mapping[str, Writing]) -> str:
-    """The end of what is being written, where one agent alone writes."""
-    now = [one for one in writing.values() if one.turn > situation.dialog.state.number]
-    return line(now[0].tail) if len(now) == 1 else ""
-
-
-def _turns(state: State) -> str:
-    return f"turn {state.turns_in_words}"
-
-
-def _spent(state: State) -> str:
-    """What all turns together cost and took."""
-    gone = total(state.spent)
-    tokens = f"{gone.tokens:,} tokens" if gone.tokens else ""
-    return ", ".join(filter(None, (in_dollars(gone) if gone.micros else "", tokens)))
-
-
-def _left(state: State) -> str:
-    """What is left of the budget."""
-    gone, limits = total(state.spent), state.limits
-    if limits.budget is not None:
-        return f"{dollars(max(limits.budget - gone.usd, 0.0))} left"
-    return f"{max(limits.tokens - gone.tokens, 0):,} tokens left" if limits.tokens is not None else ""
 
 
 # -- A dialog as it happens, for `watch` and `run` --------------------------------------------------------------------
@@ -523,9 +483,9 @@ class Live:
         heard = self.listener.heard if self.outcome is None else None
         if dialog is not None and (heard or self.outcome) and self._made_of != (dialog, heard):
             self._made_of = (dialog, heard)
-            running, healths = (heard.running, heard.healths) if heard else ((), {})
+            running, said = (heard.running, heard.healths) if heard else ((), {})
             state = StateDir(self.settings.state_dir)
-            self.situation = Situation(dialog, self.settings.file, running, healths, state)
+            self.situation = Situation(dialog, self.settings.file, running, said, state)
             self._show_situation(self.situation)
         self._show_line()
 
@@ -576,17 +536,13 @@ class Live:
         elif self.situation is not None and self.screen.is_terminal:
             older = time.monotonic() - self.listener.heard.at if self.listener.heard else 0.0
             self.screen.live(live_line(self.situation, self.listener.writing, older=older, cells=cells, hint=hint))
-        elif self.situation is not None:
-            self._tell_reasons(self.situation)
-
-    def _tell_reasons(self, situation: Situation) -> None:
-        """Without a terminal: one plain line for what holds the dialog up, once it has done so for a while."""
-        text, now = "; ".join(situation.reasons()), time.monotonic()
-        if text != self._held_up[0]:
-            self._held_up = (text, now)
-        elif now - self._held_up[1] >= STEADY and text != self._told and self._called_for is None:
-            self._told = text
-            self.say(f"-- {text}")
+        elif self.situation is not None:  # one plain line for what holds the dialog up, once it has done so for a while
+            text, now = "; ".join(self.situation.reasons()), time.monotonic()
+            if text != self._held_up[0]:
+                self._held_up = (text, now)
+            elif now - self._held_up[1] >= STEADY and text != self._told and self._called_for is None:
+                self._told = text
+                self.say(f"-- {text}")
 
     # -- What the keys mean --
 
@@ -629,10 +585,12 @@ class Live:
             "k": lambda: self._choose("skip", person.skip),
             "x": self._ask_to_stop,
             "n": self._pass_on,
-            "q": self._ask_to_stop if self.is_run else self._leave,
-            "?": self._help,
+            "q": self._ask_to_stop,
+            "?": lambda: self.say(HELP.format(leave="stop the dialog" if self.is_run else "leave; the dialog goes on")),
         }
-        if key in commands:
+        if key == "q" and not self.is_run:
+            self.has_left = True
+        elif key in commands:
             commands[key]()
         elif key == "enter" and self.is_run:
             self._pass_on()
@@ -703,12 +661,6 @@ class Live:
             self.say("the dialog has ended already")
         else:
             self.asking = "stop the dialog? y/n"
-
-    def _leave(self) -> None:
-        self.has_left = True
-
-    def _help(self) -> None:
-        self.say(HELP.format(leave="stop the dialog" if self.is_run else "leave; the dialog goes on"))
 
     def _wake(self) -> None:
         notify(daemons(self.settings, self.settings.file))

@@ -47,8 +47,7 @@ _ESCALATED = frozenset(
 )
 _JUDGING = frozenset({"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "QUESTION_FOR_USER", "PASS"})
 
-_IN_WORDS = {"word": "ask for the floor"}
-_TYPED = {"word": "floor", "suggest": "say", "ask": "say"}  # the commands of operations with other names
+_IN_WORDS = {"floor": "ask for the floor"}
 _OPEN_AGAIN = 'open it again with a turn of yours: dialogd say "…"'
 
 
@@ -118,19 +117,21 @@ def commands(dialog: Dialog) -> tuple[str, ...]:
     state, leave = dialog.state, ("leave",) if len(dialog.header.agents) > 1 else ()
     if state.outcome is not None:
         decide = (*(() if state.approved else ("approve",)), "reject")
-        return ("say", *decide, "suggest", "ask", "strike", "limit", "invite", *leave)
-    possible = {
-        "approve": is_takeable(dialog.header, state),
-        **dict.fromkeys(("say", "resume" if state.paused else "pause", "retry", "skip", "stop"), True),
-        "word": dialog.header.rules.order == "free",
-        "pass": USER in state.owing,
-        **dict.fromkeys(("suggest", "ask"), True),
-        "veto": any(proposal.ref not in state.table.vetoed for proposal in state.table.proposals),
-        **dict.fromkeys(("strike", "limit", "invite"), True),
-        "leave": bool(leave),
-        "step": True,
-    }
-    return tuple(name for name, is_possible in possible.items() if is_possible)
+        return ("say", *decide, "strike", "limit", "invite", *_leave(dialog))
+    floor = ("floor",) if dialog.header.rules.order == "free" else ()
+    own = ("pass",) if USER in state.owing else ()
+    veto = ("veto",) if any(proposal.ref not in state.table.vetoed for proposal in state.table.proposals) else ()
+    take = ("approve",) if is_takeable(dialog.header, dialog.state) else ()
+    return (
+        *take,
+        *("say", "resume" if state.paused else "pause", "retry", "skip", "stop", *floor, *own),
+        *(*veto, "strike", "limit", "invite", *_leave(dialog), "step"),
+    )
+
+
+def _leave(dialog: Dialog) -> tuple[str, ...]:
+    """Letting an agent go, where it is not the last."""
+    return ("leave",) if len(dialog.header.agents) > 1 else ()
 
 
 def allowed(dialog: Dialog) -> tuple[str, ...]:
@@ -145,14 +146,15 @@ def refuse(dialog: Dialog, operation: str) -> None:
     cannot = f"cannot {_IN_WORDS.get(operation, operation)}"
     if dialog.state.outcome is not None:
         raise Refused(f"{cannot}: the dialog is {in_words(dialog)}", fix=_OPEN_AGAIN)
-    if operation == "word":
+    if operation == "floor":
         order = dialog.header.rules.order
         raise Refused(
             f"{cannot}: the dialog is {where(dialog)}, and its order is {order}, not free",
             fix='speak now: dialogd say "…"; or begin a dialog with `order = "free"` in its Setup',
         )
-    typed = dict.fromkeys(_TYPED.get(word, word) for word in allowed(dialog))
-    raise Refused(f"{cannot}: the dialog is {in_words(dialog)}", fix=f"what it allows now: {', '.join(typed)}")
+    raise Refused(
+        f"{cannot}: the dialog is {in_words(dialog)}", fix=f"what it allows now: {', '.join(allowed(dialog))}"
+    )
 
 
 def marks_refused(dialog: Dialog, me: str, mark_name: str) -> str:

@@ -28,20 +28,6 @@ class Strike(wire.Meant):
     reason: str = Field("", max_length=1_000_000)
 
 
-class Suggest(wire.Meant):
-    """A proposal of the person's own."""
-
-    text: str = Field(description="what is proposed", max_length=person.LONGEST)
-    instead: str = Field("", description="the proposal in whose place it is meant: P1", max_length=200)
-
-
-class Ask(wire.Meant):
-    """A question to one agent."""
-
-    agent: str = Field(description="an id or a name", max_length=200)
-    text: str = Field(max_length=1_000_000)
-
-
 class Limit(wire.Meant):
     """A limit and its new value."""
 
@@ -73,7 +59,7 @@ class Leave(wire.Meant):
 
 
 class Step(wire.Meant):
-    """Whether it is the person's turn after every agent's."""
+    """Whether it is the person's turn after every other."""
 
     on: bool
 
@@ -84,11 +70,45 @@ class Act(Protocol):
     def __call__(self, agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> Awaitable[wire.Done]: ...
 
 
-def hand_routes(app: FastAPI, agent: Agent, act: Act) -> None:
-    """Veto, strike, suggest, ask, limit, invite, leave, step, pass."""
-    _on_what_was_said(app, agent, act)
-    _on_who_takes_part(app, agent, act)
-    log = agent.file
+def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901 - a list of routes
+    """Add the routes of this module."""
+    log, secrets = agent.file, agent.secrets
+
+    @app.post("/say")
+    async def say(words: wire.Say) -> wire.Done:
+        """Speak as the person: a turn (interrupts the call in flight), or with `note` a remark."""
+        asked = words.model_dump(exclude={"file", "dialog"})
+        return await act(agent, lambda: person.say(log, secrets=secrets, **asked), starts=not words.note)
+
+    @app.post("/pause")
+    async def pause(_: wire.Meant | None = None) -> wire.Done:
+        """Let agents finish their turn and wait; survives restarts."""
+        return await act(agent, lambda: person.pause(log), starts=False)
+
+    @app.post("/resume")
+    async def resume(_: wire.Meant | None = None) -> wire.Done:
+        """Go on after a pause."""
+        return await act(agent, lambda: person.resume(log), starts=False)
+
+    @app.post("/restore")
+    async def restore() -> wire.Done:
+        """Put turns back that an editor's save has taken out, as text in a note of the person's."""
+        return await act(agent, lambda: person.restore(log), starts=False)
+
+    @app.post("/retry")
+    async def retry(named: wire.Named) -> wire.Done:
+        """Ask an agent once more."""
+        return await act(agent, lambda: person.retry(log, named.agent))
+
+    @app.post("/skip")
+    async def skip(named: wire.Named) -> wire.Done:
+        """Pass over an agent that owes a turn."""
+        return await act(agent, lambda: person.skip(log, named.agent))
+
+    @app.post("/floor")
+    async def floor(asked: wire.Floor | None = None) -> wire.Done:
+        """Ask for the floor, where the order is free: for an agent, or without a body for the person."""
+        return await act(agent, lambda: person.floor(log, asked.agent if asked else ""), starts=False)
 
     @app.post("/limit")
     async def limit(wanted: Limit) -> wire.Done:
@@ -97,17 +117,13 @@ def hand_routes(app: FastAPI, agent: Agent, act: Act) -> None:
 
     @app.post("/step")
     async def step(wanted: Step) -> wire.Done:
-        """Turn step mode on or off: it is the person's turn after every agent's."""
+        """Step mode: after every turn it is the person's, or no longer."""
         return await act(agent, lambda: person.step(log, on=wanted.on), starts=False)
 
     @app.post("/pass")
     async def pass_on(_: wire.Meant | None = None) -> wire.Done:
         """Pass the person's turn on without saying anything."""
         return await act(agent, lambda: person.pass_on(log))
-
-
-def _on_what_was_said(app: FastAPI, agent: Agent, act: Act) -> None:
-    log, secrets = agent.file, agent.secrets
 
     @app.post("/veto")
     async def veto(wanted: Veto) -> wire.Done:
@@ -120,20 +136,6 @@ def _on_what_was_said(app: FastAPI, agent: Agent, act: Act) -> None:
         turns = str(wanted.turn)
         return await act(agent, lambda: person.strike(log, turns, wanted.reason, secrets=secrets), starts=False)
 
-    @app.post("/suggest")
-    async def suggest(wanted: Suggest) -> wire.Done:
-        """Make a proposal of the person's: a turn, which interrupts."""
-        return await act(agent, lambda: person.suggest(log, wanted.text, wanted.instead, secrets=secrets))
-
-    @app.post("/ask")
-    async def ask(wanted: Ask) -> wire.Done:
-        """Ask one agent: a turn that passes to it alone."""
-        return await act(agent, lambda: person.ask(log, wanted.agent, wanted.text, secrets=secrets))
-
-
-def _on_who_takes_part(app: FastAPI, agent: Agent, act: Act) -> None:
-    log, secrets = agent.file, agent.secrets
-
     @app.post("/invite")
     async def invite(wanted: Invite) -> wire.Done:
         """Add an agent; its daemon is started on the command line."""
@@ -144,22 +146,6 @@ def _on_who_takes_part(app: FastAPI, agent: Agent, act: Act) -> None:
         """Remove an agent from the dialog."""
         return await act(agent, lambda: person.leave(log, wanted.agent, wanted.reason, secrets=secrets), starts=False)
 
-
-def _named(wanted: str | Invited) -> str:
-    """The agent as an INVITE mark writes it."""
-    if isinstance(wanted, str):
-        return wanted
-    named = f"{wanted.id} = {wanted.name}" if wanted.name.strip() else wanted.id
-    return f"{named} @ {wanted.url}" if wanted.url.strip() else named
-
-
-# -- The routes by which the person takes a result, or rejects it -----------------------------------------------------
-
-
-def result_routes(app: FastAPI, agent: Agent, act: Act) -> None:
-    """Add the routes of this module."""
-    log, secrets = agent.file, agent.secrets
-
     @app.post("/approve")
     async def approve(_: wire.Meant | None = None) -> wire.Done:
         """Accept the result of a dialog that has ended; repeated, it writes nothing more."""
@@ -169,3 +155,11 @@ def result_routes(app: FastAPI, agent: Agent, act: Act) -> None:
     async def reject(wanted: wire.Reject) -> wire.Done:
         """Reject the result: a turn of yours with the reason reopens the dialog."""
         return await act(agent, lambda: person.reject(log, wanted.reason, secrets=secrets))
+
+
+def _named(wanted: str | Invited) -> str:
+    """The agent as an INVITE mark names it."""
+    if isinstance(wanted, str):
+        return wanted
+    named = f"{wanted.id} = {wanted.name}" if wanted.name.strip() else wanted.id
+    return f"{named} @ {wanted.url}" if wanted.url.strip() else named

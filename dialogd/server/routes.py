@@ -15,7 +15,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
-from dialogd import __version__, person
+from dialogd import __version__
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import NO_WAIT
 from dialogd.errors import BadInput, DialogdError, Refused
@@ -24,7 +24,7 @@ from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
 from dialogd.server.metrics import render_metrics
-from dialogd.server.person_routes import hand_routes, result_routes
+from dialogd.server.person_routes import person_routes
 from dialogd.server.refusals import CONVERT, MEDIA_TYPE, NOT_UTF8, handle_errors
 from dialogd.server.report import health, phase
 from dialogd.server.streams import stream_routes
@@ -102,13 +102,10 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
     app.router.route_class = _AnyType
     handle_errors(app)
     _control_routes(app, agent, halt)
-    _person_routes(app, agent)
-    _turn_routes(app, agent)
     _reading_routes(app, agent, port)
     _text_routes(app, agent)
     stream_routes(app, agent, port)
-    result_routes(app, agent, _act)
-    hand_routes(app, agent, _act)
+    person_routes(app, agent, _act)
     app.add_page = lambda: _page_routes(app, agent, port, state)
     return app
 
@@ -310,50 +307,6 @@ async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool = True)
     agent.peers.tell(dialog)
     state = dialog.state
     return wire.Done(turn=state.number, turn_of=list(state.owing), phase=phase(dialog, thinking=False))
-
-
-def _person_routes(app: FastAPI, agent: Agent) -> None:
-    log, secrets = agent.file, agent.secrets
-
-    @app.post("/say")
-    async def say(words: wire.Say) -> wire.Done:
-        """Speak as the person: a turn, which interrupts the call in flight, or with `note` a note."""
-        asked = words.model_dump(include={"to", "note", "turns", "budget"})
-        return await _act(agent, lambda: person.say(log, words.text, secrets=secrets, **asked), starts=not words.note)
-
-    @app.post("/pause")
-    async def pause(_: wire.Meant | None = None) -> wire.Done:
-        """Let agents finish their turn and wait; survives restarts."""
-        return await _act(agent, lambda: person.pause(log), starts=False)
-
-    @app.post("/resume")
-    async def resume(_: wire.Meant | None = None) -> wire.Done:
-        """End the pause."""
-        return await _act(agent, lambda: person.resume(log), starts=False)
-
-    @app.post("/restore")
-    async def restore() -> wire.Done:
-        """Put back turns that an editor's save has removed, as text in a note of the person's."""
-        return await _act(agent, lambda: person.restore(log), starts=False)
-
-
-def _turn_routes(app: FastAPI, agent: Agent) -> None:
-    log = agent.file
-
-    @app.post("/retry")
-    async def retry(named: wire.Named) -> wire.Done:
-        """Ask an agent again."""
-        return await _act(agent, lambda: person.retry(log, named.agent))
-
-    @app.post("/skip")
-    async def skip(named: wire.Named) -> wire.Done:
-        """Skip an agent that owes a turn."""
-        return await _act(agent, lambda: person.skip(log, named.agent))
-
-    @app.post("/word")
-    async def word(asked: wire.Word | None = None) -> wire.Done:
-        """Ask for the floor, where the order is free: for an agent, or without a body for the person."""
-        return await _act(agent, lambda: person.word(log, asked.agent if asked else ""), starts=False)
 
 
 def _reading_routes(app: FastAPI, agent: Agent, port: int) -> None:

@@ -26,7 +26,7 @@ def test_the_person_conducts_a_dialog_without_any_daemon(dialogd: Commands) -> N
         (["pause"], "paused; B owes the next turn once you resume"),
         (["pause"], "it was paused already; B owes the next turn once you resume"),
         (["resume"], f"resumed; B owes the next turn {b}"),
-        (["skip", "B"], f"B is passed over; A owes the next turn {a}"),
+        (["skip", "B"], f"B is skipped; A owes the next turn {a}"),
         (["retry", "B"], f"B is asked once more; A and B owe the next turn {a}"),
     ]
     for words, answer in steps:

@@ -105,7 +105,7 @@ def test_a_turn_is_withdrawn(room: Room, visitor: Visitor) -> None:
     ("form", "fields", "written"),
     [
         ("/veto", {"proposal": "P1", "reason": "too slow"}, "[VETO: P1 | too slow]"),
-        ("/suggest", {"text": "Use both.", "instead": "P1"}, "[PROPOSAL P2: Use both."),
+        ('/say"][id="suggest-form', {"text": "Use both.", "instead": "P1"}, "[PROPOSAL P2: Use both."),
         ("/limit", {"value": "40"}, "[LIMIT: max_turns 40]"),
         ("/invite", {"agent": "C=Claude C"}, "[INVITE: C = Claude C @ http://localhost:"),
         ("/leave", {}, "[LEAVE: A]"),

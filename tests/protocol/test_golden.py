@@ -112,7 +112,7 @@ def acted(room: Room, what: str, text: str) -> None:
     acts = {
         "vetoes": lambda: room.by_hand(person.veto, target, text),
         "strikes": lambda: room.by_hand(person.strike, target, text),
-        "suggests": lambda: room.by_hand(person.suggest, text, target),
+        "suggests": lambda: room.by_hand(person.say, text, proposal=True, instead=target),
         "invites": lambda: room.by_hand(person.invite, text or target),
         "lets": lambda: room.by_hand(person.leave, target.removesuffix(" leave"), text),
         "steps": lambda: room.by_hand(person.step, on=target == "on"),

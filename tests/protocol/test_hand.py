@@ -131,7 +131,7 @@ def test_several_turns_a_span_and_a_turn_of_the_person_are_struck_at_once() -> N
     """The person's proposal goes; what they set (a limit) stays."""
     room = room_of("A", "B")
     room.say("Ten more.", turns=10)
-    does(room, person.suggest, "Use SQLite")
+    does(room, person.say, "Use SQLite", proposal=True)
     replies(room, "A", "or\n[PROPOSAL: Postgres]")
     limits = room.dialog.state.limits
     after = does(room, person.strike, "2-3, 4")
@@ -476,7 +476,7 @@ def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
     """Numbered, voted on, quoted by AGREE; its turn says in whose place it stands."""
     room = room_of("A", "B", toml='verdict = "vote"')
     replies(room, "A", "fast\n[PROPOSAL: Redis]")
-    after = does(room, person.suggest, "use SQLite | it is there\nalready", "P1")
+    after = does(room, person.say, "use SQLite | it is there\nalready", instead="P1")
     made = after.state.table.proposals[-1]
     assert (made.ref, made.by, made.text) == ("P2", "USER", "use SQLite | it is there already")
     assert after.entries[-1].body == "Instead of P1:\n\nuse SQLite | it is there\nalready"
@@ -488,18 +488,18 @@ def test_a_suggestion_of_the_person_is_a_proposal_like_any_other() -> None:
     assert outcome.name == "DECIDED"
     for text, instead in (("", ""), ("x", "P9"), ("x", "nothing")):
         with pytest.raises(BadInput):
-            person.suggest(room.log, text, instead)
+            person.say(room.log, text, proposal=True, instead=instead)
 
 
 def test_one_agent_is_asked_alone_and_then_the_order_goes_on() -> None:
-    """A question to B; several names are refused."""
+    """A question to B; unknown names are refused."""
     room = room_of("A", "B", "C")
-    assert does(room, person.ask, "claude b", "Why?").state.owing == ("B",)
+    assert does(room, person.say, "Why?", to="claude b").state.owing == ("B",)
     replies(room, "B", "Because.")
     assert room.dialog.state.owing == ("C",)
-    for name in ("all", "A, B", "Z", "me"):
+    for name in ("Z", "me"):
         with pytest.raises(BadInput):
-            person.ask(room.log, name, "Why?")
+            person.say(room.log, "Why?", to=name)
 
 
 def test_skipping_goes_on_as_the_dialog_would() -> None:
@@ -559,13 +559,13 @@ def test_a_turn_line_by_hand_names_whom_the_same_text_invites() -> None:
 def test_what_can_be_done_follows_the_dialog() -> None:
     """`allowed` names what makes sense: a veto where there is a proposal, leaving where somebody stays."""
     room = room_of("A")
-    assert {"suggest", "strike", "invite", "limit", "step"} <= set(lifecycle.commands(room.dialog))
+    assert {"say", "strike", "invite", "limit", "step"} <= set(lifecycle.commands(room.dialog))
     assert not {"veto", "leave", "pass"} & set(lifecycle.commands(room.dialog))
     replies(room, "A", "y\n[PROPOSAL: x]")
     does(room, person.invite, "B")
     assert {"veto", "leave", "pass"} <= set(lifecycle.commands(room.dialog))
     room.stop()
-    assert {"strike", "suggest", "invite"} <= set(lifecycle.commands(room.dialog))
+    assert {"say", "strike", "invite"} <= set(lifecycle.commands(room.dialog))
     with pytest.raises(Refused, match="the dialog is over"):
         person.step(room.log, on=True)
 

@@ -110,7 +110,7 @@ def test_a_text_to_be_signed_names_who_signed_it() -> None:
     assert lifecycle.in_words(nobody).endswith("signed by nobody yet")
 
 
-HAND = ("suggest", "ask", "strike", "limit", "invite", "leave")
+HAND = ("strike", "limit", "invite", "leave")
 PERSONS = ("say", "pause", "retry", "skip", "stop", *HAND, "step")
 STATES: dict[str, tuple[dict[str, object], tuple[str, ...]]] = {
     "dormant": ({"spoke_at": {}}, ("start", "configure", "add agent", *PERSONS)),
@@ -156,8 +156,7 @@ def test_a_refusal_says_what_to_do_next() -> None:
     with pytest.raises(Refused) as early:
         lifecycle.refuse(in_state("dormant"), "harvest")
     assert str(early.value) == "cannot harvest: the dialog is not begun: no agent has spoken yet"
-    typed = [name for name in PERSONS if name not in ("suggest", "ask")]  # which are `say`
-    assert early.value.fix == f"what it allows now: start, configure, add agent, {', '.join(typed)}"
+    assert early.value.fix == f"what it allows now: start, configure, add agent, {', '.join(PERSONS)}"
 
 
 def test_a_paused_dialog_allows_to_resume_it() -> None:
@@ -181,13 +180,13 @@ def test_nothing_is_paused_after_the_end() -> None:
 def test_the_word_is_asked_for_where_the_order_is_free() -> None:
     """Elsewhere the refusal names state and order; after the end there is nothing to ask for."""
     free = stood('order = "free"')
-    lifecycle.refuse(free, "word")
-    assert "word" in lifecycle.allowed(free)
+    lifecycle.refuse(free, "floor")
+    assert "floor" in lifecycle.allowed(free)
     with pytest.raises(Refused, match="the dialog is under way, and its order is round-robin, not free") as refused:
-        lifecycle.refuse(stood('order = "round-robin"'), "word")
+        lifecycle.refuse(stood('order = "round-robin"'), "floor")
     assert "dialogd say" in refused.value.fix
     with pytest.raises(Refused, match="cannot ask for the floor: the dialog is over"):
-        lifecycle.refuse(in_state("collapsed", 'order = "free"'), "word")
+        lifecycle.refuse(in_state("collapsed", 'order = "free"'), "floor")
 
 
 # -- marks that a state does not take --------------------------------------------------------------------------------
@@ -261,7 +260,7 @@ def test_people_read_plain_words() -> None:
     for name in STATES:
         dialog = in_state(name)
         told = [lifecycle.in_words(dialog), situation.allowance(dialog), lifecycle.marks_refused(dialog, "A", "IDEA")]
-        for operation in ("retry", "word", "approve", "start"):
+        for operation in ("retry", "floor", "approve", "start"):
             try:
                 lifecycle.refuse(dialog, operation)
             except Refused as error:

@@ -23,13 +23,13 @@ def test_every_route_of_the_hand_writes_one_entry_and_tells(room: Room) -> None:
     """Each answers as /say does; what is wrong is refused with a fix and leaves the file alone."""
     room.open("A")
     done = [
-        ("suggest", {"text": "use SQLite"}, "[PROPOSAL P1: use SQLite]"),
-        ("suggest", {"text": "use Redis", "instead": "P1"}, "[PROPOSAL P2: use Redis]"),
+        ("say", {"text": "use SQLite", "proposal": True}, "[PROPOSAL P1: use SQLite]"),
+        ("say", {"text": "use Redis", "instead": "P1"}, "[PROPOSAL P2: use Redis]"),
         ("veto", {"proposal": "P1", "reason": "too slow"}, "[VETO: P1 | too slow]"),
         ("strike", {"turn": 2, "reason": "a mistake"}, "[STRIKE: 2 | a mistake]"),
         ("limit", {"name": "max_turns", "value": 40}, "[LIMIT: max_turns 40]"),
         ("step", {"on": True}, "[STEP: on]"),
-        ("ask", {"agent": "B", "text": "Why?"}, "TURN: B"),
+        ("say", {"to": "B", "text": "Why?"}, "TURN: B"),
         ("invite", {"agent": "C=Carla"}, "[INVITE: C = Carla @ http://localhost:"),
         ("invite", {"agent": {"id": "D", "url": "http://127.0.0.1:4444"}}, "[INVITE: D @ http://127.0.0.1:4444]"),
         ("leave", {"agent": "B", "reason": "no need"}, "[LEAVE: B | no need]"),
@@ -41,7 +41,7 @@ def test_every_route_of_the_hand_writes_one_entry_and_tells(room: Room) -> None:
     before = room.text
     for path, body in (("veto", {"proposal": "P9"}), ("strike", {"turn": 99}), ("limit", {"name": "x", "value": 1}),
                        ("invite", {"agent": "A @ http://example.com:80"}), ("leave", {"agent": "Z"}),
-                       ("suggest", {"text": " "}), ("ask", {"agent": "Z", "text": "x"})):  # fmt: skip
+                       ("say", {"text": " ", "proposal": True}), ("say", {"to": "Z", "text": "x"})):  # fmt: skip
         refused = send(room.a, f"POST /{path}", body)
         assert (refused.status, bool(refused.problem["fix"])) == (400, True)
     assert room.text == before
@@ -66,7 +66,7 @@ def test_an_invited_agent_is_told_and_one_that_left_says_why_it_is_quiet(room: R
     here = f"http://localhost:{room.a.port}"
     assert send(room.b, "POST /invite", {"agent": {"id": "A", "url": here}}).status == 200
     assert [agent.id for agent in parse(room.file.read_bytes()).header.agents] == ["B", "A"]
-    send(room.b, "POST /ask", {"agent": "A", "text": "Back?"})
+    send(room.b, "POST /say", {"to": "A", "text": "Back?"})
     room.minds["A"].call(2).end("Back again.\n")
     until(lambda: "Back again." in room.text, "A to speak again")
 
@@ -90,10 +90,10 @@ def test_no_secret_of_the_environment_stands_in_what_a_route_writes(tmp_path: Pa
     acts: list[tuple[str, dict[str, object]]] = [
         ("say", {"text": said}),
         ("say", {"text": said, "note": True}),
-        ("suggest", {"text": said}),
+        ("say", {"text": said, "proposal": True}),
         ("veto", {"proposal": "P1", "reason": said}),
         ("strike", {"turn": 1, "reason": said}),
-        ("ask", {"agent": "B", "text": said}),
+        ("say", {"to": "B", "text": said}),
         ("invite", {"agent": f"C = {secret}"}),
         ("invite", {"agent": {"id": "D", "name": secret}}),
         ("leave", {"agent": "B", "reason": said}),

@@ -62,15 +62,13 @@ ACTS: dict[str, dict[str, Any]] = {
     "/pass": {},
     "/approve": {},
     "/reject": {"reason": "no"},
-    "/ask": {"agent": "B", "text": "why?"},
     "/limit": {"name": "max_turns", "value": 9},
     "/invite": {"agent": "C"},
     "/leave": {"agent": "B"},
     "/step": {"on": True},
     "/strike": {"turn": 1},
-    "/suggest": {"text": "tabs"},
     "/veto": {"proposal": "P1"},
-    "/word": {},
+    "/floor": {},
     "/stop": {},
 }
 

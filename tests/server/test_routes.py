@@ -33,7 +33,7 @@ PERSONS = {
     "/resume": None,
     "/retry": {"agent": "A"},
     "/skip": {"agent": "A"},
-    "/word": {"agent": "B"},
+    "/floor": {"agent": "B"},
 }
 
 
@@ -505,9 +505,9 @@ ROUTES = {
             "/say",
             "/skip",
             "/stop",
-            "/word",
+            "/floor",
         ),
-        *("/ask", "/invite", "/leave", "/limit", "/pass", "/step", "/strike", "/suggest", "/veto"),
+        *("/invite", "/leave", "/limit", "/pass", "/step", "/strike", "/veto"),
         "/page/history/{dialog}/outcome",
     },
 }
@@ -527,7 +527,7 @@ def test_openapi_describes_every_route(idle: Daemon) -> None:
             for field in about.get("parameters", ()):
                 assert field.get("description") or field["in"] == "header"
     assert found == ROUTES
-    for model in ("Notify", "Say", "Named", "Word", "Halt"):
+    for model in ("Notify", "Say", "Named", "Floor", "Halt"):
         for name, field in schema["components"]["schemas"][model]["properties"].items():
             assert field.get("description") or name == "reason"
     assert not re.search(r"https?://(?!localhost|127\.0\.0\.1)", json.dumps(schema))
@@ -788,8 +788,8 @@ def test_the_word_is_asked_for_where_the_order_is_free(room: Room) -> None:
     room.start("A")
     room.file.write_text(room.opening("Tabs or spaces?", "A").replace("## Rules", FREE), encoding="utf-8")
     typing = room.think()
-    assert send(room.a, "POST /word").json == {"status": "ok", "turn": 1, "turn_of": ["A"], "phase": "waiting"}
-    assert send(room.a, "POST /word", {"agent": "claude b"}).json["turn_of"] == ["A"]
+    assert send(room.a, "POST /floor").json == {"status": "ok", "turn": 1, "turn_of": ["A"], "phase": "waiting"}
+    assert send(room.a, "POST /floor", {"agent": "claude b"}).json["turn_of"] == ["A"]
     assert room.text.index("[TO: USER]") < room.text.index("[TO: B]")
     assert typing.is_alive
     typing.end("Tabs.\n")
@@ -802,16 +802,16 @@ def test_the_word_is_asked_for_where_the_order_is_free(room: Room) -> None:
 def test_the_word_is_refused_where_nobody_can_ask_for_it(room: Room) -> None:
     """Another order, an unknown agent, a field too many, the end: a problem that names the state."""
     room.open()
-    problem = send(room.a, "POST /word", {"agent": "B"}).problem
+    problem = send(room.a, "POST /floor", {"agent": "B"}).problem
     assert problem["status"] == 409
     assert "the dialog is not begun, and its order is alternate, not free" in problem["detail"]
-    assert send(room.a, "POST /word", {"agent": "A", "x": 1}).problem["status"] == 422
+    assert send(room.a, "POST /floor", {"agent": "A", "x": 1}).problem["status"] == 422
     with room.file.open("a") as file:
         file.write("\nEnough.\n\n[CONSENSUS_REACHED]\n")
-    assert "the dialog is over" in send(room.a, "POST /word").problem["detail"]
+    assert "the dialog is over" in send(room.a, "POST /floor").problem["detail"]
     room.file.write_text(room.opening("Or both?", "A").replace("## Rules", FREE), encoding="utf-8")
-    assert send(room.a, "POST /word", {"agent": "Z"}).problem["status"] == 400
-    assert send(room.a, "POST /word", {"agent": "A"}).problem["status"] == 409
+    assert send(room.a, "POST /floor", {"agent": "Z"}).problem["status"] == 400
+    assert send(room.a, "POST /floor", {"agent": "A"}).problem["status"] == 409
 
 
 # -- the end -------------------------------------------------------------------------------------------------------

@@ -293,7 +293,7 @@ class Room:
 
     def asks_for_the_word(self, who: str) -> None:
         """The person asks for the floor, for an agent or (`USER`) for themselves."""
-        person.word(self.log, who)
+        person.floor(self.log, who)
         self._observe()
 
     def by_hand(self, act: Callable[..., Dialog], *words: str, **more: bool) -> None:

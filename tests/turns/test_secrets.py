@@ -119,8 +119,7 @@ def traces(text: str) -> list[str]:
 REASONS: dict[str, Callable[[LogFile, str], object]] = {
     "say": lambda log, text: person.say(log, text, secrets=(OWN,)),
     "note": lambda log, text: person.say(log, text, note=True, secrets=(OWN,)),
-    "ask": lambda log, text: person.ask(log, "A", text, secrets=(OWN,)),
-    "suggest": lambda log, text: person.suggest(log, text, secrets=(OWN,)),
+    "proposal": lambda log, text: person.say(log, text, proposal=True, secrets=(OWN,)),
     "veto": lambda log, text: person.veto(log, "P1", text, secrets=(OWN,)),
     "strike": lambda log, text: person.strike(log, "1", text, secrets=(OWN,)),
     "leave": lambda log, text: person.leave(log, "A", text, secrets=(OWN,)),
@@ -134,7 +133,7 @@ REASONS: dict[str, Callable[[LogFile, str], object]] = {
 def test_no_secret_stands_in_what_the_person_does(tmp_path: Path, act: str) -> None:
     """In no reason, name or text, whole or in part: what is cut short is free of secrets before."""
     path = dialog_in(tmp_path)
-    person.suggest(log_of(path), "Use Redis")
+    person.say(log_of(path), "Use Redis", proposal=True)
     for secret in (OWN, TOKEN):
         for before in ("", *(f"{'x' * (length - 1)} " for length in (180, 470, 485))):
             again = path.read_bytes()

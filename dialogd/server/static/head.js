@@ -4,7 +4,7 @@ import { beckon, setPlayers, stillWriting } from "./entries.js";
 
 const WORDS = { idle: "waits", thinking: "is thinking", executing: "is at work", failed: "failed", absent: "is absent", stopped: "does not answer", unstarted: "is not started yet", unknown: "not known now" };
 // What goes to the daemon. What is typed stays, and can be typed on.
-const HAND = "#pause, #stop, #word, #pass, #agents .acts button, #say-send, #stop-form [type=submit], form[data-post] [type=submit]";
+const HAND = "#pause, #stop, #floor, #pass, #agents .acts button, #say-send, #stop-form [type=submit], form[data-post] [type=submit]";
 const cards = $("#agents");
 const blank = $("#agent-card");
 const title = document.title;
@@ -220,9 +220,9 @@ function renderControls(facts) {
   pause.dataset.do = facts.paused ? "resume" : "pause";
   show(pause, facts.allowed.includes("pause") || facts.allowed.includes("resume"));
   show($("#stop"), !facts.outcome || facts.allowed.includes("stop"));
-  const isFree = facts.allowed.includes("word");
-  show($("#word"), isFree);
-  show($("#word-form"), isFree);
+  const isFree = facts.allowed.includes("floor");
+  show($("#floor"), isFree);
+  show($("#floor-form"), isFree);
   const isMine = facts.turn_of.includes("USER") && !facts.questions.length && !facts.outcome;
   show($("#pass"), isMine || (facts.step && facts.turn_of.includes("USER")));
   const step = $("#step-form");
