@@ -49,7 +49,7 @@ GROUPS = {
         "strike": Command("speak:strike", "Withdraw a turn: nothing it says counts any more."),
         "limit": Command("speak:limit", "Change a limit, such as the number of turns or the budget."),
         "restore": Command("speak:restore", "Put back turns that an editor has overwritten."),
-        "stop": Command("stop:stop", "Stop everything: all your daemons and their dialogs."),
+        "stop": Command("speak:stop", "Stop everything: all your daemons and their dialogs."),
     },
     "See": {
         "status": Command("status:status", "Show how the dialog stands, or what you missed."),

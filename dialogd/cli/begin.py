@@ -25,7 +25,7 @@ from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual
 from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interruptible, is_free
 from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
 from dialogd.cli.past import keep_ended
-from dialogd.cli.situation import AGREED, ended, exit_code, next_step
+from dialogd.cli.status import AGREED, ended, exit_code, next_step
 from dialogd.cli.terminal import plain, remark
 from dialogd.cli.watch import LOOK, Live
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command

@@ -1,10 +1,12 @@
-"""`dialogd status`: how a dialog stands, and which daemons run."""
+"""How a dialog stands, in words and by its own rules: rows for people, facts for programs; `dialogd status`."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -14,23 +16,342 @@ from typing import Annotated, Any
 import typer
 
 from dialogd.agent.clock import local
+from dialogd.backends.seats import start_again
 from dialogd.backends.service import Hold, holds
 from dialogd.cli import options
 from dialogd.cli.client import daemons, healths
-from dialogd.cli.situation import Situation, allowance, facts, next_step, procedure_rows, result, signal_row
 from dialogd.cli.terminal import line
 from dialogd.config import Settings, file_words
 from dialogd.errors import NotRunning
 from dialogd.person import now, taken_out
 from dialogd.protocol import lifecycle, questions
+from dialogd.protocol.board import as_of_now, rejected, reopenings
+from dialogd.protocol.certificate import where
+from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.interventions import strikes, vetoes
-from dialogd.protocol.model import USER
+from dialogd.protocol.marks import round_of
+from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.money import standing
-from dialogd.protocol.signals import assessed, signals
-from dialogd.protocol.state import Dialog
+from dialogd.protocol.polls import Poll
+from dialogd.protocol.signals import assessed, hundredths, signals
+from dialogd.protocol.state import Dialog, Outcome
+from dialogd.protocol.table import Decision
 from dialogd.protocol.text import places
+from dialogd.protocol.units import in_words, many
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Running
+
+
+def exit_code(outcome: Outcome | None) -> int:
+    """0 for a dialog that goes on, or ended as its rule decides; 1 for one that ended in an error, 4 for other ends."""
+    if outcome is None or outcome.name in AGREED:
+        return 0
+    return 1 if outcome.failed else 4
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """A dialog and the health of its daemons, by agent id; None for one that is registered and does not answer.
+
+    `state` is where it is kept how they were started.
+    """
+
+    dialog: Dialog
+    file: Path
+    daemons: tuple[Running, ...]
+    healths: Mapping[str, dict[str, Any] | None]
+    state: StateDir
+
+    @classmethod
+    def of(cls, dialog: Dialog, file: Path, daemons: Iterable[Running], state: StateDir) -> Situation:
+        """Ask every daemon of the dialog, all at once."""
+        running = tuple(daemons)
+        return cls(dialog, file, running, {daemon.id: said for daemon, said in healths(running).items()}, state)
+
+    @property
+    def owing(self) -> tuple[str, ...]:
+        """The agents that owe a turn."""
+        return tuple(who for who in self.dialog.state.owing if who != USER)
+
+    @property
+    def phase(self) -> str:
+        """One word for programs: waiting, thinking, paused, waiting_for_user, ended, error."""
+        state = self.dialog.state
+        if state.outcome is not None:
+            return "error" if state.outcome.failed else "ended"
+        if any(map(self.working, self.healths)):
+            return "thinking"
+        if state.paused:
+            return "paused"
+        return "waiting" if self.owing else "waiting_for_user"
+
+    def reasons(self) -> tuple[str, ...]:
+        """Why the dialog stands where it stands, one sentence each; never empty."""
+        state = self.dialog.state
+        if state.outcome is not None:
+            return (ended(state.outcome),)
+        held = self._held()
+        busy = {agent: text for agent in self.healths if (text := self._thinking(agent))}
+        if held is not None:
+            return (self._words(held), *busy.values())
+        return (*busy.values(), *(self._idle(agent) for agent in self.owing if agent not in busy))
+
+    def _held(self) -> Wait | None:
+        """What keeps everybody from going on; None when an agent may."""
+        agents, rest = [agent.id for agent in self.dialog.header.agents], 0.0
+        me = next((who for who in self.owing if who in agents), agents[0])
+        with suppress(OSError):
+            rest = max(time.time() - self.file.stat().st_mtime, 0.0)  # seconds since the file was last written
+        action = decide(self.dialog, me, Clock(zone=local, rest=rest))
+        return action if isinstance(action, Wait) else None
+
+    def _words(self, held: Wait) -> str:
+        failure = self._failure() if held.status == "waiting_for_user" else ""
+        if failure and not self.dialog.state.questions.open:
+            return failure
+        return "; ".join(filter(None, (failure, line(held.reason))))
+
+    def _failure(self) -> str:
+        """Which agent's failure gave the turn to the person, and what they can do."""
+        last = self.dialog.last
+        mark = last.mark("AGENT_ERROR") if last else None
+        if mark is None:
+            return ""
+        agent, cause, fix = (*mark.fields, "", "")[:3]
+        return line(f"{agent} failed: {cause} ({fix}); `dialogd retry {agent}` asks it once more")
+
+    def working(self, agent: str) -> dict[str, Any] | None:
+        """The `turn` that agent works on and for how many `seconds`; None when it does not, or the turn is written."""
+        work = (self.healths.get(agent) or {}).get("working_on")
+        turn = work.get("turn") if isinstance(work, dict) else None
+        return work if isinstance(turn, int) and turn > self.dialog.state.number else None
+
+    def _thinking(self, agent: str) -> str:
+        """Since when that agent works, and how long it may; "" when it does not."""
+        if (work := self.working(agent)) is None:
+            return ""
+        timeout = self.dialog.state.limits.timeout
+        since = in_words(round(float(work.get("seconds") or 0.0)))
+        return f"{agent} thinks about turn {work.get('turn')} since {since} (at most {in_words(timeout)})"
+
+    def _idle(self, agent: str) -> str:
+        """Why that agent owes a turn and does not work on it."""
+        if agent == ANY:
+            return "any agent may speak"
+        answer = self.healths.get(agent)
+        if answer is None:
+            daemon = next((daemon for daemon in self.daemons if daemon.id == agent), None)
+            if daemon is not None:
+                return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"
+            again = start_again(self.state, self.file, self.dialog.id, agent)
+            return f"waiting for {agent}; its daemon does not run: {again}"
+        waiting = answer.get("waiting")
+        if isinstance(waiting, dict) and waiting.get("status") not in ("starting", "not_my_turn"):
+            return f"waiting for {agent}: {line(str(waiting.get('reason')))}"
+        return f"waiting for {agent}, which is about to reply"
+
+    def needs_person(self) -> str:
+        """What the person is asked, in words; "" while an agent can go on by itself."""
+        state, held = self.dialog.state, self._held()
+        if held is None or held.status not in ("waiting_for_user", "unknown_turn", "damaged", "no_turn_yet"):
+            return ""
+        if state.questions.text:
+            words = questions.waiting(self.dialog, now(), local)
+            return line(f"{state.questions.asker} asks you: {words}" if len(state.questions.askers) == 1 else words)
+        if self.dialog.state.hand.step and not self._failure():
+            return "step mode: it is your turn"
+        return self._words(held)
+
+
+def ended(outcome: Outcome) -> str:
+    """How it ended, in words."""
+    reason = f": {outcome.reason}" if outcome.reason else ""
+    return line(f"ended with {outcome.name}{reason}")
+
+
+AGREED = ("CONSENSUS_REACHED", "DECIDED")
+
+
+def next_step(dialog: Dialog, file: Path, *, is_running: bool = False) -> str:
+    """What the person can do about an end, as commands; "" while it goes on, or once they took the result.
+
+    `is_running` says that its daemons are still there.
+    """
+    outcome, named = dialog.state.outcome, f" --file {shlex.quote(str(file))}"
+    if outcome is None or dialog.state.approved:
+        return ""
+    go_on = "" if is_running else f" and dialogd run --continue{named}"
+    if outcome.name in AGREED:
+        return f'dialogd approve{named}, or dialogd reject "why"{named}{go_on}'
+    what = f"{outcome.name} {outcome.reason}".lower()
+    more = " --budget AMOUNT" if what.startswith(("budget", "stopped budget")) else ""
+    first = f"dialogd limit max_size 2MB{named}, then " if what.startswith(("max_size", "stopped size")) else ""
+    return f'dialogd plan{named} says where it stands; {first}dialogd say "…"{more}{named}{go_on} opens it again'
+
+
+# -- How a dialog stands by its own rules -----------------------------------------------------------------------------
+
+LATEST = 3  # decisions that are shown; all of them are among the facts
+DECISION = ("ref", "outcome", "method", "evidence", "reason", "entry")  # what programs are told of one
+BY = {"harvest": "dialogd plan, dialogd export", "reset": "dialogd say … opens it again"}  # for words of programs
+
+
+def signal_row(dialog: Dialog) -> tuple[tuple[str, str], ...]:
+    """The weak signals, in one row; none before two agents have spoken."""
+    found = assessed(dialog)
+    if found is None:
+        return ()
+    counts = (many(int(found[f"{name}s"]), name) for name in ("agreement", "disagreement"))
+    near = hundredths(float(found["convergence"])) / 100
+    numbers = f"convergence {near:.2f}, confidence {found['confidence']:.2f}"
+    return (("signals", f"{found['advice']}: {', '.join(counts)}, {numbers} (weak: words only)"),)
+
+
+def allowance(dialog: Dialog) -> str:
+    """Where it stands and what that allows: `under way: post, read, vote, stop`; commands where there are any."""
+    where = lifecycle.phase(dialog)
+    return f"{lifecycle.PLAIN[where]}: {', '.join(BY.get(word, word) for word in lifecycle.ALLOWED[where])}"
+
+
+def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
+    """What there is to say of a dialog with rules of its own; nothing of a plain one but its limits. `at` is now."""
+    state, rules, is_over = dialog.state, dialog.header.rules, dialog.state.outcome is not None
+    if not rules.is_plain:
+        first = ", the first wins" if rules.winner == "first" else ""
+        verdict = {
+            "mutual": "all sign the same text",
+            "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}{first}",
+            "moderator": "the moderator decides",
+            "judge": f"{rules.judge or 'nobody'} judges",
+        }[rules.verdict]
+        name = f"{rules.template}: " if rules.template else ""
+        yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"
+        yield "round", _round(dialog)
+        yield from (("vote", _vote(_poll(dialog, poll))) for poll in state.polls.open if not is_over)
+        for one in _decisions_now(dialog)[-LATEST:]:
+            reason = f"; {one.reason}" if one.reason else ""
+            yield "decided", f"{one.ref} {one.outcome} ({one.method}): {one.evidence}{reason}"
+        if state.escalation.to and not is_over:
+            yield "decides", _you(state.escalation.to) + (f": {state.escalation.why}" if state.escalation.why else "")
+        if state.table.blocking:
+            yield "blocks", f"an approval: finding {', '.join(map(str, state.table.blocking))}"
+    sealed, waiting = _seals(dialog)
+    if sealed:
+        yield "sealed", ", ".join(sealed) + (f"; waiting for {', '.join(waiting)}" if waiting else "")
+    if state.floor.queue:
+        yield "in line", f"for the floor: {', '.join(map(_you, state.floor.queue))}"
+    if (left := _time_left(dialog, at)) is not None:
+        yield "time", f"{in_words(round(left))} left of {in_words(state.limits.max_time or 0.0)}"
+
+
+def result(dialog: Dialog) -> Iterator[tuple[str, str]]:
+    """What the person made of a result: that they took it, or rejected the one before this opening."""
+    note, before = dialog.entry(dialog.state.approved) if dialog.state.approved else None, rejected(dialog)
+    if note is not None:
+        yield "approved", f"by you{when(note.frame.at) if note.frame else ''}"
+    if before is not None:
+        yield "rejected", f"{before.outcome} in {where(before.ended_in)}, by you{when(before.at)}: {before.reason}"
+
+
+def when(at: str) -> str:
+    """A time behind a few words: ` on 2026-11-22 at 18:04 UTC`; "" for none."""
+    return f" on {at[:10]} at {at[11:16]} UTC" if at.endswith("Z") else ""
+
+
+def _decisions_now(dialog: Dialog) -> tuple[Decision, ...]:
+    """The decisions as they stand by what came after them; the reason says what that was."""
+    opened, found = reopenings(dialog) if dialog.state.table.decisions else {}, []
+    for decision in dialog.state.table.decisions:
+        now = as_of_now(opened, decision.entry, decision.outcome, decision.reason)
+        left = f"superseded: {now.superseded}" if now.superseded else ""
+        found.append(replace(decision, outcome=now.outcome, reason="; ".join(filter(None, (now.reason, left)))))
+    return tuple(found)
+
+
+def facts(dialog: Dialog, at: str) -> dict[str, Any]:
+    """The same for programs: `time_left` in seconds, null without a limit."""
+    state, rules = dialog.state, dialog.header.rules
+    sealed, waiting = _seals(dialog)
+    return {
+        "template": rules.template,
+        "order": rules.order,
+        "verdict": rules.verdict,
+        "phase": _phase(dialog),
+        "rounds": state.floor.rounds,
+        "max_rounds": state.limits.max_rounds,
+        "polls": [_poll(dialog, poll) for poll in state.polls.open],
+        "decisions": [{key: getattr(one, key) for key in DECISION} for one in _decisions_now(dialog)],
+        "escalated": state.escalation.to,
+        "escalation": state.escalation.why,
+        "sealed": list(sealed),
+        "unsealed": list(waiting),
+        "queue": list(state.floor.queue),
+        "blocking": list(state.table.blocking),
+        "closing": state.closing,
+        "time_left": _time_left(dialog, at),
+    }
+
+
+def _time_left(dialog: Dialog, at: str) -> float | None:
+    """Seconds until the time limit of a dialog that goes on; None without a limit, or without a beginning."""
+    left = None if dialog.state.outcome else time_left(dialog, at)
+    return None if left is None else max(left, 0.0)
+
+
+def _round(dialog: Dialog) -> str:
+    """`2 of 5; phase 1 of 3, DISCOVERY: what there is`."""
+    state = dialog.state
+    most = state.limits.max_rounds
+    number = state.floor.rounds + (state.outcome is None)
+    text = f"{number if most is None else min(number, most)}" + (f" of {most}" if most is not None else "")
+    phase = _phase(dialog)
+    if phase is None:
+        return text
+    about = f": {phase['description']}" if phase["description"] else ""
+    return f"{text}; phase {phase['number']} of {phase['of']}, {phase['name']}{about}"
+
+
+def _phase(dialog: Dialog) -> dict[str, Any] | None:
+    """The phase that is under way; after the end the one that began last, for what was to follow never did."""
+    rules, state = dialog.header.rules, dialog.state
+    index = rules.phase(state.floor.rounds)
+    if index < 0:
+        return None
+    if state.outcome is not None:
+        began = [
+            name for e in dialog.entries if e.frame and e.number > state.base if (name := round_of(e.marks, "phase"))
+        ]
+        names = [phase.name for phase in rules.phases[: index + 1]]
+        index = names.index(began[-1]) if began and began[-1] in names else 0
+    phase = rules.phases[index]
+    return {"number": index + 1, "of": len(rules.phases), "name": phase.name, "description": phase.description}
+
+
+def _poll(dialog: Dialog, poll: Poll) -> dict[str, Any]:
+    votes = [{**asdict(ballot), "weight": dialog.header.rules.weight([ballot.agent])} for ballot in poll.ballots]
+    cast = {ballot.agent for ballot in poll.ballots}
+    missing = [who for who in dialog.header.voters if who not in cast]
+    return {"ref": poll.ref, "turn": poll.turn, "votes": votes, "missing": missing}
+
+
+def _vote(poll: Mapping[str, Any]) -> str:
+    weights = [f" (weight {vote['weight']:g})" if vote["weight"] != 1 else "" for vote in poll["votes"]]
+    votes = [f"{v['agent']} {v['choice']}{weight}" for v, weight in zip(poll["votes"], weights, strict=True)]
+    missing = f"; not yet: {', '.join(poll['missing'])}" if poll["missing"] else ""
+    return f"{poll['ref']}: {', '.join(votes) or 'nobody yet'}{missing}"
+
+
+def _seals(dialog: Dialog) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Whose answers of the open round are sealed, and for whose seal it waits."""
+    sealed = tuple(dict.fromkeys(seal.agent for seal in dialog.state.debts.seals))
+    return sealed, tuple(who for who in dialog.state.owing if who not in sealed) if sealed else ()
+
+
+def _you(agent: str) -> str:
+    return "you" if agent == USER else agent
+
+
+# -- `dialogd status` -------------------------------------------------------------------------------------------------
 
 AwayOption = Annotated[
     bool, typer.Option("--away", help="What happened since you last spoke instead: needed of you, decided, proposed …")

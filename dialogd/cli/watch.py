@@ -22,8 +22,8 @@ from dialogd.cli import options
 from dialogd.cli.client import daemons, healths, notify
 from dialogd.cli.keyboard import Keyboard, Line
 from dialogd.cli.options import log_of
-from dialogd.cli.situation import Situation, ended, exit_code, next_step
-from dialogd.cli.stop import stop
+from dialogd.cli.speak import stop
+from dialogd.cli.status import Situation, ended, exit_code, next_step
 from dialogd.cli.terminal import Screen, as_json, colour_of, fit, line, plain, remark, show, tail, width
 from dialogd.config import Settings, new_command
 from dialogd.errors import DialogdError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dialogd.cli.situation import exit_code
+from dialogd.cli.status import exit_code
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Outcome
 from tests.cli.command import Commands

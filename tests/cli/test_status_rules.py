@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dialogd import person
-from dialogd.cli import situation
-from dialogd.cli.situation import next_step
+from dialogd.cli import status as standing
+from dialogd.cli.status import next_step
 from dialogd.protocol.model import USER
 from dialogd.protocol.polls import Ballot, Poll, Polls
 from dialogd.protocol.signals import assessed
@@ -45,7 +45,7 @@ def stood(*setup: str, keys: Sequence[str] = (), **state: object) -> Dialog:
 
 def rows(dialog: Dialog, now: str = NOW) -> dict[str, str]:
     """The rows by their labels."""
-    return dict(situation.procedure_rows(dialog, now))
+    return dict(standing.procedure_rows(dialog, now))
 
 
 def test_a_plain_dialog_has_no_rows_of_its_own() -> None:
@@ -174,14 +174,14 @@ def test_votes_and_decisions_are_shown() -> None:
     dialog = stood(
         *COUNCIL, polls=Polls((Poll("P5", 6, (Ballot("B", "reject", "no", 7),)), Poll("P6", 6))), decisions=made
     )
-    shown = list(situation.procedure_rows(dialog, NOW))
+    shown = list(standing.procedure_rows(dialog, NOW))
     assert [text for label, text in shown if label == "vote"] == [
         "P5: B reject; not yet: A, C",
         "P6: nobody yet; not yet: A, B, C",
     ]
     decided = [text for label, text in shown if label == "decided"]
     assert decided == [f"P{n} approved (vote): 2 for (A, B); cheap" for n in (2, 3, 4)]
-    facts = situation.facts(dialog, NOW)
+    facts = standing.facts(dialog, NOW)
     assert [decision["ref"] for decision in facts["decisions"]] == ["P1", "P2", "P3", "P4"]
     assert facts["decisions"][0] == {
         "ref": "P1", "outcome": "approved", "method": "vote", "evidence": "2 for (A, B)", "reason": "cheap",
@@ -211,7 +211,7 @@ def test_what_else_holds_a_dialog_is_shown() -> None:
     assert shown["blocks"] == "an approval: finding 2, 3"
     assert shown["in line"] == "for the floor: you, B"
     assert rows(stood(*COUNCIL, escalation=Escalation(USER)))["decides"] == "you"
-    facts = situation.facts(dialog, NOW)
+    facts = standing.facts(dialog, NOW)
     assert (facts["escalated"], facts["escalation"], facts["blocking"]) == ("C", "three votes failed", [2, 3])
     assert facts["queue"] == ["USER", "B"]
 
@@ -225,8 +225,8 @@ def test_seals_of_an_open_round_and_whom_it_waits_for() -> None:
     assert rows(some)["sealed"] == "A, C; waiting for B"
     everybody = replace(some, state=state_with(some.state, seals=(*seals, Seal("B", "z", "1.3", "1"))))
     assert rows(everybody)["sealed"] == "A, C, B"
-    assert (situation.facts(some, NOW)["sealed"], situation.facts(some, NOW)["unsealed"]) == (["A", "C"], ["B"])
-    assert situation.facts(dialog, NOW)["unsealed"] == []
+    assert (standing.facts(some, NOW)["sealed"], standing.facts(some, NOW)["unsealed"]) == (["A", "C"], ["B"])
+    assert standing.facts(dialog, NOW)["unsealed"] == []
 
 
 LEFT = {
@@ -242,7 +242,7 @@ LEFT = {
 @cases(("keys", "state", "left"), LEFT.values())
 def test_the_time_that_is_left(keys: Sequence[str], state: dict[str, object], left: float | None) -> None:
     """From when the dialog began, by its file or else its header; in a plain dialog too."""
-    assert situation.facts(stood(keys=keys, **state), NOW)["time_left"] == left
+    assert standing.facts(stood(keys=keys, **state), NOW)["time_left"] == left
     assert ("time" in rows(stood(keys=keys, **state))) == (left is not None)
 
 
@@ -297,7 +297,7 @@ def test_the_convergence_is_the_same_number_wherever_it_is_shown() -> None:
     stage.step("B")
     found = assessed(stage.dialog)
     assert found is not None
-    assert "convergence 0.66" in dict(situation.signal_row(stage.dialog))["signals"]
+    assert "convergence 0.66" in dict(standing.signal_row(stage.dialog))["signals"]
     assert "share 66% of their words" in str(found["reason"])
 
 

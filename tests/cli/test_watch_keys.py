@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.cli.keyboard import Decoder, Line
-from dialogd.cli.situation import Situation
+from dialogd.cli.status import Situation
 from dialogd.cli.terminal import colour_of, fit, tail, width
 from dialogd.cli.watch import Writing, live_line
 from dialogd.store.folders import StateDir

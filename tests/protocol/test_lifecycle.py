@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dialogd.cli import situation
+from dialogd.cli import status as standing
 from dialogd.errors import Refused
 from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import MARKS, Who
@@ -259,7 +259,7 @@ def test_people_read_plain_words() -> None:
     """The states' names are for programs: no text for people has one, in whatever state."""
     for name in STATES:
         dialog = in_state(name)
-        told = [lifecycle.in_words(dialog), situation.allowance(dialog), lifecycle.marks_refused(dialog, "A", "IDEA")]
+        told = [lifecycle.in_words(dialog), standing.allowance(dialog), lifecycle.marks_refused(dialog, "A", "IDEA")]
         for operation in ("retry", "floor", "approve", "start"):
             try:
                 lifecycle.refuse(dialog, operation)
