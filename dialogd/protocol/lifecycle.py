@@ -117,21 +117,18 @@ def commands(dialog: Dialog) -> tuple[str, ...]:
     state, leave = dialog.state, ("leave",) if len(dialog.header.agents) > 1 else ()
     if state.outcome is not None:
         decide = (*(() if state.approved else ("approve",)), "reject")
-        return ("say", *decide, "strike", "limit", "invite", *_leave(dialog))
-    floor = ("floor",) if dialog.header.rules.order == "free" else ()
-    own = ("pass",) if USER in state.owing else ()
-    veto = ("veto",) if any(proposal.ref not in state.table.vetoed for proposal in state.table.proposals) else ()
-    take = ("approve",) if is_takeable(dialog.header, dialog.state) else ()
-    return (
-        *take,
-        *("say", "resume" if state.paused else "pause", "retry", "skip", "stop", *floor, *own),
-        *(*veto, "strike", "limit", "invite", *_leave(dialog), "step"),
-    )
-
-
-def _leave(dialog: Dialog) -> tuple[str, ...]:
-    """Letting an agent go, where it is not the last."""
-    return ("leave",) if len(dialog.header.agents) > 1 else ()
+        return ("say", *decide, "strike", "limit", "invite", *leave)
+    possible = {
+        "approve": is_takeable(dialog.header, state),
+        **dict.fromkeys(("say", "resume" if state.paused else "pause", "retry", "skip", "stop"), True),
+        "floor": dialog.header.rules.order == "free",
+        "pass": USER in state.owing,
+        "veto": any(proposal.ref not in state.table.vetoed for proposal in state.table.proposals),
+        **dict.fromkeys(("strike", "limit", "invite"), True),
+        "leave": bool(leave),
+        "step": True,
+    }
+    return tuple(name for name, is_possible in possible.items() if is_possible)
 
 
 def allowed(dialog: Dialog) -> tuple[str, ...]:

@@ -59,7 +59,7 @@ class Leave(wire.Meant):
 
 
 class Step(wire.Meant):
-    """Whether it is the person's turn after every other."""
+    """Whether it is the person's turn after every agent's."""
 
     on: bool
 
@@ -76,7 +76,7 @@ def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901 -
 
     @app.post("/say")
     async def say(words: wire.Say) -> wire.Done:
-        """Speak as the person: a turn (interrupts the call in flight), or with `note` a remark."""
+        """Speak as the person: a turn, which interrupts the call in flight, or with `note` a note."""
         asked = words.model_dump(exclude={"file", "dialog"})
         return await act(agent, lambda: person.say(log, secrets=secrets, **asked), starts=not words.note)
 
@@ -87,22 +87,22 @@ def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901 -
 
     @app.post("/resume")
     async def resume(_: wire.Meant | None = None) -> wire.Done:
-        """Go on after a pause."""
+        """End the pause."""
         return await act(agent, lambda: person.resume(log), starts=False)
 
     @app.post("/restore")
     async def restore() -> wire.Done:
-        """Put turns back that an editor's save has taken out, as text in a note of the person's."""
+        """Put back turns that an editor's save has removed, as text in a note of the person's."""
         return await act(agent, lambda: person.restore(log), starts=False)
 
     @app.post("/retry")
     async def retry(named: wire.Named) -> wire.Done:
-        """Ask an agent once more."""
+        """Ask an agent again."""
         return await act(agent, lambda: person.retry(log, named.agent))
 
     @app.post("/skip")
     async def skip(named: wire.Named) -> wire.Done:
-        """Pass over an agent that owes a turn."""
+        """Skip an agent that owes a turn."""
         return await act(agent, lambda: person.skip(log, named.agent))
 
     @app.post("/floor")
@@ -117,7 +117,7 @@ def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901 -
 
     @app.post("/step")
     async def step(wanted: Step) -> wire.Done:
-        """Step mode: after every turn it is the person's, or no longer."""
+        """Turn step mode on or off: it is the person's turn after every agent's."""
         return await act(agent, lambda: person.step(log, on=wanted.on), starts=False)
 
     @app.post("/pass")
@@ -158,7 +158,7 @@ def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901 -
 
 
 def _named(wanted: str | Invited) -> str:
-    """The agent as an INVITE mark names it."""
+    """The agent as an INVITE mark writes it."""
     if isinstance(wanted, str):
         return wanted
     named = f"{wanted.id} = {wanted.name}" if wanted.name.strip() else wanted.id
