@@ -19,7 +19,6 @@ from dialogd.protocol.rules import (
     POST,
     PROPOSE,
     VOTE,
-    Kind,
     Role,
     Rules,
 )
@@ -115,8 +114,29 @@ def _part_of(header: Header, agent: Agent) -> str:
     if agent.id not in header.rules.roles:
         return ""
     own = header.rules.role(agent.id)
-    lines = [*_person(own), *([] if agent.id == header.judge else _permissions(own, header, agent.id))]
-    return "# Your part\n\n" + "\n".join(f"- {line}" for line in lines) if lines else ""
+    manner = PERSONALITIES.get(own.personality.casefold(), "")
+    lines = [f"Your field: {own.specialization}"] if own.specialization else []
+    lines += [f"Your manner: {own.personality}{manner and f', who {manner}'}"] if own.personality else []
+    lines += [f"Your task: {task}" for task in own.responsibilities]
+    lines += [] if agent.id == header.judge else _permissions(own, header, agent.id)
+    return _list("Your part", lines) if lines else ""
+
+
+def _permissions(own: Role, header: Header, agent: str) -> list[str]:
+    """What an agent may do, as far as this dialog's rules leave it something to do with that."""
+    verdict = header.rules.verdict
+    words = {**_MAY, VOTE: "sign" if verdict == "mutual" else "vote"}
+    if agent not in _deciders(header):
+        del words[MODERATE], words[DECIDE]
+    if verdict not in ("mutual", "vote"):
+        del words[VOTE]
+    may = [what for name, what in words.items() if own.may(name)]
+    lines = [f"You may {_and(may)}. Marks that are not among yours below do not count."] if may else []
+    if not own.reads_all:
+        lines.append("You are shown the question, your own turns, the person's and what was decided; not the others'.")
+    if own.weight != 1.0 and verdict == "vote" and own.may(VOTE):
+        lines.append(f"Your vote weighs {own.weight:g}.")
+    return lines
 
 
 def _marks(header: Header, agent: Agent) -> str:
@@ -127,7 +147,9 @@ def _marks(header: Header, agent: Agent) -> str:
     rules, own = header.rules, header.rules.role(agent.id)
     lines = [_taught(header, agent, name) for name in _names(header, agent) if own.may_use(name)]
     if own.may(*OWN_KINDS):
-        lines += [_line(*_own(name, kind)) for name, kind in rules.kinds.items()]
+        for name, kind in rules.kinds.items():
+            form = f"{name}: {' | '.join(kind.fields) or '…'}"
+            lines.append(_line(form, kind.meaning or "a contribution of this dialog's own"))
     return "\n".join(lines)
 
 
@@ -144,34 +166,6 @@ _JUDGE = (
     " does. Judge by the arguments and the evidence alone: a test that was run, a file that was opened, a source that"
     " is quoted. Order, length, tone and names are no reasons, and neither is how many say so."
 )
-
-
-def _person(own: Role) -> list[str]:
-    """How it is asked to think."""
-    manner = PERSONALITIES.get(own.personality.casefold(), "")
-    return [
-        *([f"Your field: {own.specialization}"] if own.specialization else []),
-        *([f"Your manner: {own.personality}{manner and f', who {manner}'}"] if own.personality else []),
-        *(f"Your task: {task}" for task in own.responsibilities),
-    ]
-
-
-def _permissions(own: Role, header: Header, agent: str) -> list[str]:
-    words = {**_MAY, VOTE: "sign"} if header.rules.verdict == "mutual" else _MAY
-    may = [what for name, what in words.items() if own.may(name) and _matters(header, agent, name)]
-    lines = [f"You may {_and(may)}. Marks that are not among yours below do not count."] if may else []
-    if not own.reads_all:
-        lines.append("You are shown the question, your own turns, the person's and what was decided; not the others'.")
-    if own.weight != 1.0 and header.rules.verdict == "vote" and own.may(VOTE):
-        lines.append(f"Your vote weighs {own.weight:g}.")
-    return lines
-
-
-def _matters(header: Header, agent: str, permission: str) -> bool:
-    """True when this dialog's rules leave an agent something to do with a permission that it has."""
-    if permission in (MODERATE, DECIDE):
-        return agent in _deciders(header)
-    return permission != VOTE or header.rules.verdict in ("mutual", "vote")
 
 
 def _names(header: Header, agent: Agent) -> Iterable[str]:
@@ -209,11 +203,6 @@ def _line(form: str, meaning: str) -> str:
     return f"- `[{form}]`: {meaning}"
 
 
-def _own(name: str, kind: Kind) -> tuple[str, str]:
-    """How a dialog's own kind of contribution is written, and what it means."""
-    return f"{name}: {' | '.join(kind.fields) or '…'}", kind.meaning or "a contribution of this dialog's own"
-
-
 def _decides(header: Header, agent: Agent) -> str:
     may_propose = header.rules.role(agent.id).may_use("PROPOSAL")
     long = f" A text too long for one line is a proposal too: {_TEXT}." if may_propose else ""
@@ -244,19 +233,15 @@ def _decides(header: Header, agent: Agent) -> str:
 
 def _vote(header: Header) -> str:
     rules, everybody = header.rules, header.voters
-    above = header.moderator or "the person"
+    above, failed = header.moderator or "the person", rules.escalation_threshold
     return (
         f"Each proposal is put to the vote. {_and(everybody) or 'Nobody'} may vote, once they have seen it. It is"
         f" approved when at least two approve, when approvals weigh {_share(rules.threshold)} of approvals and"
         f" rejections or more, and when {_share(rules.quorum)} of all votes' weight or more was cast. Who abstains"
         " counts as having voted; who does not vote is absent, and never a yes."
         f"{' Of several that are approved at once the earliest wins.' if rules.winner == 'first' else ''}"
-        f" After {_failed_votes(rules)} {above} decides."
+        f" After {failed} failed vote{'' if failed == 1 else 's'} {above} decides."
     )
-
-
-def _failed_votes(rules: Rules) -> str:
-    return f"{rules.escalation_threshold} failed vote{'' if rules.escalation_threshold == 1 else 's'}"
 
 
 def _conditions(header: Header) -> list[str]:
@@ -271,17 +256,13 @@ def _conditions(header: Header) -> list[str]:
     if _needs_reservation(rules):
         what = "signature" if rules.verdict == "mutual" else "approval"
         lines.append(f"Each {what} needs a line `[RESERVATION: …]` that names the strongest objection left.")
-    return [
-        *lines,
-        *(text for is_on, text in zip((rules.red_team, rules.review, rules.sealed), _SWITCHES, strict=True) if is_on),
-    ]
-
-
-_SWITCHES = (
-    "Agreement in the very first exchange counts only after one turn has argued against it.",
-    "Nothing is approved while a finding blocks; only who raised it may say that it is resolved.",
-    "The first answers are sealed: nobody sees another's before all have given theirs.",
-)
+    if rules.red_team:
+        lines.append("Agreement in the very first exchange counts only after one turn has argued against it.")
+    if rules.review:
+        lines.append("Nothing is approved while a finding blocks; only who raised it may say that it is resolved.")
+    if rules.sealed:
+        lines.append("The first answers are sealed: nobody sees another's before all have given theirs.")
+    return lines
 
 
 def _needs_reservation(rules: Rules) -> bool:

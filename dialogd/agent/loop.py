@@ -225,7 +225,7 @@ class Agent(Speaker):
         return decide(dialog, self.me, self.seen.clock())
 
     async def _begin(self, dialog: Dialog, *, passed_on: bool) -> None:
-        """Take the dialog as wanted, remember it, and tell the others who owe a turn."""
+        """Mark the dialog as started, remember that, and tell the others who owe a turn."""
         self.seen.nudge()
         if dialog.state.outcome is not None:
             return
