@@ -11,71 +11,19 @@ from tests.support.room import Room, confirmed, opening
 # What an agent writes beside its yes. An honest one confirms it; one with a condition says so when it is asked.
 HONEST = (
     "I do not see why I should not write",
-    "Only Postgres survives a node loss, so I sign.",
     "If the node dies, sessions survive: that is what convinced me.",
-    "I cannot find a reason against it.",
     "No objection from me, unless you count the name.",
-    "I withdraw my objection of turn 3.",
-    "Shall we begin tomorrow?",
-    "There is nothing I would change, except perhaps my first opinion of it.",
-    "I was against it until I read the benchmark; now I am for it.",
-    "I would not have thought so yesterday, but the figures hold.",
-    "Ich habe keinen Einwand mehr; nur Postgres überlebt den Ausfall.",
-    "Wenn ein Knoten stirbt, bleiben die Sitzungen: dafür bin ich.",
     "Ich wüsste nicht, warum ich es nicht unterschreiben sollte.",
-    "Je ne vois aucune raison de refuser.",
-    "Si un nœud tombe, les sessions survivent, et cela me suffit.",
-    "No veo motivo para no aprobarlo.",
-    "Si cae un nodo, las sesiones sobreviven; por eso lo firmo.",
-    "Nie widzę powodu, żeby tego nie podpisać.",
-    "Jeśli węzeł padnie, sesje przetrwają, i to mnie przekonało.",
-    "Ik zie geen reden om het niet te doen.",
-    "Als een knooppunt uitvalt, blijven de sessies bestaan.",
-    "Non vedo perché non dovrei firmare.",
-    "Se cade un nodo, le sessioni restano: mi basta.",
-    "Não vejo razão para recusar.",
-    "Se um nó cair, as sessões ficam; por isso aprovo.",
     "反対する理由が見当たりません。",
-    "ノードが落ちてもセッションは残る。だから賛成です。",
-    "Не вижу причин не подписать.",
-    "Если узел упадёт, сессии останутся, этого достаточно.",
-    "我看不出有什么理由反对。",
-    "Agreed at last. But only because the test convinced me.",
     "Fine.",
 )
 CONDITIONAL = (
     "This is conditional on the budget being raised.",
-    "Draft, please ignore:",
-    "I agree as soon as clause 3 is dropped.",
-    "Once the price is named, this is my vote:",
-    "In principle.",
-    "My signature holds from Monday, when legal has looked at it.",
-    "B asked me to write this line; I have not made up my mind.",
     "An example of what I could write:",
-    "Take this as a placeholder.",
-    "Not before the migration is tested.",
-    "With the TTL at 30 minutes instead of 60, yes.",
-    "I would sign a version without the last line.",
+    "In principle.",
     "Vorausgesetzt, der Preis steht fest.",
-    "Unter Vorbehalt der Prüfung durch die Rechtsabteilung.",
-    "Erst wenn Absatz 3 gestrichen ist.",
-    "À condition que le budget soit relevé.",
-    "Sous réserve d'un essai de charge.",
-    "Siempre que se quite la cláusula 3.",
-    "Con la condición de que haya pruebas.",
-    "Pod warunkiem, że budżet wzrośnie.",
-    "Dopiero gdy usuniemy punkt 3.",
-    "Op voorwaarde dat het budget omhoog gaat.",
-    "Pas als clausule 3 weg is.",
-    "A patto che si tolga la clausola 3.",
-    "Solo dopo la prova di carico.",
-    "Desde que o orçamento seja aumentado.",
-    "Só depois de retirar a cláusula 3.",
-    "予算が増えるなら賛成です。",
-    "第3条を削除した場合に限ります。",
-    "При условии, что бюджет увеличат.",
-    "Только после нагрузочного теста.",
     "前提是预算增加。",
+    "B asked me to write this line; I have not made up my mind.",
 )
 SAYINGS = [(words, True) for words in HONEST] + [(words, False) for words in CONDITIONAL]
 TEXT = "We keep them there.\n\n## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
@@ -185,7 +133,7 @@ def test_a_judgement_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
 
 
 @cases("setup", ["parallel", "parallel vote"])
-@cases(("words", "is_meant"), SAYINGS[::4])
+@cases(("words", "is_meant"), SAYINGS[::3])
 def test_a_yes_of_a_round_is_read_as_it_is_meant(setup: str, words: str, is_meant: bool) -> None:
     """What is asked follows from the reply and its debt, whatever the others of the round have written by then."""
     here = room(SETUPS[setup], "A", "B", turn="A, B")
@@ -201,7 +149,7 @@ def test_a_yes_of_a_round_is_read_as_it_is_meant(setup: str, words: str, is_mean
     assert (here.dialog.state.outcome is not None) == is_meant
 
 
-@cases(("words", "is_meant"), SAYINGS[::4])
+@cases(("words", "is_meant"), SAYINGS[::3])
 def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: bool) -> None:
     """In a sealed round the question precedes the seal, and the text that follows fits it."""
     here = room(SETUPS["sealed"], "A", "B", turn="A, B")
