@@ -110,7 +110,7 @@ def _who(header: Header, agent: Agent) -> str:
 
 
 def _part_of(header: Header, agent: Agent) -> str:
-    """The section on the agent's own part; "" where there is nothing to say."""
+    """The section on the agent's own role; "" where it is empty."""
     if agent.id not in header.rules.roles:
         return ""
     own = header.rules.role(agent.id)
@@ -169,7 +169,7 @@ _JUDGE = (
 
 
 def _names(header: Header, agent: Agent) -> Iterable[str]:
-    """The marks of the table that the rules ask for, in the order in which they are taught."""
+    """The marks that the rules need, in the order in which they are explained."""
     rules, votes = header.rules, agent.id in header.voters
     yield from (name for name in _ALWAYS if name != "RE" or rules.board is None or rules.board.allow_references)
     if rules.board is not None or agent.id in rules.roles:
@@ -245,7 +245,7 @@ def _vote(header: Header) -> str:
 
 
 def _conditions(header: Header) -> list[str]:
-    """What comes on top of the rule by which it decides."""
+    """Conditions beyond the decision rule."""
     rules, lines = header.rules, []
     deciders = _deciders(header)
     if deciders and rules.verdict in ("mutual", "judge"):
@@ -270,7 +270,7 @@ def _needs_reservation(rules: Rules) -> bool:
 
 
 def _deciders(header: Header) -> list[str]:
-    """Who may decide alone: by its role; where proposals are voted on, the moderator, once votes failed."""
+    """The agents that may decide alone: by role; in a vote, the moderator after failed votes."""
     if header.rules.verdict == "vote":
         return [who for who in (header.moderator,) if who]
     return [who for who in header.speakers if header.rules.role(who).may(DECIDE, MODERATE)]

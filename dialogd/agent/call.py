@@ -1,4 +1,4 @@
-"""One call of a backend: attempts, deadline, costs. Its reply is handed on as it arrives, never a part of a secret."""
+"""One call of a backend: attempts, deadline, costs. The reply is streamed as it arrives, without secrets."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _KEY = "[redacted: private key]"
 
 
 class Pieces:
-    """Hands on what `add` takes, cleaned and without secrets, as soon as it is certain.
+    """Streams what `add` takes, cleaned and without secrets, as soon as that is certain.
 
-    `hand_on(text, is_first)` gets each piece; together they are the reply. `finish` hands on the rest; whoever breaks
-    off calls `abandon`. `pause` is in seconds. Secrets of one's own that hold blanks are kept together too.
+    `hand_on(text, is_first)` gets each piece; together they are the reply. `finish` streams the rest; on an
+    interruption call `abandon`. `pause` is in seconds. Known secrets that contain blanks are kept together too.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class Pieces:
                 self._timer = asyncio.get_running_loop().call_later(wait, self._tell)
 
     def finish(self) -> None:
-        """Hand on the rest: nothing follows."""
+        """Stream the rest: nothing follows."""
         self.abandon()
         self._tell(is_end=True)
 
     def abandon(self) -> None:
-        """Hand on nothing more by itself."""
+        """Stream nothing more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     def _tell(self, *, is_end: bool = False) -> None:
-        """Hand on what is certain, and keep what may be the beginning of a secret.
+        """Stream what is certain, and keep what may be the beginning of a secret.
 
-        A private key is told as one from its beginning, and then swallowed: nobody knows when it ends.
+        A private key is replaced from its beginning on, wherever it ends.
         """
         self._timer, self._told_at = None, time.monotonic()
         text, said = "".join(self._waiting), ""
@@ -104,7 +104,7 @@ class Pieces:
 
 
 def _gap(text: str) -> int:
-    """Up to the last place where no secret goes on; 0 without one.
+    """The last place that is not inside a possible secret; 0 without one.
 
     Keys are ASCII without blanks, but a password in an address may hold any letter.
     """
@@ -114,7 +114,7 @@ def _gap(text: str) -> int:
 
 
 def beginning(text: str, secrets: Sequence[str] = ()) -> str:
-    """The text of a reply that was broken off, without secrets, and without a last word that may have begun one."""
+    """The text of an interrupted reply, without secrets, and without a last word that may be part of one."""
     said: list[str] = []
     pieces = Pieces(lambda piece, _: said.append(piece), secrets, pause=0.0)
     pieces.add(text)
@@ -212,12 +212,12 @@ class Call:
         return (left.allowance is None or usd <= left.allowance) and (left.tokens is None or tokens <= left.tokens)
 
     def _wait(self) -> float:
-        """Two to ten seconds by default, doubling, with jitter so that agents do not knock together."""
+        """Two to ten seconds by default, doubling, with jitter so that agents do not retry together."""
         base = self.retry_wait * 2.0 ** (self.attempt - 1) * random.uniform(1.0, 1.5)
         return float(min(base, max(LONGEST_WAIT, self.retry_wait)))
 
     async def _attempt(self, request: Request, hear: Callable[[str, bool], None], use: Callable[[str], None]) -> str:
-        """What one attempt brings. A backend's bug is an error that no further attempt mends."""
+        """Run one attempt. A backend's bug is an error without retries."""
         size, usage, request = 0, Usage(), _left(request, self.bill)
         if self.book is not None:
             await self.book(request)
@@ -269,7 +269,7 @@ class Call:
 
 
 def _left(request: Request, bill: Bill) -> Request:
-    """The request with what is left for it after the calls of the bill."""
+    """The request with the rest of its budget after the calls so far."""
     if not bill.calls:
         return request
     return replace(

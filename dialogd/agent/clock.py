@@ -1,4 +1,4 @@
-"""Ages by this daemon's own monotonic clock: since when it knows a debt, since when the file lies still."""
+"""Ages by this daemon's own monotonic clock: of debts, and since the file last changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dialogd.protocol.units import Here, in_words
 
 
 class Seen:
-    """What this daemon, at `url`, has seen of the dialog, and when. Pauses do not age anything."""
+    """What this daemon, at `url`, has seen of the dialog, and when. Pauses do not count."""
 
     def __init__(self, pace: float, url: str = "", pause: float = 0.0) -> None:
         self.pace = pace
@@ -46,13 +46,13 @@ class Seen:
         self._dialog, self._looked = dialog, now
 
     def began_anew(self) -> None:
-        """Another dialog stands in the file: nobody has started it, nothing has aged."""
+        """Reset for another dialog in the file."""
         self.nudged = self.started = False
         self._first.clear()
         self.lain, self._changed = 0.0, time.monotonic()
 
     def nudge(self) -> None:
-        """Somebody asked this daemon to look: unfinished text is taken as finished, an old dialog as wanted."""
+        """Note a notify: unfinished text counts as finished, an old dialog is resumed."""
         self.nudged = self._hurried = True
 
     def is_typing(self, dialog: Dialog) -> bool:
@@ -64,11 +64,11 @@ class Seen:
 
     @property
     def rest(self) -> float:
-        """Seconds since the file last changed; endless once the person has told us to look at it as it is."""
+        """Seconds since the file last changed; infinite after a notify."""
         return math.inf if self._hurried else time.monotonic() - self._changed
 
     def clock(self, working: frozenset[str] = frozenset()) -> Clock:
-        """What `decide` may know beside the file."""
+        """What `decide` is told besides the file."""
         now = time.monotonic()
         return Clock(
             at=wall(),

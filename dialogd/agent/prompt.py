@@ -35,13 +35,13 @@ def may_read(dialog: Dialog, entry: Entry, agent: str) -> bool:
 
 
 def is_shown(dialog: Dialog, entry_id: str, agent: str) -> bool:
-    """False for an entry that the agent is not to know of yet: nobody signs or votes on what the round still hides."""
+    """False for an entry that the agent must not know of yet, and so cannot sign or vote on."""
     entry = dialog.entry(entry_id)
     return entry is None or not is_of_the_round(entry, agent, dialog.state.debt(agent))
 
 
 def is_of_the_round(entry: Entry, agent: str, debt: Debt | None) -> bool:
-    """True for what another agent has answered already in the round that `agent` still owes its answer to."""
+    """True for another agent's answer in the round that `agent` has still to answer."""
     if debt is None or entry.frame is None or entry.by in (agent, USER, SYSTEM):
         return False
     return entry.is_turn and entry.re == debt.re and bool(debt.re)
@@ -65,7 +65,7 @@ def is_digest(entry: Entry) -> bool:
 
 
 def split(parts: Sequence[Part], room: int) -> tuple[Sequence[Part], Sequence[Part]]:
-    """What of the talk after the question is left out, and what stays, when there are `room` tokens for it.
+    """Split the entries after the question into those left out and those kept, for `room` tokens.
 
     The cut follows from the talk alone. It moves only when it must, and then so far that half the room is free: the
     beginning of the prompt stays the same for many turns.
@@ -139,7 +139,7 @@ def _digests(dialog: Dialog, agent: str) -> Iterator[tuple[Entry, tuple[int, int
 
 
 def _turn(part: Part) -> int:
-    """The number of the turn that a part is, or of the turn before a note."""
+    """The number of a part's turn, or of the turn before a note."""
     number = part.id.partition(".")[0]
     return int(number) if number.isascii() and number.isdigit() else 0
 
@@ -156,7 +156,7 @@ WORDS = "200 to 400 words"
 
 
 class _Now:
-    """What agent `me` is told of the dialog for the turn that it owes."""
+    """The last section of the prompt: what agent `me` is told for the turn that it owes."""
 
     def __init__(self, dialog: Dialog, me: str) -> None:
         self.dialog = dialog
@@ -196,7 +196,7 @@ class _Now:
         return "Answer the last points of the others, and end with your position or the next step."
 
     def _where(self) -> Iterator[str]:
-        """Round and phase, where there are any to be told."""
+        """Round and phase, if any."""
         most, done, phases = self.state.limits.max_rounds, self.state.floor.rounds, self.rules.phases
         if most is not None:
             left = max(most - done - 1, 0)
@@ -274,7 +274,7 @@ class _Now:
             yield _quoted(f"The proposal {poll.ref} waits for your vote: {line}", proposal.text)
 
     def _to_decide(self) -> Iterator[str]:
-        """What the others could not decide, when it is this agent's to decide."""
+        """An escalated decision, when it is this agent's."""
         if not self.state.escalation.to or self.state.escalation.to != self.me:
             return
         asked = next((entry for entry in self.dialog.latest_turns if entry.by == USER and not entry.is_struck), None)
@@ -294,7 +294,7 @@ class _Now:
             yield f"Go by this: {self.rules.guidelines}"
 
     def _to_attack(self) -> Iterator[str]:
-        """The red-team turn: what was agreed at once is argued against before it counts."""
+        """The red-team turn: argue against what was agreed at once."""
         found = re.search(r"P\d+", self.table.red_team)
         proposal = self._proposal(found[0]) if found else None
         if proposal is None:
@@ -308,13 +308,13 @@ class _Now:
         )
 
     def _ruled_out(self) -> Iterator[str]:
-        """What the person vetoed: nobody has to try it again."""
+        """The vetoed proposals."""
         rows = [f"{ref}{reason and f': {reason}'}" for ref, reason in vetoes(self.dialog).items()][-SHOWN:]
         if rows:
             yield _quoted("Ruled out by the person, so that it can't be agreed on any more:", *rows)
 
     def _blocking(self) -> Iterator[str]:
-        """The findings of a review that stand in the way of an approval; of the others' only the numbers to some."""
+        """The findings that block an approval; with `READ_OWN` only the numbers of the others'."""
         rows = []
         for finding in findings(self.dialog) if self.table.blocking else ():
             if finding.blocks and is_shown(self.dialog, str(finding.turn), self.me):
@@ -334,7 +334,7 @@ class _Now:
             )
 
     def _concerns(self, signal: Signal) -> bool:
-        """True for a signal that this agent is to hear of."""
+        """True for a signal that this agent is told."""
         if not self.reads_all:
             return signal.kind == "repetition" and signal.agents == (self.me,)
         return self.me in signal.agents if signal.kind in ("repetition", "absent_vote") else signal.kind != "budget"
@@ -381,7 +381,7 @@ _NOT_ITS_OWN = frozenset({"DECISION", "REFUSED", "ROUND", "ESCALATE"})
 
 
 def _quoted(what: str, *lines: str) -> str:
-    """Words of the daemon's, and lines that it quotes."""
+    """Text of the daemon, and lines that it quotes."""
     return what + "\n\n" + fenced("\n".join(lines))
 
 
@@ -431,7 +431,7 @@ class Prompts:
         )
 
     def _pieces(self, dialog: Dialog, agent: Agent) -> tuple[list[Part], Sequence[Part], Sequence[Part]]:
-        """What always stays (header, question, notes), and of the rest of the talk what is left out and what stays."""
+        """The parts that always stay (header, question, notes), and of the others those left out and those kept."""
         if self._of != (dialog.header, agent):
             fixed = [Part("header", _header(dialog.header)), *([_notes(self.notes)] if self.notes.strip() else [])]
             self._of, self._fixed, self._entries = (dialog.header, agent), list(map(self._safe, fixed)), {}
@@ -469,7 +469,7 @@ class Prompts:
 
 
 def repair(prompt: Prompt, agent: Agent, re_: str, reply: str, question: str) -> Prompt:
-    """The one question back: the same prompt, the reply as it came, and what was unclear in it."""
+    """The prompt that asks for a reply again: the same prompt, the reply as it came, and what was unclear in it."""
     said = Part("reply", f"# Your reply\n\n{fenced(reply)}", agent.id, re_)
     return Prompt(prompt.system, (*prompt.parts, said), f"# One question back\n\n{question}")
 

@@ -1,4 +1,4 @@
-"""What a daemon says: events, each thing once; a log; and in numbers, what it has done since it started."""
+"""A daemon's events, log and counters."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class _Lines(RotatingFileHandler):
         self._timer: asyncio.TimerHandle | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a line: a turn's soon, with those that follow at once; a warning, and what no loop runs for, now."""
+        """Write a line: a turn's soon, together with those that follow; a warning, or without a running loop, now."""
         # Secrets last: whatever failed may quote one, tracebacks included.
         self._waiting.append(redact(self._form(record), self._secrets)[0] + "\n")
         loop = asyncio._get_running_loop() if record.levelno < logging.WARNING else None
@@ -114,7 +114,7 @@ class _Lines(RotatingFileHandler):
             self._timer = loop.call_later(TOGETHER, self.flush)
 
     def flush(self) -> None:
-        """Write what waits. What cannot be written is left out."""
+        """Write buffered lines. Failures are ignored."""
         with self.lock or nullcontext():
             lines, self._waiting, self._timer = self._waiting, [], None
         if not lines:
@@ -173,7 +173,7 @@ def say(message: str, **fields: Any) -> None:
 
 
 def say_event(event: Event) -> None:
-    """The line that an event is worth, if any."""
+    """The log line of an event, if any."""
     make = _LINES.get(event.kind)
     if make is not None and (line := make(event.said)):
         level = logging.WARNING if event.kind in ("error", "warning") else logging.INFO
@@ -279,7 +279,7 @@ class Reporter:
         self._waits(now[1], dialog)
 
     def _waits(self, reason: str, dialog: Dialog | None) -> None:
-        """What the agent does while it waits: nothing, or it is where it failed until somebody helps it on."""
+        """The agent's state while it waits: idle, or failed until it is retried."""
         before = self.hub.state_of(self.me)
         if dialog is None or dialog.state.outcome is not None or self.me not in dialog.state.debts.failed:
             self.hub.agent(self.me, "idle", reason=reason)
@@ -316,7 +316,7 @@ def standing(dialog: Dialog | None, *, thinking: bool) -> dict[str, Any]:
 
 
 def phase(dialog: Dialog | None, *, thinking: bool) -> str:
-    """One word for where the dialog stands: no_dialog, thinking, waiting, paused, waiting_for_user, ended, error."""
+    """The dialog's phase in one word: no_dialog, thinking, waiting, paused, waiting_for_user, ended, error."""
     if dialog is None:
         return "no_dialog"
     state = dialog.state

@@ -1,7 +1,7 @@
-"""What coding-agent CLIs share: a look at one, one run per turn, what it prints, its sessions.
+"""What coding-agent CLIs share: probing, one run per turn, reading its events, sessions.
 
-Another one is a module with a subclass of `AgentCLI` (what it is called, where it keeps what, how a run is asked for,
-the calls by which the canary tries it) and of `Reader` (what its events mean).
+A new one is a module with subclasses of `AgentCLI` (names, paths, arguments, the calls by which the canary tries
+it) and `Reader` (what its events mean).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _ENDS = {
 def failed(
     program: str, message: str, status: int | None = None, *, log_in: str, secrets: Sequence[str] = ()
 ) -> BackendError:
-    """The error that a program's own words amount to; `status` where it names the service's."""
+    """The error for a program's message; `status` where it names the service's."""
     if status is None and (found := _STATUS.search(message)):
         status = int(found[1])
     kind, again = "failed", status is None or status >= 500
@@ -115,7 +115,7 @@ def failed(
 
 
 def ended(program: str, kind: str) -> BackendError:
-    """The error of a reply that the program, its model or its service did not bring to its end."""
+    """The error for a reply that ended early."""
     cause, fix = _ENDS[kind]
     return BackendError(f"{program} failed: {cause}", fix=fix, kind=kind, retryable=kind in ("network", "empty"))
 
@@ -165,13 +165,13 @@ class Reader:
         raise NotImplementedError
 
     def refused(self, message: str, status: int | None = None) -> None:
-        """The service refuses who asks. A key does not get better; a login may be renewed on the way, once."""
+        """Note that the service refuses the credentials. A key stays refused; a login may be renewed once."""
         self._refusals += 1
         if self.cli.paid or self._refusals > 1:
             self.failure, self.hopeless = self.cli.failed(message, status), True
 
     def feed(self, chunk: bytes) -> None:
-        """Take a piece of stdout: whole lines are events, what is no JSON is ignored."""
+        """Read a piece of stdout: lines are events, those that are no JSON are ignored."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         self._size += len(chunk)
         self._lines += len(lines)
@@ -198,7 +198,7 @@ class Reader:
             self.take(event)
 
     def end(self, code: int, said: str) -> None:
-        """The run is over. `said` is stderr's last line. Sets `failure` unless there is a reply."""
+        """End the run; `said` is stderr's last line. Sets `failure` unless there is a reply."""
         if not self.hopeless:
             self._take(self._rest)
         if self.failure is None and self.text is None:
@@ -219,7 +219,7 @@ def _is_event(line: bytes) -> bool:
 
 
 class AgentCLI:
-    """A coding agent's command line as a backend. Raises `BadInput` where it is not there, or the project is not.
+    """A coding agent's command line as a backend. Raises `BadInput` without the program or the project.
 
     program   what is looked for on PATH
     vendor    whose prices count
@@ -288,7 +288,7 @@ class AgentCLI:
     # What a CLI says of itself
 
     def arguments(self, run: Run) -> list[str]:
-        """The words after the program. Nothing secret, and nothing of the dialog."""
+        """The arguments, without secrets and without the dialog."""
         raise NotImplementedError
 
     def settings(self, run: Run) -> dict[str, str]:
@@ -302,7 +302,7 @@ class AgentCLI:
 
     @classmethod
     def installed(cls, program: Path) -> str:
-        """The version as far as it can be told without running the program (behind its links), else ""."""
+        """The version if it can be found without running the program (links resolved), else ""."""
         return ""
 
     def orders(self, sandbox: Sandbox) -> Sequence[tuple[str, Mapping[str, Any]]]:
@@ -333,7 +333,7 @@ class AgentCLI:
 
     @classmethod
     def folder(cls, environment: Mapping[str, str]) -> Path:
-        """Where it keeps its own things."""
+        """The folder of its own files."""
         variable, below, usual = cls.keeps
         given = environment.get(variable)
         return Path(given, below) if given else Path(environment.get("HOME") or Path.home(), usual)
@@ -357,7 +357,7 @@ class AgentCLI:
         return Found(False, f"{program} {version}, not logged in, no {cls.key}", version=version, fix=cls.log_in)
 
     async def version(self) -> str:
-        """What it says of itself, "" when it says nothing within 15 s."""
+        """Its version, "" without an answer within 15 s."""
         if version := self.installed(self.path):
             return version
         child, said = Child([str(self._path), "--version"], b"", self.environment, self.state), b""
@@ -402,7 +402,7 @@ class AgentCLI:
     async def prepare(self) -> None:
         """Prove, once per version and flags, that it cannot write. Takes seconds the first time.
 
-        Raises `BackendError` of kind `unsafe` when it could, or when that cannot be told.
+        Raises `BackendError` of kind `unsafe` when it could, or when that is unclear.
         """
         if self._proof is None:
             proof = await prove(self)
@@ -481,7 +481,7 @@ class AgentCLI:
         return Run(self.sendable(text), system, folder, session, join, request.allowance)
 
     def sendable(self, text: str) -> str:
-        """The text so that the CLI attaches nothing on its own; a reply is turned back."""
+        """The text with every `@` that would attach a file defused; undone in the reply."""
         return text.replace("@", f"@{_JOINER}") if self.at_files else text
 
     async def run(self, run: Run, reader: Reader, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
@@ -529,7 +529,7 @@ class AgentCLI:
         return LostSession(f"{self.program} lost its session", fix="ask again with `dialogd retry`", retryable=True)
 
     def failed(self, message: str, status: int | None = None) -> BackendError:
-        """The error that the CLI's own words amount to; a key that was refused is named, and where it was sent."""
+        """The error for the CLI's message; a refused key is named, with the address it was sent to."""
         error = failed(self.program, message, status, log_in=self.log_in, secrets=self.secrets)
         if error.kind == "auth" and self.paid:
             address = bare(self.base_url()) or self.vendor or "its provider"
@@ -541,7 +541,7 @@ class AgentCLI:
         return error
 
     async def close(self) -> None:
-        """Forget what only this process kept."""
+        """Forget what is kept in memory."""
         if self._own_state is not None:
             self._own_state.cleanup()
 
@@ -559,7 +559,7 @@ class AgentCLI:
         return project.resolve()
 
     def _environment(self) -> tuple[dict[str, str], str]:
-        """What a run sees, and the key that it is paid with, "" when that is not a key's matter."""
+        """The environment of a run, and the key that pays, "" with a login."""
         given = self.options.variables
         passed = {name: given[name] for name in (*NETWORK, *self.own) if given.get(name)}
         environment = {**clean_environment(os.environ), **passed, **self.options.environment}
@@ -583,7 +583,7 @@ class AgentCLI:
 
 
 def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
-    """What the program says of itself; on a machine too busy to ask, what the same file said last.
+    """The program's version; on a machine too busy to ask, the last known one of the same file.
 
     It is the same while path, size and time of change are. `state` is the state directory, "" for no memory.
     """

@@ -1,4 +1,4 @@
-"""Who plays what in one dialog, as `run` keeps it, and the command that starts one of them again."""
+"""The backends of a dialog's agents, as `run` keeps them, and the command that restarts one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Seat:
         return f"{kind_of(self.backend).title if self.is_known else 'Claude'} {self.id}"
 
     def flags(self) -> list[str]:
-        """What `dialogd start` is told about it, but for port and file."""
+        """The flags of `dialogd start` for it, without port and file."""
         pairs = {
             "backend": self.backend, "model": self.model, "command": self.command, "project": self.project,
             "price": self.price,
@@ -87,9 +87,9 @@ def saved_cast(state: StateDir, file: Path) -> Cast | None:
 
 
 def remember_start(state: StateDir, settings: Settings, dialog: Dialog | None, peers: Mapping[str, str]) -> None:
-    """Keep how this daemon was started, for whoever starts it again: its flags, but for those that hold a secret.
+    """Keep this daemon's flags, except secret ones, for restarting it.
 
-    `dialog` is what stands in its file: what its header says as well is not kept.
+    What the header of `dialog` says already is not kept.
     """
     own = secrets(os.environ, dotenv(Path.cwd()))
     urls = {agent.id: agent.url for agent in dialog.header.agents} if dialog is not None else {}
@@ -118,7 +118,7 @@ def start_flags(settings: Settings, peers: Mapping[str, str]) -> Iterator[tuple[
 
 
 def start_again(state: StateDir, file: Path, dialog: str | None, agent: str) -> str:
-    """The command that starts an agent's daemon as it was started last, else with what `run` had play it.
+    """The command that starts an agent's daemon as it was last started, else with the backend of `run`.
 
     Known is only what belongs to `dialog`, None for any; otherwise the command has no flags but the file.
     """

@@ -40,9 +40,9 @@ STAGGER = 0.25  # seconds at most, so that those who waited together do not knoc
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """What a service asked for: `host` wants to be left alone until `until`, and said so at `told` (both wall time).
+    """A service's request to wait: `host` asked at `told` for a pause until `until` (both wall time).
 
-    It holds for ten minutes at most, then the service is asked whether it still means it.
+    It holds for at most ten minutes, then the service is tried again.
     """
 
     host: str
@@ -116,13 +116,13 @@ class Limiter:
             write_json(self.file, {"host": hold.host, "not_before": hold.until, "told": hold.told})
 
     def heed(self, error: BackendError) -> None:
-        """Hold back after a service said that it is asked too often or is overloaded."""
+        """Wait after a service said that there are too many requests, or that it is overloaded."""
         if error.kind == "busy":
             self.hold(error.retry_after)
 
 
 def holds(agents: Path) -> list[Hold]:
-    """What services have asked for and is not over, of all agents whose folders lie in `agents`, the longest first."""
+    """All current holds of the agents whose folders are in `agents`, the longest first."""
     found = (_read(path) for path in (agents / FOLDER).glob("*.json"))
     return sorted((hold for hold in found if hold and hold.left > 0), key=lambda hold: -hold.left)
 
@@ -142,7 +142,7 @@ def _words(moment: float) -> str:
 
 
 def _read(file: Path | None) -> Hold | None:
-    """What stands in the file; None where it is absent or damaged: nobody was told anything."""
+    """The hold in the file; None where it is absent or damaged."""
     try:
         row = read_json(file) if file else {}
         hold = Hold(str(row["host"]), float(row["not_before"]), float(row["told"]))
@@ -257,7 +257,7 @@ def failure(error: Exception, service: Service, reply: StreamedReply) -> Backend
 
 
 def ending(stop: str, service: Service, reply: StreamedReply, most: int) -> BackendError | None:
-    """What is wrong with a reply that ended for the reason `stop` (a key of `ENDS`, or `done`), None when nothing is.
+    """The error for a reply that ended for the reason `stop` (a key of `ENDS`, or `done`), None if it is complete.
 
     `most` is how many tokens a reply may have where no budget narrows it.
     """
@@ -278,7 +278,7 @@ def ending(stop: str, service: Service, reply: StreamedReply, most: int) -> Back
 
 
 def _said(meaning: Meaning, cause: str, error: Exception, service: Service, reply: StreamedReply) -> BackendError:
-    """An error in the service's own words, with the time it asked for."""
+    """An error with the service's message, and the pause it asked for."""
     headers = getattr(getattr(error, "response", None), "headers", {})
     if headers.get("x-should-retry") == "false":
         meaning = meaning._replace(retryable=False)
@@ -290,7 +290,7 @@ def _said(meaning: Meaning, cause: str, error: Exception, service: Service, repl
 
 
 def _broken(error: Exception, service: Service, reply: StreamedReply) -> BackendError:
-    """A connection that was not there, or broke, or brought what nobody can read."""
+    """A connection that failed, broke, or returned garbage."""
     import httpx2
 
     while error.__cause__ is not None and isinstance(error.__cause__, httpx2.HTTPError):
@@ -365,7 +365,7 @@ def _quoted(body: object, secrets: Sequence[str]) -> str:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds that a service wants to be left alone: `retry-after-ms`, `retry-after` in seconds or as a date."""
+    """The pause that a service asks for, in seconds: `retry-after-ms`, `retry-after` in seconds or as a date."""
     try:
         if milliseconds := headers.get("retry-after-ms"):
             wait = float(milliseconds) / 1000
@@ -447,7 +447,7 @@ class Service:
 
     @property
     def transport(self) -> dict[str, Any]:
-        """How its client is built: nobody is sent elsewhere with dialog and key; plain HTTP needs no certificates."""
+        """The HTTP client: no redirects, so that dialog and key go nowhere else; no certificates for plain HTTP."""
         plain = {"verify": False} if self.url.lower().startswith("http:") else {}
         return {"follow_redirects": False, **plain}
 
@@ -521,7 +521,7 @@ def headers_in(variables: Mapping[str, str], variable: str) -> dict[str, str]:
 
 
 def key_found(variables: Mapping[str, str], names: tuple[str, ...], package: str) -> Found:
-    """What a look for a key in one of these variables, and for the SDK `package`, says."""
+    """Whether one of these variables holds a key, and the SDK `package` is installed."""
     from importlib import metadata
 
     try:
@@ -535,7 +535,7 @@ def key_found(variables: Mapping[str, str], names: tuple[str, ...], package: str
 
 
 def window_of(model: str) -> int:
-    """Tokens that a model can take in and write together; a cautious number for one that nobody here knows."""
+    """A model's context window in tokens; a cautious number for an unknown model."""
     name = model.rpartition("/")[2]
     return next((window for start, window in WINDOWS if name.startswith(start)), WINDOW)
 
@@ -601,7 +601,7 @@ class StreamedReply:
 
 
 class Thoughts:
-    """Keeps the thinking out that some local models write before their reply, as `<think>…</think>`."""
+    """Removes the thinking that some local models write before their reply, as `<think>…</think>`."""
 
     def __init__(self, reply: StreamedReply) -> None:
         self._reply = reply

@@ -1,4 +1,4 @@
-"""Going on with a CLI's own session: which one still fits the dialog, and what it has not been told yet."""
+"""Continuing a CLI's own session: which one still fits the dialog, and what it has not seen yet."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ASKED_BACK = "One thing about your last reply."
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A session as it stood after an answered turn.
+    """A session after an answered turn.
 
     It has seen the first `count` parts, whose shas together make `seen`, under what `system` stands for, and answered
     the debt `re` with a text in which the line `said` stands. `usage` is what the CLI has counted in it so far.
@@ -48,8 +48,8 @@ class Continuation:
 def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]) -> Continuation:
     """The shortest way to ask `prompt` of the agent `me`: after the newest checkpoint that fits, or from nothing.
 
-    A checkpoint fits when all it saw is still there, unchanged, and the agent's next turn behind that is the reply it
-    gave; what others wrote in between, in a round, it has not seen.
+    A checkpoint fits when everything it saw is unchanged, and the agent's next turn after that is its reply; what
+    others wrote in between, in a round, it has not seen.
     """
     parts, reply = split(prompt)
     for point in reversed(checkpoints):
@@ -65,7 +65,7 @@ def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]
 
 
 def whole(prompt: Prompt) -> str:
-    """All that is asked, for a session that knows nothing of it."""
+    """The whole prompt, for a new session."""
     return f"{INTRO}\n\n{prompt.body}" if split(prompt)[1] is None else prompt.body
 
 
@@ -82,7 +82,7 @@ def split(prompt: Prompt) -> tuple[tuple[Part, ...], Part | None]:
 
 
 def since(now: Usage, before: Usage | None) -> Usage:
-    """`now` without what `before` had counted; a figure that is smaller than before was counted anew, and stays."""
+    """`now` minus `before`; a figure smaller than before was reset, and is kept."""
     values = asdict(now)
     for name in ("tokens_in", "tokens_out", "cached", "cache_write", "usd"):
         new, old = values[name], getattr(before, name) if before else None
@@ -99,7 +99,7 @@ class Sessions:
         self.points = _load(path)
 
     def add(self, point: Checkpoint) -> None:
-        """Remember one, the only one of its session. What cannot be written is forgotten with the process."""
+        """Add a checkpoint, the only one of its session. If it cannot be written, it lasts as long as the process."""
         others = (known for known in self.points if known.session != point.session)
         self._keep((*others, point)[-KEPT:])
 
@@ -114,7 +114,7 @@ class Sessions:
 
 
 def _load(path: Path | None) -> tuple[Checkpoint, ...]:
-    """What the file holds; nothing for a file that is missing or that nobody can read."""
+    """The checkpoints in the file; none where it is missing or unreadable."""
     try:
         rows = (read_json(path) if path else None) or ()
         return tuple(Checkpoint(**{**row, "usage": Usage(**row["usage"])}) for row in rows)[-KEPT:]
