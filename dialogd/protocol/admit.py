@@ -245,7 +245,7 @@ class Permits:
         if not to(mark, ids):
             return f"nobody here is called that; there are {', '.join(ids)}"
         can = self.rules.order == "free" or self.role.may(MODERATE)
-        return "" if can else f"the order is {self.rules.order}: nobody hands the word on"
+        return "" if can else f"the order is {self.rules.order}: nobody hands the floor on"
 
     def _judges(self, mark: Mark, reply: Reply) -> str:
         if mark.name != "DECIDE":
@@ -495,7 +495,8 @@ def _refusals(marks: Sequence[Mark], lines: Sequence[str], why: str) -> Iterator
     for mark in marks:
         yield Refusal(mark, why, stays=True)
     for line in lines:
-        yield Refusal(Mark(one_line(line.strip(" \t*_`#>-").strip("[]"), 100)), why, stays=True)
+        meant = Mark(one_line(line.strip(" \t*_`#>-").strip("[]"), 100))
+        yield Refusal(meant, why, stays=True)
 
 
 @dataclass(frozen=True, slots=True)

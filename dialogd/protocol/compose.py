@@ -209,13 +209,13 @@ def _is_pair(dialog: Dialog) -> bool:
 def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Step:
     """How it goes on when the person passes over `agent`, or lets it go: the rest of the round, else what comes next.
 
-    Step mode gives the person the word after turns alone. What a person's note cannot say (an escalation, a count of
+    Step mode gives the person the turn after turns alone. What a person's note cannot say (an escalation, a count of
     votes) is left to the next turn.
     """
     header, state = dialog.header, dialog.state
     alone = foreseen(header, state, _note_with(USER, mark, None))
     if mark.name == "LEAVE" and alone.questions.open and alone.owing == (USER,):
-        return Step()  # a TURN line would answer the question; the person has the word without one
+        return Step()  # a TURN line would answer the question; it is the person's turn without one
     passed = foreseen(header, state, _note_with(USER, mark))
     passed.hand = replace(alone.hand, step=False)
     after = replace(passed, debts=replace(passed.debts, missed={**passed.debts.missed, agent: 2}))

@@ -281,7 +281,7 @@ def _others(dialog: Dialog, clock: Clock) -> Action:
         if overdue is None or is_waiting:
             continue
         if age >= overdue and debt.agent == ANY:
-            return Write(going_on(dialog, clock.at), "nobody took the word, and nobody is at the table")
+            return Write(going_on(dialog, clock.at), "nobody took the turn, and nobody is at the table")
         if age >= overdue and debt.agent not in clock.working:
             return Write(stall_note(dialog, debt.agent, clock.at), f"{debt.agent} gave no answer in {in_words(age)}")
         left = max(overdue - age, 1.0)
@@ -303,7 +303,7 @@ def patience(dialog: Dialog, debt: Debt) -> float | None:
     """The age in seconds at which others call this debt's agent stalled; None where they do not, or not any more.
 
     With nobody at the table who was called stalled is called so once more, after as long again, and is absent then; and
-    the word that anybody may take (ANY) goes to the next.
+    the turn that anybody may take (ANY) goes to the next.
     """
     if debt.agent == USER or (not dialog.header.is_unattended and (debt.stalled or debt.agent == ANY)):
         return None

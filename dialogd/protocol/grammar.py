@@ -418,13 +418,19 @@ def _read(dialog: Dialog, data: bytes, start: int) -> Dialog:
     while _read_next(data, cursor, before):
         before = cursor.entries[-1]
     entries = (*(dialog.settled_before or dialog.entries)[:known], *cursor.entries)
-    if cursor.state.hand.struck != state.hand.struck:
-        return _without_struck(cursor, entries, data)
     at, at_line, count, at_state = cursor.settled
+    header, now, settled_before = cursor.header, cursor.state, None
+    if now.hand.struck != state.hand.struck:
+        # The person struck turns of it: it is folded once more. What is settled knows of the strikes up to there alone;
+        # what stands behind it may still read differently.
+        before_entries, at_state = refolded(written, entries[:count], at_state.hand.struck)
+        entries, now = refolded(written, entries, now.hand.struck)
+        header = interventions.effective(written, now.hand)
+        settled_before = before_entries if before_entries != entries[:count] else None
     return Dialog(
-        header=cursor.header,
+        header=header,
         entries=entries,
-        state=cursor.state,
+        state=now,
         size=base + len(data),
         settled=at,
         settled_line=at_line,
@@ -432,29 +438,7 @@ def _read(dialog: Dialog, data: bytes, start: int) -> Dialog:
         settled_state=at_state,
         tail=data[at - base :],
         written=written,
-    )
-
-
-def _without_struck(cursor: _Cursor, entries: tuple[Entry, ...], data: bytes) -> Dialog:
-    """The dialog of these entries once more, from its beginning, after the person struck turns of it.
-
-    What is settled knows of the strikes up to there alone: what stands behind it may still read differently.
-    """
-    at, line, count, at_state = cursor.settled
-    before, before_state = refolded(cursor.written, entries[:count], at_state.hand.struck)
-    now, state = refolded(cursor.written, entries, cursor.state.hand.struck)
-    return Dialog(
-        header=interventions.effective(cursor.written, state.hand),
-        entries=now,
-        state=state,
-        size=cursor.base + len(data),
-        settled=at,
-        settled_line=line,
-        settled_entries=count,
-        settled_state=before_state,
-        tail=data[at - cursor.base :],
-        written=cursor.written,
-        settled_before=before if before != now[:count] else None,
+        settled_before=settled_before,
     )
 
 

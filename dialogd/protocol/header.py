@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -210,65 +209,33 @@ _RAW = re.compile("[\x7f-\x9f\u2028\u2029]")  # a reader of lines may split at s
 
 def setup(rules: Rules, more: Mapping[str, Value]) -> str:
     """The `## Setup` section; "" where it would be empty. `more` holds the keys that are no rules."""
-    usual = Rules()
-    plain = {key: getattr(rules, key) for key in _PLAIN if getattr(rules, key) != getattr(usual, key)}
+    tables: list[tuple[str, Mapping[str, Value]]] = [("", {**_differing(rules, Rules(), _PLAIN), **more})]
+    if rules.board is not None:
+        board = _differing(rules.board, Board(), Board.__dataclass_fields__)
+        if (seconds := rules.board.contribution_timeout) is not None:
+            board["contribution_timeout"] = f"{seconds:.9f}".rstrip("0").rstrip(".") + " seconds"
+        tables.append(("[board]", board))
+    for agent, role in rules.roles.items():
+        usual = Role(permissions=STANDARD.get(role.name.casefold(), USUAL))  # which the role's name brings
+        own: dict[str, Value] = {"role": role.name} if role.name else {}
+        if role.permissions != usual.permissions:
+            own["permissions"] = [name for name in PERMISSIONS if name in role.permissions]
+        keys = ("weight", "priority", "specialization", "personality", "responsibilities")
+        tables.append((f"[roles.{agent}]", own | _differing(role, usual, keys)))
+    for phase in rules.phases:
+        tables.append(("[[phases]]", {"name": phase.name} | _differing(phase, Phase(""), ("description", "rounds"))))
     known = REVIEW if rules.review else {}
     kinds = {name: kind.meaning for name, kind in rules.kinds.items() if known.get(name) != kind}
-    lines = [
-        *_pairs({**plain, **more}),
-        *_board(rules.board),
-        *(line for agent, role in rules.roles.items() for line in _role(agent, role)),
-        *(line for phase in rules.phases for line in _table("[[phases]]", _phase(phase))),
-        *(_table("[messages]", kinds) if kinds else ()),
-    ]
-    return "## Setup\n\n```toml\n{}\n```".format("\n".join(lines).strip("\n")) if lines else ""
+    if kinds:
+        tables.append(("[messages]", kinds))
+    lines = (("", head, *(f"{key} = {_toml(value)}" for key, value in values.items())) for head, values in tables)
+    text = "\n".join(line for table in lines for line in table).strip("\n")
+    return f"## Setup\n\n```toml\n{text}\n```" if text else ""
 
 
-def _pairs(values: Mapping[str, Value]) -> Iterator[str]:
-    return (f"{key} = {_toml(value)}" for key, value in values.items())
-
-
-def _table(head: str, values: Mapping[str, Value]) -> Iterator[str]:
-    """A table, with an empty line before it."""
-    yield from ("", head)
-    yield from _pairs(values)
-
-
-def _board(board: Board | None) -> Iterator[str]:
-    if board is None:
-        return iter(())
-    usual = Board()
-    changed = {
-        f.name: getattr(board, f.name) for f in fields(Board) if getattr(board, f.name) != getattr(usual, f.name)
-    }
-    if board.contribution_timeout is not None:
-        changed["contribution_timeout"] = _seconds(board.contribution_timeout)
-    return _table("[board]", changed)
-
-
-def _role(agent: str, role: Role) -> Iterator[str]:
-    """The table of a role; permissions only where they are not those of the role's name."""
-    usual = Role(permissions=STANDARD.get(role.name.casefold(), USUAL))
-    values: dict[str, Value] = {"role": role.name} if role.name else {}
-    if role.permissions != usual.permissions:
-        values["permissions"] = [name for name in PERMISSIONS if name in role.permissions]
-    for key in ("weight", "priority", "specialization", "personality", "responsibilities"):
-        if getattr(role, key) != getattr(usual, key):
-            values[key] = getattr(role, key)
-    return _table(f"[roles.{agent}]", values)
-
-
-def _phase(phase: Phase) -> dict[str, Value]:
-    values: dict[str, Value] = {"name": phase.name}
-    if phase.description:
-        values["description"] = phase.description
-    if phase.rounds != 1:
-        values["rounds"] = phase.rounds
-    return values
-
-
-def _seconds(duration: float) -> str:
-    return f"{duration:.9f}".rstrip("0").rstrip(".") + " seconds"
+def _differing(one: object, usual: object, keys: Iterable[str]) -> dict[str, Value]:
+    """The values that are not the usual ones."""
+    return {key: getattr(one, key) for key in keys if getattr(one, key) != getattr(usual, key)}
 
 
 def _toml(value: Value) -> str:

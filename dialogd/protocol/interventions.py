@@ -5,7 +5,7 @@
     [INVITE: C = Claude C @ http://localhost:3003]     one more agent, behind the others
     [LEAVE: B]                  B takes part no longer
     [LEAVE: USER]               nobody is at the table any more: nothing waits for the person
-    [STEP: on]                  the word comes back to the person after every turn
+    [STEP: on]                  the turn comes back to the person each time
 
 After the end a veto and step mode mean nothing; a strike of what the end rests on opens the dialog again.
 """

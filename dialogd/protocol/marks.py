@@ -48,7 +48,7 @@ _DECISIONS = {
     "CONSENSUS_REACHED": Row(_A | _D | _P, "everyone agreed to the same text: the dialog ends"),
     "DEADLOCK": Row(_A | _D | _P, "no agreement is in sight; ends the dialog when every agent says so"),
     "PASS": Row(_A, "nothing to add; never a yes"),
-    "TO": Row(_A | _D | _P, "hands the word on, where the order allows it; by the person: asks for it"),
+    "TO": Row(_A | _D | _P, "hands the floor on, where the order allows it; by the person: asks for it"),
     "ESCALATE": Row(_A | _D, "to the moderator, else to the person"),
     "QUESTION_FOR_USER": Row(_A | _D, "the dialog waits for the person"),
 }
@@ -68,7 +68,7 @@ _RECORDS = {
 _HAND = {
     "PAUSED": "agents finish their turn and wait",
     "RESUMED": "agents go on",
-    "STEP": "on: the word comes back to the person after every turn; off: it does not",
+    "STEP": "on: the turn comes back to the person each time; off: it does not",
     "LIMIT": "changes a limit: max_turns, max_rounds, max_time, timeout, max_message, max_size, budget",
     "SKIP": "passes over an agent that owes a turn",
     "RETRY": "asks an agent once more",
@@ -482,6 +482,7 @@ def _without(lines: Sequence[str], gone: Container[int]) -> str:
 APPROVE, REJECT, ABSTAIN = "approve", "reject", "abstain"
 
 _CHOICE = re.compile(r"(?:(P\d{1,6}) )?(approve|reject|abstain)(?:\s*\|\s*(.*))?", re.I)
+_LEADING = re.compile(r"P\d{1,6}(?!\w)(?:(?:\s*[,&+]\s*|\s+and\s+)P\d{1,6}(?!\w))*", re.I)
 _RANGE = re.compile(r"(\d{1,6})\s?[–-]\s?(\d{1,6})")
 _NUMBER = re.compile(r"(\d{1,3}(?:\.\d{1,6})?|\.\d{1,6})\s?(%|/\s?10\b)?")
 
@@ -493,11 +494,6 @@ class Choice:
     ref: str
     choice: str
     reason: str = ""
-
-    def mark(self, name: str) -> Mark:
-        """It in canonical form, as a VOTE or DECIDE."""
-        said = f"{self.ref} {self.choice}".strip()
-        return Mark(name, f"{said} | {self.reason}" if self.reason else said)
 
 
 def vote(mark: Mark) -> Choice | None:
@@ -538,20 +534,14 @@ def is_yes(mark: Mark) -> bool:
 
 def agreed(mark: Mark) -> tuple[str, ...]:
     """The proposals that an AGREE names at its beginning; frames of earlier versions may name several."""
-    if mark.name != "AGREE":
-        return ()
-    return tuple(dict.fromkeys([*([mark.ref] if mark.ref else []), *_leading(mark.value)]))
-
-
-def _leading(value: str) -> Iterator[str]:
-    """The proposals that a value begins with: `P1`, `P1, P4`, `P1 and P4`."""
-    match = re.match(r"P\d{1,6}(?!\w)(?:(?:\s*[,&+]\s*|\s+and\s+)P\d{1,6}(?!\w))*", value, re.I)
-    yield from (ref.upper() for ref in re.findall(r"P\d+", match[0], re.I)) if match else ()
+    return objected(mark) if mark.name == "AGREE" else ()
 
 
 def objected(mark: Mark) -> tuple[str, ...]:
-    """The proposals that an OBJECTION or CONCEDE names at its beginning; () where it names none."""
-    return tuple(dict.fromkeys([*([mark.ref] if mark.ref else []), *_leading(mark.value)]))
+    """The proposals that an OBJECTION or CONCEDE begins with (`P1`, `P1, P4`, `P1 and P4`); () where it names none."""
+    match = _LEADING.match(mark.value)
+    named = re.findall(r"P\d+", match[0].upper()) if match else []
+    return tuple(dict.fromkeys([mark.ref, *named] if mark.ref else named))
 
 
 def pick(mark: Mark, ids: Sequence[str]) -> tuple[str, str] | None:

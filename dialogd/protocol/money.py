@@ -92,34 +92,29 @@ def reached(state: State, me: str, turn: Estimate, cap: Estimate, cut_off: Estim
 def _passed(what: str, spent: Spent, budget: Estimate, turn: Estimate, cut_off: Estimate, owing: int) -> str:
     """Which of the two amounts does not allow for the turn, in words."""
     if budget.usd is not None:
-        left, needed = _micros(budget.usd) - spent.micros, _micros(turn.usd or 0.0)
+        left, needed, lost = _micros(budget.usd) - spent.micros, _micros(turn.usd or 0.0), _micros(cut_off.usd or 0.0)
         if left <= 0 or needed * owing > left:
-            lost = _micros(cut_off.usd or 0.0)
             words = f"{what} of {dollars(budget.usd)}: {in_dollars(spent)} spent"
-            words += _with_cut_off(lost, dollars((spent.micros + lost) / 1e6))
-            left, needed = left - lost, max(needed - lost, 0)
-            return words + _too_much(dollars(needed / 1e6), dollars(left / 1e6), owing, over=left <= 0)
+            return words + _beyond(spent.micros, left, needed, lost, owing, lambda micros: dollars(micros / 1e6))
     if budget.tokens is not None:
-        rest, wanted = budget.tokens - spent.tokens, turn.tokens or 0
-        if rest <= 0 or wanted * owing > rest:
-            gone = cut_off.tokens or 0
+        left, needed, lost = budget.tokens - spent.tokens, turn.tokens or 0, cut_off.tokens or 0
+        if left <= 0 or needed * owing > left:
             words = f"{what} of {budget.tokens:,} tokens: {in_tokens(spent)} used"
-            words += _with_cut_off(gone, f"{spent.tokens + gone:,}")
-            rest, wanted = rest - gone, max(wanted - gone, 0)
-            return words + _too_much(f"{wanted:,}", f"{rest:,}", owing, over=rest <= 0)
+            return words + _beyond(spent.tokens, left, needed, lost, owing, "{:,}".format)
     return ""
 
 
-def _with_cut_off(lost: int, whole: str) -> str:
-    """What it comes to with calls of which nothing stands in the file; of most the estimate alone is known."""
-    return f" on what stands in the file, about {whole} with calls that were cut off or came too late" if lost else ""
-
-
-def _too_much(turn: str, left: str, owing: int, *, over: bool) -> str:
-    if over:
-        return ""
-    among = f", and the {left} left is for {owing} turns" if owing > 1 else ""
-    return f"; the next turn would take about {turn}{among}"
+def _beyond(gone: int, left: int, needed: int, lost: int, owing: int, said: Callable[[int], str]) -> str:
+    """With calls of which nothing stands in the file; and how the turn is too much for what is left."""
+    words = ""
+    if lost:
+        whole = said(gone + lost)
+        words = f" on what stands in the file, about {whole} with calls that were cut off or came too late"
+    left, needed = left - lost, max(needed - lost, 0)
+    if left <= 0:
+        return words
+    among = f", and the {said(left)} left is for {owing} turns" if owing > 1 else ""
+    return f"{words}; the next turn would take about {said(needed)}{among}"
 
 
 def used(state: State) -> float | None:

@@ -75,7 +75,7 @@ def _free(state: State, ids: Sequence[str], after: str) -> str:
 def reopened(header: Header, state: State) -> tuple[str, ...]:
     """Whom a person's turn passes to when they name nobody: who owed, who asked, or the next in order.
 
-    Always an agent: the person's turn gives those that failed another chance, and one that is alone the word again.
+    Always an agent: the person's turn gives those that failed another chance, and one that is alone another turn.
     """
     owing = tuple(a for a in state.owing if a != USER)
     if owing:

@@ -107,7 +107,7 @@ PERSONALITIES: Mapping[str, str] = MappingProxyType(
     }
 )
 
-# What a mark needs: one of these permissions. A mark that is not here is free to every agent that has the word.
+# What a mark needs: one of these permissions. A mark that is not here is free to every agent whose turn it is.
 NEEDS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "IDEA": frozenset({POST, PROPOSE}),

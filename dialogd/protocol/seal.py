@@ -98,19 +98,14 @@ def _checked(
     status, why = ("replaced", "it was sealed once more") if not is_last else _status(dialog, note, sha, answer)
     asked = next((e for e in dialog.entries if e.id == re), None)
     since = asked.start if asked is not None else 0
-    earlier = [turn for index, turn in turns if index < at and turn.start > since]
+    earlier = [f"{turn.by}'s in turn {turn.number}" for index, turn in turns if index < at and turn.start > since]
+    number = answer.number if answer is not None and is_last else 0
     if status == "fits":
-        why = _order(note, answer, earlier)
-    return SealedAnswer(
-        agent=agent,
-        re=re,
-        note=note.id,
-        turn=answer.number if answer is not None and is_last else 0,
-        status=status,
-        why=why,
-        is_independent=status == "fits" and not earlier,
-        could_read=COULD_READ in more,
-    )
+        before = f", and {', '.join(earlier)} stood in the file before that"
+        alone = ", which stood before any answer: independent"
+        why = f"turn {number} fits its seal in note {note.id}{before if earlier else alone}"
+    is_independent = status == "fits" and not earlier
+    return SealedAnswer(agent, re, note.id, number, status, why, is_independent, COULD_READ in more)
 
 
 def _status(dialog: Dialog, note: Entry, sha: str, answer: Entry | None) -> tuple[str, str]:
@@ -129,15 +124,6 @@ def _status(dialog: Dialog, note: Entry, sha: str, answer: Entry | None) -> tupl
         words = f"the text in turn {answer.number}{edited} does not fit its seal"
         return "broken", f"{words}: sealed {sha[:16]}…, this text gives {now[:16]}…"
     return "fits", ""
-
-
-def _order(note: Entry, answer: Entry | None, earlier: Sequence[Entry]) -> str:
-    """Whether the seal came before every answer, in words."""
-    turn = answer.number if answer is not None else 0
-    if earlier:
-        seen = ", ".join(f"{e.by}'s in turn {e.number}" for e in earlier)
-        return f"turn {turn} fits its seal in note {note.id}, and {seen} stood in the file before that"
-    return f"turn {turn} fits its seal in note {note.id}, which stood before any answer: independent"
 
 
 def _without(notes: Sequence[tuple[int, Entry]], turns: Sequence[tuple[int, Entry]]) -> Iterator[SealedAnswer]:
