@@ -40,3 +40,42 @@ def test_a_log_is_rotated_by_its_size_without_a_look_at_it(repository: Path, tmp
     lines = "".join(each.read_text(encoding="utf-8") for each in files).splitlines()
     numbers = [int(line.partition("line ")[2].split()[0]) for line in lines]
     assert numbers == list(range(numbers[0], 4500))
+
+
+TOGETHER = """
+import asyncio, sys
+from pathlib import Path
+from dialogd.agent.reporting import log, say, set_up_logging
+
+file = Path(sys.argv[1])
+set_up_logging("A", file, json_lines=False, debug=False)
+lines = lambda: [line.split("  ")[1] for line in file.read_text().splitlines()]
+
+async def main():
+    say("one")
+    say("two")
+    assert lines() == [], lines()
+    log.warning("three")
+    assert lines() == ["one", "two", "three"], lines()
+    say("four")
+    while lines()[-1] != "four":
+        await asyncio.sleep(0.005)
+    say("five")
+
+asyncio.run(main())
+"""
+
+
+def test_lines_of_a_turn_are_written_together_soon_and_a_warning_at_once(repository: Path, tmp_path: Path) -> None:
+    """To the file and to stderr, in their order; none is lost where the process ends in order."""
+    file = tmp_path / "A.log"
+    done = subprocess.run(
+        [sys.executable, "-c", TOGETHER, str(file)],
+        cwd=repository,
+        text=True,
+        capture_output=True,
+        check=True,
+        timeout=30,
+    )
+    assert [line.split("  ")[1] for line in done.stderr.splitlines()] == ["one", "two", "three", "four", "five"]
+    assert file.read_text(encoding="utf-8") == done.stderr
