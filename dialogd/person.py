@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -297,10 +298,7 @@ def write(log: LogFile, make: Callable[[Dialog], Draft | None]) -> Dialog:
         draft = make(dialog)
         if draft is None:
             return None
-        stamped = Draft(
-            draft.by, draft.name, draft.number, draft.body, draft.marks, draft.turn, (("at", now()), *draft.attributes)
-        )
-        return Addition(stamped)
+        return Addition(replace(draft, attributes=(("at", now()), *draft.attributes)))
 
     return log.append(addition, log.journals.of(PERSON)) or log.read()
 

@@ -100,7 +100,7 @@ def _from_the_system(error: OSError) -> int:
 
 def _explain(message: str, fix: str, code: int) -> int:
     """Print an error and its fix on stderr; gives the exit code."""
-    from dialogd.cli.terminal import plain, remark
+    from dialogd.cli.terminal import remark
 
-    remark(plain(f"error: {message}\n  fix: {fix}"))
+    remark(f"error: {message}\n  fix: {fix}")
     return code

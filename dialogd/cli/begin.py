@@ -55,9 +55,9 @@ def new(
     seats = wanted.seats()
     opening = with_recalled(draw_up(wanted, seats, _ports(settings, seats), settings), wanted, settings)
     for cut in (c for c in opening.context if len(c.text.encode("utf-8", "replace")) < c.size):
-        remark(plain(f"note: of {cut.path} only the beginning goes along"))
+        remark(f"note: of {cut.path} only the beginning goes along")
     for warning in warnings(opening):
-        remark(plain(f"warning: {warning}"))
+        remark(f"warning: {warning}")
     warn_of_twins({seat.id: family_of(seat.backend) for seat in seats})
     copy = create(options.log_of(settings), settings, opening, replace=replace)
     urls = {agent.id: agent.url for agent in opening.agents}
@@ -185,20 +185,20 @@ def new_cast(
     )
     if not explicit and ports != usual_ports(seats):
         own = Path(tempfile.gettempdir()) / f"claude-dialog-{opening.dialog}.md"
-        remark(plain(f"note: {DEFAULT_FILE} or its ports are in use; this dialog has a file of its own"))
+        remark(f"note: {DEFAULT_FILE} or its ports are in use; this dialog has a file of its own")
         settings = options.settings_for(str(own), pace=pace or None, plan=settings.plan)
     elif daemons(settings, settings.file):
         _busy(settings)
     copy = create(options.log_of(settings), settings, opening, replace=replace)
     if copy is not None:
-        remark(plain(f"note: the dialog that stood there is kept as {copy}"))
+        remark(f"note: the dialog that stood there is kept as {copy}")
     if any(choices[seat.id].is_last_resort(seat.backend or settings.backend) for seat in asked):
         remark("\n".join(auto.NO_MODEL))
     _introduce(seats, choices, settings)
     for warning in warnings(opening):
-        remark(plain(f"warning: {warning}"))
+        remark(f"warning: {warning}")
     if text := estimate_of(opening, seats, choices, settings):
-        remark(plain(text))
+        remark(text)
     cast = Cast(opening.dialog, seats, pace).with_ports(ports)
     cast.save(StateDir(settings.state_dir), settings.file)
     return settings, cast
@@ -249,7 +249,7 @@ def _introduce(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], sett
     for seat in seats:
         who = f"{seat.id} ({seat.title})" if seat.title else seat.id
         trusts = seat.trust_project or settings.trust_project
-        remark(plain(f"{who}: {auto.introduce(choices[seat.id], _project(seat, settings), trusts=trusts)}"))
+        remark(f"{who}: {auto.introduce(choices[seat.id], _project(seat, settings), trusts=trusts)}")
     warn_of_twins({who: choice.family for who, choice in choices.items()})
 
 

@@ -22,7 +22,7 @@ from dialogd.backends.auto import (
 )
 from dialogd.backends.prices import parse_price
 from dialogd.backends.seats import Seat
-from dialogd.cli.terminal import plain, remark
+from dialogd.cli.terminal import remark
 from dialogd.config import Settings
 from dialogd.errors import BadInput
 from dialogd.protocol.header import AGENT_ID
@@ -210,4 +210,4 @@ def warn_of_twins(families: Mapping[str, str], *, only: str = "") -> None:
     """Warn on stderr about agents of one family; with `only`, about those of that agent's family."""
     for group in twins(families):
         if not only or only in group:
-            remark(plain(f"warning: {warning_of(group, families[group[0]])}"))
+            remark(f"warning: {warning_of(group, families[group[0]])}")

@@ -15,7 +15,7 @@ from dialogd.backends.auto import LAST_RESORT, family_of
 from dialogd.backends.seats import Seat
 from dialogd.cli import options
 from dialogd.cli.cast import read_cast, seat_named
-from dialogd.cli.terminal import plain, remark
+from dialogd.cli.terminal import remark
 from dialogd.config import FIRST_PORT, Settings
 from dialogd.errors import BadInput, NotADialog, Refused
 from dialogd.memory import keep
@@ -145,7 +145,7 @@ def with_recalled(opening: Opening, wanted: Wanted, settings: Settings) -> Openi
     question = wanted.recall if wanted.recall != TOPIC else f"{opening.topic} {opening.question[:MOST_OF_A_QUESTION]}"
     found = Memory(settings.state_dir).recall(question)
     ids = ", ".join(dict.fromkeys(decision.dialog for decision in found))
-    remark(plain(f"recalled: {ids}" if found else "note: nothing was recalled: no earlier dialog decided about that"))
+    remark(f"recalled: {ids}" if found else "note: nothing was recalled: no earlier dialog decided about that")
     return replace(opening, recalled=block(found, options.own_secrets()))
 
 

@@ -147,7 +147,7 @@ def disown(settings: Settings, dialog: Dialog) -> None:
     """Mark the plan of a rejected result as rejected; a failure is only reported."""
     with _remarking("the plan of the rejected result stays as it is"):
         if (page := plan_files.disown(dialog, settings.file, _place(settings))) is not None:
-            remark(plain(f"note: the plan of that result says so now: {page}"))
+            remark(f"note: the plan of that result says so now: {page}")
 
 
 @contextmanager
@@ -156,7 +156,7 @@ def _remarking(what: str) -> Iterator[None]:
     try:
         yield
     except DialogdError as error:
-        remark(plain(f"note: {what}: {error}; {error.fix}"))
+        remark(f"note: {what}: {error}; {error.fix}")
 
 
 def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None) -> Synthesis:
@@ -180,7 +180,7 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
         project=seat.project or None,
     )
     plays = player(own, drawn.dialog, StateDir(own.state_dir), own.file)
-    remark(plain(f"{me.id}: {plays.remarks[0]}; one call"))
+    remark(f"{me.id}: {plays.remarks[0]}; one call")
 
     async def call() -> Synthesis:
         try:
@@ -234,7 +234,7 @@ def export(
     attachments = attachments_of(settings.file)
     made = exported(dialog, to, attachments=attachments)
     if gone := not_shown(dialog, to, attachments=attachments):
-        remark(plain(f"warning: no font here has {gone}: they are not in the PDF; `--to html` has every character"))
+        remark(f"warning: no font here has {gone}: they are not in the PDF; `--to html` has every character")
     if target is None:
         sys.stdout.flush()
         sys.stdout.buffer.write(made)

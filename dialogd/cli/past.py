@@ -51,7 +51,7 @@ def keep_ended(settings: Settings, dialog: Dialog) -> None:
         try:
             keep(dialog, settings.file, StateDir(settings.state_dir))
         except (DialogdError, OSError) as error:
-            remark(plain(f"note: the dialog was not archived: {error}"))
+            remark(f"note: the dialog was not archived: {error}")
 
 
 def show_dialog(which: Which, json: options.JsonOption = False) -> None:

@@ -395,7 +395,7 @@ def logs(
         last = [plain(raw.decode("utf-8", "replace").rstrip("\r\n")) for raw in deque(source, lines)]
         at = source.tell()
     if not json:
-        remark(plain(f"{path}{'' if is_running else ' (not running)'}"))
+        remark(f"{path}{'' if is_running else ' (not running)'}")
     options.answer({"agent": agent, "log": str(path), "running": is_running, "lines": last}, last, json=json)
     if follow and not json:
         _logs_follow(path, at)

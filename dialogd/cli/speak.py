@@ -235,7 +235,7 @@ def invite(agent: Guest, name: GuestName = "", port: GuestPort = None, file: opt
         who += f"{given and f' = {given}'} @ http://localhost:{port if port is not None else _port(before)}"
     after = person.invite(log, who, secrets=options.own_secrets())
     done(settings, after, f"{seat.id} takes part" + ("" if len(after.entries) > len(before.entries) else " already"))
-    remark(plain(f"start it in a terminal of its own: {start_command(seat.id, settings.file, seat.flags())}"))
+    remark(f"start it in a terminal of its own: {start_command(seat.id, settings.file, seat.flags())}")
 
 
 def _port(dialog: Dialog) -> int:
@@ -390,13 +390,13 @@ def _close(settings: Settings, file: Path, served: Mapping[Path, str]) -> bool |
     except FileNotFoundError:
         return None
     except DialogdError as error:
-        remark(plain(f"note: {file} is left as it is: {error}"))
+        remark(f"note: {file} is left as it is: {error}")
         return None
     log.lock.wait = LOCK_WAIT
     try:
         dialog = person.stop(log, "dialogd stop")
     except DialogdError as error:
-        remark(plain(f"{file} is still open: {error}; {error.fix}; then say `dialogd stop` again"))
+        remark(f"{file} is still open: {error}; {error.fix}; then say `dialogd stop` again")
         return False
     return _keep(settings, log, dialog, served)
 
@@ -408,9 +408,7 @@ def _keep(settings: Settings, log: LogFile, dialog: Dialog, served: Mapping[Path
         copy = keep(dialog, file, StateDir(settings.state_dir))
     except (DialogdError, OSError) as error:
         why = f"{error.strerror}: {error.filename}" if isinstance(error, OSError) else str(error)
-        remark(
-            plain(f"{file} [{name}] is closed, and has no copy in the archive: {why}; then say `dialogd stop` again")
-        )
+        remark(f"{file} [{name}] is closed, and has no copy in the archive: {why}; then say `dialogd stop` again")
         return False
     show(plain(f"{file} [{name}], copied to {copy}"))
     plan = settings.plan if file not in served else Path(served[file]) if served[file] else False

@@ -135,7 +135,7 @@ def _detached(settings: Settings, urls: Mapping[str, str]) -> None:
         end([child])
         raise
     show(plain(f"{daemon.id} runs: pid {daemon.pid}, port {daemon.port}, log {daemon.log or child.output}"))
-    remark(plain(f"end it with: dialogd stop, or kill {daemon.pid}"))
+    remark(f"end it with: dialogd stop, or kill {daemon.pid}")
     with suppress(DialogdError, OSError):  # the daemon runs, whatever cannot be said of it
         _warn(settings)
 
@@ -144,7 +144,7 @@ def _warn(settings: Settings) -> None:
     """Warn about what may prevent a decision: a single agent, or agents of one family."""
     with suppress(DialogdError, OSError):
         for text in alone(options.log_of(settings).read().header):
-            remark(plain(f"warning: {text}"))
+            remark(f"warning: {text}")
     answers = healths(daemons(settings, settings.file)).items()
     families = {daemon.id: family_of(str(answer.get("backend", ""))) for daemon, answer in answers if answer}
     warn_of_twins({**families, settings.id: families.get(settings.id) or family_of(settings.backend)}, only=settings.id)

@@ -100,7 +100,7 @@ def show(text: str = "") -> None:
 
 def remark(text: str) -> None:
     """Print a remark to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(plain(text), file=sys.stderr, flush=True)
 
 
 def colour_of(agent: str) -> str:

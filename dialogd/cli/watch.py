@@ -24,7 +24,7 @@ from dialogd.cli.keyboard import Keyboard, Line
 from dialogd.cli.options import log_of
 from dialogd.cli.speak import stop
 from dialogd.cli.status import Situation, ended, exit_code, next_step
-from dialogd.cli.terminal import Screen, as_json, colour_of, fit, line, plain, remark, show, tail, width
+from dialogd.cli.terminal import Screen, as_json, colour_of, fit, line, remark, show, tail, width
 from dialogd.config import Settings, new_command
 from dialogd.errors import DialogdError
 from dialogd.protocol import lifecycle
@@ -710,7 +710,7 @@ def _as_lines(settings: Settings, *, follow: bool) -> Outcome | None:
 
     def tell(kind: str, facts: Mapping[str, Any]) -> None:
         if kind == "warning":
-            remark(plain(f"-- {facts['text']}"))
+            remark(f"-- {facts['text']}")
         else:
             show(as_json({"event": kind, **facts}, indent=None))
 
