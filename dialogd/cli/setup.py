@@ -414,11 +414,6 @@ config = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Show the
 Origin = Annotated[bool, typer.Option("--origin", help="Say where each value comes from.")]
 
 
-@config.callback()
-def _group() -> None:
-    """Look at the settings."""
-
-
 @config.command("show")
 def show_settings(origin: Origin = False, file: options.FileOption = None, json: options.JsonOption = False) -> None:
     """Print every setting with its value: flags, then environment, .env, dialogd.toml, your config.toml."""
@@ -432,11 +427,6 @@ def show_settings(origin: Origin = False, file: options.FileOption = None, json:
 alerts = typer.Typer(
     rich_markup_mode=None, no_args_is_help=True, help="Test how you are alerted when you are not looking."
 )
-
-
-@alerts.callback()
-def _alerts_group() -> None:
-    """Ways to reach you when you are not looking: desktop, bell, commands, webhooks."""
 
 
 @alerts.command("test")
