@@ -404,13 +404,6 @@ def reason(entry: Entry) -> str:
     return words or " ".join(entry.body.split())
 
 
-def rejections(dialog: Dialog) -> tuple[Rejection, ...]:
-    """Every result that the person rejected, first to last."""
-    if not any(entry.by == USER and entry.mark("REJECTED") for entry in dialog.entries):
-        return ()
-    return rejections_in(reopenings(dialog))
-
-
 def rejections_in(opened: Mapping[str, Reopening]) -> tuple[Rejection, ...]:
     """The rejections among a dialog's `reopenings`, for whoever has these already: they cost a fold."""
     return tuple(each.rejection for each in opened.values() if each.rejection is not None)
@@ -422,19 +415,17 @@ def reopenings(dialog: Dialog) -> Mapping[str, Reopening]:
     first = ends.index(True) if True in ends else len(ends)
     if not any(entry.by == USER for entry in dialog.entries[first + 1 :]):
         return {}
-    return {each.ended_in: each for each in _reopenings(dialog)}
-
-
-def _reopenings(dialog: Dialog) -> Iterator[Reopening]:
+    found: dict[str, Reopening] = {}
     for entry, _, before, after in steps(dialog):
         outcome = before.outcome
         if outcome is None or after.outcome is not None:
             continue
-        rejection = None
-        if entry.by == USER and entry.is_turn and entry.mark("REJECTED") is not None:
-            at = entry.frame.at if entry.frame is not None else ""
-            rejection = Rejection(entry.number, at, reason(entry), outcome.entry, outcome.name)
-        yield Reopening(outcome.entry, entry.id, rejection)
+        is_rejected = entry.by == USER and entry.is_turn and entry.mark("REJECTED") is not None
+        rejection = (
+            Rejection(entry.number, entry.at, reason(entry), outcome.entry, outcome.name) if is_rejected else None
+        )
+        found[outcome.entry] = Reopening(outcome.entry, entry.id, rejection)
+    return found
 
 
 def as_of_now(opened: Mapping[str, Reopening], entry: str, outcome: str, why: str) -> AsOfNow:
@@ -455,7 +446,7 @@ def rejected(dialog: Dialog) -> Rejection | None:
     """The rejection by which the dialog was opened for the last time; None where it was not."""
     if not dialog.state.rejected:
         return None
-    return next((each for each in reversed(rejections(dialog)) if str(each.turn) == dialog.state.rejected), None)
+    return next((r for r in rejections_in(reopenings(dialog)) if str(r.turn) == dialog.state.rejected), None)
 
 
 def as_ended(dialog: Dialog, entry_id: str) -> Dialog:

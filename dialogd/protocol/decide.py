@@ -100,13 +100,11 @@ def decide(dialog: Dialog, me: str, clock: Clock) -> Action:
     state = dialog.state
     if state.outcome is not None:
         return Stop(state.outcome)
-    return (
-        _tail(dialog, clock)
-        or _hold(dialog, me, clock)
-        or _decided(dialog, clock)
-        or _limits(dialog, clock)
-        or _turn(dialog, me, clock)
-    )
+    if held := _tail(dialog, clock) or _hold(dialog, me, clock):
+        return held
+    if note := decided_note(dialog, clock.at):
+        return Write(note, "decided by the signatures there are")
+    return _limits(dialog, clock) or _turn(dialog, me, clock)
 
 
 def _tail(dialog: Dialog, clock: Clock) -> Action | None:
@@ -147,12 +145,6 @@ def _hold(dialog: Dialog, me: str, clock: Clock) -> Action | None:
     if not clock.nudged and lain > LAIN:
         return Wait("lain", f"it lay still for {in_words(lain)}; a notify goes on")
     return None
-
-
-def _decided(dialog: Dialog, clock: Clock) -> Action | None:
-    """What is decided without another word ends the dialog by a note."""
-    note = decided_note(dialog, clock.at)
-    return Write(note, "decided by the signatures there are") if note is not None else None
 
 
 def _limits(dialog: Dialog, clock: Clock) -> Action | None:

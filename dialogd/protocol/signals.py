@@ -326,17 +326,13 @@ def _quick(dialog: Dialog, recent: list[Entry]) -> Signal | None:
     turns = dialog.state.floor.turns_of
     if dialog.header.rules.is_plain or max(turns.values(), default=0) > 1:
         return None
-    agents = tuple(entry.by for entry in recent[1:] if _agrees(entry))
+    said = [(entry.by, *counted(entry)) for entry in recent[1:]]
+    agents = tuple(who for who, yes, no in said if yes and not no)
     if not agents:
         return None
     verb = "agree" if len(agents) > 1 else "agrees"
     text = f"{_names(agents)} {verb} in the very first exchange; argue against it once before it counts"
     return Signal("quick_agreement", text, agents)
-
-
-def _agrees(entry: Entry) -> bool:
-    yes, no = counted(entry)
-    return yes > 0 and no == 0
 
 
 def _flip(dialog: Dialog, recent: list[Entry]) -> Signal | None:
@@ -355,33 +351,18 @@ _STANCES = {"for": "for", "against": "against", "open": "undecided on", "concede
 
 def _absent(dialog: Dialog, recent: list[Entry]) -> Iterator[Signal]:
     """Who may vote, and does not: it spoke twice since it could see the proposal, or was absent from two votes."""
+    table, polls = dialog.state.table, dialog.state.polls
+    last = [decision for decision in table.decisions[-WINDOW:] if decision.method == "vote"][-2:]
+    absent = [re.search(r"absent: ([^;|]*)", decision.evidence) for decision in last]
     for agent in dialog.header.voters:
-        own = [entry for entry in recent if entry.by == agent]
-        late = [
-            poll.ref
-            for poll in dialog.state.polls.open
-            if all(ballot.agent != agent for ballot in poll.ballots)
-            and sum(_saw(entry) >= poll.turn for entry in own) >= 2
-        ]
-        missed = _missed(dialog.state, agent)
+        saw = [entry.asked_after - entry.by_hand for entry in recent if entry.by == agent]
+        unvoted = [poll for poll in polls.open if all(ballot.agent != agent for ballot in poll.ballots)]
+        late = [poll.ref for poll in unvoted if sum(turn >= poll.turn for turn in saw) >= 2]
         if late:
             yield Signal("absent_vote", f"{agent} spoke twice and has not voted on {_names(late)}", (agent,))
-        elif missed:
-            yield Signal("absent_vote", f"{agent} was absent from the votes on {_names(missed)}", (agent,))
-
-
-def _missed(state: State, agent: str) -> list[str]:
-    """The last two votes, when the agent was absent from both."""
-    votes = [decision for decision in state.table.decisions[-WINDOW:] if decision.method == "vote"][-2:]
-    absent = [re.search(r"absent: ([^;|]*)", decision.evidence) for decision in votes]
-    if len(votes) < 2 or any(who is None or agent not in who[1].split(", ") for who in absent):
-        return []
-    return [decision.ref for decision in votes]
-
-
-def _saw(entry: Entry) -> int:
-    """The number of the turn that an agent's turn answers: what it could see."""
-    return int(entry.re.split(".")[0] or 0) if entry.frame is not None else entry.number - 1
+        elif len(last) == 2 and all(who is not None and agent in who[1].split(", ") for who in absent):
+            refs = _names(decision.ref for decision in last)
+            yield Signal("absent_vote", f"{agent} was absent from the votes on {refs}", (agent,))
 
 
 def _names(names: Iterable[str]) -> str:
