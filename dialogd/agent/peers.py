@@ -91,9 +91,10 @@ class Peers:
             return
 
         def answered(status: asyncio.Future[int]) -> None:
+            if status.exception() is None:
+                self._keep(url, line)
             if status.exception() is None and status.result() != NOT_MINE:
                 self.reachable[who] = True
-                self._keep(url, line)
             elif not self._is_closed:  # such as one that the peer has closed just now: it has read nothing then
                 self.spawn(self._notify(who, url, request))
 
@@ -106,13 +107,14 @@ class Peers:
             try:
                 async with asyncio.timeout(ANSWER):
                     line = await self._connect(url)
-                if await line.send(request) == NOT_MINE:
+                status = await line.send(request)
+                self._keep(url, line)
+                if status == NOT_MINE:
                     raise OSError("the daemon of another dialog answers there")
             except OSError:
                 self.reachable[who] = False
             else:
                 self.reachable[who] = True
-                self._keep(url, line)
                 return
 
     async def _connect(self, url: str) -> _Line:

@@ -349,6 +349,16 @@ async def test_one_connection_to_a_peer_serves_all_turns() -> None:
         await eventually(lambda: peer.open == 0)
 
 
+async def test_a_peer_of_another_dialog_leaves_no_connections_behind() -> None:
+    """Its refusal is an answer like any other: told again and again, it has one connection in the end."""
+    async with strange(*[b"HTTP/1.1 409 Conflict\r\ncontent-length: 2\r\n\r\n{}"] * 9) as peer:
+        peers = Peers("A", {"B": peer.url})
+        for _ in range(2):
+            assert await told(peers) == {"B": False}
+        await eventually(lambda: len(peer.requests) >= 6 and peer.open == 1)
+        await peers.close()
+
+
 @cases("end", ["close", "reset"])
 async def test_a_connection_that_a_peer_closed_between_turns_costs_no_turn(end: str) -> None:
     """The next notify goes over a new one at once, not after the pause before another attempt."""
