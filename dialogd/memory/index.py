@@ -27,7 +27,7 @@ from dialogd.store.disk import distrust
 from dialogd.store.lock import Lock
 from dialogd.views.plan import Plan
 
-SCHEMA = 4
+SCHEMA = 5
 NAME = "index.sqlite"
 LOCK = "index.lock"  # held by whoever makes an index or throws one away
 
@@ -42,10 +42,12 @@ CREATE TABLE dialog (id TEXT PRIMARY KEY, name TEXT, own TEXT, topic TEXT, at TE
 CREATE INDEX dialog_own ON dialog (own);
 CREATE INDEX dialog_at ON dialog (at);
 CREATE TABLE entry (
-    key INTEGER PRIMARY KEY, dialog TEXT, entry TEXT, turn INTEGER, agent TEXT, at TEXT, text TEXT);
+    key INTEGER PRIMARY KEY, dialog TEXT REFERENCES dialog ON DELETE CASCADE, entry TEXT, turn INTEGER, agent TEXT,
+    at TEXT, text TEXT);
 CREATE INDEX entry_dialog ON entry (dialog);
 CREATE TABLE decision (
-    key INTEGER PRIMARY KEY, dialog TEXT, topic TEXT, text TEXT, more TEXT, at TEXT, facts TEXT);
+    key INTEGER PRIMARY KEY, dialog TEXT REFERENCES dialog ON DELETE CASCADE, topic TEXT, text TEXT, more TEXT,
+    at TEXT, facts TEXT);
 CREATE INDEX decision_dialog ON decision (dialog);
 CREATE VIRTUAL TABLE entry_fts USING fts5(text, content='entry', content_rowid='key', {_WORDS});
 CREATE VIRTUAL TABLE decision_fts USING fts5(topic, text, more, content='decision', content_rowid='key', {_WORDS});
@@ -89,17 +91,23 @@ def connect(folder: Path, patience: float) -> sqlite3.Connection:
             return connection
         _remove(path)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+        connection = _connected(path, patience)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.executescript(_TABLES)
         return connection
+
+
+def _connected(path: Path | str, patience: float = 0.0) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
 
 
 def _opened(path: Path, patience: float) -> sqlite3.Connection | None:
     """The index at that path; None where there is none of this version."""
     if not path.exists():
         return None
-    connection = sqlite3.connect(path, timeout=patience, isolation_level=None)
+    connection = _connected(path, patience)
     try:
         connection.execute("PRAGMA synchronous = NORMAL")
         is_ours = connection.execute("PRAGMA user_version").fetchone()[0] == SCHEMA
@@ -113,7 +121,7 @@ def _opened(path: Path, patience: float) -> sqlite3.Connection | None:
 
 def in_memory() -> sqlite3.Connection:
     """An index in memory."""
-    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection = _connected(":memory:")
     connection.executescript(_TABLES)
     return connection
 
@@ -340,8 +348,8 @@ def sync(connection: sqlite3.Connection, archive: Path, only: Collection[str] | 
 def clear(connection: sqlite3.Connection) -> None:
     """Forget everything."""
     with transaction(connection):
-        for table in ("copy", "dialog", "entry", "decision"):
-            connection.execute(f"DELETE FROM {table}")
+        connection.execute("DELETE FROM copy")
+        connection.execute("DELETE FROM dialog")  # and with each what stands of it in the other tables
 
 
 def _listing(archive: Path) -> Listing:
@@ -369,7 +377,7 @@ def _note(connection: sqlite3.Connection, name: str, status: tuple[int, int], fo
     """Record this copy; returns the id of the dialog that it held before, "" for a new one."""
     before = connection.execute("SELECT id FROM copy WHERE name = ?", (name,)).fetchone()
     if before is not None:
-        _forget(connection, before[0])
+        connection.execute("DELETE FROM dialog WHERE own = ?", before)
     last, count = found.last if found else ("", 0)
     at = last or written(datetime.fromtimestamp(status[1] // 1_000_000_000, UTC))
     values = (name, *status, found.row.id if found else "", found.first if found else "", at, count)
@@ -387,7 +395,7 @@ def _settle(
         listed = dict(connection.execute("SELECT id, name FROM dialog WHERE own = ?", (own,)).fetchall())
         if listed == {key: copy.name for key, copy in wanted.items()}:
             continue
-        _forget(connection, own)
+        connection.execute("DELETE FROM dialog WHERE own = ?", (own,))
         for key, copy in wanted.items():
             found = read.get(copy.name) or _facts(archive / copy.name)
             if found is not None:
@@ -416,19 +424,7 @@ def _age(copy: _Copy) -> tuple[str, int, str]:
     return copy.at, copy.entries, copy.name
 
 
-def _forget(connection: sqlite3.Connection, own: str) -> None:
-    for (key,) in connection.execute("SELECT id FROM dialog WHERE own = ?", (own,)).fetchall():
-        _drop(connection, key)
-    connection.execute("DELETE FROM dialog WHERE own = ?", (own,))
-
-
-def _drop(connection: sqlite3.Connection, key: str) -> None:
-    connection.execute("DELETE FROM entry WHERE dialog = ?", (key,))
-    connection.execute("DELETE FROM decision WHERE dialog = ?", (key,))
-
-
 def _insert(connection: sqlite3.Connection, key: str, copy: _Copy, f: Facts) -> None:
-    _drop(connection, key)
     row = replace(f.row, id=key, ended=f.row.ended or copy.at, archive=copy.name)
     dialog = (key, copy.name, f.row.id, row.topic, row.ended, json.dumps(row.as_json()), row.is_rehearsal)
     connection.execute(f"INSERT INTO dialog VALUES ({_marks(dialog)})", dialog)
