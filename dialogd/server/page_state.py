@@ -1,4 +1,4 @@
-"""The agents of a dialog as the page shows them: what each one does, since when, what keeps it, what it cost."""
+"""The state of a dialog and its agents as the page shows it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Healths = Mapping[str, dict[str, Any] | None]
 class PageAgent(BaseModel):
     """An agent and its daemon. `alive` is null until it was asked; `since` is for how many seconds it thinks.
 
-    `start` is the command that starts its daemon, with what is known of what plays it.
+    `start` is the command that starts its daemon, with its backend where known.
     """
 
     id: str
@@ -60,7 +60,7 @@ class PageAgent(BaseModel):
 
 
 class Neighbours:
-    """What the other daemons last said of themselves: asked seldom, and never waited for long."""
+    """The other daemons' last known health, asked rarely and with a short timeout."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -69,7 +69,7 @@ class Neighbours:
         self._asking: asyncio.Task[None] | None = None
 
     async def healths(self) -> Healths:
-        """By agent id, as `GET /health` answers; None for one that does not. One never asked before is missing."""
+        """Answers of `GET /health` by agent id; None without an answer, missing while not asked yet."""
         if self._asking is None and time.monotonic() - self._asked_at > FRESH:
             self._asking = asyncio.create_task(self._ask())
         if self._asking is not None:
@@ -85,7 +85,7 @@ class Neighbours:
 
 
 def page_agents(agent: Agent, dialog: Dialog, players: Cast, healths: Healths, state_dir: StateDir) -> list[PageAgent]:
-    """Everybody who takes part now; `healths` has this daemon's own answer too."""
+    """All agents that take part now; `healths` includes this daemon's own."""
     urls = agent.peers.of(dialog)
     return [
         PageAgent(
@@ -102,7 +102,7 @@ def page_agents(agent: Agent, dialog: Dialog, players: Cast, healths: Healths, s
 
 
 def _start(agent: Agent, dialog: Dialog, who: str, state_dir: StateDir) -> str:
-    """The command that starts an agent's daemon as it was last, else with the backend that it had."""
+    """The command that starts an agent's daemon as it was last started, else with its backend."""
     path = agent.file.path
     name = {**agent.peers.backends, agent.me: agent.backend.name}.get(who, "")
     known, plain = start_again(state_dir, path, dialog.id, who), start_command(who, path)
@@ -112,7 +112,7 @@ def _start(agent: Agent, dialog: Dialog, who: str, state_dir: StateDir) -> str:
 
 
 def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str) -> dict[str, Any]:
-    """What an agent does, by its daemon's answer."""
+    """What an agent is doing, by its daemon's health."""
     said = healths.get(who) or {}
     alive = bool(said) if who in healths else None
     owes = bool({who, ANY} & set(dialog.state.owing))
@@ -148,7 +148,7 @@ def _spent(state: State, who: str) -> dict[str, Any]:
 
 
 def cost(spent: Spent) -> str:
-    """What is known to have been spent, in words; "" before anything was."""
+    """The known spending in words; "" for none."""
     if spent.unknown == spent.entries:
         return "cost unknown" if spent.entries else ""
     return f"{'' if spent.exact and not spent.unknown else 'about '}{dollars(spent.usd)}"
@@ -183,13 +183,13 @@ class Left(BaseModel):
 
 
 class Asked(wire.Question):
-    """What the person is asked, and what who asks is called."""
+    """A question to the person, with the name of who asks."""
 
     name: str
 
 
 class Ended(BaseModel):
-    """How the dialog ended, in words too, who stands behind it, and what the person can do next."""
+    """How the dialog ended, also in words, who supports it, and what the person can do next."""
 
     name: str
     words: str
@@ -202,7 +202,7 @@ class Ended(BaseModel):
 
 
 class PageState(BaseModel):
-    """All that the head of the page shows; the fields with a default are of the dialog, and have it without one."""
+    """Everything in the head of the page; fields with a default keep it without a dialog."""
 
     version: str = __version__
     me: str
@@ -283,7 +283,7 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
 
 
 def _words(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
-    """Where the dialog stands, in one sentence; that it is a rehearsal, and what was not understood at its end."""
+    """The dialog's state in one sentence; whether it is a rehearsal, and what was not understood at its end."""
     notice = dialog.last.notice if dialog.last is not None and dialog.state.outcome is None else ""
     rehearsal = _REHEARSAL if dialog.is_rehearsed else ""
     return f"{rehearsal}{_stand(dialog, players, agents)}{f' {notice[0].upper()}{notice[1:]}.' if notice else ''}"
@@ -331,7 +331,7 @@ def _outcome(dialog: Dialog) -> Ended | None:
 
 
 def _left(dialog: Dialog) -> Iterator[Left]:
-    """What is left of each limit that there is."""
+    """What is left of each limit."""
     state, limits, spent = dialog.state, dialog.state.limits, money.total(dialog.state.spent)
     time = time_left(dialog, now())
     used: dict[str, tuple[float | None, float]] = {

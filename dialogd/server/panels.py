@@ -1,4 +1,4 @@
-"""What the page shows beside the conversation, as pieces of HTML: positions, flow, digest, result, earlier dialogs."""
+"""The HTML that the page shows beside the conversation: positions, flow, digest, result, earlier dialogs."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def markdown(text: str) -> Any:
 
 
 def when(at: str) -> str:
-    """A time of the file for people, `2026-11-21 19:00 UTC`; what is no such time stays as it is, cut short."""
+    """A time of the file for people, `2026-11-21 19:00 UTC`; anything else unchanged, cut short."""
     try:
         moment = datetime.fromisoformat(at)
     except ValueError:
@@ -106,7 +106,7 @@ def panel_routes(app: FastAPI, agent: Agent, state: StateDir) -> None:
 
 
 class Kept:
-    """The pieces of the dialog as it stands, each made once: a dialog that was read is never changed."""
+    """A cache of the pieces of the current dialog."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
@@ -115,7 +115,7 @@ class Kept:
         self._making = asyncio.Lock()
 
     async def of(self, key: object, make: Callable[[Dialog], str]) -> HTMLResponse:
-        """The piece of that key, made of the dialog in a thread of its own; a few words while there is none."""
+        """The piece of that key, made in a thread; a short text without a dialog."""
         dialog = await self._agent.look()
         if dialog is None:
             return HTMLResponse(fragment("none", file=str(self._agent.file.path)))
@@ -137,7 +137,7 @@ def _dialog_routes(app: FastAPI, agent: Agent) -> None:
     async def positions(
         everything: Annotated[bool, Query(alias="all", description="all rows, not only the latest")] = False,
     ) -> HTMLResponse:
-        """Who holds what of each proposal, since when and why; votes, signatures, decisions."""
+        """Who supports which proposal, since when and why; votes, signatures, decisions."""
         most = None if everything else MOST_ROWS
         return await kept.of(("positions", most), lambda dialog: positions_piece(dialog, most))
 
@@ -163,7 +163,7 @@ def _dialog_routes(app: FastAPI, agent: Agent) -> None:
 
     @app.get("/page/result", response_class=HTMLResponse)
     async def result() -> HTMLResponse:
-        """What the dialog has come to: outcome, agreed text, who signed or voted how, the plan."""
+        """The result: outcome, agreed text, who signed or voted how, the plan."""
         path = str(agent.file.path)
         return await kept.of("result", lambda dialog: result_piece(dialog, path))
 
@@ -186,7 +186,7 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
 
 
 def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str, Any]]:
-    """Every proposal, oldest first, with what became of it and what each agent holds of it."""
+    """Every proposal, oldest first, with its state and each agent's position."""
     decided, held = board.by_ref(board.decisions(dialog)), board.latest(ledger)
     newest = next((p.ref for p in reversed(dialog.state.table.proposals) if p.sha), "")
     # Only where there are polls: the votes are found by folding anew.
@@ -259,7 +259,7 @@ def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str
 
 
 def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
-    """Raises `BadInput` for a `since` that means nothing."""
+    """What happened since then. Raises `BadInput` for a `since` that cannot be read."""
     news = away(dialog, since_turn(dialog, since, now, local), local)
     spans = {value: words for value, words in _SPANS if since_turn(dialog, value, now, local) > 0 or value == since}
     looked = {str(seen): f"I last looked (turn {seen})"} if seen else {}
@@ -271,7 +271,7 @@ def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:
 
 
 def result_piece(dialog: Dialog, path: str) -> str:
-    """Outcome, the text with who stands behind it, decisions, downloads, the plan's first screen, how to check it."""
+    """Outcome, the agreed text and who supports it, decisions, downloads, the plan's first screen, how to verify it."""
     if not has_spoken(dialog):
         return fragment("silent", query="")
     plan = Plan(dialog, path)
@@ -298,7 +298,7 @@ def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
         since: Annotated[str, Query(max_length=40, description="not older than: 2h, 7d, yesterday, 2026-11-01")] = "",
         offset: Annotated[int, Query(ge=0, le=1_000_000, description="how many to leave out")] = 0,
     ) -> HTMLResponse:
-        """Earlier dialogs, newest first; or the places where the words were said, by whom and when one likes."""
+        """Earlier dialogs, newest first; or the places where the words were said, filtered by agent and time."""
         host = request.headers["host"].rpartition(":")[0]
         wanted = {"q": q.strip(), "agent": by.strip(), "since": since.strip()}
         return HTMLResponse(await asyncio.to_thread(_history, memory, wanted, offset, host, agent.file.path))
@@ -353,7 +353,7 @@ def _cost(row: Row) -> str:
 
 
 def _pieces(hit: Hit) -> Iterator[tuple[str, bool]]:
-    """The snippet in pieces, each with whether it is one of the words."""
+    """The snippet in pieces, each with whether it is a searched word."""
     at = 0
     for start, end in hit.spans:
         yield hit.snippet[at:start], False

@@ -24,8 +24,8 @@ ATTEMPTS = 5  # lock files that may be taken away in a row
 class Lock:
     """The lock file at one path. Threads that share this object wait for each other too.
 
-    `wait` is how long it is waited for, in seconds; who waits already heeds it too when it is made shorter. With
-    `per_process` the whole process holds it: any thread may give it back, and none waits for another.
+    `wait` is the timeout in seconds; shortening it also affects threads that wait already. With `per_process` the whole
+    process holds it: any thread may release it, and none waits for another.
     """
 
     def __init__(self, path: Path, wait: float = LOCK_WAIT, *, per_process: bool = False) -> None:
@@ -65,12 +65,12 @@ class Lock:
         )
 
     def release(self) -> None:
-        """Give the lock to whoever waits for it."""
+        """Release the lock."""
         self._lock.release()
 
     @property
     def is_in_place(self) -> bool:
-        """True while the path names the file that was locked: else it keeps nobody out any more."""
+        """True while the path names the locked file; otherwise the lock excludes nobody any more."""
         try:
             return self._held is not None and os.path.samestat(self.path.lstat(), self._held)
         except OSError:

@@ -36,7 +36,7 @@ _TO_WRITE = os.O_RDWR | os.O_APPEND
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """What to append: a drafted entry, and perhaps a file beside the dialog that it links to."""
+    """What to append: an entry, and perhaps the attachment that it links to."""
 
     draft: Draft
     attachment: str = ""
@@ -62,7 +62,7 @@ class _Comparison:
 
 
 def _is_daemons(entry: Entry) -> bool:
-    """True for an entry as a daemon writes it, behind the one before it."""
+    """True for a sound entry of a daemon that follows the one before it."""
     return entry.condition is Condition.SOUND and entry.linked
 
 
@@ -97,22 +97,22 @@ class LogFile:
 
     @property
     def suspect(self) -> str:
-        """Why nothing more is written from here: a flush failed, of the file or of a journal. "" while all is well."""
+        """Why nothing more is written: a flush of the file or of a journal failed. "" while all is well."""
         return self._suspect or self.journals.suspect
 
     def read(self, *, full: bool = False, sure: bool = False) -> Dialog:
         """The dialog as the file stands; reads only what was appended, unless `full` or the past was touched.
 
-        With `sure` all is read also where somebody else than a daemon has written to the file: what they appended is
-        seen anyhow, what they changed with it above is not. Raises `FileNotFoundError`, `NotADialog`, `UnsafeFile`.
+        With `sure` all is read also where somebody other than a daemon has written to the file, who may have changed
+        earlier text too. Raises `FileNotFoundError`, `NotADialog`, `UnsafeFile`.
         """
         with self._mutex:
             return self._read(self._open(os.O_RDONLY), full=full or (sure and self._is_doubtful))
 
     def known(self, *, sure: bool = False) -> Dialog | None:
-        """The dialog as last read, without reading or waiting, where `read` would give the same; else None.
+        """The dialog as last read, if `read` would return the same; else None. Neither reads nor waits.
 
-        A look at the file's status: for callers that must not be kept waiting.
+        It only checks the file's status.
         """
         seen, dialog = self._seen, self._dialog  # in this order: a reader in another thread sets the dialog first
         if dialog is None or self._has_changed or (sure and self._is_doubtful):
@@ -125,9 +125,9 @@ class LogFile:
         return None if status is None else _stamp(status)
 
     def compare(self) -> bool:
-        """Compare the next slice of the file with what was read of it; True once all has been compared.
+        """Compare the next slice of the file with what was read; True once all has been compared.
 
-        What was changed without a trace, in length and time, is found this way, and makes the next `read` read all.
+        This finds changes that left length and time as they were; the next `read` then reads all.
         """
         with self._mutex:
             dialog, status = self._dialog, self._file.status()
@@ -170,7 +170,7 @@ class LogFile:
         return dialog
 
     def _grown(self, known: Dialog, status: os.stat_result, wrote: bytes) -> bytes | None:
-        """What was appended to what is known; None where the file may have changed before that."""
+        """The bytes appended since the last read; None where earlier ones may have changed."""
         inode, _, _ = self._seen
         size = status.st_size - known.size
         if status.st_ino != inode or size <= 0:
@@ -182,7 +182,7 @@ class LogFile:
         return data[start:] if data.startswith(self._probe) else None
 
     def _read_whole(self, size: int) -> Dialog:
-        """Read all of the file; parse it only where what was known of it has changed."""
+        """Read all of the file; parse it only where the known part has changed."""
         data, known = pread(self._file.fd, size, 0), self._dialog
         if known is not None and sha256(data[: known.size]).digest() == self._hash.digest():
             more = data[known.size :]
@@ -196,7 +196,7 @@ class LogFile:
         return dialog
 
     def _open(self, flags: int) -> os.stat_result:
-        """Have the file open if it can be trusted; raises `UnsafeFile` saying why it cannot."""
+        """Open the file if it can be trusted; otherwise raises `UnsafeFile` with the reason."""
         try:
             return self._file.open(flags)
         except FileNotFoundError:
@@ -207,7 +207,7 @@ class LogFile:
             raise UnsafeFile(f"{self.path} {problem}", fix=problem.fix) from problem
 
     def append(self, make: Make, journal: Journal) -> Dialog | None:
-        """Append what `make` draws up from the dialog as it stands under the lock; None when it draws up nothing.
+        """Append what `make` returns for the dialog as read under the lock; None when it returns nothing.
 
         Returns once the entry is on disk and read back. Raises `StorageError` when the disk refuses (nothing is
         acknowledged; a torn tail is finished by the next writer), and what `make` raises.
@@ -256,9 +256,9 @@ class LogFile:
             raise StorageError(self.suspect, fix=SUSPECT_FIX) from error
 
     def _landed(self, data: bytes, known: int) -> tuple[os.stat_result, bool]:
-        """The file that the path now names, in which the bytes stand in one piece; else raises `_Replaced`.
+        """The file that the path now names, if it holds the bytes in one piece; else raises `_Replaced`.
 
-        And whether they stand right behind the `known` ones, whose end is as it was.
+        Also, whether they directly follow the `known` ones.
         """
         fd = self._file.fd
         # Not where the file ended when it was read: somebody may have typed in between.
@@ -291,12 +291,12 @@ class LogFile:
             return self.journals.set_aside(present)
 
     def finish_torn(self) -> Dialog:
-        """Finish what a crashed writer left half-written at the end of the file; harmless when there is nothing."""
+        """Complete an entry that a crashed writer left half-written at the end of the file, if any."""
         with self._mutex, self.locked():
             return self._finished(self._open(_TO_WRITE))
 
     def _finished(self, status: os.stat_result) -> Dialog:
-        """The dialog of the open file, once what a writer left half-written is whole."""
+        """The dialog of the open file, after completing a half-written entry."""
         # Once all journals are read: a writer may have died between its entry and the record of it.
         if not (self._looked_for_torn and self._is_clean(status)):
             self._finish_torn(status)
@@ -319,7 +319,7 @@ class LogFile:
                 journal.record("done", durable=False, chain=intent.chain, number=intent.number)
 
     def _is_clean(self, status: os.stat_result) -> bool:
-        """True when the file ends, as far as is known, in a sound entry: then nobody was interrupted there."""
+        """True when the file is known to end in a sound entry, so that no writer was interrupted."""
         try:
             dialog = self._read(status)
         except DialogdError:
@@ -344,9 +344,9 @@ class LogFile:
         return self.lock.held()
 
     def create(self, data: bytes, *, replace: bool = False) -> None:
-        """Write a new dialog file, durably; with `replace` an existing one gives way in one step.
+        """Write a new dialog file, durably; with `replace` an existing one is replaced atomically.
 
-        Raises `FileExistsError` without `replace`, and `NotADialog` when `data` is none.
+        Raises `FileExistsError` without `replace`, and `NotADialog` when `data` is no dialog.
         """
         grammar.parse(data)
         with self._mutex, self.locked():

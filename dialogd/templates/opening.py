@@ -24,7 +24,7 @@ MOST_OF_A_FILE = 50_000  # bytes of one context file; the rest is left out, and 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A file that the agents are to know: its path as the person wrote it, its text and its whole size in bytes."""
+    """A file for the agents to read: its path as the person wrote it, its text and its whole size in bytes."""
 
     path: str
     text: str
@@ -33,11 +33,11 @@ class Context:
 
 @dataclass(frozen=True)
 class Opening:
-    """What a new dialog is to be. `first` owes the first reply; `dialog` is its id; `timeout`, `max_time` in seconds.
+    """A new dialog. `first` owes the first reply; `dialog` is its id; `timeout`, `max_time` in seconds.
 
-    `budget` (US dollars) and `tokens` are what all agents together may spend; None: no limit. `recalled` is a block
-    quote of earlier decisions, in which nothing acts. `rehearsed` are the agents whose lines are scripted.
-    `thresholds` outrank the template's, by the names of `Rules`.
+    `budget` (US dollars) and `tokens` are the budget of all agents together; None: no limit. `recalled` is a block
+    quote of earlier decisions, without effect. `rehearsed` are the agents whose lines are scripted.
+    `thresholds` override the template's, by the names of `Rules`.
     """
 
     topic: str
@@ -63,31 +63,31 @@ class Opening:
 
     @cached_property
     def rules(self) -> Rules:
-        """How it comes to its decision."""
+        """Its rules of decision."""
         return replace(self.template.rules([agent.id for agent in self.agents]), **dict(self.thresholds))  # type: ignore[arg-type]
 
     @property
     def header(self) -> Header:
-        """What its header comes to, as far as order and decisions go."""
+        """Its header, as far as order and decisions are concerned."""
         limits = Limits(max_turns=self.max_turns, max_rounds=self.max_rounds, max_time=self.max_time)
         return Header(self.template.title, self.topic, self.agents, limits, rules=self.rules)
 
 
 def begins(header: Header) -> tuple[str, ...]:
-    """Who answers the first turn unless somebody says so: the order's first, everybody where answers are sealed."""
+    """Who answers the first turn by default: the order's first, everybody where answers are sealed."""
     named = tuple(header.speakers) if header.rules.sealed else following(header, State(limits=header.limits), "")
     return (header.agents[0].id,) if not named or USER in named else named
 
 
 def enough_turns(opening: Opening) -> int:
-    """The limit of turns where nobody set one: the usual one, or what all rounds need, and a last word after them."""
+    """The default limit of turns: the usual one, or what all rounds and a last turn need."""
     rounds = opening.max_rounds or (PARALLEL_ROUNDS if opening.rules.order == "parallel" else 0)
     each = len(opening.agents)
     return max(Limits().max_turns, 1 + each * (rounds + 1) + 2 if rounds else 0)
 
 
 def compose(opening: Opening) -> str:
-    """The text of the file. Whatever reads as structure in question or context is escaped, secrets are taken out."""
+    """The text of the file. Structure in question and context is escaped, secrets are taken out."""
     keys = {
         "REHEARSAL": f"no model is asked; the lines of {who} are scripted"
         if (who := ", ".join(opening.rehearsed))
@@ -129,7 +129,7 @@ def compose(opening: Opening) -> str:
 
 
 def _rules(opening: Opening) -> str:
-    """The template's rules; where it has none, its overview and what the verdict rule asks for."""
+    """The template's rules; where it has none, its overview and those of the verdict."""
     skill = opening.template.skill
     if skill.rules:
         return _words(skill.rules)
@@ -152,13 +152,13 @@ _DECIDED = {
 
 
 def warnings(opening: Opening) -> tuple[str, ...]:
-    """What may keep this dialog from a decision worth trusting, each with the change that would help."""
+    """Warnings about what may prevent a trustworthy decision, each with the change that would help."""
     about = () if opening.rules.is_plain else tuple(_warnings(opening.header))
     return (*opening.template.remarks, *alone(opening.header), *about)
 
 
 def alone(header: Header) -> tuple[str, ...]:
-    """That one agent takes part, where its dialog's rule does not let it decide; nothing else."""
+    """The warning that a single agent takes part that may not decide alone, if so."""
     rules = header.rules
     agents = header.agents
     if len(agents) != 1 or (rules.verdict == "moderator" and rules.role(agents[0].id).may(DECIDE, MODERATE)):
@@ -189,7 +189,7 @@ def _warnings(header: Header) -> Iterator[str]:
 
 
 def _conflicts(header: Header) -> Iterator[str]:
-    """What leaves a conflict open, or lets nobody decide at all."""
+    """Warnings about conflicts that nobody could settle."""
     rules, able = header.rules, header.voters
     speaking = header.speakers
     deciders = [who for who in speaking if rules.role(who).may(DECIDE, MODERATE)]
@@ -219,7 +219,7 @@ def _failed(rules: Rules) -> str:
 
 
 def _may_tie(rules: Rules, able: tuple[str, ...]) -> bool:
-    """True when the voters can split into halves of the same weight, as far as counting them tells."""
+    """True when the voters can split into two halves of the same weight."""
     return len(able) % 2 == 0 and len({rules.role(who).weight for who in able}) == 1
 
 

@@ -1,4 +1,4 @@
-"""Since when: the time that words mean; the turn that a time or the person's last word means. Pure."""
+"""What happened since a turn or a time, in words. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def last_word(dialog: Dialog) -> int:
-    """The turn at which the person last wrote something: what follows it is news. 0 where they never did."""
+    """The turn at which the person last wrote something, 0 where they never did."""
     turn, found = 0, 0
     for entry in dialog.entries:
         turn = entry.number if entry.is_turn else turn
@@ -65,7 +65,7 @@ def since_turn(dialog: Dialog, text: str, now_iso: str, zone: Zone | None = None
 def moment(text: str, now: datetime, zone: Zone | None = None) -> datetime | None:
     """The time that `2h`, `1h 30m ago`, `7d`, `today`, `yesterday`, a date or a time means; None for anything else.
 
-    What names no offset is by `zone`, the clock of whoever wrote it: without one it has that of `now`.
+    A time without an offset is in `zone`, or without that in the zone of `now`.
     """
     words, zone = " ".join(text.split()).casefold(), zone or clock_at(now.tzinfo or UTC)
     try:
@@ -91,7 +91,7 @@ _WAITING = frozenset({"waiting_for_user", "unknown_turn", "damaged", "no_turn_ye
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing that happened: in which turn (that before a note), by whom, in words. `at` is wall time or ""."""
+    """One thing that happened: its turn (of a note, the one before), by whom, in words. `at` is wall time or ""."""
 
     turn: int
     by: str
@@ -104,8 +104,8 @@ class Item:
 class Away:
     """What happened after turn `since`; every list is in order. `spent` is the sum of these entries' accounts.
 
-    `asked_you` are questions for the person that are still open, `decided` is without what they rejected. `now` says
-    where the dialog stands, `needed` what it waits for from the person, with its commands ("" for nothing).
+    `asked_you` are questions for the person that are still open, `decided` is without what they rejected. `now` is
+    the dialog's state in words, `needed` what it waits for from the person, with commands ("" for nothing).
     """
 
     since: int
@@ -180,7 +180,7 @@ def away(dialog: Dialog, since: int, zone: units.Zone | None = None) -> Away:
 
 
 def after(dialog: Dialog, since: int) -> tuple[Entry, ...]:
-    """The entries that stand behind turn `since` and count."""
+    """The entries after turn `since` that count."""
     turn, found = 0, []
     for entry in dialog.entries:
         if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
@@ -215,7 +215,7 @@ def _words(message: Message, *, named: bool) -> str:
 
 
 def _ended(dialog: Dialog, said: Sequence[Message], opened: Mapping[str, Reopening]) -> Iterator[Item]:
-    """The ends, each with what opened the dialog again, and the person's approvals."""
+    """The ends, each with what reopened the dialog, and the person's approvals."""
     ends = {entry.id: end.name for entry in dialog.entries if (end := entry.ending) is not None}
     for message in said:
         ends_it = ends.get(message.payload["entry"]) == message.message_type
@@ -266,7 +266,7 @@ def _rejected(
 
 
 def _standing(dialog: Dialog, said: Sequence[Message], ledger: Sequence[Position]) -> Iterator[Item]:
-    """Objections whose author is still against what is still undecided; what everybody signed settles them all."""
+    """Objections whose author is still against an undecided proposal; a signed text settles them all."""
     if dialog.state.outcome is not None and dialog.state.outcome.name == "CONSENSUS_REACHED":
         return
     held, final = latest(ledger), {decision.ref for decision in dialog.state.table.decisions if decision.is_final}
@@ -298,7 +298,7 @@ def _changed(entries: Sequence[Entry], ledger: Sequence[Position], since: int) -
 
 
 def _why(position: Position, entry: Entry) -> str:
-    """The cause of a change; else what its vote gives as the reason, which is no cause: nothing that can be checked."""
+    """The cause of a change; else the reason of its vote, which cannot be checked."""
     if position.cause:
         return f"because of {one_line(position.cause, WIDTH // 2)}"
     vote = marks.read_vote(entry.marks).get(position.ref)
@@ -323,7 +323,7 @@ def _spent(dialog: Dialog, entries: Sequence[Entry]) -> Spent:
 
 
 def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
-    """What the dialog waits for from the person, in words; "" while it goes on by itself."""
+    """What the dialog waits for from the person, in words; "" for nothing."""
     state = dialog.state
     if state.outcome is not None:
         if state.approved or (state.outcome.name == "STOPPED" and not state.outcome.is_limit):
@@ -340,7 +340,7 @@ def _needed(dialog: Dialog, zone: units.Zone | None) -> str:
 
 
 def as_text(news: Away, most: int = MOST, width: int = 100) -> str:
-    """A screenful: where it stands and what is needed first, then each kind, at most `most` items of it."""
+    """One screen of text: the state and what is needed first, then at most `most` items of each kind."""
     turns = "nothing was written" if not news.turns else f"{news.turns} turn{'s' if news.turns > 1 else ''}"
     is_priced = news.spent.entries > news.spent.unknown
     money = f", {in_dollars(news.spent)}" if is_priced else ""
@@ -355,7 +355,7 @@ def as_text(news: Away, most: int = MOST, width: int = 100) -> str:
 
 
 def _line(item: Item, width: int) -> str:
-    """One item on one line; however long it is, it says at its end that it was withdrawn."""
+    """One item on one line, cut if too long, with a note at its end if it was withdrawn."""
     withdrawn = " (withdrawn)" if item.is_withdrawn else ""
     words = one_line(f"turn {item.turn}, {item.by}: {item.text}", width - 2 - len(withdrawn))
     return f"  {words}{withdrawn}"

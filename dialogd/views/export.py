@@ -1,4 +1,4 @@
-"""A dialog as a document of its own: what it says, and how it is written as Markdown, HTML and JSON."""
+"""A dialog exported as a document: Markdown, HTML, PDF or JSON."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ WITHDRAWN = "withdrawn by the person: its marks do not count"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One entry. `anchor` is `t7` or `n7-2`, `caption` says when, how long and what it cost, `note` how it stands.
+    """One entry. `anchor` is `t7` or `n7-2`, `caption` has time, duration and cost, `note` its condition.
 
-    `turn` is whom it passes to, "" for nobody; `marks` are those that stand below its text.
+    `turn` is who is next, "" for nobody; `marks` are those below its text.
     """
 
     anchor: str
@@ -70,7 +70,7 @@ PROPOSALS = ("number", "by", "proposal", "decision", "for", "against")
 
 
 def draw_up(dialog: Dialog, attachments: Mapping[str, str]) -> Document:
-    """The document of a dialog; links to its attachments lead to where they stand in it."""
+    """The document of a dialog; links to attachments lead to its appendix."""
     names = tuple(attachments)
     return Document(
         title=" ".join((dialog.header.topic or dialog.header.title or "A dialog").split()),
@@ -85,7 +85,7 @@ def draw_up(dialog: Dialog, attachments: Mapping[str, str]) -> Document:
 
 
 def anchor_of(name: str) -> str:
-    """Where an attachment stands in the document; another one for every name."""
+    """The unique anchor of an attachment in the document."""
     stem = name.removesuffix(".md")
     plain = re.sub(r"[^0-9A-Za-z]+", "-", stem).lower()
     return f"attachment-{plain}" if plain == stem else f"attachment-{plain}-{digest(name)[:6]}"
@@ -164,7 +164,7 @@ def _caption(entry: Entry) -> Iterator[str]:
 
 
 def linked(text: str, attachments: tuple[str, ...]) -> str:
-    """The text with its links to attachments led to where those stand in the document."""
+    """The text with links to attachments replaced by links into the document."""
     for name in attachments:
         if name in text:
             text = re.sub(rf"\]\([^()\s]*\.d/{re.escape(name)}\)", f"](#{anchor_of(name)})", text)
@@ -255,7 +255,7 @@ def _state(dialog: Dialog) -> dict[str, Any]:
 
 
 def _spent(spent: Spent) -> dict[str, Any]:
-    """An account: null for what nobody knows at all."""
+    """The spending of an entry: null for unknown."""
     return {
         "usd": None if spent.entries == spent.unknown else spent.usd,
         "tokens_in": None if spent.uncounted and not spent.tokens else spent.tokens_in,
@@ -312,7 +312,7 @@ def as_markdown(document: Document) -> str:
 
 
 def _shown(title: str) -> str:
-    """A title whose every sign is seen in a heading; a bracket alone needs nothing."""
+    """A title escaped for a Markdown heading; a single bracket needs no escaping."""
     title = one_line(title, ALL)
     links = title.rfind("](")
 
@@ -359,7 +359,7 @@ def _line(text: str) -> str:
 
 
 def _guarded(text: str) -> str:
-    """The text without links that could run something, and without definitions that hide what they say."""
+    """The text without links that could run something, and without link definitions."""
     return _DEFINED.sub(r"\1\\[", _LINK.sub(r"]\\", text))
 
 
@@ -395,7 +395,7 @@ def export(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) ->
 
 
 def not_shown(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE) -> str:
-    """In words, the characters that the document leaves out, because no font here has them; "" for none."""
+    """A message naming the characters that no font here has; "" for none."""
     if to != "pdf":
         return ""
     from dialogd.views.export_pdf import in_words, unshown
@@ -404,7 +404,7 @@ def not_shown(dialog: Dialog, to: str, *, attachments: Mapping[str, str] = NONE)
 
 
 def file_name(dialog: Dialog, to: str) -> str:
-    """`TOPIC-DIALOG.FORMAT`: a name that every system and every header takes, whatever topic and id hold."""
+    """`TOPIC-DIALOG.FORMAT`: a name that is valid on every system and in HTTP headers."""
     parts = (_plain(dialog.header.topic.lower()) or "dialog", _plain(dialog.id))
     return f"{'-'.join(filter(None, parts))}.{to}"
 

@@ -1,4 +1,4 @@
-"""A dialog entry by entry: what stood in the file then, what it came to, and what everybody had to do."""
+"""A dialog entry by entry: the state after each, and what every agent had to do then."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ WIDTH = 160  # characters of a fact
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One entry, and the dialog as it stood when the file ended with it."""
+    """One entry, and the dialog up to it."""
 
     entry: Entry
     dialog: Dialog
 
 
 def steps(data: bytes) -> Iterator[Step]:
-    """Read a file as it grew: the last step is the dialog that the whole file is. Linear. Raises `NotADialog`."""
+    """Read a file as it grew; the last step is the whole dialog. Linear. Raises `NotADialog`."""
     whole = parse(data)
     ends = [entry.end for entry in whole.entries]
     ends[-1:] = [len(data)] if ends else []
@@ -37,7 +37,7 @@ def steps(data: bytes) -> Iterator[Step]:
 
 
 def facts(dialog: Dialog) -> dict[str, str]:
-    """What a dialog has come to, by name; what is empty or off is left out."""
+    """The state of a dialog, by name, without empty values."""
     state = dialog.state
     found = {
         "phase": in_words(dialog),
@@ -84,7 +84,7 @@ def _texts(dialog: Dialog) -> Mapping[str, str]:
 
 
 def decisions(dialog: Dialog) -> dict[str, dict[str, str]]:
-    """What `decide` says for each agent: `action`, `status` and `reason`; nothing ages, and everybody was told."""
+    """What `decide` returns for each agent: `action`, `status` and `reason`; with ages of 0, as if notified."""
     at = next((e.frame.at for e in reversed(dialog.entries) if e.frame and e.frame.at), "")
     return {a.id: _said(decide(dialog, a.id, Clock(at=at, rest=1e9))) for a in dialog.header.agents}
 
@@ -102,7 +102,7 @@ def _said(action: Action) -> dict[str, str]:
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
-    """Facts that are new, other or gone: what they were and what they are; "" for nothing."""
+    """Facts that are new, changed or gone: before and now; "" for nothing."""
     names = dict.fromkeys([*now, *before])
     pairs = {name: (before.get(name, ""), now.get(name, "")) for name in names}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
