@@ -244,7 +244,6 @@ FAULTS: list[tuple[Answer, str, str, str]] = [
     (Stall(TEXT), "ReadTimeout", "APITimeoutError", "APITimeoutError"),
     (EndEarly(TEXT), "", "", ""),
     (ErrorEvent(text=TEXT, after=50), "APIStatusError", "APIError", ""),
-    (Garbage("line"), "", "JSONDecodeError", "JSONDecodeError"),
     (Garbage("utf8"), "UnicodeDecodeError", "UnicodeDecodeError", "UnicodeDecodeError"),
     (Garbage("body"), "AssertionError", "", ""),
     (Garbage("html"), "AssertionError", "", ""),

@@ -11,7 +11,6 @@ import struct
 import threading
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -135,14 +134,13 @@ class ErrorEvent:
 class Garbage:
     """An answer that nobody can read, under status 200.
 
-    line   a stream with one line in it that is no JSON, complete otherwise
     utf8   a stream with a byte in it that is no UTF-8, complete otherwise
     body   broken JSON instead of an answer
     html   a page instead of an answer
     noise  bytes that are no HTTP
     """
 
-    kind: Literal["line", "utf8", "body", "html", "noise"] = "body"
+    kind: Literal["utf8", "body", "html", "noise"] = "body"
     text: str = "A text of some words."
 
 
@@ -441,10 +439,8 @@ def _garbage(form: Form, seen: Seen, answer: Garbage) -> Iterator[Step]:
         yield from (Noise(NOISE), Close.BREAK)
     elif answer.kind == "html":
         yield from whole(200, HTML, PAGE.format("Welcome to this network").encode())
-    elif answer.kind == "body" or (answer.kind == "line" and not seen.stream):
+    elif answer.kind == "body":
         yield from whole(200, JSON, BROKEN)
-    elif answer.kind == "line":
-        yield from _with_a_bad_line(list(_told(form, seen, Say(answer.text))))
     else:
         half = len(answer.text) // 2
         marked = Say(answer.text[:half] + MARKED + answer.text[half:])
@@ -452,19 +448,9 @@ def _garbage(form: Form, seen: Seen, answer: Garbage) -> Iterator[Step]:
             yield step.replace(MARKED.encode(), b"\xff" * 3) if isinstance(step, bytes) else step
 
 
-def _with_a_bad_line(steps: list[Step]) -> Iterator[Step]:
-    """A stream with a line in its middle that is no JSON."""
-    middle = len(steps) // 2
-    for index, step in enumerate(steps):
-        if index == middle:
-            yield b"data: {not json\n\n"
-        yield step
-
-
 # -- One connection to the stand-in -----------------------------------------------------------------------------------
 
 READ = 256 * 1024
-MOST_BODY = 32 * 1024 * 1024
 MOST_HEADER = 256 * 1024
 
 Answering = Callable[[str, str, dict[str, str], bytes], Iterator[Step]]
@@ -507,16 +493,13 @@ class Connection:
 
     async def _request(self) -> tuple[h11.Request, bytes]:
         """The next request with all of its body."""
-        request, parts, size = None, [], 0
+        request, parts = None, []
         while True:
             event = await self._event()
             if isinstance(event, h11.Request):
                 request = event
             elif isinstance(event, h11.Data):
                 parts.append(bytes(event.data))
-                size += len(event.data)
-                if size > MOST_BODY:
-                    raise _Over
             elif isinstance(event, h11.EndOfMessage) and request is not None:
                 return request, b"".join(parts)
             else:
@@ -589,10 +572,6 @@ def _reason(head: Head) -> str:
 
 # -- The stand-in itself ----------------------------------------------------------------------------------------------
 
-MOST_SEEN = 2000
-MOST_BYTES = 64 * 1024 * 1024  # of the requests that are kept
-MOST_CONNECTIONS = 256
-
 
 class StandIn:
     """Stands in for a model API until it is closed; `script` says what each request to a model is answered.
@@ -609,10 +588,8 @@ class StandIn:
         self._script = script
         self._key = key
         self._models = models
-        self._seen: deque[Seen] = deque()
+        self._seen: list[Seen] = []
         self._lock = threading.Lock()
-        self._bytes = 0
-        self._count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
         # With its protocol named, asyncio answers at once; else each answer on a kept connection waits for 40 ms.
@@ -638,7 +615,7 @@ class StandIn:
 
     @property
     def seen(self) -> list[Seen]:
-        """The requests so far, oldest first; the oldest are forgotten beyond 2,000 or 64 MB."""
+        """The requests so far, oldest first."""
         with self._lock:
             return list(self._seen)
 
@@ -671,9 +648,6 @@ class StandIn:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= MOST_CONNECTIONS:
-            writer.transport.abort()
-            return
         task = self._loop.create_task(Connection(reader, writer, self._answer).serve())
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -686,9 +660,9 @@ class StandIn:
     def _answer(self, method: str, target: str, headers: dict[str, str], raw: bytes) -> Iterator[Step]:
         """Note a request and decide what it is answered."""
         path, _, query = target.partition("?")
-        self._count += 1
-        seen = Seen(method, path, headers, raw, time.monotonic(), self._count, query)
-        self._remember(seen)
+        with self._lock:
+            seen = Seen(method, path, headers, raw, time.monotonic(), len(self._seen) + 1, query)
+            self._seen.append(seen)
         if self._key and seen.key != self._key:
             form = FORMS.get(seen.form, FORMS["chat"])
             return json_body(form.failure(401, "", "This is not the key that the stand-in was given."), 401)
@@ -697,13 +671,6 @@ class StandIn:
         if seen.body is None:
             return json_body(FORMS[seen.form].failure(400, "", "The body is no JSON object."), 400)
         return play(seen, self._script(seen))
-
-    def _remember(self, seen: Seen) -> None:
-        with self._lock:
-            self._seen.append(seen)
-            self._bytes += len(seen.raw)
-            while len(self._seen) > MOST_SEEN or (self._bytes > MOST_BYTES and len(self._seen) > 1):
-                self._bytes -= len(self._seen.popleft().raw)
 
     def _by_itself(self, seen: Seen) -> Iterator[Step]:
         """What asks no model: lists of models, counts of tokens, a look whether anybody is there."""
