@@ -8,6 +8,7 @@ import pytest
 
 from dialogd.errors import BackendError, Refused
 from dialogd.protocol.decide import Reply, Stop
+from dialogd.protocol.fold import steps
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import USER, Limits
 from dialogd.protocol.state import State
@@ -582,3 +583,16 @@ def test_the_state_of_nothing_owes_nothing() -> None:
     """A fresh state: no debt for anybody."""
     assert State().debt("A") is None
     assert State().owing == ()
+
+
+def test_an_entry_copies_only_what_it_changes() -> None:
+    """The fold leaves the state before an entry as it was, and shares with it each part that it did not touch."""
+    room = Room(opening("A", "B"), A=["I think so."], B=["So do I."])
+    room.run()
+    seen = [(before, repr(before), after) for entry, _, before, after in steps(room.dialog) if entry.by == "A"]
+    assert seen
+    for before, was, after in seen:
+        assert repr(before) == was
+        assert (after.number, after.floor.last, after.owing) == (before.number + 1, "A", ("B",))
+        shared = ("limits", "hand", "table", "polls", "escalation", "questions")
+        assert [name for name in shared if getattr(after, name) is not getattr(before, name)] == []
