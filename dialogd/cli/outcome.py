@@ -60,14 +60,10 @@ class PlanCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give a bare `--synthesize` its value."""
-        return super().parse_args(ctx, list(_with_values(args)))
-
-
-def _with_values(words: Sequence[str]) -> Iterator[str]:
-    for index, word in enumerate(words):
-        following = words[index + 1] if index + 1 < len(words) else ""
-        names_agent = bool(AGENT_ID.fullmatch(following)) and not Path(following).exists()
-        yield f"{SYNTHESIZE}={ANYBODY}" if word == SYNTHESIZE and not names_agent else word
+        for index, (word, following) in enumerate(zip(args, [*args[1:], ""], strict=True)):
+            if word == SYNTHESIZE and (not AGENT_ID.fullmatch(following) or Path(following).exists()):
+                args = [*args[:index], f"{SYNTHESIZE}={ANYBODY}", *args[index + 1 :]]
+        return super().parse_args(ctx, args)
 
 
 def plan(
@@ -113,10 +109,7 @@ def _silent(settings: Settings, dialog: Dialog) -> Refused:
     person = {line(dialog.entries[0].name), "User", ""} if dialog.entries else set()
     strangers = [name for name in names if name not in person]
     if not strangers:
-        return Refused(
-            f"no agent has spoken in {settings.file}",
-            fix="a plan needs a reply: see dialogd status",
-        )
+        return Refused(f"no agent has spoken in {settings.file}", fix="a plan needs a reply: see dialogd status")
     agents = ", ".join(f"{agent.id} ({agent.name})" for agent in dialog.header.agents)
     seats = ", ".join(f"{chr(ord('A') + number)} = {name}" for number, name in enumerate(strangers[:26]))
     return Refused(
