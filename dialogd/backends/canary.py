@@ -80,7 +80,7 @@ class Proof:
 
 
 async def prove(cli: AgentCLI) -> Proof:
-    """The proof on a CLI with its flags: the remembered one of its version, else that of a new proof (seconds)."""
+    """Prove that a CLI only reads with these flags: the result known for its version, else a new one (seconds)."""
     version = await cli.version()
     if not version:
         return Proof(False, "it does not say its version")

@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +94,23 @@ class Codex(AgentCLI):
             **{f"features.{name}": "false" for name in _OFF},
         }
         if self.level == 0:
-            reads = {":minimal": "read", ":workspace_roots": {".": "read"}, str(_package(self.path)): "read"}
+            binaries = self.path.parents[2] if self.path.suffix == ".js" else self.path.parent
+            reads = {":minimal": "read", ":workspace_roots": {".": "read"}, str(binaries): "read"}
             config |= {"default_permissions": '"dialogd"', "permissions.dialogd.filesystem": _toml(reads)}
         if self.effort:
             config["model_reasoning_effort"] = _toml(self.effort)
         if self.options.trust_project:
             config["projects"] = _toml({str(self.project): {"trust_level": "trusted"}})
         if self.paid:
-            config |= {"model_provider": '"dialogd"', "model_providers.dialogd": _toml(self._provider())}
+            provider = {  # one of its own, for the built-in one tries websockets first
+                "name": "dialogd",
+                "base_url": self.base_url() or OPENAI,
+                "env_key": self.key,
+                "wire_api": "responses",
+                "request_max_retries": 2,
+                "stream_max_retries": 2,
+            }
+            config |= {"model_provider": '"dialogd"', "model_providers.dialogd": _toml(provider)}
         return config
 
     def base_url(self) -> str:
@@ -113,20 +123,12 @@ class Codex(AgentCLI):
             )
         return url
 
-    def _provider(self) -> dict[str, Any]:
-        """The service that a key is for. One of its own, for the built-in one tries websockets first."""
-        return {
-            "name": "dialogd",
-            "base_url": self.base_url() or OPENAI,
-            "env_key": self.key,
-            "wire_api": "responses",
-            "request_max_retries": 2,
-            "stream_max_retries": 2,
-        }
-
     def preferences(self) -> tuple[str, str]:
         """A login comes with the person's own choice, from their configuration, which is otherwise left aside."""
-        own = {} if self.paid else _own_config(self.folder(self.environment))
+        own: dict[str, Any] = {}
+        with suppress(OSError, ValueError):
+            if not self.paid:
+                own = tomllib.loads((self.folder(self.environment) / "config.toml").read_text(encoding="utf-8"))
         chosen = [str(own.get(name) or "") for name in ("model", "model_reasoning_effort")]
         return self.options.model or chosen[0], self.options.effort or chosen[1]
 
@@ -161,18 +163,6 @@ class Codex(AgentCLI):
         """A server, as a project may contain one; nothing when the person trusts it."""
         server = f'[mcp_servers.bait]\ncommand = "touch"\nargs = ["{marker}"]\n'
         return {} if self.options.trust_project else {".codex/config.toml": server}
-
-
-def _own_config(folder: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-
-
-def _package(program: Path) -> Path:
-    """The folder with Codex's own binaries, which its sandbox must be able to run."""
-    return program.parents[2] if program.suffix == ".js" else program.parent
 
 
 def _toml(value: object) -> str:

@@ -78,20 +78,17 @@ def variables_for(name: str, environment: Mapping[str, str], dotenv: Mapping[str
     Raises `BadInput` where `.env` names the address for a key that stands in the environment: a folder that somebody
     else made must not decide where the person's key goes.
     """
-    _refuse_strange_address(own(name), environment, dotenv or {})
-    merged = {**(dotenv or {}), **{key: value for key, value in environment.items() if value}}
-    found = {key: merged[key] for key in own(name).names if merged.get(key)}
-    return found | {key: environment[key] for key in MACHINE if environment.get(key)}
-
-
-def _refuse_strange_address(mine: Own, environment: Mapping[str, str], dotenv: Mapping[str, str]) -> None:
-    named = next((key for key in mine.addresses if dotenv.get(key) and not environment.get(key)), "")
+    mine = own(name)
+    named = next((key for key in mine.addresses if (dotenv or {}).get(key) and not environment.get(key)), "")
     held = next((key for key in mine.keys if environment.get(key)), "")
     if named and held:
         raise BadInput(
             f"{named} stands in .env and {held} in the environment: the key is not sent to an address of the folder's",
             fix=f"put {named} into the environment too, or {held} into .env and not into the environment",
         )
+    merged = {**(dotenv or {}), **{key: value for key, value in environment.items() if value}}
+    found = {key: merged[key] for key in mine.names if merged.get(key)}
+    return found | {key: environment[key] for key in MACHINE if environment.get(key)}
 
 
 def secrets(environment: Mapping[str, str], dotenv: Mapping[str, str] | None = None) -> tuple[str, ...]:

@@ -83,11 +83,6 @@ class Limiter:
         """What was asked for by whoever was told last, here or in another daemon."""
         return max(self._hold, _read(self.file) or self._hold, key=lambda hold: hold.left)
 
-    @property
-    def left(self) -> float:
-        """Seconds until the key may be used, 0 when it may be used now."""
-        return self.told.left
-
     async def ready(self, until: float = math.inf) -> None:
         """Wait until the key may be used.
 
@@ -95,7 +90,7 @@ class Limiter:
         """
         import asyncio  # `status` looks at what is held, and waits for nothing
 
-        while (left := self.left) > 0:
+        while (left := self.told.left) > 0:
             if time.monotonic() + left >= until:
                 raise BackendError(
                     f"too many requests to {self._host} on this key",
@@ -249,11 +244,18 @@ def failure(error: Exception, service: Service, reply: StreamedReply) -> Backend
     if isinstance(status, int) and status >= 300:
         reply.usage = replace(reply.usage, tokens_in=0, tokens_out=0, cached=None, cache_write=None, estimated=False)
         cause = f"{service.vendor} answered {status}"
-        return _said(_meaning(status, body), cause, error, service, reply)
-    if body is not None:
+    elif body is not None:
         status = next((WORDS[word] for word in _names(body) if word in WORDS), 500)
-        return _said(_meaning(status, body), f"{service.vendor} broke off the reply", error, service, reply)
-    return _broken(error, service, reply)
+        cause = f"{service.vendor} broke off the reply"
+    else:
+        return _broken(error, service, reply)
+    meaning, headers = _meaning(status, str(body)[:4000]), getattr(getattr(error, "response", None), "headers", {})
+    if headers.get("x-should-retry") == "false":
+        meaning = meaning._replace(retryable=False)
+    words = _quoted(body, service.secrets)
+    said = _error(meaning, f"{cause}: {words}" if words else cause, service, reply)
+    said.retry_after = retry_after(headers) if said.retryable else None
+    return said
 
 
 def ending(stop: str, service: Service, reply: StreamedReply, most: int) -> BackendError | None:
@@ -275,18 +277,6 @@ def ending(stop: str, service: Service, reply: StreamedReply, most: int) -> Back
     error = _error(meaning, cause, service, reply)
     error.is_whole = stop not in _CUT
     return error
-
-
-def _said(meaning: Meaning, cause: str, error: Exception, service: Service, reply: StreamedReply) -> BackendError:
-    """An error with the service's message, and the pause it asked for."""
-    headers = getattr(getattr(error, "response", None), "headers", {})
-    if headers.get("x-should-retry") == "false":
-        meaning = meaning._replace(retryable=False)
-    body = getattr(error, "body", None)
-    words = _quoted(body, service.secrets)
-    said = _error(meaning, f"{cause}: {words}" if words else cause, service, reply)
-    said.retry_after = retry_after(headers) if said.retryable else None
-    return said
 
 
 def _broken(error: Exception, service: Service, reply: StreamedReply) -> BackendError:
@@ -313,8 +303,7 @@ def _broken(error: Exception, service: Service, reply: StreamedReply) -> Backend
     return _error(kind, f"{vendor} sent {what}", service, reply)
 
 
-def _meaning(status: int, body: object) -> Meaning:
-    said = str(body)[:4000]
+def _meaning(status: int, said: str) -> Meaning:
     if status < 400:
         return MOVED
     if status in (400, 402, 403, 429) and _SPENT.search(said):
@@ -341,15 +330,15 @@ def _error(meaning: Meaning, cause: str, service: Service, reply: StreamedReply)
     )
 
 
-def _inner(body: object) -> object:
-    """`{"error": {…}}` and `{…}` alike."""
-    return body.get("error", body) if isinstance(body, dict) else body
-
-
 def _names(body: object) -> list[str]:
     """The words that a program can read in an error: its code, its type."""
     inner = _inner(body)
     return [str(inner[name]) for name in ("code", "type") if inner.get(name)] if isinstance(inner, dict) else []
+
+
+def _inner(body: object) -> object:
+    """`{"error": {…}}` and `{…}` alike."""
+    return body.get("error", body) if isinstance(body, dict) else body
 
 
 def _quoted(body: object, secrets: Sequence[str]) -> str:

@@ -55,12 +55,15 @@ def plan(prompt: Prompt, me: str, system: str, checkpoints: Sequence[Checkpoint]
     for point in reversed(checkpoints):
         if point.system == system and reply is not None and point.said and _is_of(point, reply, me):
             return Continuation(f"{ASKED_BACK}\n\n{prompt.now}", point)
-        if reply is not None or point.system != system or not _saw(point, parts):
+        saw = 0 < point.count <= len(parts) and _sha(parts[: point.count]) == point.seen
+        if reply is not None or point.system != system or not saw:
             continue
         mine = next((index for index in range(point.count, len(parts)) if parts[index].by == me), None)
         if mine is not None and _is_of(point, parts[mine], me):
             new = (*parts[point.count : mine], *parts[mine + 1 :])
-            return Continuation(_more(parts[mine], new, prompt.now), point)
+            marks = " ".join(parts[mine].marks.split())
+            added = f"{ADDED} Marked by the daemon: {marks}" if marks else ADDED
+            return Continuation("\n\n".join([f"{GOES_ON} {added}", *(part.text for part in new), prompt.now]), point)
     return Continuation(whole(prompt))
 
 
@@ -122,10 +125,6 @@ def _load(path: Path | None) -> tuple[Checkpoint, ...]:
         return ()
 
 
-def _saw(point: Checkpoint, parts: Sequence[Part]) -> bool:
-    return 0 < point.count <= len(parts) and _sha(parts[: point.count]) == point.seen
-
-
 def _is_of(point: Checkpoint, part: Part, me: str) -> bool:
     """True when `part` is the reply that the session gave, as it gave it."""
     return part.by == me and part.re == point.re and part.sound and point.said in part.text
@@ -139,9 +138,3 @@ def _line(reply: str) -> str:
     """A line of the reply that the dialog keeps as it is: the longest near its beginning without brackets."""
     lines = (line.strip() for line in reply[:QUOTED].split("\n")[: -1 if len(reply) > QUOTED else None])
     return max((line for line in lines if "[" not in line), key=len, default="")[:200]
-
-
-def _more(mine: Part, parts: Sequence[Part], now: str) -> str:
-    marks = " ".join(mine.marks.split("\n"))
-    added = f"{ADDED} Marked by the daemon: {marks}" if marks.strip() else ADDED
-    return "\n\n".join([f"{GOES_ON} {added}", *(part.text for part in parts), now])

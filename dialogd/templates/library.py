@@ -184,7 +184,7 @@ def find(name: str) -> Location:
     if name and path.is_dir() and (path / "SKILL.md").exists():
         return Location(path.resolve().name, path / "SKILL.md", "a folder")
     if name and path.is_file():
-        return Location(_called(path), path, "a file")
+        return Location(path.resolve().parent.name if path.name == "SKILL.md" else path.stem, path, "a file")
     if "/" in name or name.endswith(".md"):
         missing = "has no SKILL.md" if path.is_dir() else "is not a file" if path.exists() else "does not exist"
         raise BadInput(f"template {name!r}: {path} {missing}", fix="check the path; `dialogd templates` lists names")
@@ -235,10 +235,6 @@ def _in(folder: Path, group: str) -> Iterator[Location]:
     except OSError:
         return iter(())
     return iter([Location(path.stem, path, group) for path in found])
-
-
-def _called(path: Path) -> str:
-    return path.resolve().parent.name if path.name == "SKILL.md" else path.stem
 
 
 def _contents(path: Path) -> str:

@@ -88,6 +88,7 @@ def enough_turns(opening: Opening) -> int:
 
 def compose(opening: Opening) -> str:
     """The text of the file. Structure in question and context is escaped, secrets are taken out."""
+    began = opening.started.isoformat(sep=" ", timespec="seconds")
     keys = {
         "REHEARSAL": f"no model is asked; the lines of {who} are scripted"
         if (who := ", ".join(opening.rehearsed))
@@ -97,7 +98,7 @@ def compose(opening: Opening) -> str:
         "Max Rounds": str(opening.max_rounds or ""),
         "Timeout": in_words(opening.timeout),
         "Max Time": in_words(opening.max_time) if opening.max_time else "",
-        "Started": _wall(opening.started),
+        "Started": f"{began[:19]} {began[19:]}".strip(),  # local time with its offset: 2026-11-21 20:00:00 +01:00
         "Dialog": opening.dialog,
         "Agents": ", ".join(map(agent_words, opening.agents)),
         "Budget": budget_line(opening.budget, opening.tokens),
@@ -192,6 +193,7 @@ def _conflicts(header: Header) -> Iterator[str]:
     """Warnings about conflicts that nobody could settle."""
     rules, able = header.rules, header.voters
     speaking = header.speakers
+    may_tie = len(able) % 2 == 0 and len({rules.role(who).weight for who in able}) == 1  # as far as counting tells
     deciders = [who for who in speaking if rules.role(who).may(DECIDE, MODERATE)]
     proposers = [who for who in speaking if rules.role(who).may(PROPOSE)]
     if not speaking:
@@ -207,26 +209,12 @@ def _conflicts(header: Header) -> Iterator[str]:
         yield "no conflict can be resolved: there is no judge; name one with `judge:` in the template"
     elif rules.verdict != "judge" and not proposers:
         yield "nobody may propose, so there is nothing to decide on; give PROPOSE to one agent"
-    elif rules.verdict == "vote" and _may_tie(rules, able) and not header.moderator:
+    elif rules.verdict == "vote" and may_tie and not header.moderator:
+        failed = "the first" if rules.escalation_threshold == 1 else f"{rules.escalation_threshold} of them"
         yield (
-            f"a vote may end in a tie ({', '.join(able)}), and nobody moderates: after {_failed(rules)} you are asked;"
+            f"a vote may end in a tie ({', '.join(able)}), and nobody moderates: after {failed} you are asked;"
             " one more agent, or MODERATE for one without a vote, would settle it"
         )
-
-
-def _failed(rules: Rules) -> str:
-    return "the first" if rules.escalation_threshold == 1 else f"{rules.escalation_threshold} of them"
-
-
-def _may_tie(rules: Rules, able: tuple[str, ...]) -> bool:
-    """True when the voters can split into two halves of the same weight."""
-    return len(able) % 2 == 0 and len({rules.role(who).weight for who in able}) == 1
-
-
-def _wall(time: datetime) -> str:
-    """Local time with its offset: `2026-11-21 20:00:00 +01:00`."""
-    text = time.isoformat(sep=" ", timespec="seconds")
-    return f"{text[:19]} {text[19:]}".strip()
 
 
 def _words(text: str) -> str:

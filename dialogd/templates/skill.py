@@ -532,13 +532,14 @@ def read(text: str, name: str) -> Skill:
         return by_name.get(section, Section(section, 0, ()))
 
     said = joined(front.values.get("name")) or name
-    place = joined(front.values.get("position")) or _position((*intro, *of("overview").lines))
+    places = (_place(line) for _, line in (*intro, *of("overview").lines))
+    place = joined(front.values.get("position")) or next(filter(None, places), "")
     overview = of("overview").text or "\n".join(line for _, line in intro).strip("\n")
     return Skill(
         name=said,
         title=title,
         position=place or title or said,
-        overview=_without_position(overview),
+        overview="\n".join(line for line in overview.split("\n") if not _place(line)).strip("\n"),
         agents=tuple(members(of("agents"))),
         workflow=tuple(steps(of("workflow"))),
         messages=tuple(messages(of("communication protocol"))),
@@ -586,14 +587,6 @@ def _lines(lines: Sequence[str]) -> Iterator[Problem]:
             yield Problem(number, "there is something like a key in it", "take it out: keys belong into .env")
 
 
-def _position(lines: Sequence[Line]) -> str:
-    return next((where for _, line in lines if (where := _place(line))), "")
-
-
 def _place(line: str) -> str:
     name, colon, where = line.replace("*", "").replace("_", "").partition(":")
     return where.strip() if colon and name.strip(" -\t").casefold() == "position" else ""
-
-
-def _without_position(text: str) -> str:
-    return "\n".join(line for line in text.split("\n") if not _place(line)).strip("\n")
