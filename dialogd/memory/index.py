@@ -64,7 +64,7 @@ PRAGMA user_version = {SCHEMA};
 COMMIT;
 """
 
-# What SQLite says of a file that is no index of ours, or no longer: made again. Anything else is gone around.
+# Errors of a file that is not, or no longer, an index of ours: it is made again. After any other the index is bypassed.
 _SPOILT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
 
 

@@ -176,7 +176,7 @@ class Memory:
         try:
             return self._on_disk(fresh)
         except (sqlite3.Error, OSError, StorageError) as error:
-            log.warning("the index in %s is gone around for now: %s", self.state.memory, error)
+            log.warning("the index in %s is bypassed for now: %s", self.state.memory, error)
         with closing(index.in_memory()) as connection:
             return fresh(connection)
 

@@ -51,7 +51,7 @@ def since(text: str, now: datetime, zone: Zone) -> str:
     raise BadInput(f"since {one_line(text, 60)!r} is no time", fix=f"write {TIMES}")
 
 
-# -- The nouns of the memory ------------------------------------------------------------------------------------------
+# -- What the memory holds --------------------------------------------------------------------------------------------
 
 WORKED, FAILED = "worked", "failed"
 DISCUSSED = "discussed"  # the status of what nobody decided, but somebody said

@@ -194,7 +194,7 @@ def presentable(html: str) -> str:
     def replaced(match: re.Match[str]) -> str:
         nonlocal level
         if match[3]:
-            return ""  # a link without words leads nobody anywhere
+            return ""  # nobody can see or click a link without words
         if match[1] is None:
             return _REPLACED[match[0]]
         text = presentable(match[2])

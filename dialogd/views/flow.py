@@ -135,7 +135,7 @@ def flow(dialog: Dialog) -> tuple[Message, ...]:
 
 @dataclass(slots=True, eq=False)
 class _Said:
-    """A message in the making: `answers` is the one it answers, `root` the one that chain of answers began with.
+    """A message being built: `answers` is the one it answers, `root` the first one of that chain of answers.
 
     While it is open it waits for one of `asked`, for all of them where its turn names them by `[TO]`, or, where nobody
     is named, for anybody else.

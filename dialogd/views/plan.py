@@ -609,7 +609,7 @@ class Plan:
 
     @property
     def dissent(self) -> tuple[Said, ...]:
-        """Who is against, or has a reservation about, what was decided; each agent's last word on it."""
+        """Who is against, or has a reservation about, what was decided; each agent's latest statement on it."""
         agreed, found = self.agreed, list[Said]()
         for signer in agreed.signers if agreed else ():
             if signer.reservation:
@@ -775,7 +775,7 @@ class Plan:
 
     @property
     def signals(self) -> Assessment:
-        """What the words look like: hints, never verdicts."""
+        """Weak hints from the wording, never verdicts."""
         return assess(self.dialog)
 
     @cached_property
@@ -814,7 +814,7 @@ class Plan:
         return fmean(len(self._behind(ref) & able) / len(able) for ref in sorted(refs)) if able and refs else None
 
     def _behind(self, ref: str) -> set[str]:
-        """Who stands behind a proposal: who signed it, or whose last word on it is a yes."""
+        """Who stands behind a proposal: who signed it, or whose latest position on it is a yes."""
         agreed = self.agreed
         signed = {signer.agent for signer in agreed.signers} if agreed is not None and agreed.ref == ref else set()
         cast = (vote for d in self.decisions if (d.ref, d.outcome) == (ref, "approved") for vote in d.votes)
