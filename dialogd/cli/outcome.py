@@ -60,7 +60,7 @@ class PlanCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Give a bare `--synthesize` its value."""
-        for index, (word, following) in enumerate(zip(args, [*args[1:], ""], strict=True)):
+        for index, (word, following) in enumerate(zip(args, [*args[1:], ""], strict=False)):
             if word == SYNTHESIZE and (not AGENT_ID.fullmatch(following) or Path(following).exists()):
                 args = [*args[:index], f"{SYNTHESIZE}={ANYBODY}", *args[index + 1 :]]
         return super().parse_args(ctx, args)
