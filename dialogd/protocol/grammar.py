@@ -243,7 +243,7 @@ def _entry(header: Header, lines: Sequence[str], part: _Part, before: int, *, op
     text = lines[part.first + (1 if heading else 0) : last]
     return Entry(
         id="",
-        number=_number(heading, before) if is_turn else 0,
+        number=max(int((heading and heading["number"]) or 0), before + 1) if is_turn else 0,
         by=speaker if is_turn else USER,
         name=name,
         body=unescape("\n".join(text).strip("\n")),
@@ -272,11 +272,6 @@ def _bare_at_the_end(lines: Sequence[str], first: int, last: int) -> frozenset[i
 def _is_yes(part: _Part, mark: Mark) -> bool:
     """True for a mark by which an agent approves; a CONSENSUS_REACHED without a TURN line is the person's end."""
     return is_yes(mark) and not (mark.name == "CONSENSUS_REACHED" and part.turn is None)
-
-
-def _number(heading: re.Match[str] | None, before: int) -> int:
-    written = int(heading["number"] or 0) if heading else 0
-    return written if written > before else before + 1
 
 
 def _targets(header: Header, lines: Sequence[str], part: _Part) -> tuple[tuple[str, ...] | None, str]:
@@ -544,6 +539,9 @@ def _sound_end(data: bytes, match: re.Match[bytes], frame: Frame) -> int | None:
 # -- The file format, written ----------------------------------------------------------------------------------------
 
 
+_NO_VALUE = re.compile(r"[^\x21-\x7e]|--|[<>]")  # what the value of an attribute cannot hold
+
+
 def render(draft: Draft, prev: str) -> bytes:
     """The bytes of an entry, heading to last newline; `prev` is the chain of the entry before, "" for none."""
     parts = [escape(draft.body.strip("\n"))] if draft.body.strip("\n") else []
@@ -553,7 +551,7 @@ def render(draft: Draft, prev: str) -> bytes:
         parts.append(f"TURN: {', '.join(draft.turn)}")
     content = ("\n" + "\n\n".join(parts) + "\n").encode("utf-8", "replace")
     heading = f"Turn {draft.number}" if draft.number else "Note"
-    attributes = "".join(f" {key}={_value(value)}" for key, value in draft.attributes if value)
+    attributes = "".join(f" {key}={_NO_VALUE.sub('_', value)}" for key, value in draft.attributes if value)
     seal = (
         f"## {heading} — {one_line(draft.name, 80)}\n"
         f"<!-- dialogd by={draft.by}{attributes} bytes={len(content)} prev={prev}"
@@ -565,7 +563,3 @@ def joint(dialog: Dialog) -> bytes:
     """What stands between the file's present end and the next entry."""
     end = dialog.tail[-1:]
     return b"\n---\n\n" if end in (b"\n", b"") else b"\n\n---\n\n"
-
-
-def _value(text: str) -> str:
-    return re.sub(r"[^\x21-\x7e]|--|[<>]", "_", text)

@@ -447,19 +447,17 @@ def round_of(marks: Iterable[Mark], kind: str) -> str | None:
     return None
 
 
-def crux(marks: Iterable[Mark]) -> Iterator[str]:
+def crux(marks: Iterable[Mark]) -> list[str]:
     """The questions on which a disagreement turns, as a deadlock names them."""
-    for mark in marks:
-        if mark.name in ("DEADLOCK", "CRUX"):
-            yield from (text for text in (mark.fields[0] if mark.name == "DEADLOCK" else mark.value,) if text)
+    said = (mark.fields[0] if mark.name == "DEADLOCK" else mark.value * (mark.name == "CRUX") for mark in marks)
+    return [text for text in said if text]
 
 
-def experiment(marks: Iterable[Mark]) -> Iterator[str]:
+def experiment(marks: Iterable[Mark]) -> list[str]:
     """The tests that would settle a disagreement, as a deadlock names them."""
-    for mark in marks:
-        if mark.name in ("DEADLOCK", "EXPERIMENT"):
-            text = " | ".join(mark.fields[1:]) if mark.name == "DEADLOCK" else mark.value
-            yield from (said for said in (text,) if said)
+    return [text for mark in marks if (text := " | ".join(mark.fields[1:]) if mark.name == "DEADLOCK" else "")] + [
+        mark.value for mark in marks if mark.name == "EXPERIMENT" and mark.value
+    ]
 
 
 def _without(lines: Sequence[str], gone: Container[int]) -> str:

@@ -97,19 +97,19 @@ class Tally:
     @property
     def evidence(self) -> str:
         """The count in words: `2 for (A, B), 1 against (C), absent: D`; where votes differ `; weight 4 to 1 of 6`."""
-        words = [f"{len(names)} {what} ({', '.join(names)})" for what, names in self._cast if names]
+        cast = (("for", self.approve), ("against", self.reject), ("abstained", self.abstain))
+        words = [f"{len(names)} {what} ({', '.join(names)})" for what, names in cast if names]
         words += [f"absent: {', '.join(self.absent)}"] if self.absent else []
         count = ", ".join(words) or "nobody voted"
         return count + ("; weight {:g} to {:g} of {:g}".format(*self.weights) if self.weights else "")
 
-    @property
-    def _cast(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
-        return ("for", self.approve), ("against", self.reject), ("abstained", self.abstain)
-
 
 def tally(header: Header, poll: Poll) -> Tally:
     """Count a poll as it stands."""
-    names = {choice: _who(poll.ballots, choice) for choice in ("approve", "reject", "abstain")}
+    names = {
+        choice: tuple(ballot.agent for ballot in poll.ballots if ballot.choice == choice)
+        for choice in ("approve", "reject", "abstain")
+    }
     cast = {ballot.agent for ballot in poll.ballots}
     everybody = header.voters
     yes, no, whole = (header.rules.weight(who) for who in (names["approve"], names["reject"], everybody))
@@ -147,7 +147,3 @@ def can_pass(header: Header, agents: Collection[str]) -> bool:
 
 def _if(poll: Poll, missing: Iterable[str], choice: str) -> Poll:
     return replace(poll, ballots=(*poll.ballots, *(Ballot(who, choice, "", 0) for who in missing)))
-
-
-def _who(cast: Iterable[Ballot], choice: str) -> tuple[str, ...]:
-    return tuple(ballot.agent for ballot in cast if ballot.choice == choice)
