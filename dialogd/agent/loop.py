@@ -149,7 +149,7 @@ class Agent(Speaker):
             while not task.done():
                 await self._woken(self.behavior.poll)
                 self.wakes.clear()
-                if not task.done() and not await self._is_open(debt):
+                if not task.done() and not await self._is_open(debt) and not task.done():  # it may end meanwhile
                     return None
             return task.result()
         finally:

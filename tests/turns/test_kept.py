@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 
 from dialogd import person
+from dialogd.backends import Request, Tool, Usage
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.state import Dialog
 from dialogd.store.journal import Received
@@ -109,6 +111,31 @@ async def test_the_persons_word_ends_a_call_in_its_middle(tmp_path: Path) -> Non
         await interrupted(agent, lambda: bool(agent.call and agent.call.parts), person.say, path)
     (draft,) = log_of(path).journals.of("A").drafts()
     assert draft.strip() == "Half of"
+
+
+async def test_a_reply_that_ends_while_the_file_is_looked_at_is_kept_whole(tmp_path: Path) -> None:
+    """The person has spoken, and the call ends before the look that finds that: nothing of the reply is cut off."""
+    path, disk = dialog_in(tmp_path), threading.Event()
+
+    class Ending(Mind):
+        """Ends its reply while the agent waits for the disk."""
+
+        async def reply(self, request: Request) -> AsyncIterator[str | Usage | Tool]:
+            """A text without a blank at its end."""
+            self.asked.append(request.prompt())
+            yield "Redis, after all"
+            busy = asyncio.ensure_future(agent.on_disk(lambda: disk.wait(10)))
+            await asyncio.sleep(0)
+            person.say(log_of(path), "Consider the cost.")
+            agent.wake()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            asyncio.get_running_loop().call_later(0.05, disk.set)
+            assert not busy.done()
+
+    async with agent_with(path, Ending()) as agent:
+        await agent.step()
+    assert log_of(path).journals.of("A").drafts() == ("Redis, after all",)
 
 
 async def test_a_sealed_answer_stands_in_no_file_before_all_are_sealed(tmp_path: Path) -> None:
