@@ -213,6 +213,7 @@ def test_a_daemon_names_those_of_its_family_that_run_already(dialogd: Commands) 
     assert dialogd("stop").code == 0
 
 
+@pytest.mark.slow
 def test_a_daemon_of_another_version_keeps_nobody_from_starting(dialogd: Commands) -> None:
     """One that names no backend, and one that names an unknown one: no family."""
     dialogd.begin("Tabs?")

@@ -100,7 +100,7 @@ def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Pat
         pair.until(lambda: pair.outcome, "the end", seconds=20)
         assert pair.outcome == "STOPPED"
         assert "[STOPPED: budget: A's own budget of $5.00" in pair.file.read_text()
-        assert "A stops at $5.00" in pair["A"].said
+        pair.until(lambda: "A stops at $5.00" in pair["A"].said, "the line in the log")
         assert server.calls == []
 
 
