@@ -65,6 +65,18 @@ def test_the_bench_of_peers_measures_what_is_here_and_says_what_is_not(tmp_path:
     assert re.search(r"^AutoGen.* not measured: ", table, re.M)
 
 
+@pytest.mark.slow
+def test_the_bench_of_an_api_counts_sending_apart() -> None:
+    """A row for each length: what both daemons used, of which the request alone, and the rest."""
+    said = bench("--lengths", "4,12", "--turns", "6", "--sends", "5", script="bench_api.py")
+    rows = re.findall(r"^ +(\d+) +([\d.]+) +([\d.]+) +([\d.]+) +(-?[\d.]+)$", said, re.M)
+    assert [row[0] for row in rows] == ["4", "12"]
+    assert float(rows[0][1]) < float(rows[1][1])  # the whole dialog is sent each time
+    for _, _, both, sending, rest in rows:
+        assert abs(float(both) - float(sending) - float(rest)) < 0.011
+        assert float(sending) > 0
+
+
 def test_writes_that_the_observer_did_not_see_are_counted_as_lost(tmp_path: Path) -> None:
     """Two in one look, or one never seen: the turns around them have no duration; the others keep theirs."""
     script = (
