@@ -135,6 +135,7 @@ class Agent(Speaker):
         except StorageError as error:
             return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
         finally:
+            self._turn = turn  # a look meanwhile may have set the journal aside; this reply is paid for
             if (doing := self.hub.state_of(self.me)) is not None and doing.is_at_it:
                 self.hub.agent(self.me, "idle")
         if written is not None and turn.received is None and is_open(written, self.me, debt):
@@ -372,7 +373,7 @@ class Agent(Speaker):
         aside: Path | None = None
         if gone and (dialog.state.number < max(committed) or len(gone) == len(committed)):
             aside = await self.on_disk(lambda: self.file.set_aside(present))
-            self._turn = None
+            self._turn, self.has_kept = None, True
         before = {one.chain for one in self._lost}
         self._lost = await self.on_disk(lambda: self.file.journals.lost(dialog))
         if any(one.chain not in before for one in self._lost):

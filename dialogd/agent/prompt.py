@@ -405,12 +405,18 @@ class Prompts:
         self._system = ""
         self._fixed: list[Part] = []
         self._entries: dict[int, tuple[Entry, Part | None]] = {}  # by where they begin
+        self._last: tuple[Dialog, Agent, tuple[str, ...], Prompt] | None = None
 
     def turn(self, dialog: Dialog, agent: Agent, drafts: Sequence[str] = ()) -> Prompt:
         """Everything `agent` needs for the turn it owes. `drafts` are its replies that were never sent."""
+        if (last := self._last) and last[0] is dialog and last[1:3] == (agent, tuple(drafts)):
+            return last[3]
         fixed, gone, kept = self._pieces(dialog, agent)
         gap = [self._safe(left_out(dialog, agent.id, gone))] if gone else []
-        return Prompt(self._system, (*fixed, *gap, *kept), redact(_Now(dialog, agent.id).said(drafts), self.secrets)[0])
+        now = redact(_Now(dialog, agent.id).said(drafts), self.secrets)[0]
+        prompt = Prompt(self._system, (*fixed, *gap, *kept), now)
+        self._last = dialog, agent, tuple(drafts), prompt
+        return prompt
 
     def digest(self, dialog: Dialog, agent: Agent) -> tuple[Prompt, tuple[Part, ...]] | None:
         """What to ask for a digest of the turns that `agent` lacks, and those turns; None while none is needed."""

@@ -306,7 +306,8 @@ class Turn:
             if (early := await self._ask(dialog)) is not None:
                 return early
         assert self.received is not None
-        if self._admission is None:
+        kinds = dialog.header.rules.kinds
+        if self._admission is None or self._admission.dialog.header.rules.kinds != kinds:
             await self._admit(dialog, self.received.text)
         elif self._admission.dialog is not dialog:
             self._admission = await read_beside(self.received.text, partial(self._admission.within, dialog))
@@ -534,7 +535,8 @@ class Turn:
             if (dialog := self.of.file.append(make, journal)) is None:
                 journal.flush()
         except DialogdError:
-            self._is_new = True  # how much of it is durable is not known: recorded again, never flushed again
+            # How much of it is durable is not known: recorded again, never flushed again.
+            self._is_new = self.received is not None
             raise
         return dialog
 

@@ -88,6 +88,10 @@ class Wire(Child):
             if b"\n" in chunk or not chunk:
                 *self._lines, rest = bytes(self._rest).split(b"\n")
                 self._rest = bytearray(rest)
+            if not chunk and self._rest:  # the last line needs no end
+                self._lines.append(bytes(self._rest))
+                self._rest.clear()
+                continue
             if self._noise > NOISE_CAP:
                 self.trouble = "prints on stdout what is no message of the protocol"
             elif len(self._rest) > LINE_CAP:

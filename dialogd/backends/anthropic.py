@@ -72,7 +72,7 @@ class Anthropic(API):
 
     def own_headers(self, omit: object) -> dict[str, Any]:
         """The person's headers, and the key in the header where older gateways look for it."""
-        is_old = not self.service.is_official and self.service.variable != KEYS[1]
+        is_old = self.service.key and not self.service.is_official and self.service.variable != KEYS[1]
         return super().own_headers(omit) | ({"X-Api-Key": self.service.key} if is_old else {})
 
 

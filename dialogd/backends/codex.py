@@ -118,7 +118,7 @@ class Codex(AgentCLI):
         url = super().base_url()
         if "@" in url.partition("://")[2].partition("/")[0]:
             raise BadInput(
-                "the address for codex holds a password, and arguments are no sandbox for one",
+                "the address for codex holds a password, and arguments are no place for one",
                 fix=f"name the address without it, and put the key into {self.key}",
             )
         return url

@@ -10,10 +10,12 @@ import asyncio
 import json
 import os
 import re
+import selectors
 import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -156,7 +158,7 @@ class Reader:
         self.failure: BackendError | None = None
         self.hopeless = False
         self.tools: list[str] = []
-        self._rest = b""  # a line that has not ended
+        self._rest: list[bytes] = []  # pieces of a line that has not ended
         self._size = self._lines = self._noise = 0
         self._refusals = 0
 
@@ -172,11 +174,15 @@ class Reader:
 
     def feed(self, chunk: bytes) -> None:
         """Read a piece of stdout: lines are events, those that are no JSON are ignored."""
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        *lines, last = chunk.split(b"\n")
+        if lines:
+            lines[0] = b"".join((*self._rest, lines[0]))
+            self._rest = []
+        self._rest += [last] if last else []
         self._size += len(chunk)
         self._lines += len(lines)
         self._noise += sum(len(line) + 1 for line in lines if not _is_event(line))
-        noise = self._noise + (0 if _is_event(self._rest) else len(self._rest))
+        noise = self._noise + (sum(map(len, self._rest)) if self._rest and not _is_event(self._rest[0]) else 0)
         if noise > NOISE_CAP or self._lines > LINES_CAP or self._size > OUTPUT_CAP:
             program = self.cli.program
             self.hopeless = True
@@ -200,7 +206,7 @@ class Reader:
     def end(self, code: int, said: str) -> None:
         """End the run; `said` is stderr's last line. Sets `failure` unless there is a reply."""
         if not self.hopeless:
-            self._take(self._rest)
+            self._take(b"".join(self._rest))
         if self.failure is None and self.text is None:
             self.failure = self.cli.failed(said or f"exited {code} without a reply")
         elif self.failure is None and not (self.text or "").strip():
@@ -607,24 +613,33 @@ def _version(program: Path, environment: Mapping[str, str], state: str) -> str:
 
 
 def _asked(program: Path, environment: Mapping[str, str], seconds: float) -> bytes | None:
-    """What `--version` prints; b"" where it fails, None where it has no end in that time."""
+    """What `--version` prints, at most `LONGEST` bytes; b"" where it fails, None where it has no end in that time."""
     process = subprocess.Popen(
         [program, "--version"],
         env=clean_environment(environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
+        bufsize=0,
         start_new_session=True,
     )
-    with process:
+    said, deadline = b"", time.monotonic() + seconds
+    with process, selectors.DefaultSelector() as pipes:
+        assert process.stdout is not None
+        pipes.register(process.stdout, selectors.EVENT_READ)
         try:
-            said, _ = process.communicate(timeout=seconds)
+            while len(said) < LONGEST:
+                if not pipes.select(max(deadline - time.monotonic(), 0)):
+                    return None
+                if not (chunk := process.stdout.read(LONGEST)):
+                    return said if process.wait(max(deadline - time.monotonic(), 0)) == 0 else b""
+                said += chunk
         except subprocess.TimeoutExpired:
             return None
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    return said if process.returncode == 0 else b""
+    return b""
 
 
 def _version_in(said: bytes) -> str:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import repeat
 from pathlib import Path
-from shutil import get_terminal_size
+from shutil import get_terminal_size, which
 from textwrap import fill
 from typing import Annotated
 
@@ -40,6 +40,7 @@ PORTS = 2  # of the two agents that most dialogs have
 SLOW_FLUSH = 0.1  # seconds
 WATCH_TRIES = 12  # a tenth of a second each
 FIRST_YEAR = 2026
+JAVASCRIPT = ("gemini", "codex", "opencode", "claude")  # programs that may be scripts for node
 NETWORKED = frozenset(
     {"9p", "afs", "afpfs", "ceph", "cifs", "davfs", "fuse.sshfs", "gfs2", "glusterfs", "lustre", "ncpfs", "nfs", "nfs4",
      "osxfuse", "smb3", "smbfs", "sshfs", "webdav"}
@@ -58,14 +59,30 @@ class Fact:
 
 
 def _machine(settings: Settings) -> Iterator[Fact]:
-    """Python, dialogd, the clock, the state directory."""
+    """Python, dialogd, node where a program needs it, the clock, the state directory."""
     yield Fact("python", "ok", f"{platform.python_version()} at {sys.executable}")
     yield Fact("dialogd", "ok", __version__)
+    if scripts := [name for name in JAVASCRIPT if _needs_node(which(name))]:
+        needing = ", ".join(scripts)
+        if node := which("node"):
+            yield Fact("node", "ok", f"{node}, for {needing}")
+        else:
+            yield Fact("node", "warning", f"not here, and {needing} cannot run without it", "install node 22")
     if (year := time.gmtime().tm_year) < FIRST_YEAR:
         yield Fact("clock", "warning", f"it says {year}: times in dialogs will be wrong", "set the clock")
     else:
         yield Fact("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S %z"))
     yield _state(settings)
+
+
+def _needs_node(program: str | None) -> bool:
+    """True for a script that its first line hands to node."""
+    if program is None:
+        return False
+    with suppress(OSError), Path(program).open("rb") as source:
+        first = source.readline(64)
+        return first.startswith(b"#!") and b"node" in first
+    return False
 
 
 def _state(settings: Settings) -> Fact:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from dialogd.errors import BadInput, DialogdError, StorageError
+from dialogd.errors import BadInput, DialogdError, StorageError, UnsafeFile
 from dialogd.memory import index, keeping
 from dialogd.memory.index import facts, read_dialog
 from dialogd.memory.keeping import keep
@@ -175,7 +175,7 @@ class Memory:
 
         try:
             return self._on_disk(fresh)
-        except (sqlite3.Error, OSError, StorageError) as error:
+        except (sqlite3.Error, OSError, StorageError, UnsafeFile) as error:
             log.warning("the index in %s is bypassed for now: %s", self.state.memory, error)
         with closing(index.in_memory()) as connection:
             return fresh(connection)

@@ -298,7 +298,7 @@ def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[s
         winner=reader.take(setup, "winner", _one_of(WINNERS), "most"),
         convergence_threshold=reader.take(setup, "convergence_threshold", _up_to(1), CONVERGENCE_THRESHOLD),
         escalation_threshold=reader.take(setup, "escalation_threshold", _from(1), 3),
-        auto_propose_threshold=reader.take(setup, "auto_propose_threshold", _from(1), 3),
+        auto_propose_threshold=reader.take(setup, "auto_propose_threshold", _from(0), 3),
         guidelines=reader.take(setup, "guidelines", _text, ""),
         board=None if board is None else _board(reader, board),
         roles=MappingProxyType(_roles(reader, setup, ids)),

@@ -59,7 +59,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_bill(value: Any) -> bool:
-    return isinstance(value, dict)  # what is in it is judged where it is read: see `bill.from_record`
+    return isinstance(value, dict)  # what is in it is judged where it is read: see `costs.from_record`
 
 
 def _is_debt(value: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import sys
 import time
@@ -17,7 +18,7 @@ import pytest
 
 from dialogd.agent.prompt import repair
 from dialogd.backends import Backend, Options, Request, Usage, load_backend, probe
-from dialogd.backends.acp import ACP
+from dialogd.backends.acp import ACP, Wire
 from dialogd.backends.parts import Part, Prompt
 from dialogd.backends.session import ASKED_BACK, INTRO
 from dialogd.errors import BackendError, BadInput
@@ -409,6 +410,16 @@ class TestFailing:
         started = time.monotonic()
         assert (await failure(command, request_)).kind == "garbled"
         assert time.monotonic() - started < 5
+
+    async def test_a_last_message_counts_without_an_end_of_its_line(self, tmp_path: Path) -> None:
+        """An agent that says why it fails and exits has said it."""
+        said = """printf '{"id": 1, "method": "first"}\\n{"id": 2, "method": "last"}'"""
+        wire = Wire(["/bin/sh", "-c", said], dict(os.environ), tmp_path)
+        try:
+            messages = [await wire.receive() for _ in range(3)]
+        finally:
+            await wire.end()
+        assert [message and message["method"] for message in messages] == ["first", "last", None]
 
     async def test_another_version_of_the_protocol_is_an_error(self, request_: Request) -> None:
         """No guessing what it means."""

@@ -17,7 +17,7 @@ from dialogd.backends.auto import survey
 from dialogd.backends.canary import Run
 from dialogd.backends.claude_code import ClaudeCode
 from dialogd.backends.codex import Codex
-from dialogd.backends.coding_agent import KNOWN_WAIT, failed
+from dialogd.backends.coding_agent import KNOWN_WAIT, VERSION_WAIT, failed
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError, BadInput
 from tests.support.cases import cases
@@ -141,6 +141,18 @@ def test_a_program_on_a_busy_machine_is_what_it_was_last(tmp_path: Path) -> None
     (tmp_path / "state/programs/claude.json").write_text("[")
     assert version()[0] == "2.1.331"
     assert stat.S_IMODE((tmp_path / "state").stat().st_mode) == 0o700
+
+
+def test_a_program_that_never_stops_telling_its_version_has_none(tmp_path: Path) -> None:
+    """What it prints is not kept: it is ended after some kilobytes, long before the time is over."""
+    binary = tmp_path / "bin" / "claude"
+    binary.parent.mkdir()
+    binary.write_text("#!/bin/sh\nexec yes 1.2.3\n")
+    binary.chmod(0o755)
+    environment = {"PATH": f"{binary.parent}:/usr/bin:/bin", "HOME": str(tmp_path), "ANTHROPIC_API_KEY": KEY}
+    began = time.monotonic()
+    assert survey(["claude-code"], environment, {}, state=tmp_path / "state")["claude-code"].version == ""
+    assert time.monotonic() - began < VERSION_WAIT / 2
 
 
 REFUSED = r"""

@@ -77,6 +77,16 @@ def test_a_key_that_a_service_holds_back_is_named_with_the_time(dialogd: Command
     assert 0 < row["seconds"] <= 600
 
 
+def test_a_program_that_needs_node_is_told_of_where_node_is_missing(dialogd: Commands) -> None:
+    """npm's programs are scripts for node: without it they are here and cannot run."""
+    program(dialogd.folder, "gemini", "")
+    (dialogd.folder / "bin" / "gemini").write_text("#!/usr/bin/env node\n")
+    fact = facts(look(dialogd, "--json"))["node"]
+    assert (fact["state"], fact["text"]) == ("warning", "not here, and gemini cannot run without it")
+    program(dialogd.folder, "node", "echo v22")
+    assert facts(look(dialogd, "--json"))["node"]["state"] == "ok"
+
+
 @pytest.mark.slow
 def test_facts_as_json_name_who_pays_and_what_may_be_done(dialogd: Commands) -> None:
     """With a program that tells its version, a key, and a verdict that is remembered; no key is printed."""

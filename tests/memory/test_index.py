@@ -135,6 +135,13 @@ def test_a_spoilt_index_is_made_again_or_gone_around(shelf: Shelf, spoil: Callab
         assert memory.rebuild() == 5
 
 
+def test_a_lock_that_cannot_be_used_is_gone_around(shelf: Shelf) -> None:
+    """A folder where the index's lock should be: what was said is found all the same."""
+    shelf.put(SESSIONS)
+    (shelf.state.memory / "index.lock").mkdir(parents=True)
+    assert shelf.memory.recall("sessions")[0].dialog == SESSIONS.id
+
+
 def test_a_locked_index_is_gone_around(shelf: Shelf) -> None:
     """While somebody else writes, what is new is found all the same, and adding to it is put off, not an error."""
     shelf.put(SESSIONS)

@@ -14,6 +14,7 @@ from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.state import Dialog
 from dialogd.store.journal import Received
 from tests.logfile.files import log_of
+from tests.support.room import opening
 from tests.turns.minds import DEAR, Mind, agent_with, interrupted, journal_refusing, step
 from tests.turns.test_spending import SAID, WRONG, account, dialog_in
 
@@ -102,6 +103,28 @@ async def test_a_reply_to_another_question_is_no_reply_to_this_one(tmp_path: Pat
     dialog = await step(path, mind)
     assert [entry.body for entry in dialog.turns[1:]] == ["Soup."]
     assert "Postgres." in mind.asked[0].text
+
+
+async def test_a_reply_is_not_bought_again_where_the_person_cut_turns_during_its_call(tmp_path: Path) -> None:
+    """The cut sets the journals aside while B is asked; B's reply, held back by somebody's typing, stands at last."""
+    path, setup = tmp_path / "dialog.md", '## Setup\n\n```toml\norder = "parallel"\n```'
+    before = opening("A", "B", "C", turn="A, B, C", more=setup).encode()
+    path.write_bytes(before)
+    path.chmod(0o600)
+    await step(path, Mind(("From A.",)), "A")
+
+    def cut(_log: object, _text: str) -> None:
+        path.write_bytes(before + b"\nsomebody types")
+
+    mind = Mind((0.3, "From B."), ("Bought again.",))
+    async with agent_with(path, mind, "B") as agent:
+        await interrupted(agent, lambda: len(mind.asked) == 1, cut, path)
+        assert path.read_bytes() == before + b"\nsomebody types"
+        path.write_bytes(before)
+        agent.seen.nudge()  # a dialog cut back to its first turn begins with a notify
+        await agent.step()
+    assert len(mind.asked) == 1
+    assert log_of(path).read().turns[-1].body == "From B."
 
 
 async def test_the_persons_word_ends_a_call_in_its_middle(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ const ACTS = {
 function toggleMore(yes = $("#more").hidden) {
   show($("#more"), yes);
   $("#more-open").setAttribute("aria-expanded", String(yes));
-  if (yes) $("#more textarea, #more input").focus({ preventScroll: true });
+  if (yes) $("#more textarea, #more input:not([type=hidden])").focus({ preventScroll: true });
 }
 
 // On a narrow screen the panels lie above the conversation, when they are wanted.
