@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import typer
 
 from dialogd.agent.clock import local
-from dialogd.backends.seats import start_again
 from dialogd.backends.service import Hold, holds
 from dialogd.cli import options
 from dialogd.cli.client import daemons, healths
@@ -143,6 +142,8 @@ class Situation:
             daemon = next((daemon for daemon in self.daemons if daemon.id == agent), None)
             if daemon is not None:
                 return f"waiting for {agent}; its daemon (pid {daemon.pid}) does not answer"
+            from dialogd.backends.seats import start_again  # reads all backends: only where a daemon is gone
+
             again = start_again(self.state, self.file, self.dialog.id, agent)
             return f"waiting for {agent}; its daemon does not run: {again}"
         waiting = answer.get("waiting")
