@@ -299,7 +299,7 @@ def approve(file: options.FileOption = None) -> None:
         leave_plan(settings, after)
     what = "it was approved already" if before.state.approved else "approved"
     outcome = after.state.outcome
-    show(plain(f"{what}: the result of {outcome.name}, in {outcome.entry}" if outcome else what))
+    show(plain(f"{what}: {outcome.name}, entry {outcome.entry}" if outcome else what))
 
 
 def reject(reason: Reason, file: options.FileOption = None) -> None:

@@ -32,8 +32,8 @@ def test_a_result_is_taken_or_rejected_by_a_command(dialogd: Commands) -> None:
     assert [done.code for done in early] == [1, 1]
     assert "error: cannot approve: the dialog is not begun: no agent has spoken yet\n  fix: " in early[0].err
     dialogd.file.write_text(ended().text, encoding="utf-8")
-    assert dialogd("approve").out == "approved: the result of CONSENSUS_REACHED, in 3\n"
-    assert dialogd("approve").out == "it was approved already: the result of CONSENSUS_REACHED, in 3\n"
+    assert dialogd("approve").out == "approved: CONSENSUS_REACHED, entry 3\n"
+    assert dialogd("approve").out == "it was approved already: CONSENSUS_REACHED, entry 3\n"
     facts = dialogd("status", "--json").json
     assert (facts["approved"], facts["questions"]) == (True, [])
     assert re.search(r"^  approved by you on \d{4}-\d\d-\d\d at \d\d:\d\d UTC$", dialogd("status").out, re.MULTILINE)
