@@ -15,7 +15,7 @@ from dialogd.protocol import interventions, lifecycle, units
 from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.grammar import who
 from dialogd.protocol.header import read_agent
-from dialogd.protocol.model import ALL, USER, Agent, Draft, Mark
+from dialogd.protocol.model import ALL, USER, Draft, Mark, Participant
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line, redact, unescape
@@ -435,7 +435,7 @@ def _takes_part(dialog: Dialog, agent: str) -> bool:
     return (not known.is_named or known.name == one.name) and ("@" not in agent or known.url == one.url)
 
 
-def as_written(agent: Agent) -> str:
+def as_written(agent: Participant) -> str:
     """An agent as a header or an INVITE mark names it."""
     name = f" = {agent.name}" if agent.is_named else ""
     return f"{agent.id}{name}{f' ({agent.role})' if agent.role else ''} @ {agent.url}"

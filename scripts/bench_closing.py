@@ -20,7 +20,7 @@ from dialogd.agent import prompt
 from dialogd.backends.parts import tokens_of
 from dialogd.protocol import admit, compose
 from dialogd.protocol.decide import Reply
-from dialogd.protocol.model import Agent
+from dialogd.protocol.model import Participant
 from tests.support.room import Room, confirmed, opening
 
 SENTENCE = "Sessions stay where they are, because moving them costs more than it brings to anybody. "
@@ -103,7 +103,7 @@ def take(room: Room, who: str, cost: Cost) -> None:
         cost.add(room.prompts[-1][1], line)
     if len(room.asked) > asked:
         found = admit.admit(dialog, who, compose.received(line, dialog.header.rules.kinds)[0]).asked
-        me = dialog.header.agent(who) or Agent(who, who, "")
+        me = dialog.header.agent(who) or Participant(who, who, "")
         question = prompt.Prompts().confirmation(dialog, me, action.debt.re, line, found)
         cost.add(question.text, confirmed(found))
 

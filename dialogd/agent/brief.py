@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from dialogd.protocol.marks import MARKS
-from dialogd.protocol.model import Agent, Header
+from dialogd.protocol.model import Header, Participant
 from dialogd.protocol.questions import NAME, how_to_ask
 from dialogd.protocol.rules import (
     CRITIQUE,
@@ -76,7 +76,7 @@ _DATA = (
 )
 
 
-def system(header: Header, agent: Agent) -> str:
+def system(header: Header, agent: Participant) -> str:
     """The system prompt of that agent: who it is, how to write, its marks, how the dialog decides and works."""
     is_judge = agent.id == header.judge
     how = (
@@ -95,8 +95,8 @@ def names_agents(header: Header) -> bool:
     return header.setup.get("labels") == "names"
 
 
-def _who(header: Header, agent: Agent) -> str:
-    def label(one: Agent) -> str:
+def _who(header: Header, agent: Participant) -> str:
+    def label(one: Participant) -> str:
         return f"{one.id} ({one.name})" if names_agents(header) else one.id
 
     others = ", ".join(label(one) for one in header.agents if one.id != agent.id) or "nobody else"
@@ -109,7 +109,7 @@ def _who(header: Header, agent: Agent) -> str:
     )
 
 
-def _part_of(header: Header, agent: Agent) -> str:
+def _part_of(header: Header, agent: Participant) -> str:
     """The section on the agent's own role; "" where it is empty."""
     if agent.id not in header.rules.roles:
         return ""
@@ -139,7 +139,7 @@ def _permissions(own: Role, header: Header, agent: str) -> list[str]:
     return lines
 
 
-def _marks(header: Header, agent: Agent) -> str:
+def _marks(header: Header, agent: Participant) -> str:
     """The marks that this agent may use and this dialog needs, a line each."""
     if agent.id == header.judge:
         judges = _line("DECIDE: ID | your reason", "the position of that agent holds; `[DECIDE: none | …]`: none does")
@@ -153,7 +153,7 @@ def _marks(header: Header, agent: Agent) -> str:
     return "\n".join(lines)
 
 
-def _example(header: Header, agent: Agent) -> str:
+def _example(header: Header, agent: Participant) -> str:
     """A mark that this agent may use."""
     if agent.id == header.judge:
         return "[DECIDE: ID | your reason]"
@@ -168,7 +168,7 @@ _JUDGE = (
 )
 
 
-def _names(header: Header, agent: Agent) -> Iterable[str]:
+def _names(header: Header, agent: Participant) -> Iterable[str]:
     """The marks that the rules need, in the order in which they are explained."""
     rules, votes = header.rules, agent.id in header.voters
     yield from (name for name in _ALWAYS if name != "RE" or rules.board is None or rules.board.allow_references)
@@ -189,7 +189,7 @@ def _names(header: Header, agent: Agent) -> Iterable[str]:
     yield from _LAST
 
 
-def _taught(header: Header, agent: Agent, name: str) -> str:
+def _taught(header: Header, agent: Participant, name: str) -> str:
     if name == "OBJECTION" and header.rules.verdict != "mutual":
         return _line(name, "a reason against")
     if name == "CONSENSUS_REACHED" and header.rules.verdict != "mutual":
@@ -203,7 +203,7 @@ def _line(form: str, meaning: str) -> str:
     return f"- `[{form}]`: {meaning}"
 
 
-def _decides(header: Header, agent: Agent) -> str:
+def _decides(header: Header, agent: Participant) -> str:
     may_propose = header.rules.role(agent.id).may_use("PROPOSAL")
     long = f" A text too long for one line is a proposal too: {_TEXT}." if may_propose else ""
     match header.rules.verdict:

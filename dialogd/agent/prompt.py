@@ -12,7 +12,7 @@ from dialogd.protocol.admit import Matter, Permits, question
 from dialogd.protocol.board import rejected
 from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.interventions import strikes, vetoes
-from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Draft, Entry, Header, Mark
+from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant
 from dialogd.protocol.questions import answered_by_default
 from dialogd.protocol.review import findings
 from dialogd.protocol.signals import Signal, signals
@@ -401,13 +401,13 @@ class Prompts:
         self.room = room
         self.secrets = secrets
         self.made = 0
-        self._of: tuple[Header, Agent] | None = None  # whom what is kept is for
+        self._of: tuple[Header, Participant] | None = None  # whom what is kept is for
         self._system = ""
         self._fixed: list[Part] = []
         self._entries: dict[int, tuple[Entry, Part | None]] = {}  # by where they begin
-        self._last: tuple[Dialog, Agent, tuple[str, ...], Prompt] | None = None
+        self._last: tuple[Dialog, Participant, tuple[str, ...], Prompt] | None = None
 
-    def turn(self, dialog: Dialog, agent: Agent, drafts: Sequence[str] = ()) -> Prompt:
+    def turn(self, dialog: Dialog, agent: Participant, drafts: Sequence[str] = ()) -> Prompt:
         """Everything `agent` needs for the turn it owes. `drafts` are its replies that were never sent."""
         if (last := self._last) and last[0] is dialog and last[1:3] == (agent, tuple(drafts)):
             return last[3]
@@ -418,13 +418,13 @@ class Prompts:
         self._last = dialog, agent, tuple(drafts), prompt
         return prompt
 
-    def digest(self, dialog: Dialog, agent: Agent) -> tuple[Prompt, tuple[Part, ...]] | None:
+    def digest(self, dialog: Dialog, agent: Participant) -> tuple[Prompt, tuple[Part, ...]] | None:
         """What to ask for a digest of the turns that `agent` lacks, and those turns; None while none is needed."""
         fixed, gone, _ = self._pieces(dialog, agent)
         missing = tuple(uncovered(dialog, agent.id, gone))
         return (digest_prompt(fixed[0], missing), missing) if missing else None
 
-    def confirmation(self, dialog: Dialog, agent: Agent, re_: str, reply: str, found: Sequence[Matter]) -> Prompt:
+    def confirmation(self, dialog: Dialog, agent: Participant, re_: str, reply: str, found: Sequence[Matter]) -> Prompt:
         """The closing question about a reply: the rules, the texts it is about, the reply, the question; no dialog."""
         about = {matter.about for matter in found}
         texts = [f"## {p.ref}\n\n{fenced(p.text)}" for p in dialog.state.table.proposals if p.ref in about]
@@ -436,7 +436,7 @@ class Prompts:
             now=f"# One question about your reply\n\n{redact(question(found), self.secrets)[0]}",
         )
 
-    def _pieces(self, dialog: Dialog, agent: Agent) -> tuple[list[Part], Sequence[Part], Sequence[Part]]:
+    def _pieces(self, dialog: Dialog, agent: Participant) -> tuple[list[Part], Sequence[Part], Sequence[Part]]:
         """The parts that always stay (header, question, notes), and of the others those left out and those kept."""
         if self._of != (dialog.header, agent):
             fixed = [Part("header", _header(dialog.header)), *([_notes(self.notes)] if self.notes.strip() else [])]
@@ -462,7 +462,7 @@ class Prompts:
         used = tokens_of(self._system) + sum(tokens_of(part.text) for part in fixed)
         return fixed, *split(talk[1:], max(self.room - used, self.room // 4))
 
-    def _part(self, dialog: Dialog, entry: Entry, agent: Agent) -> Part | None:
+    def _part(self, dialog: Dialog, entry: Entry, agent: Participant) -> Part | None:
         """An entry as `agent` reads it; None where it reads nothing of it."""
         if is_digest(entry) or not may_read(dialog, entry, agent.id):
             return None
@@ -474,7 +474,7 @@ class Prompts:
         return replace(part, text=text, marks=redact(part.marks, self.secrets)[0]) if found else part
 
 
-def repair(prompt: Prompt, agent: Agent, re_: str, reply: str, question: str) -> Prompt:
+def repair(prompt: Prompt, agent: Participant, re_: str, reply: str, question: str) -> Prompt:
     """The prompt that asks for a reply again: the same prompt, the reply as it came, and what was unclear in it."""
     said = Part("reply", f"# Your reply\n\n{fenced(reply)}", agent.id, re_)
     return Prompt(prompt.system, (*prompt.parts, said), f"# One question back\n\n{question}")
@@ -505,7 +505,7 @@ def _nameless(dialog: Dialog, mark: Mark) -> Mark:
     return Mark("INVITE", mark.value.partition("=")[0].strip())
 
 
-def _entry(dialog: Dialog, entry: Entry, agent: Agent) -> Part:
+def _entry(dialog: Dialog, entry: Entry, agent: Participant) -> Part:
     if entry.by not in (agent.id, USER) and not reads_all(dialog, agent.id):
         after = entry.id.partition(".")[0]
         decisions = "\n".join(map(str, entry.all("DECISION")))

@@ -24,8 +24,7 @@ from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol import compose, verdict
 from dialogd.protocol.admit import Admission, Matter, admit, question
 from dialogd.protocol.decide import Clock, Wait
-from dialogd.protocol.model import Agent as Participant
-from dialogd.protocol.model import Condition, Entry
+from dialogd.protocol.model import Condition, Entry, Participant
 from dialogd.protocol.money import Estimate, allowance, reached
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text

@@ -15,7 +15,7 @@ from dialogd.errors import BadInput
 if TYPE_CHECKING:
     from dialogd.backends.parts import Prompt
     from dialogd.backends.prices import Price
-    from dialogd.protocol.model import Agent
+    from dialogd.protocol.model import Participant
     from dialogd.protocol.state import Dialog
 
 
@@ -94,7 +94,7 @@ class Request:
     """
 
     dialog: Dialog
-    agent: Agent
+    agent: Participant
     turn: int
     file: Path
     prompt: Callable[[], Prompt]

@@ -31,7 +31,7 @@ from dialogd.cli.watch import LOOK, Live
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.model import USER, Agent
+from dialogd.protocol.model import USER, Participant
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.units import budget_line
 from dialogd.store.folders import StateDir
@@ -102,7 +102,7 @@ def _ports(settings: Settings, seats: tuple[Seat, ...]) -> list[int]:
     return [here.get(seat.id, port) for seat, port in zip(seats, usual, strict=True)]
 
 
-def _start_line(settings: Settings, seat: Seat, agent: Agent) -> str:
+def _start_line(settings: Settings, seat: Seat, agent: Participant) -> str:
     """The `dialogd start` command of an agent, ready to paste into a terminal."""
     port = int(agent.url.rpartition(":")[2])
     own_port = [] if port == default_port(seat.id) else ["--port", str(port)]

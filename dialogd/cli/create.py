@@ -21,7 +21,7 @@ from dialogd.errors import BadInput, NotADialog, Refused
 from dialogd.memory import keep
 from dialogd.protocol import units
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Agent
+from dialogd.protocol.model import Participant
 from dialogd.protocol.rules import THRESHOLDS
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import redact
@@ -109,7 +109,8 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
         fix = "write it like '$2.00', '200k tokens' or both: '$2, 200k tokens'"
         raise BadInput(f"--budget: {error}", fix=fix) from None
     agents = tuple(
-        Agent(s.id, s.name, f"http://localhost:{p}", is_named=s.is_known) for s, p in zip(seats, ports, strict=True)
+        Participant(s.id, s.name, f"http://localhost:{p}", is_named=s.is_known)
+        for s, p in zip(seats, ports, strict=True)
     )
     opening = Opening(
         topic=_safe(wanted.topic),

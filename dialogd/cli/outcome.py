@@ -25,7 +25,7 @@ from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, Refused, StorageError
 from dialogd.protocol.certificate import RECORDS, Certificate, Change, certify, changes, differences, where
 from dialogd.protocol.header import AGENT_ID
-from dialogd.protocol.model import USER, Agent, Condition
+from dialogd.protocol.model import USER, Condition, Participant
 from dialogd.protocol.money import estimate, in_dollars, standing, total, used
 from dialogd.protocol.seal import SealedAnswer, answers
 from dialogd.protocol.state import Dialog, Spent
@@ -186,7 +186,7 @@ def _synthesis(settings: Settings, drawn: Plan, agent: str, backend: str | None)
     return asyncio.run(call())
 
 
-def _seat(settings: Settings, dialog: Dialog, me: Agent, backend: str | None) -> Seat:
+def _seat(settings: Settings, dialog: Dialog, me: Participant, backend: str | None) -> Seat:
     """The backend that answers: the one that was named, else the agent's, else the settings'."""
     if backend is not None:
         return read_cast(None, [f"{me.id}={backend}"])[0]

@@ -14,7 +14,7 @@ from dialogd.protocol.admit import Admission, Refusal, left_in_words
 from dialogd.protocol.fold import foreseen
 from dialogd.protocol.interventions import effective
 from dialogd.protocol.marks import Reply, contributes, read_reply, round_of
-from dialogd.protocol.model import ANY, SYSTEM, USER, Agent, Draft, Mark, Said, digest
+from dialogd.protocol.model import ANY, SYSTEM, USER, Draft, Mark, Participant, Said, digest
 from dialogd.protocol.order import following, ways_out
 from dialogd.protocol.questions import written
 from dialogd.protocol.state import Debt, Dialog, Escalation
@@ -53,7 +53,7 @@ def _without_turn_line(text: str) -> str:
 
 def agent_turn(
     admission: Admission,
-    agent: Agent,
+    agent: Participant,
     debt: Debt,
     *,
     answer: str | None = None,
@@ -246,7 +246,7 @@ def _note(step: Step, marks: tuple[Mark, ...], attributes: tuple[tuple[str, str]
     return Draft(SYSTEM, "System", marks=marks, turn=step.turn, attributes=attributes)
 
 
-def sealed_note(agent: Agent, debt: Debt, sha: str, at: str, *, could_read: bool) -> Draft:
+def sealed_note(agent: Participant, debt: Debt, sha: str, at: str, *, could_read: bool) -> Draft:
     """The note by which an agent binds itself to an answer that nobody has seen yet."""
     mark = Mark("SEALED", f"{sha} | could read files" if could_read else sha)
     return Draft(agent.id, agent.name, marks=(mark,), attributes=(("re", debt.re), ("at", at)))

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from dialogd.protocol import units
-from dialogd.protocol.model import RESERVED, WHY_RESERVED, Agent, Header, Limits
+from dialogd.protocol.model import RESERVED, WHY_RESERVED, Header, Limits, Participant
 from dialogd.protocol.rules import (
     PARALLEL_ROUNDS,
     PERMISSIONS,
@@ -50,7 +50,7 @@ def agent_url(seat: int) -> str:
     return f"http://localhost:{FIRST_PORT + seat}"
 
 
-DEFAULT_AGENTS = tuple(Agent(i, f"Claude {i}", agent_url(seat), is_named=False) for seat, i in enumerate("AB"))
+DEFAULT_AGENTS = tuple(Participant(i, f"Claude {i}", agent_url(seat), is_named=False) for seat, i in enumerate("AB"))
 
 
 def read_header(text: str) -> Header:
@@ -153,10 +153,10 @@ def _setup(text: str, warnings: list[str]) -> MappingProxyType[str, Any]:
         return MappingProxyType({})
 
 
-def _agents(text: str, warnings: list[str]) -> tuple[Agent, ...]:
+def _agents(text: str, warnings: list[str]) -> tuple[Participant, ...]:
     if not text:
         return DEFAULT_AGENTS
-    agents: list[Agent] = []
+    agents: list[Participant] = []
     ids: set[str] = set()
     for part in _AGENTS.findall(text):
         agent, problem = read_agent(part.strip(), len(agents))
@@ -173,13 +173,13 @@ def _agents(text: str, warnings: list[str]) -> tuple[Agent, ...]:
     return tuple(agents)
 
 
-def agent_words(agent: Agent) -> str:
+def agent_words(agent: Participant) -> str:
     """An agent as the header writes it; one without a name gets its backend's."""
     name = f" = {agent.name}" if agent.is_named else ""
     return f"{agent.id}{name}{f' ({agent.role})' if agent.role else ''} @ {agent.url}"
 
 
-def read_agent(part: str, seat: int) -> tuple[Agent | None, str]:
+def read_agent(part: str, seat: int) -> tuple[Participant | None, str]:
     """The agent of `C = Claude C @ http://localhost:3003`, or None, and the problem."""
     match = _AGENT.fullmatch(part)
     if match is not None and match[1].strip().upper() in RESERVED:
@@ -192,7 +192,7 @@ def read_agent(part: str, seat: int) -> tuple[Agent | None, str]:
         problem = f"{agent_id}: {one_line(url, 60)!r} is no loopback address; using {agent_url(seat)}"
         url = agent_url(seat)
     name = " ".join((match[2] or "").split())
-    agent = Agent(agent_id, name or f"Claude {agent_id}", url.rstrip("/"), (match[3] or "").strip(), bool(name))
+    agent = Participant(agent_id, name or f"Claude {agent_id}", url.rstrip("/"), (match[3] or "").strip(), bool(name))
     return agent, problem
 
 

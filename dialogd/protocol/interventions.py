@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from dialogd.protocol import order
 from dialogd.protocol.header import FIRST_PORT, read_agent
-from dialogd.protocol.model import USER, Agent, Condition, Entry, Header, Mark, Said
+from dialogd.protocol.model import USER, Condition, Entry, Header, Mark, Participant, Said
 from dialogd.protocol.questions import without_fields
 from dialogd.protocol.state import Dialog, Hand, Question, State
 
@@ -76,7 +76,7 @@ def refs_in(mark: Mark) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"P{int(number)}" for number in _REF.findall(split(mark)[0])))
 
 
-def invited(header: Header, text: str, left: Sequence[Agent] = ()) -> tuple[Agent | None, str]:
+def invited(header: Header, text: str, left: Sequence[Participant] = ()) -> tuple[Participant | None, str]:
     """The agent that an INVITE means in a dialog of these agents, or None and why it can't take part.
 
     One of those who `left` comes back as it was, where nothing else is said; the others' daemons keep their ports.
@@ -99,14 +99,14 @@ def invited(header: Header, text: str, left: Sequence[Agent] = ()) -> tuple[Agen
     return agent, ""
 
 
-def free_port(header: Header, left: Sequence[Agent] = ()) -> int:
+def free_port(header: Header, left: Sequence[Participant] = ()) -> int:
     """The port for one more agent: 3001 and its seat, or the next that no agent has, nor one that `left`."""
     taken = {_port(agent) for agent in (*header.agents, *left)}
     wanted = FIRST_PORT + len(header.agents)
     return next(port for port in range(wanted, 65_536) if port not in taken)
 
 
-def _port(agent: Agent) -> int:
+def _port(agent: Participant) -> int:
     return int(agent.url.rpartition(":")[2])
 
 

@@ -47,7 +47,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Agent:
+class Participant:
     """A participant that owes turns. `url` is where its daemon listens (loopback).
 
     `is_named` is False where `name` is a default, because the header gives none.
@@ -110,7 +110,7 @@ class Header:
 
     title: str
     topic: str
-    agents: tuple[Agent, ...]
+    agents: tuple[Participant, ...]
     limits: Limits
     dialog: str = ""
     started: str = ""
@@ -119,7 +119,7 @@ class Header:
     warnings: tuple[str, ...] = ()
     text: str = ""
 
-    def agent(self, agent_id: str) -> Agent | None:
+    def agent(self, agent_id: str) -> Participant | None:
         """The agent of that id, or None."""
         return next((a for a in self.agents if a.id == agent_id), None)
 

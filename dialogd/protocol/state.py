@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from dialogd.protocol.model import ANY, USER, Agent, Condition, Entry, Header, Limits, Said, digest
+from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Participant, Said, digest
 from dialogd.protocol.polls import Polls
 from dialogd.protocol.table import Table
 
@@ -358,8 +358,8 @@ class Hand:
     """
 
     struck: frozenset[int] = frozenset()
-    cast: tuple[Agent, ...] | None = None
-    left: tuple[Agent, ...] = ()
+    cast: tuple[Participant, ...] | None = None
+    left: tuple[Participant, ...] = ()
     is_away: bool = False
     step: bool = False
 
@@ -466,7 +466,7 @@ class Dialog:
         return self.written or self.header
 
     @property
-    def everybody(self) -> tuple[Agent, ...]:
+    def everybody(self) -> tuple[Participant, ...]:
         """The agents that take part, and those that did and have left."""
         return (*self.header.agents, *self.state.hand.left)
 

@@ -10,7 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from dialogd.protocol.header import Value, agent_words, setup
-from dialogd.protocol.model import USER, Agent, Header, Limits
+from dialogd.protocol.model import USER, Header, Limits, Participant
 from dialogd.protocol.order import following
 from dialogd.protocol.rules import DECIDE, MODERATE, PARALLEL_ROUNDS, PERMISSIONS, PROPOSE, READ_OWN, Rules
 from dialogd.protocol.state import State
@@ -42,7 +42,7 @@ class Opening:
 
     topic: str
     question: str
-    agents: tuple[Agent, ...]
+    agents: tuple[Participant, ...]
     first: tuple[str, ...]
     template: Template
     dialog: str

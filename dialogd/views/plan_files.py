@@ -15,7 +15,7 @@ from dialogd.backends.parts import Part, Prompt, fenced
 from dialogd.config import DEFAULT_FILE
 from dialogd.errors import BackendError, StorageError
 from dialogd.protocol.board import as_ended, rejected
-from dialogd.protocol.model import SYSTEM, USER, Agent, Condition, Entry
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import redact
 from dialogd.store.disk import why, write_once, write_over
@@ -59,7 +59,7 @@ def _part(entry: Entry) -> Part:
 
 
 async def synthesize(
-    backend: Backend, plan: Plan, agent: Agent, file: Path, *, retry_wait: float, secrets: Sequence[str] = ()
+    backend: Backend, plan: Plan, agent: Participant, file: Path, *, retry_wait: float, secrets: Sequence[str] = ()
 ) -> Synthesis:
     """Ask the backend once, as that agent, within the dialog's timeout. Raises `BackendError`."""
     dialog, call = plan.dialog, Call(backend, retry_wait, tuple(secrets))

@@ -29,7 +29,7 @@ from dialogd.errors import BackendError, BadInput
 from dialogd.protocol import admit
 from dialogd.protocol.compose import agent_turn, received
 from dialogd.protocol.grammar import joint, parse, read_on, render
-from dialogd.protocol.model import ANY, Agent, Entry
+from dialogd.protocol.model import ANY, Entry, Participant
 from dialogd.protocol.signals import overlap, signals
 from dialogd.protocol.state import Debt, Dialog
 from tests.support.backend_contract import BackendContract, answer
@@ -116,7 +116,7 @@ class Stage:
         return self.dialog.state.outcome.name if self.dialog.state.outcome else ""
 
 
-def _agent(dialog: Dialog, who: str) -> Agent:
+def _agent(dialog: Dialog, who: str) -> Participant:
     agent = dialog.header.agent(who)
     assert agent is not None
     return agent

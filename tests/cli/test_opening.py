@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Agent, Condition
+from dialogd.protocol.model import Condition, Participant
 from dialogd.templates.library import parse as parse_template
 from dialogd.templates.library import template
 from dialogd.templates.opening import Context, Opening, begins, compose
 
-AGENTS = (Agent("A", "Claude A", "http://localhost:3001"), Agent("B", "Grok B", "http://localhost:3002"))
+AGENTS = (Participant("A", "Claude A", "http://localhost:3001"), Participant("B", "Grok B", "http://localhost:3002"))
 RULES = """
 - Only the agent whose turn it is may write. Read everything first, then answer what was said last.
 - End each turn with a line `TURN:` and the id of who speaks next.

@@ -12,7 +12,7 @@ from dialogd.backends import Tool
 from dialogd.backends.parts import Part
 from dialogd.backends.session import ADDED, GOES_ON, INTRO
 from dialogd.errors import BackendError
-from dialogd.protocol.model import Agent
+from dialogd.protocol.model import Participant
 from tests.clis.rig import KEY, SYSTEM, World, ask, counting, prompt, request, turn
 from tests.support.standin import Say, StandIn, Use, in_order
 
@@ -107,7 +107,7 @@ async def test_a_late_reply_is_not_taken_for_the_dialog(world: World) -> None:
 
 async def test_a_question_back_goes_to_the_same_session(world: World) -> None:
     """What was unclear in a reply is asked alone, and the next turn goes on from the answer."""
-    agent = Agent(id="A", name="Claude A", url="")
+    agent = Participant(id="A", name="Claude A", url="")
     with StandIn(counting()) as server:
         backend = world.make(server.url)
         said, _ = await ask(backend, prompt())

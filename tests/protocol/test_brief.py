@@ -16,7 +16,7 @@ from dialogd.backends import Usage
 from dialogd.backends.parts import Prompt
 from dialogd.backends.session import checkpoint, plan
 from dialogd.protocol.grammar import parse
-from dialogd.protocol.model import Agent, Draft, Mark
+from dialogd.protocol.model import Draft, Mark, Participant
 from dialogd.protocol.polls import Poll, Polls
 from dialogd.protocol.rules import PERSONALITIES
 from dialogd.protocol.state import Dialog, Escalation
@@ -638,7 +638,7 @@ def test_a_digest_is_read_by_who_may_read_what_it_sums_up() -> None:
         room = Room(dialog_of(OWN, "A", "B", keys=["Max Turns: 500"]))
         for number in range(30):
             speak(room, ("AB"[number % 2], f"Point {number}. {'words and words ' * 20}"))
-        agents = {who: room.dialog.header.agent(who) or Agent(who, "", "") for who in "AB"}
+        agents = {who: room.dialog.header.agent(who) or Participant(who, "", "") for who in "AB"}
         wanted = prompt.Prompts(room=1_800).digest(room.dialog, agents[author])
         assert wanted is not None
         note = prompt.digest_note(author, wanted[1], "They differ.", "$0.01", (("calls", "1"), ("usd", "0.01")))

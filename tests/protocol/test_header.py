@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import DEFAULT_AGENTS, read_header
-from dialogd.protocol.model import Agent, Header, Limits
+from dialogd.protocol.model import Header, Limits, Participant
 from tests.examples import examples
 from tests.protocol.texts import texts
 from tests.support.cases import cases
@@ -24,7 +24,7 @@ def test_a_bare_header_is_a_dialog_between_a_and_b() -> None:
     """Without any key: A on 3001, B on 3002, 20 turns, 5 minutes, 10,000 characters, 1 MB, and nothing to warn of."""
     read = header()
     assert read.agents == tuple(
-        Agent(who, f"Claude {who}", url, is_named=False) for who, url in (("A", URL_A), ("B", URL_B))
+        Participant(who, f"Claude {who}", url, is_named=False) for who, url in (("A", URL_A), ("B", URL_B))
     )
     assert read.limits == Limits(20, 300.0, 10_000, 1_000_000)
     assert (read.title, read.topic, read.dialog, dict(read.setup), read.warnings) == ("A dialog", "", "", {}, ())

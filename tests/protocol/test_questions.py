@@ -15,7 +15,7 @@ from dialogd.protocol.decide import Clock, Reply, Wait, Write, decide
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import canonical, read_reply
-from dialogd.protocol.model import SYSTEM, Agent, Mark
+from dialogd.protocol.model import SYSTEM, Mark, Participant
 from dialogd.protocol.questions import NAME
 from dialogd.protocol.state import Dialog, Question
 from dialogd.protocol.units import Here, Zone
@@ -426,7 +426,10 @@ def test_a_new_question_takes_the_place_of_its_askers_old_one() -> None:
 def test_defaults_are_allowed_by_the_file_alone() -> None:
     """`--allow-defaults` and templates write the key; a plain dialog with it stays plain; nonsense is warned of."""
     pair = template("pair")
-    agents = (Agent("A", "Claude A", "http://localhost:3001"), Agent("B", "Claude B", "http://localhost:3002"))
+    agents = (
+        Participant("A", "Claude A", "http://localhost:3001"),
+        Participant("B", "Claude B", "http://localhost:3002"),
+    )
     begun = Opening("t", "q", agents, ("A",), pair, "x", BEGINNING)
     assert not questions.allows_defaults(parse(compose(begun).encode()).header)
     allowing = parse(compose(replace(begun, allow_defaults=True)).encode()).header

@@ -20,7 +20,7 @@ from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.marks import is_yes
-from dialogd.protocol.model import Agent, Entry
+from dialogd.protocol.model import Entry, Participant
 from dialogd.protocol.order import is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
@@ -208,8 +208,8 @@ class Room:
         reply, _ = compose.received(self.sealed.pop(me), self.dialog.header.rules.kinds)
         self._append(lambda now: self._turn(now, me, debt, reply, nonce=_nonce(me)))
 
-    def _agent(self, me: str) -> Agent:
-        return self.dialog.header.agent(me) or Agent(me, f"Claude {me}", "")
+    def _agent(self, me: str) -> Participant:
+        return self.dialog.header.agent(me) or Participant(me, f"Claude {me}", "")
 
     def _turn(self, now: Dialog, me: str, debt: Debt, reply: Text, *, nonce: str = "") -> Addition | None:
         if not is_open(now, me, debt):
