@@ -418,11 +418,14 @@ def test_rounds_in_which_all_are_asked_begin_and_end_together(given_: tuple[Room
             assert here.dialog.state.outcome is None
             continue
         now = here.dialog.state
+        if len(now.absent) == 3:  # every agent failed: that is the end, whatever round it was
+            assert now.outcome is not None
+            break
         full += {*"ABC"} - now.absent <= asked
         assert now.floor.rounds == full
         is_quiet = {who for who, what in did.items() if what == "passes"} >= {*"ABC"} - now.absent <= asked
         assert now.outcome is not None or len(now.absent) > 1 or (now.owing == (USER,)) == is_quiet
-        assert (now.outcome is not None) == (full == now.limits.max_rounds or len(now.absent) == 3)
+        assert (now.outcome is not None) == (full == now.limits.max_rounds)
         asked, did = {*now.owing}, {}
 
 
