@@ -373,7 +373,7 @@ class Agent(Speaker):
         aside: Path | None = None
         if gone and (dialog.state.number < max(committed) or len(gone) == len(committed)):
             aside = await self.on_disk(lambda: self.file.set_aside(present))
-            self._turn, self.has_kept = None, True
+            self._turn = None
         before = {one.chain for one in self._lost}
         self._lost = await self.on_disk(lambda: self.file.journals.lost(dialog))
         if any(one.chain not in before for one in self._lost):
