@@ -202,7 +202,8 @@ class Daemon:
 
     def _touched(self) -> None:
         """Look at the file where it is not as it was read, or as this daemon left it."""
-        if self.agent.file.known() is None:
+        known = self.agent.dialog
+        if known is None or self.agent.file.quick_read() is not known:
             self.agent.wake()
 
     async def _stay_listed(self) -> None:

@@ -1,26 +1,26 @@
 """What a turn costs with a backend that sends the whole dialog: two daemons on a model API, before a stand-in for it.
 
-CPU time per turn of both daemons around some lengths, and apart from it what encoding and sending the request costs by
-itself: the same request, sent by the service's own library from a process that does nothing else.
+CPU time per turn of both daemons around some lengths, and apart from it what the service's own library takes of that to
+encode the request, send it and read the stream. That is measured where it happens, step by step, in the daemon's own
+thread: by itself, with a small memory and warm caches, the library is up to twice as fast.
 
-    python scripts/bench_api.py [--lengths 20,400] [--turns 100] [--sends 100]
+    python scripts/bench_api.py [--lengths 20,400] [--turns 100]
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import subprocess
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Awaitable, Generator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import own_python  # another Python is told which one to use
-from bench_turns import DIALOG, Host, Pair, call, environment, load
+from bench_turns import DIALOG, Host, Pair, call, load
 
 from tests.support.standin import Say, Seen, StandIn
 
@@ -33,9 +33,14 @@ class ApiPair(Pair):
 
     def command(self, me: str, port: int, peer: str, other: int) -> list[str]:
         """How a daemon is started."""
-        words = super().command(me, port, peer, other)
+        python, *_ = words = super().command(me, port, peer, other)
         words[words.index("rehearsal:endless")] = "anthropic"
-        return [*words, "--model", "claude-opus-5-5", "--price", "free"]
+        meter = [python, __file__, "--daemon", str(self.file.parent / f"{me}.spent")]
+        return [*meter, *words[3:], "--model", "claude-opus-5-5", "--price", "free"]
+
+    def sending(self) -> float:
+        """Seconds of CPU that both have spent in the service's library."""
+        return sum(float((self.file.parent / f"{me}.spent").read_text()) for me in "AB")
 
 
 def answer(seen: Seen) -> Say:
@@ -43,31 +48,74 @@ def answer(seen: Seen) -> Say:
     return Say(f"Point {seen.number}. {SENTENCE * 3}What speaks against point {seen.number - 1}?")
 
 
-async def send(url: str, request: dict[str, Any], times: int) -> float:
-    """CPU milliseconds that the service's library takes for one such request."""
-    from anthropic import AsyncAnthropic
+class Metered:
+    """An awaitable, with the CPU seconds that this thread spends in it added up in `spent`."""
 
-    request = {name: value for name, value in request.items() if name != "stream"}
-    async with AsyncAnthropic(api_key=KEY, base_url=url, max_retries=0) as client:
-        begun = 0.0
-        for number in range(times + 5):
-            if number == 5:  # the first ones import and connect
-                begun = time.process_time()
-            async with client.messages.stream(**request) as stream:
-                await stream.get_final_message()
-        return (time.process_time() - begun) * 1000 / times
+    spent: ClassVar[float] = 0.0
+
+    def __init__(self, awaited: Awaitable[Any]) -> None:
+        self._awaited = awaited
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        """Await it, one step after the other."""
+        steps = self._awaited.__await__()
+        step, given = steps.send, None
+        while True:
+            begun = time.thread_time()
+            try:
+                wanted = step(given)
+            except StopIteration as end:
+                return end.value
+            finally:
+                Metered.spent += time.thread_time() - begun
+            try:
+                step, given = steps.send, (yield wanted)
+            except BaseException as error:
+                step, given = steps.throw, error
 
 
-def alone(url: str, seen: Seen, times: int, folder: Path) -> float:
-    """The same, measured in a process of its own."""
-    path = folder / "request.json"
-    path.write_text(json.dumps(seen.body))
-    command = [sys.executable, __file__, "--send", str(path), "--url", url, "--sends", str(times)]
-    variables = environment(own_python.REPOSITORY, folder)
-    return float(subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout)
+class MeteredEvents:
+    """The events of a stream, each of them metered."""
+
+    def __init__(self, events: AsyncGenerator[Any, None]) -> None:
+        self._events = events
+
+    def __aiter__(self) -> Self:
+        """Itself."""
+        return self
+
+    async def __anext__(self) -> Any:
+        """The next event."""
+        return await Metered(anext(self._events))
+
+    async def aclose(self) -> None:
+        """Close the stream."""
+        await Metered(self._events.aclose())
 
 
-def measure(lengths: Sequence[int], turns: int, sends: int) -> None:
+def daemon(spent: Path, words: list[str]) -> None:
+    """Run dialogd with these words; what its SDK has spent in all is written down after each call."""
+    from dialogd.backends.anthropic import Anthropic
+    from dialogd.cli import main as dialogd
+
+    create = Anthropic.create
+    meter = os.open(spent, os.O_WRONLY | os.O_CREAT, 0o600)
+
+    def metered(self: Anthropic, client: Any) -> Any:
+        async def ask(**body: Any) -> Any:
+            stream = await Metered(create(self, client)(**body))
+            stream._iterator = MeteredEvents(stream._iterator)
+            os.pwrite(meter, f"{Metered.spent:20.9f}".encode(), 0)  # one write of a fixed length: never read in part
+            return stream
+
+        return ask
+
+    Anthropic.create = metered  # type: ignore[method-assign]
+    sys.argv = ["dialogd", *words]
+    dialogd()
+
+
+def measure(lengths: Sequence[int], turns: int) -> None:
     """Hold one dialog through these lengths and print a row for each."""
     own: list[float] = []
     print(f"{'turn':>7} {'request kB':>11} {'CPU ms':>8} {'sending':>8} {'dialogd':>8}")
@@ -81,16 +129,14 @@ def measure(lengths: Sequence[int], turns: int, sends: int) -> None:
             call(pair.ports[0], "POST", "/notify")
             for length in lengths:
                 pair.until_turn(length)
-                begun, cpu, first = pair.last_turn(), pair.cpu(), len(server.calls)
+                begun, cpu, sending, first = pair.last_turn(), pair.cpu(), pair.sending(), len(server.calls)
                 pair.until_turn(length + turns)
-                spent = (pair.cpu() - cpu) * 1000 / (pair.last_turn() - begun)
+                took = pair.last_turn() - begun
+                spent, sent = (pair.cpu() - cpu) * 1000 / took, (pair.sending() - sending) * 1000 / took
                 seen = server.calls[(first + len(server.calls)) // 2]
-                pair.pause()
-                sent = alone(server.url, seen, sends, folder)
                 own.append(spent - sent)
                 size = len(json.dumps(seen.body)) / 1000
                 print(f"{length:>7} {size:>11.1f} {spent:>8.2f} {sent:>8.2f} {spent - sent:>8.2f}", flush=True)
-                call(pair.ports[0], "POST", "/resume")
     print(f"\ndialogd's own part, from turn {lengths[0]} to turn {lengths[-1]}: × {own[-1] / own[0]:.2f}")
 
 
@@ -99,16 +145,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", default="20,400", help="turns from which it is measured (20,400)")
     parser.add_argument("--turns", type=int, default=100, help="turns that are measured from there on (100)")
-    parser.add_argument("--sends", type=int, default=100, help="requests that are sent by themselves (100)")
-    parser.add_argument("--send", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--url", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.send:
-        print(asyncio.run(send(options.url, json.loads(options.send.read_text()), options.sends)))
+    parser.add_argument("--daemon", type=Path, help=argparse.SUPPRESS)
+    options, words = parser.parse_known_args()
+    if options.daemon:
+        daemon(options.daemon, words)
         return
     host = Host()
     print(f"before: {load()}")
-    measure([int(length) for length in options.lengths.split(",")], options.turns, options.sends)
+    measure([int(length) for length in options.lengths.split(",")], options.turns)
     print(f"after: {load()}, {host}")
 
 

@@ -23,6 +23,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 import own_python  # another Python is told which one to use
 import psutil
@@ -88,7 +89,7 @@ class Pair:
         words = ["start", me, "--port", str(port), "--peer", f"{peer}=http://127.0.0.1:{other}", "--pace", "0"]
         return [sys.executable, "-m", "dialogd", *words, "--backend", "rehearsal:endless", "--file", str(self.file)]
 
-    def __enter__(self) -> Pair:
+    def __enter__(self) -> Self:
         a, b = self.ports
         folder = self.file.parent
         for me, port, peer, other in (("A", a, "B", b), ("B", b, "A", a)):

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 
 from dialogd.agent.costs import Bill, is_possible, of_call
 from dialogd.backends import Backend, Request, Tool, Usage
-from dialogd.backends.parts import tokens_of
 from dialogd.backends.service import asked_to_wait
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.text import SHORTEST, clean, key_begins, key_ends, key_may_begin, one_line, redact
@@ -207,7 +206,7 @@ class Call:
         left = _left(request, before.plus(self.bill) if before else self.bill)
         if left.allowance is None and left.tokens is None:
             return True
-        tokens = max(tokens_of(request.prompt().text), request.reads)
+        tokens = max(request.prompt().tokens, request.reads)
         usd = self.backend.price.usd(tokens, 0) if self.backend.price else 0.0
         return (left.allowance is None or usd <= left.allowance) and (left.tokens is None or tokens <= left.tokens)
 

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from dialogd.backends import Backend, Usage
-from dialogd.backends.parts import Prompt, tokens_of
+from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import FREE, Price
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS, Estimate
 from dialogd.protocol.state import Dialog, Spent, account
@@ -160,7 +160,7 @@ def forecast(
         dearest = _dearest(told)
         return Estimate(dearest.usd * MARGIN * calls + owed.usd, round(dearest.tokens * MARGIN) * calls + owed.tokens)
     reply = min(backend.most_out or LEAST_REPLY, LEAST_REPLY)
-    asked = [tokens_of(call.text) for call in (prompt(), *before)]
+    asked = [call.tokens for call in (prompt(), *before)]
     read_usd, read_tokens = reading(backend, dialog, me)
     tokens = sum(max(tokens, read_tokens) + reply for tokens in asked) + owed.tokens
     if price is None:
@@ -193,7 +193,7 @@ def at_stake(backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me:
     tokens_in, tokens_out = dearest.tokens_in, dearest.tokens_out
     if backend.most_out or not told:
         read_usd, read_tokens = reading(backend, dialog, me)
-        tokens_in, tokens_out = tokens_of(prompt().text), max((s.tokens_out for s, _ in told), default=LEAST_REPLY)
+        tokens_in, tokens_out = prompt().tokens, max((s.tokens_out for s, _ in told), default=LEAST_REPLY)
         usd = max(price.usd(tokens_in, 0), read_usd) + price.usd(0, tokens_out) if price is not None else usd
         tokens_in = max(tokens_in, read_tokens)
     return Bill(

@@ -50,8 +50,7 @@ class Agent(Speaker):
     """
 
     def __init__(self, me: str, file: LogFile, backend: Backend, peers: Peers, hub: Hub, behavior: Behavior) -> None:
-        super().__init__(me, file, backend, hub, behavior, peers.own)
-        self.peers = peers
+        super().__init__(me, file, backend, peers, hub, behavior)
         self.followers: list[Follower] = []
         self.action: Action = Wait("starting", "starting")
         self.is_stopping = False
@@ -122,7 +121,7 @@ class Agent(Speaker):
         return Wait("no_dialog", f"there is no dialog at {self.file.path} yet; write one, or `{how}`")
 
     async def _reply(self, dialog: Dialog, debt: Debt) -> Action:
-        """Take the turn that pays the debt, and tell the peers what was written."""
+        """Take the turn that pays the debt."""
         if self._turn is None or self._turn.debt.key != debt.key:
             self._turn = await Turn.begin(self, dialog, debt, self._while_open, self._turn)
         turn = self._turn
@@ -131,7 +130,7 @@ class Agent(Speaker):
             if isinstance(written, Wait):
                 return written
             if written is not None:
-                await self._tell(written, turn)
+                await self._wrote(written, turn)
         except StorageError as error:
             return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
         finally:
@@ -172,20 +171,19 @@ class Agent(Speaker):
             again = decide(now, self.me, clock)
             return Addition(again.draft) if isinstance(again, Write) and again.draft is not None else None
 
-        dialog = await self.on_disk(lambda: self.file.append(make, self.journal))
+        dialog = await self.append(make)
         if dialog is not None:
-            await self._tell(dialog)
+            await self._wrote(dialog)
 
-    async def _tell(self, dialog: Dialog, turn: Turn | None = None) -> None:
-        """Tell the peers, with a hint that may get lost, of what was just written, perhaps by a turn; and know it."""
-        told = self.peers.tell(dialog)  # before all else: they have work to do
+    async def _wrote(self, dialog: Dialog, turn: Turn | None = None) -> None:
+        """Take in what was just written, perhaps by a turn, and pass it on."""
         if turn is not None:
             turn.wrote(dialog)
         # It counts as seen, and no look that began before it may be taken for the next one.
         self._highest, self._asked = max(self._highest, dialog.state.number), self._begun
         for follower in self.followers:
             follower.written(dialog)
-        if told:
+        if told := sorted(self.peers.of(dialog)):
             self.hub.publish("telling", peers=told)
         async with self._looking:
             reads = self.file.full_reads
@@ -305,9 +303,9 @@ class Agent(Speaker):
     async def _read(self, *, sure: bool) -> tuple[Dialog, int]:
         """The dialog as the file stands, and how often the file had been read whole by then.
 
-        Where nobody has written to it since, without a way to the disk's thread.
+        Where little was written to it since, without a way to the disk's thread.
         """
-        reads, known = self.file.full_reads, self.file.known(sure=sure)
+        reads, known = self.file.full_reads, self.file.quick_read(sure=sure)
         if known is not None:
             return known, reads
         # Counted in the disk's thread: there the next thing to do may have read all anew before this is heard of.

@@ -69,12 +69,10 @@ class Peers:
 
     # -- telling: a hint that may get lost ------------------------------------------------------------------------
 
-    def tell(self, dialog: Dialog | None) -> list[str]:
-        """Tell peers that the file is worth a look, without waiting for them; gives their ids."""
-        urls = self.of(dialog)
-        for who, url in urls.items():
+    def tell(self, dialog: Dialog | None) -> None:
+        """Tell peers that the file is worth a look, without waiting for them."""
+        for who, url in self.of(dialog).items():
             self._hint(who, url, dialog)
-        return sorted(urls)
 
     def start(self, dialog: Dialog) -> None:
         """Pass a person's notify on to those who owe a turn: it starts the dialog there too."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 from dialogd.agent import brief
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
@@ -47,6 +48,15 @@ def is_of_the_round(entry: Entry, agent: str, debt: Debt | None) -> bool:
     return entry.is_turn and entry.re == debt.re and bool(debt.re)
 
 
+def answers_of_the_round(dialog: Dialog, agent: str) -> frozenset[str]:
+    """The others' answers in the round that `agent` has still to answer."""
+    debt = dialog.state.debt(agent)
+    if debt is None or not debt.re:
+        return frozenset()
+    since = takewhile(lambda entry: entry.id != debt.re, reversed(dialog.entries))
+    return frozenset(entry.id for entry in since if is_of_the_round(entry, agent, debt))
+
+
 def judgements(dialog: Dialog, agent: str) -> frozenset[str]:
     """The judge's own answers since judging began: asked again, it does not know what it said."""
     given = len(dialog.state.table.judged) if agent == dialog.header.judge else 0
@@ -64,21 +74,41 @@ def is_digest(entry: Entry) -> bool:
     return entry.by == SYSTEM and not entry.is_turn and entry.mark("DIGEST") is not None
 
 
-def split(parts: Sequence[Part], room: int) -> tuple[Sequence[Part], Sequence[Part]]:
-    """Split the entries after the question into those left out and those kept, for `room` tokens.
+class Window:
+    """The entries after the question, and which of them fit into `room` tokens (0: no limit).
 
-    The cut follows from the talk alone. It moves only when it must, and then so far that half the room is free: the
-    beginning of the prompt stays the same for many turns.
+    What is left out follows from the talk alone. The cut moves only when it must, and then so far that half the room is
+    free: the beginning of the prompt stays the same for many turns.
     """
-    first, held = 0, 0
-    for index, part in enumerate(parts):
-        held += tokens_of(part.text)
-        if held <= room:
-            continue
-        while first < index and held > room // 2:
-            held -= tokens_of(parts[first].text)
-            first += 1
-    return parts[:first], parts[first:]
+
+    def __init__(self, room: int = 0, parts: Iterable[Part] = ()) -> None:
+        self.room = room
+        self.parts: list[Part] = []
+        self._first = self._held = 0
+        for part in parts:
+            self.add(part)
+
+    def add(self, part: Part) -> None:
+        """Take the next entry."""
+        self.parts.append(part)
+        if not self.room:
+            return
+        self._held += tokens_of(part.text)
+        if self._held <= self.room:
+            return
+        while self._first < len(self.parts) - 1 and self._held > self.room // 2:
+            self._held -= tokens_of(self.parts[self._first].text)
+            self._first += 1
+
+    @property
+    def gone(self) -> list[Part]:
+        """Those that are left out."""
+        return self.parts[: self._first]
+
+    @property
+    def kept(self) -> list[Part]:
+        """Those that stay."""
+        return self.parts[self._first :]
 
 
 def uncovered(dialog: Dialog, agent: str, gone: Sequence[Part]) -> list[Part]:
@@ -405,6 +435,10 @@ class Prompts:
         self._system = ""
         self._fixed: list[Part] = []
         self._entries: dict[int, tuple[Entry, Part | None]] = {}  # by where they begin
+        self._read: tuple[Entry, ...] = ()  # those that the question and the window hold
+        self._struck: frozenset[int] = frozenset()
+        self._question: list[Part] = []
+        self._window = Window()
         self._last: tuple[Dialog, Participant, tuple[str, ...], Prompt] | None = None
 
     def turn(self, dialog: Dialog, agent: Participant, drafts: Sequence[str] = ()) -> Prompt:
@@ -438,29 +472,46 @@ class Prompts:
 
     def _pieces(self, dialog: Dialog, agent: Participant) -> tuple[list[Part], Sequence[Part], Sequence[Part]]:
         """The parts that always stay (header, question, notes), and of the others those left out and those kept."""
+        self._follow(dialog, agent)
+        question, window = self._question, self._window
+        if hidden := judgements(dialog, agent.id) | answers_of_the_round(dialog, agent.id):
+            talk = [part for part in (*question, *window.parts) if part.id not in hidden]
+            question, window = talk[:1], Window(self._room(talk[:1]), talk[1:])
+        return self._always(question), window.gone, window.kept
+
+    def _follow(self, dialog: Dialog, agent: Participant) -> None:
+        """Take in the entries that came since the last time; all of them anew where earlier ones have changed."""
         if self._of != (dialog.header, agent):
             fixed = [Part("header", _header(dialog.header)), *([_notes(self.notes)] if self.notes.strip() else [])]
             self._of, self._fixed, self._entries = (dialog.header, agent), list(map(self._safe, fixed)), {}
             self._system = redact(brief.system(dialog.header, agent), self.secrets)[0]
-        debt, talk, hidden = dialog.state.debt(agent.id), list[Part](), judgements(dialog, agent.id)
-        re_ = debt.re if debt else ""
-        for entry in dialog.entries:
+            self._read, self._question = (), []
+        count = len(self._read)
+        if self._struck != dialog.state.hand.struck or dialog.entries[:count] != self._read:
+            self._struck, self._question, count = dialog.state.hand.struck, [], 0
+        for entry in dialog.entries[count:]:
             known = self._entries.get(entry.start)
             if known is None or known[0] is not entry:
                 known = entry, self._part(dialog, entry, agent)
                 if not entry.is_struck:  # what is said of those depends on others
                     self._entries[entry.start] = known
             part = known[1]
-            if part is None or entry.id in hidden:
+            if part is None:
                 continue
-            if re_ and entry.re == re_ and is_of_the_round(entry, agent.id, debt):
-                continue
-            talk.append(part)
-        fixed = [*self._fixed[:1], *talk[:1], *self._fixed[1:]]
-        if not self.room:
-            return fixed, (), talk[1:]
-        used = tokens_of(self._system) + sum(tokens_of(part.text) for part in fixed)
-        return fixed, *split(talk[1:], max(self.room - used, self.room // 4))
+            if self._question:
+                self._window.add(part)
+            else:
+                self._question, self._window = [part], Window(self._room([part]))
+        self._read = dialog.entries
+
+    def _always(self, question: list[Part]) -> list[Part]:
+        """What never is left out: header, question, notes."""
+        return [*self._fixed[:1], *question, *self._fixed[1:]]
+
+    def _room(self, question: list[Part]) -> int:
+        """The tokens that are left for the talk after this question."""
+        used = tokens_of(self._system) + sum(tokens_of(part.text) for part in self._always(question))
+        return max(self.room - used, self.room // 4)
 
     def _part(self, dialog: Dialog, entry: Entry, agent: Participant) -> Part | None:
         """An entry as `agent` reads it; None where it reads nothing of it."""

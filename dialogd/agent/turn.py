@@ -17,6 +17,7 @@ from dialogd.agent.call import Call, beginning
 from dialogd.agent.clock import Seen, duration, here, wall
 from dialogd.agent.costs import Bill, at_stake, forecast, from_record, reading, usual_cap
 from dialogd.agent.events import Hub
+from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Tally, standing
 from dialogd.backends import Backend, Request
 from dialogd.backends.parts import Prompt
@@ -99,14 +100,15 @@ class Speaker:
     turn.
     """
 
-    def __init__(self, me: str, file: LogFile, backend: Backend, hub: Hub, behavior: Behavior, url: str = "") -> None:
+    def __init__(self, me: str, file: LogFile, backend: Backend, peers: Peers, hub: Hub, behavior: Behavior) -> None:
         self.me = me
         self.file = file
         self.backend = backend
+        self.peers = peers
         self.hub = hub
         self.behavior = behavior
         self.journal = file.journals.of(me)
-        self.seen = Seen(behavior.pace, url, PAUSE * behavior.retry_wait)
+        self.seen = Seen(behavior.pace, peers.own, PAUSE * behavior.retry_wait)
         self.tally = Tally()
         self.secrets = (*behavior.secrets, *backend.secrets)
         self.prompts = prompt.Prompts(notes=behavior.notes, room=backend.room, secrets=self.secrets)
@@ -214,6 +216,19 @@ class Speaker:
         return not reached(dialog.state, self.me, coming, self.cap(dialog))
 
     # -- what it writes -------------------------------------------------------------------------------------------
+
+    async def append(self, make: Make) -> Dialog | None:
+        """Append what `make` returns, and tell the peers of it; the dialog with it, None where that was nothing."""
+        return await self.tell() if await self.on_disk(lambda: self.file.write(make, self.journal)) else None
+
+    async def tell(self) -> Dialog:
+        """Tell the peers that something was appended, by a hint that may get lost; the dialog with it.
+
+        They are told before it is read here: they have work to do meanwhile.
+        """
+        self.peers.tell(self.dialog)
+        found = self.file.quick_read()
+        return found if found is not None else await self.on_disk(self.file.read)
 
     def held(self, dialog: Dialog) -> Wait | None:
         """Why nothing may be appended now, although the debt is open; None when it may."""
@@ -445,7 +460,7 @@ class Turn:
             return Addition(draft) if is_open(now, of.me, self.debt) else None
 
         try:
-            written = await of.on_disk(lambda: of.file.append(make, of.journal))
+            written = await of.append(make)
         except DialogdError as error:
             of.hub.publish("warning", text=f"the digest could not be kept: {error}; going on without")
             return None
@@ -502,7 +517,7 @@ class Turn:
             seen.append(now)
             return self._drawn_up(now) if is_open(now, of.me, self.debt) and of.held(now) is None else None
 
-        written = await of.on_disk(lambda: self._write(make))
+        written = await of.tell() if await of.on_disk(lambda: self._write(make)) else None
         if written is None and is_open(seen[-1], of.me, self.debt):
             return of.held(seen[-1])
         if self.error is not None:
@@ -510,7 +525,7 @@ class Turn:
             return written
         if written is None and await self._settle(seen[-1]) is None:
             return Wait("late", "the reply came after its turn had passed; kept as a draft", 0.001)
-        return written or seen[-1]
+        return written or await of.tell()  # it had landed before: whoever wrote it may have told nobody
 
     def wrote(self, dialog: Dialog) -> None:
         """Count and publish the turn, if it is that of which the loop has told: not a seal, a digest or a failure."""
@@ -524,20 +539,21 @@ class Turn:
         number, usd = entry.number if entry else dialog.state.number, from_record(received.usage).known_usd
         of.hub.publish("appended", number=number, ms=received.ms, usd=usd, by=of.me)
 
-    def _write(self, make: Make) -> Dialog | None:
+    def _write(self, make: Make) -> bool:
         """Journal the reply if it is new, and append it; one flush, that of the intent to append, serves both."""
         journal = self.of.journal
         try:
             if self.received is not None and self._is_new:
                 journal.reply(self.received, durable=False)
                 self._is_new = False
-            if (dialog := self.of.file.append(make, journal)) is None:
+            has_landed = self.of.file.write(make, journal)
+            if not has_landed:
                 journal.flush()
         except DialogdError:
             # How much of it is durable is not known: recorded again, never flushed again.
             self._is_new = self.received is not None
             raise
-        return dialog
+        return has_landed
 
     def _drawn_up(self, now: Dialog) -> Addition:
         """The turn, the seal that goes before it while others of a sealed round owe theirs, or the failure."""

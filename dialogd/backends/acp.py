@@ -428,7 +428,7 @@ class ACP(Command):
         chosen = plan(prompt, request.agent.id, basis, self._points)
         session = chosen.after.session if chosen.after else await warm.new_session(self.model)
         text = chosen.text if chosen.after else f"{prompt.system}\n\n{chosen.text}"
-        guess = Usage(self.model, tokens_of(prompt.text), 0, estimated=True)
+        guess = Usage(self.model, prompt.tokens, 0, estimated=True)
         yield guess
         async with aclosing(warm.prompt(session, text)) as pieces:
             async for piece in pieces:

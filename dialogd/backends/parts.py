@@ -37,7 +37,7 @@ class Part:
         return len(self.text.split())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Prompt:
     """What a model is asked: `system` never changes in a dialog, `parts` grow at their end, `now` is always new."""
 
@@ -54,6 +54,12 @@ class Prompt:
     def text(self) -> str:
         """Everything, as one text."""
         return f"{self.system}\n\n{self.body}"
+
+    @cached_property
+    def tokens(self) -> int:
+        """What `tokens_of` says of all that, without putting it together."""
+        parts = sum([len(part.text) for part in self.parts]) + 2 * len(self.parts)
+        return (len(self.system) + 2 + parts + len(self.now)) // CHARACTERS_PER_TOKEN + 1
 
 
 def tokens_of(text: str) -> int:

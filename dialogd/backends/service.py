@@ -26,7 +26,7 @@ from typing import Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 from dialogd.backends import Found, Options, Request, Usage
-from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
+from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt
 from dialogd.backends.prices import Price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import one_line, redact
@@ -531,7 +531,7 @@ def window_of(model: str) -> int:
 
 def most_out(request: Request, prompt: Prompt, most: int, price: Price | None) -> int:
     """How many tokens the reply may have, so that the turn stays within the request's budget; never below 16."""
-    tokens_in = max(tokens_of(prompt.text), request.reads)
+    tokens_in = max(prompt.tokens, request.reads)
     if request.tokens is not None:
         most = min(most, request.tokens - tokens_in)
     if request.allowance is not None and price is not None:
@@ -675,7 +675,7 @@ class API:
         import asyncio  # `status` looks at what is held, and waits for nothing
 
         prompt = request.prompt()
-        guess = Usage(self.model, tokens_of(prompt.text), 0, estimated=True)
+        guess = Usage(self.model, prompt.tokens, 0, estimated=True)
         reply = StreamedReply(guess, most_out(request, prompt, self.most_out, self.price))
         yield Usage(self.model, calls=0)
         await self.limiter.ready(request.until)

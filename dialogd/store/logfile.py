@@ -1,7 +1,8 @@
 """The only module that reads and appends to the dialog file.
 
-An append is: lock, finish a torn tail, read, ask what to write, journal it, one write, flush, read back, compare
-inodes, unlock. Nothing is ever truncated or rewritten. The lock is held for milliseconds, never across a model call.
+An append is: lock, finish a torn tail, read, ask what to write, journal it, one write, flush, compare what stands
+there, unlock, read on. Nothing is ever truncated or rewritten. The lock is held for milliseconds, never across a model
+call.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from hashlib import _Hash
 
 LARGEST = 64 * 1024 * 1024  # bytes; anything larger is no dialog
+LITTLE = 16 * 1024  # bytes that are read on where nothing may block: they have just been written, by a daemon here
 SLICE = 256 * 1024  # bytes that are compared at a time: a turn waits for no more than that
 PROBE = 512  # bytes before the known end that must be unchanged for reading on
 ATTEMPTS = 5  # rename-over saves in a row that an append survives
@@ -109,15 +111,24 @@ class LogFile:
         with self._mutex:
             return self._read(self._open(os.O_RDONLY), full=full or (sure and self._is_doubtful))
 
-    def known(self, *, sure: bool = False) -> Dialog | None:
-        """The dialog as last read, if `read` would return the same; else None. Neither reads nor waits.
+    def quick_read(self, *, sure: bool = False) -> Dialog | None:
+        """What `read` gives, where that takes but a moment: at most a little was appended since. Else None.
 
-        It only checks the file's status.
+        It waits for nobody, so it may be used where nothing may block.
         """
         seen, dialog = self._seen, self._dialog  # in this order: a reader in another thread sets the dialog first
-        if dialog is None or self._has_changed or (sure and self._is_doubtful):
+        status = self._file.status()
+        if dialog is None or status is None or self._has_changed or (sure and self._is_doubtful):
             return None
-        return dialog if self._stands_at() == seen else None
+        if _stamp(status) == seen:
+            return dialog
+        if not 0 < status.st_size - dialog.size <= LITTLE or not self._mutex.acquire(blocking=False):
+            return None
+        try:
+            found = self._read_on(status)
+            return None if sure and self._is_doubtful else found
+        finally:
+            self._mutex.release()
 
     def _stands_at(self) -> tuple[int, int, int] | None:
         """Which file the path names, how long it is, and when it was last written to; None for one not yet opened."""
@@ -146,40 +157,42 @@ class LogFile:
             self._is_doubtful = self._is_doubtful and dialog.size > now.size
             return True
 
-    def _read(self, status: os.stat_result, *, full: bool = False, wrote: bytes = b"") -> Dialog:
-        """The open file as `status` has it; `wrote` is what is known to stand behind what was read before."""
+    def _read(self, status: os.stat_result, *, full: bool = False) -> Dialog:
+        """The open file as `status` has it."""
         if status.st_size > LARGEST:
             raise UnsafeFile(
                 f"{self.path} has {status.st_size:,} bytes; a dialog has at most {LARGEST:,}",
                 fix="name another file with --file",
             )
-        known = None if full or self._has_changed else self._dialog
-        if known is not None and self._seen == _stamp(status):
-            return known
-        more = self._grown(known, status, wrote) if known is not None else None
-        if known is not None and more is not None:
-            dialog = grammar.read_on(known, more)
-            self._hash.update(more)
-            self._probe = (self._probe + more)[-PROBE:]
-            self._is_doubtful |= not all(map(_is_daemons, dialog.entries[known.settled_entries :]))
-        else:
+        dialog = None if full or self._has_changed else self._read_on(status)
+        if dialog is None:
             dialog = self._read_whole(status.st_size)
             self._has_changed = self._is_doubtful = False
-        self._dialog = dialog
-        self._seen = (status.st_ino, dialog.size, status.st_mtime_ns)
+            self._keep(dialog, status)
         return dialog
 
-    def _grown(self, known: Dialog, status: os.stat_result, wrote: bytes) -> bytes | None:
-        """The bytes appended since the last read; None where earlier ones may have changed."""
-        inode, _, _ = self._seen
-        size = status.st_size - known.size
+    def _read_on(self, status: os.stat_result) -> Dialog | None:
+        """The dialog with what was appended since the last read; None where earlier text may have changed."""
+        known, (inode, _, _) = self._dialog, self._seen
+        if known is None or self._seen == _stamp(status):
+            return known
+        size, start = status.st_size - known.size, len(self._probe)
         if status.st_ino != inode or size <= 0:
             return None
-        if len(wrote) == size:
-            return wrote
-        start = len(self._probe)
         data = pread(self._file.fd, start + size, known.size - start)
-        return data[start:] if data.startswith(self._probe) else None
+        if not data.startswith(self._probe):
+            return None
+        more = data[start:]
+        dialog = grammar.read_on(known, more)
+        self._hash.update(more)
+        self._probe = data[-PROBE:]
+        self._is_doubtful |= not all(map(_is_daemons, dialog.entries[known.settled_entries :]))
+        self._keep(dialog, status)
+        return dialog
+
+    def _keep(self, dialog: Dialog, status: os.stat_result) -> None:
+        self._dialog = dialog
+        self._seen = (status.st_ino, dialog.size, status.st_mtime_ns)
 
     def _read_whole(self, size: int) -> Dialog:
         """Read all of the file; parse it only where the known part has changed."""
@@ -207,26 +220,33 @@ class LogFile:
             raise UnsafeFile(f"{self.path} {problem}", fix=problem.fix) from problem
 
     def append(self, make: Make, journal: Journal) -> Dialog | None:
-        """Append what `make` returns for the dialog as read under the lock; None when it returns nothing.
+        """Append what `make` returns for the dialog as read under the lock; the dialog with it.
 
-        Returns once the entry is on disk and read back. Raises `StorageError` when the disk refuses (nothing is
-        acknowledged; a torn tail is finished by the next writer), and what `make` raises.
+        None when it returns nothing. Raises what `write` and `read` do.
+        """
+        return self.read() if self.write(make, journal) else None
+
+    def write(self, make: Make, journal: Journal) -> bool:
+        """Append what `make` returns for the dialog as read under the lock; False when it returns nothing.
+
+        Returns once the entry is on disk. Raises `StorageError` when the disk refuses (nothing is acknowledged; a torn
+        tail is finished by the next writer), and what `make` raises.
         """
         with self._mutex, self.locked():
             for _ in range(ATTEMPTS):
                 with suppress(_Replaced):
-                    return self._append_once(make, journal)
+                    return self._write_once(make, journal)
             raise StorageError(
                 f"{self.path} was replaced {ATTEMPTS} times while an entry was written",
                 fix="close the editor that keeps saving it; the entry is kept and will be written",
             )
 
-    def _append_once(self, make: Make, journal: Journal) -> Dialog | None:
+    def _write_once(self, make: Make, journal: Journal) -> bool:
         """One try; raises `_Replaced` when an editor's save took the file away under us."""
         dialog = self._finished(self._open(_TO_WRITE))
         addition = make(dialog)
         if addition is None:
-            return None
+            return False
         if addition.attachment:
             self._attach(addition)
         last = dialog.last
@@ -237,9 +257,9 @@ class LogFile:
         if self._stands_at() != self._seen:
             raise _Replaced
         self._write(self._file.fd, data)
-        status, is_next = self._landed(data, dialog.size)
+        self._check_landed(data)
         journal.record("done", durable=False, chain=chain_of(data), number=number)
-        return self._read(status, wrote=data if is_next else b"")
+        return True
 
     def _write(self, fd: int, data: bytes) -> None:
         view = memoryview(data)
@@ -255,20 +275,13 @@ class LogFile:
             self._suspect = f"flushing {self.path} failed ({why(error)}); what was written may not be on the disk"
             raise StorageError(self.suspect, fix=SUSPECT_FIX) from error
 
-    def _landed(self, data: bytes, known: int) -> tuple[os.stat_result, bool]:
-        """The file that the path now names, if it holds the bytes in one piece; else raises `_Replaced`.
-
-        Also, whether they directly follow the `known` ones.
-        """
+    def _check_landed(self, data: bytes) -> None:
+        """Raise `_Replaced` unless the file that the path now names holds the bytes just written, in one piece."""
         fd = self._file.fd
         # Not where the file ended when it was read: somebody may have typed in between.
         at = os.lseek(fd, 0, os.SEEK_CUR) - len(data)
-        before = self._probe if at == known else b""
-        status = self._file.status()
-        there = pread(fd, len(before) + len(data), at - len(before)) if at >= 0 else b""
-        if status is None or there[len(before) :] != data:
+        if self._file.status() is None or at < 0 or pread(fd, len(data), at) != data:
             raise _Replaced
-        return status, at == known and there.startswith(before)
 
     def newline(self) -> Dialog:
         """Append the newline that a finished hand-written text at the end of the file lacks."""

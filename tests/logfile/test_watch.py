@@ -129,10 +129,10 @@ def test_what_was_changed_without_a_trace_is_found(tmp_path: Path) -> None:
     assert log.read().entries[0].body.strip() == "Postgres or Redis?"
     while not log.compare():
         log.append(turn(f"meanwhile-{log.path.stat().st_size}"), log.journals.of("A"))
-    while log.known() is not None:  # the slice in which it stands was compared before it was changed
+    while log.quick_read() is not None:  # the slice in which it stands was compared before it was changed
         log.compare()
     assert log.read().entries[0].body.strip() == "Postgres or Mongo?"
-    assert log.known() is not None
+    assert log.quick_read() is not None
 
 
 async def test_the_comparison_goes_on_by_itself(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ async def test_the_comparison_goes_on_by_itself(tmp_path: Path) -> None:
     async def slice_() -> bool:
         return log.compare()
 
-    async with running(compare(slice_, lambda: log.known() is None and found.set(), 0.01)):
+    async with running(compare(slice_, lambda: log.quick_read() is None and found.set(), 0.01)):
         await asyncio.sleep(0.2)
         assert not found.is_set()
         changed_without_a_trace(log.path)
@@ -164,6 +164,6 @@ def test_before_a_paid_call_all_is_read_where_somebody_typed(tmp_path: Path, typ
     with log.path.open("a") as file:
         file.write(typed)
     assert log.read().entries[0].body.strip() == "Postgres or Redis?"
-    assert log.known(sure=True) is None
+    assert log.quick_read(sure=True) is None
     assert log.read(sure=True).entries[0].body.strip() == "Postgres or Mongo?"
-    assert log.read(sure=True) is log.known(sure=True)
+    assert log.read(sure=True) is log.quick_read(sure=True)
