@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from dialogd.agent.costs import Bill, is_possible, of_call
-from dialogd.backends import Backend, Request, Tool, Usage
+from dialogd.backends import Backend, Delivery, Request, Tool, Usage
 from dialogd.backends.service import asked_to_wait
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.text import SHORTEST, clean, key_begins, key_ends, key_may_begin, one_line, redact
@@ -169,19 +169,20 @@ class Call:
         deadline: float,
         hear: Callable[[str, bool], None] = lambda _text, _is_first: None,
         use: Callable[[str], None] = lambda _tool: None,
+        tell: Callable[[Delivery], None] = lambda _news: None,
     ) -> str:
         """The reply, without secrets. Up to three attempts within `deadline` seconds from the call's beginning.
 
-        `hear(text, is_first)` gets the pieces of each attempt as they arrive; `use(name)` each tool, "" after it.
-        Raises `BackendError` once no attempt is left, the deadline has passed, or trying again is useless, and what
-        `book` raises.
+        `hear(text, is_first)` gets the pieces of each attempt as they arrive; `use(name)` each tool, "" after it;
+        `tell(news)` what becomes of it where somebody else replies. Raises `BackendError` once no attempt is left, the
+        deadline has passed, or trying again is useless, and what `book` raises.
         """
         request = replace(request, until=self.began + deadline)
         try:
             async with asyncio.timeout(max(0.0, deadline - self.seconds)):
                 for left in reversed(range(ATTEMPTS)):
                     try:
-                        text, found = redact(await self._attempt(request, hear, use), self.secrets)
+                        text, found = redact(await self._attempt(request, hear, use, tell), self.secrets)
                         self.redacted += found
                         return text
                     except BackendError as error:
@@ -215,7 +216,13 @@ class Call:
         base = self.retry_wait * 2.0 ** (self.attempt - 1) * random.uniform(1.0, 1.5)
         return float(min(base, max(LONGEST_WAIT, self.retry_wait)))
 
-    async def _attempt(self, request: Request, hear: Callable[[str, bool], None], use: Callable[[str], None]) -> str:
+    async def _attempt(
+        self,
+        request: Request,
+        hear: Callable[[str, bool], None],
+        use: Callable[[str], None],
+        tell: Callable[[Delivery], None],
+    ) -> str:
         """Run one attempt. A backend's bug is an error without retries."""
         size, usage, request = 0, Usage(), _left(request, self.bill)
         if self.book is not None:
@@ -229,6 +236,8 @@ class Call:
                         usage = chunk if is_possible(chunk) else usage
                     elif isinstance(chunk, Tool):
                         use(one_line(chunk.name, LONGEST_NAME, self.secrets))
+                    elif isinstance(chunk, Delivery):
+                        tell(chunk)
                     else:
                         self.parts.append(chunk)
                         size += len(chunk)

@@ -62,6 +62,7 @@ def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Pat
         api=settings.api,
         state=state.agent(file, settings.id),
         resume=settings.resume,
+        session=settings.session,
         trust_project=settings.trust_project,
         price=settings.price,
         secrets=keys.secrets(os.environ, variables),
@@ -73,6 +74,7 @@ def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Pat
 # Flags that mean something to these backends only; an environment may hold them for others.
 _ONLY = {
     "resume": ("claude-code",),
+    "session": ("live",),
     "trust_project": tuple(sorted(auto.TRUSTING)),
     "base_url": ("anthropic", "openai", "gpt", "grok", "ollama", "claude-code", "codex", "gemini", "opencode"),
     "api": ("openai", "gpt", "grok", "ollama"),

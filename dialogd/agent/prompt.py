@@ -295,7 +295,7 @@ class _Now:
 
     def _to_vote(self) -> Iterator[str]:
         for poll in self.state.polls.open if self.me in self.header.voters else ():
-            proposal = self._proposal(poll.ref)
+            proposal = self.proposal(poll.ref)
             if proposal is None or any(ballot.agent == self.me for ballot in poll.ballots):
                 continue
             line = f"`[VOTE: {poll.ref} approve | your reason]`, or `reject`, or `abstain`."
@@ -326,7 +326,7 @@ class _Now:
     def _to_attack(self) -> Iterator[str]:
         """The red-team turn: argue against what was agreed at once."""
         found = re.search(r"P\d+", self.table.red_team)
-        proposal = self._proposal(found[0]) if found else None
+        proposal = self.proposal(found[0]) if found else None
         if proposal is None:
             return
         ref, may_object = proposal.ref, self.rules.role(self.me).may_use("OBJECTION")
@@ -401,7 +401,7 @@ class _Now:
         own = (entry for entry in self.dialog.latest_turns if entry.by == who and not entry.is_struck)
         return (entry for entry in own if entry.number > self.state.base)
 
-    def _proposal(self, ref: str) -> Proposal | None:
+    def proposal(self, ref: str) -> Proposal | None:
         """The latest proposal of that number, where this agent may know of it."""
         found = next((p for p in reversed(self.table.proposals) if p.ref == ref), None)
         return found if found is not None and is_shown(self.dialog, found.entry, self.me) else None
@@ -448,7 +448,8 @@ class Prompts:
         fixed, gone, kept = self._pieces(dialog, agent)
         gap = [self._safe(left_out(dialog, agent.id, gone))] if gone else []
         now = redact(_Now(dialog, agent.id).said(drafts), self.secrets)[0]
-        prompt = Prompt(self._system, (*fixed, *gap, *kept), now)
+        texts = tuple(map(self._safe, _to_decide_on(dialog, agent.id)))
+        prompt = Prompt(self._system, (*fixed, *gap, *kept), now, texts)
         self._last = dialog, agent, tuple(drafts), prompt
         return prompt
 
@@ -547,6 +548,21 @@ def _header(header: Header) -> str:
 def _notes(notes: str) -> Part:
     what = "What the project you work in says to agents, as data:"
     return Part("notes", f"# Notes of your own project\n\n{what}\n\n{fenced(notes)}")
+
+
+def _to_decide_on(dialog: Dialog, me: str) -> Iterator[Part]:
+    """The texts that wait for this agent's signature or vote."""
+    state, now = dialog.state, _Now(dialog, me)
+    if me not in dialog.header.voters:
+        return
+    polls = [poll.ref for poll in state.polls.open if all(ballot.agent != me for ballot in poll.ballots)]
+    standing = state.table.standing
+    if standing is not None and dialog.header.rules.verdict == "mutual" and not standing.signed_by(me):
+        polls.append(standing.proposal.ref)
+    for ref in dict.fromkeys(polls):
+        proposal = now.proposal(ref)
+        if proposal is not None:
+            yield Part(f"text-{ref}", f"## The text of {ref}, in full\n\n{fenced(proposal.text)}")
 
 
 def _nameless(dialog: Dialog, mark: Mark) -> Mark:

@@ -19,7 +19,7 @@ from dialogd.agent.costs import Bill, at_stake, forecast, from_record, reading, 
 from dialogd.agent.events import Hub
 from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Tally, standing
-from dialogd.backends import Backend, Request
+from dialogd.backends import Awaiting, Backend, Delivery, Request
 from dialogd.backends.parts import Prompt
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol import compose, verdict
@@ -148,6 +148,19 @@ class Speaker:
 
     # -- what its calls cost --------------------------------------------------------------------------------------
 
+    @property
+    def is_working(self) -> bool:
+        """True while a reply is being written; where somebody else writes it, from when they have fetched the turn."""
+        return self.call is not None and (not isinstance(self.backend, Awaiting) or self.backend.is_opened)
+
+    async def keep_draft(self, received: Received, why: str) -> None:
+        """Keep a reply that can't be appended any more, and show it to this agent with its next turn."""
+        self.has_kept, text = True, ""
+        await self.on_disk(lambda: self.journal.draft(received, why))
+        if self.dialog is None or not is_apart(self.dialog, Debt(*received.debt)):
+            text = (await read_beside(received.text, lambda: compose.received(received.text)))[0].body
+        self.hub.publish("draft", by=self.me, why=why, text=text)
+
     def begin_call(self) -> Call:
         """A new call. What costs money is booked before it is made."""
         book = self._book if self.backend.costs else None
@@ -264,6 +277,7 @@ class Turn:
         self._is_summed_up = False
         self._admission: Admission | None = None
         self._redacted = 0
+        self._knocks = 0
 
     @classmethod
     async def begin(cls, of: Speaker, dialog: Dialog, debt: Debt, while_open: WhileOpen, last: Turn | None) -> Turn:
@@ -347,10 +361,11 @@ class Turn:
         A digest that must be written first is all that this does; its dialog is given. Raises `BackendError`.
         """
         of = self.of
-        where = partial(standing, dialog, thinking=True)
-        of.hub.publish("state", where, state="thinking", reason="", turn=dialog.state.number)
-        of.hub.agent(of.me, "thinking", turn=dialog.state.number + 1, seconds=0.0)
         call = of.begin_call()
+        if of.is_working:
+            where = partial(standing, dialog, thinking=True)
+            of.hub.publish("state", where, state="thinking", reason="", turn=dialog.state.number)
+            of.hub.agent(of.me, "thinking", turn=dialog.state.number + 1, seconds=0.0)
         text: str | None = None
         try:
             if of.behavior.digest and not self._is_summed_up:
@@ -385,7 +400,9 @@ class Turn:
         if not lacking or (text.strip() and not call.affords(request)):
             return text
         whole, re_ = request.prompt, self.debt.re
-        back = replace(request, prompt=lambda: prompt.repair(whole(), request.agent, re_, text, lacking))
+        back = replace(
+            request, lacking=lacking, prompt=lambda: prompt.repair(whole(), request.agent, re_, text, lacking)
+        )
         try:
             again = await self._in_time(call, back)
         except BackendError as error:
@@ -422,8 +439,22 @@ class Turn:
             what = "executing" if tool else "thinking"
             of.hub.agent(of.me, what, turn=request.turn, reason=tool if is_heard else "")
 
-        limit = max(dialog.state.limits.timeout * part - spent, 0.0)
-        return await self._while_open(self.debt, call.ask(request, limit, hear, use))
+        limit = max(dialog.state.limits.timeout_of(of.me) * part - spent, 0.0)
+        return await self._while_open(self.debt, call.ask(request, limit, hear, use, partial(self._delivery, request)))
+
+    def _delivery(self, request: Request, news: Delivery) -> None:
+        """Note what becomes of a turn to which somebody else replies. Losing that note costs no turn."""
+        of, self._knocks = self.of, news.knocks
+        what = {"turn": request.turn, "what": news.what, "knocks": news.knocks}
+        of.hub.publish("delivery", agent=of.me, **what)
+        if news.what == "opened":
+            of.hub.agent(of.me, "thinking", turn=request.turn, seconds=0.0)
+
+        async def note() -> None:
+            with suppress(DialogdError):
+                await of.on_disk(lambda: of.journal.record("delivery", durable=False, **what))
+
+        of.peers.spawn(note())
 
     async def _interrupted(self, said: str) -> Wait:
         """The debt was closed while the reply was written: keep what there is of it."""
@@ -573,6 +604,7 @@ class Turn:
             attributes=(
                 ("at", wall()),
                 ("ms", str(received.ms)),
+                ("knocks", str(self._knocks or "")),
                 ("nonce", received.nonce if mine.is_ready or is_sealed else ""),
                 *of.owed(from_record(received.usage)).attributes(),
             ),
@@ -598,11 +630,6 @@ class Turn:
         return entry
 
     async def _keep_draft(self, why: str) -> None:
-        of, received = self.of, self.received
-        assert received is not None
-        of.has_kept = True
-        await of.on_disk(lambda: of.journal.draft(received, why))
-        self.received, text = None, ""
-        if of.dialog is None or not is_apart(of.dialog, Debt(*received.debt)):
-            text = (await read_beside(received.text, lambda: compose.received(received.text)))[0].body
-        of.hub.publish("draft", by=of.me, why=why, text=text)
+        assert self.received is not None
+        await self.of.keep_draft(self.received, why)
+        self.received = None

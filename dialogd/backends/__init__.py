@@ -77,6 +77,13 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
             project="runs what it contains (hooks, servers, scripts), and whatever the agent does without asking; what"
             " it asks for is refused",
         ),
+        "live": Kind(
+            "dialogd.backends.live:Live",
+            "Live",
+            "live",
+            "whoever the session asks",
+            project="whatever the session may do: it keeps its own permissions, with write access to its project",
+        ),
     }
 )
 
@@ -88,9 +95,10 @@ class Request:
     """One turn that is asked for. `prompt()` renders, once asked, everything a model needs.
 
     `question` is the closing question where that is asked and no turn, about the reply to the debt `re`; a backend with
-    a session asks it there. `re` and `chain` name the entry that opened the debt. `allowance` is what this turn may
-    cost in US dollars and `tokens` how many tokens it may use, None without a budget. `reads` are the tokens that its
-    recent calls have read. `until` is when the turn times out (monotonic).
+    a session asks it there. `lacking` says what the first reply lacked, where it is asked for once more. `re` and
+    `chain` name the entry that opened the debt. `allowance` is what this turn may cost in US dollars and `tokens` how
+    many tokens it may use, None without a budget. `reads` are the tokens that its recent calls have read. `until` is
+    when the turn times out (monotonic).
     """
 
     dialog: Dialog
@@ -101,6 +109,7 @@ class Request:
     re: str = ""
     chain: str = ""
     question: str = ""
+    lacking: str = ""
     allowance: float | None = None
     tokens: int | None = None
     reads: int = 0
@@ -133,6 +142,17 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of a turn to which somebody else replies, after so many knocks.
+
+    It was `knocked` for, `opened`, `replied` to, or they were `silent`.
+    """
+
+    what: str
+    knocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """How a backend is set up; "" and 0 mean its default.
 
@@ -141,6 +161,7 @@ class Options:
     environment  what a command gets in addition to the clean environment
     state      a folder of this agent's own (0700), for what may be lost: session ids, a canary's verdict
     resume     a session of the person's to go on from, `last` for the most recent one
+    session    the open session that is the agent: `claude:PID:START`
     trust_project  let what the project contains run: hooks, servers, plugins, scripts
     price      `IN/OUT[/CACHED]` in dollars per million tokens, or `free`
     secrets    the person's keys: taken out of what is quoted or kept, before it is cut short
@@ -158,6 +179,7 @@ class Options:
     api: str = ""
     state: Path | None = None
     resume: str = ""
+    session: str = ""
     trust_project: bool = False
     price: str = ""
     secrets: tuple[str, ...] = field(default=(), repr=False)
@@ -187,9 +209,9 @@ class Backend(Protocol):
 
     `reply` yields text as it arrives (any chunks; their concatenation is the reply) and may yield `Usage`, as often as
     it knows more: the last one counts, also when the call fails afterwards or is cancelled. It may yield `Tool` when an
-    agent begins to run one, and when that is over. It raises `BackendError` and nothing else. Cancelling the task that
-    iterates it ends the call and everything the call started before the cancellation returns. Its class also has
-    `probe(variables, variant) -> Found`, which calls no service.
+    agent begins to run one, and when that is over, and `Delivery` where somebody else replies. It raises `BackendError`
+    and nothing else. Cancelling the task that iterates it ends the call and everything the call started before the
+    cancellation returns. Its class also has `probe(variables, variant) -> Found`, which calls no service.
 
     costs     True when a call costs money: the file is read in full before it
     price     dollars per million tokens; None when unknown
@@ -206,7 +228,7 @@ class Backend(Protocol):
     room: int
     secrets: tuple[str, ...]
 
-    def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool, None]: ...
+    def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Delivery, None]: ...
 
     async def close(self) -> None: ...
 
@@ -216,6 +238,14 @@ class Prepared(Protocol):
     """A backend that has to prove something before its first call; `prepare` raises `BackendError` when it cannot."""
 
     async def prepare(self) -> None: ...
+
+
+@runtime_checkable
+class Awaiting(Protocol):
+    """A backend to whose turns somebody else replies; `is_opened` while they are at one."""
+
+    @property
+    def is_opened(self) -> bool: ...
 
 
 def kind_of(name: str) -> Kind:

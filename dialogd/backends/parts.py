@@ -39,11 +39,15 @@ class Part:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model is asked: `system` never changes in a dialog, `parts` grow at their end, `now` is always new."""
+    """What a model is asked: `system` never changes in a dialog, `parts` grow at their end, `now` is always new.
+
+    `texts` are those that the agent is to sign or vote on, again: for readers who are shown only what is new.
+    """
 
     system: str
     parts: tuple[Part, ...]
     now: str
+    texts: tuple[Part, ...] = ()
 
     @property
     def body(self) -> str:

@@ -37,6 +37,10 @@ GROUPS = {
         "pass": Command("speak:pass_on", "Let the next agent speak instead of you."),
         "floor": Command("speak:floor", "Ask for the floor, where the order of speakers is free."),
     },
+    "Join": {
+        "turn": Command("seat:turn", "Show the turn that a live seat owes."),
+        "reply": Command("seat:reply", "Reply for a live seat, by a file or standard input."),
+    },
     "Steer": {
         "pause": Command("speak:pause", "Stop after the current turn, until you resume."),
         "resume": Command("speak:resume", "Let agents continue after a pause."),

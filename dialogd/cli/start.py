@@ -51,6 +51,7 @@ Resume = Annotated[
     typer.Option("--resume", metavar="SESSION", help="claude-code: join with the context of a session of yours."),
 ]
 GoOn = Annotated[bool, typer.Option("--continue", help="claude-code: the same, with your most recent session.")]
+Session = Annotated[str | None, typer.Option(metavar="KEY", help="live: the open session; `dialogd join` finds it.")]
 Price = Annotated[
     str | None, typer.Option(metavar="PRICE", help="Dollars per million tokens: IN/OUT[/CACHED], or free.")
 ]
@@ -65,7 +66,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Say more in the log; show 
 # Options that are settings of the same name.
 OWN = (
     "port", "backend", "command", "model", "name", "role", "pace", "project", "max_tokens", "effort", "base_url", "api",
-    "trust_project", "price", "budget", "digest", "log_format", "debug",
+    "session", "trust_project", "price", "budget", "digest", "log_format", "debug",
 )  # fmt: skip
 
 
@@ -87,6 +88,7 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     api: Api = None,
     resume: Resume = None,
     go_on: GoOn = False,
+    session: Session = None,
     trust_project: options.TrustProject = False,
     price: Price = None,
     budget: Budget = None,

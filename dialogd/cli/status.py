@@ -129,7 +129,7 @@ class Situation:
         """Since when that agent works, and how long it may; "" when it does not."""
         if (work := self.working(agent)) is None:
             return ""
-        timeout = self.dialog.state.limits.timeout
+        timeout = self.dialog.state.limits.timeout_of(agent)
         since = in_words(round(float(work.get("seconds") or 0.0)))
         return f"{agent} thinks about turn {work.get('turn')} since {since} (at most {in_words(timeout)})"
 

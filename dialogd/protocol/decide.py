@@ -299,7 +299,7 @@ def patience(dialog: Dialog, debt: Debt) -> float | None:
     """
     if debt.agent == USER or (not dialog.header.is_unattended and (debt.stalled or debt.agent == ANY)):
         return None
-    return (dialog.state.limits.timeout + STALL_GRACE) * (2 if debt.stalled else 1)
+    return (dialog.state.limits.timeout_of(debt.agent) + STALL_GRACE) * (2 if debt.stalled else 1)
 
 
 def _person(dialog: Dialog, clock: Clock) -> Action:

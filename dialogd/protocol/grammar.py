@@ -20,7 +20,7 @@ _TURN_LINE = re.compile(r"TURN: ([A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-
 # Readers count with these: anybody can write a frame, and what is no number there counts as not said.
 _ENTRY = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 _COUNT = re.compile(r"~?[0-9]{1,12}")
-_NUMBERS = {"re": _ENTRY, "ms": re.compile(r"[0-9]{1,12}"), "in": _COUNT, "out": _COUNT}
+_NUMBERS = {"re": _ENTRY, "ms": re.compile(r"[0-9]{1,12}"), "in": _COUNT, "out": _COUNT, "knocks": _COUNT}
 
 
 def trimmed(inside: bytes) -> bytes:
@@ -45,7 +45,7 @@ def frame_of(match: re.Match[bytes]) -> tuple[Frame, str]:
     attributes = match[4].decode("utf-8", "replace")
     known = dict(part.split("=", 1) for part in attributes.split(" ") if "=" in part)
     known |= {key: "" for key, form in _NUMBERS.items() if not form.fullmatch(known.get(key, ""))}
-    named = {key: known.get(key, "") for key in ("at", "ms", "calls", "model", "nonce", "usd")}
+    named = {key: known.get(key, "") for key in ("at", "ms", "calls", "model", "nonce", "usd", "knocks")}
     frame = Frame(
         by=known["by"],
         size=int(known["bytes"]),

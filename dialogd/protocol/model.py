@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -65,7 +66,8 @@ class Limits:
     """Hard limits; sizes in bytes (`max_size`) and code points (`max_message`), `timeout` in seconds.
 
     `budget` (US dollars) and `tokens` are what all agents together may spend in the whole dialog, `max_rounds` how
-    many rounds there are, `max_time` (seconds) how long it all may take; None: no limit.
+    many rounds there are, `max_time` (seconds) how long it all may take; None: no limit. `timeouts` holds, by id, those
+    of agents that have one of their own, as a live session has.
     """
 
     max_turns: int = 20
@@ -76,23 +78,37 @@ class Limits:
     tokens: int | None = None
     max_rounds: int | None = None
     max_time: float | None = None
+    timeouts: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    def timeout_of(self, agent: str) -> float:
+        """The seconds that one reply of this agent may take."""
+        return self.timeouts.get(agent, self.timeout)
 
     def changed(self, text: str) -> tuple[Limits, str]:
-        """These limits after `max_turns 40`; unchanged, with the reason in words, where that means nothing."""
+        """These limits after `max_turns 40` or `timeout B 30 minutes`.
+
+        Unchanged, with the reason in words, where that means nothing.
+        """
         name, _, value = text.strip().partition(" ")
         key = name.lower().rstrip(":=").replace("-", "_")
         reader = _READERS.get(key)
         if reader is None:
             return self, f"no limit is called {name!r}; there are: {', '.join(_READERS)}"
+        agent, value = "", value.strip(" =:")
+        if key == "timeout" and (own := _OWN_TIMEOUT.fullmatch(value)):
+            agent, value = own[1], own[2]
         try:
-            read = reader(value.strip(" =:"))
+            read = reader(value)
         except ValueError as error:
             return self, f"{key}: {error}"
+        if agent:
+            return replace(self, timeouts={**self.timeouts, agent: read}), ""  # type: ignore[dict-item]
         if isinstance(read, tuple):  # a budget is named anew as a whole
             return replace(self, budget=read[0], tokens=read[1]), ""
         return replace(self, **{key: read}), ""  # type: ignore[arg-type]
 
 
+_OWN_TIMEOUT = re.compile(r"([A-Za-z][A-Za-z0-9_-]*)[ =:]+(\d.*)")  # `B 30 minutes`
 _READERS: Mapping[str, Callable[[str], float | units.Budget]] = {
     "max_turns": units.count,
     "timeout": units.seconds,
@@ -156,7 +172,7 @@ class Frame:
 
     `prev` names the `chain` of the entry before. `ms` is the call's duration; `nonce` opens the seal of a sealed
     answer; `calls`, token counts and `usd` are what the agent spent since its last entry, "" when unknown; a leading
-    `~` says that a part was estimated or is unknown.
+    `~` says that a part was estimated or is unknown. `knocks` is how often a live session was knocked at for it.
     """
 
     by: str
@@ -171,6 +187,7 @@ class Frame:
     tokens_in: str = ""
     tokens_out: str = ""
     usd: str = ""
+    knocks: str = ""
 
 
 class Condition(enum.Enum):

@@ -61,8 +61,8 @@ class _Now:
 
     def _stands(self) -> Iterator[Metric]:
         agent, dialog = self._agent, self._agent.dialog
-        now = phase(dialog, thinking=agent.call is not None)
-        yield self._gauge("thinking", "1 while a reply is being written.", {"": 1.0 if agent.call else 0.0})
+        now = phase(dialog, thinking=agent.is_working)
+        yield self._gauge("thinking", "1 while a reply is being written.", {"": 1.0 if agent.is_working else 0.0})
         seconds = agent.call.seconds if agent.call else 0.0
         yield self._gauge("call_seconds", "Age of the call under way.", {"": seconds})
         yield self._gauge("event_clients", "Listeners on /events.", {"": agent.hub.clients})

@@ -8,6 +8,7 @@ from typing import Any
 from dialogd import __version__
 from dialogd.agent.loop import Agent
 from dialogd.agent.reporting import phase
+from dialogd.backends.live import Live
 from dialogd.protocol import lifecycle
 from dialogd.protocol.decide import Stop, Wait
 from dialogd.protocol.signals import assessed
@@ -30,7 +31,7 @@ def health(agent: Agent, port: int) -> wire.Health:
     state = dialog.state if dialog else None
     me = dialog.header.agent(agent.me) if dialog else None
     number = state.number if state else 0
-    working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1)) if call else None
+    working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1)) if call and agent.is_working else None
     weak, open_ = assessed(dialog) if dialog else None, wire.questions(dialog)
     outcome = agent.action.outcome if isinstance(agent.action, Stop) else (state.outcome if state else None)
     return wire.Health(
@@ -44,10 +45,11 @@ def health(agent: Agent, port: int) -> wire.Health:
         topic=dialog.header.topic if dialog else "",
         turn=number,
         turn_of=list(state.owing) if state else [],
-        phase=phase(dialog, thinking=call is not None),
+        phase=phase(dialog, thinking=agent.is_working),
         lifecycle=lifecycle.phase(dialog) if dialog else None,
         allowed=list(lifecycle.allowed(dialog)) if dialog else [],
         working_on=working,
+        delivery=_delivery(agent),
         waiting=_waiting(agent),
         outcome=outcome.name if outcome else None,
         approved=bool(state and state.approved),
@@ -63,6 +65,15 @@ def health(agent: Agent, port: int) -> wire.Health:
         warnings=[*filter(None, [agent.missing(dialog)]), *dialog.header.warnings] if dialog else [],
         usd=agent.tally.bill.known_usd,
     )
+
+
+def _delivery(agent: Agent) -> wire.Delivery | None:
+    """What becomes of the turn that a live seat owes."""
+    live = agent.backend
+    if not isinstance(live, Live) or live.owed is None:
+        return None
+    owed = live.owed
+    return wire.Delivery(debt=owed.debt, session=live.session, knocks=owed.knocks, opened=owed.is_opened)
 
 
 def _waiting(agent: Agent) -> wire.Waiting | None:

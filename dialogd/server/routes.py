@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from dialogd import __version__
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import NO_WAIT
+from dialogd.backends.live import Live
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.model import USER
@@ -28,6 +29,7 @@ from dialogd.server.person_routes import person_routes
 from dialogd.server.refusals import CONVERT, MEDIA_TYPE, NOT_UTF8, handle_errors
 from dialogd.server.report import health, phase
 from dialogd.server.streams import stream_routes
+from dialogd.server.turn_routes import turn_routes
 from dialogd.store.folders import StateDir
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
@@ -106,6 +108,8 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
     _text_routes(app, agent)
     stream_routes(app, agent, port)
     person_routes(app, agent, _act)
+    if isinstance(agent.backend, Live):
+        turn_routes(app, agent, agent.backend)
     app.add_page = lambda: _page_routes(app, agent, port, state)
     return app
 

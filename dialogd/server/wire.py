@@ -149,6 +149,15 @@ class Working(BaseModel):
     seconds: float
 
 
+class Delivery(BaseModel):
+    """The turn that a live seat owes: how often it was knocked for, and whether anybody has fetched it."""
+
+    debt: str
+    session: str
+    knocks: int
+    opened: bool
+
+
 class Waiting(BaseModel):
     """Why the agent does nothing: a word for programs, a reason for people."""
 
@@ -200,6 +209,7 @@ class Health(BaseModel):
     lifecycle: str | None
     allowed: list[str]
     working_on: Working | None
+    delivery: Delivery | None = None
     waiting: Waiting | None
     outcome: str | None
     approved: bool

@@ -24,7 +24,8 @@ SETTLED = 1_000_000_000  # nanoseconds after which a change of the folder was th
 class Running:
     """A registered daemon. `created` is its process's start time, so that a reused pid is not mistaken for it.
 
-    `plans` is the folder where it leaves the plan of a dialog that ends, "" where it leaves none.
+    `plans` is the folder where it leaves the plan of a dialog that ends, "" where it leaves none; `session` the open
+    session that it speaks for (`claude:PID:START`), "" for none.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Running:
     created: float
     log: str = ""
     plans: str = ""
+    session: str = ""
 
     @property
     def url(self) -> str:
@@ -97,11 +99,14 @@ class Registry:
         self._seated = agent, file, lock
 
     @contextmanager
-    def entry(self, agent: str, port: int, file: Path, log: Path, plans: Path | None = None) -> Iterator[Running]:
+    def entry(
+        self, agent: str, port: int, file: Path, log: Path, plans: Path | None = None, session: str = ""
+    ) -> Iterator[Running]:
         """Be listed as running."""
         import psutil
 
-        me = Running(agent, port, str(file), os.getpid(), psutil.Process().create_time(), str(log), str(plans or ""))
+        created = psutil.Process().create_time()
+        me = Running(agent, port, str(file), os.getpid(), created, str(log), str(plans or ""), session)
         self._list(me)
         self._me = me
         try:

@@ -56,7 +56,7 @@ def facts(dialog: Dialog) -> dict[str, str]:
         "rounds": str(state.floor.rounds),
         "spent": _spent(dialog),
         "approved": f"in {state.approved}" if state.approved else "",
-        **{f"limit {name}": str(value) for name, value in asdict(state.limits).items() if value is not None},
+        **{f"limit {name}": str(value) for name, value in asdict(state.limits).items() if value not in (None, {})},
         **_texts(dialog),
     }
     return {name: one_line(value, WIDTH) for name, value in found.items() if value}

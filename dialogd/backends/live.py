@@ -1,0 +1,271 @@
+"""The `live` backend: somebody else delivers the reply, such as a session that the person has open, or a terminal.
+
+The daemon asks nobody. It says what is owed (`GET /turn`), waits for the reply (`POST /reply`), and knocks meanwhile at
+the session that holds the seat, with one short line: the text itself goes through these two alone. That a knock was
+sent proves nothing, so what comes of it is measured: knocked, opened, replied, silent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dialogd.backends import Delivery, Found, Options, Request, Usage
+from dialogd.backends.parts import Prompt
+from dialogd.backends.prices import Price, price_of
+from dialogd.backends.session import INTRO
+from dialogd.config import file_words
+from dialogd.errors import BackendError, BadInput, Refused
+from dialogd.protocol.model import digest
+from dialogd.store.disk import read_json, write_json
+
+PAGE = 9_000  # characters: the output of a tool is cut at 10,000 by the strictest program known
+KEPT = 50  # turns that were asked for: a late reply to one of them becomes a draft
+MEMORY = "live.json"  # in the agent's own folder; losing it costs no turn
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A turn that was asked for: the key of its debt, and the hash of the reply that came, "" without one."""
+
+    debt: str
+    re: str
+    chain: str
+    reply: str = ""
+
+
+@dataclass
+class Owed:
+    """A reply that is awaited. `debt` names it; `until` is when its time is over (monotonic).
+
+    `last` is the dialog's last part that it shows; `new` and `whole` are the pages of what is new since the seat's last
+    turn, and of everything; `read` holds those that were fetched.
+    """
+
+    debt: str
+    turn: int
+    until: float
+    last: str
+    new: tuple[str, ...]
+    whole: tuple[str, ...]
+    read: set[tuple[bool, int]] = field(default_factory=set)
+    knocks: int = 0
+
+    @property
+    def is_opened(self) -> bool:
+        """True once somebody has fetched a page."""
+        return bool(self.read)
+
+    @property
+    def is_read(self) -> bool:
+        """True once all of it was fetched, in one of its two lengths."""
+        return any(
+            all((full, page) in self.read for page in range(1, len(pages) + 1))
+            for full, pages in ((False, self.new), (True, self.whole))
+        )
+
+    def page(self, number: int, *, full: bool) -> tuple[str, int]:
+        """A page, and how many there are. It counts as read. Raises `BadInput` where there is none of that number."""
+        pages = self.whole if full else self.new
+        if not 1 <= number <= len(pages):
+            raise BadInput(f"there is no page {number}", fix=f"name one from 1 to {len(pages)}")
+        self.read.add((full, number))
+        return pages[number - 1], len(pages)
+
+
+class Live:
+    """Waits for the reply to each turn; with `options.session` it knocks there.
+
+    Whoever replies pays, and keeps the permissions that they have; what it costs is unknown.
+    Raises `BadInput` for a session that is none.
+    """
+
+    name = "live"
+    costs = False
+    most_out = 0
+    room = 0
+    secrets: tuple[str, ...] = ()
+
+    def __init__(self, options: Options) -> None:
+        self.session = options.session
+        self.model = options.session.partition(":")[0]
+        self.price: Price | None = price_of("", "", options.price) if options.price else None
+        self.owed: Owed | None = None
+        self.is_accepted = True  # False while a session that was picked from outside has not agreed
+        self._replies: asyncio.Queue[str | Delivery | BackendError] = asyncio.Queue()
+        self._changed = asyncio.Event()
+        self._memory = options.state / MEMORY if options.state else None
+        self._asked, self._told = _load(self._memory, self.session)
+
+    @staticmethod
+    def probe(_variables: Mapping[str, str], _variant: str) -> Found:
+        """It is always here."""
+        return Found(True, "an open session, or whoever replies", pays="whoever the session bills")
+
+    # -- what the daemon does -------------------------------------------------------------------------------------
+
+    async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Delivery, None]:
+        """Wait for the reply, and knock meanwhile. Raises `BackendError` for a session that is silent, or gone."""
+        self._replies = asyncio.Queue()
+        prompt = request.prompt()
+        owed = self._owe(request, prompt)
+        self.owed = owed
+        self._remember(Asked(owed.debt, request.re, request.chain))
+        self._change()
+        yield Usage(self.model, calls=0)
+        try:
+            while isinstance(news := await self._replies.get(), Delivery):
+                if news.what == "opened":
+                    yield Usage(self.model)
+                yield news
+            if isinstance(news, BackendError):
+                if news.kind == "silent":
+                    yield Delivery("silent", owed.knocks)
+                raise news
+            yield Delivery("replied", owed.knocks)
+            yield news
+        finally:
+            self.owed = None
+            self._change()
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _owe(self, request: Request, prompt: Prompt) -> Owed:
+        kind = "".join(filter(None, (request.question, request.lacking)))
+        key = "\n".join((request.dialog.id, request.re, request.chain, kind))
+        debt = f"{request.agent.id}-{digest(key)[:8]}"
+        whole = f"{prompt.system}\n\n{INTRO}\n\n{prompt.body}"
+        new = prompt.now if kind else news(prompt, self._told, request.agent.id)
+        last = prompt.parts[-1].id if prompt.parts and not kind else self._told
+        return Owed(
+            debt,
+            request.turn,
+            request.until,
+            last,
+            new=paged(new or whole, debt, request),
+            whole=paged(whole, debt, request, full=" --full"),
+        )
+
+    # -- what others do -------------------------------------------------------------------------------------------
+
+    @property
+    def is_opened(self) -> bool:
+        """True while somebody is at the turn that is owed, from when they fetched it to its deadline."""
+        return self.owed is not None and self.owed.is_opened
+
+    def open(self, page: int = 1, *, full: bool = False) -> tuple[Owed, str, int] | None:
+        """The turn that is owed, a page of it, and how many there are; None while none is owed. Raises `BadInput`."""
+        owed = self.owed
+        if owed is None:
+            return None
+        was_opened = owed.is_opened
+        text, pages = owed.page(page, full=full)
+        if not was_opened:
+            self._replies.put_nowait(Delivery("opened", owed.knocks))
+        return owed, text, pages
+
+    def deliver(self, debt: str, text: str) -> str:
+        """Take a reply: `taken`, `again` for one that came before, `late` for one to a turn that is over.
+
+        Raises `Refused` for a debt that this agent was never asked to pay, and before all pages were read.
+        """
+        asked, owed = self.asked(debt), self.owed
+        if asked is None:
+            awaited = f"; {owed.debt} is" if owed is not None else ""
+            raise Refused(f"no reply to {debt[:60]!r} is awaited here{awaited}", fix="fetch what is owed: dialogd turn")
+        if asked.reply == digest(text):
+            return "again"
+        if owed is None or owed.debt != debt:
+            self._remember(replace(asked, reply=digest(text)))
+            return "late"
+        if not owed.is_read:
+            raise Refused(
+                f"it has {len(owed.new)} pages, and not all were read: a reply may agree to what stands in the others",
+                fix="read them all: dialogd turn --page N, up to the last",
+            )
+        self.owed, self._told = None, owed.last
+        self._remember(replace(asked, reply=digest(text)))
+        self._replies.put_nowait(text)
+        return "taken"
+
+    def asked(self, debt: str) -> Asked | None:
+        """The turn of that name, if it was asked for here."""
+        return next((one for one in reversed(self._asked) if one.debt == debt), None)
+
+    async def changed(self, seconds: float) -> None:
+        """Wait until a turn is owed or is owed no longer, so long at most."""
+        try:
+            async with asyncio.timeout(max(seconds, 0.0)):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _remember(self, asked: Asked) -> None:
+        others = [one for one in self._asked if one.debt != asked.debt]
+        self._asked = (*others, asked)[-KEPT:]
+        if self._memory is not None:
+            known = {"session": self.session, "told": self._told, "asked": [asdict(one) for one in self._asked]}
+            write_json(self._memory, known)
+
+
+def _load(path: Path | None, session: str) -> tuple[tuple[Asked, ...], str]:
+    """The turns that were asked for, and up to which part of the dialog this very session has been told."""
+    try:
+        found: Any = (read_json(path) if path else None) or {"asked": []}
+        asked = tuple(Asked(**one) for one in found["asked"])[-KEPT:]
+        return asked, str(found["told"]) if found.get("session") == session else ""
+    except (KeyError, TypeError, AttributeError):
+        return (), ""
+
+
+# -- What a turn says -------------------------------------------------------------------------------------------------
+
+
+def news(prompt: Prompt, told: str, me: str) -> str:
+    """What others said behind the part of that id, the texts to be signed or voted on, and what is asked now.
+
+    "" where the prompt has no such part: then everything is new.
+    """
+    at = next((index for index, part in enumerate(prompt.parts) if told and part.id == told), None)
+    if at is None:
+        return ""
+    new = (*(part for part in prompt.parts[at + 1 :] if part.by != me), *prompt.texts)
+    intro = "What is new since your last turn (`dialogd turn --full` shows everything, with the rules):"
+    return "\n\n".join([intro, *(part.text for part in new), prompt.now])
+
+
+def paged(text: str, debt: str, request: Request, *, full: str = "") -> tuple[str, ...]:
+    """The text in pages, each with a first line that says what to do."""
+    pages = _split(text)
+    file = "".join(f" {word}" for word in map(shlex.quote, file_words(request.file)))
+    command = f"dialogd reply --debt {debt}{file} FILE"
+    answer = f"write your reply to a file and run `{command}` (or give it on standard input)"
+    found = []
+    for number, page in enumerate(pages, 1):
+        where = f"page {number} of {len(pages)}"
+        if number < len(pages):
+            what = f"read on first: `dialogd turn --page {number + 1}{full}{file}`; then {answer}"
+        else:
+            what = answer
+        head = f"Turn {request.turn} is yours, as agent {request.agent.id}" + (f" ({where})" if len(pages) > 1 else "")
+        found.append(f"{head}: {what}.\n\n{page}")
+    return tuple(found)
+
+
+def _split(text: str) -> list[str]:
+    """The text in pieces of at most `PAGE` characters, cut at the ends of lines where that can be."""
+    pages, rest = [], text
+    while len(rest) > PAGE:
+        cut = rest.rfind("\n", 1, PAGE) + 1 or PAGE
+        pages.append(rest[:cut])
+        rest = rest[cut:]
+    return [*pages, rest]

@@ -1,0 +1,158 @@
+"""The routes of a live seat: what is owed, and the reply that somebody else wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from typing import Annotated, Literal
+
+from fastapi import FastAPI, Query
+from pydantic import BaseModel, Field
+
+from dialogd.agent.loop import Agent
+from dialogd.backends.live import Asked, Live
+from dialogd.errors import BadInput, Refused
+from dialogd.protocol.decide import Stop, Wait
+from dialogd.server import wire
+from dialogd.store.journal import Received
+
+LONGEST_WAIT = 45.0  # seconds: some programs cut a longer call of a tool
+SETTLE = 20.0  # seconds in which a reply is usually in the file
+
+
+class Owed(BaseModel):
+    """The turn that this agent owes, or why it owes none.
+
+    `status` is `owed`, else the word for why not; `debt` names the turn for the reply. `text` is a page of what there
+    is to read, or the reason. `seconds` is the time that is left.
+    """
+
+    agent: str
+    dialog: str
+    status: str = Field(examples=["owed", "not_my_turn", "paused", "ended"])
+    debt: str = ""
+    turn: int = 0
+    page: int = 0
+    pages: int = 0
+    text: str
+    seconds: float = 0.0
+
+
+class Delivered(wire.Meant):
+    """A reply to the turn that `debt` names."""
+
+    debt: str = Field(description="as GET /turn named it", max_length=100)
+    text: str = Field(description="the reply, as any agent writes it", max_length=1_000_000)
+
+
+class Taken(BaseModel):
+    """What a reply came to, and in `text` what happens next.
+
+    It stands in the file (`appended`, with the number of its turn), it is asked about (`asked`), it came too late and
+    is kept (`draft`), or it waits (`taken`).
+    """
+
+    status: Literal["appended", "asked", "draft", "taken"]
+    turn: int = 0
+    text: str
+
+
+def turn_routes(app: FastAPI, agent: Agent, live: Live) -> None:
+    """Add the routes of this module."""
+
+    @app.get("/turn")
+    async def turn(
+        wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for a turn")] = 0.0,
+        page: Annotated[int, Query(ge=1)] = 1,
+        full: Annotated[bool, Query(description="everything, not only what is new since the last turn")] = False,
+    ) -> Owed:
+        """What this agent owes: what to read, and how to answer."""
+        until = time.monotonic() + wait
+        while live.owed is None and not agent.is_stopping and time.monotonic() < until:
+            await live.changed(min(until - time.monotonic(), 1.0))  # what ends the dialog changes nothing there
+            if isinstance(agent.action, Stop):
+                break
+        found = live.open(page, full=full)
+        dialog = agent.dialog.id if agent.dialog is not None else ""
+        if found is None:
+            status, reason = _standing(agent)
+            return Owed(agent=agent.me, dialog=dialog, status=status, text=reason)
+        owed, text, pages = found
+        return Owed(
+            agent=agent.me,
+            dialog=dialog,
+            status="owed",
+            debt=owed.debt,
+            turn=owed.turn,
+            page=page,
+            pages=pages,
+            text=text,
+            seconds=round(max(owed.until - time.monotonic(), 0.0), 1),
+        )
+
+    @app.post("/reply")
+    async def reply(delivered: Delivered) -> Taken:
+        """Take the reply to the turn that is owed; a late one is kept as a draft, one that comes twice counts once."""
+        if not delivered.text.strip():
+            raise BadInput("the reply is empty", fix="write your contribution, or the single line [PASS]")
+        try:
+            came = live.deliver(delivered.debt, delivered.text)
+        except Refused:
+            agent.tally.errors["refused_reply"] += 1
+            raise
+        asked = live.asked(delivered.debt)
+        assert asked is not None  # it is one that was taken
+        if came == "late" and _landed(agent, asked) is None:
+            await agent.keep_draft(Received(_key(agent, asked), delivered.text, {}, 0), "its turn had passed")
+            return _draft()
+        return await _outcome(agent, live, asked)
+
+
+def _standing(agent: Agent) -> tuple[str, str]:
+    """Why nothing is owed: a word for programs, a reason for people."""
+    match agent.action:
+        case Stop(outcome):
+            return "ended", f"the dialog has ended: {outcome.name} {outcome.reason}".strip()
+        case Wait(status, reason, _):
+            return status, reason
+        case _:
+            return "busy", "the last reply is being written into the file"
+
+
+async def _outcome(agent: Agent, live: Live, asked: Asked) -> Taken:
+    """What becomes of a reply that was taken."""
+    until = time.monotonic() + SETTLE
+    while time.monotonic() < until:
+        if live.owed is not None and live.owed.debt != asked.debt and _landed(agent, asked) is None:
+            return Taken(status="asked", text="there is a question about your reply; fetch it: dialogd turn")
+        if (number := _landed(agent, asked)) is not None:
+            return Taken(
+                status="appended", turn=number, text="it is in the file; wait for your next turn: dialogd turn --wait"
+            )
+        if agent.call is None and agent.dialog is not None:
+            debt = agent.dialog.state.debt(agent.me)
+            if debt is None or debt.key != _key(agent, asked):
+                return _draft()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await agent.settled()
+    return Taken(status="taken", text="it is kept, and will be written into the file")
+
+
+def _draft() -> Taken:
+    return Taken(
+        status="draft", text="its turn had passed; it is kept as a draft, and shown to you with your next turn"
+    )
+
+
+def _key(agent: Agent, asked: Asked) -> tuple[str, str, str]:
+    return agent.me, asked.re, asked.chain
+
+
+def _landed(agent: Agent, asked: Asked) -> int | None:
+    """The number of the turn as which the reply stands in the file."""
+    if agent.dialog is None:
+        return None
+    entry = Received(_key(agent, asked), "", {}, 0).landed(agent.dialog, agent.me)
+    return entry.number if entry is not None else None
