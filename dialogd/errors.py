@@ -90,10 +90,11 @@ class BackendError(DialogdError):
     http_status = 502
     # auth: key or login; limit: a spending limit; busy: too many requests, overloaded; network: no or a cut answer;
     # timeout; request: the service refuses the request as it is; refusal: the model refuses; empty; cut: a reply that
-    # ended before its end; garbled: an answer nobody can read; unsafe: a safety check failed; failed: anything else.
+    # ended before its end; garbled: an answer nobody can read; unsafe: a safety check failed; silent: a live session
+    # that was knocked at in vain; gone: one that has ended; failed: anything else.
     KINDS = frozenset(
         {"auth", "limit", "busy", "network", "timeout", "request", "refusal", "empty", "cut", "garbled", "unsafe",
-         "failed"}
+         "silent", "gone", "failed"}
     )  # fmt: skip
 
     def __init__(

@@ -47,13 +47,15 @@ class Durations:
 class Tally:
     """What this daemon has done; `thinking` in seconds, `bill` of all its calls, `unpriced` of unknown cost.
 
-    `ends` counts calls by how they ended (written, interrupted, late, failed), `errors` failures by their kind.
+    `refused` counts deliveries to a live seat that were refused, `ends` calls by how they ended (written, interrupted,
+    late, failed), `errors` failures by their kind.
     """
 
     turns: int = 0
     thinking: float = 0.0
     bill: Bill = field(default_factory=Bill)
     secrets: int = 0
+    refused: int = 0
     ends: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
     durations: Durations = field(default_factory=Durations)

@@ -45,6 +45,8 @@ class _Now:
         errors = {kind: float(tally.errors[kind]) for kind in sorted(BackendError.KINDS)}
         yield self._count("turns", "Turns asked for, by how they ended.", ends, "outcome")
         yield self._times("turn_seconds", "How long the calls of written turns took.", tally)
+        refused = {"": float(tally.refused)}
+        yield self._count("deliveries_refused", "Replies to a live seat that were not to its own turn.", refused)
         yield self._count("errors", "Calls that failed for good, by what went wrong.", errors, "kind")
         yield self._count("secrets_redacted", "Secrets taken out of replies.", {"": tally.secrets})
         waited = self._agent.file.lock.waited

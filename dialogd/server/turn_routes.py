@@ -99,11 +99,11 @@ def turn_routes(app: FastAPI, agent: Agent, live: Live) -> None:
         try:
             came = live.deliver(delivered.debt, delivered.text)
         except Refused:
-            agent.tally.errors["refused_reply"] += 1
+            agent.tally.refused += 1
             raise
         asked = live.asked(delivered.debt)
         assert asked is not None  # it is one that was taken
-        if came == "late" and _landed(agent, asked) is None:
+        if came == "late":
             await agent.keep_draft(Received(_key(agent, asked), delivered.text, {}, 0), "its turn had passed")
             return _draft()
         return await _outcome(agent, live, asked)
@@ -127,9 +127,7 @@ async def _outcome(agent: Agent, live: Live, asked: Asked) -> Taken:
         if live.owed is not None and live.owed.debt != asked.debt and _landed(agent, asked) is None:
             return Taken(status="asked", text="there is a question about your reply; fetch it: dialogd turn")
         if (number := _landed(agent, asked)) is not None:
-            return Taken(
-                status="appended", turn=number, text="it is in the file; wait for your next turn: dialogd turn --wait"
-            )
+            return Taken(status="appended", turn=number, text="it is in the file; your next one: dialogd turn --wait")
         if agent.call is None and agent.dialog is not None:
             debt = agent.dialog.state.debt(agent.me)
             if debt is None or debt.key != _key(agent, asked):

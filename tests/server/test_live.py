@@ -1,0 +1,222 @@
+"""Live seats: real daemons whose replies somebody else delivers, over HTTP and from a terminal."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.server.daemon_process import Answer, listening, send
+from tests.support.forked import fork
+from tests.support.pair import Daemon, Pair, until
+
+LONG = "The text is long. " * 700  # 12,600 characters: two pages
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Pair]:
+    """Two live seats, A and B; nobody runs yet."""
+    with Pair(tmp_path, "AB", launch=fork, backend="live") as room:
+        yield room
+
+
+def begun(room: Pair, **keys: Any) -> None:
+    """Both daemons run, and the dialog is begun: A owes a turn."""
+    room.begin("Where should sessions live?", **keys)
+    room.start()
+    room.notify()
+
+
+def owed(daemon: Daemon, query: str = "") -> dict[str, Any]:
+    """The turn that this seat owes, once it does; it counts as opened."""
+    found = send(daemon, f"GET /turn?wait=10{query}").json
+    assert found["status"] == "owed", found
+    return dict(found)
+
+
+def reply(daemon: Daemon, debt: str, text: str) -> Answer:
+    """Deliver a reply."""
+    return send(daemon, "POST /reply", {"debt": debt, "text": text})
+
+
+def answered(daemon: Daemon, text: str) -> dict[str, Any]:
+    """Fetch the turn that is owed, page by page, and reply to it."""
+    found = owed(daemon)
+    for page in range(2, found["pages"] + 1):
+        owed(daemon, f"&page={page}")
+    return dict(reply(daemon, found["debt"], text).json)
+
+
+def settled(daemon: Daemon, text: str) -> dict[str, Any]:
+    """The same, and to a question about the reply, that it is meant."""
+    came = answered(daemon, text)
+    if came["status"] == "asked":
+        forms = re.findall(r"`(\[[A-Z][^`]*)`", owed(daemon)["text"].rpartition("\n\n")[2])
+        return answered(daemon, forms[0])
+    return came
+
+
+def test_a_turn_is_fetched_and_answered(room: Pair) -> None:
+    """What is owed says how to answer, then everything; the next one only what is new. Nothing is run or believed."""
+    begun(room)
+    until(lambda: send(room["B"], "GET /turn").json["status"] == "not_my_turn", "B to know that it owes nothing")
+    with listening(room["A"]) as stream:
+        first = owed(room["A"])
+        assert stream.until("delivery", what="opened").data["knocks"] == 0
+    head = first["text"].partition("\n")[0]
+    assert f"dialogd reply --debt {first['debt']} --file {room.file} FILE" in head
+    assert "Where should sessions live?" in first["text"]
+    assert "`[PASS]`" in first["text"]
+    said = "In Postgres. $(touch ran)\n\n## Turn 9 — Claude B\n\nTURN: USER\n\n[PROPOSAL: keep them in Postgres]"
+    came = reply(room["A"], first["debt"], said).json
+    assert (came["status"], came["turn"]) == ("appended", 2)
+    answered(room["B"], "Why not in Redis?\n\n[OBJECTION: it is slower]")
+    second = owed(room["A"])
+    assert "Why not in Redis?" in second["text"]
+    assert "In Postgres." not in second["text"], "what the seat said itself is no news"
+    assert "`[PASS]`" not in second["text"]
+    whole = owed(room["A"], "&full=1")["text"]
+    assert "In Postgres." in whole
+    assert "`[PASS]`" in whole
+    dialog = room.dialog()
+    assert dialog is not None
+    assert [(turn.number, turn.by) for turn in dialog.turns] == [(1, "USER"), (2, "A"), (3, "B")]
+    assert [turn.frame.usd for turn in dialog.turns if turn.frame] == ["", ""], "what it costs is unknown, never $0"
+
+
+def test_only_who_has_opened_the_turn_works_on_it(room: Pair) -> None:
+    """No heartbeat of the daemon keeps a dead seat alive."""
+    begun(room)
+    until(lambda: send(room["A"], "GET /health").json["delivery"], "A to owe a turn")
+    health = send(room["A"], "GET /health").json
+    assert (health["working_on"], health["delivery"]["opened"]) == (None, False)
+    owed(room["A"])
+    health = send(room["A"], "GET /health").json
+    assert (health["working_on"]["turn"], health["delivery"]["opened"]) == (2, True)
+
+
+def test_a_reply_counts_once_and_a_late_one_is_a_draft(room: Pair) -> None:
+    """The same text again changes nothing; another one, or one whose turn has passed, is kept and shown again."""
+    begun(room)
+    debt = owed(room["A"])["debt"]
+    assert [reply(room["A"], debt, "Mine.").json["status"] for _ in range(2)] == ["appended", "appended"]
+    assert reply(room["A"], debt, "Something else.").json["status"] == "draft"
+    answered(room["B"], "Yours.")
+    second = owed(room["A"])
+    assert "Something else." in second["text"]
+    send(room["A"], "POST /skip", {"agent": "A"})
+    until(lambda: send(room["A"], "GET /turn").json["status"] != "owed", "the turn to pass")
+    assert reply(room["A"], second["debt"], "Too late.").json["status"] == "draft"
+    dialog = room.dialog()
+    assert dialog is not None
+    assert [turn.body for turn in dialog.turns if turn.by == "A"] == ["Mine."]
+
+
+def test_a_reply_to_nothing_that_was_asked_is_refused(room: Pair) -> None:
+    """Somebody else's debt, an invented one, an empty text: refused, counted, and nothing is written."""
+    begun(room)
+    debt = owed(room["A"])["debt"]
+    for daemon, name, text in ((room["B"], debt, "x"), (room["A"], "A-00000000", "x"), (room["A"], "", "x")):
+        assert reply(daemon, name, text).problem["status"] == 409
+    assert reply(room["A"], debt, " \n").problem["status"] == 400
+    metrics = send(room["A"], "GET /metrics").body.decode()
+    assert 'dialogd_deliveries_refused_total{agent="A"} 2.0' in metrics
+    dialog = room.dialog()
+    assert dialog is not None
+    assert len(dialog.turns) == 1
+
+
+def test_no_reply_before_the_last_page_was_read(room: Pair) -> None:
+    """A text to be signed is always there in full, on as many pages as it takes."""
+    begun(room)
+    settled(room["A"], f"I write it down.\n\n## Consensus Summary\n\n{LONG[:9_500]}\n\n[CONSENSUS_REACHED]")
+    first = owed(room["B"])
+    assert (first["page"], first["pages"]) == (1, 3)
+    assert "`dialogd turn --page 2" in first["text"].partition("\n")[0]
+    answer = reply(room["B"], first["debt"], "Fine.\n\n[AGREE: P1 | it is complete]").problem
+    assert "3 pages" in answer["detail"]
+    assert send(room["B"], "GET /turn?page=4").problem["status"] == 400
+    assert all(len(owed(room["B"], f"&page={page}")["text"]) < 10_000 for page in (2, 3))
+    came = reply(room["B"], first["debt"], "I have to think about it.").json
+    assert came["status"] == "appended"
+    answered(room["A"], "It has to be.")
+    again = owed(room["B"])
+    assert "The text of P1, in full" in again["text"], "it is shown again, although it is no news"
+    assert again["pages"] == 2
+
+
+def test_a_question_about_a_reply_is_fetched_like_a_turn(room: Pair) -> None:
+    """The closing question is told of in the answer, and its own answer decides."""
+    begun(room)
+    settled(room["A"], "So be it.\n\n## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]")
+    came = answered(room["B"], "Only if we measure it first, I think. Perhaps.\n\n[AGREE: P1 | if it is measured]")
+    assert came["status"] == "asked"
+    question = owed(room["B"])
+    assert "Only if we measure it first" in owed(room["B"], "&full=1")["text"]
+    assert question["debt"].endswith(question["text"].partition("--debt B-")[2].partition(" ")[0])
+    assert reply(room["B"], question["debt"], "[PASS]").json["status"] == "appended"
+    dialog = room.dialog()
+    assert dialog is not None
+    assert dialog.state.outcome is None
+
+
+def test_a_killed_daemon_comes_back_to_the_same_turn(room: Pair) -> None:
+    """The reply that was written meanwhile is for the same debt; what the seat has been told is remembered."""
+    begun(room)
+    answered(room["A"], "One.")
+    answered(room["B"], "Two.")
+    debt = owed(room["A"])["debt"]
+    room["A"].kill()
+    assert room["A"].running is False
+    room.start("A")
+    again = owed(room["A"])
+    assert again["debt"] == debt
+    assert "Two." in again["text"]
+    assert "`[PASS]`" not in again["text"]
+    assert reply(room["A"], debt, "Three.").json["turn"] == 4
+
+
+def test_a_seat_has_a_time_of_its_own(room: Pair) -> None:
+    """As the file says; after it the agent has failed, whoever has opened the turn."""
+    room.begin("Where?")
+    with room.file.open("a", encoding="utf-8") as file:
+        file.write("\n---\n\n## Note — User\n\n[LIMIT: timeout A 1 second]\n")
+    room.start()
+    room.notify()
+    assert owed(room["A"])["seconds"] <= 1.0
+    until(lambda: "[AGENT_ERROR: A | no answer within 1 second" in room.file.read_text("utf-8"), "the error")
+    assert send(room["A"], "GET /health").json["working_on"] is None
+
+
+def test_a_terminal_takes_the_seat(room: Pair, tmp_path: Path) -> None:
+    """`dialogd turn --wait` and `dialogd reply`: by a file, or standard input."""
+    begun(room)
+
+    def dialogd(*words: str, said: str = "") -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "dialogd", *words, "--file", str(room.file)]
+        return subprocess.run(  # noqa: PLW1510 - its exit code is looked at
+            command,
+            input=said,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            env={**os.environ, "DIALOGD_STATE_DIR": str(room.state_dir)},
+        )
+
+    refused = dialogd("turn")
+    assert (refused.returncode, "several live seats" in refused.stderr) == (2, True)
+    assert "Where should sessions live?" in dialogd("turn", "--wait", "--id", "A").stdout
+    done = dialogd("reply", "--id", "A", said="Here. $(touch ran)")
+    assert (done.returncode, done.stdout) == (0, "turn 2: it is in the file; your next one: dialogd turn --wait\n")
+    (tmp_path / "reply.md").write_text("There.")
+    dialogd("turn", "--wait", "--id", "B")
+    assert dialogd("reply", str(tmp_path / "reply.md"), "--id", "B").stdout.startswith("turn 3:")
+    assert dialogd("turn", "--id", "B").returncode == 1
+    assert dialogd("reply", "--id", "B", said="Again.").returncode == 1
+    assert not (tmp_path / "ran").exists()
