@@ -29,7 +29,8 @@ from dialogd.protocol.model import USER, Condition, Participant
 from dialogd.protocol.money import estimate, in_dollars, standing, total, used
 from dialogd.protocol.seal import SealedAnswer, answers
 from dialogd.protocol.state import Dialog, Spent
-from dialogd.protocol.units import dollars
+from dialogd.protocol.strict import faults
+from dialogd.protocol.units import dollars, many
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import fix, why, write_over
 from dialogd.store.folders import StateDir
@@ -418,16 +419,26 @@ Kept = Annotated[
 ]
 
 
+Strict = Annotated[
+    bool,
+    typer.Option("--strict", help="Also hold every entry against the protocol, docs/protocol.md."),
+]
+
+
 def verify(
     path: options.FileArgument = None,
     file: options.FileOption = None,
     certificate: Kept = None,
+    strict: Strict = False,
     json: options.JsonOption = False,
 ) -> None:
     """Check that no entry was altered after it was written.
 
     Each entry is held against its recorded hash, the entry before it, and the journals. Says what was agreed, and what
     was changed since. Exit code 0 when all is sound or written by hand, 1 otherwise.
+
+    With --strict each line that breaks the protocol is named, in a sentence: numbering, `TURN:` lines, marks and who
+    may write them, escaping, seals, a turn that answers no open debt, an end that does not follow from the rules.
     """
     settings = options.settings_for(path or file)
     if not settings.file.exists():
@@ -439,6 +450,7 @@ def verify(
     journals = (log := options.log_of(settings)).journals
     written = journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
     dialog = log.read(full=True)
+    broken = faults(settings.file.read_bytes()) if strict else ()
     present = {entry.chain for entry in dialog.entries}
     dropped = [_heading(text) for _, chain, text in written if chain not in present]
     aside = [str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))]
@@ -448,7 +460,7 @@ def verify(
     certified, changed, seals = certify(dialog), changes(dialog), answers(dialog)
     is_kept = not any(c.is_harm for c in (*changed, *(compared or ()))) and not any(seal.is_harm for seal in seals)
     bad = sum(bool(problem) for problem, _ in problems)
-    sound = is_kept and not dropped and not bad
+    sound = is_kept and not dropped and not bad and not broken
     facts = {
         "file": str(settings.file),
         "sound": sound,
@@ -466,6 +478,7 @@ def verify(
         "changes": [change.words for change in changed],
         "compared": None if compared is None else [change.words for change in compared],
         "seals": [asdict(seal) for seal in seals],
+        "faults": [{"line": fault.line, "words": fault.words} for fault in broken] if strict else None,
     }  # fmt: skip
     rows = []
     for entry, (_, verdict) in zip(dialog.entries, problems, strict=True):
@@ -476,6 +489,8 @@ def verify(
     rows += [f"  the journals in {journals.folder} keep the text of what is missing"] if dropped else []
     rows += [*odd, *(f"set aside earlier: turns of another dialog here, or taken out of this one: {p}" for p in aside)]
     rows += _agreed(certified, changed, compared, seals)
+    rows += [f"line {fault.line}: {line(fault.words)}" for fault in broken]
+    rows += [f"the protocol: {many(len(broken), 'fault') if broken else 'nothing breaks it'}"] if strict else []
     entries = "1 entry" if len(problems) == 1 else f"{len(problems)} entries"
     last = f"{entries}, {bad or 'no'} problem{'' if bad == 1 else 's'}, {len(dropped) or 'none'} missing"
     rows.append(last + ("" if is_kept else "; what was agreed, sealed or kept was changed since: see above"))

@@ -74,10 +74,9 @@ def agent_turn(
     # What did not count goes before the body: a summary reaches to the body's end.
     words = (left_in_words(refused), reply.body)
     body, attachment, overflow = cut("\n\n".join(filter(None, words)), dialog.state.limits.max_message, folder)
-    ruling = _ruled(dialog, agent.id, reply, refused, body)
-    ruling = replace(ruling, marks=written(ruling.marks, here or Here(dict(attributes).get("at", ""))))
+    ruling = concluded(dialog, agent.id, reply, refused, body)
     number = dialog.state.number + 1
-    marks = (*_with_one_end(ruling), *_last_mark(dialog, ruling))
+    marks = written(ruling.marks, here or Here(dict(attributes).get("at", "")))
     if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
         rehearsed = "REHEARSAL, " if dialog.is_rehearsed else ""
         body = "\n\n".join(part for part in (body, closing_lines(number, duration, f"{rehearsed}{ruling.why}")) if part)
@@ -91,6 +90,15 @@ def agent_turn(
         attributes=(("re", debt.re), *attributes),
     )
     return Written(draft, ruling.outcome, ruling.why, attachment, overflow)
+
+
+def concluded(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str) -> Step:
+    """What a reply that counts comes to: all marks of the turn, with the one that ends the dialog, and how it ends.
+
+    `body` is what is written of it. Deadlines of questions are still as the agent gave them.
+    """
+    ruling = _ruled(dialog, me, reply, refused, body)
+    return replace(ruling, marks=(*_with_one_end(ruling), *_last_mark(dialog, ruling)))
 
 
 def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str) -> Step:

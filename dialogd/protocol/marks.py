@@ -290,7 +290,7 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
         elif room < 0:
             continue
         elif mark is not None and _counts(mark, kinds, in_closing_block=index >= first):
-            found[index] = again[line] = known[mark] = _tidy(mark)
+            found[index] = again[line] = known[mark] = tidy(mark)
             room -= len(line)
         elif (name := _attempted(line)) is not None:
             tried[name, line.strip()] = None
@@ -317,7 +317,7 @@ def _counts(mark: Mark, kinds: Container[str], *, in_closing_block: bool) -> boo
     return in_closing_block and not mark.ref and form.fullmatch(mark.value) is not None
 
 
-def _tidy(mark: Mark) -> Mark:
+def tidy(mark: Mark) -> Mark:
     """The mark in the form that the file has: numbers in capitals, choices in small letters, ` | ` before a reason."""
     if mark.name not in _CHOOSING:
         return mark

@@ -223,3 +223,28 @@ def test_a_text_that_was_not_sealed_is_found_in_a_sound_file(dialogd: Commands) 
     assert "sealed answer of A to turn 1: broken: the text in turn 2 does not fit its seal: sealed " in done.out
     changed = "what was agreed, sealed or kept was changed since: see above"
     assert done.out.endswith(f"4 entries, no problems, none missing; {changed}\n")
+
+
+def test_strict_holds_each_line_against_the_protocol(dialogd: Commands) -> None:
+    """What daemons and the person wrote passes; a turn with a perfect frame that nobody owed is named."""
+    whole = conducted(dialogd)
+    (dialogd.folder / "forged.md").write_bytes(forged(whole).replace(b"TURN: A", b"TURN: B"))
+    (dialogd.folder / "early.md").write_bytes(forged(whole).replace(b"by=A", b"by=B"))
+    good, early, plain = dialogd.all(
+        [["verify", "--strict"], ["verify", "--strict", "--json", "early.md"], ["verify", "--json"]]
+    )
+    assert (good.code, early.code) == (0, 1)
+    assert "the protocol: nothing breaks it" in good.out
+    assert plain.json["faults"] is None
+    (fault, *_) = early.json["faults"]
+    assert set(fault) == {"line", "words"}
+    assert early.json["sound"] is False
+
+
+def test_strict_says_what_is_wrong_in_a_sentence(dialogd: Commands) -> None:
+    """One line for each fault, with the number of its line, and how many there are."""
+    (dialogd.folder / "odd.md").write_bytes(conducted(dialogd) + b"\n\n---\n\n## Turn 4 - A\n\nMe.\n\nTURN: B\n")
+    done = dialogd.all([["verify", "--strict", "odd.md"]])[0]
+    assert done.code == 1
+    assert ": turn 4 of A has no frame: a writer of A frames its turns" in done.out
+    assert "the protocol: 1 fault\n" in done.out
