@@ -38,6 +38,7 @@ GROUPS = {
         "floor": Command("speak:floor", "Ask for the floor, where the order of speakers is free."),
     },
     "Join": {
+        "sessions": Command("seat:sessions", "List the coding sessions that are open here."),
         "turn": Command("seat:turn", "Show the turn that a live seat owes."),
         "reply": Command("seat:reply", "Reply for a live seat, by a file or standard input."),
     },

@@ -1,19 +1,21 @@
-"""The commands of whoever replies for a live seat: what is owed, and the reply."""
+"""The commands of live seats: the sessions that are open here, what a seat owes, and its reply."""
 
 from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from dialogd.backends.sessions import TITLES, running_sessions
 from dialogd.cli import options
 from dialogd.cli.client import ask, daemons
-from dialogd.cli.terminal import plain, show
+from dialogd.cli.terminal import plain, remark, show, table
 from dialogd.config import start_command
-from dialogd.errors import BadInput, NotRunning, Refused
+from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.store.registry import Running
 
 SLICE = 45  # seconds of one waiting call
@@ -75,6 +77,29 @@ def reply(
         return
     number = f"turn {came['turn']}: " if came.get("turn") else ""
     show(plain(f"{number}{came['text']}"))
+
+
+def sessions(as_json: options.JsonOption = False) -> None:
+    """List the sessions of Claude Code and Codex that are open here: project, name, idle or busy, seat.
+
+    `dialogd join B --session NAME` asks one of them to take part.
+    """
+    refused: list[DialogdError] = []
+    found = running_sessions(refused)
+    seats = {daemon.session: daemon for daemon in daemons(options.settings_for()) if daemon.session}
+    facts = [{**asdict(one), "key": one.key, "seat": _seat_of(seats.get(one.key))} for one in found]
+    rows = [("program", "project", "name", "does", "seat")]
+    for one in found:
+        seat = seats.get(one.key)
+        where = f"{seat.id} in {seat.file}" if seat is not None else "-"
+        rows.append((TITLES[one.program], one.project, one.name, one.status or "unknown", where))
+    options.answer(facts, table(rows) if found else ["no open session of Claude Code or Codex is here"], json=as_json)
+    for error in refused:
+        remark(f"left out: {error}\n  fix: {error.fix}")
+
+
+def _seat_of(seat: Running | None) -> dict[str, object] | None:
+    return None if seat is None else {"agent": seat.id, "file": seat.file, "port": seat.port}
 
 
 def _read(path: str) -> str:

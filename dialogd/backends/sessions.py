@@ -1,0 +1,502 @@
+"""The coding sessions that are open on this machine: found, checked before use, knocked at.
+
+Claude Code registers each of its sessions in a file, with a socket that takes messages; Codex keeps a lock and a
+rollout file open for each of its threads, and has a command that queues a message. Both are only read and called:
+nothing is written into another program's folders. A knock is one short line; no text of a dialog goes this way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import socket
+import stat
+import struct
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dialogd.backends.command import clean_environment, last_line
+from dialogd.errors import BadInput, DialogdError, NotRunning, Refused, UnsafeFile
+
+if TYPE_CHECKING:
+    import psutil
+
+CLAUDE, CODEX = "claude", "codex"
+TITLES = {CLAUDE: "Claude Code", CODEX: "Codex"}
+
+LONGEST_KNOCK = 400  # characters
+LARGEST = 64 * 1024  # bytes of a registration or a key
+TAIL = 256 * 1024  # bytes of a rollout in which the last begin or end of a turn is sought
+CONNECT_SECONDS = 2.0
+QUEUE_SECONDS = 20.0
+TOKENS = "CLAUDE_CODE_MESSAGING_"  # how the variables begin that let a process write to a session
+
+_BUSY = {"busy": "busy", "shell": "busy", "idle": "idle", "waiting": "waiting"}
+_THREAD = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PEERCRED, _LOCAL_PEERCRED, _LOCAL_PEERPID = 17, 1, 2  # SO_PEERCRED of Linux; macOS
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """An open session.
+
+    `program` is `claude` or `codex`, `id` the program's own name of it, `pid` the process that runs it, since `started`
+    (as the system counts). `status` is `idle`, `busy`, `waiting` (for the person), or "" where that is not known.
+    """
+
+    program: str
+    id: str
+    pid: int
+    started: str
+    project: str
+    name: str
+    status: str
+
+    @property
+    def key(self) -> str:
+        """What a seat remembers: `claude:PID:START`, `codex:THREAD`. No later session has the same."""
+        return f"{CODEX}:{self.id}" if self.program == CODEX else f"{CLAUDE}:{self.pid}:{self.started}"
+
+    @property
+    def title(self) -> str:
+        """In words: `Claude Code session "shop-3f"`."""
+        return f'{TITLES[self.program]} session "{self.name}"'
+
+
+# -- Who is here ------------------------------------------------------------------------------------------------------
+
+
+def running_sessions(refused: list[DialogdError] | None = None) -> tuple[Session, ...]:
+    """This user's open sessions; those that a check refuses are left out, and their errors added to `refused`."""
+    found: list[Session] = []
+    for one in (*_claude_sessions(), *_codex_sessions()):
+        if isinstance(one, Session):
+            found.append(one)
+        elif refused is not None and not isinstance(one, NotRunning):
+            refused.append(one)
+    return tuple(sorted(found, key=lambda session: (session.program, session.project, session.name)))
+
+
+def session_here(variables: Mapping[str, str]) -> Session | None:
+    """The session that this process runs inside of, None where it runs in none.
+
+    The variables say so, and one of this process's ancestors is the session's own: both, for variables outlive the
+    session in terminals that it once opened. Raises `Refused` inside of a sandbox that hides the session, and what
+    its checks raise.
+    """
+    import psutil
+
+    if not (variables.get("CLAUDECODE") or variables.get("CODEX_THREAD_ID")):
+        return None
+    refused: list[DialogdError] = []
+    sessions = {(one.program, one.pid): one for one in running_sessions(refused) if _is_named(one, variables)}
+    for ancestor in psutil.Process().parents():
+        for program in (CLAUDE, CODEX):
+            if one := sessions.get((program, ancestor.pid)):
+                return one
+    if variables.get("CODEX_SANDBOX_NETWORK_DISABLED") and not sessions:
+        raise Refused(
+            "this command runs in Codex's sandbox, which hides the session and the loopback from it",
+            fix="type it into Codex yourself, with ! before it; inside the sandbox the MCP tools do the same",
+        )
+    if refused:
+        raise refused[0]
+    return None
+
+
+def _is_named(session: Session, variables: Mapping[str, str]) -> bool:
+    """True where the variables of a command name this session, as far as they name one."""
+    if session.program == CODEX:
+        return variables.get("CODEX_THREAD_ID") == session.id
+    return bool(variables.get("CLAUDECODE")) and variables.get("CLAUDE_PID", str(session.pid)) == str(session.pid)
+
+
+def of_key(key: str) -> Session | None:
+    """The open session of that key, None when it is gone. Raises `BadInput` for no key, and `UnsafeFile`."""
+    program, _, rest = key.partition(":")
+    pid, _, started = rest.partition(":")
+    if program == CODEX and _THREAD.fullmatch(rest):
+        return next((one for one in _codex_sessions() if isinstance(one, Session) and one.id == rest), None)
+    if program != CLAUDE or not (pid.isascii() and pid.isdigit() and started):
+        raise BadInput(f"{key[:80]!r} names no session", fix="dialogd sessions --json lists their keys")
+    try:
+        one = _claude_session(_claude_folder() / f"{int(pid)}.json")
+    except NotRunning:
+        return None
+    return one if one.key == key else None
+
+
+def status(session: Session) -> str:
+    """What the session does now: `idle`, `busy`, `waiting`, "" where that is not known, or `gone`."""
+    try:
+        if session.program == CODEX:
+            now: Session | None = _codex_thread(session)
+        else:
+            now = of_key(session.key)
+    except DialogdError:
+        return ""
+    return now.status if now is not None else "gone"
+
+
+async def knock(session: Session, line: str) -> None:
+    """Send one short line to the session, which opens a turn there; everything is checked anew before.
+
+    That it was sent does not say that anybody reads it. Raises `BadInput` for a line that is none, `NotRunning` when
+    the session is gone, `UnsafeFile` or `Refused` when it is not what it says.
+    """
+    if not line.strip() or len(line) > LONGEST_KNOCK or not line.isprintable():
+        raise BadInput(f"a knock is one printable line of up to {LONGEST_KNOCK} characters", fix="make it shorter")
+    if session.program == CODEX:
+        await _queue(session, line)
+    else:
+        await asyncio.to_thread(_send, session, line)
+
+
+def without_tokens(variables: Mapping[str, str]) -> dict[str, str]:
+    """These variables without those that let a process write to a session."""
+    return {name: value for name, value in variables.items() if not name.startswith(TOKENS)}
+
+
+# -- Claude Code ------------------------------------------------------------------------------------------------------
+
+
+def _claude_folder() -> Path:
+    """Where Claude Code registers its sessions; the folder above it may be reached by links, it may be none."""
+    named = os.environ.get("CLAUDE_CONFIG_DIR")
+    return (Path(named).expanduser() if named else Path.home() / ".claude").resolve() / "sessions"
+
+
+def _claude_sessions() -> Iterator[Session | DialogdError]:
+    """Every registration, as a session, or why it is none."""
+    folder = _claude_folder()
+    try:
+        files = sorted(path for path in folder.iterdir() if re.fullmatch(r"[0-9]+\.json", path.name))
+    except OSError:
+        return
+    for path in files:
+        try:
+            yield _claude_session(path)
+        except DialogdError as error:
+            yield error
+
+
+def _claude_session(path: Path) -> Session:
+    """The session of a registration. Raises `NotRunning` when it is gone, `UnsafeFile` for what nobody should trust."""
+    registration = _registration(path)
+    pid, started = int(path.stem), str(registration.get("procStart") or "")
+    _check_process(pid, started, path)
+    known = (str(registration.get(name) or "") for name in ("sessionId", "cwd", "name"))
+    id_, project, name = (_printable(text) for text in known)
+    state = _BUSY.get(str(registration.get("status")), "")
+    return Session(CLAUDE, id_, pid, started, project, name or Path(project).name, state)
+
+
+def _registration(path: Path) -> dict[str, Any]:
+    """What a registration says, of an interactive session."""
+    _check_folder(path.parent.parent, is_shared=True)
+    _check_folder(path.parent)
+    found = _json(path, is_public=True)
+    if found.get("pid") != int(path.stem):
+        raise UnsafeFile(f"{path} is the registration of another process", fix="remove it, and start that session anew")
+    if found.get("kind") != "interactive":
+        raise NotRunning(f"{path} is no session that somebody types into", fix="open one: claude")
+    return found
+
+
+def _check_process(pid: int, started: str, path: Path) -> None:
+    """Raise unless the process runs, is this user's, and is the one that started then."""
+    import psutil
+
+    gone = NotRunning(f"the session of pid {pid} has ended", fix="open another, and join from there")
+    try:
+        owner = psutil.Process(pid).uids().real
+        since = _start_of(pid)
+    except (psutil.Error, OSError):
+        raise gone from None
+    if not started or since != started:
+        raise gone  # its number was given to another process
+    if owner != os.geteuid():
+        raise UnsafeFile(f"{path} names a process of another user (uid {owner})", fix="remove it")
+
+
+def _start_of(pid: int) -> str:
+    """When a process started, as Claude Code writes it: in ticks since the boot; on macOS as `ps` says it.
+
+    Raises OSError when there is none.
+    """
+    if sys.platform == "linux":
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+        return line[line.rindex(b")") + 1 :].split()[19].decode()
+    words = ["/bin/ps", "-o", "lstart=", "-p", str(pid)]
+    variables = {"LC_ALL": "C", "TZ": "UTC"}
+    said = subprocess.run(words, env=variables, capture_output=True, text=True, check=False, timeout=5)
+    if not said.stdout.strip():
+        raise ProcessLookupError(pid)
+    return said.stdout.strip()
+
+
+def _send(session: Session, line: str) -> None:
+    """Write to the session's socket, after all checks; the token is read for this and forgotten."""
+    path = _claude_folder() / f"{session.pid}.json"
+    now = _claude_session(path)
+    if now.key != session.key:
+        raise NotRunning(f"the {session.title} has ended", fix="open another, and join from there")
+    registration = _registration(path)
+    listens = str(registration.get("messagingSocketPath") or "")
+    if not listens:
+        raise Refused(
+            f"the {session.title} takes no messages (Claude Code {_printable(str(registration.get('version')))})",
+            fix="let it wait for its turns: dialogd turn --wait; newer versions can be knocked at",
+        )
+    key = _json(path.with_name(f"{session.pid}.{hashlib.sha256(os.fsencode(listens)).hexdigest()}.key"))
+    for name in ("procStart", "pidDomain"):
+        if key.get(name) != registration.get(name):
+            raise UnsafeFile(f"the key of the {session.title} is another process's", fix="start that session anew")
+    _check_socket(Path(listens))
+    text = line.replace("<", "&lt;").replace(">", "&gt;")
+    content = (
+        f'<cross-session-message from="dialogd" from-name="dialogd" from-mode="prompting">\n{text}\n'
+        "</cross-session-message>"
+    )
+    message = {
+        "type": "user",
+        "msgV": 1,
+        "msg_id": str(uuid.uuid4()),
+        "priority": "next",
+        "message": {"role": "user", "content": content},
+    }
+    rows = ({"type": "auth", "token": str(key.get("peerToken") or "")}, message)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as out:
+        out.settimeout(CONNECT_SECONDS)
+        try:
+            out.connect(listens)
+            _check_peer(out, session.pid, listens)
+            out.sendall("".join(f"{json.dumps(row)}\n" for row in rows).encode())
+        except OSError as error:
+            why = error.strerror or "no answer"
+            raise NotRunning(
+                f"the {session.title} cannot be reached: {why.lower()}", fix="look whether it is still open"
+            ) from None
+
+
+def _check_socket(path: Path) -> None:
+    """Raise unless it is a socket of this user's, in a folder of this user's, that nobody else may write to."""
+    try:
+        status, folder = path.lstat(), path.parent.lstat()
+    except OSError:
+        raise NotRunning(f"the socket {path} is gone", fix="look whether the session is still open") from None
+    kind = "socket" if stat.S_ISSOCK(status.st_mode) else ""
+    _check(status, f"the socket {path}", kind)
+    _check(folder, f"the folder {path.parent}", "folder" if stat.S_ISDIR(folder.st_mode) else "")
+
+
+def _check_peer(connected: socket.socket, pid: int, path: str) -> None:
+    """Raise unless whoever listens on the socket is that process, of this user."""
+    if sys.platform == "linux":
+        there, uid, _ = struct.unpack("iII", connected.getsockopt(socket.SOL_SOCKET, _PEERCRED, 12))
+    else:  # struct xucred: version, uid, groups
+        _, uid = struct.unpack("II", connected.getsockopt(0, _LOCAL_PEERCRED, 76)[:8])
+        there = connected.getsockopt(0, _LOCAL_PEERPID)
+    if uid != os.geteuid():
+        raise UnsafeFile(f"another user (uid {uid}) listens on {path}", fix="find out who: that is no session of yours")
+    if there != pid:
+        raise UnsafeFile(f"pid {there} listens on {path}, and the session is pid {pid}", fix="start that session anew")
+
+
+# -- Codex ------------------------------------------------------------------------------------------------------------
+
+
+def _codex_sessions() -> Iterator[Session | DialogdError]:
+    """Every thread that a running Codex holds open for somebody who types."""
+    import psutil
+
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if not process.name().startswith("codex") or process.uids().real != os.geteuid():
+                continue
+            for thread, lock in _threads(process).items():
+                try:
+                    if (session := _codex_session(process, thread, lock)) is not None:
+                        yield session
+                except DialogdError as error:
+                    yield error
+
+
+def _threads(process: psutil.Process) -> dict[str, Path]:
+    """The threads in this user's home of Codex that the process writes: those whose lock it has open."""
+    locks = _codex_home() / "thread-writer-locks"
+    files = (Path(opened.path) for opened in process.open_files())
+    found = (path for path in files if path.parent == locks and path.suffix == ".lock")
+    return {path.stem: path for path in found if _THREAD.fullmatch(path.stem)}
+
+
+def _codex_home() -> Path:
+    named = os.environ.get("CODEX_HOME")
+    return (Path(named).expanduser() if named else Path.home() / ".codex").resolve()
+
+
+def _codex_session(process: psutil.Process, thread: str, lock: Path) -> Session | None:
+    """The session of a thread, None for one that nobody types into, such as of `codex exec`, or not yet."""
+    files = (Path(opened.path) for opened in process.open_files())
+    rollout = next((path for path in files if path.name.endswith(f"-{thread}.jsonl")), None)
+    if rollout is None:
+        return None  # it has one from its first message on
+    _check_folder(lock.parent.parent, is_shared=True)
+    _check_folder(lock.parent, is_shared=True)
+    _check_file(lock, is_public=True)
+    _check_file(rollout, is_public=True)
+    with rollout.open("rb") as source:
+        first = source.readline(LARGEST)
+        source.seek(max(0, source.seek(0, os.SEEK_END) - TAIL))
+        last = source.read(TAIL)
+    said = {name: _printable(_field(first, name)) for name in ("originator", "source", "cwd")}
+    if said["originator"] != "codex-tui" and said["source"] != "cli":
+        return None
+    began, ended = (max(last.rfind(b'"type":"%s"' % word) for word in words) for words in (_BEGINS, _ENDS))
+    state = "idle" if ended > began else "busy" if began >= 0 else ""
+    name = f"{Path(said['cwd']).name or CODEX}-{thread[-4:]}"
+    return Session(CODEX, thread, process.pid, f"{process.create_time():.2f}", said["cwd"], name, state)
+
+
+_BEGINS, _ENDS = (b"task_started",), (b"task_complete", b"turn_aborted")
+
+
+def _field(line: bytes, name: str) -> str:
+    """A text in the first line of a rollout, which may be longer than what was read of it."""
+    found = re.search(rb'"%s":("(?:[^"\\]|\\.)*")' % name.encode(), line)
+    return str(json.loads(found[1])) if found else ""
+
+
+def _codex_thread(session: Session) -> Session | None:
+    """The session as it is now, in the same process; None when it is gone from there."""
+    import psutil
+
+    try:
+        process = psutil.Process(session.pid)
+        if process.uids().real != os.geteuid() or f"{process.create_time():.2f}" != session.started:
+            return None
+        lock = _threads(process).get(session.id)
+        return _codex_session(process, session.id, lock) if lock is not None else None
+    except (psutil.Error, OSError):
+        return None
+
+
+async def _queue(session: Session, line: str) -> None:
+    """Have Codex itself queue the line for the thread; it says so also for one that nobody has open."""
+    program, home = await asyncio.to_thread(_codex_program, session)
+    child = await asyncio.create_subprocess_exec(
+        program,
+        *("queue", "--thread", session.id, "--message", line),
+        env=clean_environment(os.environ) | {"CODEX_HOME": home},
+        cwd=home,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(QUEUE_SECONDS):
+            _, stderr = await child.communicate()
+    except TimeoutError:
+        raise NotRunning(f"`codex queue` took over {QUEUE_SECONDS:g} s", fix="try it by hand") from None
+    finally:
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                child.kill()
+            await child.wait()
+    if child.returncode:
+        raise NotRunning(f"the {session.title} took no message: {last_line(stderr)}", fix="look whether it is open")
+
+
+def _codex_program(session: Session) -> tuple[str, str]:
+    """The program that runs the thread, and its home. Raises `NotRunning` when nobody has the thread open."""
+    import psutil
+
+    gone = NotRunning(f"the {session.title} has ended", fix="open it again: codex resume")
+    found = _codex_thread(session) or of_key(session.key)
+    if found is None:
+        raise gone
+    try:
+        process = psutil.Process(found.pid)
+        lock, program = _threads(process)[found.id], Path(process.exe())
+        _check(program.stat(), f"the program {program}", "file", owners=(os.geteuid(), 0))
+    except (psutil.Error, KeyError, OSError):
+        raise gone from None
+    return str(program), str(lock.parent.parent)
+
+
+# -- Whom to trust ----------------------------------------------------------------------------------------------------
+
+
+def _json(path: Path, *, is_public: bool = False) -> dict[str, Any]:
+    """A small JSON file that only this user can have written. Raises `UnsafeFile`, `NotRunning` without one."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise NotRunning(f"{path} is gone", fix="look whether the session is still open") from None
+    except OSError as error:
+        _check_file(path, is_public=is_public)  # a link, as a rule
+        raise UnsafeFile(f"{path} cannot be read: {error.strerror}", fix="start that session anew") from None
+    with os.fdopen(fd, "rb") as source:
+        _check_regular(os.fstat(fd), path, is_public=is_public)
+        data = source.read(LARGEST + 1)
+    try:
+        found = json.loads(data) if len(data) <= LARGEST else None
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise UnsafeFile(f"{path} is not what Claude Code writes there", fix="start that session anew")
+    return found
+
+
+def _check_file(path: Path, *, is_public: bool) -> None:
+    try:
+        _check_regular(path.lstat(), path, is_public=is_public)
+    except OSError:
+        raise NotRunning(f"{path} is gone", fix="look whether the session is still open") from None
+
+
+def _check_regular(status: os.stat_result, path: Path, *, is_public: bool) -> None:
+    _check(status, str(path), "file" if stat.S_ISREG(status.st_mode) else "", is_shared=is_public)
+    if status.st_nlink > 1:
+        raise UnsafeFile(f"{path} has more than one name (a hard link)", fix="remove it, and start that session anew")
+    if not is_public and status.st_mode & 0o077:
+        raise UnsafeFile(f"{path} can be read by others", fix=f"take that away: chmod 600 {path}")
+
+
+def _check_folder(path: Path, *, is_shared: bool = False) -> None:
+    try:
+        status = path.lstat()
+    except OSError:
+        raise NotRunning(f"{path} is gone", fix="look whether the session is still open") from None
+    _check(status, f"the folder {path}", "folder" if stat.S_ISDIR(status.st_mode) else "", is_shared=is_shared)
+
+
+def _check(
+    status: os.stat_result, what: str, kind: str, *, owners: tuple[int, ...] = (), is_shared: bool = False
+) -> None:
+    """Raise unless it is of a kind at all, this user's (or one of `owners`'), and nobody else may write it.
+
+    With `is_shared` only every user may not: that of a group is common, and harmless in a folder that is private.
+    """
+    if not kind:
+        named = "a link" if stat.S_ISLNK(status.st_mode) else "not of the kind it should be"
+        raise UnsafeFile(f"{what} is {named}", fix="remove it, and start that session anew")
+    if status.st_uid not in (owners or (os.geteuid(),)):
+        raise UnsafeFile(f"{what} belongs to another user (uid {status.st_uid})", fix="find out who put it there")
+    if status.st_mode & (stat.S_IWOTH if is_shared else stat.S_IWOTH | stat.S_IWGRP):
+        raise UnsafeFile(f"{what} can be written by others", fix="take that away: chmod go-w")
+
+
+def _printable(text: str) -> str:
+    """What other programs wrote, fit for a terminal: one line, at most 200 characters."""
+    return "".join(sign if sign.isprintable() else " " for sign in text[:200]).strip()
