@@ -38,9 +38,9 @@ GROUPS = {
         "floor": Command("speak:floor", "Ask for the floor, where the order of speakers is free."),
     },
     "Join": {
-        "sessions": Command("seat:sessions", "List the coding sessions that are open here."),
-        "turn": Command("seat:turn", "Show the turn that a live seat owes."),
-        "reply": Command("seat:reply", "Reply for a live seat, by a file or standard input."),
+        "sessions": Command("seat:sessions", "List the coding sessions that are open on this machine."),
+        "turn": Command("seat:turn", "Show the turn that a live seat owes: what is new, and how to answer."),
+        "reply": Command("seat:reply", "Reply for a live seat: to the turn that it owes."),
     },
     "Steer": {
         "pause": Command("speak:pause", "Stop after the current turn, until you resume."),

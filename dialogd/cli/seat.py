@@ -80,8 +80,9 @@ def reply(
 
 
 def sessions(as_json: options.JsonOption = False) -> None:
-    """List the sessions of Claude Code and Codex that are open here: project, name, idle or busy, seat.
+    """List the coding sessions that are open on this machine.
 
+    Those of Claude Code and Codex, with project, name, what they do (idle, busy, waiting for you) and their seat.
     `dialogd join B --session NAME` asks one of them to take part.
     """
     refused: list[DialogdError] = []

@@ -17,6 +17,7 @@ from tests.cli.command import Commands, until
 GROUPS = {
     "Begin": "run new start templates",
     "Speak": "say pass floor",
+    "Join": "sessions turn reply",
     "Steer": "pause resume step retry skip invite leave veto strike limit restore stop",
     "See": "status watch board flow replay cost logs",
     "Result": "plan export approve reject verify",
@@ -24,7 +25,7 @@ GROUPS = {
     "Setup": "doctor config alerts",
 }
 COMMANDS = [name for names in GROUPS.values() for name in names.split()]
-SCREEN = 50  # lines
+SCREEN = 60  # lines
 
 
 def test_every_command_explains_itself(dialogd: Commands) -> None:
@@ -36,7 +37,7 @@ def test_every_command_explains_itself(dialogd: Commands) -> None:
 
 
 def test_the_help_is_one_screen_of_commands_in_groups(dialogd: Commands) -> None:
-    """Each command stands in its group with its whole line; options and exit codes follow; 80 columns, 50 lines."""
+    """Each command stands in its group with its whole line; options and exit codes follow; 80 columns, 60 lines."""
     shown = dialogd.really("--help").out.rstrip("\n").split("\n")
     assert (len(shown) <= SCREEN, [row for row in shown if len(row) > 80]) == (True, [])
     found: dict[str, list[str]] = {}
