@@ -262,10 +262,11 @@ def paged(text: str, debt: str, request: Request, *, full: str = "") -> tuple[st
 
 
 def _split(text: str) -> list[str]:
-    """The text in pieces of at most `PAGE` characters, cut at the ends of lines where that can be."""
+    """The text in pieces of at most `PAGE` characters, cut at the end of a line or a word where there is one."""
     pages, rest = [], text
     while len(rest) > PAGE:
-        cut = rest.rfind("\n", 1, PAGE) + 1 or PAGE
+        ends = (rest.rfind(end, PAGE // 2, PAGE) + 1 for end in ("\n", " "))
+        cut = next(filter(None, ends), PAGE)
         pages.append(rest[:cut])
         rest = rest[cut:]
     return [*pages, rest]

@@ -137,12 +137,12 @@ def test_no_reply_before_the_last_page_was_read(room: Pair) -> None:
     begun(room)
     settled(room["A"], f"I write it down.\n\n## Consensus Summary\n\n{LONG[:9_500]}\n\n[CONSENSUS_REACHED]")
     first = owed(room["B"])
-    assert (first["page"], first["pages"]) == (1, 3)
+    assert (first["page"], first["pages"]) == (1, 2)
     assert "`dialogd turn --page 2" in first["text"].partition("\n")[0]
     answer = reply(room["B"], first["debt"], "Fine.\n\n[AGREE: P1 | it is complete]").problem
-    assert "3 pages" in answer["detail"]
-    assert send(room["B"], "GET /turn?page=4").problem["status"] == 400
-    assert all(len(owed(room["B"], f"&page={page}")["text"]) < 10_000 for page in (2, 3))
+    assert "2 pages" in answer["detail"]
+    assert send(room["B"], "GET /turn?page=3").problem["status"] == 400
+    assert all(len(owed(room["B"], f"&page={page}")["text"]) < 10_000 for page in (1, 2))
     came = reply(room["B"], first["debt"], "I have to think about it.").json
     assert came["status"] == "appended"
     answered(room["A"], "It has to be.")
