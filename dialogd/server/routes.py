@@ -18,7 +18,6 @@ from starlette.types import Receive, Scope, Send
 from dialogd import __version__
 from dialogd.agent.loop import Agent
 from dialogd.agent.peers import NO_WAIT
-from dialogd.backends.live import Live
 from dialogd.errors import BadInput, DialogdError, Refused
 from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.model import USER
@@ -108,8 +107,7 @@ def create_app(agent: Agent, port: int, halt: Halt, state: StateDir) -> FastAPI:
     _text_routes(app, agent)
     stream_routes(app, agent, port)
     person_routes(app, agent, _act)
-    if isinstance(agent.backend, Live):
-        turn_routes(app, agent, agent.backend)
+    turn_routes(app, agent)
     app.add_page = lambda: _page_routes(app, agent, port, state)
     return app
 

@@ -122,6 +122,15 @@ class Draft(Told):
     text: str = Field(description="empty for an answer that others were to give apart from it")
 
 
+class Delivery(Told):
+    """What becomes of a turn to which a live seat replies: `knocked`, `opened`, `replied`, `silent`."""
+
+    agent: str
+    turn: int
+    what: str
+    knocks: int
+
+
 class Error(Told):
     """The backend failed for good."""
 
@@ -178,7 +187,7 @@ class Bye(Told):
 
 KINDS: dict[str, type[Told]] = {
     "state": State, "agent": Agent, "text": Text, "turn": Turn, "note": Note, "mark": Mark, "cost": Cost,
-    "appended": Appended, "draft": Draft, "error": Error, "warning": Warned, "dropped": Dropped, "notified": Notified,
+    "appended": Appended, "draft": Draft, "delivery": Delivery, "error": Error, "warning": Warned, "dropped": Dropped, "notified": Notified,
     "telling": Telling, "ready": Ready, "reset": Reset, "bye": Bye,
 }  # fmt: skip
 

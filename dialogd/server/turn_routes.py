@@ -58,7 +58,7 @@ class Taken(BaseModel):
     text: str
 
 
-def turn_routes(app: FastAPI, agent: Agent, live: Live) -> None:
+def turn_routes(app: FastAPI, agent: Agent) -> None:
     """Add the routes of this module."""
 
     @app.get("/turn")
@@ -68,6 +68,7 @@ def turn_routes(app: FastAPI, agent: Agent, live: Live) -> None:
         full: Annotated[bool, Query(description="everything, not only what is new since the last turn")] = False,
     ) -> Owed:
         """What this agent owes: what to read, and how to answer."""
+        live = _live(agent)
         until = time.monotonic() + wait
         while live.owed is None and not agent.is_stopping and time.monotonic() < until:
             await live.changed(min(until - time.monotonic(), 1.0))  # what ends the dialog changes nothing there
@@ -94,6 +95,7 @@ def turn_routes(app: FastAPI, agent: Agent, live: Live) -> None:
     @app.post("/reply")
     async def reply(delivered: Delivered) -> Taken:
         """Take the reply to the turn that is owed; a late one is kept as a draft, one that comes twice counts once."""
+        live = _live(agent)
         if not delivered.text.strip():
             raise BadInput("the reply is empty", fix="write your contribution, or the single line [PASS]")
         try:
@@ -107,6 +109,16 @@ def turn_routes(app: FastAPI, agent: Agent, live: Live) -> None:
             await agent.keep_draft(Received(_key(agent, asked), delivered.text, {}, 0), "its turn had passed")
             return _draft()
         return await _outcome(agent, live, asked)
+
+
+def _live(agent: Agent) -> Live:
+    """The live seat. Raises `Refused` where a backend of another kind replies."""
+    if not isinstance(agent.backend, Live):
+        raise Refused(
+            f"{agent.me} is no live seat: {agent.backend.name} writes its replies",
+            fix=f"start it as one: dialogd start {agent.me} --backend live",
+        )
+    return agent.backend
 
 
 def _standing(agent: Agent) -> tuple[str, str]:
