@@ -571,6 +571,7 @@ def test_the_metrics_have_their_names_and_are_right() -> None:
         "consensus_rate": 1.0,
         "tokens": {"in": 11_200, "out": 1_200},
         "cost": {"usd": 0.014, "exact": True},
+        "live": {},
     }
 
 

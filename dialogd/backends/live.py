@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from dialogd.backends import Delivery, Found, Options, Request, Usage
+from dialogd.backends import Delivery, Found, Options, Request, Usage, sessions
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import Price, price_of
 from dialogd.backends.session import INTRO
 from dialogd.config import file_words
-from dialogd.errors import BackendError, BadInput, Refused
+from dialogd.errors import BackendError, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.model import digest
 from dialogd.store.disk import read_json, write_json
 
+KNOCKS = 3
+LOOK = 1.0  # seconds between two looks at what the session does
+DEAF = 20.0  # seconds after a knock within which a session that heard it gets busy
+REST = 5.0  # seconds that a session must be idle before it counts as done without a reply
+GONE = "the session that held this seat has ended"
 PAGE = 9_000  # characters: the output of a tool is cut at 10,000 by the strictest program known
 KEPT = 50  # turns that were asked for: a late reply to one of them becomes a draft
+UNASKED = "?"  # behind the key of a session that was picked from outside, and has to agree first
 MEMORY = "live.json"  # in the agent's own folder; losing it costs no turn
 
 
@@ -91,15 +98,15 @@ class Live:
     secrets: tuple[str, ...] = ()
 
     def __init__(self, options: Options) -> None:
-        self.session = options.session
-        self.model = options.session.partition(":")[0]
+        self.session = options.session.removesuffix(UNASKED)
+        self.model = self.session.partition(":")[0]
         self.price: Price | None = price_of("", "", options.price) if options.price else None
         self.owed: Owed | None = None
-        self.is_accepted = True  # False while a session that was picked from outside has not agreed
-        self._replies: asyncio.Queue[str | Delivery | BackendError] = asyncio.Queue()
+        self._news: asyncio.Queue[str | Delivery | BackendError] = asyncio.Queue()
         self._changed = asyncio.Event()
         self._memory = options.state / MEMORY if options.state else None
-        self._asked, self._told = _load(self._memory, self.session)
+        self._asked, self._told, accepted = _load(self._memory, self.session)
+        self.is_accepted = accepted or not options.session.endswith(UNASKED)
 
     @staticmethod
     def probe(_variables: Mapping[str, str], _variant: str) -> Found:
@@ -110,15 +117,16 @@ class Live:
 
     async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Delivery, None]:
         """Wait for the reply, and knock meanwhile. Raises `BackendError` for a session that is silent, or gone."""
-        self._replies = asyncio.Queue()
+        self._news = asyncio.Queue()
         prompt = request.prompt()
         owed = self._owe(request, prompt)
         self.owed = owed
         self._remember(Asked(owed.debt, request.re, request.chain))
         self._change()
         yield Usage(self.model, calls=0)
+        knocking = asyncio.create_task(self._knock(owed)) if self.session else None
         try:
-            while isinstance(news := await self._replies.get(), Delivery):
+            while isinstance(news := await self._news.get(), Delivery):
                 if news.what == "opened":
                     yield Usage(self.model)
                 yield news
@@ -131,6 +139,9 @@ class Live:
         finally:
             self.owed = None
             self._change()
+            if knocking is not None:
+                knocking.cancel()
+                await asyncio.gather(knocking, return_exceptions=True)
 
     async def close(self) -> None:
         """Nothing is kept open."""
@@ -151,6 +162,46 @@ class Live:
             whole=paged(whole, debt, request, full=" --full"),
         )
 
+    async def _knock(self, owed: Owed) -> None:
+        """Knock until the session replies: again whenever it rests without a reply, three times at most."""
+        try:
+            while owed.knocks < KNOCKS:
+                session = await asyncio.to_thread(sessions.of_key, self.session)
+                if session is None:
+                    raise NotRunning(GONE, fix="join from another one: dialogd join")
+                await sessions.knock(session, self._line(owed))
+                owed.knocks += 1
+                self._news.put_nowait(Delivery("knocked", owed.knocks))
+                await self._rested(session)
+            fix = f"it was knocked at {KNOCKS} times, and did not reply: look at it, then `dialogd retry` knocks again"
+            problem = BackendError("silent", fix=fix, kind="silent")
+        except NotRunning:
+            problem = BackendError(GONE, fix="join from another one: `dialogd join`", kind="gone")
+        except DialogdError as error:
+            problem = BackendError(str(error), fix=error.fix, kind="unsafe")
+        self._news.put_nowait(problem)
+
+    def _line(self, owed: Owed) -> str:
+        """What is said at the door: nothing of the dialog, and nothing at all of it to who has not agreed yet."""
+        if not self.is_accepted:
+            return "dialogd: you are asked to take part in a written dialog. If your user agrees, run: dialogd accept"
+        again = ", and you have not replied yet" if owed.knocks else ""
+        tool = (
+            "Call the tool wait_for_turn of the MCP server dialogd, or run" if self.model == sessions.CODEX else "Run"
+        )
+        return f"dialogd: turn {owed.turn} is yours{again}. {tool}: dialogd turn"
+
+    async def _rested(self, session: sessions.Session) -> None:
+        """Wait until the session has rested for a while: after some work, or without having heard the knock."""
+        begun, idle, was_busy = time.monotonic(), 0.0, False
+        while not (idle >= REST and (was_busy or time.monotonic() - begun >= DEAF)):
+            await asyncio.sleep(LOOK)
+            now = await asyncio.to_thread(sessions.status, session)
+            if now == "gone":
+                return
+            was_busy |= now == "busy"
+            idle = idle + LOOK if now == "idle" else 0.0
+
     # -- what others do -------------------------------------------------------------------------------------------
 
     @property
@@ -161,13 +212,20 @@ class Live:
     def open(self, page: int = 1, *, full: bool = False) -> tuple[Owed, str, int] | None:
         """The turn that is owed, a page of it, and how many there are; None while none is owed. Raises `BadInput`."""
         owed = self.owed
+        if not self.is_accepted:
+            raise Refused("this session has not agreed to take part", fix="if your user agrees: dialogd accept")
         if owed is None:
             return None
         was_opened = owed.is_opened
         text, pages = owed.page(page, full=full)
         if not was_opened:
-            self._replies.put_nowait(Delivery("opened", owed.knocks))
+            self._news.put_nowait(Delivery("opened", owed.knocks))
         return owed, text, pages
+
+    def accept(self) -> None:
+        """The session agrees to take part: from here on it is told of the dialog."""
+        self.is_accepted = True
+        self._remember()
 
     def deliver(self, debt: str, text: str) -> str:
         """Take a reply: `taken`, `again` for one that came before, `late` for one to a turn that is over.
@@ -190,7 +248,7 @@ class Live:
             )
         self.owed, self._told = None, owed.last
         self._remember(replace(asked, reply=digest(text)))
-        self._replies.put_nowait(text)
+        self._news.put_nowait(text)
         return "taken"
 
     def asked(self, debt: str) -> Asked | None:
@@ -209,22 +267,24 @@ class Live:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _remember(self, asked: Asked) -> None:
-        others = [one for one in self._asked if one.debt != asked.debt]
-        self._asked = (*others, asked)[-KEPT:]
+    def _remember(self, *asked: Asked) -> None:
+        others = [one for one in self._asked if all(one.debt != new.debt for new in asked)]
+        self._asked = (*others, *asked)[-KEPT:]
         if self._memory is not None:
-            known = {"session": self.session, "told": self._told, "asked": [asdict(one) for one in self._asked]}
+            asked_for = [asdict(one) for one in self._asked]
+            known = {"session": self.session, "accepted": self.is_accepted, "told": self._told, "asked": asked_for}
             write_json(self._memory, known)
 
 
-def _load(path: Path | None, session: str) -> tuple[tuple[Asked, ...], str]:
-    """The turns that were asked for, and up to which part of the dialog this very session has been told."""
+def _load(path: Path | None, session: str) -> tuple[tuple[Asked, ...], str, bool]:
+    """The turns that were asked for, up to which part of the dialog this very session was told, whether it agreed."""
     try:
         found: Any = (read_json(path) if path else None) or {"asked": []}
         asked = tuple(Asked(**one) for one in found["asked"])[-KEPT:]
-        return asked, str(found["told"]) if found.get("session") == session else ""
+        is_same = found.get("session") == session
+        return asked, str(found["told"]) if is_same else "", is_same and found.get("accepted") is True
     except (KeyError, TypeError, AttributeError):
-        return (), ""
+        return (), "", False
 
 
 # -- What a turn says -------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dialogd.backends.sessions import TITLES, running_sessions
+from dialogd.backends.sessions import TITLES, running_sessions, session_here
 from dialogd.cli import options
 from dialogd.cli.client import ask, daemons
 from dialogd.cli.terminal import plain, remark, show, table
@@ -116,8 +117,13 @@ def _read(path: str) -> str:
 
 
 def _seat(agent: str | None, file: str | None) -> Running:
-    """The daemon of the live seat that is meant: by its id, else the only one at this file."""
+    """The daemon of the live seat that is meant: by its id; that of the session around; the only one at this file."""
     settings = options.settings_for(file)
+    around = None if agent or file else session_here(os.environ)
+    if around is not None:
+        own = [daemon for daemon in daemons(settings) if daemon.session == around.key]
+        if own:
+            return own[0]
     here = daemons(settings, settings.file)
     chosen = [one for one in here if one.id == agent] if agent else [one for one in here if _is_live(one)]
     if len(chosen) == 1:

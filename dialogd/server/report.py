@@ -78,9 +78,22 @@ def _delivery(agent: Agent) -> wire.Delivery | None:
 
 def _waiting(agent: Agent) -> wire.Waiting | None:
     """What it waits for, while it does."""
+    if agent.call is not None and not agent.is_working:
+        return wire.Waiting(status="unopened", reason=_unopened(agent))
     if agent.call is not None or not isinstance(agent.action, Wait):
         return None
     return wire.Waiting(status=agent.action.status, reason=agent.action.reason)
+
+
+def _unopened(agent: Agent) -> str:
+    """What is known of a live seat that owes a turn and has not fetched it."""
+    found = _delivery(agent)
+    if found is None or not found.session:
+        return f"nobody has fetched its turn yet: dialogd turn --id {agent.me}"
+    knocks = {0: "its session is being knocked at", 1: "its session was knocked at once"}
+    return (
+        f"{knocks.get(found.knocks, f'its session was knocked at {found.knocks} times')}, and has not opened the turn"
+    )
 
 
 def _peers(agent: Agent) -> dict[str, wire.Peer]:

@@ -187,8 +187,8 @@ class Bye(Told):
 
 KINDS: dict[str, type[Told]] = {
     "state": State, "agent": Agent, "text": Text, "turn": Turn, "note": Note, "mark": Mark, "cost": Cost,
-    "appended": Appended, "draft": Draft, "delivery": Delivery, "error": Error, "warning": Warned, "dropped": Dropped, "notified": Notified,
-    "telling": Telling, "ready": Ready, "reset": Reset, "bye": Bye,
+    "appended": Appended, "draft": Draft, "delivery": Delivery, "error": Error, "warning": Warned, "dropped": Dropped,
+    "notified": Notified, "telling": Telling, "ready": Ready, "reset": Reset, "bye": Bye,
 }  # fmt: skip
 
 

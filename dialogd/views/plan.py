@@ -803,6 +803,7 @@ class Plan:
                 "mean": fmean(seconds) if seconds else None,
                 "longest": max(seconds, default=None),
             },
+            "live": _live(self.dialog),
             "per_agent": {
                 who: _account(state.spent[who]) for who in dict.fromkeys((*agents, *state.spent)) if who in state.spent
             },
@@ -1029,6 +1030,20 @@ def _last_of_substance(turns: Sequence[Entry]) -> tuple[int, str]:
         if is_substantial(found[1]):
             return found
     return max(reversed(texts), key=lambda found: len(found[1].split()), default=(0, ""))
+
+
+def _live(dialog: Dialog) -> dict[str, dict[str, int]]:
+    """Of each live session: the turns that it was knocked at for, how often in all, and how often it was silent."""
+    found: dict[str, dict[str, int]] = {}
+    for entry in dialog.entries:
+        if entry.frame is not None and entry.frame.knocks:
+            one = found.setdefault(entry.by, {"turns": 0, "knocks": 0, "silent": 0})
+            one["turns"] += 1
+            one["knocks"] += int(entry.frame.knocks)
+        failed = entry.mark("AGENT_ERROR") if entry.by == SYSTEM else None
+        if failed is not None and failed.fields[1:2] == ("silent",):
+            found.setdefault(failed.fields[0], {"turns": 0, "knocks": 0, "silent": 0})["silent"] += 1
+    return found
 
 
 def _account(spent: Spent) -> dict[str, Any]:

@@ -233,6 +233,13 @@ def _figures(plan: Plan) -> Iterator[str]:
             for who, account in m["per_agent"].items()
             if account["cost"]["usd"] is not None or account["tokens"]["in"] is not None
         ),
+        *(
+            (
+                f"live session of {who}",
+                f"{many(one['turns'], 'turn')}, {many(one['knocks'], 'knock')}, {one['silent']} silent",
+            )
+            for who, one in m["live"].items()
+        ),
         ("latency", "{} of calls, {} each on average, the longest {}".format(*seconds) if seconds else "unknown"),
     ]
     yield "\n".join(table(("metric", "value"), rows))
