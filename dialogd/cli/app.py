@@ -39,7 +39,7 @@ GROUPS = {
     },
     "Join": {
         "sessions": Command("seat:sessions", "List the coding sessions that are open on this machine."),
-        "turn": Command("seat:turn", "Show the turn that a live seat owes: what is new, and how to answer."),
+        "turn": Command("seat:turn", "Show the turn that a live seat owes, and how to answer."),
         "reply": Command("seat:reply", "Reply for a live seat: to the turn that it owes."),
     },
     "Steer": {

@@ -35,7 +35,7 @@ def turn(
     file: options.FileOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Show the turn that a live seat owes: what is new, and how to answer.
+    """Show the turn that a live seat owes, and how to answer.
 
     Exit code 1 while none is owed. The text to be signed or voted on is always there in full.
     """
