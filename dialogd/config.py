@@ -340,7 +340,7 @@ class Settings:
     role: str = _setting("", _text, "the agent's role: a known one, or a text")
     pace: float = _setting(2.0, _wait, "seconds between this agent's turns")
     project: Path | None = _setting(None, _path, "the folder the agent works in")
-    max_tokens: int = _setting(0, _count, "tokens that one reply may have at most; unset: 8192")
+    max_tokens: int = _setting(0, _count, "tokens that one reply may have at most; unset: 8192", "AGENT_MAX_TOKENS")
     effort: str = _setting("", _line, "how hard the model thinks: low, medium, high … where it can be set")
     base_url: str = _setting("", _line, "another address of the service, such as http://localhost:8000/v1")
     api: str = _setting(
@@ -379,6 +379,17 @@ class Settings:
         "contributions that make what they refer to a proposal, on the board of a new dialog; unset: 3",
         "AUTO_PROPOSE_THRESHOLD",
     )
+    session_max_agents: int = _setting(10, _count, "agents that a dialog begun over MCP may have", "SESSION_MAX_AGENTS")
+    session_max_messages: int = _setting(
+        1_000, _count, "messages that such a dialog may have; its limit of turns is not higher", "SESSION_MAX_MESSAGES"
+    )
+    session_max_tokens: int = _setting(
+        50_000, _count, "tokens that its agents may use together, where it names no budget", "SESSION_MAX_TOKENS"
+    )
+    session_max_time: float = _setting(
+        1_800.0, _wait, "seconds that it may take, before a last round sums it up", "SESSION_MAX_TIME"
+    )
+    agent_timeout: float = _setting(300.0, _wait, "seconds that one reply in it may take", "AGENT_TIMEOUT")
     desktop: str = _setting(
         "auto", _one_of("auto", "on", "off"), "alerts on the desktop: `auto` where it can be done, `on`, `off`"
     )

@@ -17,6 +17,7 @@ from dialogd.protocol.grammar import who
 from dialogd.protocol.header import read_agent
 from dialogd.protocol.model import ALL, USER, Draft, Mark, Participant
 from dialogd.protocol.order import following, reopened
+from dialogd.protocol.rules import CONTRIBUTIONS
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line, redact, unescape
 from dialogd.store.journal import PERSON, Lost, chain_of
@@ -30,7 +31,7 @@ def now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def say(
+def say(  # noqa: PLR0913 - what the person may say with a turn
     log: LogFile,
     text: str,
     *,
@@ -40,15 +41,18 @@ def say(
     instead: str = "",
     turns: int | None = None,
     budget: str = "",
+    kind: str = "",
+    via: str = "",
     secrets: Sequence[str] = (),
 ) -> Dialog:
     """Append the person's words: a turn, or with `note` a remark that costs nobody a call.
 
     `to` names whom the turn passes to (default: who owed it, else who asked, else the next in order). With `proposal`
     the words are a numbered proposal like any other; `instead` is the one (`P1`) in whose place it is meant. `turns`
-    grants that many more turns, `budget` sets another one (`$4`, `500k tokens`). `secrets` are taken out. A turn after
-    the end opens the dialog again. Raises `BadInput` for an unknown name or proposal, no text, a proposal that is too
-    long or a note, or a budget that is none, `Refused` for an agent that gets no turns.
+    grants that many more turns, `budget` sets another one (`$4`, `500k tokens`). `kind` makes them a contribution of
+    that name, `via` names the program that they came by. `secrets` are taken out. A turn after the end opens the dialog
+    again. Raises `BadInput` for an unknown name, kind or proposal, no text, a proposal that is too long or a note, or a
+    budget that is none, `Refused` for an agent that gets no turns.
     """
     words = redact(clean(text), secrets)[0].strip("\n")
     proposes = proposal or bool(instead.strip())
@@ -58,10 +62,12 @@ def say(
         what = "a note proposes nothing" if note else f"a proposal has at most {LONGEST:,} characters"
         raise BadInput(what, fix="make it a turn, not a note" if note else "propose the gist of it")
     limits, refs = _budget_mark(budget), interventions.refs_in(Mark("VETO", instead))
+    by = (("via", via),) if via else ()
 
     def make(dialog: Dialog) -> Draft:
+        typed = _typed(dialog, kind, words)
         if note:
-            return Draft(USER, "User", body=words, marks=limits)
+            return Draft(USER, "User", body=words, marks=(*typed, *limits), attributes=by)
         known = [one.ref for one in dialog.state.table.proposals]
         if instead.strip() and (not refs or any(ref not in known for ref in refs)):
             fix = f"name one of: {', '.join(known)}" if known else "leave it out: nobody has proposed anything yet"
@@ -71,9 +77,24 @@ def say(
         used = 0 if dialog.state.outcome else dialog.state.counted
         granted = () if turns is None else (Mark("LIMIT", f"max_turns {used + 1 + turns}"),)
         turn = _able(dialog, to) if to else reopened(dialog.header, dialog.state)
-        return Draft(USER, "User", dialog.state.number + 1, body, (*proposed, *granted, *limits), turn)
+        marks = (*proposed, *typed, *granted, *limits)
+        return Draft(USER, "User", dialog.state.number + 1, body, marks, turn, by)
 
     return write(log, make)
+
+
+def kinds(dialog: Dialog) -> tuple[str, ...]:
+    """The kinds of contribution that the person's words may be as they stand: without fields, beside no others."""
+    known, beside = {**CONTRIBUTIONS, **dialog.header.rules.kinds}, ("PROPOSAL", "RESERVATION", "RE", "CONFIDENCE")
+    return tuple(name for name, kind in known.items() if name not in beside and not kind.fields and not kind.resolves)
+
+
+def _typed(dialog: Dialog, kind: str, words: str) -> tuple[Mark, ...]:
+    """The mark of that kind with the words on one line; () without a kind. Raises `BadInput` for an unknown one."""
+    name = kind.strip().upper()
+    if name and name not in kinds(dialog):
+        raise BadInput(f"there are no messages of type {kind[:60]!r}", fix=f"name one of: {', '.join(kinds(dialog))}")
+    return (Mark(name, one_line(words, LONGEST)),) if name else ()
 
 
 def _budget_mark(budget: str) -> tuple[Mark, ...]:

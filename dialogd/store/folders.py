@@ -51,6 +51,11 @@ class StateDir:
         return self._made(self.root / "running")
 
     @property
+    def sessions(self) -> Path:
+        """The dialogs that programs began by MCP, and what is known of their processes."""
+        return self._made(self.root / "sessions")
+
+    @property
     def logs(self) -> Path:
         """The daemons' logs."""
         return self._made(self.root / "logs")

@@ -44,13 +44,19 @@ class Running:
 
     def is_alive(self) -> bool:
         """True while the very process that registered runs."""
-        import psutil
+        began = process_started(self.pid)
+        return began is not None and abs(began - self.created) < 1.0
 
-        try:
-            process = psutil.Process(self.pid)
-            return abs(process.create_time() - self.created) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
-        except psutil.Error:
-            return False
+
+def process_started(pid: int) -> float | None:
+    """When the process of that id started, None where none runs."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
+    except psutil.Error:
+        return None
 
 
 def registered(path: Path) -> Running | None:

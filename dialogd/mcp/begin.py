@@ -1,0 +1,235 @@
+"""Beginning a session: `dialogd run` as a process that outlives the program that asked for it, within limits."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dialogd.backends.auto import COMMANDS
+from dialogd.backends.seats import Seat
+from dialogd.cli.cast import SEATS
+from dialogd.cli.create import Wanted
+from dialogd.config import Settings
+from dialogd.errors import BadInput, DialogdError, Refused
+from dialogd.mcp.sessions import remember
+from dialogd.protocol import units
+from dialogd.protocol.text import one_line
+from dialogd.store.folders import StateDir
+from dialogd.store.registry import process_started
+from dialogd.templates.library import names, template
+
+LONGEST_PATH = 1_000  # characters
+TOPIC = 120  # characters of a question that make the topic
+SECONDS = 20.0  # that the file of a new dialog may take
+LOOK = 0.1
+MOST_TURNS = 200  # that rounds of many agents come to by default
+LAST = 2_000  # characters of what a process printed last
+# What leads into the program that asks: nothing of it goes to what is begun.
+_PRIVATE = ("CLAUDE_CODE_MESSAGING_SOCKET", "CLAUDE_CODE_MESSAGING_TOKEN", "CLAUDECODE")
+
+
+class Limits(BaseModel):
+    """When the session ends at the latest; what is left out is as the template or the settings say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    max_agents: Annotated[int | None, Field(ge=1, description="agents that may take part")] = None
+    max_turns: Annotated[int | None, Field(ge=1, description="turns, the person's included")] = None
+    max_rounds: Annotated[int | None, Field(ge=1, description="rounds of all agents")] = None
+    max_time: Annotated[str | None, Field(description="how long it all may take: 10m, 1 hour")] = None
+    timeout: Annotated[str | None, Field(description="how long one reply may take: 90 seconds")] = None
+    max_tokens: Annotated[int | None, Field(ge=1, description="tokens of all agents together")] = None
+    budget: Annotated[str | None, Field(description="what all agents together may spend: $2.00, 200k tokens")] = None
+
+
+NO_LIMITS = Limits()
+
+
+class Position(BaseModel):
+    """What a position is taken on, and by whom."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    target: Annotated[str, Field(description="a question, or a file or folder of this project")]
+    agents: Annotated[list[str], Field(description="backends: claude, codex, A=claude …; empty: what is here")] = []
+    limits: Limits = NO_LIMITS
+    allow_tools: Annotated[bool, Field(description="agents with tools may look into this project, read-only")] = False
+    unattended: Annotated[bool, Field(description="nothing waits for the person; every path has an end")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A session as it was asked for. `agents` are backends, or `ID=BACKEND[:MODEL][@DIR]`; () for what is here."""
+
+    question: str
+    agents: tuple[str, ...] = ()
+    position: str = ""
+    context: tuple[str, ...] = ()
+    project: Path | None = None
+    limits: Limits = NO_LIMITS
+    unattended: bool = False
+
+
+def begin(settings: Settings, asked: Asked) -> Path:
+    """Begin the session, and return the dialog's file once it is written. Raises `DialogdError`.
+
+    Its process belongs to nobody: it goes on when the program that asked ends, and ends with the dialog.
+    """
+    if not asked.question.strip():
+        raise BadInput("the question is empty", fix="say what the agents are to discuss")
+    for path in asked.context:
+        inside(path)
+    words = [*_cast_words(settings, asked), *_limit_words(settings, asked)]
+    words += ["--unattended"] if asked.unattended else []
+    words += [word for path in asked.context for word in ("--context", str(inside(path)))]
+    state = StateDir(settings.state_dir)
+    file = state.sessions / f"dialog-{secrets.token_hex(4)}.md"
+    question, output = (file.with_suffix(suffix) for suffix in (".question", ".out"))
+    question.touch(mode=0o600)
+    question.write_text(asked.question, encoding="utf-8", errors="replace")
+    topic = one_line(asked.question, TOPIC)
+    run = ["run", "--file", str(file), *words, "--question-file", str(question), "--", topic]
+    environment = {name: value for name, value in os.environ.items() if name not in _PRIVATE}
+    environment |= {"DIALOGD_PROJECT": str(asked.project)} if asked.project else {}
+    pid = _on_its_own([sys.executable, "-m", "dialogd", *run], output, environment)
+    remember(state, file, pid, output)
+    try:
+        _written(file, pid, output)
+    finally:
+        question.unlink(missing_ok=True)
+    return file
+
+
+def on(position: str, config: Position) -> Asked:
+    """The session in which agents take that position on the target. Raises `BadInput`, `Refused`."""
+    if not position.strip():
+        raise BadInput("no position is named", fix=f"name one of: {', '.join(names())}")
+    target, project, context = config.target.strip(), Path.cwd() if config.allow_tools else None, tuple[str, ...]()
+    if "\n" not in target and 0 < len(target) < LONGEST_PATH and Path(target).expanduser().exists():
+        place, target = inside(target), f"Examine {target}."
+        if place.is_dir() and not config.allow_tools:
+            raise Refused(f"{place} is a folder, which only tools can read", fix="set allow_tools, or name a file")
+        context, project = ((str(place),), project) if place.is_file() else ((), place)
+    return Asked(target, tuple(config.agents), position, context, project, config.limits, config.unattended)
+
+
+def inside(path: str) -> Path:
+    """The path in full. Raises `BadInput` for one outside the folder that the server works in."""
+    here = Path.cwd().resolve()
+    whole = (here / Path(path).expanduser()).resolve()
+    if not whole.is_relative_to(here):
+        raise BadInput(
+            f"{path[:200]} is outside {here}", fix="name a path in the folder that this server was started in"
+        )
+    return whole
+
+
+def _cast_words(settings: Settings, asked: Asked) -> list[str]:
+    """The options that name template and agents. Raises `BadInput` for agents that are not to be had, or too many."""
+    is_named = [equals for spec in asked.agents for _, equals, _ in [spec.split(":")[0].partition("=")]]
+    each = asked.agents if any(is_named) else ()
+    each = tuple(s if named else f"{seat}={s}" for seat, s, named in zip(SEATS, each, is_named, strict=False))
+    listed = ",".join(asked.agents) if asked.agents and not each else None
+    wanted = Wanted("", agents=listed, agent=list(each) or None, template=asked.position or None)
+    seats = wanted.seats()
+    most = min(settings.session_max_agents, asked.limits.max_agents or settings.session_max_agents)
+    if len(seats) > most or len(asked.agents) > len(SEATS):
+        raise Refused(
+            f"{len(seats)} agents are wanted; {most} may take part",
+            fix=f"name at most {most} agents, or have SESSION_MAX_AGENTS set higher",
+        )
+    for seat in seats:
+        _harmless(seat)
+    words = [word for spec in each for word in ("--agent", spec)] + (["--agents", listed] if listed else [])
+    return [*(["--template", asked.position] if asked.position else []), *words]
+
+
+def _harmless(seat: Seat) -> None:
+    """Refuse a seat that would run a program, or read a folder, that the caller itself may not."""
+    if seat.backend.partition(":")[0] in COMMANDS:
+        raise Refused(
+            f"{seat.id}: `{seat.backend}` runs a program, which no tool call may choose",
+            fix="name a service or a coding agent, such as claude or codex; in a terminal `dialogd run` takes commands",
+        )
+    if seat.project:
+        inside(seat.project)
+
+
+def _limit_words(settings: Settings, asked: Asked) -> Iterator[str]:
+    """The options that limit the dialog. Raises `BadInput` for what cannot be read, `Refused` for what is too much."""
+    limits, most = asked.limits, settings.session_max_messages
+    if limits.max_turns is not None and limits.max_turns > most:
+        raise Refused(
+            f"{limits.max_turns} turns are wanted; {most} messages are allowed",
+            fix=f"set max_turns to {most} or less, or have SESSION_MAX_MESSAGES set higher",
+        )
+    if limits.max_time is not None and _seconds(limits.max_time, "max_time") > settings.session_max_time:
+        raise Refused(
+            f"{limits.max_time} is longer than a session may take: {units.in_words(settings.session_max_time)}",
+            fix="set max_time lower, or have SESSION_MAX_TIME set higher",
+        )
+    turns = limits.max_turns or (most if most < _usual_turns(asked.position) else None)
+    if turns is not None:
+        yield from ("--max-turns", str(turns))
+    if limits.max_rounds is not None:
+        yield from ("--max-rounds", str(limits.max_rounds))
+    yield from ("--max-time", limits.max_time or f"{settings.session_max_time:g} seconds")
+    if limits.timeout is not None or settings.origin("agent_timeout") != "default":
+        timeout = limits.timeout or f"{settings.agent_timeout:g} seconds"
+        _seconds(timeout, "timeout")
+        yield from ("--timeout", timeout)
+    tokens = f"{limits.max_tokens} tokens" if limits.max_tokens is not None else ""
+    named = ", ".join(filter(None, (limits.budget, tokens)))
+    yield from ("--budget", named or f"{settings.session_max_tokens} tokens")
+
+
+def _usual_turns(position: str) -> int:
+    """The turns that a dialog of that template may have at most where nobody says."""
+    return template(position or None).terms.max_turns or MOST_TURNS
+
+
+def _seconds(text: str, name: str) -> float:
+    try:
+        return units.seconds(text)
+    except ValueError as error:
+        raise BadInput(f"{name}: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
+
+
+def _on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str]) -> int:
+    """Start a program in a session of its own, child of nobody; returns its process id."""
+    script = 'out=$1; shift; umask 077; "$@" </dev/null >>"$out" 2>&1 & echo $!'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", str(output), *words],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment, start_new_session=True,
+    )  # fmt: skip
+    if done.returncode or not done.stdout.strip().isdigit():
+        raise DialogdError(f"nothing can be started: {done.stderr.strip()}", fix="look at the limits of processes")
+    return int(done.stdout)
+
+
+def _written(file: Path, pid: int, output: Path) -> None:
+    """Wait until the dialog stands in its file. Raises `Refused` with the process's last words where it ended first."""
+    deadline = time.monotonic() + SECONDS
+    while not file.exists():
+        if process_started(pid) is None and not file.exists():
+            said = ""
+            with suppress(OSError):
+                said = output.read_text(encoding="utf-8", errors="replace")[-LAST:]
+            what, _, fix = said.partition("\n  fix: ")
+            raise Refused(
+                what.rpartition("error: ")[2].strip() or "the dialog could not be begun",
+                fix=fix.strip() or f"look into {output}",
+            )
+        if time.monotonic() > deadline:
+            raise DialogdError(f"{file} was not written within {SECONDS:g} s", fix=f"look into {output}")
+        time.sleep(LOOK)

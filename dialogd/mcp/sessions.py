@@ -1,0 +1,353 @@
+"""A dialog as users of agent tools know sessions: found, described, paged. Everything follows from file and daemons."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from dialogd.agent.prompt import is_shown, may_read
+from dialogd.cli import options
+from dialogd.cli.client import daemons, healths
+from dialogd.config import Settings
+from dialogd.errors import BadInput, DialogdError
+from dialogd.memory import Memory
+from dialogd.protocol import lifecycle, questions
+from dialogd.protocol.certificate import certify
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import one_line
+from dialogd.protocol.units import many
+from dialogd.store.disk import read_json, write_json
+from dialogd.store.folders import StateDir
+from dialogd.store.registry import Running, process_started
+from dialogd.views.flow import TEXT
+
+PAGE = 50  # messages of a page
+STATES = ("initializing", "spawning_agents", "running", "completing", "completed", "error", "timeout")
+AGENT_STATES = ("idle", "thinking", "executing", "failed", "stopped")
+DEFAULT_POSITION = "pair"
+
+Health = Mapping[str, Any]
+
+
+# -- The words for where a session and its agents stand ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is known beside the file: which daemons run, what each says of itself, and whether they are being started.
+
+    `healths` holds the agents with a daemon; None for one that did not answer.
+    """
+
+    healths: Mapping[str, Health | None] = field(default_factory=dict)
+    is_starting: bool = False
+
+
+def state_of(dialog: Dialog | None, around: Around) -> str:
+    """The state of a session, one of `STATES`. Pure."""
+    if dialog is None:
+        return "initializing" if around.is_starting else "error"
+    outcome = dialog.state.outcome
+    if outcome is not None:
+        words = {"time": "timeout", "error": "error"}
+        return words.get(outcome.cause, "completed") if outcome.name == "STOPPED" else "completed"
+    if not around.healths:
+        return "spawning_agents" if around.is_starting else "error"
+    if dialog.state.closing:
+        return "completing"
+    is_whole = all(agent.id in around.healths for agent in dialog.header.agents)
+    return "running" if is_whole or dialog.state.has_spoken or not around.is_starting else "spawning_agents"
+
+
+def agent_state(dialog: Dialog, agent: str, around: Around) -> str:
+    """The state of one agent, one of `AGENT_STATES`. Pure."""
+    if agent in dialog.state.absent or agent in dialog.state.debts.failed:
+        return "failed"
+    if dialog.state.outcome is not None or agent not in around.healths:
+        return "stopped"
+    working = (around.healths[agent] or {}).get("working_on")
+    if not working:
+        return "idle"
+    return "executing" if working.get("tool") else "thinking"
+
+
+def reason_of(dialog: Dialog | None, around: Around) -> str:
+    """Why the session is in its state, and what it waits for, in words. Pure."""
+    if dialog is None:
+        return "nothing has been written yet"
+    outcome = dialog.state.outcome
+    if outcome is not None:
+        return f"ended with {outcome.name}" + (f": {outcome.reason}" if outcome.reason else "")
+    if not around.healths and not around.is_starting:
+        return "no daemon runs, so nobody answers"
+    return lifecycle.in_words(dialog)
+
+
+# -- One session -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Session:
+    """One dialog and what runs on it. `archive` is the copy where the file holds it no longer, None else."""
+
+    settings: Settings
+    dialog: Dialog
+    around: Around
+    running: tuple[Running, ...] = ()
+    archive: Path | None = None
+
+    @property
+    def file(self) -> Path:
+        """The dialog file."""
+        return self.settings.file
+
+    @property
+    def is_over(self) -> bool:
+        """True once the dialog has ended."""
+        return self.dialog.state.outcome is not None
+
+    @property
+    def position(self) -> str:
+        """The template that the dialog began with."""
+        return self.dialog.header.rules.template or DEFAULT_POSITION
+
+    @property
+    def state(self) -> str:
+        """One of `STATES`."""
+        return state_of(self.dialog, self.around)
+
+    def facts(self) -> dict[str, Any]:
+        """What a list of sessions says of it."""
+        dialog = self.dialog
+        return {
+            "id": dialog.id,
+            "position": self.position,
+            "status": self.state,
+            "reason": reason_of(dialog, self.around),
+            "agents": [
+                {"id": one.id, "role": _role(dialog, one), "status": agent_state(dialog, one.id, self.around)}
+                for one in dialog.header.agents
+            ],
+            "startedAt": started(dialog),
+            "messageCount": len(dialog.entries),
+            "topic": dialog.header.topic,
+            "file": str(self.archive or self.file),
+            "page": next((f"http://localhost:{one.port}" for one in self.running), ""),
+        }
+
+    def result(self) -> dict[str, Any]:
+        """The facts, with what came of it so far: the outcome, the decided text, what the person is asked."""
+        outcome, decided = self.dialog.state.outcome, certify(self.dialog)
+        last = next((entry for entry in reversed(self.dialog.entries) if entry.is_turn and entry.by != USER), None)
+        return {
+            **self.facts(),
+            "outcome": outcome.name if outcome else None,
+            "decided": decided.text if decided is not None and outcome is not None else None,
+            "lastTurn": message(last) if last is not None else None,
+            "questions": [] if outcome else questions.facts(self.dialog),
+        }
+
+
+def _role(dialog: Dialog, agent: Participant) -> str:
+    """What an agent is called in its dialog."""
+    return agent.role or dialog.header.rules.role(agent.id).name or agent.name
+
+
+def started(dialog: Dialog) -> str:
+    """When a dialog began, in ISO; as its header has it where that is no time."""
+    text = dialog.header.started
+    with suppress(ValueError):
+        return datetime.fromisoformat(text.replace(" ", "T", 1).replace(" ", "")).isoformat()
+    return text
+
+
+def message(entry: Entry) -> dict[str, Any]:
+    """One entry as a message."""
+    kind = next((mark.name for mark in entry.marks if mark.name not in ("RE", "CONFIDENCE", "TO")), TEXT)
+    via = entry.frame.via if entry.frame is not None else ""
+    return {
+        "id": entry.id,
+        "turn": entry.number or None,
+        "from": {USER: "USER", SYSTEM: "SYSTEM"}.get(entry.by, entry.by),
+        "name": entry.name,
+        "type": kind,
+        "text": "" if entry.is_struck else entry.body.strip("\n"),
+        "marks": [str(mark) for mark in entry.marks],
+        "to": list(entry.turn or ()),
+        "at": entry.at,
+        **({"via": via} if via else {}),
+        **({"withdrawn": True} if entry.is_struck else {}),
+    }
+
+
+def history(dialog: Dialog, agent: str, page: int, reader: str = "") -> dict[str, Any]:
+    """The messages of a page, counted from 1, or from -1 at the end; of one agent where one is named.
+
+    `reader` is the agent that reads: it is shown what its prompt may hold, "" for the person. Raises `BadInput`.
+    """
+    names = {one.id.casefold(): one.id for one in dialog.everybody}
+    names |= {one.name.casefold(): one.id for one in dialog.everybody}
+    who = {"": "", "user": USER, "system": SYSTEM, "all": "", **names}.get(agent.strip().casefold())
+    if who is None:
+        known = ", ".join([*(one.id for one in dialog.everybody), USER])
+        raise BadInput(f"nobody called {agent[:60]!r} takes part", fix=f"name one of: {known}")
+    said = [e for e in dialog.entries if e.condition is not Condition.DAMAGED and (not who or e.by == who)]
+    if reader:
+        said = [e for e in said if may_read(dialog, e, reader) and is_shown(dialog, e.id, reader)]
+    pages = max(-(-len(said) // PAGE), 1)
+    number = page if page >= 0 else pages + 1 + page
+    if not 1 <= number <= pages:
+        raise BadInput(f"there is no page {page}: there {'is' if pages == 1 else 'are'} {many(pages, 'page')}",
+                       fix=f"name one from 1 to {pages}, or -1 for the last")  # fmt: skip
+    shown = said[(number - 1) * PAGE : number * PAGE]
+    more = {"next": number + 1} if number < pages else {}
+    return {"session": dialog.id, "page": number, "pages": pages, "messages": [message(e) for e in shown], **more}
+
+
+# -- All sessions ----------------------------------------------------------------------------------------------------
+
+
+def remember(state: StateDir, file: Path, pid: int, output: Path) -> None:
+    """Keep that a program began this dialog, by which process, and where that prints to."""
+    known = {"file": str(file), "pid": pid, "created": process_started(pid), "output": str(output)}
+    write_json(state.sessions / f"{file.stem}.json", known)
+
+
+def _begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
+    """The files of the dialogs that programs began, each with whether its process runs; forgets those that are gone."""
+    for path in sorted(state.sessions.glob("*.json")):
+        found = read_json(path)
+        try:
+            file, pid, created = Path(found["file"]), int(found["pid"]), found["created"]
+        except (TypeError, KeyError, ValueError):
+            continue
+        runs = created is not None and process_started(pid) == created
+        if not runs and not file.exists():
+            path.unlink(missing_ok=True)
+            continue
+        yield file, runs
+
+
+def sessions(settings: Settings) -> list[Session]:
+    """The dialogs that are going on or were begun by a program and stand in their file still; newest first."""
+    state = StateDir(settings.state_dir)
+    began = dict(_begun(state))
+    served: dict[Path, list[Running]] = {}
+    for daemon in daemons(settings):
+        served.setdefault(Path(daemon.file), []).append(daemon)
+    answers = healths(daemon for each in served.values() for daemon in each)
+    found: list[Session] = []
+    for file in dict.fromkeys((*served, *began, settings.file)):
+        with suppress(DialogdError, FileNotFoundError):
+            own = options.settings_for(str(file))
+            running = tuple(served.get(file, ()))
+            around = Around({daemon.id: answers[daemon] for daemon in running}, is_starting=began.get(file, False))
+            found.append(Session(own, options.log_of(own).read(), around, running))
+    return sorted(found, key=lambda one: started(one.dialog), reverse=True)
+
+
+def at(settings: Settings, file: Path) -> Session:
+    """The session in one file. Raises what reading it raises."""
+    own = options.settings_for(str(file))
+    running = daemons(own, file)
+    around = Around({daemon.id: health for daemon, health in healths(running).items()},
+                    is_starting=dict(_begun(StateDir(settings.state_dir))).get(file, False))  # fmt: skip
+    return Session(own, options.dialog_at(options.log_of(own)), around, running)
+
+
+def find(settings: Settings, wanted: str) -> Session:
+    """The session of that id, the beginning of one, or the path of its file; "" where only one is open.
+
+    Also an ended one of the archive. Raises `BadInput` where there is none, or several are meant.
+    """
+    name = wanted.strip()
+    if name.endswith(".md") or os.sep in name:
+        return at(settings, Path(os.path.normpath(Path.cwd() / Path(name).expanduser())))
+    going = sessions(settings)
+    fits = [one for one in going if (one.dialog.id.startswith(name) if name else not one.is_over)]
+    exact = [one for one in fits if one.dialog.id == name] or fits
+    if len(exact) == 1:
+        return exact[0]
+    known = ", ".join(one.dialog.id for one in going[:10]) or "none: begin one with `ask`"
+    if exact or not name:
+        what = f"{wanted!r} means several sessions" if exact and name else f"{many(len(exact), 'session')} are open"
+        raise BadInput(what, fix=f"name one of: {known}")
+    try:
+        row = Memory(settings.state_dir).dialog(name)
+    except BadInput:
+        raise BadInput(f"there is no session {name[:60]!r}", fix=f"name one of: {known}") from None
+    own = options.settings_for(row.file or row.archive)
+    return Session(own, parse(Path(row.archive).read_bytes()), Around(), archive=Path(row.archive))
+
+
+def listed(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
+    """The facts of the sessions that fit, those of the archive behind the others. Raises `BadInput`."""
+    status = wanted.get("status", "").strip().lower()
+    if status and status not in (*STATES, "open", "all"):
+        raise BadInput(f"no session is ever {status[:60]!r}", fix=f"name one of: open, {', '.join(STATES)}")
+    found = [one.facts() for one in sessions(settings)]
+    known = {facts["id"] for facts in found}
+    if status != "open":
+        for row in Memory(settings.state_dir).dialogs(limit + len(found)):
+            if row.archive and row.id not in known:
+                with suppress(BadInput, OSError):
+                    found.append(find(settings, row.id).facts())
+
+    def fits(facts: Mapping[str, Any]) -> bool:
+        text, agent = wanted.get("topic", "").casefold(), wanted.get("agent", "").casefold()
+        return (
+            (status in ("", "all", facts["status"]) or (status == "open" and facts["status"] in STATES[:4]))
+            and wanted.get("position", "").casefold() in ("", facts["position"])
+            and text in one_line(facts["topic"], 1_000).casefold()
+            and (not agent or any(agent in (a["id"].casefold(), a["role"].casefold()) for a in facts["agents"]))
+        )
+
+    return [facts for facts in found if fits(facts)][:limit]
+
+
+# -- How fast a program may speak --------------------------------------------------------------------------------------
+
+WINDOW = 60.0  # seconds that are looked back
+FREE, MOST = 10, 30  # messages of programs in that time: from then on slowed; from then on refused
+SLOWEST = 5.0  # seconds
+
+
+def pause(entries: Sequence[Entry], now: datetime) -> float | None:
+    """The seconds to wait before one more message of a program is written; None where it is refused. Pure."""
+    count = 0
+    for entry in reversed(entries):
+        if entry.frame is None or not entry.frame.via:
+            continue
+        with suppress(ValueError):
+            if (now - datetime.fromisoformat(entry.at.replace("Z", "+00:00"))).total_seconds() > WINDOW:
+                break
+        count += 1
+    if count >= MOST:
+        return None
+    return max(0.0, SLOWEST * (count + 1 - FREE) / (MOST - FREE))
+
+
+def now() -> datetime:
+    """The time, in UTC."""
+    return datetime.now(UTC)
+
+
+# -- Commands that this package leaves to the command line -------------------------------------------------------------
+
+
+def result_of_command(words: Sequence[str]) -> tuple[int, str, str]:
+    """Run `dialogd WORDS` to its end: exit code, stdout, stderr. A process of its own: stdout may be the protocol's."""
+    command = [sys.executable, "-m", "dialogd", *words]
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+    return done.returncode, done.stdout, done.stderr

@@ -1,0 +1,128 @@
+"""Whole sessions by `ask` and `position_invoke`, with scripted agents in real daemons that outlive their client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from mcp import Client
+
+from tests.cli.command import until
+from tests.mcp.conftest import Answer, Host, call
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+
+
+async def ended(client: Client, answer: Answer) -> Answer:
+    """The session once it is over, waited for as the answer says."""
+    deadline = time.monotonic() + 90
+    while answer["status"] not in ("completed", "error", "timeout"):
+        assert time.monotonic() < deadline, answer
+        assert f"ask(session={answer['id']!r})" in answer["next"]
+        answer = await call(client, "ask", session=answer["id"])
+    return answer
+
+
+@pytest.mark.parametrize(("position", "agents"), [("contemplator", 1), ("mirror", 2), ("circle", 3)])
+async def test_a_position_is_taken_to_its_end(host: Host, position: str, agents: int) -> None:
+    """One agent alone, two, three: they end with a decision that says who made it, and a plan."""
+    told: list[str] = []
+
+    async def progress(done: float, total: float | None, message: str | None) -> None:
+        told.append(message or "")
+
+    async with host.client() as client:
+        config = {"target": "Where should sessions live?", "agents": ["rehearsal"] * agents}
+        result = await client.call_tool(
+            "position_invoke", {"position": position, "config": config}, progress_callback=progress
+        )
+        begun = Answer(result.structured_content or {}, "" if not result.is_error else str(result.content))
+        over = await ended(client, begun)
+        assert (over["position"], over["status"]) == (position, "completed")
+        assert over["outcome"] in ("CONSENSUS_REACHED", "DECIDED")
+        assert over["decided"]
+        assert len(over["agents"]) == agents
+        assert {agent["status"] for agent in over["agents"]} == {"stopped"}
+        assert told, "nobody was told how it goes"
+        plan = await call(client, "plan", session=over["id"])
+        assert over["decided"].split("\n")[0] in plan["markdown"]
+        assert (await call(client, "verify", session=over["id"]))["sound"]
+
+
+async def test_what_is_begun_outlives_its_client_and_is_listed(host: Host) -> None:
+    """The client goes away at once; another finds the session running, and it ends by itself."""
+    async with host.client() as client:
+        begun = await call(client, "ask", question="Tabs?", agents=["rehearsal", "rehearsal"], wait=0)
+        assert begun["status"] in ("initializing", "spawning_agents", "running", "completing")
+    async with host.client() as other:
+        (row,) = (await call(other, "sessions_list", filter={"topic": "tabs"}))["sessions"]
+        assert row["id"] == begun["id"]
+        over = await ended(other, begun)
+    assert (over["status"], over["outcome"]) == ("completed", "CONSENSUS_REACHED")
+    until(lambda: not host.commands.daemons(), "the daemons' end")
+
+
+async def test_it_recovers_from_an_agents_failure(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that is killed while the agents talk is started again, and the session ends as it would have."""
+    monkeypatch.setenv("DIALOGD_PACE", "1")
+    async with host.client() as client:
+        config = {"target": "Tabs?", "agents": ["rehearsal"] * 3}
+        begun = await call(client, "position_invoke", position="circle", config=config, wait=0)
+        until(lambda: "## Turn 3" in Path(begun["file"]).read_text(), "B's first turn")
+        (victim,) = (daemon for daemon in host.commands.daemons() if daemon.id == "B")
+        os.kill(victim.pid, signal.SIGKILL)
+        over = await ended(client, begun)
+        assert (over["status"], over["outcome"]) == ("completed", "CONSENSUS_REACHED"), over
+        said = (await call(client, "sessions_history", session=begun["id"], agent="B"))["messages"]
+    assert len(said) > 1, "B never came back"
+
+
+async def test_limits_stand_in_the_file_and_nobody_may_ask_for_more(host: Host) -> None:
+    """Tokens where no budget is named, time, turns; what is beyond the settings is refused, and nothing written."""
+    many = {"target": "x", "agents": ["rehearsal"] * 3}
+    async with host.client() as client:
+        begun = await call(client, "ask", question="Tabs?", agents=["rehearsal"] * 2, limits={"max_turns": 7}, wait=0)
+        text = Path(begun["file"]).read_text()
+        assert "**Max Turns:** 7" in text
+        assert "**Budget:** 50,000 tokens" in text
+        assert "**Max Time:** 30 minutes" in text
+        await call(client, "sessions_stop", session=begun["id"])
+        files = {path.name for path in host.folder.iterdir()}
+        wrong = [
+            (await call(client, "ask", question=" "), "question is empty"),
+            (await call(client, "ask", question="x", agents=["nobody"]), "rehearsal"),
+            (await call(client, "ask", question="x", agents=["command:touch pwned"]), "runs a program"),
+            (await call(client, "ask", question="x", agents=["rehearsal"] * 11), "10 may take part"),
+            (await call(client, "ask", question="x", limits={"max_turns": 1001}), "1000 messages"),
+            (await call(client, "ask", question="x", limits={"max_time": "1 day"}), "30 minutes"),
+            (await call(client, "ask", question="x", limits={"timeout": "soon"}), "timeout"),
+            (await call(client, "ask", question="x", context=["/etc/passwd"]), "is outside"),
+            (await call(client, "position_invoke", position="hermit", config={"target": "x"}), "contemplator"),
+            (await call(client, "position_invoke", position="mirror", config=many), "2 agents"),
+            (await call(client, "position_invoke", position="mirror", config={}), "target"),
+            (await call(client, "position_invoke", position="mirror", config={"target": "../"}), "is outside"),
+        ]  # fmt: skip
+    for answer, words in wrong:
+        assert words in answer.error, answer
+    assert {path.name for path in host.folder.iterdir()} == files
+    assert not (host.folder / "pwned").exists()
+
+
+async def test_a_question_to_the_person_comes_back_to_the_host(host: Host) -> None:
+    """It is answered over MCP, by a turn of the person's that says so, and the session goes on."""
+    async with host.client() as client:
+        asked = await call(client, "ask", question="Tabs?", agents=["rehearsal:ask", "rehearsal:ask"])
+        for _ in range(10):
+            if asked["questions"] or asked["status"] == "completed":
+                break
+            await asyncio.sleep(0.2)
+            asked = await call(client, "ask", session=asked["id"])
+        assert asked["questions"], asked
+        assert "sessions_send" in asked["next"]
+        await call(client, "sessions_send", session=asked["id"], message="Four columns.")
+        over = await ended(client, await call(client, "ask", session=asked["id"]))
+        assert over["status"] == "completed"

@@ -1,0 +1,176 @@
+"""Sessions over MCP, by the SDK's own client: listed, read, spoken in, stopped; good and bad arguments."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from mcp.types import TextResourceContents
+
+from dialogd import person
+from dialogd.mcp.sessions import FREE, MOST, PAGE, pause
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.model import Mark
+from tests.mcp.conftest import Host, call
+
+
+def text_of(part: object) -> str:
+    """The text of what a resource holds."""
+    assert isinstance(part, TextResourceContents)
+    return part.text
+
+
+TOOLS = {
+    "ask", "position_invoke", "sessions_list", "sessions_send", "sessions_history", "sessions_stop", "gallery_emit",
+    "plan", "recall", "verify",
+}  # fmt: skip
+
+
+async def test_every_tool_is_offered_with_a_description_and_its_arguments(host: Host) -> None:
+    """The names that hosts know, and nothing else; no argument without a type."""
+    async with host.client() as client:
+        offered = (await client.list_tools()).tools
+        templates = (await client.list_resource_templates()).resource_templates
+    assert {tool.name for tool in offered} == TOOLS
+    for tool in offered:
+        assert tool.description
+        assert tool.annotations is not None
+        assert all({"type", "anyOf", "$ref"} & set(a) for a in tool.input_schema["properties"].values()), tool.name
+    assert {t.uri_template for t in templates} == {
+        f"dialog://{{session}}/{n}" for n in ("transcript", "plan", "certificate")
+    }
+
+
+async def test_a_session_is_listed_as_hosts_know_sessions(host: Host) -> None:
+    """With id, position, status, agents, time and count; a filter leaves out what does not fit."""
+    log = host.commands.begin("Tabs?")
+    async with host.client() as client:
+        (row,) = (await call(client, "sessions_list"))["sessions"]
+        assert row["id"] == log.read().id
+        assert (row["position"], row["status"], row["messageCount"]) == ("pair", "error", 1)
+        assert row["agents"] == [
+            {"id": "A", "role": "Claude A", "status": "stopped"},
+            {"id": "B", "role": "Claude B", "status": "stopped"},
+        ]
+        assert datetime.fromisoformat(row["startedAt"]).tzinfo is not None
+        assert (await call(client, "sessions_list", filter={"topic": "tabs"}))["sessions"]
+        assert not (await call(client, "sessions_list", filter={"status": "running"}))["sessions"]
+        assert not (await call(client, "sessions_list", filter={"position": "circle"}))["sessions"]
+        assert "spawning_agents" in (await call(client, "sessions_list", filter={"status": "asleep"})).error
+
+
+async def test_what_a_host_sends_is_a_turn_of_the_persons_that_says_so(host: Host) -> None:
+    """In the file `via=mcp`; to one agent, to all, typed."""
+    log = host.commands.begin("Tabs?")
+    async with host.client() as client:
+        sent = await call(client, "sessions_send", message="Consider width.", to="B", type="QUESTION")
+        assert (sent["turn"], sent["to"]) == (2, ["B"])
+        last = log.read().entries[-1]
+        assert last.frame is not None
+        assert (last.by, last.frame.via, last.turn) == ("USER", "mcp", ("B",))
+        assert Mark("QUESTION", "Consider width.") in last.marks
+        assert (await call(client, "sessions_send", message="All of you.", to="all"))["to"] == ["A", "B"]
+        proposed = await call(client, "sessions_send", message="Use tabs.", type="proposal")
+        assert [one.ref for one in log.read().state.table.proposals] == ["P1"]
+        assert proposed["session"] == log.read().id
+        said = (await call(client, "sessions_history"))["messages"]
+    assert [(m["from"], m["type"], m.get("via")) for m in said] == [
+        ("USER", "TEXT", None), ("USER", "QUESTION", "mcp"), ("USER", "TEXT", "mcp"), ("USER", "PROPOSAL", "mcp"),
+    ]  # fmt: skip
+    person.say(log, "By hand.")
+    assert "via" not in log.path.read_text().split("By hand.")[0].rsplit("<!--", 1)[1]
+
+
+async def test_an_event_costs_nobody_a_turn(host: Host) -> None:
+    """It is a note: who owed a turn owes it still."""
+    log = host.commands.begin("Tabs?")
+    async with host.client() as client:
+        emitted = await call(client, "gallery_emit", message="The build is green.", type="EVIDENCE")
+        assert (emitted["turn"], emitted["to"]) == (None, ["A"])
+        assert (
+            "OBJECTION"
+            not in (await call(client, "gallery_emit", message="x", type="OBJECTION")).error.split("one of")[1]
+        )
+    (_, note) = log.read().entries
+    assert (note.number, note.mark("EVIDENCE")) == (0, Mark("EVIDENCE", "The build is green."))
+
+
+async def test_bad_arguments_come_back_with_what_would_be_right(host: Host) -> None:
+    """An unknown type or recipient names the known ones, as does a session; nothing is written."""
+    log = host.commands.begin("Tabs?")
+    before = log.path.read_bytes()
+    async with host.client() as client:
+        wrong = [
+            (await call(client, "sessions_send", message="x", type="SHOUT"), "CRITIQUE"),
+            (await call(client, "sessions_send", message="x", to="Z"), "A (Claude A), B (Claude B)"),
+            (await call(client, "sessions_send", message=" "), "nothing to say"),
+            (await call(client, "sessions_send"), "message"),
+            (await call(client, "sessions_send", message="x", session="zzz"), log.read().id),
+            (await call(client, "sessions_history", agent="Q"), "A, B, USER"),
+            (await call(client, "sessions_history", page=7), "from 1 to 1"),
+            (await call(client, "sessions_list", filter={"colour": "red"}), "colour"),
+            (await call(client, "sessions_list", limit=0), "limit"),
+            (await call(client, "plan"), "no agent has spoken"),
+            (await call(client, "recall", question=" "), "question"),
+        ]
+        unknown = await client.call_tool("shout", {})
+    for answer, words in wrong:
+        assert words in answer.error, answer
+    assert unknown.is_error
+    assert log.path.read_bytes() == before
+
+
+async def test_a_long_history_comes_in_pages(host: Host) -> None:
+    """Fifty messages each, the oldest first; -1 is the last page."""
+    log = host.commands.begin("Tabs?")
+    for number in range(PAGE):
+        person.say(log, f"Thought {number}.", note=True)
+    async with host.client() as client:
+        first, last = [await call(client, "sessions_history", page=page) for page in (1, -1)]
+        own = await call(client, "sessions_history", agent="user", page=2)
+        assert not (await call(client, "sessions_history", agent="B"))["messages"]
+    assert (len(first["messages"]), first["pages"], first["next"]) == (PAGE, 2, 2)
+    assert [m["text"] for m in last["messages"]] == [f"Thought {PAGE - 1}."] == [m["text"] for m in own["messages"]]
+    assert "next" not in last.facts
+
+
+async def test_a_session_that_is_stopped_is_over_and_kept(host: Host) -> None:
+    """The end stands in the file with its reason; stopped again, it is as it was, and is found in the archive."""
+    log = host.commands.begin("Tabs?")
+    async with host.client() as client:
+        stopped = await call(client, "sessions_stop", reason="enough")
+        assert (stopped["status"], stopped["outcome"], stopped["stopped"]) == ("completed", "STOPPED", True)
+        assert "[STOPPED: enough (by MCP)]" in log.path.read_text()
+        assert not (await call(client, "sessions_stop", session=stopped["id"]))["stopped"]
+        log.path.unlink()
+        assert (await call(client, "sessions_history", session=stopped["id"]))["messages"]
+        (row,) = (await call(client, "sessions_list"))["sessions"]
+        assert row["id"] == stopped["id"]
+
+
+async def test_the_whole_file_its_soundness_and_what_was_agreed_can_be_read(host: Host) -> None:
+    """`verify` says what `dialogd verify` says; the transcript is the file."""
+    log = host.commands.begin("Tabs?")
+    person.say(log, "Well?")
+    async with host.client() as client:
+        checked = await call(client, "verify")
+        (text,) = (await client.read_resource(f"dialog://{log.read().id}/transcript")).contents
+        (agreed,) = (await client.read_resource(f"dialog://{log.read().id}/certificate")).contents
+    assert (checked["sound"], len(checked["entries"])) == (True, 2)
+    assert text_of(text) == log.path.read_text()
+    assert text_of(agreed) == "null"
+
+
+async def test_too_many_messages_are_refused(host: Host) -> None:
+    """Up to ten a minute are taken at once, then more and more slowly; what is beyond thirty is refused."""
+    log = host.commands.begin("Tabs?")
+    for number in range(MOST):
+        person.say(log, f"Thought {number}.", note=True, via="mcp")
+    now = datetime.now(UTC)
+    entries = log.read().entries
+    assert pause(entries, now) is None
+    assert pause(entries[:FREE], now) == 0
+    assert 0 < (pause(entries[: FREE + 2], now) or 0) < (pause(entries[:MOST], now) or 0) <= 5
+    assert pause(entries, now + timedelta(minutes=2)) == 0
+    async with host.client() as client:
+        assert "wait a minute" in (await call(client, "sessions_send", message="One more.")).error
+    assert len(parse(log.path.read_bytes()).entries) == MOST + 1
