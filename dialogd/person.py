@@ -42,7 +42,7 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
     turns: int | None = None,
     budget: str = "",
     kind: str = "",
-    via: str = "",
+    host: str = "",
     secrets: Sequence[str] = (),
 ) -> Dialog:
     """Append the person's words: a turn, or with `note` a remark that costs nobody a call.
@@ -50,7 +50,7 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
     `to` names whom the turn passes to (default: who owed it, else who asked, else the next in order). With `proposal`
     the words are a numbered proposal like any other; `instead` is the one (`P1`) in whose place it is meant. `turns`
     grants that many more turns, `budget` sets another one (`$4`, `500k tokens`). `kind` makes them a contribution of
-    that name, `via` names the program that they came by. `secrets` are taken out. A turn after the end opens the dialog
+    that name, `host` is the program they came by. `secrets` are taken out. A turn after the end opens the dialog
     again. Raises `BadInput` for an unknown name, kind or proposal, no text, a proposal that is too long or a note, or a
     budget that is none, `Refused` for an agent that gets no turns.
     """
@@ -62,7 +62,7 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
         what = "a note proposes nothing" if note else f"a proposal has at most {LONGEST:,} characters"
         raise BadInput(what, fix="make it a turn, not a note" if note else "propose the gist of it")
     limits, refs = _budget_mark(budget), interventions.refs_in(Mark("VETO", instead))
-    by = (("via", via),) if via else ()
+    by = (("host", host),) if host else ()
 
     def make(dialog: Dialog) -> Draft:
         typed = _typed(dialog, kind, words)

@@ -581,8 +581,8 @@ def _entry(dialog: Dialog, entry: Entry, agent: Participant) -> Part:
     if entry.is_struck:
         return Part(entry.id, f"## Turn {entry.number}\n\n{fenced(strikes(dialog)[entry.number].in_words)}", SYSTEM)
     title = f"Turn {entry.number}" if entry.is_turn else "Note"
-    via = " (by a program of theirs)" if entry.frame is not None and entry.frame.via else ""
-    who = f"the person{via}" if entry.by == USER else "the daemon" if entry.by == SYSTEM else entry.by
+    host = " (by a program of theirs)" if entry.frame is not None and entry.frame.host else ""
+    who = f"the person{host}" if entry.by == USER else "the daemon" if entry.by == SYSTEM else entry.by
     who = f"{who} (you)" if entry.by == agent.id else who
     marks = "\n".join(str(_nameless(dialog, mark)) for mark in entry.marks) if entry.frame else ""
     text = "\n\n".join(part for part in (entry.body, marks) if part)

@@ -243,7 +243,7 @@ class Tools:
             after = await asyncio.to_thread(
                 lambda: person.say(
                     log, message, to=ALL if everybody else to, note=note, proposal=kind == "PROPOSAL",
-                    kind="" if kind in (TEXT, "PROPOSAL") else kind, via=VIA, secrets=secrets,
+                    kind="" if kind in (TEXT, "PROPOSAL") else kind, host=VIA, secrets=secrets,
                 )
             )  # fmt: skip
         reached = await asyncio.to_thread(notify, one.running)

@@ -173,7 +173,7 @@ def started(dialog: Dialog) -> str:
 def message(entry: Entry) -> dict[str, Any]:
     """One entry as a message."""
     kind = next((mark.name for mark in entry.marks if mark.name not in ("RE", "CONFIDENCE", "TO")), TEXT)
-    via = entry.frame.via if entry.frame is not None else ""
+    host = entry.frame.host if entry.frame is not None else ""
     return {
         "id": entry.id,
         "turn": entry.number or None,
@@ -184,7 +184,7 @@ def message(entry: Entry) -> dict[str, Any]:
         "marks": [str(mark) for mark in entry.marks],
         "to": list(entry.turn or ()),
         "at": entry.at,
-        **({"via": via} if via else {}),
+        **({"via": host} if host else {}),
         **({"withdrawn": True} if entry.is_struck else {}),
     }
 
@@ -325,7 +325,7 @@ def pause(entries: Sequence[Entry], now: datetime) -> float | None:
     """The seconds to wait before one more message of a program is written; None where it is refused. Pure."""
     count = 0
     for entry in reversed(entries):
-        if entry.frame is None or not entry.frame.via:
+        if entry.frame is None or not entry.frame.host:
             continue
         with suppress(ValueError):
             if (now - datetime.fromisoformat(entry.at.replace("Z", "+00:00"))).total_seconds() > WINDOW:

@@ -172,8 +172,8 @@ class Frame:
 
     `prev` names the `chain` of the entry before. `ms` is the call's duration; `nonce` opens the seal of a sealed
     answer; `calls`, token counts and `usd` are what the agent spent since its last entry, "" when unknown; a leading
-    `~` says that a part was estimated or is unknown. `knocks` is how often a live session was knocked at for it. `via`
-    is by what program the person spoke, "" for none: `mcp`.
+    `~` says that a part was estimated or is unknown. `knocks` is how often a live session was knocked at for it. `host`
+    is the program by which the person spoke, "" for none: `mcp`.
     """
 
     by: str
@@ -189,7 +189,7 @@ class Frame:
     tokens_out: str = ""
     usd: str = ""
     knocks: str = ""
-    via: str = ""
+    host: str = ""
 
 
 class Condition(enum.Enum):

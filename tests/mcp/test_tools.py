@@ -59,14 +59,14 @@ async def test_a_session_is_listed_as_hosts_know_sessions(host: Host) -> None:
 
 
 async def test_what_a_host_sends_is_a_turn_of_the_persons_that_says_so(host: Host) -> None:
-    """In the file `via=mcp`; to one agent, to all, typed."""
+    """In the file `host=mcp`; to one agent, to all, typed."""
     log = host.commands.begin("Tabs?")
     async with host.client() as client:
         sent = await call(client, "sessions_send", message="Consider width.", to="B", type="QUESTION")
         assert (sent["turn"], sent["to"]) == (2, ["B"])
         last = log.read().entries[-1]
         assert last.frame is not None
-        assert (last.by, last.frame.via, last.turn) == ("USER", "mcp", ("B",))
+        assert (last.by, last.frame.host, last.turn) == ("USER", "mcp", ("B",))
         assert Mark("QUESTION", "Consider width.") in last.marks
         assert (await call(client, "sessions_send", message="All of you.", to="all"))["to"] == ["A", "B"]
         proposed = await call(client, "sessions_send", message="Use tabs.", type="proposal")
@@ -77,7 +77,7 @@ async def test_what_a_host_sends_is_a_turn_of_the_persons_that_says_so(host: Hos
         ("USER", "TEXT", None), ("USER", "QUESTION", "mcp"), ("USER", "TEXT", "mcp"), ("USER", "PROPOSAL", "mcp"),
     ]  # fmt: skip
     person.say(log, "By hand.")
-    assert "via" not in log.path.read_text().split("By hand.")[0].rsplit("<!--", 1)[1]
+    assert "host=" not in log.path.read_text().split("By hand.")[0].rsplit("<!--", 1)[1]
 
 
 async def test_an_event_costs_nobody_a_turn(host: Host) -> None:
@@ -164,7 +164,7 @@ async def test_too_many_messages_are_refused(host: Host) -> None:
     """Up to ten a minute are taken at once, then more and more slowly; what is beyond thirty is refused."""
     log = host.commands.begin("Tabs?")
     for number in range(MOST):
-        person.say(log, f"Thought {number}.", note=True, via="mcp")
+        person.say(log, f"Thought {number}.", note=True, host="mcp")
     now = datetime.now(UTC)
     entries = log.read().entries
     assert pause(entries, now) is None
