@@ -19,7 +19,7 @@ from dialogd.agent.costs import Bill, at_stake, forecast, from_record, reading, 
 from dialogd.agent.events import Hub
 from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Tally, standing
-from dialogd.backends import Awaiting, Backend, Delivery, Request
+from dialogd.backends import Backend, Delivery, Request
 from dialogd.backends.parts import Prompt
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol import compose, verdict
@@ -151,7 +151,7 @@ class Speaker:
     @property
     def is_working(self) -> bool:
         """True while a reply is being written; where somebody else writes it, from when they have fetched the turn."""
-        return self.call is not None and (not isinstance(self.backend, Awaiting) or self.backend.is_opened)
+        return self.call is not None and getattr(self.backend, "is_opened", True)
 
     async def keep_draft(self, received: Received, why: str) -> None:
         """Keep a reply that can't be appended any more, and show it to this agent with its next turn."""

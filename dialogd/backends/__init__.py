@@ -211,7 +211,8 @@ class Backend(Protocol):
     it knows more: the last one counts, also when the call fails afterwards or is cancelled. It may yield `Tool` when an
     agent begins to run one, and when that is over, and `Delivery` where somebody else replies. It raises `BackendError`
     and nothing else. Cancelling the task that iterates it ends the call and everything the call started before the
-    cancellation returns. Its class also has `probe(variables, variant) -> Found`, which calls no service.
+    cancellation returns. Its class also has `probe(variables, variant) -> Found`, which calls no service. Where
+    somebody else replies, `is_opened` says whether they are at the turn.
 
     costs     True when a call costs money: the file is read in full before it
     price     dollars per million tokens; None when unknown
@@ -238,14 +239,6 @@ class Prepared(Protocol):
     """A backend that has to prove something before its first call; `prepare` raises `BackendError` when it cannot."""
 
     async def prepare(self) -> None: ...
-
-
-@runtime_checkable
-class Awaiting(Protocol):
-    """A backend to whose turns somebody else replies; `is_opened` while they are at one."""
-
-    @property
-    def is_opened(self) -> bool: ...
 
 
 def kind_of(name: str) -> Kind:

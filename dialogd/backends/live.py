@@ -103,6 +103,7 @@ class Live:
         self.price: Price | None = price_of("", "", options.price) if options.price else None
         self.owed: Owed | None = None
         self._news: asyncio.Queue[str | Delivery | BackendError] = asyncio.Queue()
+        self.handed = ""  # the debt of the last reply that was handed over to the turn
         self._changed = asyncio.Event()
         self._memory = options.state / MEMORY if options.state else None
         self._asked, self._told, accepted = _load(self._memory, self.session)
@@ -130,6 +131,7 @@ class Live:
                 if news.what == "opened":
                     yield Usage(self.model)
                 yield news
+            self.handed = owed.debt
             if isinstance(news, BackendError):
                 if news.kind == "silent":
                     yield Delivery("silent", owed.knocks)

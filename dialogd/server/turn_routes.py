@@ -108,7 +108,7 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         if came == "late":
             await agent.keep_draft(Received(_key(agent, asked), delivered.text, {}, 0), "its turn had passed")
             return _draft()
-        return await _outcome(agent, live, asked)
+        return await _outcome(agent, live, asked, delivered.text)
 
 
 def _live(agent: Agent) -> Live:
@@ -132,7 +132,7 @@ def _standing(agent: Agent) -> tuple[str, str]:
             return "busy", "the last reply is being written into the file"
 
 
-async def _outcome(agent: Agent, live: Live, asked: Asked) -> Taken:
+async def _outcome(agent: Agent, live: Live, asked: Asked, text: str) -> Taken:
     """What becomes of a reply that was taken."""
     until = time.monotonic() + SETTLE
     while time.monotonic() < until:
@@ -143,6 +143,8 @@ async def _outcome(agent: Agent, live: Live, asked: Asked) -> Taken:
         if agent.call is None and agent.dialog is not None:
             debt = agent.dialog.state.debt(agent.me)
             if debt is None or debt.key != _key(agent, asked):
+                if live.handed != asked.debt:  # the turn was closed before it took the reply
+                    await agent.keep_draft(Received(_key(agent, asked), text, {}, 0), "its turn had passed")
                 return _draft()
         with suppress(TimeoutError):
             async with asyncio.timeout(0.2):
