@@ -111,6 +111,9 @@ def _start(agent: Agent, dialog: Dialog, who: str, state_dir: StateDir) -> str:
     return start_command(who, path, ["--backend", name]) if known == plain and is_enough else known
 
 
+LIVE = "live session, keeps its own permissions (may write to its project)"
+
+
 def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str) -> dict[str, Any]:
     """What an agent is doing, by its daemon's health."""
     said = healths.get(who) or {}
@@ -135,7 +138,7 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
         "turn": work.get("turn"),
         "since": work.get("seconds"),
         "reason": reason,
-        "backend": str(said.get("backend") or ""),
+        "backend": LIVE if said.get("backend") == "live" else str(said.get("backend") or ""),
         "model": str(said.get("model") or ""),
         "owes": who in dialog.state.owing,
         "failed": failed,
