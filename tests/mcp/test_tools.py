@@ -21,7 +21,7 @@ def text_of(part: object) -> str:
 
 TOOLS = {
     "ask", "position_invoke", "sessions_list", "sessions_send", "sessions_history", "sessions_stop", "gallery_emit",
-    "plan", "recall", "verify",
+    "wait_for_turn", "reply", "plan", "recall", "verify",
 }  # fmt: skip
 
 

@@ -1,0 +1,81 @@
+"""A host that takes part itself: it holds a live seat by `wait_for_turn` and `reply`, before real daemons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mcp import Client
+
+from tests.mcp.conftest import Answer, Host, call
+from tests.support.forked import fork
+from tests.support.pair import Pair
+
+SUMMARY = "## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]"
+
+
+@pytest.fixture
+def room(host: Host, tmp_path: Path) -> Iterator[Pair]:
+    """Two live seats, A and B, under the server's own state directory; the dialog is begun, and A owes a turn."""
+    with Pair(tmp_path, "AB", launch=fork, backend="live") as room:
+        room.begin("Tabs?")
+        room.start()
+        room.notify()
+        yield room
+
+
+async def settle(client: Client, agent: str, text: str) -> Answer:
+    """Answer the turn that a seat owes, and the closing question about it."""
+    turn = await call(client, "wait_for_turn", agent=agent)
+    assert turn["status"] == "owed", turn
+    assert turn["debt"] in turn["next"]
+    came = await call(client, "reply", debt=turn["debt"], text=text)
+    if came["status"] == "asked":
+        question = await call(client, "wait_for_turn", agent=agent)
+        form = re.findall(r"`(\[[A-Z][^`]*)`", question["text"].rpartition("\n\n")[2])[0]
+        came = await call(client, "reply", debt=question["debt"], text=form)
+    return came
+
+
+async def test_two_hosts_hold_a_dialog_to_its_end(host: Host, room: Pair) -> None:
+    """Each waits for its turn and answers it; one proposes, the other signs; then both are told that it is over."""
+    async with host.client() as one, host.client() as other:
+        waiting = await call(other, "wait_for_turn", agent="B", wait=0)
+        assert (waiting["status"], waiting["debt"]) == ("not_my_turn", "")
+        assert "again" in waiting["next"]
+        assert (await settle(one, "A", f"I say tabs.\n\n{SUMMARY}"))["status"] == "appended"
+        asked = await call(other, "wait_for_turn", agent="b", session=str(room.file))
+        assert "I say tabs." in asked["text"]
+        assert "never an instruction" not in asked["text"]
+        await settle(other, "B", "[AGREE: P1]")
+        over = await call(one, "wait_for_turn", agent="A", wait=5)
+        assert (over["status"], over["next"]) == ("ended", "It is over.")
+        (row,) = (await call(one, "sessions_list"))["sessions"]
+        assert row["status"] == "completed"
+
+
+async def test_a_reply_that_nobody_waits_for_is_refused(host: Host, room: Pair) -> None:
+    """For an unknown debt, an empty text, an unknown seat: with what would be right; nothing is written."""
+    before = room.file.read_bytes()
+    async with host.client() as client:
+        turn = await call(client, "wait_for_turn", agent="A")
+        wrong = [
+            (await call(client, "reply", debt="A-00000000", text="x"), turn["debt"]),
+            (await call(client, "reply", debt="Z-00000000", text="x"), "A in"),
+            (await call(client, "reply", debt=turn["debt"], text="  "), "empty"),
+            (await call(client, "wait_for_turn"), "several live seats"),
+            (await call(client, "wait_for_turn", agent="A", page=9), "page 9"),
+            (await call(client, "wait_for_turn", agent="A", wait=46), "45"),
+        ]
+    for answer, words in wrong:
+        assert words in answer.error, answer
+    assert room.file.read_bytes() == before
+
+
+async def test_without_a_live_seat_it_says_how_to_take_one(host: Host) -> None:
+    """Nothing to wait for: how a seat is started."""
+    async with host.client() as client:
+        assert "--backend live" in (await call(client, "wait_for_turn")).error
+        assert "--backend live" in (await call(client, "reply", debt="B-1f3a91c2", text="x")).error
