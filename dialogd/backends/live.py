@@ -101,6 +101,7 @@ class Live:
         self.session = options.session.removesuffix(UNASKED)
         self.model = self.session.partition(":")[0]
         self.price: Price | None = price_of("", "", options.price) if options.price else None
+        self.look, self.deaf, self.rest = LOOK, DEAF, REST
         self.owed: Owed | None = None
         self._news: asyncio.Queue[str | Delivery | BackendError] = asyncio.Queue()
         self.handed = ""  # the debt of the last reply that was handed over to the turn
@@ -196,13 +197,13 @@ class Live:
     async def _rested(self, session: sessions.Session) -> None:
         """Wait until the session has rested for a while: after some work, or without having heard the knock."""
         begun, idle, was_busy = time.monotonic(), 0.0, False
-        while not (idle >= REST and (was_busy or time.monotonic() - begun >= DEAF)):
-            await asyncio.sleep(LOOK)
+        while not (idle >= self.rest and (was_busy or time.monotonic() - begun >= self.deaf)):
+            await asyncio.sleep(self.look)
             now = await asyncio.to_thread(sessions.status, session)
             if now == "gone":
                 return
             was_busy |= now == "busy"
-            idle = idle + LOOK if now == "idle" else 0.0
+            idle = idle + self.look if now == "idle" else 0.0
 
     # -- what others do -------------------------------------------------------------------------------------------
 

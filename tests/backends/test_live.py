@@ -1,0 +1,201 @@
+"""The `live` backend by itself: when it knocks at a session, when it knocks again, and when it gives up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from dialogd.backends import Delivery, Options, Request, Usage
+from dialogd.backends.live import UNASKED, Live
+from dialogd.backends.parts import Part, Prompt
+from dialogd.errors import BackendError, BadInput, Refused
+from dialogd.protocol.grammar import parse
+from tests.support import open_sessions
+from tests.support.backend_contract import DIALOG
+from tests.support.open_sessions import Claude, started_at
+
+QUESTION = Part("1", "## Turn 1, by the person\n\nPostgres or Redis?", "USER")
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Claude]:
+    """An open session, idle."""
+    folder = tmp_path / "config"
+    folder.mkdir(mode=0o700)
+    monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(folder))
+    with open_sessions.claude(folder, tmp_path / "shop") as one:
+        yield one
+
+
+def seat(session: Claude, folder: Path, behind: str = "") -> Live:
+    """The seat of that session; it looks often, and is soon impatient."""
+    live = Live(Options(session=f"claude:{session.pid}:{started_at(session.pid)}{behind}", state=folder))
+    live.look, live.deaf, live.rest = 0.02, 0.3, 0.06
+    return live
+
+
+def request(prompt: Prompt, re_: str = "1") -> Request:
+    """A turn of A that answers the entry `re_`."""
+    dialog = parse(DIALOG)
+    me = dialog.header.agent("A")
+    assert me is not None
+    return Request(dialog, me, 2, Path("/tmp/no-such-dialog.md"), lambda: prompt, re=re_, chain=f"c0ffee{re_}")
+
+
+PROMPT = Prompt("You are A.", (Part("header", "Topic: sessions"), QUESTION), "This is turn 2.")
+
+
+@asynccontextmanager
+async def asked(live: Live, turn: Request | None = None) -> AsyncIterator[list[str | Usage | Delivery | BackendError]]:
+    """The turn is asked for; the list grows by what comes of it, at last by the error, if any."""
+    found: list[str | Usage | Delivery | BackendError] = []
+
+    async def run() -> None:
+        try:
+            async for piece in live.reply(turn or request(PROMPT)):
+                found.append(piece)
+        except BackendError as error:
+            found.append(error)
+
+    task = asyncio.create_task(run())
+    try:
+        yield found
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def until(condition: Callable[[], object], what: str) -> None:
+    """Let the loop run until it is so."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+    assert condition(), what
+
+
+def deliveries(found: list[str | Usage | Delivery | BackendError]) -> list[tuple[str, int]]:
+    """What became of the turn."""
+    return [(one.what, one.knocks) for one in found if isinstance(one, Delivery)]
+
+
+async def test_a_session_is_knocked_at_and_replies(session: Claude, tmp_path: Path) -> None:
+    """One short line without a word of the dialog; then opened, replied, and no second knock while it is busy."""
+    live = seat(session, tmp_path)
+    async with asked(live) as found:
+        await until(session.knocks, "the knock")
+        session.change(status="busy")
+        (line,) = session.knocks()
+        assert "turn 2 is yours" in line
+        assert "dialogd turn" in line
+        assert "Postgres" not in line
+        opened = live.open()
+        assert opened is not None
+        await asyncio.sleep(2 * live.deaf)
+        assert len(session.knocks()) == 1
+        assert live.deliver(opened[0].debt, "Postgres.") == "taken"
+        await until(lambda: "Postgres." in found, "the reply")
+    assert deliveries(found) == [("knocked", 1), ("opened", 1), ("replied", 1)]
+    assert [one.usd for one in found if isinstance(one, Usage)] == [None, None], "nobody knows what it cost"
+
+
+async def test_a_session_that_rests_without_a_reply_is_knocked_at_again(session: Claude, tmp_path: Path) -> None:
+    """Three times at most; then it was silent, whether it ever opened the turn or not."""
+    live = seat(session, tmp_path)
+    async with asked(live) as found:
+        await until(lambda: len(session.knocks()) == 2, "the second knock")
+        assert "you have not replied yet" in session.knocks()[1]
+        live.open()
+        await until(lambda: isinstance(found[-1], BackendError), "the error")
+    error = found[-1]
+    assert isinstance(error, BackendError)
+    assert (error.kind, error.cause, error.retryable) == ("silent", "silent", False)
+    assert "dialogd retry" in error.fix
+    assert [what for what, _ in deliveries(found)].count("knocked") == len(session.knocks()) == 3
+    assert deliveries(found)[-1] == ("silent", 3)
+    assert live.owed is None
+
+
+async def test_a_session_that_waits_for_its_user_is_left_alone(session: Claude, tmp_path: Path) -> None:
+    """It has heard the knock, and its user has to allow something first."""
+    live = seat(session, tmp_path)
+    async with asked(live):
+        await until(session.knocks, "the knock")
+        session.change(status="waiting")
+        await asyncio.sleep(2 * live.deaf)
+        assert len(session.knocks()) == 1
+
+
+async def test_a_session_that_has_ended_is_said_to_be_gone(session: Claude, tmp_path: Path) -> None:
+    """Before a knock, and between two; nobody else's session gets one in its place."""
+    live = seat(session, tmp_path)
+    async with asked(live) as found:
+        await until(session.knocks, "the knock")
+        session.process.kill()
+        session.process.wait()
+        await until(lambda: isinstance(found[-1], BackendError), "the error")
+    for error in (found[-1],):
+        assert isinstance(error, BackendError)
+        assert error.kind == "gone"
+        assert "dialogd join" in error.fix
+
+
+async def test_a_session_that_has_not_agreed_is_told_nothing(session: Claude, tmp_path: Path) -> None:
+    """It is asked whether it takes part; turns are shown once it has accepted, and that is remembered."""
+    live = seat(session, tmp_path, behind=UNASKED)
+    async with asked(live):
+        await until(session.knocks, "the knock")
+        assert "dialogd accept" in session.knocks()[0]
+        assert "turn" not in session.knocks()[0]
+        with pytest.raises(Refused, match="not agreed"):
+            live.open()
+        live.accept()
+        assert live.open() is not None
+    assert seat(session, tmp_path, behind=UNASKED).is_accepted
+
+
+async def test_what_is_new_is_shown_to_who_has_read_the_rest(session: Claude, tmp_path: Path) -> None:
+    """Also after a restart of the daemon; another session in the same seat gets everything, and so does `--full`."""
+    live = seat(session, tmp_path)
+    async with asked(live) as found:
+        await until(lambda: live.owed is not None, "the turn")
+        opened = live.open()
+        assert opened is not None
+        assert "You are A." in opened[1]
+        live.deliver(opened[0].debt, "Postgres.")
+        await until(lambda: "Postgres." in found, "the reply")
+    mine, other = Part("2", "## Turn 2, by A (you)\n\nPostgres.", "A"), Part("3", "## Turn 3, by B\n\nRedis.", "B")
+    text = Part("text-P1", "## The text of P1, in full\n\nKeep both.")
+    later = request(Prompt("You are A.", (*PROMPT.parts, mine, other), "This is turn 4.", (text,)), "3")
+    again = seat(session, tmp_path)
+    async with asked(again, later):
+        await until(lambda: again.owed is not None, "the turn")
+        new, whole = again.open(), again.open(full=True)
+        assert new is not None
+        assert whole is not None
+        for part, is_new in (("Redis.", True), ("Keep both.", True), ("turn 4", True), ("You are A.", False)):
+            assert (part in new[1]) == is_new, part
+        assert "by A (you)" not in new[1]
+        assert all(part in whole[1] for part in ("You are A.", "Postgres or Redis?", "by A (you)", "Redis."))
+    stranger = Live(Options(state=tmp_path))  # such as a terminal
+    async with asked(stranger, later):
+        await until(lambda: stranger.owed is not None, "the turn")
+        opened = stranger.open()
+        assert opened is not None
+        assert "You are A." in opened[1]
+
+
+def test_a_page_that_is_none_is_refused() -> None:
+    """With what there is."""
+
+    async def look() -> None:
+        live = Live(Options())
+        async with asked(live):
+            await until(lambda: live.owed is not None, "the turn")
+            with pytest.raises(BadInput, match="no page 2"):
+                live.open(2)
+
+    asyncio.run(look())
