@@ -422,6 +422,39 @@ def limit(log: LogFile, name: str, value: str) -> Dialog:
     return write(log, make)
 
 
+SEAT_TIMEOUT = "30 minutes"  # of a turn, for a session that has other things to do too
+
+
+def seat(log: LogFile, agent: str, what: str, timeout: str = SEAT_TIMEOUT) -> Dialog | None:
+    """Note that an open session, such as of `Claude Code`, takes the agent's seat, and the time that its turns have.
+
+    Does nothing, and gives None, where there is no dialog, where it has ended, and where the file says so already.
+    Raises `BadInput` for an unknown agent or a time that is none.
+    """
+
+    def make(dialog: Dialog) -> Draft | None:
+        if dialog.state.outcome is not None:
+            return None
+        said = f"timeout {single(named(dialog, agent), agent)} {timeout}"
+        limits, problem = dialog.state.limits.changed(said)
+        if problem:
+            raise BadInput(problem, fix="write it like: --timeout 45m")
+        if limits == dialog.state.limits:
+            return None
+        return note_of(Mark("LIMIT", one_line(said, 200)), body=SEATED.format(agent=agent, what=what))
+
+    try:
+        return write(log, make)
+    except FileNotFoundError:
+        return None
+
+
+SEATED = (
+    "The seat of {agent} is an open session of {what}: it keeps its own permissions, with write access to its project,"
+    " and replies when it can."
+)
+
+
 def invite(log: LogFile, agent: str, *, secrets: Sequence[str] = ()) -> Dialog:
     """Have one more agent take part, behind the others: `C`, `C = Claude C`, `C = Claude C @ http://localhost:3003`.
 

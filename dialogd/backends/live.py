@@ -28,6 +28,7 @@ KNOCKS = 3
 LOOK = 1.0  # seconds between two looks at what the session does
 DEAF = 20.0  # seconds after a knock within which a session that heard it gets busy
 REST = 5.0  # seconds that a session must be idle before it counts as done without a reply
+ASKS = "dialogd: you are asked to take part in a written dialog. If your user agrees, run: dialogd accept"
 GONE = "the session that held this seat has ended"
 PAGE = 9_000  # characters: the output of a tool is cut at 10,000 by the strictest program known
 KEPT = 50  # turns that were asked for: a late reply to one of them becomes a draft
@@ -187,7 +188,7 @@ class Live:
     def _line(self, owed: Owed) -> str:
         """What is said at the door: nothing of the dialog, and nothing at all of it to who has not agreed yet."""
         if not self.is_accepted:
-            return "dialogd: you are asked to take part in a written dialog. If your user agrees, run: dialogd accept"
+            return ASKS
         again = ", and you have not replied yet" if owed.knocks else ""
         tool = (
             "Call the tool wait_for_turn of the MCP server dialogd, or run" if self.model == sessions.CODEX else "Run"

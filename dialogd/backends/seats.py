@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dialogd.backends import BACKENDS, kind_of
 from dialogd.backends.keys import secrets
+from dialogd.backends.sessions import FAMILIES
 from dialogd.config import SETTINGS, Settings, dotenv, start_command
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import redact
@@ -24,7 +25,7 @@ class Seat:
     """One agent of a cast. Empty: what the daemon's own settings say. `port` 0: not chosen yet.
 
     `title` is what the template calls it, `price` what the person says its tokens cost; with `trust_project` what the
-    project contains may run.
+    project contains may run. `session` is the key of the open session that it is.
     """
 
     id: str
@@ -36,6 +37,7 @@ class Seat:
     title: str = ""
     price: str = ""
     trust_project: bool = False
+    session: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -47,13 +49,15 @@ class Seat:
         """What the agent is called in headings: as the template says, else by its family as far as that is known."""
         if self.title:
             return self.title
+        if self.session:
+            return f"{FAMILIES.get(self.session.partition(':')[0], 'Live')} {self.id}"
         return f"{kind_of(self.backend).title if self.is_known else 'Claude'} {self.id}"
 
     def flags(self) -> list[str]:
         """The flags of `dialogd start` for it, without port and file."""
         pairs = {
             "backend": self.backend, "model": self.model, "command": self.command, "project": self.project,
-            "price": self.price,
+            "price": self.price, "session": self.session,
         }  # fmt: skip
         words = [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
         return [*words, "--trust-project"] if self.trust_project else words

@@ -32,13 +32,15 @@ if TYPE_CHECKING:
 
 CLAUDE, CODEX = "claude", "codex"
 TITLES = {CLAUDE: "Claude Code", CODEX: "Codex"}
+FAMILIES = {CLAUDE: "Claude", CODEX: "Codex"}  # what an agent is called in headings
 
 LONGEST_KNOCK = 400  # characters
 LARGEST = 64 * 1024  # bytes of a registration or a key
 TAIL = 256 * 1024  # bytes of a rollout in which the last begin or end of a turn is sought
 CONNECT_SECONDS = 2.0
 QUEUE_SECONDS = 20.0
-TOKENS = "CLAUDE_CODE_MESSAGING_"  # how the variables begin that let a process write to a session
+# How the variables begin by which a process is known as a session's, or may write to it.
+TOKENS = ("CLAUDE_CODE_MESSAGING_", "CODEX_THREAD_ID", "CODEX_SESSION_ID")
 
 _BUSY = {"busy": "busy", "shell": "busy", "idle": "idle", "waiting": "waiting"}
 _THREAD = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -135,6 +137,11 @@ def of_key(key: str) -> Session | None:
     return one if one.key == key else None
 
 
+def program_of(key: str) -> str:
+    """The name of the program whose session that key is: `Claude Code`."""
+    return TITLES.get(key.partition(":")[0], "another program")
+
+
 def status(session: Session) -> str:
     """What the session does now: `idle`, `busy`, `waiting`, "" where that is not known, or `gone`."""
     try:
@@ -162,7 +169,7 @@ async def knock(session: Session, line: str) -> None:
 
 
 def without_tokens(variables: Mapping[str, str]) -> dict[str, str]:
-    """These variables without those that let a process write to a session."""
+    """These variables without those by which a process is known as a session's, or may write to it."""
     return {name: value for name, value in variables.items() if not name.startswith(TOKENS)}
 
 

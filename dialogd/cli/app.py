@@ -28,6 +28,7 @@ class Command(NamedTuple):
 GROUPS = {
     "Begin": {
         "run": Command("begin:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
+        "ask": Command("seat:ask", "Ask another agent something, from the session you are in."),
         "new": Command("begin:new", "Write the file of a new dialog.", "past:RecallCommand"),
         "start": Command("start:start", "Run one agent's daemon, in a terminal of its own."),
         "templates": Command("setup:templates", "List the templates that a dialog can start from."),
@@ -38,6 +39,8 @@ GROUPS = {
         "floor": Command("speak:floor", "Ask for the floor, where the order of speakers is free."),
     },
     "Join": {
+        "join": Command("seat:join", "Take part with the coding session that you are in."),
+        "accept": Command("seat:accept", "Agree to take part, in a session that was asked to."),
         "sessions": Command("seat:sessions", "List the coding sessions that are open on this machine."),
         "turn": Command("seat:turn", "Show the turn that a live seat owes, and how to answer."),
         "reply": Command("seat:reply", "Reply for a live seat: to the turn that it owes."),

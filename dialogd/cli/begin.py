@@ -18,6 +18,7 @@ from dialogd import person
 from dialogd.backends import Options, auto, load_backend
 from dialogd.backends.auto import family_of
 from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
+from dialogd.backends.sessions import program_of
 from dialogd.cli import options
 from dialogd.cli.cast import priced, seated, warn_of_twins
 from dialogd.cli.client import daemons, notify
@@ -59,7 +60,11 @@ def new(
     for warning in warnings(opening):
         remark(f"warning: {warning}")
     warn_of_twins({seat.id: family_of(seat.backend) for seat in seats})
-    copy = create(options.log_of(settings), settings, opening, replace=replace)
+    log, here = options.log_of(settings), daemons(settings, settings.file)
+    copy = create(log, settings, opening, replace=replace)
+    for daemon in here:
+        if daemon.session and daemon.id in [agent.id for agent in opening.agents]:
+            person.seat(log, daemon.id, program_of(daemon.session))
     urls = {agent.id: agent.url for agent in opening.agents}
     kicks = [f"curl -X POST {urls[who]}/notify" for who in opening.first]
     starts = [_start_line(settings, seat, agent) for seat, agent in zip(seats, opening.agents, strict=True)]

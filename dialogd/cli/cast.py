@@ -29,6 +29,7 @@ from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import RESERVED, WHY_RESERVED
 from dialogd.templates.library import Template
 
+LIVE = "live"
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
@@ -151,7 +152,10 @@ def _seat(spec: str, cast: Sequence[Seat] = ()) -> Seat:
 
 
 def _part(agent: str, text: str) -> Seat:
-    """BACKEND[:MODEL][@DIR]; what follows `command:` and `acp:` is the program and its arguments."""
+    """BACKEND[:MODEL][@DIR].
+
+    What follows `command:` and `acp:` is the program and its arguments, what follows `live:` the key of a session.
+    """
     what, at, folder = text.rpartition("@")
     is_command = text.partition(":")[0] in COMMANDS
     project = ""
@@ -166,6 +170,8 @@ def _part(agent: str, text: str) -> Seat:
         raise BadInput(f"{agent}: auto takes no model", fix="name the backend too, such as claude:claude-sonnet-5-5")
     if is_command:
         return Seat(agent, base, command=detail, project=project)
+    if base == LIVE:
+        return Seat(agent, base, session=detail, project=project)
     return Seat(agent, text if base in SCENARIOS else base, model="" if base in SCENARIOS else detail, project=project)
 
 

@@ -20,6 +20,7 @@ from dialogd import person
 from dialogd.backends import CODING
 from dialogd.backends.auto import CHOSEN
 from dialogd.backends.seats import Cast, Seat
+from dialogd.backends.sessions import without_tokens
 from dialogd.cli.client import daemons, health, notify
 from dialogd.cli.terminal import plain, remark
 from dialogd.config import Settings
@@ -57,7 +58,10 @@ class Child:
 
 
 def spawn(agent: str, words: Sequence[str], output: Path) -> Child:
-    """Start a daemon in a session of its own: a Ctrl-C in this terminal does not reach it."""
+    """Start a daemon in a session of its own: a Ctrl-C in this terminal does not reach it.
+
+    It is no part of the coding session that this may run inside of, and is not given that session's tokens.
+    """
     fd = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         if os.fstat(fd).st_size > LARGEST_OUTPUT:
@@ -68,6 +72,7 @@ def spawn(agent: str, words: Sequence[str], output: Path) -> Child:
             stdin=subprocess.DEVNULL,
             stdout=fd,
             stderr=fd,
+            env=without_tokens(os.environ),
             start_new_session=True,
         )
     finally:

@@ -25,6 +25,7 @@ from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.header import AGENT_ID, LOOPBACK_URL
 from dialogd.protocol.model import RESERVED, WHY_RESERVED
 from dialogd.store.folders import StateDir
+from dialogd.store.registry import Running
 from dialogd.templates.opening import alone
 
 Port = Annotated[str | None, typer.Option(metavar="N", help="Where it listens. Default: A on 3001, B on 3002 …")]
@@ -125,18 +126,23 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     os._exit(code)  # taking the SDKs apart in memory would take longer than all else that a stop does
 
 
-def _detached(settings: Settings, urls: Mapping[str, str]) -> None:
-    """Start the same command in the background and wait until it answers."""
+def detached(settings: Settings, urls: Mapping[str, str]) -> Running:
+    """Start a daemon with these settings in the background, and wait until it answers."""
     logs = StateDir(settings.state_dir).logs
     key = StateDir(settings.state_dir).dialog(settings.file).name
     words = ["start", settings.id, "--file", str(settings.file), *chain(*start_flags(settings, urls))]
     child = spawn(settings.id, words, logs / f"{settings.id}-{key}.out")
     try:
-        daemon = until_ready({child.id: child}, settings, [settings.backend])[child.id]
+        return until_ready({child.id: child}, settings, [settings.backend])[child.id]
     except BaseException:  # a Ctrl-C while it starts ends it too
         end([child])
         raise
-    show(plain(f"{daemon.id} runs: pid {daemon.pid}, port {daemon.port}, log {daemon.log or child.output}"))
+
+
+def _detached(settings: Settings, urls: Mapping[str, str]) -> None:
+    """Start the same command in the background, and say how it is."""
+    daemon = detached(settings, urls)
+    show(plain(f"{daemon.id} runs: pid {daemon.pid}, port {daemon.port}, log {daemon.log}"))
     remark(f"end it with: dialogd stop, or kill {daemon.pid}")
     with suppress(DialogdError, OSError):  # the daemon runs, whatever cannot be said of it
         _warn(settings)

@@ -15,9 +15,9 @@ from dialogd.cli.app import build
 from tests.cli.command import Commands, until
 
 GROUPS = {
-    "Begin": "run new start templates",
+    "Begin": "run ask new start templates",
     "Speak": "say pass floor",
-    "Join": "sessions turn reply",
+    "Join": "join accept sessions turn reply",
     "Steer": "pause resume step retry skip invite leave veto strike limit restore stop",
     "See": "status watch board flow replay cost logs",
     "Result": "plan export approve reject verify",
@@ -56,7 +56,7 @@ def test_the_help_is_one_screen_of_commands_in_groups(dialogd: Commands) -> None
 
 def test_what_has_become_an_option_is_no_command(dialogd: Commands) -> None:
     """One name for each thing to do."""
-    old = ("ask", "suggest", "word", "digest")
+    old = ("suggest", "word", "digest")
     assert [done.code for done in dialogd.all([[name] for name in old])] == [2] * len(old)
 
 

@@ -1,0 +1,202 @@
+"""An open session takes a seat: from inside of it, or asked from outside; and asks another agent."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dialogd.store.registry import Running
+from tests.cli.command import Commands, until
+from tests.support import open_sessions
+from tests.support.open_sessions import Claude, Ran, started_at
+
+
+@pytest.fixture
+def config(dialogd: Commands) -> Path:
+    """Where Claude Code and Codex keep what they keep; the commands know it."""
+    folder = dialogd.folder / "config"
+    folder.mkdir(mode=0o700)
+    dialogd.environment |= {
+        "DIALOGD_PORT": "0",
+        "CLAUDE_CONFIG_DIR": str(folder),
+        "CODEX_HOME": str(dialogd.folder / "codex-home"),
+    }
+    return folder
+
+
+@pytest.fixture
+def session(config: Path, tmp_path: Path) -> Iterator[Claude]:
+    """An open session of Claude Code."""
+    (tmp_path / "shop").mkdir()
+    with open_sessions.claude(config, tmp_path / "shop") as one:
+        yield one
+
+
+@pytest.fixture
+def other(config: Path, tmp_path: Path) -> Iterator[Claude]:
+    """A second one."""
+    with open_sessions.claude(config, tmp_path / "shop", "other-11") as one:
+        yield one
+
+
+def typed(dialogd: Commands, session: Claude, *words: str, given: str = "") -> Ran:
+    """A `dialogd` command that is typed into the session."""
+    return session.run(dialogd.words(words), dialogd.environment, dialogd.folder, given)
+
+
+def key(session: Claude) -> str:
+    """The session, as a seat remembers it."""
+    return f"claude:{session.pid}:{started_at(session.pid)}"
+
+
+def seat(dialogd: Commands, agent: str = "B") -> Running:
+    """The daemon of that agent."""
+    return next(daemon for daemon in dialogd.daemons() if daemon.id == agent)
+
+
+def knocked(session: Claude, words: str) -> None:
+    """Wait for a knock that says this."""
+    until(lambda: any(words in knock for knock in session.knocks()), words, lambda: repr(session.knocks()))
+
+
+def test_open_sessions_are_listed_with_their_seats(dialogd: Commands, session: Claude, other: Claude) -> None:
+    """Program, project, name, what it does, seat; as JSON with the key. What is refused is named, with its fix."""
+    other.change(status="busy")
+    dialogd.begin("Tabs or spaces?")
+    assert typed(dialogd, session, "join", "B").code == 0
+    rows = dialogd("sessions").out.split("\n")
+    assert [row.split()[2:] for row in rows[1:3]] == [
+        [str(dialogd.folder / "shop"), "other-11", "busy", "-"],
+        [str(dialogd.folder / "shop"), "shop-3f", "idle", "B", "in", str(dialogd.file)],
+    ]
+    listed = {one["name"]: one for one in dialogd("sessions", "--json").json}
+    assert listed["shop-3f"]["key"] == key(session)
+    assert listed["shop-3f"]["seat"]["agent"] == "B"
+    assert listed["other-11"]["seat"] is None
+    other.registration.chmod(0o666)
+    done = dialogd("sessions")
+    assert "other-11" not in done.out
+    assert re.search(r"left out: .*can be written by others\n  fix: ", done.err)
+
+
+def test_a_session_joins_is_knocked_at_and_replies(dialogd: Commands, session: Claude) -> None:
+    """One line takes the seat; the file says who sits there; a knock says what to run; the reply stands in the file."""
+    dialogd.begin("Tabs or spaces?")
+    done = typed(dialogd, session, "join", "b")
+    assert (done.code, done.err) == (0, "")
+    first, second, end = done.out.split("\n")
+    assert "agent B" in first
+    assert "dialogd reply" in first
+    assert f"keeps its own permissions, with write access to {dialogd.folder / 'shop'}" in second
+    assert not end
+    text = dialogd.file.read_text()
+    assert "The seat of B is an open session of Claude Code: it keeps its own permissions" in text
+    assert "[LIMIT: timeout B 30 minutes]" in text
+    assert str(dialogd.folder / "shop") not in text
+    assert seat(dialogd).session == key(session)
+    assert not session.knocks()
+    dialogd("say", "What do you say?", "--to", "B")
+    knocked(session, "turn 3 is yours")
+    assert "What do you say" not in "".join(session.knocks())
+    assert "What do you say?" in typed(dialogd, session, "turn").out
+    assert typed(dialogd, session, "reply", given="Spaces, for they look the same everywhere.\n").code == 0
+    assert "Spaces, for they look the same everywhere." in dialogd.file.read_text()
+
+
+def test_the_daemon_of_a_seat_is_given_no_token(dialogd: Commands, session: Claude) -> None:
+    """Neither the session's socket nor its token is in the daemon's environment, in its log or in the file."""
+    dialogd.begin("Tabs or spaces?")
+    assert typed(dialogd, session, "join", "B").code == 0
+    daemon = seat(dialogd)
+    environment = Path(f"/proc/{daemon.pid}/environ").read_bytes()
+    assert b"MESSAGING" not in environment
+    dialogd("say", "What do you say?", "--to", "B")
+    knocked(session, "is yours")
+    for path in (dialogd.file, *dialogd.state.root.rglob("*")):
+        if path.is_file():
+            assert not re.search(rb"token-of-", path.read_bytes()), path
+
+
+def test_a_session_joins_before_there_is_a_dialog(dialogd: Commands, session: Claude) -> None:
+    """It takes the first free seat, and the file says so once it is written."""
+    done = typed(dialogd, session, "join")
+    assert "dialogd new" in done.out
+    assert seat(dialogd, "A").session == key(session)
+    assert typed(dialogd, session, "new", "Tabs or spaces?", "--go").code == 0
+    assert "[LIMIT: timeout A 30 minutes]" in dialogd.file.read_text()
+    knocked(session, "turn 2 is yours")
+
+
+def test_a_session_has_one_seat_and_a_seat_one_session(dialogd: Commands, session: Claude, other: Claude) -> None:
+    """A second seat for a session, and a second session for a seat, are refused; the same again changes nothing."""
+    dialogd.begin("Tabs or spaces?")
+    assert typed(dialogd, session, "join", "B").code == 0
+    before = dialogd.file.read_bytes()
+    again = typed(dialogd, session, "join", "B")
+    assert (again.code, "already" in again.out) == (0, True)
+    second = typed(dialogd, session, "join", "A")
+    assert second.code == 3
+    assert "a session has one seat" in second.err
+    taken = typed(dialogd, other, "join", "B")
+    assert taken.code == 3
+    assert "holds the seat of B" in taken.err
+    assert [daemon.id for daemon in dialogd.daemons()] == ["B"]
+    assert dialogd.file.read_bytes() == before
+
+
+def test_the_seat_of_a_session_that_is_gone_is_free(dialogd: Commands, session: Claude, other: Claude) -> None:
+    """Join again goes on, from another session: in its daemon's place comes one that knocks there."""
+    dialogd.begin("Tabs or spaces?")
+    assert typed(dialogd, session, "join", "B").code == 0
+    before = seat(dialogd).pid
+    session.process.kill()
+    session.process.wait()
+    assert typed(dialogd, other, "join", "B").code == 0
+    assert seat(dialogd).session == key(other)
+    assert seat(dialogd).pid != before
+    dialogd("say", "What do you say?", "--to", "B")
+    knocked(other, "is yours")
+
+
+def test_outside_of_a_session_join_says_what_to_do(dialogd: Commands, session: Claude) -> None:
+    """Also with the variables of a session that this is not inside of."""
+    for command in (["join", "B"], ["ask", "rehearsal", "Is it right?"], ["accept"]):
+        done = dialogd(*command, **session.environment)
+        assert done.code == 2
+        assert "inside of no coding session" in done.err
+        assert f"!dialogd {command[0]}" in done.err
+    assert dialogd.daemons() == ()
+
+
+def test_an_unknown_seat_or_session_is_refused(dialogd: Commands, session: Claude) -> None:
+    """The fix names those that there are."""
+    dialogd.begin("Tabs or spaces?")
+    done = typed(dialogd, session, "join", "Q")
+    assert (done.code, "name one of: A" in done.err) == (2, True)
+    done = dialogd("join", "B", "--session", "nobody")
+    assert (done.code, "shop-3f" in done.err) == (2, True)
+    done = typed(dialogd, session, "join", "B", "--timeout", "soon")
+    assert done.code == 2
+    assert dialogd.daemons() == ()
+
+
+def test_ask_seats_this_session_and_a_fresh_agent(dialogd: Commands, session: Claude) -> None:
+    """A new dialog: this session is knocked at and speaks first, the other one answers."""
+    done = typed(dialogd, session, "ask", "rehearsal", "Is this schema right? `$(touch made)`")
+    assert done.code == 0, done.err
+    dialog = dialogd.log.read()
+    assert [agent.name for agent in dialog.header.agents] == ["Claude A", "Claude B"]
+    assert {daemon.id: daemon.session for daemon in dialogd.daemons()} == {"A": key(session), "B": ""}
+    knocked(session, "turn 2 is yours")
+    assert "Is this schema right? `$(touch made)`" in typed(dialogd, session, "turn").out
+    typed(dialogd, session, "reply", given="I think it is.")
+    until(lambda: dialogd.log.read().state.number > 2, "the other's turn")
+    assert "[LIMIT: timeout A 30 minutes]" in dialogd.file.read_text()
+    assert not (dialogd.folder / "made").exists()
+    again = typed(dialogd, session, "ask", "rehearsal", "And this?", "--file", str(dialogd.folder / "b.md"))
+    assert (again.code, "a session has one seat" in again.err) == (3, True)
+    dialogd("stop", "--file", str(dialogd.file))
+    until(lambda: not dialogd.daemons(), "the end")
