@@ -7,7 +7,6 @@ nothing is written into another program's folders. A knock is one short line; no
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -24,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dialogd.backends.command import clean_environment, last_line
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused, UnsafeFile
 
 if TYPE_CHECKING:
@@ -160,6 +158,8 @@ async def knock(session: Session, line: str) -> None:
     That it was sent does not say that anybody reads it. Raises `BadInput` for a line that is none, `NotRunning` when
     the session is gone, `UnsafeFile` or `Refused` when it is not what it says.
     """
+    import asyncio
+
     if not line.strip() or len(line) > LONGEST_KNOCK or not line.isprintable():
         raise BadInput(f"a knock is one printable line of up to {LONGEST_KNOCK} characters", fix="make it shorter")
     if session.program == CODEX:
@@ -399,6 +399,10 @@ def _codex_thread(session: Session) -> Session | None:
 
 async def _queue(session: Session, line: str) -> None:
     """Have Codex itself queue the line for the thread; it says so also for one that nobody has open."""
+    import asyncio
+
+    from dialogd.backends.command import clean_environment, last_line
+
     program, home = await asyncio.to_thread(_codex_program, session)
     child = await asyncio.create_subprocess_exec(
         program,
