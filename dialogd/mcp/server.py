@@ -400,7 +400,7 @@ ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_h
 
 def make(settings: Settings) -> MCPServer:
     """The server with all its tools and resources."""
-    server = MCPServer("dialogd", title="dialogd", version=__version__, instructions=INSTRUCTIONS)
+    server = MCPServer("dialogd", title="dialogd", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING")
     tools = Tools(settings)
     offered: Sequence[tuple[Callable[..., Awaitable[Facts]], ToolAnnotations]] = (
         (tools.ask, SPENDS),

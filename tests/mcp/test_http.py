@@ -1,0 +1,95 @@
+"""The server as a process of its own: over standard input and output, and over HTTP behind the guard."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from mcp import Client, StdioServerParameters
+
+from tests.cli.command import until
+from tests.mcp.conftest import Host, call
+from tests.mcp.test_tools import TOOLS
+
+HELLO = {
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}},
+}  # fmt: skip
+
+
+@contextmanager
+def listening(host: Host) -> Iterator[int]:
+    """`dialogd mcp --http` on a free port; ended by SIGTERM, which it takes for a good end."""
+    said = host.folder / "mcp.err"
+    with said.open("wb") as err:
+        process = subprocess.Popen(
+            host.commands.words(["mcp", "--http", "--port", "0"]), cwd=host.folder, env=host.commands.environment,
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=err,
+        )  # fmt: skip
+    try:
+        until(lambda: re.search(r"localhost:(\d+)/mcp", said.read_text()), "its address", said.read_text)
+        yield int(re.findall(r"localhost:(\d+)/mcp", said.read_text())[0])
+    finally:
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+async def test_over_standard_input_and_output(host: Host) -> None:
+    """As clients start it: what it prints is the protocol's alone."""
+    log = host.commands.begin("Tabs?")
+    words = host.commands.words(["mcp"])
+    server = StdioServerParameters(command=words[0], args=words[1:], env=host.commands.environment, cwd=host.folder)
+    async with Client(server) as client:
+        assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
+        assert (await call(client, "sessions_send", message="Well?"))["turn"] == 2
+        assert (await call(client, "verify"))["sound"]
+        assert "there is no session" in (await call(client, "plan", session="nope")).error
+    assert log.read().entries[-1].body == "Well?"
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_over_http(host: Host, mode: str) -> None:
+    """With and without a handshake: the same tools."""
+    log = host.commands.begin("Tabs?")
+    with listening(host) as port:
+        async with Client(f"http://localhost:{port}/mcp", mode=mode) as client:  # type: ignore[arg-type]
+            assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
+            (row,) = (await call(client, "sessions_list"))["sessions"]
+            assert row["id"] == log.read().id
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "evil.example"}, 403),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({}, 200),
+    ],
+)
+def test_other_sites_are_refused(host: Host, headers: dict[str, str], status: int) -> None:
+    """By the guard of the daemons: a foreign name, another origin, a page of another site."""
+    accepts = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
+    with listening(host) as port:
+        connection = http.client.HTTPConnection("localhost", port, timeout=10)
+        connection.request("POST", "/mcp", json.dumps(HELLO), {**accepts, **headers})
+        assert connection.getresponse().status == status
+        connection.close()
+
+
+@pytest.mark.root
+def test_other_users_are_refused(host: Host) -> None:
+    """Another user of this machine finds the port, and gets nothing."""
+    program = (
+        "import http.client, os, sys; os.setuid(65534); c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]));"
+        " c.request('GET', '/mcp'); print(c.getresponse().status)"
+    )
+    with listening(host) as port:
+        words = [sys.executable, "-c", program, str(port)]
+        assert subprocess.check_output(words, text=True).strip() == "403"
