@@ -118,7 +118,7 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         pace=settings.pace,
         poll=settings.poll,
         retry_wait=settings.retry_wait,
-        title=kind_of(choice.backend).title,
+        title=_title(settings, choice),
         notes=notes(settings.project),
         secrets=keys.secrets(os.environ, variables),
         budget=usd,
@@ -127,6 +127,12 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         digest=settings.digest,
         reads_files=kind_of(choice.backend).project != "nothing",
     )
+
+
+def _title(settings: Settings, choice: auto.Choice) -> str:
+    """What the agent is called in headings: by its family; a live seat by the program of its session."""
+    program = settings.session.partition(":")[0]
+    return kind_of({"claude": "claude-code"}.get(program, program) if program else choice.backend).title
 
 
 def _remarks(settings: Settings, choice: auto.Choice, dialog: Dialog | None) -> list[str]:

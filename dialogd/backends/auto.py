@@ -103,6 +103,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 LAST_RESORT = "rehearsal"
+LIVE = "live"  # whoever replies there
 # What is said where nobody asked for a rehearsal, and nothing else is here.
 NO_MODEL = (
     "REHEARSAL: no model is here. The agents speak scripted lines: nobody thinks about it, nothing comes of it.",
@@ -308,11 +309,11 @@ def family_of(name: str) -> str:
 def twins(families: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """The groups of agents of the same family.
 
-    Scripts and programs don't count, nor do agents whose family is unknown ("").
+    Scripts, programs and live seats don't count, nor do agents whose family is unknown ("").
     """
     groups: dict[str, list[str]] = {}
     for who, family in families.items():
-        if family not in ("", LAST_RESORT, *COMMANDS):
+        if family not in ("", LAST_RESORT, LIVE, *COMMANDS):
             groups.setdefault(family, []).append(who)
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 

@@ -1,0 +1,225 @@
+"""Real sessions of Claude Code, open in terminals, take seats: joined, knocked at, silent, killed, come back."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.state import Dialog
+from tests.clis.conftest import make_world
+from tests.clis.rig import KEY, PATH
+from tests.support.pair import until
+from tests.support.standin import Say, Seen, StandIn, Use
+from tests.support.terminal import Terminal
+
+SUMMARY = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
+PATIENCE = 90.0  # seconds: three knocks take most of a minute
+
+
+def last_said(seen: Seen) -> str:
+    """The text of the last message of a request, results of tools among it."""
+
+    def texts(content: Any) -> Iterator[str]:
+        if isinstance(content, str):
+            yield content
+        for block in content if isinstance(content, list) else ():
+            yield from texts(block.get("text") or block.get("content") or "")
+
+    messages = (seen.body or {}).get("messages") or [{"content": ""}]
+    return "\n".join(texts(messages[-1]["content"]))
+
+
+def bash(command: str) -> Use:
+    """A call of the tool that runs commands."""
+    return Use("Bash", {"command": command, "description": "dialogd"})
+
+
+class Mind:
+    """What the model of a session does: it runs what a knock says, and replies with the next of its texts.
+
+    A function among them is a call of its own instead of a reply. `is_deaf`: it hears knocks and does nothing.
+    """
+
+    def __init__(self, *replies: str | Callable[[], Use | Say], is_deaf: bool = False) -> None:
+        self.replies = list(replies)
+        self.is_deaf = is_deaf
+        self.results: list[str] = []
+
+    def __call__(self, seen: Seen) -> Say | Use:
+        """Answer one request."""
+        if not (seen.body or {}).get("tools"):
+            return Say("A title")
+        said = last_said(seen)
+        if self.is_deaf:
+            return Say("Not now.")
+        if owed := re.search(r"is yours, as agent \w+.*?--debt ([\w-]+)", said):
+            if "# One question about your reply" in said:
+                text: str | Callable[[], Use | Say] = re.findall(r"`(\[[A-Z][^`]*)`", said)[0]
+            else:
+                text = self.replies.pop(0) if self.replies else "[PASS]"
+            if not isinstance(text, str):
+                return text()
+            return bash(f"dialogd reply --debt {owed[1]} <<'END'\n{text}\nEND")
+        if "question about your reply" in said or "dialogd: turn" in said:
+            return bash("dialogd turn")
+        self.results.append(said)
+        return Say("Done.")
+
+
+class Table:
+    """One dialog, and terminals with sessions of Claude Code in projects of their own."""
+
+    def __init__(self, folder: Path, states: Path, stack: ExitStack) -> None:
+        self.folder, self._states, self._stack = folder, states, stack
+        self.file = folder / "dialog.md"
+        self._worlds: dict[str, tuple[Path, Path]] = {}
+
+    def environment(self, name: str, url: str) -> dict[str, str]:
+        """The variables of a session's terminal; its home knows that it was set up."""
+        if name not in self._worlds:
+            (self.folder / name).mkdir()
+            world = make_world("claude-code", self.folder / name, self._states)
+            known = {
+                "hasCompletedOnboarding": True,
+                "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
+                "projects": {str(world.project): {"hasTrustDialogAccepted": True}},
+            }
+            (world.home / ".claude.json").write_text(json.dumps(known))
+            self._worlds[name] = world.home, world.project
+        return {
+            "HOME": str(self._worlds[name][0]),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), PATH]),
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": KEY,
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+            "DIALOGD_STATE_DIR": str(self.folder / "state"),
+            "DIALOGD_FILE": str(self.file),
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+        }
+
+    def session(self, name: str, mind: Mind, joins: str = "") -> Terminal:
+        """An open session; it joins as that agent."""
+        server = self._stack.enter_context(StandIn(mind))
+        environment = self.environment(name, server.url)
+        words = ["claude", "--permission-mode", "default", "--allowedTools", "Bash(dialogd:*)"]
+        terminal = Terminal(words, environment, self._worlds[name][1])
+        self._stack.callback(terminal.close)
+        terminal.until("shortcuts")
+        if joins:
+            terminal.type(f"!dialogd join {joins}")
+            terminal.until(f"this session is agent {joins} in a dialog")
+        return terminal
+
+    def run(self, *words: str) -> str:
+        """A command of the person's, in a terminal of their own."""
+        terminal = Terminal([*words, "--file", str(self.file)], self.environment("A", ""), self.folder)
+        try:
+            os.waitpid(terminal.pid, 0)
+            return terminal.text
+        finally:
+            terminal.close()
+
+    def dialogd(self, command: str) -> str:
+        """The same, of dialogd."""
+        return self.run(str(Path(sys.executable).parent / "dialogd"), *shlex.split(command))
+
+    def dialog(self) -> Dialog:
+        """As the file stands."""
+        return parse(self.file.read_bytes())
+
+    def until(self, condition: Callable[[Dialog], object], what: str, seconds: float = PATIENCE) -> Dialog:
+        """Wait until the dialog is so."""
+        until(lambda: condition(self.dialog()), what, seconds, lambda: self.file.read_text("utf-8")[-2500:])
+        return self.dialog()
+
+    def journal(self, agent: str) -> list[tuple[str, int]]:
+        """What the daemon of a seat has noted of its deliveries."""
+        (path,) = (self.folder / "state").rglob(f"{agent}.journal")
+        rows = [json.loads(row) for row in path.read_text("utf-8").split("\n") if row]
+        return [(row["what"], row["knocks"]) for row in rows if row["kind"] == "delivery"]
+
+
+@pytest.fixture
+def room(tmp_path: Path, states: Path) -> Iterator[Table]:
+    """A new dialog that nobody has joined."""
+    with ExitStack() as stack:
+        room = Table(tmp_path, states, stack)
+        room.environment("A", "")
+        room.dialogd('new "Where should sessions live?" --first A')
+        stack.callback(room.dialogd, "stop")
+        yield room
+
+
+def spoken(dialog: Dialog) -> Sequence[tuple[int, str]]:
+    """The turns of the agents."""
+    return [(turn.number, turn.by) for turn in dialog.turns if turn.by != "USER"]
+
+
+def test_two_open_sessions_agree(room: Table) -> None:
+    """Each joins by one line, is woken for its turns, reads and replies; every knock and reply is counted."""
+    room.session("A", Mind("I count the sessions first.", f"They are small.\n\n{SUMMARY}"), "A")
+    room.session("B", Mind("What is the peak?", "It holds at that peak.\n\n[AGREE: P1 | measured]"), "B")
+    room.dialogd("say 'Please decide.' --to A")
+    dialog = room.until(lambda d: d.state.outcome, "an end")
+    assert dialog.state.outcome is not None
+    assert dialog.state.outcome.name == "CONSENSUS_REACHED"
+    assert [by for _, by in spoken(dialog)][:4] == ["A", "B", "A", "B"]
+    knocks = [turn.frame.knocks for turn in dialog.turns if turn.frame and turn.by in ("A", "B")]
+    assert all(int(knocked) >= 1 for knocked in knocks)
+    assert {what for what, _ in room.journal("A")} == {"knocked", "opened", "replied"}
+    assert "write access to" in room.file.read_text("utf-8")
+
+
+def test_a_session_that_was_killed_in_its_turn_comes_back(room: Table) -> None:
+    """Another session of the project joins in its place, and pays the same debt."""
+    busy = room.session("A", Mind(lambda: bash("dialogd turn && sleep 60")), "A")
+    room.session("B", Mind("I agree to nothing yet."), "B")
+    room.dialogd("say 'Please decide.' --to A")
+    until(lambda: "opened" in str(room.journal("A")), "the turn to be opened", PATIENCE)
+    busy.kill()
+    until(lambda: "has ended" in room.file.read_text("utf-8"), "the loss to be noticed", PATIENCE)
+    room.session("A", Mind("I am back."), "A")
+    room.dialogd("retry A")
+    dialog = room.until(lambda d: any(turn.body == "I am back." for turn in d.turns), "its turn")
+    assert sum(turn.body == "I am back." for turn in dialog.turns) == 1
+
+
+def test_a_session_that_ignores_its_knocks_is_silent(room: Table) -> None:
+    """Three knocks, then an error in the file; its cost is nowhere $0."""
+    room.session("A", Mind(is_deaf=True), "A")
+    room.dialogd("say 'Please decide.' --to A")
+    dialog = room.until(lambda d: d.state.debts.failed, "the failure", 2 * PATIENCE)
+    note = next(entry for entry in dialog.entries if entry.mark("AGENT_ERROR"))
+    mark = note.mark("AGENT_ERROR")
+    assert mark is not None
+    assert mark.fields[:2] == ("A", "silent")
+    assert [knocks for what, knocks in room.journal("A") if what == "knocked"][:3] == [1, 2, 3]
+    assert ("silent", 3) in room.journal("A")
+
+
+def test_a_session_cannot_approve(room: Table) -> None:
+    """What comes from inside a seat is not the person's; the same command in a terminal of theirs is."""
+    mind = Mind(f"They are small.\n\n{SUMMARY}", lambda: bash("dialogd approve"))
+    room.session("A", mind, "A")
+    room.session("B", Mind("It fits.\n\n[AGREE: P1 | measured]"), "B")
+    room.dialogd("say 'Please decide.' --to A")
+    room.until(lambda d: d.state.outcome, "an end")
+    mind.replies[:] = [lambda: bash("dialogd approve")]
+    room.dialogd("say 'Once more, please.' --to A")
+    until(lambda: any("error" in said for said in mind.results), "the refusal", PATIENCE, lambda: str(mind.results))
+    assert "[APPROVED]" not in room.file.read_text("utf-8")
+    room.dialogd("stop")
+    room.dialogd("approve")
+    assert "[APPROVED]" in room.file.read_text("utf-8")

@@ -1,0 +1,66 @@
+"""A program in a terminal of its own, as a person runs it: what it shows, and what is typed into it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import termios
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.support.pair import until
+
+_CODES = re.compile(r"\x1b\[[0-9;?<>=]*[ -/]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()=>][A-Z0-9]?")
+PATIENCE = 60.0  # seconds
+
+
+class Terminal:
+    """Runs a command in a pseudo-terminal of 45 lines of 140 characters, until `close`."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str], folder: Path) -> None:
+        self.pid, self._end = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder)
+            os.execvpe(words[0], list(words), dict(environment))
+        fcntl.ioctl(self._end, termios.TIOCSWINSZ, struct.pack("HHHH", 45, 140, 0, 0))
+        self._said = b""
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := os.read(self._end, 65536):
+                self._said += data
+
+    @property
+    def text(self) -> str:
+        """All that was shown so far, without what moves and colours it."""
+        return " ".join(_CODES.sub(" ", self._said.decode("utf-8", "replace")).split())
+
+    def until(self, shown: str, seconds: float = PATIENCE) -> None:
+        """Wait until it has shown this, blanks aside."""
+        wanted = "".join(shown.split())
+        until(lambda: wanted in "".join(self.text.split()), repr(shown), seconds, lambda: self.text[-3000:])
+
+    def type(self, line: str) -> None:
+        """Type a line, and enter it once the program shows it."""
+        os.write(self._end, line.encode())
+        self.until(line[-40:])
+        os.write(self._end, b"\r")
+
+    def kill(self) -> None:
+        """End the program at once."""
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+
+    def close(self) -> None:
+        """End the program, and the terminal."""
+        self.kill()
+        with contextlib.suppress(OSError):
+            os.close(self._end)
