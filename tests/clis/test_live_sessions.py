@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shlex
+import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from tests.support.standin import Say, Seen, StandIn, Use
 from tests.support.terminal import Terminal
 
 SUMMARY = "## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]"
+ORDER = "Take the result."  # what its user tells a session to do
 PATIENCE = 90.0  # seconds: three knocks take most of a minute
 
 
@@ -47,6 +50,8 @@ def bash(command: str) -> Use:
 class Mind:
     """What the model of a session does: it runs what a knock says, and replies with the next of its texts.
 
+    At `ORDER` it runs `dialogd approve`.
+
     A function among them is a call of its own instead of a reply. `is_deaf`: it hears knocks and does nothing.
     """
 
@@ -70,6 +75,8 @@ class Mind:
             if not isinstance(text, str):
                 return text()
             return bash(f"dialogd reply --debt {owed[1]} <<'END'\n{text}\nEND")
+        if said.rstrip().endswith(ORDER):
+            return bash("dialogd approve")
         if "question about your reply" in said or "dialogd: turn" in said:
             return bash("dialogd turn")
         self.results.append(said)
@@ -158,8 +165,21 @@ def room(tmp_path: Path, states: Path) -> Iterator[Table]:
         room = Table(tmp_path, states, stack)
         room.environment("A", "")
         room.dialogd('new "Where should sessions live?" --first A')
+        text = room.file.read_text("utf-8")
+        for usual in ("3001", "3002"):  # another test may have them
+            text = text.replace(f"localhost:{usual}", f"localhost:{free_port()}")
+        room.file.write_text(text, "utf-8")
         stack.callback(room.dialogd, "stop")
         yield room
+
+
+def free_port() -> int:
+    """A port that nobody has, below those that the system gives to clients."""
+    while True:
+        port = random.randint(20_000, 31_999)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def spoken(dialog: Dialog) -> Sequence[tuple[int, str]]:
@@ -211,15 +231,15 @@ def test_a_session_that_ignores_its_knocks_is_silent(room: Table) -> None:
 
 def test_a_session_cannot_approve(room: Table) -> None:
     """What comes from inside a seat is not the person's; the same command in a terminal of theirs is."""
-    mind = Mind(f"They are small.\n\n{SUMMARY}", lambda: bash("dialogd approve"))
-    room.session("A", mind, "A")
+    mind = Mind(f"They are small.\n\n{SUMMARY}")
+    inside = room.session("A", mind, "A")
     room.session("B", Mind("It fits.\n\n[AGREE: P1 | measured]"), "B")
     room.dialogd("say 'Please decide.' --to A")
     room.until(lambda d: d.state.outcome, "an end")
-    mind.replies[:] = [lambda: bash("dialogd approve")]
-    room.dialogd("say 'Once more, please.' --to A")
-    until(lambda: any("error" in said for said in mind.results), "the refusal", PATIENCE, lambda: str(mind.results))
+    inside.type(ORDER)
+    until(lambda: any("error: " in said for said in mind.results), "the refusal", PATIENCE, lambda: str(mind.results))
+    refused = next(said for said in mind.results if "error: " in said)
+    assert "terminal" in refused
     assert "[APPROVED]" not in room.file.read_text("utf-8")
-    room.dialogd("stop")
     room.dialogd("approve")
     assert "[APPROVED]" in room.file.read_text("utf-8")
