@@ -110,6 +110,7 @@ def test_a_reply_counts_once_and_a_late_one_is_a_draft(room: Pair) -> None:
     answered(room["B"], "Yours.")
     second = owed(room["A"])
     assert "Something else." in second["text"]
+    assert reply(room["A"], debt, "To the turn before.").json["status"] == "draft"
     send(room["A"], "POST /skip", {"agent": "A"})
     until(lambda: send(room["A"], "GET /turn").json["status"] != "owed", "the turn to pass")
     assert reply(room["A"], second["debt"], "Too late.").json["status"] == "draft"
