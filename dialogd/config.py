@@ -2,7 +2,8 @@
 
 `dialogd.toml` in the working directory, or else `[tool.dialogd]` of its pyproject.toml, and the user's
 `config.toml` hold the same keys, the names of `SETTINGS`. A relative path counts from where it is written:
-from the file's folder, or from the working directory for flags and variables.
+from the file's folder, or from the working directory for flags and variables. What names programs to run for agents
+(`tools`) counts in the user's `config.toml` alone: a folder that somebody else made must not decide that.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
-from dialogd.errors import BadInput
+from dialogd.errors import BadInput, UnsafeFile
 from dialogd.protocol.units import budget, count, seconds
 
 
@@ -65,10 +67,13 @@ def _sources(flags: Mapping[str, object], environment: Mapping[str, str], cwd: P
     yield _variables(environment, "environment", cwd)
     own = dotenv(cwd)
     variables = [variable for setting in SETTINGS for variable in setting.variables]
+    for setting in SETTINGS:
+        if setting.is_users and f"DIALOGD_{setting.name.upper()}" in own:
+            raise _not_there(setting, cwd / ".env")
     _check([name for name in own if name.startswith("DIALOGD_")], str(cwd / ".env"), variables)
     yield _variables(own, str(cwd / ".env"), cwd)
     yield _toml(cwd / "dialogd.toml") or _toml(cwd / "pyproject.toml", "tool", "dialogd")
-    yield _toml(user_config_path("dialogd") / "config.toml")
+    yield _toml(user_config_path("dialogd") / "config.toml", is_users=True)
 
 
 def _variables(environment: Mapping[str, str], where: str, cwd: Path) -> dict[str, _Written]:
@@ -81,8 +86,8 @@ def _variables(environment: Mapping[str, str], where: str, cwd: Path) -> dict[st
     return found
 
 
-def _toml(path: Path, *tables: str) -> dict[str, _Written]:
-    """The settings in a TOML file, or in a table of it."""
+def _toml(path: Path, *tables: str, is_users: bool = False) -> dict[str, _Written]:
+    """The settings in a TOML file, or in a table of it; `is_users`: it is the user's own, no project's."""
     text = _contents(path)
     if not all(table in text for table in tables):
         return {}
@@ -97,7 +102,26 @@ def _toml(path: Path, *tables: str) -> dict[str, _Written]:
     if not isinstance(table, dict):
         raise BadInput(f"{'.'.join(tables)} in {path} is not a table", fix=f"write [{'.'.join(tables)}]")
     _check(table, str(path), [s.name for s in SETTINGS])
+    for setting in SETTINGS:
+        if not setting.is_users or setting.name not in table:
+            continue
+        if not is_users:
+            raise _not_there(setting, path)
+        if path.stat().st_mode & 0o002:
+            raise UnsafeFile(
+                f"anybody may write {path}, which names programs to run", fix=f"keep others out: chmod o-w {path}"
+            )
     return {name: _Written(value, f"{path} {name}", path.parent) for name, value in table.items()}
+
+
+def _not_there(setting: Setting, path: Path) -> BadInput:
+    """The refusal of a project's file that holds what only the user's own may."""
+    from platformdirs import user_config_path
+
+    return BadInput(
+        f"{path} may not set {setting.name!r}: a project does not decide which programs run for agents",
+        fix=f"write it into your own {user_config_path('dialogd') / 'config.toml'}, if you trust them",
+    )
 
 
 def _check(names: Iterable[str], where: str, known: Sequence[str]) -> None:
@@ -114,7 +138,8 @@ def _read(setting: Setting, written: _Written) -> object:
     try:
         return setting.read(written.value, written.folder)
     except ValueError as error:
-        message = f"{setting.name} {written.value!r} ({written.origin}) {error}"
+        shown = "" if setting.is_users else f" {written.value!r}"  # it may hold what must not be shown
+        message = f"{setting.name}{shown} ({written.origin}) {error}"
         raise BadInput(message, fix=f"correct {written.origin}: {setting.about}") from None
 
 
@@ -289,8 +314,6 @@ def _budget(value: object, folder: Path) -> str:
 
 def _hook(value: object, folder: Path) -> str:
     """A command line, or a URL with a host."""
-    from urllib.parse import urlsplit
-
     text, fits = _line(value, folder), False
     with suppress(ValueError, IndexError):
         if text.lower().startswith(("http://", "https://")):
@@ -302,18 +325,110 @@ def _hook(value: object, folder: Path) -> str:
     return text
 
 
+# -- Servers whose tools an agent may call ----------------------------------------------------------------------------
+
+MAY = ("allow", "ask", "deny")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolServer:
+    """An MCP server whose tools the agents that an API plays may call.
+
+    It is started by the words of `command`, or listens at `url` on the loopback. `may` says what becomes of a call:
+    `allow` it, `ask` the person, `deny` it; `tools` says otherwise for single tools. `environment` is what its program
+    gets beside the clean environment.
+    """
+
+    name: str
+    command: tuple[str, ...] = ()
+    url: str = ""
+    may: str = "ask"
+    tools: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+    def may_call(self, tool: str) -> str:
+        """What becomes of a call of this tool."""
+        return self.tools.get(tool, self.may)
+
+    @property
+    def is_denied(self) -> bool:
+        """True when none of its tools may be called, so that nobody need start it."""
+        return {self.may, *self.tools.values()} == {"deny"}
+
+    def __str__(self) -> str:
+        where = self.url or shlex.join(self.command)
+        others = "".join(f", {tool}: {may}" for tool, may in self.tools.items())
+        return f"{self.name} ({where}; {self.may}{others})"
+
+
+def _servers(value: object, folder: Path) -> tuple[ToolServer, ...]:
+    """The tables under `[tools]`, each a server by its name."""
+    _must(isinstance(value, Mapping), "tables such as [tools.tickets]")
+    assert isinstance(value, Mapping)
+    return tuple(_server(name, table, folder) for name, table in value.items())
+
+
+def _server(name: str, table: object, folder: Path) -> ToolServer:
+    where = f"[tools.{name}]"
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,29}", name):
+        raise ValueError(f"has a server {name!r}: its name must be letters, digits and `-`, at most 30")
+    if not isinstance(table, Mapping):
+        raise ValueError(f"has no table {where}")
+    known = ("command", "url", "may", "tools", "env")
+    if odd := next((key for key in table if key not in known), ""):
+        raise ValueError(f"has an unknown key {odd!r} in {where}; there are {', '.join(known)}")
+    command, url = table.get("command", ()), str(table.get("url", "")).strip()
+    words = tuple(shlex.split(command)) if isinstance(command, str) else command
+    if not isinstance(words, list | tuple) or not all(isinstance(word, str) and "\0" not in word for word in words):
+        raise ValueError(f"has a command in {where} that is no command line and no list of words")
+    if bool(words) == bool(url):
+        raise ValueError(f"must name either a command or a url in {where}")
+    if url and not _is_loopback(url):
+        raise ValueError(f"has a url in {where} that does not lead to this machine, such as http://127.0.0.1:8931/mcp")
+    tools, environment = table.get("tools", {}), table.get("env", {})
+    for key, inner in (("tools", tools), ("env", environment)):
+        texts = inner.values() if isinstance(inner, Mapping) else [None]
+        if not all(isinstance(text, str) and "\0" not in text for text in texts):
+            raise ValueError(f"has a {key} in {where} that is no table of texts")
+    may = table.get("may", "ask")
+    for word in (may, *tools.values()):
+        if word not in MAY:
+            raise ValueError(f"says {word!r} in {where}, which is none of {', '.join(MAY)}")
+    if words and os.sep in words[0]:
+        words = (str(folder / Path(words[0]).expanduser()), *words[1:])
+    return ToolServer(name, tuple(words), url, may, MappingProxyType(dict(tools)), MappingProxyType(dict(environment)))
+
+
+def _is_loopback(url: str) -> bool:
+    import ipaddress
+
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname or "", parts.port
+        is_here = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+    return is_here and parts.scheme in ("http", "https") and parts.username is None
+
+
 class Setting(NamedTuple):
-    """One key: how it is read, what it means, and which environment variables hold it (the first set one wins)."""
+    """One key: how it is read, what it means, and which environment variables hold it (the first set one wins).
+
+    `is_users`: only the user's own `config.toml` may hold it.
+    """
 
     name: str
     read: Callable[[object, Path], object]
     about: str
     variables: tuple[str, ...]
+    is_users: bool = False
 
 
-def _setting(default: object, read: Callable[[object, Path], object], about: str, *also: str) -> Any:
+def _setting(
+    default: object, read: Callable[[object, Path], object], about: str, *also: str, is_users: bool = False
+) -> Any:
     """A field of `Settings`; `also` are variables beside DIALOGD_NAME."""
-    how = {"read": read, "about": about, "also": also}
+    how = {"read": read, "about": about, "also": also, "is_users": is_users}
     return field(default_factory=default, metadata=how) if callable(default) else field(default=default, metadata=how)
 
 
@@ -360,6 +475,10 @@ class Settings:
     digest: bool = _setting(
         False, _switch, "sum up what no longer fits the model's window, in a note, at this agent's cost"
     )
+    tools: tuple[ToolServer, ...] = _setting(
+        (), _servers, "MCP servers whose tools agents on an API may call; in your own config.toml only", is_users=True
+    )
+    tool_calls: int = _setting(10, _count, "calls of tools that one turn may make")
     plan: bool | Path = _setting(
         True, _plan, "leave a plan when a dialog ends: `true`, `false`, or the folder it goes to"
     )
@@ -416,7 +535,11 @@ class Settings:
 
 SETTINGS = tuple(
     Setting(
-        one.name, one.metadata["read"], one.metadata["about"], (f"DIALOGD_{one.name.upper()}", *one.metadata["also"])
+        one.name,
+        one.metadata["read"],
+        one.metadata["about"],
+        () if one.metadata["is_users"] else (f"DIALOGD_{one.name.upper()}", *one.metadata["also"]),
+        one.metadata["is_users"],
     )
     for one in fields(Settings)
     if one.metadata
@@ -428,4 +551,6 @@ def _shown(value: object) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return "; ".join(map(str, value))
     return f"{value:g}" if isinstance(value, float) else str(value)

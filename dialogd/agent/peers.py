@@ -10,6 +10,7 @@ from contextlib import aclosing, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from dialogd.errors import BadInput, NotRunning
 from dialogd.protocol.header import LOOPBACK_URL
 from dialogd.protocol.state import Dialog
 
@@ -163,6 +164,21 @@ class Peers:
         if is_its_own:
             self.backends[who] = str(health.get("backend") or "")
         return health if is_its_own else None
+
+    async def approve_call(self, dialog: Dialog, who: str, call: str, *, refuse: bool) -> dict[str, Any]:
+        """Pass the person's answer about a call of a tool on to `who`'s daemon; what that says.
+
+        Raises `BadInput` as that daemon does, and `NotRunning` where none answers.
+        """
+        message = {"call": call, "refuse": refuse, **_meant(self.file, dialog.id)}
+        try:
+            said = json.loads(await self._ask("POST", f"{self.of(dialog)[who]}/approve-call", message))
+            if "detail" in said:
+                raise BadInput(str(said["detail"]), fix=str(said.get("fix", "")))
+            return dict(said)
+        except (OSError, KeyError, ValueError, RecursionError) as error:
+            fix = f"`dialogd status` says whether it runs: {error}"
+            raise NotRunning(f"the daemon of {who} does not answer", fix=fix) from None
 
     async def stop(self, dialog: Dialog | None, reason: str) -> None:
         """Ask every peer to stop too; they do not pass it on."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dialogd.agent.turn import Behavior
-from dialogd.backends import Backend, Options, Prepared, auto, keys, kind_of, load_backend
+from dialogd.backends import WITH_TOOLS, Backend, Options, Prepared, auto, keys, kind_of, load_backend
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput
 from dialogd.protocol.money import DEFAULT_TOKENS
@@ -65,7 +65,7 @@ def player(settings: Settings, dialog: Dialog | None, state: StateDir, file: Pat
         session=settings.session,
         trust_project=settings.trust_project,
         price=settings.price,
-        secrets=keys.secrets(os.environ, variables),
+        secrets=_secrets(settings, variables),
     )
     backend = load_backend(choice.backend, setup)
     return Player(backend, _behavior(settings, choice, variables), tuple(_remarks(settings, choice, dialog)))
@@ -120,12 +120,14 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         retry_wait=settings.retry_wait,
         title=_title(settings, choice),
         notes=notes(settings.project),
-        secrets=keys.secrets(os.environ, variables),
+        secrets=_secrets(settings, variables),
         budget=usd,
         tokens=tokens,
         is_capped=choice.is_metered and not settings.budget,
         digest=settings.digest,
         reads_files=kind_of(choice.backend).project != "nothing",
+        servers=settings.tools if choice.backend.partition(":")[0] in WITH_TOOLS else (),
+        tool_calls=settings.tool_calls,
     )
 
 
@@ -135,11 +137,19 @@ def _title(settings: Settings, choice: auto.Choice) -> str:
     return kind_of({"claude": "claude-code"}.get(program, program) if program else choice.backend).title
 
 
+def _secrets(settings: Settings, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The person's keys, and those that they gave to servers of tools."""
+    given = (one for server in settings.tools for one in keys.secrets(server.environment))
+    return tuple(dict.fromkeys((*keys.secrets(os.environ, variables), *given)))
+
+
 def _remarks(settings: Settings, choice: auto.Choice, dialog: Dialog | None) -> list[str]:
     """Remarks: what it is and why, who pays, who sees what; a default cap; twins."""
     remarks = [auto.introduce(choice, settings.project, trusts=settings.trust_project)]
     if choice.is_last_resort(settings.backend):
         remarks.extend(auto.NO_MODEL[:2])
+    if settings.tools and choice.backend.partition(":")[0] in WITH_TOOLS:
+        remarks.append(f"it may call tools of {'; '.join(map(str, settings.tools))}")
     if not settings.budget and (cap := auto.default_cap(choice, dialog)) is not None:
         remarks.append(
             f"a key pays and the dialog has no budget: {settings.id} stops at {dollars(cap)}"

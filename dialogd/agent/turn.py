@@ -21,6 +21,8 @@ from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Tally, standing
 from dialogd.backends import Backend, Delivery, Request
 from dialogd.backends.parts import Prompt
+from dialogd.backends.tools import Called, Desk, Toolbox
+from dialogd.config import ToolServer
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol import compose, verdict
 from dialogd.protocol.admit import Admission, Matter, admit, question
@@ -72,6 +74,7 @@ class Behavior:
     `title` is the family's name in headings where the header names nobody. `notes` is what its project says to agents.
     `secrets` are taken out of whatever it says or is told. `budget` (US dollars) and `tokens` cap what it may use in
     one dialog; with `is_capped` the usual limits do where nobody and no header set one. `reads_files`: its tools can.
+    The tools of `servers` are offered to it, and it may make `tool_calls` calls in one turn.
     """
 
     name: str = ""
@@ -87,6 +90,8 @@ class Behavior:
     is_capped: bool = False
     digest: bool = False
     reads_files: bool = False
+    servers: tuple[ToolServer, ...] = ()
+    tool_calls: int = 10
 
 
 # -- What an agent has for all its turns ------------------------------------------------------------------------------
@@ -116,6 +121,7 @@ class Speaker:
         self.call: Call | None = None
         self.has_kept = True
         self.disk = DiskThread()
+        self.desk = Desk(me, hub.publish)
 
     async def on_disk(self, work: Callable[[], T]) -> T:
         """Run a blocking piece of work in the one thread that touches the disk."""
@@ -144,6 +150,32 @@ class Speaker:
             allowance=None if allowed.usd is None else max(allowed.usd - owed.usd, 0.0),
             tokens=None if allowed.tokens is None else max(allowed.tokens - owed.tokens, 0),
             reads=reading(self.backend, dialog, self.me)[1] if is_limited else 0,
+        )
+
+    async def toolbox(self, dialog: Dialog, debt: Debt) -> Toolbox | None:
+        """The tools for the turn that pays the debt, with the calls that were made for it before; None without any."""
+        if not self.behavior.servers:
+            return None
+        earlier = await self.on_disk(lambda: self.journal.calls(debt.key))
+
+        async def record(kind: str, **fields: Any) -> None:
+            await self.on_disk(lambda: self.journal.record(kind, debt=list(debt.key), **fields))
+
+        def does(who: str) -> str:
+            standing = self.hub.state_of(who)
+            return standing.state if standing is not None else ""
+
+        return Toolbox(
+            self.behavior.servers,
+            dialog,
+            self.participant(dialog),
+            self.behavior.tool_calls,
+            self.desk,
+            record,
+            self.hub.publish,
+            [Called.of(one) for one in earlier],
+            self.secrets,
+            does,
         )
 
     # -- what its calls cost --------------------------------------------------------------------------------------
@@ -277,6 +309,7 @@ class Turn:
         self._is_summed_up = False
         self._admission: Admission | None = None
         self._redacted = 0
+        self._tools: Toolbox | None = None
         self._knocks = 0
 
     @classmethod
@@ -317,8 +350,8 @@ class Turn:
             of.hub.publish("error", by=of.me, **what)
             of.hub.agent(of.me, "failed", reason=error.cause)
             self.error = error
-            if error.partial.strip():
-                self.received = self.received or Received(debt.key, error.partial, {}, 0)
+            if (text := self._with_calls(error.partial)).strip():
+                self.received = self.received or Received(debt.key, text, {}, 0)
             return await self._append()
 
     # -- the reply ------------------------------------------------------------------------------------------------
@@ -375,7 +408,8 @@ class Turn:
                     return early
                 if call.bill.calls and not of.affords(dialog, self.debt, call):
                     return PASSED
-            request = of.request(dialog, self.debt, self._drafts)
+            self._tools = await of.toolbox(dialog, self.debt)
+            request = replace(of.request(dialog, self.debt, self._drafts), tools=self._tools)
             text = await self._in_time(call, request)
             said = beginning(call.text, of.secrets) if text is None else text
             text = None if text is None else await self._whole(call, request, text)
@@ -385,7 +419,9 @@ class Turn:
                 raise BackendError("the reply was empty, twice", fix="look at the backend's own log", kind="empty")
             nonce = random.token_hex(16) if is_sealed_round(dialog, self.debt) else ""
             ms = round(call.seconds * 1000)
-            self.received, self._is_new = Received(self.debt.key, text, call.bill.record, ms, nonce), True
+            calls = self._tools.quoted if self._tools is not None else ""
+            self.received = Received(self.debt.key, text, call.bill.record, ms, nonce, calls=calls)
+            self._is_new = True
         finally:
             of.end_call(call, answered=self.received is not None and self._is_new)
         if self._drafts:
@@ -401,7 +437,10 @@ class Turn:
             return text
         whole, re_ = request.prompt, self.debt.re
         back = replace(
-            request, lacking=lacking, prompt=lambda: prompt.repair(whole(), request.agent, re_, text, lacking)
+            request,
+            tools=None,
+            lacking=lacking,
+            prompt=lambda: prompt.repair(whole(), request.agent, re_, text, lacking),
         )
         try:
             again = await self._in_time(call, back)
@@ -460,12 +499,17 @@ class Turn:
         """The debt was closed while the reply was written: keep what there is of it."""
         of = self.of
         of.tally.ends["interrupted"] += 1
-        if said.strip():
+        if (said := self._with_calls(said)).strip():
             self.received = Received(self.debt.key, said, {}, 0)
             await self._keep_draft("interrupted while it was written")
         where = partial(standing, of.dialog, thinking=False)
         of.hub.publish("state", where, state="interrupted", reason=PASSED.reason, by=of.me)
         return PASSED
+
+    def _with_calls(self, text: str) -> str:
+        """What there is of a reply, with the calls of tools that were made for it: they are not made undone."""
+        quoted, self._tools = self._tools.quoted if self._tools is not None else "", None
+        return "\n\n".join(filter(None, (quoted, text)))
 
     async def _sum_up(self, call: Call, dialog: Dialog) -> Dialog | Wait | None:
         """Append a digest of the turns that no longer fit into the prompt; None where it is gone on without one."""
@@ -601,6 +645,7 @@ class Turn:
             of.participant(now),
             self.debt,
             answer=received.answer,
+            calls=received.calls,
             attributes=(
                 ("at", wall()),
                 ("ms", str(received.ms)),

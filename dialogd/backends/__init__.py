@@ -15,6 +15,7 @@ from dialogd.errors import BadInput
 if TYPE_CHECKING:
     from dialogd.backends.parts import Prompt
     from dialogd.backends.prices import Price
+    from dialogd.backends.tools import Toolbox
     from dialogd.protocol.model import Participant
     from dialogd.protocol.state import Dialog
 
@@ -88,6 +89,7 @@ BACKENDS: Mapping[str, Kind] = MappingProxyType(
 )
 
 CODING = frozenset({"claude-code", "codex", "gemini", "opencode"})  # their first start is a trial (canary.py)
+WITH_TOOLS = frozenset({"anthropic", "openai", "gpt", "grok", "ollama"})  # they call the tools of the person's servers
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ class Request:
     a session asks it there. `lacking` says what the first reply lacked, where it is asked for once more. `re` and
     `chain` name the entry that opened the debt. `allowance` is what this turn may cost in US dollars and `tokens` how
     many tokens it may use, None without a budget. `reads` are the tokens that its recent calls have read. `until` is
-    when the turn times out (monotonic).
+    when the turn times out (monotonic). `tools` are what the model may call, for a backend in `WITH_TOOLS`; None where
+    there are none.
     """
 
     dialog: Dialog
@@ -114,6 +117,7 @@ class Request:
     tokens: int | None = None
     reads: int = 0
     until: float = math.inf
+    tools: Toolbox | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +154,11 @@ class Delivery:
 
     what: str
     knocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One request of a turn is over and another is about to go out: the last `Usage` was that of the first, in full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,10 +218,11 @@ class Backend(Protocol):
 
     `reply` yields text as it arrives (any chunks; their concatenation is the reply) and may yield `Usage`, as often as
     it knows more: the last one counts, also when the call fails afterwards or is cancelled. It may yield `Tool` when an
-    agent begins to run one, and when that is over, and `Delivery` where somebody else replies. It raises `BackendError`
-    and nothing else. Cancelling the task that iterates it ends the call and everything the call started before the
-    cancellation returns. Its class also has `probe(variables, variant) -> Found`, which calls no service. Where
-    somebody else replies, `is_opened` says whether they are at the turn.
+    agent begins to run one, and when that is over, `Delivery` where somebody else replies, and `Step` between two
+    requests that are billed. It raises `BackendError` and nothing else. Cancelling the task that iterates it ends the
+    call and everything the call started before the cancellation returns. Its class also has
+    `probe(variables, variant) -> Found`, which calls no service. Where somebody else replies, `is_opened` says whether
+    they are at the turn.
 
     costs     True when a call costs money: the file is read in full before it
     price     dollars per million tokens; None when unknown
@@ -229,7 +239,7 @@ class Backend(Protocol):
     room: int
     secrets: tuple[str, ...]
 
-    def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Delivery, None]: ...
+    def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Delivery | Step, None]: ...
 
     async def close(self) -> None: ...
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dialogd.backends import Found, Options, Request
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import price_of
-from dialogd.backends.service import API, StreamedReply, key_found, service_of
+from dialogd.backends.service import API, Exchange, StreamedReply, Use, key_found, service_of
 
 if TYPE_CHECKING:
     from anthropic.types import MessageDeltaUsage, RawMessageStreamEvent
     from anthropic.types import Usage as MessageUsage
+
+    from dialogd.backends.tools import Offered
 
 URL = "https://api.anthropic.com"
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
@@ -62,6 +65,25 @@ class Anthropic(API):
         }
         return body | ({"output_config": {"effort": self._options.effort}} if self._options.effort else {})
 
+    def with_tools(
+        self, body: dict[str, Any], offered: Sequence[Offered], so_far: Sequence[Exchange], *, may_call: bool
+    ) -> dict[str, Any]:
+        """That body with tools. What came of calls ends in a breakpoint of the cache, for the next request."""
+        messages = list(body["messages"])
+        for said, results in so_far:
+            told = [
+                {"type": "tool_result", "tool_use_id": use.id, "content": one.text or "(nothing)"}
+                | ({"is_error": True} if one.is_error else {})
+                for use, one in results
+            ]
+            blocks = [block for block in said if block and block.get("text") != ""]
+            messages += [{"role": "assistant", "content": blocks}, {"role": "user", "content": told}]
+        if so_far:
+            messages[-1]["content"][-1]["cache_control"] = {"type": "ephemeral"}
+        tools = [{"name": one.name, "description": one.description, "input_schema": one.schema} for one in offered]
+        choice = {} if may_call else {"tool_choice": {"type": "none"}}
+        return body | {"messages": messages, "tools": tools} | choice
+
     def create(self, client: Any) -> Any:
         """Messages."""
         return client.messages.create
@@ -96,10 +118,20 @@ def _cached(text: str) -> dict[str, Any]:
 def _read(event: RawMessageStreamEvent, reply: StreamedReply) -> str:
     """Take an event into the reply; gives the text that it brought. Thinking is counted and left out."""
     if event.type == "content_block_delta":
+        if reply.may_use:
+            _take(event.delta, reply)
         if event.delta.type == "text_delta":
             return reply.add(event.delta.text)
         if event.delta.type == "thinking_delta":
             reply.think(event.delta.thinking)
+    elif event.type == "content_block_start" and reply.may_use:
+        block: dict[str, Any] = event.content_block.to_dict()
+        reply.said.append({name: block[name] for name in _KEPT.get(block["type"], ()) if name in block})
+    elif event.type == "content_block_stop" and reply.said and reply.said[-1].get("type") == "tool_use":
+        block = reply.said[-1]
+        written = block["input"] if isinstance(block["input"], str) else json.dumps(block["input"])
+        reply.uses.append(Use(str(block["id"]), str(block["name"]), written))
+        block["input"] = _object(written)
     elif event.type == "message_start":
         _count(event.message.usage, reply)
     elif event.type == "message_delta":
@@ -109,6 +141,36 @@ def _read(event: RawMessageStreamEvent, reply: StreamedReply) -> str:
         _count(event.usage, reply)
         reply.usage = replace(reply.usage, tokens_out=event.usage.output_tokens, estimated=False)
     return ""
+
+
+# What of a block is sent back with what came of the calls in it; thoughts belong to them, and are signed.
+_KEPT: Mapping[str, tuple[str, ...]] = {
+    "text": ("type", "text"),
+    "thinking": ("type", "thinking", "signature"),
+    "redacted_thinking": ("type", "data"),
+    "tool_use": ("type", "id", "name", "input"),
+}
+
+
+def _take(delta: Any, reply: StreamedReply) -> None:
+    """Add a piece to the block that it belongs to, as that is sent back."""
+    if not reply.said:
+        return
+    block = reply.said[-1]
+    for name in ("text", "thinking", "signature"):
+        if isinstance(piece := getattr(delta, name, None), str):
+            block[name] = block.get(name, "") + piece
+    if isinstance(piece := getattr(delta, "partial_json", None), str):
+        block["input"] = (block["input"] if isinstance(block.get("input"), str) else "") + piece
+
+
+def _object(written: str) -> dict[str, Any]:
+    """Arguments as they are sent back: the service takes only an object, the model may have written anything."""
+    try:
+        found = json.loads(written or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _count(told: MessageUsage | MessageDeltaUsage, reply: StreamedReply) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,13 +14,15 @@ from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends import service as services
 from dialogd.backends.parts import Prompt
 from dialogd.backends.prices import FREE, Price, price_of
-from dialogd.backends.service import API, Service, StreamedReply, StreamError, Thoughts, is_loopback
+from dialogd.backends.service import API, Exchange, Service, StreamedReply, StreamError, Thoughts, Use, is_loopback
 from dialogd.errors import BadInput
 from dialogd.protocol.model import digest
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionChunk
     from openai.types.responses import ResponseStreamEvent
+
+    from dialogd.backends.tools import Offered, Told
 
 # -- Ollama: where it listens, and which models it has ----------------------------------------------------------------
 
@@ -172,6 +174,32 @@ class OpenAI(API):
         body["store"] = False  # else the vendor keeps the dialog for a month
         return body | ({"reasoning": {"effort": self._options.effort}} if self._options.effort else {})
 
+    def with_tools(
+        self, body: dict[str, Any], offered: Sequence[Offered], so_far: Sequence[Exchange], *, may_call: bool
+    ) -> dict[str, Any]:
+        """That body with tools, and the calls so far. Thoughts go back as the service has sealed them."""
+        choice: dict[str, Any] = {} if may_call else {"tool_choice": "none"}
+        tools = [{"name": one.name, "description": one.description, "parameters": one.schema} for one in offered]
+        if self.api == "chat":
+            functions = [{"type": "function", "function": tool} for tool in tools]
+            messages = list(body["messages"])
+            for said, results in so_far:
+                messages += said
+                messages += [{"role": "tool", "tool_call_id": use.id, "content": _told(told)} for use, told in results]
+            return body | {"messages": messages, "tools": functions} | choice
+        flat = [{"type": "function", "strict": False} | tool for tool in tools]
+        if self._is_at(*VENDORS):
+            choice["include"] = ["reasoning.encrypted_content"]
+        if so_far:
+            items: list[dict[str, Any]] = [{"role": "user", "content": body["input"]}]
+            for said, results in so_far:
+                items += said
+                items += [
+                    {"type": "function_call_output", "call_id": use.id, "output": _told(told)} for use, told in results
+                ]
+            choice["input"] = items
+        return body | {"tools": flat} | choice
+
     def create(self, client: Any) -> Any:
         """Chat Completions, or Responses."""
         return client.chat.completions.create if self.api == "chat" else client.responses.create
@@ -181,7 +209,18 @@ class OpenAI(API):
         if self.api != "chat":
             return lambda event: _read_event(event, reply) if event is not None else ""
         thoughts = Thoughts(reply)
-        return lambda chunk: thoughts.rest() if chunk is None else thoughts.without(_read_chunk(chunk, reply))
+        asked: dict[int, Use] = {}
+
+        def read(chunk: Any) -> str:
+            if chunk is not None:
+                return thoughts.without(_read_chunk(chunk, reply, asked))
+            rest = thoughts.rest()
+            if asked:
+                reply.uses = [use._replace(id=use.id or f"call_{at}") for at, use in sorted(asked.items())]
+                reply.said = [_asked(reply)]
+            return rest
+
+        return read
 
     def own_headers(self, omit: object) -> dict[str, Any]:
         """The person's headers, including organisation and project, where their OpenAI key goes; else none."""
@@ -218,8 +257,22 @@ def _first_model(url: str) -> str:
     return found[0]
 
 
-def _read_chunk(chunk: ChatCompletionChunk, reply: StreamedReply) -> str:
-    """Add a chunk to the reply; returns its text."""
+def _told(told: Told) -> str:
+    """A result as a text: neither API has a place that says it is an error."""
+    return f"error: {told.text}" if told.is_error else told.text or "(nothing)"
+
+
+def _asked(reply: StreamedReply) -> dict[str, Any]:
+    """What a model said when it asked for calls, as Chat Completions want it back."""
+    calls = [
+        {"id": use.id, "type": "function", "function": {"name": use.name, "arguments": use.arguments or "{}"}}
+        for use in reply.uses
+    ]
+    return {"role": "assistant", "content": reply.text or None, "tool_calls": calls}
+
+
+def _read_chunk(chunk: ChatCompletionChunk, reply: StreamedReply, asked: dict[int, Use]) -> str:
+    """Add a chunk to the reply, and to the calls that are asked for; returns its text."""
     if chunk.usage is not None:
         read, written = chunk.usage.prompt_tokens_details, chunk.usage.completion_tokens
         _count(reply, chunk.usage.prompt_tokens, written, read)
@@ -228,6 +281,10 @@ def _read_chunk(chunk: ChatCompletionChunk, reply: StreamedReply) -> str:
     choice = chunk.choices[0]
     reply.stop = choice.finish_reason or reply.stop
     reply.detail += choice.delta.refusal or ""
+    for piece in (choice.delta.tool_calls or ()) if reply.may_use else ():
+        use, more = asked.get(piece.index, Use("", "", "")), piece.function
+        name, arguments = (more.name or "", more.arguments or "") if more is not None else ("", "")
+        asked[piece.index] = Use(use.id or piece.id or "", use.name + name, use.arguments + arguments)
     reply.think(getattr(choice.delta, "reasoning_content", None) or "")  # no part of OpenAI's own API
     return choice.delta.content or ""
 
@@ -236,7 +293,9 @@ def _read_event(event: ResponseStreamEvent, reply: StreamedReply) -> str:
     """Take an event into the reply; gives the text that it brought."""
     if event.type == "response.output_text.delta":
         return reply.add(event.delta)
-    if event.type == "response.refusal.delta":
+    if event.type == "response.output_item.done" and reply.may_use:
+        _take(event.item.to_dict(), reply)
+    elif event.type == "response.refusal.delta":
         reply.detail += event.delta
     elif event.type in ("response.reasoning_text.delta", "response.reasoning_summary_text.delta"):
         reply.think(event.delta)
@@ -250,6 +309,21 @@ def _read_event(event: ResponseStreamEvent, reply: StreamedReply) -> str:
     elif event.type == "error":
         raise StreamError({"code": event.code, "message": event.message})
     return ""
+
+
+def _take(item: dict[str, Any], reply: StreamedReply) -> None:
+    """Keep a finished item as it is sent back with what came of the calls; nothing is stored at the service."""
+    kind = item.get("type")
+    if kind == "function_call":
+        use = Use(str(item.get("call_id")), str(item.get("name")), str(item.get("arguments") or "{}"))
+        reply.uses.append(use)
+        reply.said.append({"type": kind, "call_id": use.id, "name": use.name, "arguments": use.arguments})
+    elif kind == "reasoning" and item.get("encrypted_content"):
+        reply.said.append({name: item[name] for name in ("type", "id", "summary", "encrypted_content") if name in item})
+    elif kind == "message":
+        text = "".join(str(part.get("text", "")) for part in item.get("content", ()))
+        if text:
+            reply.said.append({"role": "assistant", "content": text})
 
 
 def _count(reply: StreamedReply, tokens_in: int, tokens_out: int, read: Any) -> None:

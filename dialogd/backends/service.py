@@ -22,15 +22,18 @@ from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from traceback import clear_frames
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from dialogd.backends import Found, Options, Request, Usage
-from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt
+from dialogd.backends import Found, Options, Request, Step, Tool, Usage
+from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
 from dialogd.backends.prices import Price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import one_line, redact
 from dialogd.store.disk import read_json, write_json
+
+if TYPE_CHECKING:
+    from dialogd.backends.tools import Offered, Told
 
 PAUSE = 2.0  # seconds to hold back where the service names no time
 LONGEST = 600.0  # seconds; a service, a clock or a damaged file may ask for more
@@ -325,7 +328,7 @@ def _error(meaning: Meaning, cause: str, service: Service, reply: StreamedReply)
         one_line(cause, 2 * QUOTED, service.secrets),
         fix=one_line(fix, 2 * QUOTED, service.secrets),
         retryable=meaning.retryable,
-        partial="" if meaning.kind == "refusal" else reply.text,  # what was refused is not offered again
+        partial="" if meaning.kind == "refusal" else reply.before + reply.text,  # what was refused is not offered again
         kind=meaning.kind,
     )
 
@@ -529,9 +532,12 @@ def window_of(model: str) -> int:
     return next((window for start, window in WINDOWS if name.startswith(start)), WINDOW)
 
 
-def most_out(request: Request, prompt: Prompt, most: int, price: Price | None) -> int:
-    """How many tokens the reply may have, so that the turn stays within the request's budget; never below 16."""
-    tokens_in = max(prompt.tokens, request.reads)
+def most_out(request: Request, prompt: Prompt, most: int, price: Price | None, more: int = 0) -> int:
+    """How many tokens the reply may have, so that the turn stays within the request's budget; never below 16.
+
+    `more` are the tokens that are read beside the prompt.
+    """
+    tokens_in = max(prompt.tokens + more, request.reads)
     if request.tokens is not None:
         most = min(most, request.tokens - tokens_in)
     if request.allowance is not None and price is not None:
@@ -539,6 +545,26 @@ def most_out(request: Request, prompt: Prompt, most: int, price: Price | None) -
         million = price.usd(tokens_in, 1_000_000) - read
         most = min(most, int((request.allowance - read) * 1_000_000 / million)) if million > 0 else most
     return max(most, LEAST_TOKENS)
+
+
+class Use(NamedTuple):
+    """A call of a tool that a model asks for; `arguments` as it wrote them."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class Exchange(NamedTuple):
+    """What a model said when it asked for calls, in its API's own form, and what came of them."""
+
+    said: list[dict[str, Any]]
+    results: list[tuple[Use, Told]]
+
+    @property
+    def tokens(self) -> int:
+        """An estimate of what it adds to the next request."""
+        return tokens_of(json.dumps(self.said)) + sum(tokens_of(told.text) for _, told in self.results)
 
 
 @dataclass(slots=True)
@@ -549,12 +575,18 @@ class StreamedReply:
     most    tokens that it may have
     stop    the service's word for why it ended, "" as long as it has not
     detail  a refusal in the service's words
+    before  what it wrote before it asked for calls of tools
+    may_use  it may ask for calls: then `uses` are they, and `said` all of it as it is sent back with their results
     """
 
     usage: Usage
     most: int
     stop: str = ""
     detail: str = ""
+    before: str = ""
+    may_use: bool = False
+    uses: list[Use] = field(default_factory=list)
+    said: list[dict[str, Any]] = field(default_factory=list)
     parts: list[str] = field(default_factory=list)
     written: int = 0
     told: int = 0
@@ -627,8 +659,16 @@ class Thoughts:
         return held
 
 
+def _beside(request: Request, so_far: Sequence[Exchange]) -> int:
+    """An estimate of the tokens that are read beside the prompt: the tools, and the calls so far."""
+    offered = request.tools.offered if request.tools is not None else ()
+    return sum(one.tokens for one in so_far) + sum(tokens_of(str(one)) for one in offered)
+
+
 class API:
-    """A model API as a backend: one streamed reply per turn. A subclass knows its SDK and what the events say.
+    """A model API as a backend: one streamed reply per turn, of several requests where the model calls tools.
+
+    A subclass knows its SDK and what the events say.
 
     sdk      the package, its client, its error; it is imported with the first call
     unasked  what that client would else take from this process's environment
@@ -658,6 +698,12 @@ class API:
         """The body of a request for a reply of at most so many tokens."""
         raise NotImplementedError
 
+    def with_tools(
+        self, body: dict[str, Any], offered: Sequence[Offered], so_far: Sequence[Exchange], *, may_call: bool
+    ) -> dict[str, Any]:
+        """That body with the tools, and with the calls that were made for it so far; without `may_call` the last."""
+        raise NotImplementedError
+
     def create(self, client: Any) -> Any:
         """The call of the SDK's client that takes the body."""
         raise NotImplementedError
@@ -670,22 +716,89 @@ class API:
         """Headers of the person's, for this service; `omit` takes one out that the SDK would send."""
         return dict(headers_in(self._options.variables, self.headers))
 
-    async def reply(self, request: Request) -> AsyncGenerator[str | Usage, None]:
+    async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Step, None]:
         """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself."""
+        yield Usage(self.model, calls=0)
+        if request.tools is None:
+            async with aclosing(self._answer(request, request.prompt(), [])) as pieces:
+                async for piece in pieces:
+                    if not isinstance(piece, StreamedReply):
+                        yield piece
+            return
+        try:
+            await request.tools.open(request.until)
+            async with aclosing(self._steps(request)) as steps:
+                async for step in steps:
+                    yield step
+        finally:
+            await request.tools.close()
+
+    async def _steps(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Step, None]:
+        """Ask, make the calls that the model asks for, and ask again, until it asks for none."""
+        tools, so_far, before = request.tools, list[Exchange](), ""
+        assert tools is not None
+        prompt = tools.within(request.prompt())
+        while True:
+            reply: StreamedReply | None = None
+            async with aclosing(self._answer(request, prompt, so_far, before)) as pieces:
+                async for piece in pieces:
+                    if isinstance(piece, StreamedReply):
+                        reply = piece
+                    else:
+                        yield piece
+            if reply is None:
+                return
+            before = reply.before + reply.text
+            request = self._after(request, prompt, so_far, reply)
+            results = []
+            for use in reply.uses:
+                yield Tool(use.name)
+                results.append((use, await tools.call(use.name, use.arguments)))
+                yield Tool()
+            so_far.append(Exchange(reply.said, results))
+            yield Step()
+
+    def _after(self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], reply: StreamedReply) -> Request:
+        """The request with what its budget has left. Raises `BackendError` where that pays for no other one."""
+        used, price = reply.used, self.price
+        tokens_in, tokens_out = used.tokens_in or 0, used.tokens_out or 0
+        usd = price.usd(tokens_in, tokens_out, used.cached or 0, used.cache_write or 0) if price is not None else 0.0
+        left = replace(
+            request,
+            allowance=None if request.allowance is None else request.allowance - usd,
+            tokens=None if request.tokens is None else request.tokens - tokens_in - tokens_out,
+        )
+        coming = max(prompt.tokens + _beside(request, so_far), tokens_in) + tokens_out
+        is_paid = left.allowance is None or price is None or price.usd(coming, LEAST_TOKENS) <= left.allowance
+        if is_paid and (left.tokens is None or coming + LEAST_TOKENS <= left.tokens):
+            return left
+        raise BackendError(
+            "the budget does not pay for another request after a call of a tool",
+            fix="raise the budget: `dialogd limit`",
+            partial=reply.before + reply.text,
+            kind="limit",
+        )
+
+    async def _answer(
+        self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], before: str = ""
+    ) -> AsyncGenerator[str | Usage | StreamedReply, None]:
+        """Stream one answer; at its end, where it asks for calls of tools that it may make, the whole of it."""
         import asyncio  # `status` looks at what is held, and waits for nothing
 
-        prompt = request.prompt()
-        guess = Usage(self.model, prompt.tokens, 0, estimated=True)
-        reply = StreamedReply(guess, most_out(request, prompt, self.most_out, self.price))
-        yield Usage(self.model, calls=0)
+        more = _beside(request, so_far)
+        guess = Usage(self.model, prompt.tokens + more, 0, estimated=True)
+        reply = StreamedReply(guess, most_out(request, prompt, self.most_out, self.price, more), before=before)
+        reply.may_use = request.tools is not None and not request.tools.is_used_up
         await self.limiter.ready(request.until)
         yield reply.used
         await asyncio.to_thread(importlib.import_module, self.sdk[0])  # takes seconds, in which the daemon must answer
         if self._client is None:
             self._client = self._connect()
         create, read = self.create(self._client), self.reading(reply)
+        body = self._body(request, prompt, so_far, reply)
+        gap = "\n\n" if before.strip() else ""
         try:
-            async with await create(stream=True, **self.question(request, prompt, reply.most)) as stream:
+            async with await create(stream=True, **body) as stream:
                 kind = stream.response.headers.get("content-type", "")
                 if kind.startswith(("text/html", "application/json")):  # the SDK would see a stream without events
                     raise NotAStream(f"{kind.partition(';')[0]} instead of a stream of events; is the address right?")
@@ -694,19 +807,32 @@ class API:
                 async with aclosing(events):
                     async for event in events:
                         if text := read(event):
-                            yield text
+                            yield gap + text
+                            gap = ""
                         if news := reply.news():
                             yield news
             if text := read(None):
-                yield text
+                yield gap + text
         except self._errors() as error:
             failed = failure(error, self.service, reply)
             self.limiter.heed(failed)
             yield reply.used
             raise failed from error
         yield reply.used
-        if unfinished := ending(self.stops.get(reply.stop, reply.stop), self.service, reply, self.most_out):
+        stop = self.stops.get(reply.stop, reply.stop)
+        if reply.uses and stop in ("tool", "done"):
+            yield reply
+        elif unfinished := ending(stop, self.service, reply, self.most_out):
             raise unfinished
+
+    def _body(
+        self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], reply: StreamedReply
+    ) -> dict[str, Any]:
+        """The body of a request; as `question` makes it where no tool is offered."""
+        body = self.question(request, prompt, reply.most)
+        if request.tools is None:
+            return body
+        return self.with_tools(body, request.tools.offered, so_far, may_call=reply.may_use)
 
     async def close(self) -> None:
         """Close the connections."""

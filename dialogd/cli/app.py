@@ -55,6 +55,7 @@ GROUPS = {
         "leave": Command("speak:leave", "Remove an agent, or yourself, from the dialog."),
         "veto": Command("speak:veto", "Rule out a proposal: nobody can agree to it any more."),
         "strike": Command("speak:strike", "Withdraw a turn: nothing it says counts any more."),
+        "approve-call": Command("speak:approve_call", "Let an agent call the tool that it asks for, or refuse it."),
         "limit": Command("speak:limit", "Change a limit, such as the number of turns or the budget."),
         "restore": Command("speak:restore", "Put back turns that an editor has overwritten."),
         "stop": Command("speak:stop", "Stop everything: all your daemons and their dialogs."),
@@ -186,7 +187,7 @@ class _Top(TyperGroup):
         formatter.write_paragraph()
         for group, commands in GROUPS.items():
             for number, (name, command) in enumerate(commands.items()):
-                formatter.write(f"{'' if number else group:8}{name:11}{command.line}\n")
+                formatter.write(f"{'' if number else group:8}{name:13}{command.line}\n")
 
 
 def build() -> typer.Typer:

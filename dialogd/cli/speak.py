@@ -17,14 +17,14 @@ from dialogd import person
 from dialogd.backends.seats import Seat, start_again
 from dialogd.cli import options
 from dialogd.cli.cast import read_cast
-from dialogd.cli.client import ask, daemons, in_parallel, notify
+from dialogd.cli.client import ask, daemons, healths, in_parallel, notify
 from dialogd.cli.launch import is_free
 from dialogd.cli.outcome import disown, leave_plan
 from dialogd.cli.past import keep_ended
 from dialogd.cli.status import ended
 from dialogd.cli.terminal import plain, remark, show
 from dialogd.config import Settings, start_command
-from dialogd.errors import DialogdError, NotRunning
+from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.memory import keep
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.interventions import free_port
@@ -125,6 +125,39 @@ def floor(agent: Speaker = USER, file: options.FileOption = None) -> None:
     asks = f"{queue[-1]} {'ask' if queue[-1] == 'you' else 'asks'} for the floor"
     what = "it was asked for already" if after.state.floor.queue == before.state.floor.queue else asks
     done(settings, after, what + (f"; in line: {', '.join(queue)}" if len(queue) > 1 else ""))
+
+
+def approve_call(
+    call: Annotated[
+        str, typer.Argument(metavar="[ID]", help="The call, such as A-3f9a1c. Default: the only one.")
+    ] = "",
+    refuse: Annotated[bool, typer.Option("--refuse", help="It may not be made.")] = False,
+    file: options.FileOption = None,
+) -> None:
+    """Let an agent call the tool that it asks for, or refuse it.
+
+    `dialogd status` shows the calls that wait. Without an answer a call is refused in time for the agent's turn to end.
+    """
+    settings, _, dialog = options.opened(file)
+    answers = healths(daemons(settings, settings.file))
+    asked = {
+        str(one.get("call")): (daemon, one) for daemon, said in answers.items() for one in (said or {}).get("calls", ())
+    }
+    if not asked:
+        raise NotRunning("no call of a tool waits for you", fix="`dialogd status` shows when one does")
+    if not call and len(asked) > 1:
+        raise BadInput("several calls wait for you", fix=f"name one: {', '.join(asked)}")
+    call = call or next(iter(asked))
+    if call not in asked:
+        raise BadInput(f"no call {call!r} waits for you", fix=f"these do: {', '.join(asked)}")
+    daemon, one = asked[call]
+    body = {"call": call, "refuse": refuse, "file": daemon.file, "dialog": dialog.id}
+    answer = ask(daemon.port, "POST", "/approve-call", body, seconds=2.0)
+    if answer is None:
+        raise NotRunning(f"the daemon of {daemon.id} does not answer", fix="try it again; `dialogd status` says more")
+    if answer[0] >= 400:
+        raise Refused(str(answer[1].get("detail")), fix=str(answer[1].get("fix")))
+    remark(f"{answer[1]['status']}: {one.get('tool')} {one.get('arguments')}")
 
 
 def restore(file: options.FileOption = None) -> None:

@@ -151,6 +151,11 @@ class Situation:
             return f"waiting for {agent}: {line(str(waiting.get('reason')))}"
         return f"waiting for {agent}, which is about to reply"
 
+    def calls(self) -> list[dict[str, Any]]:
+        """The calls of tools that wait for the person, as the daemons told them."""
+        told = (answer.get("calls") for answer in self.healths.values() if answer)
+        return [call for calls in told if isinstance(calls, list) for call in calls if isinstance(call, dict)]
+
     def needs_person(self) -> str:
         """What the person is asked, in words; "" while an agent can go on by itself."""
         state, held = self.dialog.state, self._held()
@@ -162,6 +167,14 @@ class Situation:
         if self.dialog.state.hand.step and not self._failure():
             return "step mode: it is your turn"
         return self._words(held)
+
+
+def may_call(call: Mapping[str, Any], file: Path) -> str:
+    """What a call that waits for the person is about, and how it is answered."""
+    words = shlex.join(["dialogd", "approve-call", str(call.get("call")), *file_words(file)])
+    what = f"{call.get('tool')} {call.get('arguments')}"
+    left = in_words(round(float(call.get("seconds") or 0.0)))
+    return line(f"{call.get('agent')} wants to call {what}; {left} left: {words}, or with --refuse")
 
 
 def ended(outcome: Outcome) -> str:
@@ -450,6 +463,7 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         "questions": questions.facts(dialog),
         "waiting": list(situation.reasons()),
         "needs_person": situation.needs_person(),
+        "calls": situation.calls(),
         "agents": [
             {
                 "id": a.id,
@@ -493,6 +507,7 @@ def _lines(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         ("state", f"{situation.phase} ({allowance(dialog)})"),
         *(("", reason) for reason in situation.reasons()),
         *(("question", text) for text in questions.rows(dialog, at, local) if not is_over),
+        *(("approve", may_call(call, situation.file)) for call in situation.calls()),
         *result(dialog),
         *procedure_rows(dialog, at),
         *_by_hand(dialog),

@@ -9,7 +9,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -23,7 +23,7 @@ from dialogd.cli.client import daemons, healths, notify
 from dialogd.cli.keyboard import Keyboard, Line
 from dialogd.cli.options import log_of
 from dialogd.cli.speak import stop
-from dialogd.cli.status import Situation, ended, exit_code, next_step
+from dialogd.cli.status import Situation, ended, exit_code, may_call, next_step
 from dialogd.cli.terminal import Screen, as_json, colour_of, fit, line, remark, show, tail, width
 from dialogd.config import Settings, new_command
 from dialogd.errors import DialogdError
@@ -179,7 +179,7 @@ def _number(text: str, kind: type[int] | type[float]) -> int | float | None:
 
 
 class Teller:
-    """Tells a program what happens at a dialog file: `turn`, `note`, `state`, `question`, `warning`."""
+    """Tells a program what happens at a dialog file: `turn`, `note`, `state`, `question`, `call`, `warning`."""
 
     def __init__(self, settings: Settings, tell: Tell) -> None:
         self.settings = settings
@@ -188,6 +188,7 @@ class Teller:
         self._asked: tuple[float, Dialog | None] = (0.0, None)
         self._state: object = None
         self._called_for: object = None
+        self._calls: set[str] = set()
 
     def look(self) -> Outcome | None:
         """Tell what is new; gives how the dialog ended, None while it goes on."""
@@ -215,6 +216,8 @@ class Teller:
             asked = {"question": state.questions.text, "asker": state.questions.asker, "by": state.questions.by}
             self.tell("question", {"text": needed, "default": state.questions.default, **asked})
         self._called_for = debts
+        for call in news_of(situation.calls(), self._calls):
+            self.tell("call", call)
         facts = {
             "phase": situation.phase,
             "lifecycle": lifecycle.phase(dialog),
@@ -226,6 +229,14 @@ class Teller:
             self._state = facts
             more = {"reasons": list(situation.reasons()), "convergence": assessed(dialog)}
             self.tell("state", {**facts, **more})
+
+
+def news_of(calls: Iterable[dict[str, Any]], told: set[str]) -> Iterator[dict[str, Any]]:
+    """The calls that wait for the person and were not told of yet; now they are."""
+    for call in calls:
+        if (name := str(call.get("call"))) not in told:
+            told.add(name)
+            yield call
 
 
 SILENCE = 30.0  # seconds without a word, not even a ping, after which a stream is given up
@@ -425,6 +436,7 @@ class Live:
         self._held_up = ("", 0.0)
         self._told = ""
         self._ended: Outcome | None = None
+        self._calls: set[str] = set()
 
     def __enter__(self) -> Live:
         self.keyboard.__enter__()
@@ -516,6 +528,9 @@ class Live:
             answer = f'{typed}dialogd say --file {shlex.quote(str(self.settings.file))} "…"'
             self.screen.write((f">> your turn: {needed}\n   answer: {answer}\n", ("bold", "yellow")))
         self._called_for = debts
+        for call in news_of(situation.calls(), self._calls):
+            self.screen.bell()
+            self.screen.write((f">> {may_call(call, self.settings.file)}\n", ("bold", "yellow")))
         outcome, before = dialog.state.outcome, self._ended
         self._ended = outcome
         if outcome not in (None, before) and not self.is_run and (step := what_next(self.settings, dialog)):

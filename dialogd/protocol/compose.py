@@ -57,6 +57,7 @@ def agent_turn(
     debt: Debt,
     *,
     answer: str | None = None,
+    calls: str = "",
     attributes: tuple[tuple[str, str], ...],
     duration: str,
     folder: str,
@@ -64,7 +65,8 @@ def agent_turn(
 ) -> Written:
     """The turn by which `agent` pays `debt` in the dialog in which its reply was admitted.
 
-    `answer` is what the agent said to the closing question about its reply, None where it was not asked.
+    `answer` is what the agent said to the closing question about its reply, None where it was not asked. `calls` are
+    the calls of tools that it made, quoted: they stand before what it says, and nothing in them counts.
     `attributes` go to the frame (`at`, `ms`, `model` …). `duration` is the dialog's age in words, for the closing
     lines. `folder` is the name of the attachments' folder, as linked from the file. By `here` the deadlines of
     questions are read; default: `at`.
@@ -72,8 +74,8 @@ def agent_turn(
     dialog = admission.dialog
     reply, refused = admission.counted(answer)
     # What did not count goes before the body: a summary reaches to the body's end.
-    words = (left_in_words(refused), reply.body)
-    body, attachment, overflow = cut("\n\n".join(filter(None, words)), dialog.state.limits.max_message, folder)
+    said = "\n\n".join(filter(None, (left_in_words(refused), reply.body)))
+    body, attachment, overflow = _with_calls(calls, said, dialog.state.limits.max_message, folder)
     ruling = concluded(dialog, agent.id, reply, refused, body)
     number = dialog.state.number + 1
     marks = written(ruling.marks, here or Here(dict(attributes).get("at", "")))
@@ -147,6 +149,17 @@ def cut(body: str, limit: int, folder: str) -> tuple[str, str, str]:
     rest = len(body) - limit
     link = f"*({rest:,} more characters: [the whole text]({folder}/{name}))*"
     return f"{body[:limit]}\n\n{link}", name, body
+
+
+def _with_calls(calls: str, said: str, limit: int, folder: str) -> tuple[str, str, str]:
+    """What `cut` gives for the calls of tools and what was said; what was said is never cut for the calls' sake."""
+    if not calls or len(said) > limit:
+        return cut("\n\n".join(filter(None, (said, calls))), limit, folder)
+    if len(calls) + len(said) + 2 <= limit:
+        return "\n\n".join(filter(None, (calls, said))), "", ""
+    name = f"{digest(calls)}.md"
+    link = f"*(the calls of tools that this turn made: [what they gave]({folder}/{name}))*"
+    return "\n\n".join(filter(None, (link, said))), name, calls
 
 
 def error_note(dialog: Dialog, agent: str, cause: str, fix: str, attributes: tuple[tuple[str, str], ...] = ()) -> Draft:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -191,6 +192,12 @@ class Asked(wire.Question):
     name: str
 
 
+class CallAsked(wire.CallAsked):
+    """A call of a tool that waits for the person, with the name of whose it is."""
+
+    name: str
+
+
 class Ended(BaseModel):
     """How the dialog ended, also in words, who supports it, and what the person can do next."""
 
@@ -230,6 +237,7 @@ class PageState(BaseModel):
     tokens: int = 0
     question: Asked | None = None
     questions: list[Asked] = []
+    calls: list[CallAsked] = []
     outcome: Ended | None = None
     approved: str = ""
     step: bool = False
@@ -274,6 +282,7 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         tokens=spent.tokens,
         question=asked[0] if asked else None,
         questions=asked,
+        calls=list(_calls(own, healths, players)),
         outcome=_outcome(dialog),
         approved=state.approved,
         step=state.hand.step,
@@ -283,6 +292,16 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         changed_from=changed_from,
         changed=versions,
     )
+
+
+def _calls(own: wire.Health, healths: Healths, players: Cast) -> Iterator[CallAsked]:
+    """The calls that wait for the person, of this daemon's agent and of the others."""
+    others = (said.get("calls") for who, said in healths.items() if said and who != own.id)
+    told = [one.model_dump() for one in own.calls]
+    told += [one for calls in others if isinstance(calls, list) for one in calls]
+    for one in told:
+        with suppress(ValueError, TypeError):  # a peer may be of another version
+            yield CallAsked(**one, name=players.name(str(one.get("agent"))))
 
 
 def _words(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:

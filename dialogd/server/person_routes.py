@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict, Field
@@ -64,13 +64,29 @@ class Step(wire.Meant):
     on: bool
 
 
+class Judged(wire.Meant):
+    """A call of a tool that an agent asks for, by its id, and whether it may be made."""
+
+    call: str = Field(description="its id: A-3f9a1c", max_length=100)
+    refuse: bool = False
+
+
+class CallAnswered(BaseModel):
+    """A call that the person has answered."""
+
+    status: Literal["approved", "refused"]
+    call: str
+    agent: str
+    tool: str
+
+
 class Act(Protocol):
     """Carries out a command of the person and notifies the others; with `starts` it starts the dialog."""
 
     def __call__(self, agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> Awaitable[wire.Done]: ...
 
 
-def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901 - a list of routes
+def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901, PLR0915 - a list of routes
     """Add the routes of this module."""
     log, secrets = agent.file, agent.secrets
 
@@ -155,6 +171,17 @@ def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901 -
     async def reject(wanted: wire.Reject) -> wire.Done:
         """Reject the result: a turn of yours with the reason reopens the dialog."""
         return await act(agent, lambda: person.reject(log, wanted.reason, secrets=secrets))
+
+    @app.post("/approve-call")
+    async def approve_call(wanted: Judged) -> CallAnswered:
+        """Let an agent make the call of a tool that it asks for, or refuse it; also of another daemon's agent."""
+        owner = wanted.call.rpartition("-")[0]
+        if owner != agent.me and agent.dialog is not None and agent.dialog.header.agent(owner) is not None:
+            found = await agent.peers.approve_call(agent.dialog, owner, wanted.call, refuse=wanted.refuse)
+            return CallAnswered.model_validate(found)
+        asked = agent.desk.answer(wanted.call, approve=not wanted.refuse)
+        status: Literal["approved", "refused"] = "refused" if wanted.refuse else "approved"
+        return CallAnswered(status=status, call=asked.id, agent=asked.agent, tool=asked.tool)
 
 
 def _named(wanted: str | Invited) -> str:

@@ -55,6 +55,7 @@ def health(agent: Agent, port: int) -> wire.Health:
         approved=bool(state and state.approved),
         question=open_[0] if open_ else None,
         questions=open_,
+        calls=[wire.CallAsked(**asked.facts) for asked in agent.desk.open.values()],
         backend=agent.backend.name,
         model=agent.backend.model,
         peers=_peers(agent),

@@ -141,6 +141,25 @@ class Error(Told):
     recoverable: bool
 
 
+class Call(Told):
+    """This daemon's agent wants to call a tool, and waits for the person."""
+
+    call: str
+    agent: str
+    tool: str
+    arguments: str
+    seconds: float = Field(description="how long it waits")
+
+
+class Judged(Told):
+    """That call waits no more."""
+
+    call: str
+    agent: str
+    tool: str
+    answer: str = Field(description="approved, refused, unanswered")
+
+
 class Warned(Told):
     """Something odd."""
 
@@ -187,8 +206,9 @@ class Bye(Told):
 
 KINDS: dict[str, type[Told]] = {
     "state": State, "agent": Agent, "text": Text, "turn": Turn, "note": Note, "mark": Mark, "cost": Cost,
-    "appended": Appended, "draft": Draft, "delivery": Delivery, "error": Error, "warning": Warned, "dropped": Dropped,
-    "notified": Notified, "telling": Telling, "ready": Ready, "reset": Reset, "bye": Bye,
+    "appended": Appended, "draft": Draft, "delivery": Delivery, "error": Error, "call": Call,
+    "judged": Judged, "warning": Warned, "dropped": Dropped, "notified": Notified, "telling": Telling,
+    "ready": Ready, "reset": Reset, "bye": Bye,
 }  # fmt: skip
 
 

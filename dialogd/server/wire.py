@@ -172,6 +172,16 @@ class Peer(BaseModel):
     reachable: bool | None
 
 
+class CallAsked(BaseModel):
+    """A call of a tool that waits for the person, for so many more seconds."""
+
+    call: str
+    agent: str
+    tool: str
+    arguments: str
+    seconds: float
+
+
 class Noticed(BaseModel):
     """A signal; never a verdict."""
 
@@ -215,6 +225,7 @@ class Health(BaseModel):
     approved: bool
     question: Question | None
     questions: list[Question]
+    calls: list[CallAsked] = []
     backend: str
     model: str
     peers: dict[str, Peer]

@@ -9,6 +9,8 @@ ours, which is reported. Losing the journal loses no committed turn.
     calling  what a turn comes to by the end of a paid call     {usage, is_first}
     answer   what it answered to the closing question           {debt, text, usage, ms}
     spent    what a call came to that brought no reply          {usage}
+    tool     a call of a tool, before it is made                {debt, number, tool, arguments}
+    result   what came of it, or why it was not made            {debt, number, tool, arguments, how, text, is_error}
     intent   the exact bytes about to be appended at an offset  {at, entry, number, dialog}
     done     what became of the last intent                     {chain, number}
     draft    a reply whose debt was closed                      {debt, text, why}
@@ -76,13 +78,23 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-# What each kind of record must have; of what else stands in it, a nonce and an intent's dialog are read.
+# What each kind of record must have; of what else stands in it, a nonce, calls and an intent's dialog are read.
 _SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "started": {"dialog": _is_text},
     "reply": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
     "calling": {"usage": _is_bill, "is_first": lambda value: isinstance(value, bool)},
     "answer": {"debt": _is_debt, "text": _is_text, "usage": _is_bill, "ms": _is_count},
     "spent": {"usage": _is_bill},
+    "tool": {"debt": _is_debt, "number": _is_count, "tool": _is_text, "arguments": _is_text},
+    "result": {
+        "debt": _is_debt,
+        "number": _is_count,
+        "tool": _is_text,
+        "arguments": _is_text,
+        "how": _is_text,
+        "text": _is_text,
+        "is_error": lambda value: isinstance(value, bool),
+    },
     "intent": {"at": _is_count, "entry": _is_entry, "number": _is_count},
     "done": {"chain": _is_text, "number": _is_count},
     "draft": {"debt": _is_debt, "text": _is_text, "why": _is_text},
@@ -112,7 +124,7 @@ class Received:
     """A reply as it came from the backend, for the debt of that key; `usage` is the bill of its calls.
 
     `nonce` is what its seal is made with, in a sealed round. `answer` is what its agent said to the closing question:
-    None before it was asked, "" where no answer came.
+    None before it was asked, "" where no answer came. `calls` are the calls of tools that it rests on, quoted.
     """
 
     debt: tuple[str, str, str]
@@ -121,6 +133,7 @@ class Received:
     ms: int
     nonce: str = ""
     answer: str | None = None
+    calls: str = ""
 
     def landed(self, dialog: Dialog, me: str) -> Entry | None:
         """The turn as which this reply of agent `me` stands in the file already, or None."""
@@ -246,9 +259,9 @@ class Journal:
 
     def reply(self, received: Received, *, durable: bool = True) -> None:
         """Remember a reply before anything else is done with it."""
-        nonce = {"nonce": received.nonce} if received.nonce else {}
+        more = {name: said for name in ("nonce", "calls") if (said := getattr(received, name))}
         debt, text, usage = list(received.debt), received.text, received.usage
-        self.record("reply", durable=durable, debt=debt, text=text, usage=usage, ms=received.ms, **nonce)
+        self.record("reply", durable=durable, debt=debt, text=text, usage=usage, ms=received.ms, **more)
 
     def calling(self, usage: Mapping[str, Any], *, is_first: bool) -> None:
         """Book a paid call before it is made, with what its turn will have come to by then, as far as can be known.
@@ -303,6 +316,11 @@ class Journal:
     def drafts(self) -> tuple[str, ...]:
         """Replies that were not sent, and not yet shown to their agent again; oldest first."""
         return self._known().drafts
+
+    def calls(self, debt: tuple[str, str, str]) -> tuple[dict[str, Any], ...]:
+        """The calls of tools that were made for this debt, each by its latest record, in the order of their numbers."""
+        known = self._known()
+        return tuple(call for _, call in sorted(known.calls.items())) if known.calls_of == debt else ()
 
     def owed(self) -> tuple[dict[str, Any], ...]:
         """What calls came to that no entry has accounted for, oldest first; not the reply that is being kept.
@@ -370,6 +388,8 @@ class _Tally:
         self.drafts: tuple[str, ...] = ()
         self.owed: tuple[dict[str, Any], ...] = ()
         self.calling: tuple[dict[str, Any], ...] = ()  # the turn that is being bought, or was when its daemon died
+        self.calls: dict[int, dict[str, Any]] = {}  # of tools, for the debt `calls_of`
+        self.calls_of: tuple[str, ...] = ()
         self._accounts = False  # the last intent gives account of what was spent
         # As a turn, since the reply: what an earlier entry or a note came to says nothing about it.
         self._written = False
@@ -379,8 +399,8 @@ class _Tally:
         match record["kind"]:
             case "reply":
                 agent, re_, chain = record["debt"]
-                nonce = str(record.get("nonce", ""))
-                self.received = Received((agent, re_, chain), record["text"], record["usage"], record["ms"], nonce)
+                more = {name: str(record.get(name, "")) for name in ("nonce", "calls")}
+                self.received = Received((agent, re_, chain), record["text"], record["usage"], record["ms"], **more)
                 self._written, self.calling = False, ()
             case "answer":
                 self.calling = ()
@@ -403,6 +423,10 @@ class _Tally:
                 self.drafts += (record["text"],)
             case "sent":
                 self.drafts = ()
+            case "tool" | "result":
+                if self.calls_of != (debt := tuple(record["debt"])):
+                    self.calls_of, self.calls = debt, {}
+                self.calls = {**self.calls, record["number"]: record}
             case "calling" | "spent" as kind:
                 self._bill(record["usage"], is_settled=kind == "spent", is_first=bool(record.get("is_first")))
 

@@ -18,7 +18,7 @@ GROUPS = {
     "Begin": "run ask new start templates",
     "Speak": "say pass floor",
     "Join": "join accept sessions turn reply",
-    "Steer": "pause resume step retry skip invite leave veto strike limit restore stop",
+    "Steer": "pause resume step retry skip invite leave veto strike approve-call limit restore stop",
     "See": "status watch board flow replay cost logs",
     "Result": "plan export approve reject verify",
     "Past": "list show search recall outcome memory",
@@ -42,7 +42,7 @@ def test_the_help_is_one_screen_of_commands_in_groups(dialogd: Commands) -> None
     assert (len(shown) <= SCREEN, [row for row in shown if len(row) > 80]) == (True, [])
     found: dict[str, list[str]] = {}
     for row in shown[shown.index("") :]:
-        group, name, line = row[:8].strip(), row[8:19].strip(), row[19:]
+        group, name, line = row[:8].strip(), row[8:21].strip(), row[21:]
         if group in GROUPS or (found and not group and name in COMMANDS):
             found.setdefault(group or list(found)[-1], []).append(name)
             assert line == app.COMMANDS[name].line

@@ -12,7 +12,7 @@ const title = document.title;
 let state = null;
 let notes = [];
 let held = false;
-const told = { question: "", outcome: "", dead: "" };
+const told = { question: "", calls: "", outcome: "", dead: "" };
 
 export const now = () => state;
 
@@ -36,6 +36,7 @@ export function render(facts, { isLost = false } = {}) {
   renderLimits(facts);
   renderNotices(facts);
   renderQuestion(facts, isFirst);
+  renderCalls(facts);
   renderOutcome(facts, isFirst);
   renderControls(facts);
   tellOfTheDead(facts);
@@ -51,7 +52,7 @@ export function renderStopped(reason) {
   if (!state || state.outcome) return;
   const outcome = { name: "STOPPED", words: "The dialog was stopped.", reason, by: "", entry: "", failed: false, signers: [] };
   const agents = state.agents.map((agent) => ({ ...agent, state: "idle", since: null, reason: "", owes: false, failed: false }));
-  render({ ...state, outcome, agents, phase: "ended", words: outcome.words, lifecycle_words: "", allowed: [], question: null, questions: [] }, { isLost: true });
+  render({ ...state, outcome, agents, phase: "ended", words: outcome.words, lifecycle_words: "", allowed: [], question: null, questions: [], calls: [] }, { isLost: true });
 }
 
 // The daemon of this page is gone, and with it the word of the others: what stands here is what was known, and nothing
@@ -181,6 +182,25 @@ function renderQuestion(facts, isFirst) {
   if (isFirst || !asked.length) return;
   say(`${names} asks you: ${asked.map((one) => one.text).join(" / ")}`);
   beckon("A question for you");
+}
+
+// The calls of tools that wait for a yes or a no.
+function renderCalls(facts) {
+  const asked = facts.calls;
+  show($("#calls"), asked.length > 0);
+  const key = asked.map((one) => one.call).join(" ");
+  if (key === told.calls) return;
+  told.calls = key;
+  $("#calls-list").replaceChildren(...asked.map((one) => {
+    const row = $("#call-row").content.cloneNode(true).firstElementChild;
+    put($(".call-words", row), `${one.name} wants to call ${one.tool}`);
+    put($(".call-arguments", row), one.arguments);
+    for (const field of all("[name=call]", row)) field.value = one.call;
+    return row;
+  }));
+  if (!asked.length) return;
+  say(`${asked[0].name} wants to call a tool`);
+  beckon("A tool to approve");
 }
 
 // Until when an answer is waited for, and what counts without one.

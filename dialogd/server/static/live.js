@@ -66,7 +66,7 @@ function listen() {
     renderAgent(facts);
     lookSoon();
   });
-  for (const kind of ["state", "mark", "cost", "ready", "error", "appended"]) on(kind, lookSoon);
+  for (const kind of ["state", "mark", "cost", "ready", "error", "appended", "call", "judged"]) on(kind, lookSoon);
   on("warning", (facts) => notice(facts.text));
   on("draft", (facts) => notice(`A reply of ${facts.by} is not in the dialog (${facts.why}). It is kept as a draft, and ${facts.by} is shown it next time.`));
   on("bye", lost);

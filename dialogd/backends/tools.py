@@ -1,0 +1,647 @@
+"""The tools that a model may call in its turn: of MCP servers of the person's, behind a gate, and of its own dialog.
+
+A `Toolbox` is that of one turn: it holds what was called for the turn's debt, also before a crash. A call is asked
+about where the person wants that, journalled, made, and its result journalled and handed to the model. What was begun
+and not heard of again is never made a second time. Servers run while a model is asked, each on a leash: they get no
+keys, and end with the call, or with the daemon however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
+
+from dialogd.backends.child import Child
+from dialogd.backends.command import clean_environment, last_line
+from dialogd.backends.parts import Prompt, fenced
+from dialogd.config import ToolServer
+from dialogd.errors import BadInput, DialogdError
+from dialogd.protocol.model import Participant
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.text import clean, one_line, redact
+from dialogd.protocol.units import in_words
+
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.types import CallToolResult
+    from mcp.types import Tool as Listed
+
+START = 20.0  # seconds for a server to start and to list its tools
+MOST_TOOLS = 100  # of one server
+MOST_TEXT = 16_000  # characters of a result that the model is given
+MOST_QUOTED = 1_500  # characters of a result that stands in the turn
+MOST_SHOWN = 400  # characters of a call's arguments that the person is shown, and that stand in the turn
+MOST_DESCRIBED = 4_000  # characters of a tool's description
+LARGEST_LINE = 8 * 1024 * 1024  # bytes of one message of a server
+PATIENCE = 0.5  # part of what the turn has left of its time that one call, or the wait for the person, may take
+
+LIST, SEND = "sessions_list", "sessions_send"
+MESSAGE = "message"  # the type of a message that is no contribution
+
+UNKNOWN = (
+    "the daemon was stopped in the middle of this call: whether it took effect is not known, and it is not made again"
+)
+
+Tell = Callable[..., None]
+Record = Callable[..., Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """A tool as the model is offered it."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the model is told of a call."""
+
+    text: str
+    is_error: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call of a turn as the journal keeps it. `how` is a word for the turn; `text` None while nothing is known."""
+
+    number: int
+    tool: str
+    arguments: str
+    how: str = ""
+    text: str | None = None
+    is_error: bool = False
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Called:
+        """The call of a record of kind `tool` or `result`."""
+        known = {name: record[name] for name in ("number", "tool", "arguments")}
+        more = {name: record[name] for name in ("how", "text", "is_error") if record["kind"] == "result"}
+        return cls(**known, **more)
+
+    @property
+    def told(self) -> Told:
+        """What the model is told of it, where it asks for it again."""
+        return Told(UNKNOWN, is_error=True) if self.text is None else Told(self.text, self.is_error)
+
+    @property
+    def quoted(self) -> str:
+        """As it stands in the turn: what was called, how it came to that, what it gave; nothing in it is structure."""
+        if self.tool == SEND and not self.is_error:
+            return self.text or ""
+        head = f"{self.tool} {_short(self.arguments, MOST_SHOWN)}"
+        if self.text is None:
+            return fenced(f"{head}\nresult unknown: the daemon was stopped in the middle of the call")
+        return fenced(f"{head}\n{self.how}\n{_short(self.text, MOST_QUOTED)}".rstrip())
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"
+
+
+# -- Asking the person ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Asked:
+    """A call that waits for the person, until `until` (monotonic)."""
+
+    id: str
+    agent: str
+    tool: str
+    arguments: str
+    until: float
+    answer: asyncio.Future[bool] = field(repr=False)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the person is shown."""
+        seconds = round(max(self.until - time.monotonic(), 0.0), 1)
+        return {
+            "call": self.id,
+            "agent": self.agent,
+            "tool": self.tool,
+            "arguments": self.arguments,
+            "seconds": seconds,
+        }
+
+
+class Desk:
+    """The calls of one agent that wait for the person. `publish(kind, **fields)` says what is asked,
+    and what came of it.
+
+    An id is never used again, so that an answer which comes late approves nothing else.
+    """
+
+    def __init__(self, agent: str, publish: Tell) -> None:
+        self.agent = agent
+        self.open: dict[str, Asked] = {}
+        self.publish = publish
+
+    async def ask(self, tool: str, arguments: str, until: float) -> bool | None:
+        """The person's answer; None where none came by `until` (monotonic)."""
+        answer = asyncio.get_running_loop().create_future()
+        asked = Asked(f"{self.agent}-{token_hex(3)}", self.agent, tool, _short(arguments, MOST_SHOWN), until, answer)
+        self.open[asked.id] = asked
+        self.publish("call", **asked.facts)
+        approved: bool | None = None
+        try:
+            async with asyncio.timeout(max(until - time.monotonic(), 0.0)):
+                approved = await answer
+        except TimeoutError:
+            pass
+        finally:
+            del self.open[asked.id]
+            word = {True: "approved", False: "refused", None: "unanswered"}[approved]
+            self.publish("judged", call=asked.id, agent=self.agent, tool=tool, answer=word)
+        return approved
+
+    def answer(self, call: str, *, approve: bool) -> Asked:
+        """Answer a call. Raises `BadInput`, which names those that wait, for one that does not."""
+        asked = self.open.get(call)
+        if asked is None or asked.answer.done():
+            waiting = ", ".join(self.open)
+            raise BadInput(
+                f"no call {call!r} waits for you",
+                fix=f"these do: {waiting}" if waiting else "none does: `dialogd status` shows when one asks",
+            )
+        asked.answer.set_result(approve)
+        return asked
+
+
+# -- One server, while a model is asked -------------------------------------------------------------------------------
+
+
+class ServerFailed(Exception):
+    """A server could not be started, spoke nonsense, ended, or gave no answer in time."""
+
+
+class Connection:
+    """An MCP server, in a task of its own that holds the SDK's client from `open` to `close`."""
+
+    def __init__(self, server: ToolServer, secrets: Sequence[str]) -> None:
+        self.server = server
+        self._secrets = secrets
+        self._child: Child | None = None
+        self._asked: asyncio.Queue[tuple[str, dict[str, Any], asyncio.Future[CallToolResult]]] = asyncio.Queue()
+        self._ready: asyncio.Future[list[Listed]] = asyncio.get_running_loop().create_future()
+        self._task: asyncio.Task[None] | None = None
+
+    async def open(self, seconds: float) -> list[Listed]:
+        """Start it; its tools, by name. Raises `ServerFailed`."""
+        self._task = asyncio.ensure_future(self._run())
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(self._ready)
+        except TimeoutError:
+            raise ServerFailed(f"it did not list its tools within {in_words(seconds)}") from None
+
+    async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> CallToolResult:
+        """What a tool gives. Raises `ServerFailed`."""
+        answer: asyncio.Future[CallToolResult] = asyncio.get_running_loop().create_future()
+        self._asked.put_nowait((tool, arguments, answer))
+        assert self._task is not None
+        both: set[asyncio.Future[Any]] = {self._task, answer}
+        await asyncio.wait(both, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        if self._task.done():
+            raise ServerFailed(self._why("it ended"))
+        raise ServerFailed(f"it gave no answer within {in_words(seconds)}")
+
+    async def close(self) -> None:
+        """End it, and whatever its program started."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        if self._ready.done() and not self._ready.cancelled():
+            self._ready.exception()  # it may be that nobody has asked
+
+    async def _run(self) -> None:
+        from mcp import Client
+
+        try:
+            async with Client(self._transport()) as client:
+                self._ready.set_result(await _listed(client))
+                while True:
+                    tool, arguments, answer = await self._asked.get()
+                    try:
+                        result = await client.call_tool(tool, arguments)
+                    except Exception as error:  # whatever somebody else's server leads the SDK to
+                        said = one_line(str(error) or type(error).__name__, 300, self._secrets)
+                        if not answer.done():
+                            answer.set_exception(ServerFailed(self._why(said)))
+                    else:
+                        if not answer.done():
+                            answer.set_result(result)
+        except Exception as error:  # the same; a group of them where several tasks failed
+            while isinstance(error, BaseExceptionGroup) and isinstance(error.exceptions[0], Exception):
+                error = error.exceptions[0]
+            if not self._ready.done():
+                said = one_line(str(error) or type(error).__name__, 300, self._secrets)
+                self._ready.set_exception(ServerFailed(self._why(said)))
+        finally:
+            if not self._ready.done():
+                self._ready.set_exception(ServerFailed(self._why("it ended")))
+
+    def _why(self, said: str) -> str:
+        """What happened, with the last thing that its program said on stderr."""
+        last = last_line(self._child.stderr, self._secrets) if self._child is not None else ""
+        return f"{said}; it said: {last}" if last else said
+
+    @asynccontextmanager
+    async def _transport(self) -> AsyncIterator[Any]:
+        """Streams of messages to the server: the SDK's own over HTTP, or over the pipes of a child."""
+        if self.server.url:
+            import httpx2
+            from mcp.client.streamable_http import streamable_http_client
+
+            # No proxy of the environment's: this is loopback traffic, and no redirect leads away from there.
+            timeout = httpx2.Timeout(30, read=None)
+            plain: Any = {"verify": False} if self.server.url.lower().startswith("http:") else {}
+            async with (
+                httpx2.AsyncClient(trust_env=False, follow_redirects=False, timeout=timeout, **plain) as http,
+                streamable_http_client(self.server.url, http_client=http) as streams,
+            ):
+                yield streams
+            return
+        environment = {**clean_environment(os.environ), **self.server.environment}
+        self._child = child = Child(_program(self.server, environment), None, environment, None)
+        try:
+            async with _spoken(child) as streams:
+                yield streams
+        finally:
+            await child.end()
+
+
+def _program(server: ToolServer, environment: Mapping[str, str]) -> list[str]:
+    import shutil
+    from pathlib import Path
+
+    found = shutil.which(server.command[0], path=environment.get("PATH", os.defpath))
+    if found is None:
+        raise ServerFailed(f"no such program: {server.command[0]!r}")
+    return [str(Path(found).absolute()), *server.command[1:]]
+
+
+@asynccontextmanager
+async def _spoken(child: Child) -> AsyncIterator[Any]:
+    """The messages of a child, one JSON object to a line, as the SDK wants them."""
+    import anyio
+    from mcp.shared.message import SessionMessage
+    from mcp.types import jsonrpc_message_adapter
+
+    heard, hears = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    says, said = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def listen() -> None:
+        held = b""
+        async with heard:
+            while chunk := await child.read():
+                *lines, held = (held + chunk).split(b"\n")
+                for line in lines:
+                    with suppress(ValueError):  # what is no message is a server's chatter
+                        await heard.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+                if len(held) > LARGEST_LINE:
+                    return
+
+    async def speak() -> None:
+        async with said:
+            async for message in said:
+                text = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                with suppress(ConnectionError):  # then `listen` has come to the end, too
+                    child.write(text.encode() + b"\n")
+
+    tasks = [asyncio.ensure_future(listen()), asyncio.ensure_future(speak())]
+    try:
+        yield hears, says
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for stream in (heard, hears, says, said):
+            stream.close()
+
+
+async def _listed(client: Client) -> list[Listed]:
+    """All tools of a server, by name: the same ones make the same request, which a service finds in its cache."""
+    found: list[Listed] = []
+    cursor: str | None = None
+    while True:
+        page = await client.list_tools(cursor=cursor)
+        found += page.tools
+        cursor = page.next_cursor
+        if not cursor or len(found) >= MOST_TOOLS:
+            return sorted(found[:MOST_TOOLS], key=lambda tool: tool.name)
+
+
+def text_of(result: CallToolResult) -> str:
+    """A result as text; what is none is named."""
+    parts: list[str] = []
+    for block in result.content:
+        resource = getattr(block, "resource", None)
+        text = getattr(block, "text", None) or getattr(resource, "text", None)
+        parts.append(text if isinstance(text, str) else f"[{block.type}: no text, left out]")
+    if not parts and result.structured_content is not None:
+        parts.append(json.dumps(result.structured_content, ensure_ascii=False))
+    return "\n".join(parts)
+
+
+# -- The tools of one turn --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    """A tool of a server's, by the name under which it is offered."""
+
+    connection: Connection
+    name: str
+    schema: dict[str, Any]
+
+
+@dataclass
+class Toolbox:
+    """The tools of the turn by which agent `me` pays a debt, and the calls that it has made for it.
+
+    `most` is how many calls the turn may make; `earlier` are those of its debt that the journal knows; `record(kind,
+    **fields)` keeps one there; `desk` asks the person. `states` says what another agent does. Open it while a model is
+    asked; `calls` stays known.
+    """
+
+    servers: Sequence[ToolServer]
+    dialog: Dialog
+    me: Participant
+    most: int
+    desk: Desk
+    record: Record
+    tell: Tell
+    earlier: Sequence[Called] = ()
+    secrets: Sequence[str] = ()
+    states: Callable[[str], str] = lambda _: ""
+
+    def __post_init__(self) -> None:
+        self.calls = {call.number: call for call in self.earlier}
+        self.offered: tuple[Offered, ...] = ()
+        self._until = float("inf")
+        self._open: list[Connection] = []
+        self._tools: dict[str, _Tool] = {}
+        self._denied: set[str] = set()
+        self._again: Counter[tuple[str, str]] = Counter()  # calls of earlier attempts that this one may ask for again
+        self._answered = 0  # in this attempt
+
+    # -- while a model is asked -----------------------------------------------------------------------------------
+
+    async def open(self, until: float) -> None:
+        """Start the servers, for an attempt whose time ends at `until` (monotonic). One that fails is left out."""
+        self._until = until
+        self._again = Counter((call.tool, call.arguments) for call in self.calls.values())
+        self._answered = 0
+        await asyncio.to_thread(__import__, "mcp")  # takes a while, in which the daemon must answer
+        self._open = [Connection(server, self.secrets) for server in self.servers if not server.is_denied]
+        seconds = min(START, self._time_left())
+        found = await asyncio.gather(*(one.open(seconds) for one in self._open), return_exceptions=True)
+        self._tools, self._denied = {}, set()
+        offered = list(self._own_tools())
+        for connection, tools in zip(self._open, found, strict=True):
+            server = connection.server
+            if isinstance(tools, ServerFailed):
+                self.tell("warning", text=f"the tools of {server.name} are not offered: {tools}")
+                continue
+            if isinstance(tools, BaseException):
+                raise tools
+            for tool in tools:
+                name = re.sub(r"[^A-Za-z0-9_-]", "_", f"{server.name}__{tool.name}")[:64]
+                if server.may_call(tool.name) == "deny":
+                    self._denied.add(name)
+                elif name not in self._tools:
+                    self._tools[name] = _Tool(connection, tool.name, dict(tool.input_schema))
+                    about = clean(tool.description or tool.title or "")[:MOST_DESCRIBED]
+                    offered.append(Offered(name, about, dict(tool.input_schema)))
+        self.offered = tuple(offered)
+
+    async def close(self) -> None:
+        """End the servers. A cancellation is kept back until they are gone."""
+        closing = asyncio.ensure_future(asyncio.wait_for(asyncio.gather(*(one.close() for one in self._open)), 10))
+        self._open = []
+        cancelled: asyncio.CancelledError | None = None
+        while not closing.done():
+            try:
+                await asyncio.wait({closing})
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if not closing.cancelled():
+            closing.exception()
+        if cancelled is not None:
+            raise cancelled
+
+    @property
+    def is_used_up(self) -> bool:
+        """True once the turn may make no more calls."""
+        return max(self._answered, len(self.calls)) >= self.most
+
+    def within(self, prompt: Prompt) -> Prompt:
+        """The prompt, with what is known of calls that were made before for this turn."""
+        if not self.calls:
+            return prompt
+        said = [
+            f"{call.tool} {call.arguments}\n{UNKNOWN if call.text is None else call.text}"
+            for call in self.calls.values()
+        ]
+        told = (
+            "You were asked for this turn before, and called tools then. These calls are made already; do not repeat"
+            " them, and say so where a result is not known:\n\n" + "\n\n".join(map(fenced, said))
+        )
+        return replace(prompt, now=f"{told}\n\n{prompt.now}")
+
+    async def call(self, name: str, arguments: str) -> Told:
+        """Make a call, or say why not; whatever comes of it is told to the model, which may go on."""
+        given, problem = _arguments(arguments)
+        label = self._label(name)
+        plain = redact(clean(json.dumps(given, ensure_ascii=False, sort_keys=True)), self.secrets)[0]
+        is_over, self._answered = self.is_used_up, self._answered + 1
+        if not problem and (known := self._known(label, plain)) is not None:
+            return known
+        if is_over:
+            return Told(f"this turn may make {self.most} calls, and has; write your turn now", is_error=True)
+        if problem:
+            return await self._failed(label, self._safe(arguments)[:MOST_SHOWN], "not made", problem)
+        if name == LIST:
+            return await self._settle(label, plain, "", Told(self._sessions()))
+        if name == SEND:
+            told = self._message(given)
+            return await self._settle(label, plain, "not sent" if told.is_error else "", told)
+        tool = self._tools.get(name)
+        if tool is None:
+            if name in self._denied:
+                return await self._failed(label, plain, "denied", "this tool is denied by the person's configuration")
+            names = ", ".join(one.name for one in self.offered)
+            return await self._failed(label, plain, "not made", f"there is no tool {name!r}; there are {names}")
+        if problem := _misfit(tool.schema, given):
+            return await self._failed(label, plain, "not made", f"the arguments do not fit: {problem}")
+        how = await self._allowed(tool, label, plain)
+        if how not in ("allowed", "approved by the person"):
+            return await self._failed(label, plain, "refused", how)
+        return await self._made(tool, label, plain, given, how)
+
+    async def _allowed(self, tool: _Tool, label: str, arguments: str) -> str:
+        """`allowed`, `approved by the person`, else why it is not."""
+        if tool.connection.server.may_call(tool.name) == "allow":
+            return "allowed"
+        if self.dialog.header.is_unattended:
+            return "nobody is there to approve this call, and it was not made"
+        approved = await self.desk.ask(label, arguments, time.monotonic() + self._time_left())
+        if approved is None:
+            return "nobody answered whether this call may be made, and it was not made"
+        return "approved by the person" if approved else "the person refused this call, and it was not made"
+
+    async def _made(self, tool: _Tool, label: str, arguments: str, given: dict[str, Any], how: str) -> Told:
+        """Journal a call, make it, and journal what it gave."""
+        begun = Called(len(self.calls) + 1, label, arguments)
+        try:
+            await self.record("tool", number=begun.number, tool=label, arguments=arguments)
+        except (DialogdError, OSError) as error:
+            return Told(self._safe(f"the call could not be noted ({error}), and was not made"), is_error=True)
+        self.calls[begun.number] = begun
+        try:
+            result = await tool.connection.call(tool.name, given, self._time_left())
+            told = Told(self._safe(text_of(result)), bool(result.is_error))
+        except ServerFailed as error:
+            told = Told(self._safe(f"{error}; whether the call took effect is not known"), is_error=True)
+        return await self._settle(label, arguments, how + (", failed" if told.is_error else ""), told, begun.number)
+
+    async def _failed(self, label: str, arguments: str, how: str, why: str) -> Told:
+        return await self._settle(label, arguments, how, Told(self._safe(why), is_error=True))
+
+    async def _settle(self, label: str, arguments: str, how: str, told: Told, number: int = 0) -> Told:
+        """Keep what came of a call, and give it."""
+        number = number or len(self.calls) + 1
+        call = Called(number, label, arguments, how, told.text, told.is_error)
+        self.calls[number] = call
+        fields = {"tool": label, "arguments": arguments, "how": how, "text": told.text, "is_error": told.is_error}
+        with suppress(DialogdError, OSError):  # without it, the call counts as one of which nothing is known
+            await self.record("result", number=number, **fields)
+        return told
+
+    def _known(self, label: str, arguments: str) -> Told | None:
+        """What is known of the same call by an earlier attempt at this turn: it is not made again for each."""
+        same = [call for call in self.calls.values() if (call.tool, call.arguments) == (label, arguments)]
+        if lost := next((call for call in same if call.text is None), None):
+            return lost.told
+        if not self._again[label, arguments]:
+            return None
+        self._again[label, arguments] -= 1
+        return same[0].told
+
+    def _label(self, name: str) -> str:
+        """`tickets.create`: a tool as people are shown it."""
+        if (tool := self._tools.get(name)) is not None:
+            return one_line(f"{tool.connection.server.name}.{tool.name}", 80, self.secrets)
+        return one_line(name.replace("__", ".", 1), 80, self.secrets)
+
+    def _safe(self, text: str) -> str:
+        return _short(redact(clean(text), self.secrets)[0], MOST_TEXT)
+
+    def _time_left(self) -> float:
+        """Seconds that one call may take: it leaves time for the rest of the turn."""
+        return max((self._until - time.monotonic()) * PATIENCE, 0.0)
+
+    # -- the dialog's own tools -----------------------------------------------------------------------------------
+
+    def _own_tools(self) -> tuple[Offered, Offered]:
+        ids = [agent.id for agent in self._others]
+        text = {"type": "string", "description": "the message"}
+        to = {"type": "string", "enum": [*ids, "all"], "description": "whom it is for"}
+        kind = {"type": "string", "enum": self._types, "description": f"what it is; {MESSAGE} by default"}
+        nothing = {"type": "object", "properties": {}, "additionalProperties": False}
+        message = {
+            "type": "object",
+            "properties": {"to": to, "text": text, "type": kind},
+            "required": ["to", "text"],
+            "additionalProperties": False,
+        }
+        return (
+            Offered(LIST, "The agents of this dialog, with what each does now.", nothing),
+            Offered(SEND, "Put a message to one agent, or to all, into the turn that you write now.", message),
+        )
+
+    @property
+    def _others(self) -> list[Participant]:
+        return [agent for agent in self.dialog.header.agents if agent.id != self.me.id]
+
+    @property
+    def _types(self) -> list[str]:
+        from dialogd.protocol.rules import CONTRIBUTIONS
+
+        return [MESSAGE, *sorted({kind.lower() for kind in (*CONTRIBUTIONS, *self.dialog.header.rules.kinds)})]
+
+    def _sessions(self) -> str:
+        """The agents of the dialog as JSON; nothing of it stands in the turn beyond that it was asked."""
+        state = self.dialog.state
+        rows = []
+        for agent in self.dialog.header.agents:
+            told = "executing" if agent.id == self.me.id else self.states(agent.id)
+            owes = "thinking" if state.debt(agent.id) is not None else "idle"
+            failed = agent.id in state.debts.failed or agent.id in state.absent
+            rows.append(
+                {"id": agent.id, "name": agent.name, "role": agent.role, "status": "failed" if failed else told or owes}
+            )
+        return json.dumps(rows, ensure_ascii=False)
+
+    def _message(self, given: Mapping[str, Any]) -> Told:
+        """The message as it will stand in the turn, quoted so that no line of it is a mark; or what is wrong."""
+        to, kind, text = (str(given.get(name, "")).strip() for name in ("to", "type", "text"))
+        kind = (kind or MESSAGE).lower()
+        known = [agent for agent in self._others if to.lower() in (agent.id.lower(), agent.name.lower())]
+        if not known and to.lower() != "all":
+            ids = ", ".join(agent.id for agent in self._others)
+            return Told(f"there is no agent {one_line(to, 60)!r} to send to; there are {ids}, and all", is_error=True)
+        if kind not in self._types:
+            return Told(
+                f"there is no type {one_line(kind, 60)!r} of message; there are {', '.join(self._types)}", is_error=True
+            )
+        if not text:
+            return Told("the message is empty", is_error=True)
+        whom = known[0].name or known[0].id if known else "all"
+        lines = self._safe(text).split("\n")
+        return Told("\n".join([f"**To {whom}** ({kind}):", *(f"> {line}".rstrip() for line in lines)]))
+
+    # -- what stands in the turn ----------------------------------------------------------------------------------
+
+    @property
+    def quoted(self) -> str:
+        """All calls of the turn as they stand in it; "" without any."""
+        return "\n\n".join(call.quoted for _, call in sorted(self.calls.items()))
+
+
+def _arguments(text: str) -> tuple[dict[str, Any], str]:
+    """The arguments of a call, and what is wrong with them, "" for nothing."""
+    try:
+        given = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}, "the arguments are not JSON"
+    return (given, "") if isinstance(given, dict) else ({}, "the arguments are no JSON object")
+
+
+def _misfit(schema: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """Why arguments do not fit the schema of a tool, "" where they do, or where the schema itself makes no sense."""
+    import jsonschema  # comes with the SDK
+
+    try:
+        jsonschema.validate(given, schema)
+    except jsonschema.ValidationError as error:
+        where = ".".join(map(str, error.absolute_path))
+        return one_line(f"{where}: {error.message}" if where else error.message, 300)
+    except Exception:  # whatever else a schema may lead to: the server judges for itself
+        return ""
+    return ""
