@@ -87,6 +87,7 @@ GROUPS = {
     "Setup": {
         "doctor": Command("setup:doctor", "Check this machine: backends, who pays, ports, files."),
         "config": Command("setup:config", "Show the settings and where each comes from."),
+        "init": Command("host:init", "Add dialogd's commands to this project."),
         "mcp": Command("host:mcp", "Serve dialogs as tools, for programs that speak MCP."),
         "alerts": Command("setup:alerts", "Test how you are alerted when you are not looking."),
     },

@@ -22,7 +22,7 @@ GROUPS = {
     "See": "status watch board flow replay cost logs",
     "Result": "plan export approve reject verify",
     "Past": "list show search recall outcome memory",
-    "Setup": "doctor config mcp alerts",
+    "Setup": "doctor config init mcp alerts",
 }
 COMMANDS = [name for names in GROUPS.values() for name in names.split()]
 SCREEN = 60  # lines

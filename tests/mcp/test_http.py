@@ -87,7 +87,8 @@ def test_other_sites_are_refused(host: Host, headers: dict[str, str], status: in
 def test_other_users_are_refused(host: Host) -> None:
     """Another user of this machine finds the port, and gets nothing."""
     program = (
-        "import encodings.idna, http.client, os, sys; os.setuid(65534); c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]));"
+        "import encodings.idna, http.client, os, sys; os.setuid(65534);"
+        " c = http.client.HTTPConnection('127.0.0.1', int(sys.argv[1]));"
         " c.request('GET', '/mcp'); print(c.getresponse().status)"
     )
     with listening(host) as port:
