@@ -75,6 +75,7 @@ GROUPS = {
         "approve": Command("speak:approve", "Accept the result."),
         "reject": Command("speak:reject", "Reject the result, with a reason; the dialog continues."),
         "verify": Command("outcome:verify", "Check that no entry was altered after it was written."),
+        "conform": Command("outcome:conform", "Check that a participant keeps the protocol."),
     },
     "Past": {
         "list": Command("past:list_dialogs", "List your dialogs, newest first."),

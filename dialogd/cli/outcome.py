@@ -403,6 +403,7 @@ WORDS = {
 }
 BROKEN = "chain broken: something before it was changed, removed or inserted"
 UNKNOWN = "unknown: no journal here remembers it; forged, or written on another machine"
+GUEST = "sound; its writer keeps no journal here"
 METHODS = {
     "mutual": "everybody signed",
     "vote": "by vote",
@@ -455,7 +456,7 @@ def verify(
     dropped = [_heading(text) for _, chain, text in written if chain not in present]
     aside = [str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))]
     odd = journals.odd()
-    problems = [*_problems(dialog, _remembered(journals))]
+    problems = [*_problems(dialog, _remembered(journals), is_open=strict)]
     compared = differences(kept, dialog) if kept is not None else None
     certified, changed, seals = certify(dialog), changes(dialog), answers(dialog)
     is_kept = not any(c.is_harm for c in (*changed, *(compared or ()))) and not any(seal.is_harm for seal in seals)
@@ -515,17 +516,19 @@ def _kept(path: Path) -> Mapping[str, Any]:
     return found
 
 
-def _problems(dialog: Dialog, remembered: set[str]) -> Iterator[tuple[str, str]]:
+def _problems(dialog: Dialog, remembered: set[str], *, is_open: bool) -> Iterator[tuple[str, str]]:
     """The problem of each entry, "" where it is in order, and its line of the report.
 
-    Only a journal that knows this dialog can call one of its entries unknown.
+    Only a journal that knows this dialog can call one of its entries unknown; where anybody may take part (`is_open`),
+    only one that knows its writer.
     """
-    knows = any(entry.chain in remembered for entry in dialog.entries if entry.frame)
+    here = {entry.by for entry in dialog.entries if entry.frame and entry.chain in remembered}
     for entry in dialog.entries:
         verdict = WORDS[entry.condition]
         problem = "" if entry.condition in (Condition.SOUND, Condition.BY_HAND) else entry.condition.value
-        if entry.condition is Condition.SOUND and knows and entry.chain not in remembered:
-            verdict, problem = UNKNOWN, "unknown"
+        if entry.condition is Condition.SOUND and here and entry.chain not in remembered:
+            is_guest = is_open and entry.by not in here
+            verdict, problem = (GUEST, "") if is_guest else (UNKNOWN, "unknown")
         if not entry.linked:
             verdict = BROKEN if not problem else f"{verdict}; {BROKEN}"
             problem = problem or "chain broken"
@@ -579,3 +582,65 @@ def _certified(c: Certificate) -> Iterator[str]:
         place = f"turn {signer.turn}" if signer.turn else "no turn"
         objection = f"; strongest remaining objection: {line(signer.reservation)}" if signer.reservation else ""
         yield f"  by {line(signer.agent)}, {line(signer.name)}, {place}, {signer.at or 'no time recorded'}{objection}"
+
+
+# -- `dialogd conform` ------------------------------------------------------------------------------------------------
+
+Url = Annotated[str, typer.Option("--url", metavar="U", help="Where the participant answers: http://localhost:3002.")]
+TrialFile = Annotated[
+    str, typer.Option("--file", metavar="F", help="The dialog file it takes part in; made where there is none.")
+]
+ReplyFile = Annotated[
+    str | None,
+    typer.Option("--reply", metavar="F", help="The file that its model prints, written before each turn."),
+]
+Restart = Annotated[str | None, typer.Option(metavar="CMD", help="A shell command that kills it and starts it again.")]
+Only = Annotated[list[str] | None, typer.Option("--only", metavar="CHECK", help="Make this check; repeat it for more.")]
+Patience = Annotated[float, typer.Option(min=0.1, metavar="S", help="Seconds that an answer may take.")]
+Quiet = Annotated[
+    float, typer.Option(min=0.1, metavar="S", help="Seconds to wait in vain where nothing should be written.")
+]
+
+
+def conform(
+    *,
+    url: Url,
+    file: TrialFile,
+    reply: ReplyFile = None,
+    restart: Restart = None,
+    only: Only = None,
+    patience: Patience = 60.0,
+    quiet: Quiet = 3.0,
+    json: options.JsonOption = False,
+) -> None:
+    """Check that a participant keeps the protocol.
+
+    Drives it over HTTP and through its dialog file, as the person and as another agent. Each check is one line: ok,
+    FAIL with what is wrong, or skipped with why. Exit code 0 when none failed, 1 otherwise.
+
+    Start it first, at that file, without any other daemon there. Its replies are its own, unless --reply names a file
+    that its model prints (a command such as `cat reply.txt`); the checks of marks need that.
+    """
+    from dialogd import conform as trial
+
+    probe = trial.Probe(
+        url=url,
+        file=options.settings_for(file).file,
+        reply=Path.cwd() / reply if reply else None,
+        restart=restart or "",
+        only=only or (),
+        patience=patience,
+        quiet=quiet,
+    )
+    checks = []
+    for check in trial.conform(probe):
+        checks.append(check)
+        if not json:
+            show(plain(str(check)))
+    count = {
+        status: sum(check.status == status for check in checks) for status in (trial.OK, trial.FAIL, trial.SKIPPED)
+    }
+    facts = {"url": url, "file": str(probe.file), "ok": not count[trial.FAIL], "checks": [asdict(c) for c in checks]}
+    summary = ", ".join(f"{number} {status}" for status, number in count.items())
+    options.answer(facts, [f"{many(len(checks), 'check')}: {summary}"], json=json)
+    raise typer.Exit(1 if count[trial.FAIL] else 0)

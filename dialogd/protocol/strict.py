@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from dialogd.protocol import questions
 from dialogd.protocol.admit import Permits
-from dialogd.protocol.certificate import where
+from dialogd.protocol.certificate import recorded, where
 from dialogd.protocol.compose import (
     closing_note,
     concluded,
@@ -30,7 +30,19 @@ from dialogd.protocol.grammar import parse, read_on, render
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import FORMS, MARKS, Reply, Who, canonical, contributes, round_of, same_text, summary_of
 from dialogd.protocol.marks import tidy as tidied
-from dialogd.protocol.model import ANY, OUTCOMES, SYSTEM, USER, Condition, Draft, Entry, Mark, Participant, digest
+from dialogd.protocol.model import (
+    ANY,
+    OUTCOMES,
+    SYSTEM,
+    USER,
+    Condition,
+    Draft,
+    Entry,
+    Frame,
+    Mark,
+    Participant,
+    digest,
+)
 from dialogd.protocol.order import to_raise
 from dialogd.protocol.seal import answers, own_words
 from dialogd.protocol.state import Dialog
@@ -61,7 +73,12 @@ def faults(data: bytes) -> tuple[Fault, ...]:
     is_sure = True  # nothing before was changed, so that what follows from it can be worked out
     for index, entry in enumerate(dialog.entries):
         as_written = replace(entry, marks=entry.written, is_struck=False)  # what was struck later, counted then
-        judge = _Judge(before, as_written, data[entry.start : entry.end])
+        end = (
+            entry.end
+            if entry.frame is None
+            else max(entry.end, data.find(b"-->\n", entry.start) + 4 + entry.frame.size)
+        )
+        judge = _Judge(before, as_written, data[entry.start : end])
         found += [replace(fault, chain=entry.chain) for fault in judge.faults(is_sure=is_sure)]
         is_sure &= entry.condition in (Condition.SOUND, Condition.BY_HAND) and entry.linked
         if index + 1 < len(dialog.entries):
@@ -120,6 +137,10 @@ class _Judge:
             yield self._fault(
                 f"{self.name} is not chained to the entry before: `prev` is {entry.frame.prev or 'empty'}, and {wanted}"
             )
+        if entry.condition is not Condition.SOUND and self._would_fit(entry.frame):
+            quoted = "`<!-- dialogd by=`, as frames do: a writer puts a `\\` before it"
+            yield self._fault(f"the body of an entry of {entry.by} holds a line that begins with {quoted}")
+            return
         if entry.condition is not Condition.SOUND:
             what = "was cut or overwritten" if entry.condition is Condition.DAMAGED else "was changed"
             yield self._fault(f"{self.name} {what}: its hash does not fit what stands there")
@@ -133,6 +154,12 @@ class _Judge:
             yield from self._system(is_sure=is_sure)
         elif entry.by != USER:
             yield from self._agent(is_sure=is_sure)
+
+    def _would_fit(self, frame: Frame) -> bool:
+        """True where the recorded hash is that of the bytes, and yet readers stop at a line among them."""
+        head = self.raw.index(b"-->\n") + 4
+        seal = self.raw[: self.raw.rindex(b" sha=", 0, head)]
+        return digest(seal + self.raw[head : head + frame.size]) == frame.sha
 
     @property
     def name(self) -> str:
@@ -497,12 +524,19 @@ class _Judge:
 
 
 def _counted(marks: Iterable[Mark]) -> Counter[str]:
-    """The marks that are compared; a question's deadline and a deadlock's fields are its writer's own."""
-    return Counter(
-        mark.name if mark.name in (questions.NAME, "DEADLOCK") else str(mark)
-        for mark in marks
-        if mark.name != "REFUSED"
-    )
+    """The marks that are compared, without the words that are their writer's own."""
+    return Counter(_said(mark) for mark in marks if mark.name != "REFUSED")
+
+
+def _said(mark: Mark) -> str:
+    """What a mark says that follows from the file: not a deadline, a crux or a reason."""
+    if mark.name in (questions.NAME, "ESCALATE", *OUTCOMES):
+        return mark.name
+    if mark.name == "DECISION":
+        outcome, method, evidence = (*mark.fields, "", "", "")[:3]
+        behind = sorted(f"{who} in turn {turn}" for who, turn in recorded((), mark.ref, method, evidence))
+        return f"[{f'DECISION {mark.ref}'.strip()}: {' | '.join((outcome, method, ', '.join(behind)))}]"
+    return str(mark)
 
 
 def _names(marks: Iterable[Mark]) -> Counter[tuple[str, str]]:

@@ -20,7 +20,7 @@ GROUPS = {
     "Join": "join accept sessions turn reply",
     "Steer": "pause resume step retry skip invite leave veto strike approve-call limit restore stop",
     "See": "status watch board flow replay cost logs",
-    "Result": "plan export approve reject verify",
+    "Result": "plan export approve reject verify conform",
     "Past": "list show search recall outcome memory",
     "Setup": "doctor config init mcp alerts",
 }
