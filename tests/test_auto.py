@@ -303,7 +303,7 @@ def test_every_backend_of_the_table_can_be_looked_at(tmp_path: Path) -> None:
     """On a machine with nothing: an answer for each in words, and a fix for each that is not here."""
     environment = {"PATH": str(tmp_path), "HOME": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:1"}
     found = auto.survey(BACKENDS, environment, {})
-    assert [name for name in BACKENDS if found[name].here] == ["rehearsal", "command"]
+    assert [name for name in BACKENDS if found[name].here] == ["rehearsal", "command", "live"]
     for name, look in found.items():
         assert look.why, name
         assert look.here or look.fix, name

@@ -64,7 +64,7 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
     @app.get("/turn")
     async def turn(
         wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for a turn")] = 0.0,
-        page: Annotated[int, Query(ge=1)] = 1,
+        page: Annotated[int, Query(ge=1, description="which page, where it has several")] = 1,
         full: Annotated[bool, Query(description="everything, not only what is new since the last turn")] = False,
     ) -> Owed:
         """What this agent owes: what to read, and how to answer."""
