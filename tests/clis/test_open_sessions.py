@@ -1,0 +1,319 @@
+"""Open sessions of the real Claude Code and Codex: found, knocked at, asked from outside, and asking."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dialogd.backends.sessions import Session, knock, of_key, running_sessions, status
+from dialogd.protocol.grammar import parse
+from tests.clis.rig import KEY, PATH, World
+from tests.support.pair import until
+from tests.support.standin import Answer, Say, Seen, StandIn, Use
+from tests.support.terminal import Terminal
+
+pytestmark = pytest.mark.timeout(180)
+
+PATIENCE = 60.0  # seconds
+HERE = os.pathsep.join([str(Path(sys.executable).parent), PATH])
+
+
+def claude_environment(world: World, url: str, **more: str) -> dict[str, str]:
+    """The variables of a terminal in which Claude Code was set up."""
+    config = Path(more["CLAUDE_CONFIG_DIR"]) if "CLAUDE_CONFIG_DIR" in more else world.home
+    config.mkdir(exist_ok=True)
+    known = {
+        "hasCompletedOnboarding": True,
+        "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
+        "projects": {str(world.project): {"hasTrustDialogAccepted": True}},
+    }
+    (config / ".claude.json").write_text(json.dumps(known))
+    return {
+        "HOME": str(world.home),
+        "PATH": HERE,
+        "ANTHROPIC_BASE_URL": url,
+        "ANTHROPIC_API_KEY": KEY,
+        "TERM": "xterm-256color",
+        "LANG": "C.UTF-8",
+        "DIALOGD_STATE_DIR": str(world.state),
+        "DIALOGD_FILE": str(world.home / "dialog.md"),
+        "DIALOGD_PORT": "0",
+        "DIALOGD_PLAN": "0",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "DISABLE_AUTOUPDATER": "1",
+        **more,
+    }
+
+
+@contextmanager
+def claude_session(world: World, environment: Mapping[str, str]) -> Iterator[Terminal]:
+    """Claude Code, open in a terminal; it may run dialogd without asking."""
+    words = ["claude", "--permission-mode", "default", "--allowedTools", "Bash(dialogd:*)"]
+    terminal = Terminal(words, environment, world.project)
+    try:
+        terminal.until("shortcuts")
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def codex_environment(world: World, url: str, **more: str) -> dict[str, str]:
+    """The variables of a terminal in which Codex was set up; its shell knows where dialogd is."""
+    home = world.home / ".codex"
+    home.mkdir(exist_ok=True)
+    (home / "config.toml").write_text(
+        "\n".join(
+            [
+                'model = "gpt-x"',
+                'model_provider = "standin"',
+                "check_for_update_on_startup = false",
+                "[analytics]",
+                "enabled = false",
+                "[model_providers.standin]",
+                'name = "standin"',
+                f'base_url = "{url}/v1"',
+                'env_key = "OPENAI_API_KEY"',
+                'wire_api = "responses"',
+                f'[projects."{world.project}"]',
+                'trust_level = "trusted"',
+            ]
+        )
+    )
+    (world.home / ".profile").write_text(f'export PATH="{HERE}"\n')
+    return {
+        "HOME": str(world.home),
+        "PATH": HERE,
+        "OPENAI_API_KEY": KEY,
+        "TERM": "xterm-256color",
+        "LANG": "C.UTF-8",
+        "SHELL": "/bin/bash",
+        "DIALOGD_STATE_DIR": str(world.state),
+        "DIALOGD_FILE": str(world.home / "dialog.md"),
+        "DIALOGD_PORT": "0",
+        "DIALOGD_PLAN": "0",
+        **more,
+    }
+
+
+def rollouts(world: World) -> list[Path]:
+    """The threads that Codex has written down."""
+    return [*(world.home / ".codex" / "sessions").glob("*/*/*/rollout-*.jsonl")]
+
+
+@contextmanager
+def codex_session(world: World, environment: Mapping[str, str]) -> Iterator[Terminal]:
+    """Codex, open in a terminal, with a first message: before that nobody can tell what the thread is for."""
+    terminal = Terminal(["codex", "--no-daemon"], environment, world.project)
+    try:
+        terminal.until("Ask Codex to do anything")
+        terminal.type("Hello there")
+        until(lambda: rollouts(world), "a rollout", PATIENCE, lambda: terminal.text[-2000:])
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def dialogd(environment: Mapping[str, str], *words: str, given: str = "") -> str:
+    """A command of the person's, in a terminal of their own; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dialogd", *words],
+        env=dict(environment),
+        cwd=environment["HOME"],
+        input=given,
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    return done.stdout + done.stderr
+
+
+def known(monkeypatch: pytest.MonkeyPatch, environment: Mapping[str, str]) -> None:
+    """Let this process look where the session's terminal does."""
+    for name in ("HOME", "CLAUDE_CONFIG_DIR", "CODEX_HOME"):
+        if name in environment:
+            monkeypatch.setenv(name, environment[name])
+        else:
+            monkeypatch.delenv(name, raising=False)
+
+
+def the_session(terminal: Terminal) -> Session:
+    """The one session that there is."""
+    until(running_sessions, "a session", PATIENCE, lambda: terminal.text[-2000:])
+    (session,) = running_sessions()
+    return session
+
+
+def texts(seen: Seen) -> str:
+    """All that a request to a model holds."""
+    return json.dumps(seen.body, ensure_ascii=False)
+
+
+def heard(server: StandIn, words: str) -> bool:
+    """True once a model was told this."""
+    return any(words in texts(seen) for seen in server.calls)
+
+
+def was_busy(session: Session, seconds: float = PATIENCE) -> bool:
+    """True when it is seen at work, and then at rest."""
+    states, until_ = [""], time.monotonic() + seconds
+    while time.monotonic() < until_ and not ("busy" in states and states[-1] == "idle"):
+        time.sleep(0.1)
+        states.append(status(session))
+    return "busy" in states and states[-1] == "idle"
+
+
+# -- Claude Code ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_claude_code_is_found_and_a_knock_opens_a_turn(
+    claude: World, elsewhere: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its own folder or the one of CLAUDE_CONFIG_DIR; idle, busy while it works, and gone when it was killed."""
+    with StandIn(lambda _: Say("I heard it.", seconds=2.0)) as server:
+        more = {"CLAUDE_CONFIG_DIR": str(claude.home / "elsewhere")} if elsewhere else {}
+        environment = claude_environment(claude, server.url, **more)
+        known(monkeypatch, environment)
+        with claude_session(claude, environment) as terminal:
+            session = the_session(terminal)
+            assert (session.program, session.project) == ("claude", str(claude.project))
+            until(lambda: status(session) == "idle", "rest", PATIENCE)
+            asyncio.run(knock(session, "dialogd: turn 3 is yours. Run: dialogd turn"))
+            until(lambda: heard(server, "dialogd: turn 3 is yours. Run: dialogd turn"), "the knock", PATIENCE)
+            assert was_busy(session)
+            assert "Message from @dialogd" in terminal.text
+            assert session.name in dialogd(environment, "sessions")
+            terminal.kill()
+            until(lambda: status(session) == "gone", "its end", PATIENCE)
+            assert of_key(session.key) is None
+
+
+class Guest:
+    """A session's model: it does what a knock and what it is shown say, and replies with these texts."""
+
+    def __init__(self, *replies: str) -> None:
+        self.replies = list(replies)
+
+    def __call__(self, seen: Seen) -> Answer:
+        """Answer one request."""
+        if not seen.tools:
+            return Say("A title")
+        said = json.dumps((seen.body or {})["messages"][-1], ensure_ascii=False)
+        if owed := re.search(r"is yours, as agent \w+.*?--debt ([\w-]+)", said):
+            text = self.replies.pop(0) if self.replies else "[PASS]"
+            return self.run(f"dialogd reply --debt {owed[1]} <<'END'\n{text}\nEND")
+        if "you are asked to take part" in said:
+            return self.run("dialogd accept")
+        if "dialogd: turn" in said or "this session is agent" in said:
+            return self.run("dialogd turn --wait")
+        return Say("Done.")
+
+    @staticmethod
+    def run(command: str) -> Use:
+        """A command of the session's."""
+        return Use("Bash", {"command": command, "description": "dialogd"})
+
+
+def test_a_session_that_is_asked_from_outside_accepts_and_takes_part(claude: World) -> None:
+    """Before it has agreed it is told nothing of the dialog; then it is knocked at like any other."""
+    guest = Guest("Spaces, says the guest.")
+    with StandIn(guest) as server:
+        environment = claude_environment(claude, server.url)
+        file = Path(environment["DIALOGD_FILE"])
+        try:
+            with claude_session(claude, environment):
+                dialogd(environment, "new", "A secret topic: tabs or spaces?", "--first", "B")
+                said = dialogd(environment, "join", "B", "--session", claude.project.name)
+                assert "told nothing of the dialog before" in said
+                until(lambda: heard(server, "run: dialogd accept"), "the first knock", PATIENCE)
+                before = [texts(seen) for seen in server.calls if "this session is agent" not in texts(seen)]
+                assert not [text for text in before if "secret topic" in text]
+                dialogd(environment, "say", "Please begin.", "--to", "B")
+                until(lambda: "says the guest" in file.read_text(), "its turn", PATIENCE, file.read_text)
+                asked = next(i for i, seen in enumerate(server.calls) if "run: dialogd accept" in texts(seen))
+                agreed = next(i for i, seen in enumerate(server.calls) if "this session is agent" in texts(seen))
+                told = next(i for i, seen in enumerate(server.calls) if "secret topic" in texts(seen))
+                assert asked < agreed <= told
+        finally:
+            dialogd(environment, "stop")
+
+
+# -- Codex ------------------------------------------------------------------------------------------------------------
+
+
+def test_codex_is_found_and_a_knock_opens_a_turn(codex: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread in the terminal is found and woken; it is gone when the program was killed."""
+    with StandIn(lambda _: Say("I heard it.", seconds=2.0)) as server:
+        environment = codex_environment(codex, server.url)
+        known(monkeypatch, environment)
+        with codex_session(codex, environment) as terminal:
+            session = the_session(terminal)
+            assert (session.program, session.project) == ("codex", str(codex.project))
+            until(lambda: status(session) == "idle", "rest", PATIENCE)
+            asyncio.run(knock(session, "dialogd: turn 3 is yours. Run: dialogd turn"))
+            until(lambda: heard(server, "dialogd: turn 3 is yours"), "the knock", PATIENCE)
+            assert was_busy(session) or status(session) == "idle"
+            terminal.kill()
+            until(lambda: status(session) == "gone", "its end", PATIENCE)
+            assert of_key(session.key) is None
+
+
+def test_a_run_of_codex_exec_is_no_session(codex: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while it works: messages to it would be lost."""
+    with StandIn(lambda _: Say("Done.", seconds=5.0)) as server:
+        environment = codex_environment(codex, server.url)
+        known(monkeypatch, environment)
+        run = subprocess.Popen(
+            ["codex", "exec", "--skip-git-repo-check", "Hello"],
+            env=environment,
+            executable=shutil.which("codex", path=PATH),
+            cwd=codex.project,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        found: list[tuple[Any, ...]] = []
+        while run.poll() is None:
+            found.append(running_sessions())
+            time.sleep(0.2)
+        assert rollouts(codex)
+        assert len(found) > 10
+        assert not any(found)
+
+
+def test_codex_joins_and_its_sandbox_says_what_to_do(codex: World) -> None:
+    """Typed with `!` it takes the seat; its model's own commands cannot reach the daemon, and are told why."""
+
+    def answer(seen: Seen) -> Answer:
+        said = texts(seen)
+        if "dialogd: turn" in said and not seen.tool_results and seen.tools:
+            return Use("exec_command", {"cmd": "dialogd turn"})
+        return Say("Done.")
+
+    with StandIn(answer) as server:
+        environment = codex_environment(codex, server.url)
+        file = Path(environment["DIALOGD_FILE"])
+        dialogd(environment, "new", "Tabs or spaces?")
+        try:
+            with codex_session(codex, environment) as terminal:
+                terminal.type("!dialogd join B")
+                terminal.until("this session is agent B in a dialog")
+                assert "an open session of Codex" in file.read_text()
+                dialogd(environment, "say", "Please begin.", "--to", "B")
+                until(lambda: heard(server, "runs in Codex's sandbox"), "the reason", PATIENCE, file.read_text)
+                assert parse(file.read_bytes()).state.debt("B") is not None
+        finally:
+            dialogd(environment, "stop")
