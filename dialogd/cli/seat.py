@@ -19,7 +19,7 @@ import typer
 
 from dialogd import person
 from dialogd.backends.live import ASKS, UNASKED
-from dialogd.backends.sessions import TITLES, Session, knock, of_key, running_sessions, session_here
+from dialogd.backends.sessions import CODEX, TITLES, Session, knock, of_key, running_sessions, session_here
 from dialogd.cli import client, options
 from dialogd.cli.cast import LIVE, SEATS
 from dialogd.cli.client import daemons
@@ -65,7 +65,7 @@ def join(
     dialog = _open_dialog(settings)
     who = _place(settings, dialog, agent or settings.id)
     if _is_taken_by(settings, one, who):
-        show(plain(f"{who} is this session's seat already: {_turn_line(who, settings.file)}"))
+        show(plain(f"{who} is this session's seat already. {_turn_line(who, settings.file, one)}"))
         return
     _note(settings, dialog, who, one, timeout)
     key, port = one.key + (UNASKED if session else ""), _port(settings, dialog, who)
@@ -76,7 +76,7 @@ def join(
         told = "it agrees by `dialogd accept`, and is told nothing of the dialog before"
         show(plain(f"the {one.title} in {one.project} was asked to take the seat of {who}: {told}"))
     else:
-        show(plain(_welcome(who, settings, dialog)))
+        show(plain(_welcome(who, settings, dialog, one)))
     show(plain(_keeps(one)))
 
 
@@ -91,7 +91,7 @@ def accept(as_json: options.JsonOption = False) -> None:
         show(json.dumps(came, ensure_ascii=False, indent=2))
         return
     settings = options.settings_for(asked.file)
-    show(plain(_welcome(asked.id, settings, _open_dialog(settings))))
+    show(plain(_welcome(asked.id, settings, _open_dialog(settings), one)))
     show(plain(_keeps(one)))
 
 
@@ -129,7 +129,7 @@ def ask(
         with suppress(FileNotFoundError):
             person.stop(options.log_of(settings), FAILED)
         raise
-    show(plain(_welcome("A", settings, _open_dialog(settings))))
+    show(plain(_welcome("A", settings, _open_dialog(settings), one)))
     show(plain(f"{_keeps(one)}. Watch: tail -f {settings.file}; end it: dialogd stop{_words(settings.file)}"))
 
 
@@ -254,17 +254,17 @@ def _note(settings: Settings, dialog: Dialog | None, who: str, one: Session, tim
         person.seat(options.log_of(settings), who, TITLES[one.program], timeout)
 
 
-def _welcome(who: str, settings: Settings, dialog: Dialog | None) -> str:
+def _welcome(who: str, settings: Settings, dialog: Dialog | None, one: Session) -> str:
     """What happens next, to the session."""
     waits = "" if dialog is not None else f'; there is none yet: dialogd new "TOPIC" --go{_words(settings.file)}'
-    return f"this session is agent {who} in a dialog{waits}. {_turn_line(who, settings.file)}"
+    return f"this session is agent {who} in a dialog{waits}. {_turn_line(who, settings.file, one)}"
 
 
-def _turn_line(who: str, file: Path) -> str:
-    return (
-        f"Whenever a turn is {who}'s, one line comes here: then run `dialogd turn`, write the reply to a file, and run"
-        f" `dialogd reply FILE` (the dialog: {file})"
-    )
+def _turn_line(who: str, file: Path, one: Session) -> str:
+    how = "run `dialogd turn`, write the reply to a file, and run `dialogd reply FILE`"
+    if one.program == CODEX:
+        how = "call the tools wait_for_turn and reply of the MCP server dialogd, for the sandbox bars these commands"
+    return f"Whenever a turn is {who}'s, one line comes here: then {how} (the dialog: {file})"
 
 
 def _keeps(one: Session) -> str:
