@@ -252,7 +252,7 @@ class _Trial:
     def write(self, draft: Callable[[Dialog], Draft | None]) -> Dialog:
         """Append an entry of the person's or the other agent's."""
         with self.log.locked():
-            after = person.write(self.log, draft)
+            after = person.write(self.log, "say", draft)
             self.own |= {entry.chain for entry in after.entries[-1:]}
         return after
 

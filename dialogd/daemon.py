@@ -37,6 +37,7 @@ from dialogd.store.filewatch import compare, watch
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
+from dialogd.store.origin import carried
 from dialogd.store.registry import Registry
 from dialogd.views.plan_files import disown, keep, place
 
@@ -318,7 +319,8 @@ class Daemon:
         """Write `[STOPPED]` and copy the dialog; its plan follows."""
         agent, before = self.agent, self.agent.dialog
         try:
-            dialog = await agent.on_disk(lambda: person.stop(agent.file, wanted.reason, secrets=agent.secrets))
+            close = carried(lambda: person.stop(agent.file, wanted.reason, secrets=agent.secrets))
+            dialog = await agent.on_disk(close)
             copy = await agent.on_disk(lambda: keep_copy(dialog, agent.file.path, self.state))
         except FileNotFoundError:
             return Stopped(outcome=None, archive=None)  # no dialog yet: the daemon stops all the same

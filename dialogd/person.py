@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 from collections.abc import Callable, Sequence
@@ -15,13 +16,15 @@ from dialogd.protocol import interventions, lifecycle, units
 from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.grammar import who
 from dialogd.protocol.header import read_agent
-from dialogd.protocol.model import ALL, USER, Draft, Mark, Participant
+from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Participant, whose
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.rules import CONTRIBUTIONS
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line, redact, unescape
 from dialogd.store.journal import PERSON, Lost, chain_of
 from dialogd.store.logfile import Addition, LogFile
+
+notices = logging.getLogger("dialogd.person")
 
 LONGEST = 100_000  # characters of a proposal, which is one line of the file and never cut
 
@@ -80,7 +83,7 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
         marks = (*proposed, *typed, *granted, *limits)
         return Draft(USER, "User", dialog.state.number + 1, body, marks, turn, by)
 
-    return write(log, make)
+    return write(log, "note" if note and not (limits or kind.strip()) else "say", make)
 
 
 def kinds(dialog: Dialog) -> tuple[str, ...]:
@@ -115,12 +118,12 @@ def pause(log: LogFile) -> Dialog:
             lifecycle.refuse(dialog, "pause")
         return None if dialog.state.paused else note_of(Mark("PAUSED"))
 
-    return write(log, make)
+    return write(log, "pause", make)
 
 
 def resume(log: LogFile) -> Dialog:
     """Let agents go on. Does nothing when not paused."""
-    return write(log, lambda d: note_of(Mark("RESUMED")) if d.state.paused else None)
+    return write(log, "resume", lambda d: note_of(Mark("RESUMED")) if d.state.paused else None)
 
 
 def pass_on(log: LogFile) -> Dialog:
@@ -131,7 +134,7 @@ def pass_on(log: LogFile) -> Dialog:
             return None
         return note_of(turn=following(dialog.header, dialog.state, dialog.state.floor.last))
 
-    return write(log, make)
+    return write(log, "pass", make)
 
 
 def retry(log: LogFile, agent: str) -> Dialog:
@@ -146,7 +149,7 @@ def retry(log: LogFile, agent: str) -> Dialog:
         rest = tuple(a for a in dialog.state.owing if a not in (one, USER))
         return note_of(Mark("RETRY", one), turn=(one, *rest))
 
-    return write(log, make)
+    return write(log, "retry", make)
 
 
 def skip(log: LogFile, agent: str) -> Dialog:
@@ -166,7 +169,7 @@ def skip(log: LogFile, agent: str) -> Dialog:
         end = (Mark(step.outcome, step.why),) if step.outcome else ()
         return note_of(mark, *step.marks, *end, turn=step.turn)
 
-    return write(log, make)
+    return write(log, "skip", make)
 
 
 def floor(log: LogFile, agent: str = "") -> Dialog:
@@ -191,7 +194,7 @@ def floor(log: LogFile, agent: str = "") -> Dialog:
             raise Refused(f"{one} gets no turns in this dialog", fix=f"ask for one of: USER, {', '.join(able)}")
         return note_of(Mark("TO", one))
 
-    return write(log, make)
+    return write(log, "floor", make)
 
 
 def restore(log: LogFile) -> Dialog:
@@ -207,7 +210,7 @@ def restore(log: LogFile) -> Dialog:
         intro = f"{_turns_of(lost)} had been taken out of this file by a save, and stand here as text."
         return note_of(body="\n\n".join([intro, *map(_as_text, lost)]))
 
-    return write(log, make)
+    return write(log, "restore", make)
 
 
 def taken_out(lost: Sequence[Lost], file: Path) -> str:
@@ -238,7 +241,11 @@ def _as_text(lost: Lost) -> str:
 def stop(log: LogFile, why: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
     """End the dialog with `[STOPPED]`. Does nothing when it has ended. `secrets` are taken out."""
     short, whole = in_mark(why, secrets)
-    return write(log, lambda dialog: None if dialog.state.outcome else note_of(Mark("STOPPED", short), body=whole))
+
+    def make(dialog: Dialog) -> Draft | None:
+        return None if dialog.state.outcome else note_of(Mark("STOPPED", short), body=whole)
+
+    return write(log, "stop", make)
 
 
 def is_unfinished(log: LogFile, dialog: Dialog) -> bool:
@@ -275,8 +282,8 @@ def approve(log: LogFile) -> Dialog:
         lifecycle.refuse(dialog, "approve")
         return note_of(Mark("APPROVED"))
 
-    after = write(log, make)
-    return after if after.state.outcome else write(log, lambda dialog: decided_note(dialog, now()))
+    after = write(log, "approve", make)
+    return after if after.state.outcome else write(log, "approve", lambda dialog: decided_note(dialog, now()))
 
 
 def reject(log: LogFile, reason: str, *, secrets: Sequence[str] = ()) -> Dialog:
@@ -294,7 +301,7 @@ def reject(log: LogFile, reason: str, *, secrets: Sequence[str] = ()) -> Dialog:
         turn = reopened(dialog.header, dialog.state)
         return Draft(USER, "User", dialog.state.number + 1, words, (mark,), turn)
 
-    return write(log, make)
+    return write(log, "reject", make)
 
 
 def in_mark(reason: str, secrets: Sequence[str] = ()) -> tuple[str, str]:
@@ -312,14 +319,50 @@ def note_of(*marks: Mark, turn: tuple[str, ...] | None = None, body: str = "") -
     return Draft(USER, "User", body=body, marks=marks, turn=turn)
 
 
-def write(log: LogFile, make: Callable[[Dialog], Draft | None]) -> Dialog:
-    """Append what `make` draws up from the dialog under the lock, stamped with the time; the dialog as it then is."""
+# -- Whose act it is --------------------------------------------------------------------------------------------------
+
+FROM_SEATS = frozenset({"join", "note", "pause", "resume", "stop"})
+"""What a session that holds a seat may do, too; the file says whose doing it was."""
+
+
+def admitted(log: LogFile, act: str) -> str:
+    """Whose session does this, as a frame's `via` has it; "" for the person.
+
+    Raises `Refused` for what the person alone may do, from such a session or from who could not be found out; that is
+    counted in the journal.
+    """
+    origin = log.origin()
+    via = "" if origin.is_person else origin.via(log.path)
+    if not via or act in FROM_SEATS:
+        return via
+    log.journals.of(PERSON).record("denied", durable=False, act=act, via=via)
+    notices.info("refused %s from %s", act, whose(via))
+    if origin.seat is None:
+        what = f"cannot {act}: a session holds a seat, and which program asks for this could not be found out"
+        raise Refused(what, fix=f"do it in a terminal of your own: dialogd {act}")
+    holds = f"holds seat {origin.seat.id}"
+    if via == OTHER:
+        holds += f" of the dialog at {origin.seat.file}"
+    speaks = "; what the seat has to say goes into its turn: dialogd turn, dialogd reply" if act == "say" else ""
+    raise Refused(
+        f"cannot {act} from here: this comes from the session that {holds}, and is for the person alone",
+        fix=f"do it in a terminal of your own that this session did not start, or on the page{speaks}",
+    )
+
+
+def write(log: LogFile, act: str, make: Callable[[Dialog], Draft | None]) -> Dialog:
+    """Append what `make` draws up from the dialog under the lock, stamped with the time; the dialog as it then is.
+
+    From a session that holds a seat it is marked as that. Raises `Refused` for an `act` that is not for it.
+    """
+    via = admitted(log, act)
 
     def addition(dialog: Dialog) -> Addition | None:
         draft = make(dialog)
         if draft is None:
             return None
-        return Addition(replace(draft, attributes=(("at", now()), *draft.attributes)))
+        named = replace(draft, name=whose(via)) if via and draft.by == USER else draft
+        return Addition(replace(named, attributes=(("at", now()), ("via", via), *draft.attributes)))
 
     return log.append(addition, log.journals.of(PERSON)) or log.read()
 
@@ -381,7 +424,7 @@ def veto(log: LogFile, proposal: str, reason: str = "", *, secrets: Sequence[str
         turn = None if dialog.state.debts.open else reopened(dialog.header, dialog.state)
         return note_of(mark, turn=turn, body=whole)
 
-    return write(log, make)
+    return write(log, "veto", make)
 
 
 def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
@@ -405,7 +448,7 @@ def strike(log: LogFile, turns: str, reason: str = "", *, secrets: Sequence[str]
             return None
         return note_of(_mark("STRIKE", ", ".join(map(str, wanted)), short), body=whole)
 
-    return write(log, make)
+    return write(log, "strike", make)
 
 
 def limit(log: LogFile, name: str, value: str) -> Dialog:
@@ -419,7 +462,7 @@ def limit(log: LogFile, name: str, value: str) -> Dialog:
             raise BadInput(problem, fix="write it like: dialogd limit max_turns 40, or dialogd limit budget '$4'")
         return None if limits == dialog.state.limits else note_of(Mark("LIMIT", one_line(new, 200)))
 
-    return write(log, make)
+    return write(log, "limit", make)
 
 
 SEAT_TIMEOUT = "30 minutes"  # of a turn, for a session that has other things to do too
@@ -444,7 +487,7 @@ def seat(log: LogFile, agent: str, what: str, timeout: str = SEAT_TIMEOUT) -> Di
         return note_of(Mark("LIMIT", one_line(said, 200)), body=SEATED.format(agent=agent, what=what))
 
     try:
-        return write(log, make)
+        return write(log, "join", make)
     except FileNotFoundError:
         return None
 
@@ -477,7 +520,7 @@ def invite(log: LogFile, agent: str, *, secrets: Sequence[str] = ()) -> Dialog:
             )
         return note_of(Mark("INVITE", as_written(found)))
 
-    return write(log, make)
+    return write(log, "invite", make)
 
 
 def _takes_part(dialog: Dialog, agent: str) -> bool:
@@ -521,7 +564,7 @@ def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] 
         end = (Mark(step.outcome, step.why),) if step.outcome else ()
         return note_of(mark, *step.marks, *end, turn=step.turn, body=whole)
 
-    return write(log, make)
+    return write(log, "leave", make)
 
 
 def step(log: LogFile, *, on: bool) -> Dialog:
@@ -539,7 +582,7 @@ def step(log: LogFile, *, on: bool) -> Dialog:
         turn = following(dialog.header, state, state.floor.last) if waits and state.floor.last else None
         return note_of(Mark("STEP", "on" if on else "off"), turn=turn)
 
-    return write(log, make)
+    return write(log, "step", make)
 
 
 def _mark(name: str, value: str, short: str) -> Mark:

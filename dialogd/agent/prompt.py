@@ -13,7 +13,7 @@ from dialogd.protocol.admit import Matter, Permits, question
 from dialogd.protocol.board import rejected
 from dialogd.protocol.certificate import certify, where
 from dialogd.protocol.interventions import strikes, vetoes
-from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant
+from dialogd.protocol.model import SYSTEM, USER, Condition, Draft, Entry, Header, Mark, Participant, whose
 from dialogd.protocol.questions import answered_by_default
 from dialogd.protocol.review import findings
 from dialogd.protocol.signals import Signal, signals
@@ -582,7 +582,8 @@ def _entry(dialog: Dialog, entry: Entry, agent: Participant) -> Part:
         return Part(entry.id, f"## Turn {entry.number}\n\n{fenced(strikes(dialog)[entry.number].in_words)}", SYSTEM)
     title = f"Turn {entry.number}" if entry.is_turn else "Note"
     host = " (by a program of theirs)" if entry.frame is not None and entry.frame.host else ""
-    who = f"the person{host}" if entry.by == USER else "the daemon" if entry.by == SYSTEM else entry.by
+    person = f"{whose(entry.via)}, not by the person" if entry.via else f"the person{host}"
+    who = person if entry.by == USER else "the daemon" if entry.by == SYSTEM else entry.by
     who = f"{who} (you)" if entry.by == agent.id else who
     marks = "\n".join(str(_nameless(dialog, mark)) for mark in entry.marks) if entry.frame else ""
     text = "\n\n".join(part for part in (entry.body, marks) if part)

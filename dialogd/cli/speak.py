@@ -32,6 +32,7 @@ from dialogd.protocol.model import ANY, USER
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
+from dialogd.store.origin import settle
 from dialogd.store.registry import Running
 from dialogd.views.plan import has_spoken
 
@@ -362,6 +363,7 @@ def stop(file: options.FileOption = None) -> None:
     code 3 when there was nothing to stop, 1 when a dialog is open still, or was not kept.
     """
     settings = options.settings_for(file)
+    settle(StateDir(settings.state_dir).registry)
     running = daemons(settings, settings.file if file is not None else None)
     ends = in_parallel(end_daemon, running)
     for daemon, how in zip(running, ends, strict=True):

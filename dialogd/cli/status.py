@@ -29,7 +29,7 @@ from dialogd.protocol.certificate import where
 from dialogd.protocol.decide import Clock, Wait, decide, time_left
 from dialogd.protocol.interventions import strikes, vetoes
 from dialogd.protocol.marks import round_of
-from dialogd.protocol.model import ANY, USER
+from dialogd.protocol.model import ANY, USER, whose
 from dialogd.protocol.money import standing
 from dialogd.protocol.polls import Poll
 from dialogd.protocol.signals import assessed, hundredths, signals
@@ -38,6 +38,7 @@ from dialogd.protocol.table import Decision
 from dialogd.protocol.text import places
 from dialogd.protocol.units import in_words, many
 from dialogd.store.folders import StateDir
+from dialogd.store.journal import Journals
 from dialogd.store.registry import Running
 
 
@@ -180,7 +181,8 @@ def may_call(call: Mapping[str, Any], file: Path) -> str:
 def ended(outcome: Outcome) -> str:
     """How it ended, in words."""
     reason = f": {outcome.reason}" if outcome.reason else ""
-    return line(f"ended with {outcome.name}{reason}")
+    by = f" by {whose(outcome.via)}" if outcome.via else ""
+    return line(f"ended with {outcome.name}{by}{reason}")
 
 
 AGREED = ("CONSENSUS_REACHED", "DECIDED")
@@ -444,7 +446,8 @@ def _daemon(daemon: Running, answer: dict[str, Any] | None) -> dict[str, object]
 
 def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) -> dict[str, object]:
     dialog, state = situation.dialog, situation.dialog.state
-    end = {key: getattr(state.outcome, key) for key in ("name", "by", "entry", "reason")} if state.outcome else None
+    keys = ("name", "by", "entry", "reason", "via")
+    end = {key: getattr(state.outcome, key) for key in keys} if state.outcome else None
     return {
         "file": str(situation.file),
         "dialog": dialog.id,
@@ -486,7 +489,29 @@ def _facts(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         "unattended": dialog.header.is_unattended,
         "warnings": list(warnings),
         "secrets_redacted": _secrets(dialog),
+        "from_sessions": [
+            {"entry": e.id, "via": e.via, "marks": list(map(str, e.written))} for e in dialog.entries if e.via
+        ],
+        "refused_acts": _denied(situation),
     }
+
+
+def _denied(situation: Situation) -> dict[str, dict[str, int]]:
+    """How often whose session tried what is for the person alone: by seat and act."""
+    found: dict[str, dict[str, int]] = {}
+    for (via, act), count in sorted(Journals(situation.state.dialog(situation.file)).denied().items()):
+        found.setdefault(via, {})[act] = count
+    return found
+
+
+def _sessions(situation: Situation) -> Iterator[tuple[str, str]]:
+    """What sessions that hold seats did by the person's hand, the latest, and what they tried."""
+    *before, last = ("", *lifecycle.from_sessions(situation.dialog))
+    if last:
+        yield "not you", last + (f" ({len(before)} in all)" if len(before) > 1 else "")
+    for via, acts in _denied(situation).items():
+        tried = ", ".join(f"{act} ({count} times)" if count > 1 else act for act, count in acts.items())
+        yield "refused", f"to {whose(via)}, being yours alone: {tried}"
 
 
 def _secrets(dialog: Dialog) -> int:
@@ -511,6 +536,7 @@ def _lines(situation: Situation, told: Sequence[Hold], warnings: Sequence[str]) 
         *result(dialog),
         *procedure_rows(dialog, at),
         *_by_hand(dialog),
+        *_sessions(situation),
         *(_agent_row(situation, agent.id, agent.name) for agent in dialog.header.agents),
         *([("secrets", f"{hidden} redacted in the file")] if (hidden := _secrets(dialog)) else []),
         *(("wait", f"{hold.host} {hold.words}: agents on that key hold back") for hold in told),

@@ -509,7 +509,13 @@ class Live:
         """Heading, account and text of a finished entry."""
         name = line(entry.name)
         heading = f"## Turn {entry.number} — {name}" if entry.is_turn else f"## Note — {name}"
-        colour = () if entry.by == USER else ("yellow",) if entry.by == SYSTEM else (colour_of(entry.by),)
+        colour = (
+            ()
+            if entry.by == USER and not entry.via
+            else ("yellow",)
+            if entry.via or entry.by == SYSTEM
+            else (colour_of(entry.by),)
+        )
         facts, text = line(account(entry)), text_of(entry)
         self.screen.write(
             (heading, ("bold", *colour)),

@@ -121,7 +121,7 @@ def _controls(header: Header, state: State, said: Said) -> None:
         if mark.name in interventions.MARKS:
             header = _by_hand(header, state, said, mark)
         elif mark.name in ("PAUSED", "RESUMED"):
-            state.paused = mark.name == "PAUSED"
+            state.paused, state.paused_via = mark.name == "PAUSED", said.via
         elif mark.name == "LIMIT":
             state.limits, _ = state.limits.changed(mark.value)
         elif mark.name == "SKIP" and header.agent(who):
@@ -287,7 +287,7 @@ def _last_word(state: State, said: Said) -> None:
     """Carry out how the entry ends: the dialog's end, or the debts its TURN line opens."""
     end = said.ending
     if end is not None:
-        state.outcome = Outcome(end.name, said.by, said.id, _reason(said, end))
+        state.outcome = Outcome(end.name, said.by, said.id, _reason(said, end), said.via)
     if state.outcome is not None:
         state.debts = replace(state.debts, open=())
     elif said.turn:

@@ -45,7 +45,8 @@ def frame_of(match: re.Match[bytes]) -> tuple[Frame, str]:
     attributes = match[4].decode("utf-8", "replace")
     known = dict(part.split("=", 1) for part in attributes.split(" ") if "=" in part)
     known |= {key: "" for key, form in _NUMBERS.items() if not form.fullmatch(known.get(key, ""))}
-    named = {key: known.get(key, "") for key in ("at", "ms", "calls", "model", "nonce", "usd", "knocks", "host")}
+    known_keys = ("at", "ms", "calls", "model", "nonce", "usd", "knocks", "host", "via")
+    named = {key: known.get(key, "") for key in known_keys}
     frame = Frame(
         by=known["by"],
         size=int(known["bytes"]),

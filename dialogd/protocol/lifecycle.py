@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from dialogd.errors import Refused
-from dialogd.protocol.model import SYSTEM, USER
+from dialogd.protocol.model import SYSTEM, USER, whose
 from dialogd.protocol.order import is_takeable
 from dialogd.protocol.state import Dialog
 
@@ -93,6 +93,17 @@ def in_words(dialog: Dialog) -> str:
         return f"{where(dialog)}: {'paused; ' if dialog.state.paused else ''}no agent has spoken yet"
     found = "; ".join(filter(None, (still, _why_converging(dialog))))
     return f"{where(dialog)}: {found or 'the agents take their turns'}"
+
+
+def from_sessions(dialog: Dialog) -> tuple[str, ...]:
+    """What sessions that hold seats wrote by the person's hand, in words: `B's session, after turn 3: PAUSED`."""
+    found, turn = [], 0
+    for entry in dialog.entries:
+        turn = entry.number or turn
+        if entry.via:
+            what = ", ".join(mark.name for mark in entry.written) or "a note"
+            found.append(f"{whose(entry.via)}, after turn {turn}: {what}")
+    return tuple(found)
 
 
 def why_absent(dialog: Dialog, agent: str) -> str:

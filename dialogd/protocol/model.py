@@ -19,7 +19,21 @@ SYSTEM = "SYSTEM"
 ANY = "ANY"
 ALL = "ALL"
 RESERVED = frozenset({USER, SYSTEM, ANY, ALL})
+OTHER = "OTHER"
+UNKNOWN = "UNKNOWN"
 WHY_RESERVED = "USER, SYSTEM, ANY and ALL name no agent in a dialog"
+
+
+def whose(via: str) -> str:
+    """Whose session a frame's `via` means: a seat's id, one with a seat in another dialog, or nobody knows whose.
+
+    Without one it was the person.
+    """
+    if not via:
+        return "the person"
+    named = {OTHER: "a session seated in another dialog", UNKNOWN: "an unknown program"}
+    return named.get(via, f"{via}'s session")
+
 
 # What a finished dialog may end with; a turn or note that carries one of these and no TURN line is the end.
 OUTCOMES = ("CONSENSUS_REACHED", "DEADLOCK", "DECIDED", "MAX_TURNS_REACHED", "STOPPED")
@@ -173,7 +187,8 @@ class Frame:
     `prev` names the `chain` of the entry before. `ms` is the call's duration; `nonce` opens the seal of a sealed
     answer; `calls`, token counts and `usd` are what the agent spent since its last entry, "" when unknown; a leading
     `~` says that a part was estimated or is unknown. `knocks` is how often a live session was knocked at for it. `host`
-    is the program by which the person spoke, "" for none: `mcp`.
+    is the program by which the person spoke, "" for none: `mcp`; `via` says whose session it was that did what only the
+    person's hand writes.
     """
 
     by: str
@@ -190,6 +205,7 @@ class Frame:
     usd: str = ""
     knocks: str = ""
     host: str = ""
+    via: str = ""
 
 
 class Condition(enum.Enum):
@@ -240,6 +256,11 @@ class Said:
         return ""
 
     @property
+    def via(self) -> str:
+        """Whose session wrote this by the person's hand: a seat's id, OTHER, UNKNOWN; "" for the person, and agents."""
+        return ""
+
+    @property
     def asked_after(self) -> int:
         """The number of the turn after which this was asked for; of a turn typed by hand its own."""
         return self.number if self.by_hand else int(self.re.split(".")[0] or 0)
@@ -286,6 +307,11 @@ class Entry(Said):
     def at(self) -> str:
         """The wall time at which it was written, "" where no frame says so."""
         return self.frame.at if self.frame is not None else ""
+
+    @property
+    def via(self) -> str:
+        """Whose session wrote this by the person's hand, "" where no frame says so."""
+        return self.frame.via if self.frame is not None else ""
 
 
 @dataclass(frozen=True, slots=True)

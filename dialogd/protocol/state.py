@@ -311,12 +311,16 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a dialog ended: the outcome mark's name, who wrote it, where, and why in words."""
+    """How a dialog ended: the outcome mark's name, who wrote it, where, and why in words.
+
+    `via` says whose session it was that ended the dialog by the person's hand.
+    """
 
     name: str
     by: str
     entry: str
     reason: str = ""
+    via: str = ""
 
     @property
     def cause(self) -> str:
@@ -384,6 +388,7 @@ class State:
     closing: str = ""
     outcome: Outcome | None = None
     paused: bool = False
+    paused_via: str = ""
     approved: str = ""
     rejected: str = ""
     limits: Limits = field(default_factory=Limits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -60,6 +61,11 @@ class _Now:
         yield self._count("calls", "Calls of the backend.", {"": bill.calls})
         yield self._count("calls_unpriced", "Calls whose cost nobody knows.", {"": tally.unpriced})
         yield self._count("calls_uncounted", "Calls whose tokens nobody knows.", {"": bill.calls - bill.tokens_known})
+        denied: Counter[str] = Counter()
+        for (_, act), count in self._agent.file.journals.denied().items():
+            denied[act] += count
+        about = "Acts of the person's alone that sessions tried in this dialog, by any way."
+        yield self._count("acts_refused", about, {act: float(count) for act, count in sorted(denied.items())}, "act")
 
     def _stands(self) -> Iterator[Metric]:
         agent, dialog = self._agent, self._agent.dialog

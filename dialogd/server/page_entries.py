@@ -12,7 +12,7 @@ from zlib import crc32
 from pydantic import BaseModel
 
 from dialogd.protocol.marks import MARKS, prose
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, whose
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
 from dialogd.views.markup import fill, safe, to_html
@@ -178,10 +178,14 @@ def as_shown(entry: Entry, index: int, players: Cast, *, is_past: bool = False) 
         entry=shown,
         is_past=is_past,
         anchor=f"{'past-' if is_past else 't' if entry.is_turn else 'n'}{entry.id}",
-        tone=players.tone(entry.by),
+        tone="system" if entry.via else players.tone(entry.by),
         body=safe(presentable(to_html(body))),
         next=[players.name(who) for who in entry.turn or ()],
-        odd=[_IN_WORDS.get(entry.condition, ""), entry.notice],
+        odd=[
+            _IN_WORDS.get(entry.condition, ""),
+            entry.notice,
+            f"From {whose(entry.via)}, not from you." * bool(entry.via),
+        ],
         figures=figures(shown),
     )
     return shown

@@ -20,7 +20,7 @@ from dialogd.person import now
 from dialogd.protocol import lifecycle, money
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
-from dialogd.protocol.model import ANY, USER
+from dialogd.protocol.model import ANY, USER, whose
 from dialogd.protocol.state import Dialog, Outcome, Spent, State
 from dialogd.protocol.units import dollars, in_words
 from dialogd.server import wire
@@ -318,7 +318,8 @@ def _stand(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
     busy = [agent.name for agent in agents if agent.state == "thinking"]
     thinking = f"{' and '.join(busy)} {'is' if len(busy) == 1 else 'are'} thinking." if busy else ""
     if state.paused:
-        return f"Paused by you. {thinking or 'Nobody goes on until you resume.'}"
+        by = whose(state.paused_via) if state.paused_via else "you"
+        return f"Paused by {by}. {thinking or 'Nobody goes on until you resume.'}"
     if state.questions.text:
         return f"{players.name(state.questions.asker)} asks you a question."
     if thinking:
@@ -330,6 +331,8 @@ def _stand(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
 
 
 def _ended(outcome: Outcome) -> str:
+    if outcome.via:
+        return f"The dialog was stopped by {whose(outcome.via)}, not by you."
     return OUTCOMES.get(outcome.cause) or OUTCOMES.get(outcome.name, outcome.name)
 
 

@@ -12,6 +12,7 @@ from dialogd import person
 from dialogd.agent.loop import Agent
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
+from dialogd.store.origin import carried
 
 
 class Veto(wire.Meant):
@@ -175,6 +176,7 @@ def person_routes(app: FastAPI, agent: Agent, act: Act) -> None:  # noqa: C901, 
     @app.post("/approve-call")
     async def approve_call(wanted: Judged) -> CallAnswered:
         """Let an agent make the call of a tool that it asks for, or refuse it; also of another daemon's agent."""
+        await agent.on_disk(carried(lambda: person.admitted(log, "approve-call")))
         owner = wanted.call.rpartition("-")[0]
         if owner != agent.me and agent.dialog is not None and agent.dialog.header.agent(owner) is not None:
             found = await agent.peers.approve_call(agent.dialog, owner, wanted.call, refuse=wanted.refuse)

@@ -23,6 +23,7 @@ from dialogd.protocol.decide import Action, Reply, Stop, Wait, Write
 from dialogd.protocol.model import USER
 from dialogd.protocol.state import Dialog
 from dialogd.server import wire
+from dialogd.server.guard import PROCESSES
 from dialogd.server.metrics import render_metrics
 from dialogd.server.person_routes import person_routes
 from dialogd.server.refusals import CONVERT, MEDIA_TYPE, NOT_UTF8, handle_errors
@@ -30,6 +31,7 @@ from dialogd.server.report import health, phase
 from dialogd.server.streams import stream_routes
 from dialogd.server.turn_routes import turn_routes
 from dialogd.store.folders import StateDir
+from dialogd.store.origin import asked_by, carried
 
 Halt = Callable[[wire.Halt], Awaitable[wire.Stopped]]
 
@@ -151,6 +153,7 @@ def _obeying_its_own(agent: Agent) -> Callable[[Request], Awaitable[None]]:
     async def check(request: Request) -> None:
         """Raises `Refused` where another file or dialog is named than the daemon's own."""
         if request.method == "POST":
+            asked_by(request.scope.get("state", {}).get(PROCESSES, tuple))
             file, dialog = _named(await request.body())
             if file and not _is_same(file, agent.file.path):
                 raise Refused(f"{agent.me} is at {agent.file.path}, not at {file[:200]}", fix=_FIX)
@@ -301,7 +304,7 @@ def _notified(action: Action) -> JSONResponse:
 
 async def _act(agent: Agent, work: Callable[[], Dialog], *, starts: bool = True) -> wire.Done:
     """Write the person's action into the file, and notify everybody; with `starts` it starts the dialog."""
-    dialog = await agent.on_disk(work)
+    dialog = await agent.on_disk(carried(work))
     if starts:
         await agent.nudge()
         agent.peers.start(dialog)

@@ -22,6 +22,7 @@ from dialogd.agent.peers import hint_head
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError
 from dialogd.server.guard import (
     CALLER,
+    PROCESSES,
     Caller,
     Guard,
     Limits,
@@ -30,9 +31,11 @@ from dialogd.server.guard import (
     choose_lookup,
     harden,
     identify,
+    inode_of,
     too_large_header,
 )
 from dialogd.server.refusals import MEDIA_TYPE, problem
+from dialogd.store.origin import connected, holders
 
 HOST = "127.0.0.1"
 BACKLOG = 512
@@ -134,7 +137,8 @@ class HttpProtocol(H11Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        super().__init__(config, server_state, {**app_state, CALLER: self.caller}, _loop)
+        state = {**app_state, CALLER: self.caller, PROCESSES: self.processes}
+        super().__init__(config, server_state, state, _loop)
         self.limits = config.limits
         self._uid_of = config.uid_of
         self._take_hint = config.take_hint
@@ -150,6 +154,20 @@ class HttpProtocol(H11Protocol):
             end = self.transport.get_extra_info("socket")
             self._caller = identify(end, self._uid_of) if self._uid_of else Caller.UNCHECKED
         return self._caller
+
+    def processes(self) -> tuple[int, ...]:
+        """The processes that hold the other end now; none where it is closed, or nobody could be found."""
+        try:
+            end = self.transport.get_extra_info("socket")
+            theirs, ours = end.getpeername()[:2], end.getsockname()[:2]
+            if sys.platform != "linux":
+                return connected(theirs, ours)
+            # Who hides what it holds is believed to hold this one, if that was there all the time.
+            inode = inode_of(theirs, ours)
+            found = holders(inode) if inode else ()
+            return found if found and inode_of(theirs, ours) == inode else ()
+        except OSError:
+            return ()
 
     @property
     def phase(self) -> Phase:

@@ -240,7 +240,8 @@ class Health(BaseModel):
 class EntryOut(BaseModel):
     """One turn (`number` > 0) or note of the dialog.
 
-    `struck`: the person withdrew it, so that `marks` counts none of its own.
+    `struck`: the person withdrew it, so that `marks` counts none of its own. `via`: with `by` USER, whose session wrote
+    it, a seat's id, OTHER or UNKNOWN; "" for the person.
     """
 
     id: str
@@ -256,12 +257,13 @@ class EntryOut(BaseModel):
     ms: str = ""
     model: str = ""
     usd: str = ""
+    via: str = ""
 
     @classmethod
     def of(cls, entry: Entry) -> EntryOut:
         """The entry as it travels; what no frame says is empty."""
         frame = entry.frame
-        said = {name: getattr(frame, name) for name in ("at", "ms", "model", "usd")} if frame is not None else {}
+        said = {name: getattr(frame, name) for name in ("at", "ms", "model", "usd", "via")} if frame is not None else {}
         return cls(
             id=entry.id,
             number=entry.number,

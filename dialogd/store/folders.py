@@ -80,3 +80,8 @@ class StateDir:
 def _key(file: Path) -> str:
     absolute = file.resolve().parent / file.name
     return f"{file.stem[:40]}-{hashlib.sha256(os.fsencode(absolute)).hexdigest()[:12]}"
+
+
+def listed_beside(folder: Path) -> Path:
+    """Where the daemons are listed in the state directory that the folder of a dialog is in; not made by this."""
+    return folder.parent.parent / "running"

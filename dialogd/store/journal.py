@@ -16,6 +16,7 @@ ours, which is reported. Losing the journal loses no committed turn.
     draft    a reply whose debt was closed                      {debt, text, why}
     sent     drafts up to here were shown to their agent again
     kept     what follows from the person's stop is done        {chain}
+    denied   an act of the person's that a session tried        {act, via}
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import os
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -101,6 +103,7 @@ _SHAPES: Mapping[str, Mapping[str, Callable[[Any], bool]]] = {
     "sent": {},
     "kept": {"chain": _is_text},
     "delivery": {"turn": _is_count, "what": _is_text, "knocks": _is_count},
+    "denied": {"act": _is_text, "via": _is_text},
 }
 
 
@@ -322,6 +325,10 @@ class Journal:
         known = self._known()
         return tuple(call for _, call in sorted(known.calls.items())) if known.calls_of == debt else ()
 
+    def denied(self) -> Counter[tuple[str, str]]:
+        """How often whose session tried which act that is the person's alone."""
+        return self._known().denied
+
     def owed(self) -> tuple[dict[str, Any], ...]:
         """What calls came to that no entry has accounted for, oldest first; not the reply that is being kept.
 
@@ -390,6 +397,7 @@ class _Tally:
         self.calling: tuple[dict[str, Any], ...] = ()  # the turn that is being bought, or was when its daemon died
         self.calls: dict[int, dict[str, Any]] = {}  # of tools, for the debt `calls_of`
         self.calls_of: tuple[str, ...] = ()
+        self.denied: Counter[tuple[str, str]] = Counter()
         self._accounts = False  # the last intent gives account of what was spent
         # As a turn, since the reply: what an earlier entry or a note came to says nothing about it.
         self._written = False
@@ -424,11 +432,17 @@ class _Tally:
             case "sent":
                 self.drafts = ()
             case "tool" | "result":
-                if self.calls_of != (debt := tuple(record["debt"])):
-                    self.calls_of, self.calls = debt, {}
-                self.calls = {**self.calls, record["number"]: record}
+                self._called(record)
+            case "denied":
+                self.denied[record["via"], record["act"]] += 1
             case "calling" | "spent" as kind:
                 self._bill(record["usage"], is_settled=kind == "spent", is_first=bool(record.get("is_first")))
+
+    def _called(self, record: dict[str, Any]) -> None:
+        """Take a call of a tool: what came before belongs to another debt, or is the same call."""
+        if self.calls_of != (debt := tuple(record["debt"])):
+            self.calls_of, self.calls = debt, {}
+        self.calls = {**self.calls, record["number"]: record}
 
     def _bill(self, usage: dict[str, Any], *, is_settled: bool, is_first: bool) -> None:
         """Take what a turn comes to; the one booked before is replaced, or was never heard of again."""
@@ -480,6 +494,10 @@ class Journals:
                 if record["kind"] == "done" and record["number"]:
                     turns[record["number"]] = record["chain"]
         return turns
+
+    def denied(self) -> Counter[tuple[str, str]]:
+        """How often whose session tried which act that is the person's alone."""
+        return sum((journal.denied() for journal in self.all()), Counter())
 
     def turns(self) -> list[tuple[int, str, str]]:
         """Number, hash and text of every turn known to have been committed, by number."""

@@ -21,8 +21,10 @@ from dialogd.protocol import grammar
 from dialogd.protocol.model import Condition, Draft, Entry
 from dialogd.protocol.state import Dialog
 from dialogd.store.disk import Distrusted, KeptFile, fix, flush, flush_folder, make_folder, pread, why, write_once
+from dialogd.store.folders import listed_beside
 from dialogd.store.journal import SUSPECT_FIX, Journal, Journals, chain_of
 from dialogd.store.lock import Lock
+from dialogd.store.origin import Origin, origin_here
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -91,6 +93,10 @@ class LogFile:
         self.lock = Lock(path.with_name(path.name + ".lock"))
         self._looked_for_torn = False
         self._suspect = ""
+
+    def origin(self) -> Origin:
+        """Where an act comes from that is done now: from whoever asks for it over a connection, else this process."""
+        return origin_here(listed_beside(self.journals.folder))
 
     @property
     def attachments(self) -> Path:

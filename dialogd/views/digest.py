@@ -34,7 +34,7 @@ def last_word(dialog: Dialog) -> int:
     turn, found = 0, 0
     for entry in dialog.entries:
         turn = entry.number if entry.is_turn else turn
-        found = turn if entry.by == USER else found
+        found = turn if entry.by == USER and not entry.via else found
     return found
 
 

@@ -26,7 +26,7 @@ from dialogd.protocol.board import (
 )
 from dialogd.protocol.certificate import Certificate, certify
 from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, prose, same_text
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, whose
 from dialogd.protocol.money import total
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
@@ -556,7 +556,7 @@ class Plan:
             return f"ended {decided} by {limit}{f'; {IN_WORDS_ALONE}' if by_words else ''}"
         if outcome.failed:
             return f"broken off by an {reason}"
-        by = "the person" if outcome.by == USER else "a daemon"
+        by = whose(outcome.via) if outcome.by == USER else "a daemon"
         return f"stopped by {by} before an agreement" + (f": {reason}" if reason else "")
 
     def _consensus(self, outcome: Outcome) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dialogd.protocol.certificate import where
-from dialogd.protocol.model import SYSTEM, USER, Entry
+from dialogd.protocol.model import SYSTEM, USER, Entry, whose
 from dialogd.protocol.signals import hundredths
 from dialogd.protocol.text import one_line, visible
 from dialogd.protocol.units import dollars, in_words, many
@@ -282,7 +282,8 @@ def _talk(plan: Plan) -> Iterator[str]:
 
 
 def _title(entry: Entry) -> str:
-    who = {USER: "the person", SYSTEM: "the daemon"}.get(entry.by, entry.by)
+    who = {USER: whose(entry.via), SYSTEM: "the daemon"}.get(entry.by, entry.by)
+    who += ", not the person" if entry.via else ""
     name = f" ({inline(entry.name, 80)})" if entry.by not in (USER, SYSTEM) and entry.name else ""
     at = f", {entry.frame.at}" if entry.frame is not None and entry.frame.at else ""
     kind = f"Turn {entry.number}" if entry.is_turn else "Note"
@@ -558,6 +559,7 @@ def as_json(plan: Plan) -> dict[str, Any]:
         "outcome": {
             "name": outcome.name if outcome else None,
             "by": outcome.by if outcome else None,
+            "via": outcome.via if outcome else None,
             "reason": outcome.reason if outcome else None,
             "in_words": plan.headline,
         },

@@ -39,7 +39,7 @@ def plans(folder: Path) -> int:
 def conducted(dialogd: Commands) -> None:
     """A dialog in which an agent has spoken."""
     dialogd.begin("Tabs?")
-    person.write(dialogd.log, lambda d: Draft("A", "Claude A", d.state.number + 1, "Tabs.", turn=("B",)))
+    person.write(dialogd.log, "say", lambda d: Draft("A", "Claude A", d.state.number + 1, "Tabs.", turn=("B",)))
 
 
 def only_stopped(dialogd: Commands) -> None:

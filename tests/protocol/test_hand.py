@@ -598,7 +598,7 @@ def act(draw: Callable[..., str], room: Room) -> None:
     elif kind == "note":
         name, _, value = draw(MARKS).partition(": ")
         draft = person.note_of(Mark(name, value))
-        person.write(room.log, lambda _: draft)
+        person.write(room.log, "retry", lambda _: draft)
     elif kind == "types":
         room.types(f"\n[{draw(MARKS)}]\n\n[{draw(MARKS)}]\n")
     elif kind == "turn":

@@ -15,7 +15,7 @@ from itertools import pairwise
 import pytest
 import uvicorn
 
-from dialogd.server.guard import Address, Caller, UidOf, ask_kernel, choose_lookup, find_uid, identify, read_proc
+from dialogd.server.guard import Address, Caller, UidOf, ask_kernel, choose_lookup, find_owner, identify, read_proc
 from dialogd.server.serving import make_server
 from tests.server.serving import Site, connect, read_answer, request, running
 from tests.support.cases import cases
@@ -131,10 +131,10 @@ ROW = (
 
 
 @cases(
-    ("rows", "uid"),
+    ("rows", "owner"),
     [
-        ([ROW.format(state="01", uid=1000, timeout=0, inode=7)], 1000),
-        ([ROW.format(state="01", uid=0, timeout=0, inode=7)], 0),
+        ([ROW.format(state="01", uid=1000, timeout=0, inode=7)], (1000, 7)),
+        ([ROW.format(state="01", uid=0, timeout=0, inode=7)], (0, 7)),
         ([ROW.format(state="05", uid=0, timeout=0, inode=0)], None),
         ([ROW.format(state="05", uid=1000, timeout=0, inode=0)], None),
         (
@@ -144,11 +144,11 @@ ROW = (
         ([], None),
     ],
 )
-def test_a_row_counts_only_with_an_inode(rows: list[str], uid: int | None) -> None:
+def test_a_row_counts_only_with_an_inode(rows: list[str], owner: tuple[int, int] | None) -> None:
     """uid 0 with an inode is root, without one nobody; two owners are none."""
     table = "\n".join(["  sl  local_address", *rows, ""]).encode()
 
-    assert find_uid(table, "0100007F:8D5E", "0100007F:0BB9") == uid
+    assert find_owner(table, "0100007F:8D5E", "0100007F:0BB9") == owner
 
 
 def test_a_system_that_cannot_tell_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.state import Dialog
 from dialogd.store.logfile import Make
+from dialogd.store.origin import Origin
 
 BEGINNING = datetime(2026, 11, 21, 19, 0, 0, tzinfo=UTC)
 
@@ -29,6 +30,10 @@ class Paper:
     def journals(self) -> Paper:
         """Nothing is kept beside paper."""
         return self
+
+    def origin(self) -> Origin:
+        """Nobody but the person has paper."""
+        return Origin()
 
     def of(self, writer: str) -> None:
         """Nobody keeps a journal."""

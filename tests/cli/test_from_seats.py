@@ -1,0 +1,223 @@
+"""A session that holds a seat is not the person: what it may do, and what is refused, through every door."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dialogd.protocol.model import USER
+from dialogd.store.origin import read_key, seat_of, start_of
+from dialogd.store.registry import Running
+from tests.cli.command import Commands
+from tests.support.forked import fork
+from tests.support.pair import Pair
+from tests.support.session import DIALOGD, Shell, variables
+
+ALONE = "is for the person alone"
+
+
+@contextmanager
+def seated(dialogd: Commands, key: str, agent: str = "B", file: Path | None = None) -> Iterator[None]:
+    """List a process that plays the daemon of that seat and session as running."""
+    daemon = subprocess.Popen(["sleep", "60"])
+    running = Running(agent, 1, str(file or dialogd.file), daemon.pid, psutil.Process(daemon.pid).create_time())
+    (dialogd.state.registry / f"1-{agent}.json").write_text(json.dumps(asdict(replace(running, session=key))))
+    try:
+        yield
+    finally:
+        daemon.kill()
+        daemon.wait()
+
+
+def this_process() -> str:
+    """The key of a session that all commands of these tests run in."""
+    return f"claude:{os.getpid()}:{start_of(os.getpid())}"
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Iterator[tuple[Pair, Shell, Shell]]:
+    """A daemon of the live seat B, the session that holds it, and a terminal of the person's."""
+    environment = variables(tmp_path, tmp_path / "dialog.md", tmp_path / "state")
+    with (
+        Shell(tmp_path, environment) as session,
+        Shell(tmp_path, environment) as terminal,
+        Pair(tmp_path, backend="live", flags={"B": ["--session", session.key]}, launch=fork) as pair,
+    ):
+        pair.start("B")
+        pair.begin("Tabs or spaces?")
+        yield pair, session, terminal
+
+
+def test_acts_of_the_person_are_refused_from_a_seat_and_others_say_whose_they_are(dialogd: Commands) -> None:
+    """Every act for the person alone leaves the file as it was, with a fix; the others stand there as the seat's."""
+    log = dialogd.begin("Tabs?")
+    before = dialogd.file.read_bytes()
+    alone = [
+        ["say", "Use tabs."], ["say", "--note", "--budget", "$4", "More."], ["say", "--proposal", "Tabs"], ["approve"],
+        ["reject", "No."], ["veto", "P1"], ["strike", "1"], ["limit", "max_turns", "40"], ["invite", "C"],
+        ["leave", "A"], ["step", "on"], ["skip", "A"], ["retry", "A"], ["restore"], ["floor"], ["pass"],
+    ]  # fmt: skip
+    with seated(dialogd, this_process()):
+        for words, done in zip(alone, dialogd.all(alone), strict=True):
+            assert (done.code, ALONE in done.err, "holds seat B" in done.err) == (1, True, True), (words, done)
+            assert "fix: do it in a terminal of your own" in done.err
+        assert "dialogd reply" in dialogd("say", "Use tabs.").err
+        assert dialogd.file.read_bytes() == before
+        open_ = [["pause"], ["say", "--note", "B looks into it.\n[APPROVED]"], ["resume"]]
+        for words in open_:
+            assert dialogd(*words).code == 0, words
+        status, facts = dialogd.all([["status"], ["status", "--json"]])
+        stopped = dialogd("stop", "--file", str(dialogd.file))
+    assert stopped.code == 0
+    entries = log.read().entries[1:]
+    assert [(one.by, one.via, one.name, *(m.name for m in one.marks)) for one in entries] == [
+        (USER, "B", "B's session", "PAUSED"), (USER, "B", "B's session"), (USER, "B", "B's session", "RESUMED"),
+        (USER, "B", "B's session", "STOPPED"),
+    ]  # fmt: skip
+    assert "not you" in status.out
+    assert facts.json["refused_acts"] == {"B": {**dict.fromkeys([words[0] for words in alone[3:]], 1), "say": 4}}
+    assert dialogd("verify", "--strict").code == 0
+
+
+def test_without_a_seat_nothing_changes(dialogd: Commands) -> None:
+    """The same commands of the same process are the person's: nobody holds a seat, or another session does."""
+    log = dialogd.begin("Tabs?")
+    assert dialogd("limit", "max_turns", "40").code == 0
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        with seated(dialogd, f"claude:{other.pid}:{start_of(other.pid)}"):
+            assert dialogd("limit", "max_turns", "41").code == 0
+    finally:
+        other.kill()
+        other.wait()
+    with seated(dialogd, f"claude:{os.getpid()}:7"):  # its pid was given to this process
+        assert dialogd("limit", "max_turns", "42").code == 0
+    assert [entry.via for entry in log.read().entries[1:]] == ["", "", ""]
+
+
+def test_a_seat_elsewhere_counts_too(dialogd: Commands) -> None:
+    """A session that others' text reaches in one dialog approves in no other; its pause says where it is from."""
+    log = dialogd.begin("Tabs?")
+    with seated(dialogd, this_process(), file=dialogd.folder / "other.md"):
+        refused = dialogd("limit", "max_turns", "40")
+        assert (refused.code, f"of the dialog at {dialogd.folder / 'other.md'}" in refused.err) == (1, True)
+        assert dialogd("pause").code == 0
+    assert [(one.via, one.name) for one in log.read().entries[1:]] == [("OTHER", "a session seated in another dialog")]
+
+
+def test_what_is_no_act_in_the_dialog_is_not_refused(dialogd: Commands) -> None:
+    """From a seat, other dialogs are begun and held, and other agents started."""
+    with seated(dialogd, this_process(), file=dialogd.folder / "other.md"):
+        assert dialogd("new", "Tabs?").code == 0
+        assert dialogd("start", "A", "--detach", "--port", "0", "--pace", "0").code == 0
+        assert dialogd("run", "Spaces?", "--agents", "rehearsal,rehearsal", "--file", "held.md", "--no-plan").code == 0
+
+
+def test_ways_around_it(live: tuple[Pair, Shell, Shell]) -> None:
+    """Children, orphans and those in a session of their own are known, down to what leaves everything behind."""
+    pair, session, terminal = live
+
+    def limit(turns: int) -> str:
+        return f"{DIALOGD} limit max_turns {turns}"
+
+    held = session.all(
+        f"{DIALOGD} approve", f"sh -c 'sh -c \"{limit(31)}\" && true'", f"env -i {_bare(pair)} {limit(32)}"
+    )
+    gone = session.orphans(("-", limit(33)), ("setsid", limit(34)), ("bare", limit(35)))
+    for came in [*held, *gone]:
+        assert (came.code, ALONE in came.out) == (1, True), came
+    dialog = pair.dialog()
+    assert dialog is not None
+    assert len(dialog.entries) == 1
+    # Nothing is left that leads to the session: any other program of the user looks the same.
+    assert [came.code for came in session.orphans(("setsid,bare", limit(36)))] == [0]
+    assert [came.code for came in terminal.orphans(("setsid", limit(37)))] == [0]
+    assert terminal.run(limit(38)).code == 0
+    dialog = pair.dialog()
+    assert dialog is not None
+    assert [entry.via for entry in dialog.entries[1:]] == ["", "", ""]
+
+
+def _bare(pair: Pair) -> str:
+    """The variables of a command with no others."""
+    kept = variables(pair.folder, pair.file, pair.state_dir)
+    return " ".join(f"{name}='{kept[name]}'" for name in ("PATH", "PYTHONPATH", "DIALOGD_FILE", "DIALOGD_STATE_DIR"))
+
+
+def test_ways_around_it_over_http(live: tuple[Pair, Shell, Shell]) -> None:
+    """`curl`, Python and an orphan of the session are refused by every daemon; a terminal of the person's is served."""
+    pair, session, terminal = live
+    url = f"http://127.0.0.1:{pair['B'].port}"
+
+    def post(path: str, body: str) -> str:
+        return f"curl -sS -w '\\n%{{http_code}}' -X POST {url}{path} -d '{body}'"
+
+    limits = [post("/limit", json.dumps({"name": "max_turns", "value": value})) for value in range(31, 36)]
+    python = f'python3 -c \'import urllib.request as u; u.urlopen(u.Request("{url}/approve", b"", method="POST"))\''
+    for came in [
+        *session.all(
+            limits[0],
+            post("/say", '{"text": "Tabs."}'),
+            post("/floor", ""),
+            post("/step", '{"on": true}'),
+            post("/approve-call", '{"call": "A-3f9a1c"}'),
+        ),
+        *session.orphans(("-", limits[1]), ("setsid", limits[2])),
+    ]:
+        assert came.out.endswith("\n409"), came
+        assert ALONE in json.loads(came.out.rpartition("\n")[0])["detail"]
+        assert "terminal of your own" in json.loads(came.out.rpartition("\n")[0])["fix"]
+    assert "409" in session.run(python).out
+    assert terminal.run(limits[4]).out.endswith("\n200")
+    for path in ("/pause", "/resume"):
+        assert session.run(post(path, "")).out.endswith("\n200")
+    assert session.run(post("/notify", "")).code == 0
+    assert session.run(f"curl -sS {url}/metrics | grep acts_refused").out.splitlines()[2:] == [
+        'dialogd_acts_refused_total{act="approve",agent="B"} 1.0',
+        'dialogd_acts_refused_total{act="approve-call",agent="B"} 1.0',
+        'dialogd_acts_refused_total{act="floor",agent="B"} 1.0',
+        'dialogd_acts_refused_total{act="limit",agent="B"} 3.0',
+        'dialogd_acts_refused_total{act="say",agent="B"} 1.0',
+        'dialogd_acts_refused_total{act="step",agent="B"} 1.0',
+    ]
+    assert pair["B"].said.count("refused limit from B's session") == 3
+    stopped = session.run(post("/stop", '{"reason": "enough"}'))
+    assert stopped.out.endswith("\n200")
+    dialog = pair.dialog()
+    assert dialog is not None
+    assert [(one.via, *map(str, one.marks)) for one in dialog.entries[1:]] == [
+        ("", "[LIMIT: max_turns 35]"), ("B", "[PAUSED]"), ("B", "[RESUMED]"), ("B", "[STOPPED: enough]"),
+    ]  # fmt: skip
+
+
+def test_a_codex_thread_is_known_by_the_environment_of_its_commands(dialogd: Commands) -> None:
+    """Its key names no process; Codex names the thread in the environment of what it runs."""
+    running = Running("B", 1, str(dialogd.file), os.getpid(), 0.0, session="codex:0199-abc")
+    for thread, found in (("0199-abc", running), ("0199-other", None)):
+        child = subprocess.Popen(["sleep", "60"], env={**os.environ, "CODEX_THREAD_ID": thread})
+        try:
+            assert seat_of(child.pid, [running]) is found
+        finally:
+            child.kill()
+            child.wait()
+
+
+def test_only_keys_are_read_as_keys() -> None:
+    """`claude:PID:START` and `codex:THREAD`; a process by clock ticks or seconds."""
+    pid, start = os.getpid(), start_of(os.getpid())
+    key = read_key(f"claude:{pid}:{start}")
+    assert key is not None
+    assert (key.pid, key.started, key.is_running, str(key)) == (pid, start, True, f"claude:{pid}:{start}")
+    assert (thread := read_key("codex:0199-abc")) is not None
+    assert (thread.id, thread.pid, str(thread)) == ("0199-abc", 0, "codex:0199-abc")
+    assert [read_key(text) for text in ("", "claude", "claude:1:2:3", "claude:-1:2", "a b:1")] == [None] * 5
+    assert re.fullmatch(r"\d+", start)

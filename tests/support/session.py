@@ -1,0 +1,128 @@
+"""A shell that plays the session which holds a seat: what is typed into it runs as a child of its own."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from dialogd.store.origin import start_of
+from tests.support.pair import until
+
+DIALOGD = f"{shlex.quote(sys.executable)} -m dialogd"
+OWN = ("PATH", "PYTHONPATH", "DIALOGD_FILE", "DIALOGD_STATE_DIR")  # variables that a command needs, and no other
+
+_ORPHAN = """
+import os, sys
+flags, words = sys.argv[1].split(","), sys.argv[2:]
+if os.fork():
+    os._exit(0)
+before = os.getppid()
+while os.getppid() == before and os.path.exists(f"/proc/{before}/fd/0"):
+    pass
+if "setsid" in flags:
+    os.setsid()
+kept = {name: value for name, value in os.environ.items() if "bare" not in flags or name in %r}
+os.execvpe(words[0], words, kept)
+"""
+
+
+def orphan(flags: str, line: str) -> str:
+    """A shell line that runs `line` in a process whose parent is gone: `setsid` in a session of its own, `bare`
+    without what else is in its environment."""
+    code = shlex.quote(_ORPHAN % (OWN,))
+    return f"{shlex.quote(sys.executable)} -c {code} {flags} sh -c {shlex.quote(line)}"
+
+
+def _kept(line: str, file: Path) -> str:
+    """A shell line that runs `line` and leaves what it came to in files."""
+    return f"{{ {line}; }} >{file}.out 2>&1; echo $? >{file}.part; mv {file}.part {file}"
+
+
+@dataclass(frozen=True)
+class Came:
+    """What a line came to."""
+
+    code: int
+    out: str
+
+
+class Shell:
+    """A `sh` that leads a terminal session of its own, reads lines, and lives until the block ends."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.folder = folder
+        self._numbers = itertools.count()
+        self.process = subprocess.Popen(
+            ["sh"], stdin=subprocess.PIPE, cwd=folder, env=dict(environment), start_new_session=True, text=True
+        )
+        self.type(f"export CLAUDE_CODE_MESSAGING_SOCKET={folder}/{self.pid}.sock CLAUDECODE=1")
+
+    def __enter__(self) -> Shell:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
+
+    @property
+    def key(self) -> str:
+        """The key of the session that it plays."""
+        return f"claude:{self.pid}:{start_of(self.pid)}"
+
+    def type(self, line: str) -> None:
+        """Type a line; does not wait for its end."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+    def begin(self, line: str) -> Path:
+        """Run a line in the background; what it came to is read by `end`."""
+        file = self.folder / f"line-{self.pid}-{next(self._numbers)}"
+        self.type(f"sh -c {shlex.quote(_kept(line, file))} &")
+        return file
+
+    def end(self, file: Path) -> Came:
+        """What the line came to that was begun with this."""
+        until(file.exists, f"the end of {file}", seconds=30)
+        return Came(int(file.read_text()), file.with_name(f"{file.name}.out").read_text())
+
+    def run(self, line: str) -> Came:
+        """Run a line to its end."""
+        return self.end(self.begin(line))
+
+    def all(self, *lines: str) -> list[Came]:
+        """Run lines at the same time."""
+        return [self.end(file) for file in [self.begin(line) for line in lines]]
+
+    def orphans(self, *lines: tuple[str, str]) -> list[Came]:
+        """Run each line as an orphan with those flags, all at the same time."""
+        files = []
+        for flags, line in lines:
+            file = self.folder / f"line-{self.pid}-{next(self._numbers)}"
+            self.type(f"sh -c {shlex.quote(orphan(flags, _kept(line, file)))}")
+            files.append(file)
+        return [self.end(file) for file in files]
+
+
+def variables(folder: Path, file: Path, state: Path) -> dict[str, str]:
+    """The environment of a person's terminal."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("DIALOGD_", "CLAUDE"))}
+    return {
+        **kept,
+        "HOME": str(folder),
+        "PYTHONPATH": str(Path(__file__).resolve().parents[2]),
+        "DIALOGD_FILE": str(file),
+        "DIALOGD_STATE_DIR": str(state),
+    }
