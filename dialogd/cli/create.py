@@ -54,6 +54,7 @@ class Wanted:
     step: options.Step = False
     allow_defaults: options.AllowDefaults = False
     unattended: options.Unattended = False
+    break_cycles: options.BreakCycles = False
     template: options.TemplateName = None
     budget: options.Budget = None
     recall: options.Recall = None
@@ -124,6 +125,7 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
         step=wanted.step,
         allow_defaults=wanted.allow_defaults,
         unattended=wanted.unattended,
+        break_cycles=wanted.break_cycles,
         context=_context(wanted.context or ()),
         budget=budget,
         tokens=tokens,

@@ -58,6 +58,9 @@ Unattended = Annotated[
     bool,
     typer.Option("--unattended", help="Nobody watches: nothing waits for you, and every dialog ends."),
 ]
+BreakCycles = Annotated[
+    bool, typer.Option("--break-cycles", help="When agents go in a circle, you are asked, or a last round ends it.")
+]
 AllowDefaults = Annotated[
     bool, typer.Option("--allow-defaults", help="A question's default counts once its deadline has passed.")
 ]

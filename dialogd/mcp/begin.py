@@ -90,7 +90,7 @@ def begin(settings: Settings, asked: Asked) -> Path:
     for path in asked.context:
         inside(path)
     words = [*_cast_words(settings, asked), *_limit_words(settings, asked)]
-    words += ["--unattended"] if asked.unattended else []
+    words += ["--break-cycles", *(["--unattended"] if asked.unattended else [])]
     words += [word for path in asked.context for word in ("--context", str(inside(path)))]
     state = StateDir(settings.state_dir)
     file = state.sessions / f"dialog-{secrets.token_hex(4)}.md"

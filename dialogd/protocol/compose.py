@@ -17,6 +17,7 @@ from dialogd.protocol.marks import Reply, contributes, read_reply, round_of
 from dialogd.protocol.model import ANY, SYSTEM, USER, Draft, Mark, Participant, Said, digest
 from dialogd.protocol.order import following, ways_out
 from dialogd.protocol.questions import written
+from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import Debt, Dialog, Escalation
 from dialogd.protocol.text import clean, one_line, redact
 from dialogd.protocol.units import Here
@@ -105,13 +106,26 @@ def concluded(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal],
 
 def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str) -> Step:
     """What the reply comes to; the turn for which the file has no more room ends the dialog, with what is decided."""
-    ruling, most = rule(dialog, me, reply, refused), dialog.state.limits.max_size
+    ruling, most = _uncycled(dialog, me, rule(dialog, me, reply, refused), body), dialog.state.limits.max_size
     size = sum(len(part.encode("utf-8", "replace")) for part in (body, *map(str, ruling.marks)))
     if ruling.turn is None or dialog.size + size < most:
         return ruling
     ruling = rule(dialog, me, reply, refused, is_last=True)
     why = f"size: the limit of {most:,} bytes"
     return ruling if ruling.turn is None else Step(ruling.marks, None, "STOPPED", why)
+
+
+def _uncycled(dialog: Dialog, me: str, ruling: Step, body: str) -> Step:
+    """How it goes on with the turn: where it closes a cycle thrice, and nobody else owes one, the person is asked.
+
+    With nobody at the table there is a closing round instead, as after `Max Time`.
+    """
+    state = dialog.state
+    if ruling.turn in (None, (USER,)) or dialog.header.is_unattended or state.closing or set(state.owing) - {me}:
+        return ruling
+    why = cycle(dialog, Said("", state.number + 1, me, "", body, ruling.marks, ruling.turn))
+    question = Mark("QUESTION_FOR_USER", f"{why}: how is it to go on?")
+    return Step((*ruling.marks, question), (USER,)) if why else ruling
 
 
 def _with_one_end(ruling: Step) -> tuple[Mark, ...]:

@@ -12,9 +12,10 @@ from dialogd.protocol.grammar import nearly_passes
 from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, whose
 from dialogd.protocol.money import NOTHING, Estimate, reached
 from dialogd.protocol.order import to_raise, ways_out
+from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import Debt, Dialog, Outcome
 from dialogd.protocol.units import Zone, in_words, seconds_between
-from dialogd.protocol.verdict import turns_limit
+from dialogd.protocol.verdict import CYCLE, turns_limit
 
 UNFINISHED_REST = 30.0  # seconds an unfinished text must rest before agents go on after it
 STALL_GRACE = 60.0  # seconds a peer waits beyond the timeout before it calls an agent stalled
@@ -160,7 +161,7 @@ def _limits(dialog: Dialog, clock: Clock) -> Action | None:
     elif dialog.size >= state.limits.max_size:
         mark = Mark("STOPPED", f"size: the limit of {state.limits.max_size:,} bytes")
     else:
-        return _time(dialog, clock) or _raised(dialog, clock)
+        return _time(dialog, clock) or _cycle(dialog, clock) or _raised(dialog, clock)
     return _end(dialog, mark, clock)
 
 
@@ -191,6 +192,12 @@ def _time(dialog: Dialog, clock: Clock) -> Action | None:
     if any(who != USER for who in state.owing):
         return None
     return _end(dialog, Mark("STOPPED", f"time: {state.closing}"), clock)
+
+
+def _cycle(dialog: Dialog, clock: Clock) -> Action | None:
+    """With nobody at the table one last round breaks a cycle; the person was asked by the turn that closed it."""
+    why = cycle(dialog) if dialog.header.is_unattended and not dialog.state.closing else ""
+    return Write(closing_note(dialog, f"{CYCLE}{why}", clock.at), "a cycle; one last round") if why else None
 
 
 def _raised(dialog: Dialog, clock: Clock) -> Action | None:

@@ -65,6 +65,8 @@ def read_header(text: str) -> Header:
         warnings.append("header: Setup: step means nothing where the person is absent; ignoring it")
     if not isinstance(setup.get("question_defaults", False), bool):
         warnings.append("header: Setup: question_defaults is neither true nor false; no default will be taken")
+    if not isinstance(setup.get("break_cycles", False), bool):
+        warnings.append("header: Setup: break_cycles is neither true nor false; no cycle will be broken")
     rules = read_rules(setup, [agent.id for agent in agents], warnings)
     timeout = rules.board.contribution_timeout if rules.board else None
     limits = Limits(

@@ -10,7 +10,7 @@ ways than any list holds. Nothing ends by it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
@@ -18,7 +18,7 @@ from typing import Literal
 
 from dialogd.protocol import marks
 from dialogd.protocol.board import positions
-from dialogd.protocol.model import USER, Condition, Entry
+from dialogd.protocol.model import USER, Condition, Entry, Said
 from dialogd.protocol.money import standing, used
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.units import many
@@ -227,7 +227,19 @@ def _recent(dialog: Dialog) -> list[Entry]:
     return turns[:WINDOW][::-1]
 
 
-def _repeating(recent: list[Entry]) -> Signal | None:
+def cycle(dialog: Dialog, *said: Said) -> str:
+    """The cycle that the dialog is caught in with what is `said` next, in words; "" where it has not come three times.
+
+    Only where its Setup wants cycles broken: looking for one takes time.
+    """
+    if dialog.header.setup.get("break_cycles") is not True:
+        return ""
+    recent = [*_recent(dialog), *said]
+    found = (signal for signal in (_cycle(recent), _repeating(recent)) if signal is not None)
+    return next((s.text.partition("; ")[0] for s in found if s.kind == "deadlock_suggested"), "")
+
+
+def _repeating(recent: Sequence[Said]) -> Signal | None:
     """An agent's last three texts are nearly the same: a warning; four or more: a deadlock is suggested."""
     for agent in dict.fromkeys(entry.by for entry in reversed(recent)):
         own = [entry.body for entry in recent if entry.by == agent]
@@ -246,7 +258,7 @@ def _repeating(recent: list[Entry]) -> Signal | None:
 _ADVICE = "call it a [DEADLOCK] with both positions, the crux and the cheapest experiment that would settle it"
 
 
-def _cycle(recent: list[Entry]) -> Signal | None:
+def _cycle(recent: Sequence[Said]) -> Signal | None:
     """The last turns repeat the turns before them: twice is a warning, three times suggests a deadlock."""
     for length in (2, 3, 4):
         rounds = 1
@@ -260,7 +272,7 @@ def _cycle(recent: list[Entry]) -> Signal | None:
     return None
 
 
-def _repeats(recent: list[Entry], length: int, rounds: int) -> bool:
+def _repeats(recent: Sequence[Said], length: int, rounds: int) -> bool:
     if len(recent) < length * (rounds + 1):
         return False
     last = recent[len(recent) - length :]

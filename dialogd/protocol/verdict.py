@@ -132,6 +132,9 @@ def _all_call_it(header: Header, state: State, who: set[str]) -> bool:
     return len(able) >= 2 and able <= who
 
 
+CYCLE = "a cycle: "  # begins why a last round was called, where it was not the time
+
+
 # -- How the dialog goes on -------------------------------------------------------------------------------------------
 
 
@@ -143,6 +146,8 @@ def limit_reached(before: State, after: State, me: str, header: Header) -> tuple
     is_last_resort = me in (before.escalation.to, header.judge) and not _rest(after, me)
     if after.floor.rounds == before.floor.rounds and not is_last_resort:
         return "", ""
+    if after.closing.startswith(CYCLE):
+        return "DEADLOCK", after.closing
     if after.closing:
         return "STOPPED", f"time: {after.closing}"
     if limits.max_rounds is not None and after.floor.rounds >= limits.max_rounds:

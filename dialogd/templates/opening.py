@@ -52,6 +52,7 @@ class Opening:
     step: bool = False
     allow_defaults: bool = False
     unattended: bool = False
+    break_cycles: bool = False
     context: tuple[Context, ...] = ()
     recalled: str = ""
     rehearsed: tuple[str, ...] = ()
@@ -103,7 +104,7 @@ def compose(opening: Opening) -> str:
         "Agents": ", ".join(map(agent_words, opening.agents)),
         "Budget": budget_line(opening.budget, opening.tokens),
     }
-    asked = {"step": opening.step, "question_defaults": opening.allow_defaults}
+    asked = {"step": opening.step, "question_defaults": opening.allow_defaults, "break_cycles": opening.break_cycles}
     more: dict[str, Value] = {**opening.template.terms.more, **{key: True for key, is_on in asked.items() if is_on}}
     if opening.unattended:
         more["person"] = "absent"

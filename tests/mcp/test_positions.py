@@ -88,6 +88,7 @@ async def test_limits_stand_in_the_file_and_nobody_may_ask_for_more(host: Host) 
         begun = await call(client, "ask", question="Tabs?", agents=["rehearsal"] * 2, limits={"max_turns": 7}, wait=0)
         text = Path(begun["file"]).read_text()
         assert "**Max Turns:** 7" in text
+        assert "break_cycles = true" in text
         assert "**Budget:** 50,000 tokens" in text
         assert "**Max Time:** 30 minutes" in text
         await call(client, "sessions_stop", session=begun["id"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -72,3 +73,53 @@ def test_the_installed_package_brings_its_templates(installed: Path, tmp_path: P
     where, _, text = run(str(installed / "python"), "-c", program, cwd=tmp_path).partition("\n")
     assert Path(where).is_relative_to(installed.parent)
     assert text == template("pair").text
+
+
+# -- In an empty environment, with its dependencies from the index ----------------------------------------------------
+
+NO_INDEX = ("No matching distribution", "Could not find a version", "error sending request", "Failed to fetch",
+            "Temporary failure", "Connection", "dns error", "No solution found")  # fmt: skip
+
+
+def fetched(*command: str, cwd: Path, **environment: str) -> str:
+    """Run a command that fetches packages; skips the test where no index can be reached."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    done = subprocess.run(command, cwd=cwd, env={**own, **environment}, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    if done.returncode and any(words in said for words in NO_INDEX):
+        pytest.skip(f"no package index: {said.strip().splitlines()[-1][:200]}")
+    assert done.returncode == 0, said
+    return done.stdout
+
+
+def works(*dialogd: str, cwd: Path, **environment: str) -> None:
+    """The command tells its version, finds its templates, and serves its tools."""
+    for words, expected in ((["--version"], __version__), (["templates"], "circle"), (["mcp", "--help"], "--http")):
+        assert expected in fetched(*dialogd, *words, cwd=cwd, **environment)
+
+
+def test_it_works_by_uvx(wheel: Path, tmp_path: Path) -> None:
+    """`uvx --from WHEEL dialogd`."""
+    uvx = shutil.which("uvx")
+    if uvx is None:
+        pytest.skip("uv is not installed")
+    works(uvx, "--isolated", "--from", str(wheel), "dialogd", cwd=tmp_path)
+
+
+def test_it_works_by_pip(wheel: Path, tmp_path: Path) -> None:
+    """`pip install WHEEL` into an empty environment: nothing is missing."""
+    venv.create(tmp_path / "venv", with_pip=True)
+    fetched(str(tmp_path / "venv/bin/pip"), "install", "--quiet", str(wheel), cwd=tmp_path)
+    works(str(tmp_path / "venv/bin/dialogd"), cwd=tmp_path)
+
+
+def test_it_works_by_pipx(wheel: Path, tmp_path: Path) -> None:
+    """`pipx install WHEEL`."""
+    pipx = shutil.which("pipx")
+    if pipx is None:
+        venv.create(tmp_path / "venv", with_pip=True)
+        fetched(str(tmp_path / "venv/bin/pip"), "install", "--quiet", "pipx", cwd=tmp_path)
+        pipx = str(tmp_path / "venv/bin/pipx")
+    own = {"PIPX_HOME": str(tmp_path / "pipx"), "PIPX_BIN_DIR": str(tmp_path / "bin"), "HOME": str(tmp_path)}
+    fetched(pipx, "install", str(wheel), cwd=tmp_path, **own)
+    works(str(tmp_path / "bin/dialogd"), cwd=tmp_path)

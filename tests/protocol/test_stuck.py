@@ -365,3 +365,41 @@ def test_what_a_judge_may_not_bring_in_is_refused_with_the_state_and_what_it_tak
     assert last is not None
     assert [mark.name for mark in last.marks] == ["EVIDENCE", "DECIDE", "REFUSED"]
     assert "the dialog is deciding: J judges; it takes CONFIDENCE, DECIDE" in last.marks[-1].value
+
+
+ROUND = ["I say tabs, because width is a matter of taste.", "I say spaces, because they look alike everywhere."]
+
+
+def test_agents_that_go_in_a_circle_are_stopped_by_a_question_to_the_person() -> None:
+    """The turn that closes the third round passes to the person; after a turn of theirs it begins anew."""
+    here = Room(opening(more="## Setup\n\n```toml\nbreak_cycles = true\n```"), A=[ROUND[0]] * 9, B=[ROUND[1]] * 9)
+    here.run()
+    state = here.dialog.state
+    assert (state.number, state.owing) == (7, (USER,))
+    (question,) = state.questions.open
+    assert question.text == "the same 2 turns have come 3 times: how is it to go on?"
+    here.say("Think of readers with bad eyes.")
+    here.run()
+    assert here.dialog.state.number == 14
+
+
+def test_with_nobody_at_the_table_a_last_round_breaks_the_circle() -> None:
+    """It sums up; where nothing is decided by then it is a deadlock, and says why."""
+    setup = '## Setup\n\n```toml\nbreak_cycles = true\nperson = "absent"\n```'
+    here = Room(opening(more=setup), A=[ROUND[0]] * 9, B=[ROUND[1]] * 9)
+    here.run()
+    outcome = here.dialog.state.outcome
+    assert outcome is not None
+    assert (outcome.name, outcome.reason) == ("DEADLOCK", "a cycle: the same 2 turns have come 3 times")
+    assert "[ROUND: closing | a cycle: the same 2 turns have come 3 times]" in here.text
+    assert here.dialog.state.number == 9
+
+
+@cases("setup", ["", "break_cycles = false", "break_cycles = 1"])
+def test_circles_are_broken_only_where_the_file_says_so(setup: str) -> None:
+    """Else they are a signal, and the limit is the end."""
+    here = Room(
+        opening(keys=["Max Turns: 12"], more=f"## Setup\n\n```toml\n{setup}\n```"), A=ROUND[:1] * 9, B=ROUND[1:] * 9
+    )
+    here.run()
+    assert (ended(here), here.dialog.state.number) == ("MAX_TURNS_REACHED", 12)
