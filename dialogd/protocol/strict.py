@@ -42,6 +42,7 @@ from dialogd.protocol.model import (
     Mark,
     Participant,
     digest,
+    whose,
 )
 from dialogd.protocol.order import to_raise
 from dialogd.protocol.seal import answers, own_words
@@ -106,6 +107,9 @@ _ATTRIBUTES = {
     "cached": _NUMBER,
     "out": _NUMBER,
     "usd": r"~?\d{1,9}(?:\.\d{1,12})?",
+    "knocks": _COUNT,
+    "host": r"[a-z][a-z0-9-]*",
+    "via": r"[A-Za-z][A-Za-z0-9_-]*",
     "bytes": r"\d{1,9}",
     "prev": r"(?:[0-9a-f]{16})?",
     "sha": r"[0-9a-f]{16}",
@@ -115,6 +119,7 @@ _DECISIONS = ("approved", "rejected", "undecided")
 # What an agent writes and its daemon, too: which of the two wrote it, no frame says.
 _EITHER = frozenset({"ESCALATE", questions.NAME, "DEADLOCK"})
 _CLAIM = Mark("CONSENSUS_REACHED")
+FROM_SEATS = frozenset({"PAUSED", "RESUMED", "STOPPED"})
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,7 @@ class _Judge:
         yield from self._heading()
         yield from self._attributes()
         yield from self._content()
+        yield from self._from_seat()
         yield from self._marks()
         yield from self._last_word()
         if entry.by == SYSTEM:
@@ -225,6 +231,21 @@ class _Judge:
             if key in seen:
                 yield self._fault(f"the frame names `{key}` twice", 1)
             seen.add(key)
+
+    def _from_seat(self) -> Iterator[Fault]:
+        """What a session that holds a seat may not do by the person's hand."""
+        entry = self.entry
+        if not entry.via:
+            return
+        if entry.by != USER:
+            yield self._fault(f"the frame has `via={entry.via}`, which stands with `by=USER` alone", 1)
+        elif entry.is_turn or entry.turn is not None:
+            yield self._fault(f"{self.name} is from {whose(entry.via)}: a turn is the person's alone")
+        for mark in entry.written:
+            is_timeout = mark.name == "LIMIT" and mark.value.startswith("timeout ")
+            if mark.name not in FROM_SEATS and not is_timeout:
+                said = f"`{self._short(mark)}` stands in {self.name}, from {whose(entry.via)}"
+                yield self._fault(f"{said}: it is the person's alone")
 
     def _content(self) -> Iterator[Fault]:
         """The inside, held against what the same entry looks like when it is written."""
