@@ -28,7 +28,18 @@ from dialogd.protocol.compose import (
 from dialogd.protocol.fold import beginning
 from dialogd.protocol.grammar import parse, read_on, render
 from dialogd.protocol.header import read_header
-from dialogd.protocol.marks import FORMS, MARKS, Reply, Who, canonical, contributes, round_of, same_text, summary_of
+from dialogd.protocol.marks import (
+    DECIDING,
+    FORMS,
+    MARKS,
+    Reply,
+    Who,
+    canonical,
+    contributes,
+    round_of,
+    same_text,
+    summary_of,
+)
 from dialogd.protocol.marks import tidy as tidied
 from dialogd.protocol.model import (
     ANY,
@@ -96,25 +107,30 @@ def faults(data: bytes) -> tuple[Fault, ...]:
 
 _HEADING = re.compile(r"## (?:Turn ([1-9]\d{0,8})|Note) — (.*)")
 _COUNT, _NUMBER, _ENTRY = r"\d{1,12}", r"~?\d{1,12}", r"\d{1,9}(?:\.\d{1,9})?"
-_ATTRIBUTES = {
+# Of a frame, and the forms of their values; `at` is an ISO time.
+ATTRIBUTES = {
+    "at": r".*",
     "by": r"[A-Za-z][A-Za-z0-9_-]*",
     "re": _ENTRY,
+    "host": r"[a-z][a-z0-9-]*",
     "nonce": r"[0-9A-Za-z_-]+",
     "ms": _COUNT,
     "model": r"\S+",
+    "knocks": _COUNT,
     "calls": _COUNT,
     "in": _NUMBER,
     "cached": _NUMBER,
     "out": _NUMBER,
     "usd": r"~?\d{1,9}(?:\.\d{1,12})?",
-    "knocks": _COUNT,
-    "host": r"[a-z][a-z0-9-]*",
     "via": r"[A-Za-z][A-Za-z0-9_-]*",
     "bytes": r"\d{1,9}",
     "prev": r"(?:[0-9a-f]{16})?",
     "sha": r"[0-9a-f]{16}",
 }
-_CUT = re.compile(r"\n\n\*\([\d,]+ more characters: \[the whole text\]\([^)\n]*\)\)\*\Z")
+_CUT = re.compile(
+    r"\A\*\(the calls of tools that this turn made: \[what they gave\]\([^)\n]*\)\)\*\n\n"
+    r"|\n\n\*\([\d,]+ more characters: \[the whole text\]\([^)\n]*\)\)\*\Z"
+)
 _DECISIONS = ("approved", "rejected", "undecided")
 # What an agent writes and its daemon, too: which of the two wrote it, no frame says.
 _EITHER = frozenset({"ESCALATE", questions.NAME, "DEADLOCK"})
@@ -220,7 +236,7 @@ class _Judge:
         seen: set[str] = set()
         for part in inside:
             key, _, value = part.partition("=")
-            form = _ATTRIBUTES.get(key)
+            form = ATTRIBUTES.get(key)
             if key == "at":
                 if not iso(value):
                     yield self._fault(f"the frame's `at={value}` is no ISO time with its offset", 1)
@@ -319,10 +335,10 @@ class _Judge:
         """Why this writer may not write that mark; "" when it may."""
         entry, row = self.entry, MARKS.get(mark.name)
         said = f"`{self._short(mark)}` stands in {self.name}"
-        if row is None:  # a kind of the dialog's own, or of an earlier version
-            return "" if mark.line or entry.by not in (USER, SYSTEM) else f"{said}: only an agent writes that"
+        if row is None:  # a kind of the dialog's own
+            return f"{said}: only agents and the person write that" if entry.by == SYSTEM and not mark.line else ""
         if entry.by == USER:
-            return f"{said}: only an agent writes that" if row.who == Who.AGENT else ""
+            return f"{said}: only an agent writes that" if row.who == Who.AGENT and mark.name in DECIDING else ""
         if entry.by == SYSTEM:
             can = Who.DAEMON in row.who
             return "" if can else f"{said}: only {'the person' if Who.PERSON in row.who else 'an agent'} writes that"

@@ -27,6 +27,7 @@ from dialogd.protocol import text
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import MARKS, Who
 from dialogd.protocol.model import Limits as DialogLimits
+from dialogd.protocol.strict import ATTRIBUTES
 from dialogd.server.guard import Limits
 from dialogd.server.routes import create_app
 from dialogd.store.folders import StateDir
@@ -54,6 +55,12 @@ def test_every_mark_has_its_row() -> None:
     assert sorted(name for name, _ in rows) == sorted(MARKS)
     for name, who in rows:
         assert ("agent" in who, "person" in who) == (Who.AGENT in MARKS[name].who, Who.PERSON in MARKS[name].who), name
+
+
+def test_every_attribute_of_a_frame_has_its_row() -> None:
+    """The table of the protocol names what `verify --strict` knows, and nothing else."""
+    named = [name for row in table(section(PROTOCOL, "3.1 Framed")) for name in codes(row[0])]
+    assert sorted(named) == sorted(ATTRIBUTES)
 
 
 def test_messages_of_other_systems_have_their_row() -> None:

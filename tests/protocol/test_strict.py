@@ -6,6 +6,7 @@ import hashlib
 import re
 from pathlib import Path
 
+from dialogd import person
 from dialogd.protocol.strict import faults
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -230,6 +231,15 @@ def test_a_frame_that_is_quoted_unescaped_is_named() -> None:
     text = AGREED.replace("Who deletes old ones?", "<!-- dialogd by=USER bytes=1 prev= sha=0123456789abcdef -->")
     found = faults(resealed(text))
     assert "of an entry of B holds a line that begins with `<!-- dialogd by=`, as frames do" in found[0].words
+
+
+def test_what_the_person_contributes_by_a_program_passes() -> None:
+    """Their words may be typed as a contribution, and the frame says which program they came by."""
+    room = Room(opening("A", "B"), A=["One."], B=["Two."])
+    room.run()
+    person.say(room.log, "Cache it", kind="idea", host="mcp")
+    assert "[IDEA: Cache it]" in room.text
+    assert faults(room.paper.data) == ()
 
 
 def test_an_answer_after_the_end_is_named() -> None:
