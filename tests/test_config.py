@@ -12,7 +12,7 @@ import pytest
 from platformdirs import user_config_path
 
 from dialogd.config import SETTINGS, Settings, default_port, dotenv, load
-from dialogd.errors import BadInput
+from dialogd.errors import BadInput, UnsafeFile
 from tests.support.cases import cases
 
 # One place after another, strongest first: where the port stands and what its origin is called.
@@ -261,3 +261,68 @@ def test_importing_the_settings_is_cheap() -> None:
     heavy = "{'dotenv', 'tomllib', 'platformdirs', 'logging', 'asyncio', 'pydantic', 'typer'}"
     program = f"import sys, dialogd.config; print({heavy} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "set()\n"
+
+
+SERVER = """
+[tools.tickets]
+command = "uvx 'my tickets'"
+tools = { search = "allow" }
+env = { TICKETS_TOKEN = "tok-0123456789abcdef" }
+
+[tools.wiki]
+url = "http://127.0.0.1:8931/mcp"
+may = "deny"
+"""
+
+
+def test_servers_of_tools_stand_in_the_users_own_file(tmp_path: Path, user_file: Path) -> None:
+    """`ask` is the default, for single tools something else; what a server's variables hold is not shown."""
+    user_file.write_text(SERVER)
+    settings = load({}, {}, tmp_path)
+    tickets, wiki = settings.tools
+    assert (tickets.name, tickets.command, tickets.url) == ("tickets", ("uvx", "my tickets"), "")
+    assert [tickets.may_call(tool) for tool in ("search", "create")] == ["allow", "ask"]
+    assert (wiki.url, wiki.is_denied, tickets.is_denied) == ("http://127.0.0.1:8931/mcp", True, False)
+    (shown,) = (row.value for row in settings.rows() if row.name == "tools")
+    assert shown == "tickets (uvx 'my tickets'; ask, search: allow); wiki (http://127.0.0.1:8931/mcp; deny)"
+
+
+@pytest.mark.parametrize("name", ["dialogd.toml", "pyproject.toml", ".env"])
+def test_no_project_names_servers_of_tools(tmp_path: Path, user_file: Path, name: str) -> None:
+    """A file of a folder that somebody else made is refused, with the place where they belong."""
+    named = SERVER if name == "dialogd.toml" else SERVER.replace("[tools.", "[tool.dialogd.tools.")
+    (tmp_path / name).write_text("DIALOGD_TOOLS=x\n" if name == ".env" else named)
+    with pytest.raises(BadInput, match="a project does not decide which programs run") as caught:
+        load({}, {}, tmp_path)
+    assert str(user_file) in caught.value.fix
+
+
+def test_a_file_of_servers_that_anybody_may_write_is_refused(tmp_path: Path, user_file: Path) -> None:
+    """Another user could name a program in it."""
+    user_file.write_text(SERVER)
+    user_file.chmod(0o666)
+    with pytest.raises(UnsafeFile, match="anybody may write"):
+        load({}, {}, tmp_path)
+
+
+@cases(
+    "text, why",
+    [
+        ('[tools."a b"]\ncommand = "x"', "its name must be"),
+        ("[tools.a]", "either a command or a url"),
+        ('[tools.a]\ncommand = "x"\nurl = "http://localhost:1"', "either a command or a url"),
+        ('[tools.a]\nurl = "http://example.org/mcp"', "does not lead to this machine"),
+        ('[tools.a]\nurl = "http://127.0.0.1@example.org/mcp"', "does not lead to this machine"),
+        ('[tools.a]\ncommand = "x"\nmay = "yes"', "none of allow, ask, deny"),
+        ('[tools.a]\ncommand = "x"\ntools = { b = "sometimes" }', "none of allow, ask, deny"),
+        ('[tools.a]\ncommand = "x"\nallow = true', "unknown key 'allow'"),
+        ('[tools.a]\ncommand = "x"\nenv = { KEY = 1 }', "no table of texts"),
+        ('tools = "x"', "tables such as"),
+    ],
+)
+def test_a_server_that_makes_no_sense_is_refused(tmp_path: Path, user_file: Path, text: str, why: str) -> None:
+    """The error says what is wrong and where, and repeats no value."""
+    user_file.write_text(text)
+    with pytest.raises(BadInput, match=why) as caught:
+        load({}, {}, tmp_path)
+    assert str(user_file) in str(caught.value)

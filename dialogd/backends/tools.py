@@ -39,13 +39,14 @@ START = 20.0  # seconds for a server to start and to list its tools
 MOST_TOOLS = 100  # of one server
 MOST_TEXT = 16_000  # characters of a result that the model is given
 MOST_QUOTED = 1_500  # characters of a result that stands in the turn
-MOST_SHOWN = 400  # characters of a call's arguments that the person is shown, and that stand in the turn
+MOST_SHOWN = 400  # characters of a call's arguments that stand in the turn
+MOST_ASKED = 16_000  # characters of arguments that the person can be asked about: they see all of them, or none
 MOST_DESCRIBED = 4_000  # characters of a tool's description
 LARGEST_LINE = 8 * 1024 * 1024  # bytes of one message of a server
 PATIENCE = 0.5  # part of what the turn has left of its time that one call, or the wait for the person, may take
 
 LIST, SEND = "sessions_list", "sessions_send"
-MESSAGE = "message"  # the type of a message that is no contribution
+TEXT = "TEXT"  # the type of a message that is no contribution
 
 UNKNOWN = (
     "the daemon was stopped in the middle of this call: whether it took effect is not known, and it is not made again"
@@ -152,7 +153,7 @@ class Desk:
     async def ask(self, tool: str, arguments: str, until: float) -> bool | None:
         """The person's answer; None where none came by `until` (monotonic)."""
         answer = asyncio.get_running_loop().create_future()
-        asked = Asked(f"{self.agent}-{token_hex(3)}", self.agent, tool, _short(arguments, MOST_SHOWN), until, answer)
+        asked = Asked(f"{self.agent}-{token_hex(3)}", self.agent, tool, arguments, until, answer)
         self.open[asked.id] = asked
         self.publish("call", **asked.facts)
         approved: bool | None = None
@@ -500,6 +501,8 @@ class Toolbox:
             return "allowed"
         if self.dialog.header.is_unattended:
             return "nobody is there to approve this call, and it was not made"
+        if len(arguments) > MOST_ASKED:
+            return f"the person cannot be asked about over {MOST_ASKED:,} characters of arguments; it was not made"
         approved = await self.desk.ask(label, arguments, time.monotonic() + self._time_left())
         if approved is None:
             return "nobody answered whether this call may be made, and it was not made"
@@ -562,7 +565,7 @@ class Toolbox:
         ids = [agent.id for agent in self._others]
         text = {"type": "string", "description": "the message"}
         to = {"type": "string", "enum": [*ids, "all"], "description": "whom it is for"}
-        kind = {"type": "string", "enum": self._types, "description": f"what it is; {MESSAGE} by default"}
+        kind = {"type": "string", "enum": self._types, "description": f"what it is; {TEXT} by default"}
         nothing = {"type": "object", "properties": {}, "additionalProperties": False}
         message = {
             "type": "object",
@@ -583,7 +586,8 @@ class Toolbox:
     def _types(self) -> list[str]:
         from dialogd.protocol.rules import CONTRIBUTIONS
 
-        return [MESSAGE, *sorted({kind.lower() for kind in (*CONTRIBUTIONS, *self.dialog.header.rules.kinds)})]
+        known = {**CONTRIBUTIONS, **self.dialog.header.rules.kinds}
+        return [TEXT, *(name for name, kind in known.items() if name not in ("RE", "CONFIDENCE") and not kind.fields)]
 
     def _sessions(self) -> str:
         """The agents of the dialog as JSON; nothing of it stands in the turn beyond that it was asked."""
@@ -601,7 +605,7 @@ class Toolbox:
     def _message(self, given: Mapping[str, Any]) -> Told:
         """The message as it will stand in the turn, quoted so that no line of it is a mark; or what is wrong."""
         to, kind, text = (str(given.get(name, "")).strip() for name in ("to", "type", "text"))
-        kind = (kind or MESSAGE).lower()
+        kind = (kind or TEXT).upper()
         known = [agent for agent in self._others if to.lower() in (agent.id.lower(), agent.name.lower())]
         if not known and to.lower() != "all":
             ids = ", ".join(agent.id for agent in self._others)
@@ -614,7 +618,7 @@ class Toolbox:
             return Told("the message is empty", is_error=True)
         whom = known[0].name or known[0].id if known else "all"
         lines = self._safe(text).split("\n")
-        return Told("\n".join([f"**To {whom}** ({kind}):", *(f"> {line}".rstrip() for line in lines)]))
+        return Told("\n".join([f"**To {whom}** ({kind.lower()}):", *(f"> {line}".rstrip() for line in lines)]))
 
     # -- what stands in the turn ----------------------------------------------------------------------------------
 

@@ -170,10 +170,16 @@ class Situation:
         return self._words(held)
 
 
+MOST_SHOWN = 400  # characters of a call's arguments
+
+
 def may_call(call: Mapping[str, Any], file: Path) -> str:
     """What a call that waits for the person is about, and how it is answered."""
     words = shlex.join(["dialogd", "approve-call", str(call.get("call")), *file_words(file)])
-    what = f"{call.get('tool')} {call.get('arguments')}"
+    arguments = str(call.get("arguments"))
+    rest = len(arguments) - MOST_SHOWN
+    more = f" … ({rest:,} more characters: see the page, or `dialogd status --json`)" if rest > 0 else ""
+    what = f"{call.get('tool')} {arguments[:MOST_SHOWN]}{more}"
     left = in_words(round(float(call.get("seconds") or 0.0)))
     return line(f"{call.get('agent')} wants to call {what}; {left} left: {words}, or with --refuse")
 

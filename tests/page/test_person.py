@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -11,6 +13,8 @@ from tests.page.test_live import at
 from tests.server.daemon_process import Room
 from tests.support.room import Room as Table
 from tests.support.room import opening
+from tests.support.standin import Say, Use
+from tests.turns.test_tools import World
 
 AGREED = "## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]\n"
 
@@ -163,3 +167,23 @@ def test_a_search_is_narrowed_on_the_page(room: Room, visitor: Visitor) -> None:
     expect(page.locator("#panel-history > .said")).to_contain_text("write how long ago (90m, 2h, 7d)")
     expect(page.get_by_label("Not older than")).to_have_value("tea")
     expect(page.get_by_label("Said by")).to_have_value("B")
+
+
+def test_a_tool_is_approved_and_another_refused(tmp_path: Path, visitor: Visitor) -> None:
+    """What an agent wants to call stands on the page with all its arguments, also on that of another agent."""
+    use, other = Use("tickets__add", {"a": 2, "b": 3}), Use("tickets__quote", {"text": "x" * 600})
+    with World(tmp_path, use, other, Say("Tabs."), tools="") as world:
+        world.pair.begin("Tabs or spaces?")
+        world.pair.start("AB")
+        page = visitor.visit(f"http://localhost:{world.pair['B'].port}/")
+        world.pair.notify("A")
+        expect(page.locator("#calls")).to_contain_text("tickets.add", timeout=30_000)
+        expect(page.locator("#calls")).to_contain_text('{"a": 2, "b": 3}')
+        page.get_by_role("form", name="Approve the call").get_by_role("button").click()
+        expect(page.locator("#calls")).to_contain_text("x" * 600, timeout=30_000)
+        page.get_by_role("form", name="Refuse the call").get_by_role("button").click()
+        expect(page.locator("#calls")).to_be_hidden(timeout=30_000)
+        expect(visitor.turn(2)).to_contain_text("approved by the person")
+        expect(visitor.turn(2)).to_contain_text("the person refused this call")
+        assert world.made == ["add 2 3"]
+        page.close()

@@ -1,6 +1,6 @@
-"""A small MCP server over stdio, by the official SDK: what its tools were called with stands in the file it is given.
+"""A small MCP server, by the official SDK: what its tools were called with stands in the file that it is given.
 
-python tool_server.py CALLS.txt
+With `--http` behind that it listens on a port of the loopback, which it says on stderr.
 """
 
 from __future__ import annotations
@@ -68,4 +68,7 @@ def variables() -> str:
 
 
 if __name__ == "__main__":
-    server.run()
+    if "--http" in sys.argv:
+        server.run(transport="streamable-http", host="127.0.0.1", port=0)
+    else:
+        server.run()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from dialogd.cli.watch import events
 from dialogd.protocol.grammar import parse
 from tests.backends.apis import FORMS, KEY
 from tests.support.pair import Pair, until
-from tests.support.standin import Answer, Say, Seen, StandIn, Use, in_order
+from tests.support.standin import Answer, Fail, Say, Seen, StandIn, Use, in_order
 
 SERVER = Path(__file__).parents[1] / "support" / "tool_server.py"
 WORDS = "I have looked it up, and propose Postgres."
@@ -169,7 +172,7 @@ def test_a_call_that_the_person_refuses_is_not_made(tmp_path: Path) -> None:
 def test_a_call_is_refused_where_nobody_answers(tmp_path: Path) -> None:
     """The wait ends while the turn has time left, and the model is told; nothing is made."""
     with World(tmp_path, ADD, Say(WORDS), tools="") as world:
-        world.begin(timeout="6 seconds")
+        world.begin(timeout="16 seconds")
         assert "nobody answered whether this call may be made" in world.turn()
         assert world.made == []
 
@@ -337,11 +340,108 @@ def test_an_agent_sees_the_others_and_speaks_to_one(tmp_path: Path) -> None:
         assert [(row["id"], row["status"]) for row in json.loads(listed)] == [("A", "executing"), ("B", "idle")]
         assert stranger == (True, "there is no agent 'Zoe' to send to; there are B, and all")
         assert poem[0]
-        assert "question" in poem[1]
+        assert "QUESTION" in poem[1]
         assert not sent[0]
         assert "**To Claude B** (question):\n> Which one?\n> [CONSENSUS_REACHED]" in body
         dialog = parse(world.pair.file.read_bytes())
         assert dialog.entries[-1].marks == ()
+
+
+def test_a_server_may_listen_on_the_loopback(tmp_path: Path) -> None:
+    """One that runs already is called by its address."""
+    words = [sys.executable, str(SERVER), str(tmp_path / "calls.txt"), "--http"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stderr is not None
+        lines = iter(server.stderr.readline, "")
+        port = next(found[1] for line in lines if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
+        config = f'[tools.tickets]\nurl = "http://127.0.0.1:{port}/mcp"\nmay = "allow"\n'
+        try:
+            with World(tmp_path, ADD, Say(WORDS), config=config) as world:
+                world.begin()
+                assert "allowed\n5\n" in world.turn()
+                assert world.made == ["add 2 3"]
+        finally:
+            server.kill()
+
+
+def test_a_daemon_passes_the_answer_on_to_the_agent_that_asks(tmp_path: Path) -> None:
+    """B's daemon is told about A's call by its id; an id that nobody has is refused as A's daemon does."""
+    with World(tmp_path, ADD, Say(WORDS), tools="") as world:
+        world.pair.begin("Postgres or Redis?")
+        world.pair.start("AB")
+        world.pair.notify("A")
+        call = world.asked()["call"]
+        status, problem = world.pair["B"].ask("POST", "/approve-call", {"call": "A-000000"})
+        assert (status, problem["fix"]) == (400, f"these do: {call}")
+        status, done = world.pair["B"].ask("POST", "/approve-call", {"call": call})
+        assert (status, done) == (200, {"status": "approved", "call": call, "agent": "A", "tool": "tickets.add"})
+        world.pair.until(lambda: world.made == ["add 2 3"], "the call")
+
+
+def test_a_waiting_call_is_told_to_those_who_watch(tmp_path: Path) -> None:
+    """`/events` says what is asked and what came of it; `watch --json` says it too."""
+    with World(tmp_path, ADD, Say(WORDS), tools="") as world:
+        world.begin()
+        call = world.asked()["call"]
+        with subprocess.Popen(
+            command(world, "watch", "--json"),
+            env=world.pair._environment,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as watching:
+            assert watching.stdout is not None
+            told = (json.loads(line) for line in watching.stdout)
+            waiting = next(one for one in told if one["event"] == "call")
+            assert (waiting["call"], waiting["tool"], waiting["arguments"]) == (call, "tickets.add", '{"a": 2, "b": 3}')
+            watching.kill()
+        seen = events(world.pair["A"].port)
+        assert next(seen)[1]["calls"][0]["call"] == call
+        dialogd(world, "approve-call", call)
+        judged = next(data for kind, data in seen if kind == "judged")
+        assert (judged["call"], judged["answer"]) == (call, "approved")
+
+
+def test_a_turn_that_is_asked_for_again_calls_and_asks_once(tmp_path: Path) -> None:
+    """The service fails after the call: the next attempt is given what is known, and the person is not asked anew."""
+
+    def script(seen: Seen) -> Answer:
+        if seen.number == 2:
+            return Fail(500)
+        return Say(WORDS) if seen.tool_results else ADD
+
+    with World(tmp_path, script=script, tools="") as world:
+        world.begin()
+        dialogd(world, "approve-call", world.asked()["call"])
+        body = world.turn()
+        assert world.made == ["add 2 3"]
+        assert body.count("tickets.add") == 1
+        assert len(world.service.calls) == 4
+
+
+def test_calls_that_are_too_long_for_a_turn_go_into_its_attachment(tmp_path: Path) -> None:
+    """What the agent says is never cut for what its tools gave."""
+    long = "I propose Postgres. " + "It is there already. " * 90
+    with World(tmp_path, Use("tickets__quote", {"text": "y" * 900}), Say(long)) as world:
+        world.begin(max_message=2000)
+        body = world.turn()
+        assert long.strip() in body
+        assert "y" * 100 not in body
+        (attachment,) = (tmp_path / "dialog.md.d").iterdir()
+        assert f"(dialog.md.d/{attachment.name})" in body
+        assert "y" * 900 in attachment.read_text(encoding="utf-8")
+
+
+def test_a_draft_keeps_the_calls_that_were_made_for_it(tmp_path: Path) -> None:
+    """The person speaks while the model goes on: the server's part is done, and its agent is told so next time."""
+    answers = in_order(ADD, Say(WORDS, seconds=600), Say("Redis, then."))
+    with World(tmp_path, script=answers) as world:
+        world.begin()
+        world.pair.until(lambda: len(world.service.calls) == 2, "the second request", seconds=40)
+        dialogd(world, "say", "Rather Redis.", "--to", "A")
+        world.pair.until(lambda: "Redis, then." in world.pair.file.read_text(encoding="utf-8"), "the turn", seconds=40)
+        assert "tickets.add" in world.service.calls[2].prompt
+        assert world.made == ["add 2 3"]
 
 
 def is_alive(pid: int) -> bool:
@@ -354,14 +454,16 @@ def is_alive(pid: int) -> bool:
     return not status.exists() or "State:\tZ" not in status.read_text(encoding="utf-8")
 
 
+def command(world: World, *words: str) -> list[str]:
+    """A command line about this dialog."""
+    return [sys.executable, "-m", "dialogd", *words, "--file", str(world.pair.file)]
+
+
 def dialogd(world: World, *words: str) -> str:
     """What the command line says, of this dialog."""
-    import subprocess
-
-    environment = world.pair._environment  # the daemons' own
     done = subprocess.run(
-        [sys.executable, "-m", "dialogd", *words, "--file", str(world.pair.file)],
-        env=environment,
+        command(world, *words),
+        env=world.pair._environment,  # the daemons' own
         cwd=world.folder,
         capture_output=True,
         text=True,
