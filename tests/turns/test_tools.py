@@ -8,14 +8,19 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
 import pytest
 
 from dialogd.cli.watch import events
 from dialogd.protocol.grammar import parse
+from dialogd.store.folders import StateDir
+from dialogd.store.origin import start_of
+from dialogd.store.registry import Running
 from tests.backends.apis import FORMS, KEY
 from tests.support.pair import Pair, until
 from tests.support.standin import Answer, Fail, Say, Seen, StandIn, Use, in_order
@@ -376,6 +381,28 @@ def test_a_daemon_passes_the_answer_on_to_the_agent_that_asks(tmp_path: Path) ->
         status, done = world.pair["B"].ask("POST", "/approve-call", {"call": call})
         assert (status, done) == (200, {"status": "approved", "call": call, "agent": "A", "tool": "tickets.add"})
         world.pair.until(lambda: world.made == ["add 2 3"], "the call")
+
+
+def test_a_session_that_holds_a_seat_approves_nothing(tmp_path: Path) -> None:
+    """What comes from its tree of processes is not the person's, at no daemon of the dialog; the call still waits."""
+    with World(tmp_path, ADD, Say(WORDS), tools="") as world:
+        world.begin()
+        call = world.asked()["call"]
+        session = f"claude:{os.getpid()}:{start_of(os.getpid())}"  # what this test starts belongs to it
+        with subprocess.Popen(["sleep", "60"]) as daemon:
+            seat = Running("B", 1, str(world.pair.file), daemon.pid, psutil.Process(daemon.pid).create_time())
+            entry = StateDir(world.pair.state_dir).registry / "1-B.json"
+            entry.write_text(json.dumps(asdict(replace(seat, session=session))), encoding="utf-8")
+            with pytest.raises(subprocess.CalledProcessError) as refused:
+                dialogd(world, "approve-call", call)
+            assert "is for the person alone" in refused.value.stderr
+            status, problem = world.pair["A"].ask("POST", "/approve-call", {"call": call})
+            assert (status, "is for the person alone" in problem["detail"]) == (409, True)
+            assert world.asked()["call"] == call
+            daemon.kill()
+        entry.unlink(missing_ok=True)
+        dialogd(world, "approve-call", call)
+        assert "approved by the person" in world.turn()
 
 
 def test_a_waiting_call_is_told_to_those_who_watch(tmp_path: Path) -> None:
