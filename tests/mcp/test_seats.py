@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mcp import Client
+from mcp import Client, MCPError
 
+from dialogd.store.origin import start_of
 from tests.mcp.conftest import Answer, Host, call
+from tests.mcp.test_http import listening
 from tests.support.forked import fork
 from tests.support.pair import Pair
 
@@ -79,3 +83,75 @@ async def test_without_a_live_seat_it_says_how_to_take_one(host: Host) -> None:
     async with host.client() as client:
         assert "--backend live" in (await call(client, "wait_for_turn")).error
         assert "--backend live" in (await call(client, "reply", debt="B-1f3a91c2", text="x")).error
+
+
+def sit(room: Pair, agent: str) -> None:
+    """List that seat as held by a session that this very process is: the server's own, as over standard input."""
+    (entry,) = (room.state_dir / "running").glob(f"*-{agent}.json")
+    entry.write_text(
+        json.dumps({**json.loads(entry.read_text()), "session": f"claude:{os.getpid()}:{start_of(os.getpid())}"})
+    )
+
+
+async def test_what_a_seat_sends_is_its_turn_and_only_while_it_owes_one(host: Host, room: Pair) -> None:
+    """Typed too; never a turn of the person's, and never for another seat."""
+    async with host.client() as client:
+        turn = await call(client, "wait_for_turn", agent="A")
+        sit(room, "B")
+        early = await call(client, "sessions_send", message="Spaces!")
+        assert "owes no turn" in early.error
+        assert "holds the seat B" in (await call(client, "reply", debt=turn["debt"], text="x")).error
+        assert "holds the seat B" in (await call(client, "wait_for_turn", agent="A")).error
+        sit_up(room, "B")
+        await call(client, "reply", debt=turn["debt"], text="I say tabs.\n\n[PROPOSAL: tabs]")
+        sit(room, "B")
+        assert "I say tabs." in (await call(client, "wait_for_turn"))["text"]
+        assert "SHOUT" in (await call(client, "sessions_send", message="x", type="SHOUT")).error
+        sent = await call(client, "sessions_send", message="Why not spaces?", type="QUESTION")
+        assert (sent["status"], sent["turn"]) == ("appended", 3)
+        emitted = await call(client, "gallery_emit", message="The build is green.")
+        assert "for the person alone" in (await call(client, "gallery_emit", message="x", type="IDEA")).error
+        stopped = await call(client, "sessions_stop")
+    dialog = room.dialog()
+    assert dialog is not None
+    spoken = [(entry.by, entry.via) for entry in dialog.entries]
+    assert spoken[:4] == [("USER", ""), ("A", ""), ("B", ""), ("USER", "B")]
+    assert dialog.entries[2].mark("QUESTION") is not None
+    assert emitted["turn"] is None
+    assert (stopped["outcome"], dialog.entries[-1].via) == ("STOPPED", "B")
+
+
+def sit_up(room: Pair, agent: str) -> None:
+    """List that seat as held by nobody known."""
+    (entry,) = (room.state_dir / "running").glob(f"*-{agent}.json")
+    entry.write_text(json.dumps({**json.loads(entry.read_text()), "session": ""}))
+
+
+async def test_a_seat_sees_no_answer_of_the_round_before_its_own(host: Host, tmp_path: Path) -> None:
+    """Neither in the history nor in plan and transcript; the person's program sees them."""
+    with Pair(tmp_path, "AB", launch=fork, backend="live") as room:
+        room.begin("Tabs?", turn="A, B", setup='order = "parallel"')
+        room.start()
+        room.notify()
+        async with host.client() as client:
+            turn = await call(client, "wait_for_turn", agent="A")
+            await call(client, "reply", debt=turn["debt"], text="I say tabs.")
+            assert "I say tabs." in str((await call(client, "sessions_history")).facts)
+            sit(room, "B")
+            assert "I say tabs." not in str((await call(client, "sessions_history"))["messages"])
+            assert "before its own answer" in (await call(client, "plan")).error
+            dialog = room.dialog()
+            assert dialog is not None
+            with pytest.raises(MCPError):
+                await client.read_resource(f"dialog://{dialog.id}/transcript")
+
+
+async def test_over_http_a_seat_is_known_by_its_connection(host: Host, room: Pair) -> None:
+    """The server is another process: what counts is who is at the other end."""
+    sit(room, "B")
+    with listening(host) as port:
+        async with Client(f"http://localhost:{port}/mcp") as client:
+            assert "owes no turn" in (await call(client, "sessions_send", message="Spaces!")).error
+            assert "for the person alone" in (await call(client, "gallery_emit", message="x", type="IDEA")).error
+            sit_up(room, "B")
+            assert (await call(client, "sessions_send", message="Well?"))["turn"] == 2
