@@ -100,7 +100,7 @@ class Tools:
         return await asyncio.to_thread(find, self.settings, session)
 
     async def whole(self, session: str) -> Session:
-        """The session that is meant, for who may see all of it. Raises `Refused` for a seat that may not yet, or ever."""
+        """The session that is meant, for who may see all of it. Raises `Refused` for a seat that may not."""
         one = await self.look(session)
         reader = await self._reader(one)
         if reader and (not reads_all(one.dialog, reader) or answers_of_the_round(one.dialog, reader)):
@@ -451,12 +451,12 @@ SPENDS = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_worl
 ENDS = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=True, open_world_hint=False)
 
 
-async def _from_whom(context: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
+async def _from_whom(ctx: Any, call_next: Callable[[Any], Awaitable[Any]]) -> Any:
     """Have what a request does come from the process that sent it, where that came over HTTP."""
-    scope = getattr(context.request, "scope", None)
+    scope = getattr(ctx.request, "scope", None)
     if scope is not None:
         asked_by(scope.get("state", {}).get(PROCESSES, tuple))
-    return await call_next(context)
+    return await call_next(ctx)
 
 
 def make(settings: Settings) -> MCPServer:

@@ -85,12 +85,11 @@ async def test_without_a_live_seat_it_says_how_to_take_one(host: Host) -> None:
         assert "--backend live" in (await call(client, "reply", debt="B-1f3a91c2", text="x")).error
 
 
-def sit(room: Pair, agent: str) -> None:
-    """List that seat as held by a session that this very process is: the server's own, as over standard input."""
+def sit(room: Pair, agent: str, session: str | None = None) -> None:
+    """List that seat as held by this session; by default by this very process, which the server is or belongs to."""
+    own = f"claude:{os.getpid()}:{start_of(os.getpid())}"
     (entry,) = (room.state_dir / "running").glob(f"*-{agent}.json")
-    entry.write_text(
-        json.dumps({**json.loads(entry.read_text()), "session": f"claude:{os.getpid()}:{start_of(os.getpid())}"})
-    )
+    entry.write_text(json.dumps({**json.loads(entry.read_text()), "session": own if session is None else session}))
 
 
 async def test_what_a_seat_sends_is_its_turn_and_only_while_it_owes_one(host: Host, room: Pair) -> None:
@@ -102,7 +101,7 @@ async def test_what_a_seat_sends_is_its_turn_and_only_while_it_owes_one(host: Ho
         assert "owes no turn" in early.error
         assert "holds the seat B" in (await call(client, "reply", debt=turn["debt"], text="x")).error
         assert "holds the seat B" in (await call(client, "wait_for_turn", agent="A")).error
-        sit_up(room, "B")
+        sit(room, "B", "")
         await call(client, "reply", debt=turn["debt"], text="I say tabs.\n\n[PROPOSAL: tabs]")
         sit(room, "B")
         assert "I say tabs." in (await call(client, "wait_for_turn"))["text"]
@@ -119,12 +118,6 @@ async def test_what_a_seat_sends_is_its_turn_and_only_while_it_owes_one(host: Ho
     assert dialog.entries[2].mark("QUESTION") is not None
     assert emitted["turn"] is None
     assert (stopped["outcome"], dialog.entries[-1].via) == ("STOPPED", "B")
-
-
-def sit_up(room: Pair, agent: str) -> None:
-    """List that seat as held by nobody known."""
-    (entry,) = (room.state_dir / "running").glob(f"*-{agent}.json")
-    entry.write_text(json.dumps({**json.loads(entry.read_text()), "session": ""}))
 
 
 async def test_a_seat_sees_no_answer_of_the_round_before_its_own(host: Host, tmp_path: Path) -> None:
@@ -153,5 +146,5 @@ async def test_over_http_a_seat_is_known_by_its_connection(host: Host, room: Pai
         async with Client(f"http://localhost:{port}/mcp") as client:
             assert "owes no turn" in (await call(client, "sessions_send", message="Spaces!")).error
             assert "for the person alone" in (await call(client, "gallery_emit", message="x", type="IDEA")).error
-            sit_up(room, "B")
+            sit(room, "B", "")
             assert (await call(client, "sessions_send", message="Well?"))["turn"] == 2
