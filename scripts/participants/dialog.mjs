@@ -1,4 +1,4 @@
-// The dialog file: bytes to what they come to, and a reply to the entry that answers. docs/protocol.md, sections 1 to 7.
+// The dialog file: from bytes to what they come to, and from a reply to its entry. docs/protocol.md, sections 1 to 7.
 // It knows plain dialogs (those without a Setup), and has no code of dialogd's.
 import { createHash } from 'node:crypto'
 
@@ -10,8 +10,8 @@ const utf8 = bytes => Buffer.from(bytes, 'latin1').toString() // the file is rea
 
 // -- Reading: bytes to entries (sections 1 to 4) ----------------------------------------------------------------------
 
-const FRAMED = RegExp('## (?:Turn (\\d{1,9})|Note) \xe2\x80\x94 [^\\n]*\\n<!-- dialogd by=(\\S+)[^\\n]*? bytes=(\\d{1,9})' +
-  ' prev=[0-9a-f]* sha=([0-9a-f]{16}) -->\\n', 'g')
+const FRAMED = RegExp('## (?:Turn (\\d{1,9})|Note) \xe2\x80\x94 [^\\n]*\\n<!-- dialogd by=(\\S+)[^\\n]*?' +
+  ' bytes=(\\d{1,9}) prev=[0-9a-f]* sha=([0-9a-f]{16}) -->\\n', 'g')
 const HEADING = /^##[ \t]+(?:turn[ \t]+(\d{1,9})|user[ \t\r]*$|note[ \t]+(?:[:-]|\xe2\x80[\x93\x94]))/i
 const TURN = /^[ \t]*[*_`]*turn[*_`]*[ \t]*:[*_` \t]*(\S.*)$/i
 const BLANK = /^[ \t\r]*(?:-{3,}[ \t\r]*)?$/
@@ -37,8 +37,8 @@ export function read(data) {
 function header(text) {
   const key = (name, other) => RegExp(`^\\**${name}:\\**[ \\t]*(.+)$`, 'im').exec(text)?.[1].trim() ?? other
   const number = (name, other) => parseInt(key(name, other).replaceAll(',', ''))
-  const agents = key('Agents', 'A, B').split(',').map((part, seat) => {
-    const [, id, name, url] = /^\s*([\w-]+)\s*(?:=\s*([^(@]*))?(?:\([^)]*\)\s*)?(?:@\s*(\S+))?/.exec(part)
+  const agents = key('Agents', 'A, B').match(/(?:\([^()]*\)|[^,])+/g).map((part, seat) => {
+    const [, id, name, url] = /^\s*([\w-]+)\s*(?:=\s*([^(@]*))?(?:\([^)]*\)\s*)?(?:@\s*(\S+))?/.exec(part) ?? []
     return { id, name: name?.trim() || `Claude ${id}`, url: url ?? `http://localhost:${3001 + seat}` }
   })
   return { text, agents, id: key('Dialog'), max: number('Max Turns', '20'), longest: number('Max Message', '10000'),
@@ -75,8 +75,8 @@ function byHand(dialog, region, isLast) { // entries begin at a heading, and beh
   for (const line of [...lines, null]) {
     const isNext = line === null || HEADING.test(line) || (!BLANK.test(line) && part.some(one => TURN.test(one)))
     if (part.length && isNext) {
-      const isEnd = isLast && line === null // then its last line may have no newline yet
-      typed(dialog, part.map(one => utf8(one).replace(/\r$/, '')), HEADING.exec(part[0]), isEnd, isEnd && !BLANK.test(lines.at(-1)))
+      const isEnd = isLast && line === null, isCut = isEnd && !BLANK.test(lines.at(-1)) // its newline is not there yet
+      typed(dialog, part.map(one => utf8(one).replace(/\r$/, '')), HEADING.exec(part[0]), isEnd, isCut)
       part = []
     }
     if (line !== null && (part.length || !BLANK.test(line))) part.push(line)
@@ -86,7 +86,8 @@ function byHand(dialog, region, isLast) { // entries begin at a heading, and beh
 function typed(dialog, lines, heading, isEnd, isCut) {
   while (BLANK.test(lines.at(-1))) lines.pop()
   const passes = isCut ? null : TURN.exec(lines.at(-1))
-  const marks = lines.map(line => mark(line.trim())).filter(one => one && [...OUTCOMES, ...HAND, 'PROPOSAL'].includes(one.name))
+  const known = [...OUTCOMES, ...HAND, 'PROPOSAL']
+  const marks = lines.map(line => mark(line.trim())).filter(one => one && known.includes(one.name))
   const isHand = !isCut && HAND.includes(mark(lines.at(-1).trim())?.name)
   const ends = !passes && marks.some(one => OUTCOMES.includes(one.name))
   const isTurn = (passes || ends) && !isHand && !/note/i.test(heading?.[0])
@@ -100,7 +101,7 @@ function typed(dialog, lines, heading, isEnd, isCut) {
 
 function named({ agents }, text) {
   const all = text.split(/[,;&+]|\band\b/).map(name => name.replace(/[*_`.@]/g, '').trim().toLowerCase())
-  const found = agents.filter(({ id, name }) => all.some(one => ['all', id.toLowerCase(), name.toLowerCase()].includes(one)))
+  const found = agents.filter(({ id, name }) => [id, name, 'all'].some(one => all.includes(one.toLowerCase())))
   return found.length ? found.map(({ id }) => id) : [all.includes('any') ? 'ANY' : 'USER']
 }
 
@@ -127,7 +128,7 @@ function take(dialog, { by, number, turn, marks, body, hash }) {
   }
   for (const { name, ref, value } of marks) {
     const who = value.split(' ')[0]
-    if (['PROPOSAL', 'CONSENSUS_PROPOSED'].includes(name)) dialog.proposals = Number(ref?.slice(1) ?? dialog.proposals + 1)
+    if (/PROPOS/.test(name)) dialog.proposals = Number(ref?.slice(1) ?? dialog.proposals + 1)
     if (name === 'CONSENSUS_PROPOSED') dialog.table = { ref, at: number, signed: { [by]: number } }
     if (name === 'AGREE' && dialog.table?.ref === value.split(' ')[0]) dialog.table.signed[by] ??= number
     if (name === 'OBJECTION') dialog.table = null
@@ -151,14 +152,17 @@ export const keyOf = (dialog, me) => { const debt = debtOf(dialog, me); return d
 
 // -- Writing: a reply to an entry (sections 3.5, 4.2, 5 and 6) --------------------------------------------------------
 
-const STRUCTURE = /^[ \t]*\\*(?:#{1,6}[ \t]*(?:turn|note|user|system)(?![\p{L}\p{N}_])|[*_`>#~ \t-]*turn[*_` \t]*:|<!--[ \t]*dialogd(?![\p{L}\p{N}_]))/iu
-const MARKLIKE = /^[ \t]*\\*[*_`~]{0,4}\[[ \t]*[A-Z][A-Z_]+(?:[ \t]+[Pp]\d{1,6})?[ \t]*(?::[^]*)?\][ \t]*(?:[*_`~.,;:!]{1,6}[ \t]*)?$/
+const STRUCTURE = RegExp('^[ \\t]*\\\\*(?:#{1,6}[ \\t]*(?:turn|note|user|system)(?![\\p{L}\\p{N}_])' +
+  '|[*_`>#~ \\t-]*turn[*_` \\t]*:|<!--[ \\t]*dialogd(?![\\p{L}\\p{N}_]))', 'iu')
+const MARKLIKE = RegExp('^[ \\t]*\\\\*[*_`~]{0,4}\\[[ \\t]*[A-Z][A-Z_]+(?:[ \\t]+[Pp]\\d{1,6})?[ \\t]*(?::[^]*)?\\]' +
+  '[ \\t]*(?:[*_`~.,;:!]{1,6}[ \\t]*)?$')
 const escape = line => (STRUCTURE.test(line) || MARKLIKE.test(line) ? line.replace(/^[ \t]*/, '$&\\') : line)
 
 // The entry, and under which name the whole text is to be kept beside the file where it is too long for that.
 export function compose(dialog, me, reply, ms, folder) {
   const debt = debtOf(dialog, me), number = dialog.number + 1, at = new Date().toISOString().slice(0, 19) + 'Z'
-  const lines = reply.replaceAll('\r\n', '\n').replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]/g, '\ufffd').trimEnd().split('\n')
+  const clean = reply.replaceAll('\r\n', '\n').replace(/[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff]/g, '\ufffd')
+  const lines = clean.trimEnd().split('\n')
   const marks = []
   while (lines.length && (lines.at(-1) === '' || mark(lines.at(-1)))) { // the closing block; nothing else is a mark
     const line = lines.pop(), { name, value } = mark(line) ?? {}

@@ -21,11 +21,13 @@ const kept = new Map() // replies that could not be written yet, by their debt: 
 
 function think(dialog) {
   const { table } = dialog
-  if (!COMMAND) return table && !table.signed[ME] ? `[AGREE: ${table.ref}]` : `I have read turn ${dialog.number}.`
+  const signs = table && !table.signed[ME]
+  if (!COMMAND) return signs ? `[AGREE: ${table.ref}]` : `I have read turn ${dialog.number}.`
   return new Promise(done => {
     const child = spawn('/bin/sh', ['-c', COMMAND], { stdio: ['pipe', 'pipe', 'inherit'] })
     const said = []
-    child.stdout.on('data', data => said.push(data)).on('close', () => done(Buffer.concat(said).toString().trim() || '[PASS]'))
+    child.stdout.on('data', data => said.push(data))
+    child.on('close', () => done(Buffer.concat(said).toString().trim() || '[PASS]'))
     child.stdin.on('error', () => {}).end(fs.readFileSync(FILE))
     call.child = child
   })
@@ -103,25 +105,40 @@ function tell({ agents, id }) {
 
 // -- HTTP -------------------------------------------------------------------------------------------------------------
 
-http.createServer(async (request, response) => {
-  const answer = (code, facts) => response.writeHead(code, { 'content-type': 'application/json' }).end(JSON.stringify(facts))
-  const refuse = (code, detail, fix) => answer(code, { type: 'about:blank', title: http.STATUS_CODES[code], status: code, detail, fix })
-  const { host, origin = `http://${host}`, 'sec-fetch-site': site = 'none' } = request.headers
-  if (![`localhost:${PORT}`, `127.0.0.1:${PORT}`].includes(host)) return refuse(403, 'another host is meant', `call localhost:${PORT}`)
-  if (origin !== `http://${host}` || !['none', 'same-origin'].includes(site)) return refuse(403, 'a page of another origin', 'use curl')
-  let body = ''
-  for await (const data of request) if ((body += data).length > 1e6) return refuse(413, 'the body is too large', 'send less')
-  const dialog = fs.existsSync(FILE) ? read(fs.readFileSync(FILE)) : null
-  if (request.method === 'GET' && request.url === '/health') {
-    return answer(200, { status: 'ok', id: ME, port: Number(PORT), pid: process.pid, file: FILE, dialog: dialog?.id ?? null,
-      turn: dialog?.number ?? 0, turn_of: [...dialog?.owing.keys() ?? []], outcome: dialog?.ended || null,
-      working_on: call && { turn: dialog.number + 1, seconds: 0 } })
-  }
-  if (request.method !== 'POST' || request.url !== '/notify') return refuse(404, 'there is no such route', 'GET /health, POST /notify')
-  let said = {}
-  try { said = JSON.parse(body || '{}') } catch { return refuse(400, 'the body is no JSON', 'send no body') }
+// Why a request is refused: status, reason, what to do; undefined where it is not.
+function refusal({ method, url, headers }, said, dialog) {
+  const { host, origin = `http://${host}`, 'sec-fetch-site': site = 'none' } = headers
+  const hosts = [`localhost:${PORT}`, `127.0.0.1:${PORT}`], routes = ['GET /health', 'POST /notify']
+  if (!hosts.includes(host)) return [403, 'another host is meant', `call http://${hosts[0]}`]
+  if (origin !== `http://${host}`) return [403, 'a page of another origin sent this', 'use curl']
+  if (!['none', 'same-origin'].includes(site)) return [403, 'another site sent this', 'use curl']
+  if (!routes.includes(`${method} ${url}`)) return [404, 'there is no such route', routes.join(', ')]
+  if (typeof said !== 'object' || said === null) return [400, 'the body is no JSON object', 'send no body at all']
   const isOther = (said.file && said.file !== FILE) || (said.dialog && said.dialog !== dialog?.id)
-  if (isOther) return refuse(409, `this is ${ME} at ${FILE}`, 'ask who is at that dialog')
+  if (isOther) return [409, `${ME} is at ${FILE}`, 'ask who is at that dialog']
+}
+
+function parsed(text) {
+  try { return JSON.parse(text || '{}') } catch { return null }
+}
+
+http.createServer(async (request, response) => {
+  const answer = (code, facts) => {
+    response.writeHead(code, { 'content-type': 'application/json' }).end(JSON.stringify(facts))
+  }
+  let body = ''
+  for await (const data of request) if ((body += data).length > 1e6) return request.destroy()
+  const dialog = fs.existsSync(FILE) ? read(fs.readFileSync(FILE)) : null
+  const said = parsed(body), no = refusal(request, said, dialog)
+  if (no) {
+    const [status, detail, fix] = no
+    return answer(status, { type: 'about:blank', title: http.STATUS_CODES[status], status, detail, fix })
+  }
+  if (request.method === 'GET') {
+    return answer(200, { status: 'ok', id: ME, port: Number(PORT), pid: process.pid, file: FILE,
+      dialog: dialog?.id ?? null, turn: dialog?.number ?? 0, turn_of: [...dialog?.owing.keys() ?? []],
+      outcome: dialog?.ended || null, working_on: call && { turn: dialog.number + 1, seconds: 0 } })
+  }
   if (!said.from || said.from === 'USER' || said.start) isStarted = true
   const word = look()
   answer(word === 'accepted' ? 202 : 200, { status: word })

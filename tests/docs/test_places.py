@@ -22,6 +22,7 @@ from dialogd.backends import BACKENDS
 from dialogd.backends.command import OUTPUT_CAP, PASSED_ON
 from dialogd.cli import app as command_line
 from dialogd.config import SETTINGS, load
+from dialogd.conform import CHECKS
 from dialogd.errors import DialogdError
 from dialogd.protocol import text
 from dialogd.protocol.header import read_header
@@ -61,6 +62,13 @@ def test_every_attribute_of_a_frame_has_its_row() -> None:
     """The table of the protocol names what `verify --strict` knows, and nothing else."""
     named = [name for row in table(section(PROTOCOL, "3.1 Framed")) for name in codes(row[0])]
     assert sorted(named) == sorted(ATTRIBUTES)
+
+
+def test_every_check_of_a_participant_has_its_row() -> None:
+    """The table of conformance names each check of `dialogd conform` once, in their order."""
+    rows = table(section(DOCS / "conformance.md", "A participant"))
+    named = [name for row in rows for name in codes(row[0]) if not name.startswith("-")]
+    assert named == list(CHECKS)
 
 
 def test_messages_of_other_systems_have_their_row() -> None:
