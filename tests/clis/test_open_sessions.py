@@ -251,6 +251,38 @@ def test_a_session_that_is_asked_from_outside_accepts_and_takes_part(claude: Wor
             dialogd(environment, "stop")
 
 
+def test_a_session_asks_a_fresh_codex(claude: World) -> None:
+    """One line typed into Claude Code: it explains, a new Codex, which only reads, answers it in the same file."""
+    if shutil.which("codex", path=PATH) is None:
+        pytest.skip("codex is not installed: `make test-clis` brings it")
+    guest = Guest("It has a table of sessions, says the guest.")
+
+    def answer(seen: Seen) -> Answer:
+        return Say("It lacks an index, says the new one.") if seen.form == "responses" else guest(seen)
+
+    with StandIn(answer) as server:
+        more = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{server.url}/v1"}
+        environment = claude_environment(claude, server.url, **more)
+        file = Path(environment["DIALOGD_FILE"])
+        try:
+            with claude_session(claude, environment) as terminal:
+                terminal.type('!dialogd ask codex "Is this schema right?"')
+                until(
+                    lambda: file.exists() and "says the new one" in file.read_text(),
+                    "its answer",
+                    2 * PATIENCE,
+                    lambda: terminal.text[-3000:],
+                )
+        finally:
+            dialogd(environment, "stop")
+    dialog = parse(file.read_bytes())
+    assert [(agent.id, agent.name) for agent in dialog.header.agents] == [("A", "Claude A"), ("B", "Codex B")]
+    bodies = [(turn.by, turn.body) for turn in dialog.turns]
+    assert ("A", "It has a table of sessions, says the guest.") in bodies
+    assert ("B", "It lacks an index, says the new one.") in bodies
+    assert "Is this schema right?" in bodies[0][1]
+
+
 # -- Codex ------------------------------------------------------------------------------------------------------------
 
 
