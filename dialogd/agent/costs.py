@@ -208,6 +208,11 @@ def at_stake(backend: Backend, prompt: Callable[[], Prompt], dialog: Dialog, me:
     )
 
 
+def is_priced(backend: Backend) -> bool:
+    """True where a budget in dollars can be kept: its price is known, or somebody else replies, at their own cost."""
+    return backend.price is not None or hasattr(backend, "is_opened")
+
+
 def usual_cap(dialog: Dialog, own: Estimate, backend: Backend) -> Estimate:
     """What an agent may spend on a paid key: its `own` cap, else the default one, unless the dialog has a budget."""
     limits = dialog.state.limits

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dialogd.agent.costs import is_priced
 from dialogd.agent.turn import Behavior
 from dialogd.backends import WITH_TOOLS, Backend, Options, Prepared, auto, keys, kind_of, load_backend
 from dialogd.config import Settings, dotenv
@@ -37,7 +38,7 @@ async def prepare(played: Player, dialog: Dialog | None) -> None:
     if isinstance(backend, Prepared):
         await backend.prepare()
     in_header = dialog is not None and dialog.state.limits.budget is not None
-    if backend.price is None and (in_header or played.behavior.budget is not None):
+    if not is_priced(backend) and (in_header or played.behavior.budget is not None):
         what = f"{backend.name} {backend.model}".strip()
         raise BadInput(
             f"there is a budget in dollars, and nobody knows what {what} costs",

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from dialogd.agent import prompt
 from dialogd.agent.call import Call, beginning
 from dialogd.agent.clock import Seen, duration, here, wall
-from dialogd.agent.costs import Bill, at_stake, forecast, from_record, reading, usual_cap
+from dialogd.agent.costs import Bill, at_stake, forecast, from_record, is_priced, reading, usual_cap
 from dialogd.agent.events import Hub
 from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Tally, standing
@@ -248,7 +248,7 @@ class Speaker:
             cut_off=Estimate(owed.usd, owed.tokens),
             cap=cap.usd,
             cap_tokens=cap.tokens,
-            priced=self.backend.price is not None,
+            priced=is_priced(self.backend),
             paid=is_paid or (kept is not None and kept.debt == debt.key),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import suppress
 from typing import Annotated, Literal
@@ -16,6 +17,7 @@ from dialogd.errors import BadInput, Refused
 from dialogd.protocol.decide import Stop, Wait
 from dialogd.server import wire
 from dialogd.store.journal import Received
+from dialogd.store.origin import carried
 
 LONGEST_WAIT = 45.0  # seconds: some programs cut a longer call of a tool
 SETTLE = 20.0  # seconds in which a reply is usually in the file
@@ -58,6 +60,13 @@ class Taken(BaseModel):
     text: str
 
 
+class Accepted(BaseModel):
+    """The session holds the agent's seat from here on."""
+
+    status: Literal["accepted"] = "accepted"
+    agent: str
+
+
 def turn_routes(app: FastAPI, agent: Agent) -> None:
     """Add the routes of this module."""
 
@@ -91,6 +100,19 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
             text=text,
             seconds=round(max(owed.until - time.monotonic(), 0.0), 1),
         )
+
+    @app.post("/accept")
+    async def accept() -> Accepted:
+        """Agree to take part: the session that was asked from outside may, and nobody else."""
+        live = _live(agent)
+        origin = await agent.on_disk(carried(agent.file.origin))
+        if origin.seat is None or origin.seat.pid != os.getpid():
+            raise Refused(
+                f"only the session that was asked can take the seat of {agent.me}",
+                fix="run it inside of that session: dialogd accept",
+            )
+        live.accept()
+        return Accepted(agent=agent.me)
 
     @app.post("/reply")
     async def reply(delivered: Delivered) -> Taken:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from dialogd.cli.client import ask
 from dialogd.store.registry import Running
 from tests.cli.command import Commands, until
 from tests.support import open_sessions
@@ -106,6 +108,15 @@ def test_a_session_joins_is_knocked_at_and_replies(dialogd: Commands, session: C
     assert "Spaces, for they look the same everywhere." in dialogd.file.read_text()
 
 
+def test_a_budget_in_dollars_does_not_keep_a_session_out(dialogd: Commands, session: Claude) -> None:
+    """What it spends is billed by its own program, and nobody here can count it."""
+    dialogd.begin("Tabs or spaces?")
+    assert dialogd("limit", "budget", "$2").code == 0
+    assert typed(dialogd, session, "join", "B").code == 0
+    dialogd("say", "What do you say?", "--to", "B")
+    knocked(session, "is yours")
+
+
 def test_the_daemon_of_a_seat_is_given_no_token(dialogd: Commands, session: Claude) -> None:
     """Neither the session's socket nor its token is in the daemon's environment, in its log or in the file."""
     dialogd.begin("Tabs or spaces?")
@@ -127,6 +138,7 @@ def test_a_session_joins_before_there_is_a_dialog(dialogd: Commands, session: Cl
     assert seat(dialogd, "A").session == key(session)
     assert typed(dialogd, session, "new", "Tabs or spaces?", "--go").code == 0
     assert "[LIMIT: timeout A 30 minutes]" in dialogd.file.read_text()
+    assert dialogd.log.read().state.limits.timeouts == {"A": 1800.0}
     knocked(session, "turn 2 is yours")
 
 
@@ -200,3 +212,31 @@ def test_ask_seats_this_session_and_a_fresh_agent(dialogd: Commands, session: Cl
     assert (again.code, "a session has one seat" in again.err) == (3, True)
     dialogd("stop", "--file", str(dialogd.file))
     until(lambda: not dialogd.daemons(), "the end")
+
+
+def test_a_session_that_is_asked_from_outside_agrees_first(dialogd: Commands, session: Claude, other: Claude) -> None:
+    """It is told nothing of the dialog until `dialogd accept` was run in it, and nobody else can accept for it."""
+    dialogd.begin("Tabs or spaces?")
+    done = dialogd("join", "B", "--session", "shop-3f")
+    assert done.code == 0
+    assert "told nothing of the dialog before" in done.out
+    knocked(session, "dialogd accept")
+    assert seat(dialogd).session == key(session)
+    dialogd("say", "What do you say?", "--to", "B")
+    until(lambda: len(session.knocks()) > 1, "another knock")
+    refused = typed(dialogd, session, "turn")
+    assert (refused.code, "dialogd accept" in refused.err) == (1, True)
+    port = seat(dialogd).port
+    outside = ask(port, "POST", "/accept", {}, seconds=5)
+    assert outside is not None
+    assert outside[0] == 409
+    assert "only the session that was asked" in outside[1]["detail"]
+    assert "nobody has asked this session" in typed(dialogd, other, "accept").err
+    assert not any("is yours" in knock for knock in session.knocks())
+    told = json.dumps(session.knocks())
+    assert not [word for word in ("Tabs", "What do you say", str(dialogd.file), " B") if word in told]
+    agreed = typed(dialogd, session, "accept")
+    assert (agreed.code, "agent B in a dialog" in agreed.out) == (0, True)
+    assert "What do you say?" in typed(dialogd, session, "turn").out
+    assert typed(dialogd, session, "reply", given="Spaces, I say.").code == 0
+    assert "Spaces, I say." in dialogd.file.read_text()
