@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from dialogd.store.lock import Lock
+from dialogd.store.origin import start_of
 from tests.page.browser import Visitor
 from tests.server.daemon_process import Room
 from tests.support.forked import fork
@@ -236,3 +239,30 @@ def test_another_dialog_in_the_file_takes_the_place_of_the_first(room: Room, vis
     expect(visitor.turn(1)).to_contain_text("Vim or Emacs?", timeout=15_000)
     expect(visitor.turn(2)).to_have_count(0)
     expect(page.locator("#topic")).to_have_text("Vim or Emacs?")
+
+
+def test_a_browser_of_a_seated_session_is_not_the_persons(tmp_path: Path, visitor: Visitor) -> None:
+    """Started by the session, its page may pause, which says whose it was, and not speak; another's page may."""
+    visitor.expected = ("409", "ERR_")  # what is refused; a daemon that goes
+    neighbour = subprocess.Popen(["sleep", "60"])
+    sessions = {"A": os.getpid(), "B": neighbour.pid}  # the browser is a child of this process
+    flags = {who: ["--session", f"claude:{pid}:{start_of(pid)}"] for who, pid in sessions.items()}
+    try:
+        with Pair(tmp_path, backend="live", flags=flags, launch=fork) as pair:
+            pair.start("A")
+            pair.begin("Tabs or spaces?")
+            page = visitor.visit(at(pair))
+            say(page, "Use tabs.")
+            expect(page.locator("#say-result")).to_contain_text("for the person alone")
+            page.locator("#pause").click()
+            expect(page.locator("#phase-words")).to_contain_text("Paused by A's session")
+            expect(page.locator(".entry.note").first).to_contain_text("From A's session, not from you.")
+            assert pair.number == 1
+            pair["A"].terminate()
+            pair.start("B")  # of another session, beside which the browser runs
+            page = visitor.visit(at(pair, "B"))
+            say(page, "Use spaces.")
+            expect(visitor.turn(2)).to_contain_text("Use spaces.")
+    finally:
+        neighbour.kill()
+        neighbour.wait()
