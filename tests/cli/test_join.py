@@ -103,6 +103,7 @@ def test_a_session_joins_is_knocked_at_and_replies(dialogd: Commands, session: C
     dialogd("say", "What do you say?", "--to", "B")
     knocked(session, "turn 3 is yours")
     assert "What do you say" not in "".join(session.knocks())
+    assert "You keep your own permissions" in session.knocks()[0]
     assert "What do you say?" in typed(dialogd, session, "turn").out
     assert typed(dialogd, session, "reply", given="Spaces, for they look the same everywhere.\n").code == 0
     assert "Spaces, for they look the same everywhere." in dialogd.file.read_text()
