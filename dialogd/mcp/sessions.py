@@ -77,7 +77,7 @@ def agent_state(dialog: Dialog, agent: str, around: Around) -> str:
     working = (around.healths[agent] or {}).get("working_on")
     if not working:
         return "idle"
-    return "executing" if working.get("tool") else "thinking"
+    return "executing" if working.get("state") == "executing" else "thinking"
 
 
 def reason_of(dialog: Dialog | None, around: Around) -> str:

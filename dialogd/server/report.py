@@ -31,7 +31,11 @@ def health(agent: Agent, port: int) -> wire.Health:
     state = dialog.state if dialog else None
     me = dialog.header.agent(agent.me) if dialog else None
     number = state.number if state else 0
-    working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1)) if call and agent.is_working else None
+    working, standing_ = None, agent.hub.state_of(agent.me)
+    if call and agent.is_working:
+        does: Literal[thinking, executing]
+        does = "executing" if standing_ is not None and standing_.state == "executing" else "thinking"
+        working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1), state=does)
     weak, open_ = assessed(dialog) if dialog else None, wire.questions(dialog)
     outcome = agent.action.outcome if isinstance(agent.action, Stop) else (state.outcome if state else None)
     return wire.Health(

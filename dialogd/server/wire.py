@@ -143,10 +143,11 @@ class Stopped(BaseModel):
 
 
 class Working(BaseModel):
-    """The call under way."""
+    """The call under way; `state` is `executing` while it uses a tool."""
 
     turn: int
     seconds: float
+    state: Literal["thinking", "executing"] = "thinking"
 
 
 class Delivery(BaseModel):

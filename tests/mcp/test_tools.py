@@ -7,10 +7,13 @@ from datetime import UTC, datetime, timedelta
 from mcp.types import TextResourceContents
 
 from dialogd import person
-from dialogd.mcp.sessions import FREE, MOST, PAGE, pause
+from dialogd.errors import BackendError
+from dialogd.mcp.sessions import AGENT_STATES, FREE, MOST, PAGE, STATES, Around, agent_state, pause, state_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark
 from tests.mcp.conftest import Host, call
+from tests.support.cases import cases
+from tests.support.room import Room, opening
 
 
 def text_of(part: object) -> str:
@@ -174,3 +177,70 @@ async def test_too_many_messages_are_refused(host: Host) -> None:
     async with host.client() as client:
         assert "wait a minute" in (await call(client, "sessions_send", message="One more.")).error
     assert len(parse(log.path.read_bytes()).entries) == MOST + 1
+
+
+TURN_2 = "\n---\n\n## Turn 2 — Claude A\n\nTabs.\n\nTURN: B\n"
+BOTH = {"A": {}, "B": {"working_on": None}}
+
+
+def ended(mark: str) -> str:
+    """A dialog that a person ended with that mark."""
+    return opening("A", "B") + f"\n---\n\n## Note — User\n\n{mark}\n"
+
+
+@cases(
+    ("text", "around", "state"),
+    [
+        (None, Around(is_starting=True), "initializing"),
+        (None, Around(), "error"),
+        (opening("A", "B"), Around(is_starting=True), "spawning_agents"),
+        (opening("A", "B"), Around({"A": {}}, is_starting=True), "spawning_agents"),
+        (opening("A", "B"), Around(BOTH, is_starting=True), "running"),
+        (opening("A", "B") + TURN_2, Around({"A": None}, is_starting=True), "running"),
+        (opening("A", "B") + TURN_2, Around(), "error"),
+        (ended("[CONSENSUS_REACHED]"), Around(BOTH), "completed"),
+        (ended("[DEADLOCK: load | measure]"), Around(), "completed"),
+        (ended("[STOPPED: enough]"), Around(), "completed"),
+        (ended("[STOPPED: time: the time limit of 5 minutes]"), Around(), "timeout"),
+        (ended("[STOPPED: error: every agent failed]"), Around(), "error"),
+    ],
+)
+def test_a_sessions_state_follows_from_file_and_daemons(text: str | None, around: Around, state: str) -> None:
+    """One of the words that hosts know, for every stage."""
+    found = state_of(parse(text.encode()) if text else None, around)
+    assert found in STATES
+    assert found == state
+
+
+def test_a_session_whose_time_is_over_is_completing_until_its_last_round_is_done() -> None:
+    """The closing round comes first; then it is a timeout."""
+    keys = ["Max Time: 5 minutes", "Started: 2026-01-01 00:00:00"]
+    here = Room(opening("A", "B", keys=keys), A=["x"] * 3, B=["y"] * 3)
+    here.step("A")
+    here.advance(10**9)
+    here.step("B")
+    assert here.dialog.state.closing
+    assert state_of(here.dialog, Around(BOTH)) == "completing"
+    here.run()
+    assert state_of(here.dialog, Around(BOTH)) == "timeout"
+
+
+@cases(
+    ("working", "state"),
+    [
+        (None, "idle"),
+        ({"turn": 2, "seconds": 1.0, "state": "thinking"}, "thinking"),
+        ({"turn": 2, "seconds": 1.0, "state": "executing"}, "executing"),
+    ],
+)
+def test_an_agents_state_follows_from_what_its_daemon_says(working: object, state: str) -> None:
+    """Idle, thinking, executing; without a daemon, or after the end, stopped; failed where the file says so."""
+    dialog = parse(opening("A", "B").encode())
+    assert state in AGENT_STATES
+    assert agent_state(dialog, "A", Around({"A": {"working_on": working}})) == state
+    assert agent_state(dialog, "B", Around({"A": {"working_on": working}})) == "stopped"
+    over = parse(ended("[STOPPED: enough]").encode())
+    assert agent_state(over, "A", Around({"A": {"working_on": working}})) == "stopped"
+    here = Room(opening("A", "B"), A=[BackendError("overloaded", fix="wait")])
+    here.step("A")
+    assert agent_state(here.dialog, "A", Around({"A": {"working_on": working}})) == "failed"
