@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import Any, Literal
 
 from dialogd import __version__
 from dialogd.agent.loop import Agent
@@ -31,11 +31,11 @@ def health(agent: Agent, port: int) -> wire.Health:
     state = dialog.state if dialog else None
     me = dialog.header.agent(agent.me) if dialog else None
     number = state.number if state else 0
-    working, standing_ = None, agent.hub.state_of(agent.me)
+    working, does_now = None, agent.hub.state_of(agent.me)
     if call and agent.is_working:
-        does: Literal[thinking, executing]
-        does = "executing" if standing_ is not None and standing_.state == "executing" else "thinking"
-        working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1), state=does)
+        what: Literal["thinking", "executing"]
+        what = "executing" if does_now is not None and does_now.state == "executing" else "thinking"
+        working = wire.Working(turn=number + 1, seconds=round(call.seconds, 1), state=what)
     weak, open_ = assessed(dialog) if dialog else None, wire.questions(dialog)
     outcome = agent.action.outcome if isinstance(agent.action, Stop) else (state.outcome if state else None)
     return wire.Health(
