@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import re
+from contextlib import suppress
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dialogd import person
+from dialogd.errors import NotADialog
 from dialogd.protocol.strict import faults
+from dialogd.protocol.text import clean
+from tests.examples import examples
+from tests.protocol.texts import texts
 from tests.support.cases import cases
 from tests.support.room import Room, opening
 
@@ -291,3 +299,20 @@ def test_a_seal_that_does_not_fit_is_named() -> None:
     assert first is not None
     found = faults(resealed(text.replace(first[1], "Another answer.", 1)))
     assert any("does not fit its seal" in fault.words for fault in found), found
+
+
+@examples(150)
+@given(texts, st.sampled_from(["A", "B", "USER", "SYSTEM", "Z", "B re=2"]), st.booleans())
+def test_whatever_stands_in_a_sound_frame_is_judged(words: str, by: str, is_turn: bool) -> None:
+    """Any text, sealed as whoever can write the file can: there are faults or there are none, and nothing is raised."""
+    text = note(by, clean(words)).replace("## Note", "## Turn 3" if is_turn else "## Note")
+    data = resealed(until_turn(3) + text)
+    assert all(1 <= fault.line <= data.count(b"\n") + 1 and fault.words for fault in faults(data))
+
+
+@examples(150)
+@given(texts)
+def test_any_text_is_judged_or_no_dialog(words: str) -> None:
+    """What can be read as a dialog can be judged."""
+    with suppress(NotADialog):
+        faults(words.encode("utf-8", "surrogatepass"))
