@@ -491,16 +491,18 @@ ROUTES = {
     "GET": {
         *("/", "/dialog", "/docs", "/events", "/events/schema", "/health", "/metrics"),
         *("/page/entries", "/page/state", "/page/away", "/page/flow", "/page/history", "/page/history/{dialog}"),
-        *("/page/positions", "/page/recall", "/page/result", "/export/{to}"),
+        *("/page/positions", "/page/recall", "/page/result", "/export/{to}", "/turn"),
     },
     "POST": {
         *(
             "/approve",
+            "/approve-call",
             "/notify",
             "/pause",
             "/reject",
             "/restore",
             "/resume",
+            "/reply",
             "/retry",
             "/say",
             "/skip",
