@@ -191,11 +191,11 @@ class Live:
         if not self.is_accepted:
             return ASKS
         again = ", and you have not replied yet" if owed.knocks else ""
-        tool = (
-            "Call the tool wait_for_turn of the MCP server dialogd, or run" if self.model == sessions.CODEX else "Run"
-        )
         keeps = "" if self._told else f"{KEEPS} "  # to a session that has not replied yet
-        return f"dialogd: turn {owed.turn} is yours{again}. {keeps}{tool}: dialogd turn"
+        how = "Run: dialogd turn"
+        if self.model == sessions.CODEX:  # its sandbox keeps commands from the daemon
+            how = f'Call the tool wait_for_turn of the MCP server dialogd with agent="{owed.debt.rpartition("-")[0]}"'
+        return f"dialogd: turn {owed.turn} is yours{again}. {keeps}{how}"
 
     async def _rested(self, session: sessions.Session) -> None:
         """Wait until the session has rested for a while: after some work, or without having heard the knock."""

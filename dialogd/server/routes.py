@@ -152,8 +152,8 @@ def _obeying_its_own(agent: Agent) -> Callable[[Request], Awaitable[None]]:
 
     async def check(request: Request) -> None:
         """Raises `Refused` where another file or dialog is named than the daemon's own."""
+        asked_by(request.scope.get("state", {}).get(PROCESSES, tuple))
         if request.method == "POST":
-            asked_by(request.scope.get("state", {}).get(PROCESSES, tuple))
             file, dialog = _named(await request.body())
             if file and not _is_same(file, agent.file.path):
                 raise Refused(f"{agent.me} is at {agent.file.path}, not at {file[:200]}", fix=_FIX)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Literal
 
 from fastapi import FastAPI, Query
@@ -77,7 +78,7 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         full: Annotated[bool, Query(description="everything, not only what is new since the last turn")] = False,
     ) -> Owed:
         """What this agent owes: what to read, and how to answer."""
-        live = _live(agent)
+        live = await _seat(agent)
         until = time.monotonic() + wait
         while live.owed is None and not agent.is_stopping and time.monotonic() < until:
             await live.changed(min(until - time.monotonic(), 1.0))  # what ends the dialog changes nothing there
@@ -117,7 +118,7 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
     @app.post("/reply")
     async def reply(delivered: Delivered) -> Taken:
         """Take the reply to the turn that is owed; a late one is kept as a draft, one that comes twice counts once."""
-        live = _live(agent)
+        live = await _seat(agent)
         if not delivered.text.strip():
             raise BadInput("the reply is empty", fix="write your contribution, or the single line [PASS]")
         try:
@@ -141,6 +142,19 @@ def _live(agent: Agent) -> Live:
             fix=f"start it as one: dialogd start {agent.me} --backend live",
         )
     return agent.backend
+
+
+async def _seat(agent: Agent) -> Live:
+    """The live seat. Raises `Refused` for a session that holds another one: that is whose turns it takes."""
+    live = _live(agent)
+    seat = (await asyncio.to_thread(agent.file.origin)).seat
+    if seat is not None and (seat.id, Path(seat.file)) != (agent.me, agent.file.path):
+        agent.tally.refused += 1
+        raise Refused(
+            f"this session holds the seat of {seat.id} at {seat.file}, not that of {agent.me} here",
+            fix=f"take its own turn: dialogd turn --id {seat.id} --file {seat.file}",
+        )
+    return live
 
 
 def _standing(agent: Agent) -> tuple[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.server.daemon_process import Answer, listening, send
+from tests.support import open_sessions
 from tests.support.forked import fork
 from tests.support.pair import Daemon, Pair, until
 
@@ -193,6 +194,29 @@ def test_a_seat_has_a_time_of_its_own(room: Pair) -> None:
     assert owed(room["A"])["seconds"] <= 1.0
     until(lambda: "[AGENT_ERROR: A | no answer within 1 second" in room.file.read_text("utf-8"), "the error")
     assert send(room["A"], "GET /health").json["working_on"] is None
+
+
+def test_a_session_takes_its_own_turns_only(tmp_path: Path) -> None:
+    """From inside the session of A neither B's turn can be fetched nor answered; that is counted."""
+    config = tmp_path / "config"
+    config.mkdir(mode=0o700)
+    environment = {"CLAUDE_CONFIG_DIR": str(config)}
+    with open_sessions.claude(config, tmp_path / "shop") as session:
+        flags = {"A": ["--session", f"claude:{session.pid}:{open_sessions.started_at(session.pid)}"]}
+        with Pair(tmp_path, "AB", launch=fork, backend="live", flags=flags, environment=environment) as room:
+            room.begin("Where?", turn="B")
+            room.start()
+            room.notify()
+            debt = owed(room["B"])["debt"]
+            variables = {**os.environ, "DIALOGD_STATE_DIR": str(room.state_dir)}
+            words = [sys.executable, "-m", "dialogd"]
+            at = ["--id", "B", "--file", str(room.file)]
+            for more in (["turn", *at], ["reply", "--debt", debt, *at]):
+                came = session.run([*words, *more], variables, tmp_path, given="Mine.")
+                assert (came.code, "holds the seat of A" in came.err) == (1, True), came
+            assert 'dialogd_deliveries_refused_total{agent="B"} 2.0' in send(room["B"], "GET /metrics").body.decode()
+            assert reply(room["B"], debt, "Its own.").json["status"] == "appended"
+            until(session.knocks, "A to be knocked at")
 
 
 def test_a_terminal_takes_the_seat(room: Pair, tmp_path: Path) -> None:
