@@ -19,7 +19,7 @@ import pytest
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 from tests.clis.conftest import make_world
-from tests.clis.rig import KEY, PATH
+from tests.clis.rig import KEY, PATH, World
 from tests.support.pair import until
 from tests.support.standin import Say, Seen, StandIn, Use
 from tests.support.terminal import Terminal
@@ -200,6 +200,85 @@ def test_two_open_sessions_agree(room: Table) -> None:
     assert all(int(knocked) >= 1 for knocked in knocks)
     assert {what for what, _ in room.journal("A")} == {"knocked", "opened", "replied"}
     assert "write access to" in room.file.read_text("utf-8")
+
+
+class CodexMind:
+    """What Codex's model does: it takes its turns by the tools of the MCP server, as the knock says."""
+
+    def __init__(self, *replies: str) -> None:
+        self.replies = list(replies)
+
+    def __call__(self, seen: Seen) -> Say | Use:
+        """Answer one request."""
+        if not seen.tools:
+            return Say("A title")
+        said = json.dumps((seen.body or {}).get("input", [])[-1:], ensure_ascii=False)
+        if not seen.tool_results:
+            agent = re.search(r'wait_for_turn of the MCP server dialogd with agent=\\+"(\w+)', said)
+            return self.call("wait_for_turn", {"agent": agent[1]}) if agent else Say("Hello.")
+        owed = re.search(r'debt\\*":\s*\\*"([A-Z]-[0-9a-f]{8})', said)
+        if owed and "# One question about your reply" in said:
+            (text,) = re.findall(r"`(\[[A-Z][^`]*)`", said)[:1]
+            return self.call("reply", {"debt": owed[1], "text": text})
+        if owed:
+            return self.call("reply", {"debt": owed[1], "text": self.replies.pop(0) if self.replies else "[PASS]"})
+        return self.call("wait_for_turn", {"agent": "B", "wait": 1}) if "asked" in said else Say("Done.")
+
+    @staticmethod
+    def call(tool: str, arguments: dict[str, object]) -> Use:
+        """A call of a tool of the server's."""
+        what = f"tools.mcp__dialogd__{tool}({json.dumps(arguments)})"
+        return Use("exec", f"const r = await {what}; text(JSON.stringify(r.structuredContent ?? {{error: r}}))")
+
+
+def codex_session(room: Table, codex: World, mind: CodexMind, stack: ExitStack) -> Terminal:
+    """Codex, open in a terminal, with dialogd as its MCP server; it has said hello, and has a thread."""
+    server = stack.enter_context(StandIn(mind))
+    home = codex.home / ".codex"
+    home.mkdir()
+    environment = {**room.environment("A", ""), "HOME": str(codex.home), "OPENAI_API_KEY": KEY, "SHELL": "/bin/bash"}
+    own = {name: environment[name] for name in ("DIALOGD_STATE_DIR", "DIALOGD_FILE", "PATH", "HOME")}
+    variables = ", ".join(f"{name} = {json.dumps(value)}" for name, value in own.items())
+    (home / "config.toml").write_text(
+        f"""
+model_provider = "standin"
+check_for_update_on_startup = false
+analytics.enabled = false
+model_providers.standin = {{name = "standin", base_url = "{server.url}/v1", env_key = "OPENAI_API_KEY", \
+wire_api = "responses"}}
+projects."{codex.project}".trust_level = "trusted"
+
+[mcp_servers.dialogd]
+command = {json.dumps(sys.executable)}
+args = ["-m", "dialogd", "mcp"]
+env = {{{variables}}}
+required = true
+default_tools_approval_mode = "approve"
+""".replace("\\\n", "")
+    )
+    (codex.home / ".profile").write_text(f'export PATH="{environment["PATH"]}"\n')
+    terminal = Terminal(["codex", "--no-daemon"], environment, codex.project)
+    stack.callback(terminal.close)
+    terminal.until("Ask Codex to do anything")
+    terminal.type("Hello there")
+    rollouts = codex.home / ".codex" / "sessions"
+    until(lambda: [*rollouts.glob("*/*/*/rollout-*.jsonl")], "a thread", PATIENCE, lambda: terminal.text[-2000:])
+    return terminal
+
+
+def test_claude_code_and_codex_agree(room: Table, codex: World) -> None:
+    """Codex's commands run in a sandbox: it is knocked at by its own queue, and takes its turns by the MCP tools."""
+    with ExitStack() as stack:
+        mind = CodexMind("What is the peak?", "It holds at that peak.\n\n[AGREE: P1 | measured]")
+        terminal = codex_session(room, codex, mind, stack)
+        terminal.type("!dialogd join B")
+        terminal.until("this session is agent B in a dialog")
+        room.session("A", Mind("I count the sessions first.", f"They are small.\n\n{SUMMARY}"), "A")
+        room.dialogd("say 'Please decide.' --to A")
+        dialog = room.until(lambda d: d.state.outcome, "an end", 2 * PATIENCE)
+        assert dialog.state.outcome is not None
+        assert dialog.state.outcome.name == "CONSENSUS_REACHED"
+        assert {what for what, _ in room.journal("B")} == {"knocked", "opened", "replied"}
 
 
 def test_a_session_that_was_killed_in_its_turn_comes_back(room: Table) -> None:
