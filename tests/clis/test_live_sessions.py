@@ -210,9 +210,9 @@ class CodexMind:
 
     def __call__(self, seen: Seen) -> Say | Use:
         """Answer one request."""
-        if not seen.tools:
-            return Say("A title")
         said = json.dumps((seen.body or {}).get("input", [])[-1:], ensure_ascii=False)
+        if "task title" in said:
+            return Say("A title")
         if not seen.tool_results:
             agent = re.search(r'wait_for_turn of the MCP server dialogd with agent=\\+"(\w+)', said)
             return self.call("wait_for_turn", {"agent": agent[1]}) if agent else Say("Hello.")
@@ -240,8 +240,7 @@ def codex_session(room: Table, codex: World, mind: CodexMind, stack: ExitStack) 
     own = {name: environment[name] for name in ("DIALOGD_STATE_DIR", "DIALOGD_FILE", "PATH", "HOME")}
     variables = ", ".join(f"{name} = {json.dumps(value)}" for name, value in own.items())
     (home / "config.toml").write_text(
-        f"""
-model_provider = "standin"
+        f"""model_provider = "standin"
 check_for_update_on_startup = false
 analytics.enabled = false
 model_providers.standin = {{name = "standin", base_url = "{server.url}/v1", env_key = "OPENAI_API_KEY", \
