@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd.backends.auto import COMMANDS
 from dialogd.backends.seats import Seat
+from dialogd.backends.sessions import without_tokens
 from dialogd.cli.cast import SEATS
 from dialogd.cli.create import Wanted
 from dialogd.config import Settings
@@ -34,8 +35,6 @@ SECONDS = 20.0  # that the file of a new dialog may take
 LOOK = 0.1
 MOST_TURNS = 200  # that rounds of many agents come to by default
 LAST = 2_000  # characters of what a process printed last
-# What leads into the program that asks: nothing of it goes to what is begun.
-_PRIVATE = ("CLAUDE_CODE_MESSAGING_SOCKET", "CLAUDE_CODE_MESSAGING_TOKEN", "CLAUDECODE")
 
 
 class Limits(BaseModel):
@@ -99,9 +98,9 @@ def begin(settings: Settings, asked: Asked) -> Path:
     question.write_text(asked.question, encoding="utf-8", errors="replace")
     topic = one_line(asked.question, TOPIC)
     run = ["run", "--file", str(file), *words, "--question-file", str(question), "--", topic]
-    environment = {name: value for name, value in os.environ.items() if name not in _PRIVATE}
+    environment = without_tokens(os.environ)
     environment |= {"DIALOGD_PROJECT": str(asked.project)} if asked.project else {}
-    pid = _on_its_own([sys.executable, "-m", "dialogd", *run], output, environment)
+    pid = on_its_own([sys.executable, "-m", "dialogd", *run], output, environment)
     remember(state, file, pid, output)
     try:
         _written(file, pid, output)
@@ -205,7 +204,7 @@ def _seconds(text: str, name: str) -> float:
         raise BadInput(f"{name}: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
 
 
-def _on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str]) -> int:
+def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str]) -> int:
     """Start a program in a session of its own, child of nobody; returns its process id."""
     script = 'out=$1; shift; umask 077; "$@" </dev/null >>"$out" 2>&1 & echo $!'
     done = subprocess.run(

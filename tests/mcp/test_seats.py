@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from mcp import Client, MCPError
 
+from dialogd.mcp.begin import on_its_own
 from dialogd.store.origin import start_of
 from tests.mcp.conftest import Answer, Host, call
-from tests.mcp.test_http import listening
 from tests.support.forked import fork
-from tests.support.pair import Pair
+from tests.support.pair import Pair, until
 
 SUMMARY = "## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]"
 
@@ -140,11 +141,16 @@ async def test_a_seat_sees_no_answer_of_the_round_before_its_own(host: Host, tmp
 
 
 async def test_over_http_a_seat_is_known_by_its_connection(host: Host, room: Pair) -> None:
-    """The server is another process: what counts is who is at the other end."""
+    """The server is no child of the session's: what counts is who is at the other end."""
     sit(room, "B")
-    with listening(host) as port:
-        async with Client(f"http://localhost:{port}/mcp") as client:
+    output = host.folder / "apart.out"
+    server = on_its_own(host.commands.words(["mcp", "--http", "--port", "0"]), output, host.commands.environment)
+    try:
+        until(lambda: output.exists() and "/mcp" in output.read_text(), "its address")
+        async with Client(output.read_text().strip()) as client:
             assert "owes no turn" in (await call(client, "sessions_send", message="Spaces!")).error
             assert "for the person alone" in (await call(client, "gallery_emit", message="x", type="IDEA")).error
             sit(room, "B", "")
             assert (await call(client, "sessions_send", message="Well?"))["turn"] == 2
+    finally:
+        os.kill(server, signal.SIGTERM)

@@ -122,6 +122,31 @@ async def test_bad_arguments_come_back_with_what_would_be_right(host: Host) -> N
     assert log.path.read_bytes() == before
 
 
+async def test_nobody_may_ask_for_more_than_the_settings_allow_or_choose_what_runs(host: Host) -> None:
+    """Agents, turns, time, programs, files of elsewhere: refused with what would be right, and nothing is begun."""
+    many = {"target": "x", "agents": ["rehearsal"] * 3}
+    async with host.client() as client:
+        await call(client, "sessions_list")
+        files = {path.name for path in host.folder.rglob("*")}
+        wrong = [
+            (await call(client, "ask", question=" "), "question is empty"),
+            (await call(client, "ask", question="x", agents=["nobody"]), "rehearsal"),
+            (await call(client, "ask", question="x", agents=["command:touch pwned"]), "runs a program"),
+            (await call(client, "ask", question="x", agents=["rehearsal"] * 11), "10 may take part"),
+            (await call(client, "ask", question="x", limits={"max_turns": 1001}), "1000 messages"),
+            (await call(client, "ask", question="x", limits={"max_time": "1 day"}), "30 minutes"),
+            (await call(client, "ask", question="x", limits={"timeout": "soon"}), "timeout"),
+            (await call(client, "ask", question="x", context=["/etc/passwd"]), "is outside"),
+            (await call(client, "position_invoke", position="hermit", config={"target": "x"}), "contemplator"),
+            (await call(client, "position_invoke", position="mirror", config=many), "2 agents"),
+            (await call(client, "position_invoke", position="mirror", config={}), "target"),
+            (await call(client, "position_invoke", position="mirror", config={"target": "../"}), "is outside"),
+        ]  # fmt: skip
+    for answer, words in wrong:
+        assert words in answer.error, answer
+    assert {path.name for path in host.folder.rglob("*")} == files
+
+
 async def test_a_long_history_comes_in_pages(host: Host) -> None:
     """Fifty messages each, the oldest first; -1 is the last page."""
     log = host.commands.begin("Tabs?")
