@@ -21,8 +21,10 @@ from dialogd.protocol.order import following, reopened
 from dialogd.protocol.rules import CONTRIBUTIONS
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line, redact, unescape
+from dialogd.store.folders import StateDir
 from dialogd.store.journal import PERSON, Lost, chain_of
 from dialogd.store.logfile import Addition, LogFile
+from dialogd.store.origin import Origin, origin_here
 
 notices = logging.getLogger("dialogd.person")
 
@@ -335,16 +337,25 @@ def admitted(log: LogFile, act: str) -> str:
     via = "" if origin.is_person else origin.via(log.path)
     if not via or act in FROM_SEATS:
         return via
-    log.journals.of(PERSON).record("denied", durable=False, act=act, via=via)
+    log.journals.of(PERSON).record("denied", durable=False, act=act, via=via, at=now())
     notices.info("refused %s from %s", act, whose(via))
+    raise _not_theirs(act, origin, is_here=via != OTHER)
+
+
+def alone(state: StateDir, act: str) -> None:
+    """Raise `Refused` for an act outside of a dialog that comes from a session that holds a seat in any."""
+    if not (origin := origin_here(state.registry)).is_person:
+        raise _not_theirs(act, origin, is_here=False)
+
+
+def _not_theirs(act: str, origin: Origin, *, is_here: bool) -> Refused:
+    """Why this is not done, and where the person does it."""
     if origin.seat is None:
         what = f"cannot {act}: a session holds a seat, and which program asks for this could not be found out"
-        raise Refused(what, fix=f"do it in a terminal of your own: dialogd {act}")
-    holds = f"holds seat {origin.seat.id}"
-    if via == OTHER:
-        holds += f" of the dialog at {origin.seat.file}"
+        return Refused(what, fix=f"do it in a terminal of your own: dialogd {act}")
+    holds = f"holds seat {origin.seat.id}" + ("" if is_here else f" of the dialog at {origin.seat.file}")
     speaks = "; what the seat has to say goes into its turn: dialogd turn, dialogd reply" if act == "say" else ""
-    raise Refused(
+    return Refused(
         f"cannot {act} from here: this comes from the session that {holds}, and is for the person alone",
         fix=f"do it in a terminal of your own that this session did not start, or on the page{speaks}",
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from dialogd import person
 from dialogd.cli import options
 from dialogd.cli.create import TOPIC
 from dialogd.cli.terminal import Screen, as_json, line, plain, remark, show
@@ -267,7 +268,9 @@ def recall(question: Question, limit: MostRecalled = 3, json: options.JsonOption
 
 def outcome(which: Which, outcome: Outcome, why: Why, json: options.JsonOption = False) -> None:
     """Record how a decision turned out: worked or failed. With a reason. What is said last counts."""
-    row = open_memory().outcome(which, outcome.lower(), why)
+    known = open_memory()
+    person.alone(known.state, "outcome")
+    row = known.outcome(which, outcome.lower(), why)
     lines = [f"{row.id} {row.verdict.outcome}: {row.verdict.why}"] if row.verdict else []
     options.answer(row.as_json(), lines, json=json)
 

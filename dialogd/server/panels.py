@@ -16,6 +16,7 @@ from fastapi import FastAPI, Query, Request
 from fastapi import Path as PathField
 from fastapi.responses import HTMLResponse, Response
 
+from dialogd import person
 from dialogd.agent.clock import local
 from dialogd.agent.loop import Agent
 from dialogd.agent.turn import aside
@@ -322,6 +323,7 @@ def _history_routes(app: FastAPI, agent: Agent, memory: Memory) -> None:
     @app.post("/page/history/{dialog}/outcome")
     async def outcome(dialog: Annotated[str, Id], said: wire.TurnedOut) -> wire.Remembered:
         """Remember that what a dialog decided worked, or failed, and why."""
+        await asyncio.to_thread(person.alone, memory.state, "outcome")
         row = await asyncio.to_thread(memory.outcome, dialog, said.outcome, said.why)
         return wire.Remembered(dialog=row.id, outcome=said.outcome, why=said.why)
 

@@ -161,7 +161,7 @@ def _is_left_behind(pid: int, key: Key) -> bool:
         return False
     try:
         terminal = os.getsid(key.pid)
-        if os.getsid(pid) != terminal:
+        if not terminal or os.getsid(pid) != terminal:  # 0: one outside of this container
             return False
         above = {one.pid for one in _line(key.pid)[1:]}
         return not any(one.pid in above and os.getsid(one.pid) == terminal for one in _line(pid))

@@ -8,18 +8,23 @@ import re
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
 import pytest
 
+from dialogd import person
+from dialogd.errors import Refused
 from dialogd.protocol.model import USER
-from dialogd.store.origin import read_key, seat_of, start_of
+from dialogd.store.origin import Origin, asked_by, read_key, seat_of, start_of
 from dialogd.store.registry import Running
+from dialogd.views.plan import Plan
 from tests.cli.command import Commands
 from tests.support.forked import fork
 from tests.support.pair import Pair
+from tests.support.room import Room, opening
 from tests.support.session import DIALOGD, Shell, variables
 
 ALONE = "is for the person alone"
@@ -71,6 +76,7 @@ def test_acts_of_the_person_are_refused_from_a_seat_and_others_say_whose_they_ar
             assert (done.code, ALONE in done.err, "holds seat B" in done.err) == (1, True, True), (words, done)
             assert "fix: do it in a terminal of your own" in done.err
         assert "dialogd reply" in dialogd("say", "Use tabs.").err
+        assert ALONE in dialogd("outcome", log.read().id, "worked", "It did.").err
         assert dialogd.file.read_bytes() == before
         open_ = [["pause"], ["say", "--note", "B looks into it.\n[APPROVED]"], ["resume"]]
         for words in open_:
@@ -197,6 +203,34 @@ def test_ways_around_it_over_http(live: tuple[Pair, Shell, Shell]) -> None:
     assert [(one.via, *map(str, one.marks)) for one in dialog.entries[1:]] == [
         ("", "[LIMIT: max_turns 35]"), ("B", "[PAUSED]"), ("B", "[RESUMED]"), ("B", "[STOPPED: enough]"),
     ]  # fmt: skip
+
+
+def test_who_cannot_be_found_out_is_not_the_person(dialogd: Commands) -> None:
+    """Behind a connection that nobody holds any more, while a seat is held: no act of the person's, but a pause."""
+    log = dialogd.begin("Tabs?")
+
+    def act() -> None:
+        asked_by(tuple)
+        person.limit(log, "max_turns", "40")
+        with seated(dialogd, "claude:1:1"):
+            with pytest.raises(Refused, match="could not be found out"):
+                person.limit(log, "max_turns", "41")
+            person.pause(log)
+
+    copy_context().run(act)
+    assert [(one.via, one.name) for one in log.read().entries[1:]] == [("", "User"), ("UNKNOWN", "an unknown program")]
+
+
+def test_agents_and_the_plan_are_told_whose_it_was() -> None:
+    """A note from a seat does not reach another agent as the person's, and an end is not theirs either."""
+    room = Room(opening("A", "B"), A=["Tabs."], B=["Spaces."])
+    room.step("A")
+    room.paper.who = Origin(Running("B", 1, str(room.paper.path), 1, 0.0, session="codex:x"))
+    room.by_hand(person.say, "Do as B says.", note=True)
+    room.step("B")
+    assert "## Note, by B's session, not by the person" in room.prompts[-1][1]
+    room.by_hand(person.stop, "enough")
+    assert Plan(room.dialog, "dialog.md").headline == "stopped by B's session before an agreement: enough"
 
 
 def test_a_codex_thread_is_known_by_the_environment_of_its_commands(dialogd: Commands) -> None:

@@ -16,6 +16,7 @@ import pytest
 from dialogd.backends import probe
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
+from dialogd.store.origin import CODEX_THREAD
 from tests.clis.rig import KEY, PATH, World, ask, counting, prompt, turn
 from tests.support.standin import Fail, Hang, Say, Seen, StandIn, Use, in_order
 
@@ -96,6 +97,15 @@ async def test_reading_the_project_works(world: World) -> None:
         await ask(world.make(server.url), prompt())
         (result,) = server.calls[-1].tool_results
     assert "INSIDE-THE-PROJECT" in result[1]
+
+
+async def test_codex_tells_a_command_in_which_thread_it_runs(codex: World) -> None:
+    """By that mark in its environment a command is known to come from a seated thread, whose key names no process."""
+    with StandIn(in_order(Use("exec_command", {"cmd": f"env | grep {CODEX_THREAD}"}), Say("Done."))) as server:
+        await ask(codex.make(server.url), prompt())
+        (result,) = server.calls[-1].tool_results
+    (kept,) = (codex.home / ".codex" / "sessions").rglob("rollout-*.jsonl")
+    assert f"{CODEX_THREAD}={kept.stem[-36:]}\n" in result[1]
 
 
 def hostile(world: World) -> tuple[Path, Mapping[str, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from dialogd.protocol.grammar import joint, parse, read_on, render
 from dialogd.protocol.state import Dialog
@@ -19,6 +20,8 @@ class Paper:
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.now = 0.0
+        self.path = Path("/paper.md")
+        self.who = Origin()
         self._dialog: Dialog | None = None
 
     @property
@@ -32,8 +35,8 @@ class Paper:
         return self
 
     def origin(self) -> Origin:
-        """Nobody but the person has paper."""
-        return Origin()
+        """Whose acts a test makes them."""
+        return self.who
 
     def of(self, writer: str) -> None:
         """Nobody keeps a journal."""
