@@ -94,8 +94,9 @@ class Table:
     def environment(self, name: str, url: str) -> dict[str, str]:
         """The variables of a session's terminal; its home knows that it was set up."""
         if name not in self._worlds:
-            (self.folder / name).mkdir()
-            world = make_world("claude-code", self.folder / name, self._states)
+            own = self.folder / f"{self.folder.name}-{name}"  # a name of its own among all tests
+            own.mkdir()
+            world = make_world("claude-code", own, self._states)
             known = {
                 "hasCompletedOnboarding": True,
                 "customApiKeyResponses": {"approved": [KEY[-20:]], "rejected": []},
