@@ -69,14 +69,14 @@ def claude_session(world: World, environment: Mapping[str, str]) -> Iterator[Ter
         terminal.close()
 
 
-def codex_environment(world: World, url: str, **more: str) -> dict[str, str]:
-    """The variables of a terminal in which Codex was set up; its shell knows where dialogd is."""
+def codex_environment(world: World, url: str, model: str = "gpt-x") -> dict[str, str]:
+    """The variables of a terminal in which Codex was set up; its shell knows where dialogd is, and it has its tools."""
     home = world.home / ".codex"
     home.mkdir(exist_ok=True)
     (home / "config.toml").write_text(
         "\n".join(
             [
-                'model = "gpt-x"',
+                f'model = "{model}"' if model else "",
                 'model_provider = "standin"',
                 "check_for_update_on_startup = false",
                 "[analytics]",
@@ -92,7 +92,7 @@ def codex_environment(world: World, url: str, **more: str) -> dict[str, str]:
         )
     )
     (world.home / ".profile").write_text(f'export PATH="{HERE}"\n')
-    return {
+    environment = {
         "HOME": str(world.home),
         "PATH": HERE,
         "OPENAI_API_KEY": KEY,
@@ -103,8 +103,22 @@ def codex_environment(world: World, url: str, **more: str) -> dict[str, str]:
         "DIALOGD_FILE": str(world.home / "dialog.md"),
         "DIALOGD_PORT": "0",
         "DIALOGD_PLAN": "0",
-        **more,
     }
+    own = {name: value for name, value in environment.items() if name.startswith(("DIALOGD_", "HOME"))}
+    with (home / "config.toml").open("a") as out:
+        out.write(
+            "\n".join(
+                [
+                    "\n[mcp_servers.dialogd]",
+                    f"command = {json.dumps(sys.executable)}",
+                    'args = ["-m", "dialogd", "mcp"]',
+                    'default_tools_approval_mode = "approve"',
+                    "[mcp_servers.dialogd.env]",
+                    *(f"{name} = {json.dumps(value)}" for name, value in own.items()),
+                ]
+            )
+        )
+    return environment
 
 
 def rollouts(world: World) -> list[Path]:
@@ -349,3 +363,37 @@ def test_codex_joins_and_its_sandbox_says_what_to_do(codex: World) -> None:
                 assert parse(file.read_bytes()).state.debt("B") is not None
         finally:
             dialogd(environment, "stop")
+
+
+def test_codex_is_knocked_at_and_replies_by_its_tools(codex: World) -> None:
+    """It joins by one line, is woken for its turn, reads it by `wait_for_turn` and answers by `reply`."""
+
+    def call(tool: str, arguments: Mapping[str, str]) -> Use:
+        given = f"await tools.mcp__dialogd__{tool}({json.dumps(arguments)})"
+        return Use("exec", f"const r = {given}; text(JSON.stringify(r.structuredContent ?? {{error: r}}))")
+
+    def answer(seen: Seen) -> Answer:
+        if not seen.tools or "dialogd: turn" not in texts(seen):
+            return Say("Done.")
+        if not seen.tool_results:
+            return call("wait_for_turn", {})
+        owed = re.search(r'"debt":"([\w-]+)"', seen.tool_results[0][1])
+        if owed and '"owed"' in seen.tool_results[0][1]:
+            return call("reply", {"debt": owed[1], "text": "Spaces, says Codex."})
+        return Say("Done.")
+
+    with StandIn(answer) as server:
+        environment = codex_environment(codex, server.url, model="")
+        file = Path(environment["DIALOGD_FILE"])
+        dialogd(environment, "new", "Tabs or spaces?")
+        try:
+            with codex_session(codex, environment) as terminal:
+                terminal.type("!dialogd join B")
+                terminal.until("this session is agent B in a dialog")
+                dialogd(environment, "say", "Please begin.", "--to", "B")
+                until(lambda: "Spaces, says Codex." in file.read_text(), "its turn", PATIENCE, file.read_text)
+        finally:
+            dialogd(environment, "stop")
+    turn = next(turn for turn in parse(file.read_bytes()).turns if turn.by == "B")
+    assert turn.frame is not None
+    assert int(turn.frame.knocks) >= 1
