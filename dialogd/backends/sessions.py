@@ -199,8 +199,8 @@ def _claude_sessions() -> Iterator[Session | DialogdError]:
 def _claude_session(path: Path) -> Session:
     """The session of a registration. Raises `NotRunning` when it is gone, `UnsafeFile` for what nobody should trust."""
     registration = _registration(path)
-    pid, started = int(path.stem), str(registration.get("procStart") or "")
-    _check_process(pid, started, path)
+    pid = int(path.stem)
+    started = _check_process(pid, str(registration.get("procStart") or ""), path)
     known = (str(registration.get(name) or "") for name in ("sessionId", "cwd", "name"))
     id_, project, name = (_printable(text) for text in known)
     state = _BUSY.get(str(registration.get("status")), "")
@@ -219,36 +219,30 @@ def _registration(path: Path) -> dict[str, Any]:
     return found
 
 
-def _check_process(pid: int, started: str, path: Path) -> None:
-    """Raise unless the process runs, is this user's, and is the one that started then."""
+def _check_process(pid: int, registered: str, path: Path) -> str:
+    """When the process began, as keys have it; raise unless it runs, is this user's, and is the registered one."""
     import psutil
+
+    from dialogd.store.origin import start_of
 
     gone = NotRunning(f"the session of pid {pid} has ended", fix="open another, and join from there")
     try:
         owner = psutil.Process(pid).uids().real
-        since = _start_of(pid)
-    except (psutil.Error, OSError):
+    except psutil.Error:
         raise gone from None
-    if not started or since != started:
+    since = start_of(pid)
+    if not since or not registered or registered != (since if sys.platform == "linux" else _said_by_ps(pid)):
         raise gone  # its number was given to another process
     if owner != os.geteuid():
         raise UnsafeFile(f"{path} names a process of another user (uid {owner})", fix="remove it")
+    return since
 
 
-def _start_of(pid: int) -> str:
-    """When a process started, as Claude Code writes it: in ticks since the boot; on macOS as `ps` says it.
-
-    Raises OSError when there is none.
-    """
-    if sys.platform == "linux":
-        line = Path(f"/proc/{pid}/stat").read_bytes()
-        return line[line.rindex(b")") + 1 :].split()[19].decode()
+def _said_by_ps(pid: int) -> str:
+    """When a process began, as Claude Code registers it where there is no /proc; "" for none."""
     words = ["/bin/ps", "-o", "lstart=", "-p", str(pid)]
     variables = {"LC_ALL": "C", "TZ": "UTC"}
-    said = subprocess.run(words, env=variables, capture_output=True, text=True, check=False, timeout=5)
-    if not said.stdout.strip():
-        raise ProcessLookupError(pid)
-    return said.stdout.strip()
+    return subprocess.run(words, env=variables, capture_output=True, text=True, check=False, timeout=5).stdout.strip()
 
 
 def _send(session: Session, line: str) -> None:

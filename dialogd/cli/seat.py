@@ -22,7 +22,7 @@ from dialogd.backends.live import ASKS, UNASKED
 from dialogd.backends.sessions import CODEX, TITLES, Session, knock, of_key, running_sessions, session_here
 from dialogd.cli import client, options
 from dialogd.cli.cast import LIVE, SEATS
-from dialogd.cli.client import daemons
+from dialogd.cli.client import daemons, notify
 from dialogd.cli.launch import FAILED, is_free
 from dialogd.cli.start import detached, peers
 from dialogd.cli.terminal import plain, remark, show, table
@@ -52,6 +52,7 @@ def join(
     timeout: Annotated[
         str, typer.Option(metavar="TIME", help="How long one of its turns may take. Default: 30 minutes.")
     ] = person.SEAT_TIMEOUT,
+    go: Annotated[bool, typer.Option("--go", help="Set the dialog going, where its agents wait to begin.")] = False,
     file: options.FileOption = None,
 ) -> None:
     """Take part with the coding session that you are in.
@@ -70,14 +71,20 @@ def join(
     _note(settings, dialog, who, one, timeout)
     key, port = one.key + (UNASKED if session else ""), _port(settings, dialog, who)
     ready = options.settings_for(file, id=who, backend=LIVE, session=key, port=port)
-    detached(ready, peers(ready, ()))
+    daemon = detached(ready, peers(ready, ()))
     if session:
-        asyncio.run(knock(one, ASKS))
+        try:
+            asyncio.run(knock(one, ASKS))
+        except BaseException:
+            _end(daemon)
+            raise
         told = "it agrees by `dialogd accept`, and is told nothing of the dialog before"
         show(plain(f"the {one.title} in {one.project} was asked to take the seat of {who}: {told}"))
     else:
         show(plain(_welcome(who, settings, dialog, one)))
     show(plain(_keeps(one)))
+    if go:
+        notify(daemons(settings, settings.file))
 
 
 def accept(as_json: options.JsonOption = False) -> None:

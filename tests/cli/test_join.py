@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,6 +142,28 @@ def test_a_session_joins_before_there_is_a_dialog(dialogd: Commands, session: Cl
     assert "[LIMIT: timeout A 30 minutes]" in dialogd.file.read_text()
     assert dialogd.log.read().state.limits.timeouts == {"A": 1800.0}
     knocked(session, "turn 2 is yours")
+
+
+def test_the_last_one_to_join_sets_the_dialog_going(dialogd: Commands, session: Claude) -> None:
+    """To join alone begins nothing; with --go those who owe the first turn are told."""
+    dialogd.begin("Tabs or spaces?")
+    assert typed(dialogd, session, "join", "A").code == 0
+    assert typed(dialogd, session, "join", "A").code == 0
+    assert not session.knocks()
+    (daemon,) = dialogd.daemons()
+    os.kill(daemon.pid, 9)
+    until(lambda: not dialogd.daemons(), "its end")
+    assert typed(dialogd, session, "join", "A", "--go").code == 0
+    knocked(session, "turn 2 is yours")
+
+
+def test_a_session_that_cannot_be_asked_gets_no_seat(dialogd: Commands, session: Claude) -> None:
+    """Where the first line does not go through, no daemon is left behind."""
+    dialogd.begin("Tabs or spaces?")
+    session.key.chmod(0o644)
+    done = dialogd("join", "B", "--session", "shop-3f")
+    assert (done.code, "can be read by others" in done.err) == (1, True)
+    until(lambda: not dialogd.daemons(), "the end of its daemon")
 
 
 def test_a_session_has_one_seat_and_a_seat_one_session(dialogd: Commands, session: Claude, other: Claude) -> None:
