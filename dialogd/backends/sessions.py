@@ -16,6 +16,7 @@ import stat
 import struct
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -35,6 +36,7 @@ FAMILIES = {CLAUDE: "Claude", CODEX: "Codex"}  # what an agent is called in head
 LONGEST_KNOCK = 400  # characters
 LARGEST = 64 * 1024  # bytes of a registration or a key
 TAIL = 256 * 1024  # bytes of a rollout in which the last begin or end of a turn is sought
+SETTLE = 0.2  # seconds in which a file that is being written is whole
 CONNECT_SECONDS = 2.0
 QUEUE_SECONDS = 20.0
 # How the variables begin by which a process is known as a session's, or may write to it.
@@ -443,7 +445,27 @@ def _codex_program(session: Session) -> tuple[str, str]:
 
 
 def _json(path: Path, *, is_public: bool = False) -> dict[str, Any]:
-    """A small JSON file that only this user can have written. Raises `UnsafeFile`, `NotRunning` without one."""
+    """A small JSON file that only this user can have written. Raises `UnsafeFile`, `NotRunning` without one.
+
+    Claude Code writes over it in place, so one that is half written is read again.
+    """
+    until = time.monotonic() + SETTLE
+    while (found := _object(_read(path, is_public=is_public))) is None:
+        if time.monotonic() > until:
+            raise UnsafeFile(f"{path} is not what Claude Code writes there", fix="start that session anew")
+        time.sleep(0.01)
+    return found
+
+
+def _object(data: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(data) if len(data) <= LARGEST else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _read(path: Path, *, is_public: bool) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -453,14 +475,7 @@ def _json(path: Path, *, is_public: bool = False) -> dict[str, Any]:
         raise UnsafeFile(f"{path} cannot be read: {error.strerror}", fix="start that session anew") from None
     with os.fdopen(fd, "rb") as source:
         _check_regular(os.fstat(fd), path, is_public=is_public)
-        data = source.read(LARGEST + 1)
-    try:
-        found = json.loads(data) if len(data) <= LARGEST else None
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise UnsafeFile(f"{path} is not what Claude Code writes there", fix="start that session anew")
-    return found
+        return source.read(LARGEST + 1)
 
 
 def _check_file(path: Path, *, is_public: bool) -> None:

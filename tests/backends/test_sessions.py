@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -83,6 +84,26 @@ def test_what_is_no_line_is_not_sent(claude: Claude, line: str) -> None:
     with pytest.raises(BadInput):
         asyncio.run(knock(only(), line))
     assert not claude.rows()
+
+
+def test_a_registration_that_is_being_written_is_read_again(claude: Claude) -> None:
+    """Claude Code writes over it in place whenever it gets busy or idle."""
+    whole, is_over = claude.registration.read_bytes(), threading.Event()
+
+    def write() -> None:
+        while not is_over.wait(0.01):
+            with claude.registration.open("wb", buffering=0) as out:
+                out.write(whole[:100])
+                is_over.wait(0.02)
+                out.write(whole[100:])
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    try:
+        assert [len(running_sessions()) for _ in range(20)] == [1] * 20
+    finally:
+        is_over.set()
+        writing.join()
 
 
 def test_a_session_that_ended_is_gone_for_good(claude: Claude) -> None:
