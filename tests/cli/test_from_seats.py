@@ -153,6 +153,23 @@ def test_ways_around_it(live: tuple[Pair, Shell, Shell]) -> None:
     assert [entry.via for entry in dialog.entries[1:]] == ["", "", ""]
 
 
+def test_the_shell_that_a_session_was_started_from_is_the_persons(dialogd: Commands) -> None:
+    """In one terminal: what the session left behind there is the seat's, what is typed beside it is not."""
+    dialogd.begin("Tabs?")
+    environment = variables(dialogd.folder, dialogd.file, dialogd.state.root)
+    line = f"{DIALOGD} limit max_turns"
+    with (
+        Shell(dialogd.folder, environment) as terminal,
+        Shell(dialogd.folder, environment, terminal) as session,
+        seated(dialogd, session.key),
+    ):
+        gone, child, typed = (
+            *session.orphans(("bare", f"{line} 31")), session.run(f"{line} 32"), terminal.run(f"{line} 33")
+        )  # fmt: skip
+    assert [(came.code, ALONE in came.out) for came in (gone, child, typed)] == [(1, True), (1, True), (0, False)]
+    assert dialogd.log.read().state.limits.max_turns == 33
+
+
 def _bare(pair: Pair) -> str:
     """The variables of a command with no others."""
     kept = variables(pair.folder, pair.file, pair.state_dir)

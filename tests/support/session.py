@@ -54,14 +54,28 @@ class Came:
 
 
 class Shell:
-    """A `sh` that leads a terminal session of its own, reads lines, and lives until the block ends."""
+    """A `sh` that reads lines and lives until the block ends.
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    It leads a terminal session of its own, or runs in that of the shell `within`, as a program started there does.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], within: Shell | None = None) -> None:
         self.folder = folder
         self._numbers = itertools.count()
+        words = ["sh"]
+        if within is not None:
+            pipe = folder / f"typed-{within.pid}"
+            os.mkfifo(pipe)
+            within.type(f"sh <{pipe} & echo $! >{pipe}.part; mv {pipe}.part {pipe}.pid")
+            words = ["sh", "-c", f"exec cat >{pipe}"]  # what is typed goes there
         self.process = subprocess.Popen(
-            ["sh"], stdin=subprocess.PIPE, cwd=folder, env=dict(environment), start_new_session=True, text=True
+            words, stdin=subprocess.PIPE, cwd=folder, env=dict(environment), start_new_session=True, text=True
         )
+        self.pid = self.process.pid
+        if within is not None:
+            known = folder / f"typed-{within.pid}.pid"
+            until(known.exists, "a shell in a shell", seconds=30)
+            self.pid = int(known.read_text())
         self.type(f"export CLAUDE_CODE_MESSAGING_SOCKET={folder}/{self.pid}.sock CLAUDECODE=1")
 
     def __enter__(self) -> Shell:
@@ -70,11 +84,6 @@ class Shell:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.process.kill()
         self.process.communicate()
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self.process.pid
 
     @property
     def key(self) -> str:
