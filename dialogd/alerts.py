@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
@@ -27,6 +27,7 @@ from dialogd.agent.clock import local
 from dialogd.backends.child import Child
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
+from dialogd.backends.tools import Asked
 from dialogd.config import HOOKS, Settings
 from dialogd.errors import DialogdError
 from dialogd.protocol import questions
@@ -70,6 +71,8 @@ class Alerts:
 
         self._queues = [_Queue(way, warn) for way in ways]
         self._raised = ""
+        self._agent = agent
+        agent.desk.followers.append(self.asked)
 
     def written(self, dialog: Dialog) -> None:
         """This daemon has written the dialog's latest entry: raise what it is worth."""
@@ -82,6 +85,28 @@ class Alerts:
         for alert in worth(dialog, entry, file=file, url=self.url, at=at, zone=local, secrets=secrets):
             for queue in self._queues:
                 queue.put(alert)
+
+    def asked(self, call: Asked) -> None:
+        """This daemon's agent wants to call a tool: the person is asked, in time."""
+        dialog, now, left = self._agent.dialog, datetime.now(UTC), call.facts["seconds"]
+        if dialog is None:
+            return
+        by = (now + timedelta(seconds=left)).astimezone().isoformat(timespec="seconds")
+        alert = Alert(
+            event="question",
+            dialog=dialog.id,
+            topic=one_line(dialog.header.topic, TOPIC_LENGTH, self._secrets),
+            file=str(self.file),
+            agent=self.me,
+            turn=dialog.state.number,
+            text=one_line(call.arguments, TEXT_LENGTH, self._secrets),
+            reason=one_line(f"may it call {call.tool}? dialogd approve-call {call.id}", REASON_LENGTH, self._secrets),
+            url=self.url,
+            at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            by=by,
+        )
+        for queue in self._queues:
+            queue.put(alert)
 
     def _own(self, dialog: Dialog) -> Entry | None:
         """The entry that was written: the last one, or what others have written behind it meanwhile."""

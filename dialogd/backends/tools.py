@@ -148,6 +148,7 @@ class Desk:
     def __init__(self, agent: str, publish: Tell) -> None:
         self.agent = agent
         self.open: dict[str, Asked] = {}
+        self.followers: list[Callable[[Asked], None]] = []  # they are told of each call that waits
         self.publish = publish
 
     async def ask(self, tool: str, arguments: str, until: float) -> bool | None:
@@ -156,6 +157,8 @@ class Desk:
         asked = Asked(f"{self.agent}-{token_hex(3)}", self.agent, tool, arguments, until, answer)
         self.open[asked.id] = asked
         self.publish("call", **asked.facts)
+        for follower in self.followers:
+            follower(asked)
         approved: bool | None = None
         try:
             async with asyncio.timeout(max(until - time.monotonic(), 0.0)):
