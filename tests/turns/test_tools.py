@@ -251,8 +251,11 @@ def test_a_call_under_way_when_the_daemon_is_killed_is_never_made_again(tmp_path
     """The server ends with the daemon; the next one tells the model, which cannot repeat that call by insisting."""
     slow = Use("tickets__wait", {"seconds": 600})
 
+    told: list[str] = []
+
     def script(seen: Seen) -> Answer:
-        return Say(WORDS) if seen.tool_results and "not made again" in seen.tool_results[0][1] else slow
+        told.extend(text for _, text in seen.tool_results)
+        return slow if len(told) < 2 else Say(WORDS)
 
     with World(tmp_path, script=script) as world:
         world.begin()
@@ -264,6 +267,7 @@ def test_a_call_under_way_when_the_daemon_is_killed_is_never_made_again(tmp_path
         body = world.turn()
         assert "result unknown: the daemon was stopped in the middle of the call" in body
         assert len(world.made) == 1
+        assert all("not made again" in text for text in told)
         again = world.service.calls[1]
         assert "do not repeat them" in again.prompt
         assert "whether it took effect is not known" in again.prompt
