@@ -83,8 +83,7 @@ class Alerts:
         at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         file, secrets = str(self.file), self._secrets
         for alert in worth(dialog, entry, file=file, url=self.url, at=at, zone=local, secrets=secrets):
-            for queue in self._queues:
-                queue.put(alert)
+            self._raise(alert)
 
     def asked(self, call: Asked) -> None:
         """This daemon's agent wants to call a tool: the person is asked, in time."""
@@ -105,6 +104,9 @@ class Alerts:
             at=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             by=by,
         )
+        self._raise(alert)
+
+    def _raise(self, alert: Alert) -> None:
         for queue in self._queues:
             queue.put(alert)
 
