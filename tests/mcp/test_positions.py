@@ -107,3 +107,14 @@ async def test_a_question_to_the_person_comes_back_to_the_host(host: Host) -> No
         await call(client, "sessions_send", session=asked["id"], message="Four columns.")
         over = await ended(client, await call(client, "ask", session=asked["id"]))
         assert over["status"] == "completed"
+
+
+async def test_a_session_that_runs_out_of_time_has_its_closing_round_first(host: Host) -> None:
+    """Then it is a timeout, with a plan of what there is."""
+    async with host.client() as client:
+        cast = ["rehearsal:endless", "rehearsal:endless"]
+        asked = await call(client, "ask", question="Tabs?", agents=cast, limits={"max_time": "1 second"})
+        over = await ended(client, asked)
+        assert (over["status"], over["outcome"]) == ("timeout", "STOPPED")
+        assert "[ROUND: closing | the time limit of 1 second]" in Path(over["file"]).read_text()
+        assert (await call(client, "plan", session=over["id"]))["markdown"]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from mcp.types import TextResourceContents
 
 from dialogd import person
-from dialogd.errors import BackendError
+from dialogd.cli import options
+from dialogd.errors import BackendError, BadInput, Refused
+from dialogd.mcp.begin import Position, on
 from dialogd.mcp.sessions import AGENT_STATES, FREE, MOST, PAGE, STATES, Around, agent_state, pause, state_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark
@@ -269,3 +272,42 @@ def test_an_agents_state_follows_from_what_its_daemon_says(working: object, stat
     here = Room(opening("A", "B"), A=[BackendError("overloaded", fix="wait")])
     here.step("A")
     assert agent_state(here.dialog, "A", Around({"A": {"working_on": working}})) == "failed"
+
+
+async def test_limits_are_settable_also_by_variables(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the names that hosts know; what is beyond them is refused, and says which one it is."""
+    log = host.commands.begin("Tabs?")
+    for name, value in (("AGENTS", "2"), ("MESSAGES", "1"), ("TOKENS", "777"), ("TIME", "60")):
+        monkeypatch.setenv(f"SESSION_MAX_{name}", value)
+    monkeypatch.setenv("AGENT_TIMEOUT", "42")
+    monkeypatch.setenv("AGENT_MAX_TOKENS", "1000")
+    settings = options.settings_for()
+    assert (settings.session_max_tokens, settings.agent_timeout, settings.max_tokens) == (777, 42, 1000)
+    async with host.client() as client:
+        wrong = [
+            (await call(client, "ask", question="x", agents=["rehearsal"] * 3), "SESSION_MAX_AGENTS"),
+            (await call(client, "ask", question="x", limits={"max_turns": 2}), "SESSION_MAX_MESSAGES"),
+            (await call(client, "ask", question="x", limits={"max_time": "2m"}), "SESSION_MAX_TIME"),
+            (await call(client, "sessions_send", message="x"), "SESSION_MAX_MESSAGES"),
+        ]
+    for answer, words in wrong:
+        assert words in answer.error, answer
+    assert len(log.read().entries) == 1
+
+
+def test_a_target_is_a_question_or_a_file_or_folder_of_the_project(host: Host) -> None:
+    """A file is given to read, a folder only to agents with tools; neither lies elsewhere."""
+    (host.folder / "schema.sql").write_text("CREATE TABLE t;")
+    (host.folder / "src").mkdir()
+    asked = on("mirror", Position(target="Is it right?"))
+    assert (asked.question, asked.context, asked.project) == ("Is it right?", (), None)
+    file = on("mirror", Position(target="schema.sql"))
+    assert (file.context, file.project) == ((str(host.folder / "schema.sql"),), None)
+    assert on("mirror", Position(target="src", allow_tools=True)).project == host.folder / "src"
+    assert on("mirror", Position(target="Is it right?", allow_tools=True)).project == host.folder
+    with pytest.raises(Refused, match="only tools can read"):
+        on("mirror", Position(target="src"))
+    with pytest.raises(BadInput, match="outside"):
+        on("mirror", Position(target="/etc/hostname"))
+    with pytest.raises(BadInput, match="no position"):
+        on(" ", Position(target="x"))
