@@ -17,7 +17,7 @@ from dialogd.cli import options
 from dialogd.cli.client import daemons, healths
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
-from dialogd.memory import Memory
+from dialogd.memory import Memory, Row
 from dialogd.protocol import lifecycle, questions
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.grammar import parse
@@ -285,8 +285,13 @@ def find(settings: Settings, wanted: str) -> Session:
         row = Memory(settings.state_dir).dialog(name)
     except BadInput:
         raise BadInput(f"there is no session {name[:60]!r}", fix=f"name one of: {known}") from None
-    own = options.settings_for(row.file or row.archive)
-    return Session(own, parse(Path(row.archive).read_bytes()), Around(), archive=Path(row.archive))
+    return _kept(row)
+
+
+def _kept(row: Row) -> Session:
+    """An ended session as the archive has it."""
+    copy = Path(row.archive)
+    return Session(options.settings_for(row.file or row.archive), parse(copy.read_bytes()), Around(), archive=copy)
 
 
 def listed(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[dict[str, Any]]:
@@ -299,8 +304,8 @@ def listed(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[di
     if status != "open":
         for row in Memory(settings.state_dir).dialogs(limit + len(found)):
             if row.archive and row.id not in known:
-                with suppress(BadInput, OSError):
-                    found.append(find(settings, row.id).facts())
+                with suppress(DialogdError, OSError):
+                    found.append(_kept(row).facts())
 
     def fits(facts: Mapping[str, Any]) -> bool:
         text, agent = wanted.get("topic", "").casefold(), wanted.get("agent", "").casefold()

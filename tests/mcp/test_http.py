@@ -53,33 +53,28 @@ async def test_over_standard_input_and_output(host: Host) -> None:
     assert log.read().entries[-1].body == "Well?"
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-async def test_over_http(host: Host, mode: str) -> None:
-    """With and without a handshake: the same tools."""
+async def test_over_http(host: Host) -> None:
+    """With and without a handshake: the same tools. Other sites are refused by the daemons' guard."""
     log = host.commands.begin("Tabs?")
+    foreign = ({"Host": "evil.example"}, {"Origin": "http://evil.example"}, {"Sec-Fetch-Site": "cross-site"})
     with listening(host) as port:
-        async with Client(f"http://localhost:{port}/mcp", mode=mode) as client:  # type: ignore[arg-type]
-            assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
-            (row,) = (await call(client, "sessions_list"))["sessions"]
-            assert row["id"] == log.read().id
+        for mode in ("auto", "legacy"):
+            async with Client(f"http://localhost:{port}/mcp", mode=mode) as client:
+                assert {tool.name for tool in (await client.list_tools()).tools} == TOOLS
+                (row,) = (await call(client, "sessions_list"))["sessions"]
+                assert row["id"] == log.read().id
+        assert hello(port) == 200
+        assert [hello(port, **headers) for headers in foreign] == [403, 403, 403]
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({"Host": "evil.example"}, 403),
-        ({"Origin": "http://evil.example"}, 403),
-        ({"Sec-Fetch-Site": "cross-site"}, 403),
-        ({}, 200),
-    ],
-)
-def test_other_sites_are_refused(host: Host, headers: dict[str, str], status: int) -> None:
-    """By the guard of the daemons: a foreign name, another origin, a page of another site."""
+def hello(port: int, **headers: str) -> int:
+    """The status of a first request with these headers."""
     accepts = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-    with listening(host) as port:
-        connection = http.client.HTTPConnection("localhost", port, timeout=10)
+    connection = http.client.HTTPConnection("localhost", port, timeout=10)
+    try:
         connection.request("POST", "/mcp", json.dumps(HELLO), {**accepts, **headers})
-        assert connection.getresponse().status == status
+        return connection.getresponse().status
+    finally:
         connection.close()
 
 
