@@ -121,7 +121,7 @@ def ask(
     from dialogd.cli.launch import Daemons, Interrupt, end
 
     words = options.typed(question)
-    one = _around("ask", f"in any terminal, two fresh agents: dialogd run --agents {agent},{agent} …")
+    one = _around("ask", f"in any terminal, with two fresh agents: dialogd run --agents auto,{agent} …")
     _release(options.settings_for(file), one)
     folder = "" if "@" in agent else f"@{one.project}"
     topic = shorten(" ".join(words.split()), TOPIC, placeholder=" …")
@@ -233,8 +233,11 @@ def _release(settings: Settings, one: Session) -> None:
 
 
 def _is_gone(daemon: Running) -> bool:
-    """True when the session that the daemon speaks for has ended."""
-    return of_key(daemon.session) is None
+    """True when the session that the daemon speaks for has ended, or was none."""
+    try:
+        return of_key(daemon.session) is None
+    except BadInput:
+        return True
 
 
 def _end(daemon: Running) -> None:
