@@ -11,7 +11,7 @@ from typing import TypedDict
 
 from dialogd.protocol import marks, questions
 from dialogd.protocol.marks import MARKS, Who, prose
-from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
+from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark, whose
 from dialogd.protocol.review import total_of
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
@@ -186,7 +186,7 @@ class _Walk:
 
     def _parts(self, entry: Entry, *, is_answer: bool) -> Iterator[_Said]:
         """The messages of one entry, without their addressees; what answers a question is said by its text too."""
-        text, speaker = words_of(entry), _name(entry.by)
+        text, speaker = words_of(entry), whose(entry.via) if entry.via else _name(entry.by)
         saying = [mark for mark in entry.written if mark.name not in FOLDED]
         says = any(entry.by == SYSTEM or not _is_daemons(mark) for mark in saying)
         if text and (not says or is_answer or entry.by == USER):

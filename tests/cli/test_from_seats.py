@@ -20,6 +20,7 @@ from dialogd.errors import Refused
 from dialogd.protocol.model import USER
 from dialogd.store.origin import Origin, asked_by, read_key, seat_of, start_of
 from dialogd.store.registry import Running
+from dialogd.views.flow import flow
 from dialogd.views.plan import Plan
 from tests.cli.command import Commands
 from tests.support.forked import fork
@@ -244,6 +245,7 @@ def test_agents_and_the_plan_are_told_whose_it_was() -> None:
     room.step("A")
     room.paper.who = Origin(Running("B", 1, str(room.paper.path), 1, 0.0, session="codex:x"))
     room.by_hand(person.say, "Do as B says.", note=True)
+    assert [one.from_agent for one in flow(room.dialog)] == ["User", "A", "B's session"]
     room.step("B")
     assert "## Note, by B's session, not by the person" in room.prompts[-1][1]
     room.by_hand(person.stop, "enough")
