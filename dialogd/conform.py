@@ -37,6 +37,7 @@ LOOK = 0.05  # seconds between two looks at the file
 ANSWER = 5.0  # seconds for an answer over HTTP
 RESTART = 60.0  # seconds for a restart
 MANY = 8  # notifies at once
+STALE = 1.0  # seconds in which a notify of an earlier turn has come
 OK, FAIL, SKIPPED = "ok", "FAIL", "skipped"
 
 
@@ -448,15 +449,20 @@ def _told(trial: _Trial) -> None:
     agent = trial.dialog().header.agent(trial.other)
     if agent is None or agent.url != trial.peer.url:
         raise _Skip(f"{trial.other} listens elsewhere in this dialog")
+    trial.settle()
+    is_quiet = False
+    while not is_quiet:  # what comes of the turn before is not to be taken for this one's
+        trial.peer.told.clear()
+        time.sleep(max(trial.probe.quiet, STALE))
+        is_quiet = not trial.peer.told
     before = trial.ask()
-    trial.peer.told.clear()
     trial.notify()
     trial.answered(before)
     deadline = time.monotonic() + trial.probe.patience
-    while not trial.peer.told and time.monotonic() < deadline:
+    while not trial.peer.told:
+        if time.monotonic() > deadline:
+            raise _Wrong(f"{trial.other}, who is next, was not told by POST {trial.peer.url}/notify")
         time.sleep(LOOK)
-    if not trial.peer.told:
-        raise _Wrong(f"{trial.other}, who is next, was not told by POST {trial.peer.url}/notify")
     who, stood = trial.peer.told[0]
     if stood <= before:
         raise _Wrong(f"{trial.other} was told before the turn stood in the file")

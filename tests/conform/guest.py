@@ -85,7 +85,7 @@ class Guest:
 
     def tried(self, *only: str, quiet: float = 0.8) -> dict[str, Check]:
         """The checks by name, as `dialogd conform` makes them."""
-        probe = Probe(self.url, self.file, self.reply, f"sh {self.restart}", only, patience=6.0, quiet=quiet)
+        probe = Probe(self.url, self.file, self.reply, f"sh {self.restart}", only, patience=20.0, quiet=quiet)
         return {check.name: check for check in conform(probe)}
 
 
