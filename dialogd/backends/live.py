@@ -130,15 +130,16 @@ class Live:
         yield Usage(self.model, calls=0)
         knocking = asyncio.create_task(self._knock(owed)) if self.session else None
         try:
-            while isinstance(news := await self._news.get(), Delivery):
-                if news.what == "opened":
-                    yield Usage(self.model)
-                yield news
+            while not isinstance(news := await self._news.get(), str):
+                if isinstance(news, Delivery):
+                    if news.what == "opened":
+                        yield Usage(self.model)
+                    yield news
+                elif self.owed is owed:  # else a reply was delivered meanwhile, and comes next
+                    if news.kind == "silent":
+                        yield Delivery("silent", owed.knocks)
+                    raise news
             self.handed = owed.debt
-            if isinstance(news, BackendError):
-                if news.kind == "silent":
-                    yield Delivery("silent", owed.knocks)
-                raise news
             yield Delivery("replied", owed.knocks)
             yield news
         finally:

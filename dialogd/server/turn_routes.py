@@ -9,18 +9,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Literal
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Request
 from pydantic import BaseModel, Field
 
 from dialogd.agent.loop import Agent
 from dialogd.backends.live import Asked, Live
 from dialogd.errors import BadInput, Refused
 from dialogd.protocol.decide import Stop, Wait
+from dialogd.protocol.text import redact
 from dialogd.server import wire
 from dialogd.store.journal import Received
 from dialogd.store.origin import carried
 
 LONGEST_WAIT = 45.0  # seconds: some programs cut a longer call of a tool
+LOOK = 0.2  # seconds between two looks at whether there is still a point in waiting
 SETTLE = 20.0  # seconds in which a reply is usually in the file
 
 
@@ -73,6 +75,7 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
 
     @app.get("/turn")
     async def turn(
+        request: Request,
         wait: Annotated[float, Query(ge=0, le=LONGEST_WAIT, description="seconds to wait for a turn")] = 0.0,
         page: Annotated[int, Query(ge=1, description="which page, where it has several")] = 1,
         full: Annotated[bool, Query(description="everything, not only what is new since the last turn")] = False,
@@ -81,10 +84,10 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         live = await _seat(agent)
         until = time.monotonic() + wait
         while live.owed is None and not agent.is_stopping and time.monotonic() < until:
-            await live.changed(min(until - time.monotonic(), 1.0))  # what ends the dialog changes nothing there
-            if isinstance(agent.action, Stop):
+            await live.changed(min(until - time.monotonic(), LOOK))  # what ends the dialog changes nothing there
+            if isinstance(agent.action, Stop) or await _has_left(request):
                 break
-        found = live.open(page, full=full)
+        found = None if await _has_left(request) else live.open(page, full=full)
         dialog = agent.dialog.id if agent.dialog is not None else ""
         if found is None:
             status, reason = _standing(agent)
@@ -121,6 +124,8 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         live = await _seat(agent)
         if not delivered.text.strip():
             raise BadInput("the reply is empty", fix="write your contribution, or the single line [PASS]")
+        until = time.monotonic() + SETTLE
+        await _asked_for(agent, live, delivered.debt, until)
         try:
             came = live.deliver(delivered.debt, delivered.text)
         except Refused:
@@ -129,9 +134,13 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         asked = live.asked(delivered.debt)
         assert asked is not None  # it is one that was taken
         if came == "late":
-            await agent.keep_draft(Received(_key(agent, asked), delivered.text, {}, 0), "its turn had passed")
-            return _draft()
-        return await _outcome(agent, live, asked, delivered.text)
+            return await _draft(agent, asked, delivered.text)
+        return await _outcome(agent, live, asked, delivered.text, until)
+
+
+async def _has_left(request: Request) -> bool:
+    """True once who asks has hung up, as a session does that is killed: it has fetched nothing."""
+    return await request.is_disconnected() or await request.is_disconnected()  # the first says that there is no body
 
 
 def _live(agent: Agent) -> Live:
@@ -168,30 +177,53 @@ def _standing(agent: Agent) -> tuple[str, str]:
             return "busy", "the last reply is being written into the file"
 
 
-async def _outcome(agent: Agent, live: Live, asked: Asked, text: str) -> Taken:
+async def _asked_for(agent: Agent, live: Live, debt: str, until: float) -> None:
+    """Wait while a turn is open and not asked for, as after a restart: what comes for it then is not late."""
+    asked = live.asked(debt)
+    while asked is not None and live.owed is None and agent.call is None and not agent.is_stopping:
+        if agent.dialog is not None and not _is_open(agent, asked):
+            return
+        if (left := until - time.monotonic()) <= 0:
+            return
+        await live.changed(min(left, LOOK))
+
+
+async def _outcome(agent: Agent, live: Live, asked: Asked, text: str, until: float) -> Taken:
     """What becomes of a reply that was taken."""
-    until = time.monotonic() + SETTLE
     while time.monotonic() < until:
-        if live.owed is not None and live.owed.debt != asked.debt and _landed(agent, asked) is None:
-            return Taken(status="asked", text="there is a question about your reply; fetch it: dialogd turn")
         if (number := _landed(agent, asked)) is not None:
             return Taken(status="appended", turn=number, text="it is in the file; your next one: dialogd turn --wait")
+        is_handed = live.handed == asked.debt
+        if is_handed and live.owed is not None and live.owed.debt != asked.debt:
+            return Taken(status="asked", text="there is a question about your reply; fetch it: dialogd turn")
         if agent.call is None and agent.dialog is not None:
-            debt = agent.dialog.state.debt(agent.me)
-            if debt is None or debt.key != _key(agent, asked):
-                if live.handed != asked.debt:  # the turn was closed before it took the reply
-                    await agent.keep_draft(Received(_key(agent, asked), text, {}, 0), "its turn had passed")
-                return _draft()
+            if not _is_open(agent, asked):
+                return await _draft(agent, asked, "" if is_handed else text)  # closed before the turn took it
+            if agent.dialog.state.debts.seal(agent.me) is not None:
+                return Taken(status="taken", text="it is sealed, and opened once all have given their answer")
         with suppress(TimeoutError):
-            async with asyncio.timeout(0.2):
+            async with asyncio.timeout(LOOK):
                 await agent.settled()
-    return Taken(status="taken", text="it is kept, and will be written into the file")
+    kept = await agent.on_disk(agent.journal.received)
+    if live.handed == asked.debt or (kept is not None and kept.debt == _key(agent, asked)):
+        return Taken(status="taken", text="it is kept, and will be written into the file")
+    return await _draft(agent, asked, text)  # the daemon that took it was killed before it kept it
 
 
-def _draft() -> Taken:
+async def _draft(agent: Agent, asked: Asked, text: str) -> Taken:
+    """The reply has become a draft; one with a `text` is kept as one here."""
+    if text:
+        safe = redact(text, agent.secrets)[0]
+        await agent.keep_draft(Received(_key(agent, asked), safe, {}, 0), "its turn had passed")
     return Taken(
         status="draft", text="its turn had passed; it is kept as a draft, and shown to you with your next turn"
     )
+
+
+def _is_open(agent: Agent, asked: Asked) -> bool:
+    """True while the turn of that name is owed."""
+    debt = agent.dialog.state.debt(agent.me) if agent.dialog is not None else None
+    return debt is not None and debt.key == _key(agent, asked)
 
 
 def _key(agent: Agent, asked: Asked) -> tuple[str, str, str]:

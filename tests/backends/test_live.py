@@ -102,6 +102,22 @@ async def test_a_session_is_knocked_at_and_replies(session: Claude, tmp_path: Pa
     assert [one.usd for one in found if isinstance(one, Usage)] == [None, None], "nobody knows what it cost"
 
 
+async def test_a_reply_that_comes_as_the_seat_gives_up_counts(session: Claude, tmp_path: Path) -> None:
+    """Between the last knock's end and the error there is a moment: what was taken in it is not lost."""
+    live = seat(session, tmp_path)
+    async with asked(live) as found:
+        await until(session.knocks, "the knock")
+        opened = live.open()
+        assert opened is not None
+        knocking = next(one for one in asyncio.all_tasks() if "_knock" in repr(one.get_coro()))
+        async with asyncio.timeout(20):
+            while not knocking.done():
+                await asyncio.sleep(0)
+        assert live.deliver(opened[0].debt, "Postgres.") == "taken"
+        await until(lambda: "Postgres." in found, "the reply")
+    assert ("replied", 3) in deliveries(found)
+
+
 async def test_a_session_that_rests_without_a_reply_is_knocked_at_again(session: Claude, tmp_path: Path) -> None:
     """Three times at most; then it was silent, whether it ever opened the turn or not."""
     live = seat(session, tmp_path)

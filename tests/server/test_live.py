@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +24,13 @@ from tests.support.pair import Daemon, Pair, until
 LONG = "The text is long. " * 700  # 12,600 characters: two pages
 
 
+SECRET = "b0a7-not-a-known-shape-99"
+
+
 @pytest.fixture
 def room(tmp_path: Path) -> Iterator[Pair]:
     """Two live seats, A and B; nobody runs yet."""
-    with Pair(tmp_path, "AB", launch=fork, backend="live") as room:
+    with Pair(tmp_path, "AB", launch=fork, backend="live", environment={"XAI_API_KEY": SECRET}) as room:
         yield room
 
 
@@ -32,6 +39,14 @@ def begun(room: Pair, **keys: Any) -> None:
     room.begin("Where should sessions live?", **keys)
     room.start()
     room.notify()
+
+
+@contextmanager
+def waiting(daemon: Daemon) -> Iterator[None]:
+    """Somebody waits for a turn there, and then hangs up."""
+    with socket.create_connection(("127.0.0.1", daemon.port)) as line:
+        line.sendall(b"GET /turn?wait=45 HTTP/1.1\r\nHost: localhost:%d\r\n\r\n" % daemon.port)
+        yield
 
 
 def owed(daemon: Daemon, query: str = "") -> dict[str, Any]:
@@ -182,6 +197,79 @@ def test_a_killed_daemon_comes_back_to_the_same_turn(room: Pair) -> None:
     assert "Two." in again["text"]
     assert "`[PASS]`" not in again["text"]
     assert reply(room["A"], debt, "Three.").json["turn"] == 4
+
+
+def test_who_waits_for_a_turn_keeps_no_daemon_from_stopping(room: Pair) -> None:
+    """A long poll is answered as soon as the daemon ends, however lately it began."""
+    begun(room)
+    owed(room["A"])
+    with ExitStack() as stack:
+        for _ in range(8):  # spread over a second
+            stack.enter_context(waiting(room["B"]))
+            time.sleep(0.12)
+        began = time.monotonic()
+        room["B"].terminate()
+        assert time.monotonic() - began < 0.8
+
+
+def test_who_has_hung_up_has_not_opened_the_turn(room: Pair) -> None:
+    """A session that was killed while it waited for a turn is not at it: nobody has fetched that."""
+    begun(room)
+    with waiting(room["B"]):
+        until(lambda: send(room["B"], "GET /turn").json["status"] == "not_my_turn", "B to know that it owes nothing")
+    answered(room["A"], "Mine.")
+    until(lambda: send(room["B"], "GET /health").json["delivery"], "B to owe a turn")
+    time.sleep(0.5)  # long enough for whoever waited to be given it
+    health = send(room["B"], "GET /health").json
+    assert (health["working_on"], health["delivery"]["opened"]) == (None, False)
+
+
+def test_a_reply_that_comes_before_its_turn_is_asked_for_again_waits_for_that(room: Pair) -> None:
+    """A daemon that came back is not at the turn at once: what comes meanwhile is no draft, for the debt is open."""
+    begun(room)
+    debt = owed(room["A"])["debt"]
+    send(room["A"], "POST /pause")
+    room["A"].kill()
+    room.start("A")
+    until(lambda: send(room["A"], "GET /turn").json["status"] == "paused", "A to have read the file")
+    with ThreadPoolExecutor() as pool:
+        sent = pool.submit(reply, room["A"], debt, "Mine.")
+        time.sleep(0.3)  # it is on its way
+        send(room["A"], "POST /resume")
+        came = sent.result()
+    assert came.status == 409, came  # its pages were not read since
+    assert "not all were read" in came.problem["detail"]
+    assert owed(room["A"])["debt"] == debt
+    assert reply(room["A"], debt, "Mine.").json["status"] == "appended"
+
+
+def test_a_sealed_answer_keeps_nobody_waiting(room: Pair) -> None:
+    """In a sealed round a reply is answered at once, although its turn stands in the file only after all the others."""
+    room.begin("Where should sessions live?", turn="A, B", setup='order = "parallel"\nsealed = true')
+    room.start()
+    room.notify()
+    first = owed(room["A"])
+    began = time.monotonic()
+    came = settled(room["A"], "In Cassandra.\n\n[CONFIDENCE: 0.8]")
+    assert time.monotonic() - began < 10
+    assert (came["status"], "sealed" in came["text"]) == ("taken", True)
+    assert "Cassandra" not in room.file.read_text("utf-8")
+    assert "Cassandra" not in owed(room["B"])["text"]
+    assert send(room["A"], "GET /turn").json["status"] != "owed"
+    assert settled(room["B"], "In Redis.\n\n[CONFIDENCE: 0.7]")["status"] in ("appended", "taken")
+    until(lambda: room.number == 3, "both answers")
+    assert reply(room["A"], first["debt"], "In Cassandra.\n\n[CONFIDENCE: 0.8]").json["status"] == "appended"
+
+
+def test_a_late_reply_is_kept_without_secrets(room: Pair) -> None:
+    """A draft lies in the journal, and is shown again: no key of the daemon's stands in it."""
+    begun(room)
+    debt = owed(room["A"])["debt"]
+    reply(room["A"], debt, "Mine.")
+    assert reply(room["A"], debt, f"The key is {SECRET}.").json["status"] == "draft"
+    kept = "".join(path.read_text() for path in room.state_dir.rglob("A.journal"))
+    assert "The key is" in kept
+    assert SECRET not in kept
 
 
 def test_a_seat_has_a_time_of_its_own(room: Pair) -> None:
