@@ -278,6 +278,10 @@ _wait = _parsed(
 _count = _parsed(count, "a number such as `8192`")
 
 
+def _count_or_none(value: object, folder: Path) -> int:
+    return 0 if str(value).strip() == "0" else int(_count(value, folder))
+
+
 def _interval(value: object, folder: Path) -> float:
     wait = float(_wait(value, folder))
     _must(wait >= 0.01, "at least 0.01 seconds")
@@ -478,7 +482,7 @@ class Settings:
     tools: tuple[ToolServer, ...] = _setting(
         (), _servers, "MCP servers whose tools agents on an API may call; in your own config.toml only", is_users=True
     )
-    tool_calls: int = _setting(10, _count, "calls of tools that one turn may make")
+    tool_calls: int = _setting(10, _count_or_none, "calls of tools that one turn may make; 0: no tools are offered")
     plan: bool | Path = _setting(
         True, _plan, "leave a plan when a dialog ends: `true`, `false`, or the folder it goes to"
     )

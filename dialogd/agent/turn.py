@@ -154,7 +154,7 @@ class Speaker:
 
     async def toolbox(self, dialog: Dialog, debt: Debt) -> Toolbox | None:
         """The tools for the turn that pays the debt, with the calls that were made for it before; None without any."""
-        if not self.behavior.servers:
+        if not (self.behavior.servers and self.behavior.tool_calls):
             return None
         earlier = await self.on_disk(lambda: self.journal.calls(debt.key))
 

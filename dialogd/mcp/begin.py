@@ -62,7 +62,9 @@ class Position(BaseModel):
     target: Annotated[str, Field(description="a question, or a file or folder of this project")]
     agents: Annotated[list[str], Field(description="backends: claude, codex, A=claude …; empty: what is here")] = []
     limits: Limits = NO_LIMITS
-    allow_tools: Annotated[bool, Field(description="agents with tools may look into this project, read-only")] = False
+    allow_tools: Annotated[
+        bool, Field(description="agents may use tools: coding agents read this project, others your MCP servers")
+    ] = False
     unattended: Annotated[bool, Field(description="nothing waits for the person; every path has an end")] = False
 
 
@@ -77,6 +79,7 @@ class Asked:
     project: Path | None = None
     limits: Limits = NO_LIMITS
     unattended: bool = False
+    tools: bool = True
 
 
 def begin(settings: Settings, asked: Asked) -> Path:
@@ -100,6 +103,7 @@ def begin(settings: Settings, asked: Asked) -> Path:
     run = ["run", "--file", str(file), *words, "--question-file", str(question), "--", topic]
     environment = without_tokens(os.environ)
     environment |= {"DIALOGD_PROJECT": str(asked.project)} if asked.project else {}
+    environment |= {} if asked.tools else {"DIALOGD_TOOL_CALLS": "0"}
     pid = on_its_own([sys.executable, "-m", "dialogd", *run], output, environment)
     remember(state, file, pid, output)
     try:
@@ -119,7 +123,9 @@ def on(position: str, config: Position) -> Asked:
         if place.is_dir() and not config.allow_tools:
             raise Refused(f"{place} is a folder, which only tools can read", fix="set allow_tools, or name a file")
         context, project = ((str(place),), project) if place.is_file() else ((), place)
-    return Asked(target, tuple(config.agents), position, context, project, config.limits, config.unattended)
+    return Asked(
+        target, tuple(config.agents), position, context, project, config.limits, config.unattended, config.allow_tools
+    )
 
 
 def inside(path: str) -> Path:

@@ -143,9 +143,10 @@ def test_an_allowed_call_is_made_and_its_result_stands_in_the_turn(tmp_path: Pat
         assert again[0] == (prompt[0] if form != "responses" else {"role": "user", "content": prompt})
 
 
-def test_without_a_server_nothing_is_offered(tmp_path: Path) -> None:
-    """No server is configured: the request says nothing of tools."""
-    with World(tmp_path, Say(WORDS), config="") as world:
+@pytest.mark.parametrize("more", [{"config": ""}, {"environment": {"DIALOGD_TOOL_CALLS": "0"}}])
+def test_without_a_server_nothing_is_offered(tmp_path: Path, more: dict[str, Any]) -> None:
+    """No server is configured, or no call is allowed: the request says nothing of tools."""
+    with World(tmp_path, Say(WORDS), **more) as world:
         world.begin()
         assert world.turn() == WORDS
         (seen,) = world.service.calls
