@@ -248,9 +248,12 @@ class Live:
             self._remember(replace(asked, reply=digest(text)))
             return "late"
         if not owed.is_read:
+            pages = len(owed.new)
             raise Refused(
-                f"it has {len(owed.new)} pages, and not all were read: a reply may agree to what stands in the others",
-                fix="read them all: dialogd turn --page N, up to the last",
+                "what it is to answer was not fetched yet"
+                if pages == 1
+                else f"it has {pages} pages, and not all were read: a reply may agree to what stands in the others",
+                fix="read it: dialogd turn" + ("" if pages == 1 else " --page N, for each page up to the last"),
             )
         self.owed, self._told = None, owed.last
         self._remember(replace(asked, reply=digest(text)))

@@ -27,7 +27,7 @@ from dialogd.protocol import units
 from dialogd.protocol.text import one_line
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import process_started
-from dialogd.templates.library import names, template
+from dialogd.templates.library import find, names, template
 
 LONGEST_PATH = 1_000  # characters
 TOPIC = 120  # characters of a question that make the topic
@@ -145,6 +145,8 @@ def _cast_words(settings: Settings, asked: Asked) -> list[str]:
     each = asked.agents if any(is_named) else ()
     each = tuple(s if named else f"{seat}={s}" for seat, s, named in zip(SEATS, each, is_named, strict=False))
     listed = ",".join(asked.agents) if asked.agents and not each else None
+    if asked.position and find(asked.position).is_by_path:
+        inside(asked.position)
     wanted = Wanted("", agents=listed, agent=list(each) or None, template=asked.position or None)
     seats = wanted.seats()
     most = min(settings.session_max_agents, asked.limits.max_agents or settings.session_max_agents)
@@ -160,11 +162,16 @@ def _cast_words(settings: Settings, asked: Asked) -> list[str]:
 
 
 def _harmless(seat: Seat) -> None:
-    """Refuse a seat that would run a program, or read a folder, that the caller itself may not."""
+    """Refuse a seat that would run a program, knock at a session, or read a folder, that the caller itself may not."""
     if seat.backend.partition(":")[0] in COMMANDS:
         raise Refused(
             f"{seat.id}: `{seat.backend}` runs a program, which no tool call may choose",
             fix="name a service or a coding agent, such as claude or codex; in a terminal `dialogd run` takes commands",
+        )
+    if seat.session:
+        raise Refused(
+            f"{seat.id}: {seat.session[:60]} is a session that was not asked",
+            fix="name `live`; a session takes that seat itself: dialogd join",
         )
     if seat.project:
         inside(seat.project)

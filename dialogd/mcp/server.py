@@ -33,7 +33,7 @@ from dialogd.protocol.model import ALL, USER
 from dialogd.protocol.text import one_line
 from dialogd.server.guard import PROCESSES
 from dialogd.store.folders import StateDir
-from dialogd.store.origin import Origin, asked_by, origin_here
+from dialogd.store.origin import asked_by, origin_here
 from dialogd.store.registry import Running
 from dialogd.views.flow import TEXT, first_words
 from dialogd.views.plan import Plan, has_spoken
@@ -111,13 +111,19 @@ class Tools:
         return one
 
     async def _reader(self, one: Session) -> str:
-        """The seat in this session whose own program asks, "" for the person's."""
-        seat = (await self._origin()).seat
-        return seat.id if seat is not None and Path(seat.file) == one.file else ""
+        """The seat in this session whose own program asks, "" for the person's. Raises as `_holds`."""
+        seat = await self._holds()
+        return seat.id if seat is not None and _is_same(Path(seat.file), one.file) else ""
 
-    async def _origin(self) -> Origin:
-        """Whose program asks: the person's, or the session's that holds a seat."""
-        return await asyncio.to_thread(origin_here, StateDir(self.settings.state_dir).registry)
+    async def _holds(self) -> Running | None:
+        """The seat that the program which asks holds, None for the person's. Raises `Refused` where nobody can tell."""
+        origin = await asyncio.to_thread(origin_here, StateDir(self.settings.state_dir).registry)
+        if origin.is_unknown:
+            raise Refused(
+                "the system does not say which process asks, and a session that holds a seat may not do everything",
+                fix="keep the connection open until the answer is there",
+            )
+        return origin.seat
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -275,7 +281,7 @@ class Tools:
 
     async def _seat(self, agent: str, session: str, debt: str = "") -> Running:
         """The daemon of the live seat that is meant. Raises `BadInput`, `NotRunning`."""
-        own = (await self._origin()).seat
+        own = await self._holds()
         if own is not None:
             if agent.strip().casefold() not in ("", own.id.casefold()):
                 raise Refused(
@@ -404,6 +410,14 @@ class Tools:
         if code not in (0, 3):
             raise Refused(err.strip() or out.strip(), fix=f"run it in a terminal: dialogd stop --file {one.file}")
         return {**(await asyncio.to_thread(known.at, self.settings, one.file)).result(), "stopped": True}
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """True for two names of one file."""
+    try:
+        return one.samefile(other)
+    except OSError:
+        return one == other
 
 
 def _live(settings: Settings, file: Path | None = None) -> dict[Running, Facts]:

@@ -267,11 +267,17 @@ def at(settings: Settings, file: Path) -> Session:
 def find(settings: Settings, wanted: str) -> Session:
     """The session of that id, the beginning of one, or the path of its file; "" where only one is open.
 
-    Also an ended one of the archive. Raises `BadInput` where there is none, or several are meant.
+    Also an ended one of the archive. Raises `BadInput` where there is none, or several are meant, and for a file that
+    is no session known here and lies outside the folder that the server works in.
     """
     name = wanted.strip()
     if name.endswith(".md") or os.sep in name:
-        return at(settings, Path(os.path.normpath(Path.cwd() / Path(name).expanduser())))
+        file = Path(os.path.normpath(Path.cwd() / Path(name).expanduser()))
+        if not (_is_known(settings, file) or file.resolve().is_relative_to(Path.cwd().resolve())):
+            raise BadInput(
+                f"{name[:200]} is no session known here, and outside {Path.cwd()}", fix="name its id: sessions_list"
+            )
+        return at(settings, file)
     going = sessions(settings)
     fits = [one for one in going if (one.dialog.id.startswith(name) if name else not one.is_over)]
     exact = [one for one in fits if one.dialog.id == name] or fits
@@ -292,6 +298,12 @@ def _kept(row: Row) -> Session:
     """An ended session as the archive has it."""
     copy = Path(row.archive)
     return Session(options.settings_for(row.file or row.archive), parse(copy.read_bytes()), Around(), archive=copy)
+
+
+def _is_known(settings: Settings, file: Path) -> bool:
+    """True for the file of the settings, of a daemon that runs, or of a session that a program began."""
+    served = (Path(daemon.file) for daemon in daemons(settings))
+    return file in {settings.file, *served, *dict(_begun(StateDir(settings.state_dir)))}
 
 
 def listed(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[dict[str, Any]]:

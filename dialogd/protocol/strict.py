@@ -219,7 +219,8 @@ class _Judge:
         if entry.by not in (USER, SYSTEM) and agent is None:
             ids = ", ".join(one.id for one in self.before.header.agents)
             yield self._fault(f"`by={entry.by}` is nobody in this dialog: its agents are {ids}", 1)
-        name = one_line(agent.name, 80) if agent else {SYSTEM: "System"}.get(entry.by, "")
+        given = one_line(agent.name, 80) if agent and agent.is_named else ""
+        name = {SYSTEM: "System"}.get(entry.by, given)
         if name and entry.name != name:
             yield self._fault(f"the heading names {entry.name}, and the frame says by={entry.by}, who is called {name}")
         if entry.is_turn and entry.by == SYSTEM:

@@ -154,9 +154,16 @@ def _live(agent: Agent) -> Live:
 
 
 async def _seat(agent: Agent) -> Live:
-    """The live seat. Raises `Refused` for a session that holds another one: that is whose turns it takes."""
+    """The live seat. Raises `Refused` for a session that holds another one, and for who may be one."""
     live = _live(agent)
-    seat = (await asyncio.to_thread(agent.file.origin)).seat
+    origin = await asyncio.to_thread(agent.file.origin)
+    if origin.is_unknown:
+        agent.tally.refused += 1
+        raise Refused(
+            "the system does not say which process asks, and a session that holds another seat may not",
+            fix="keep the connection open until the answer is there",
+        )
+    seat = origin.seat
     if seat is not None and (seat.id, Path(seat.file)) != (agent.me, agent.file.path):
         agent.tally.refused += 1
         raise Refused(

@@ -32,6 +32,7 @@ from dialogd.templates.terms import CastMember, Terms, terms_of
 DEFAULT_TEMPLATE = "pair"
 LARGEST = 200_000  # bytes of one template
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_BY_PATH = ("a folder", "a file")
 _ALONE = re.compile(r"(?<![^\W_])independent", re.IGNORECASE)
 
 
@@ -152,6 +153,11 @@ class Location:
     hides: str = ""
 
     @property
+    def is_by_path(self) -> bool:
+        """True for a file that was named by its path, and lies in none of the folders of templates."""
+        return self.group in _BY_PATH
+
+    @property
     def file(self) -> str:
         """The path, from the working directory where it lies below."""
         try:
@@ -182,9 +188,9 @@ def find(name: str) -> Location:
     if found:
         return replace(found[0], hides=found[1].file if len(found) > 1 else "")
     if name and path.is_dir() and (path / "SKILL.md").exists():
-        return Location(path.resolve().name, path / "SKILL.md", "a folder")
+        return Location(path.resolve().name, path / "SKILL.md", _BY_PATH[0])
     if name and path.is_file():
-        return Location(path.resolve().parent.name if path.name == "SKILL.md" else path.stem, path, "a file")
+        return Location(path.resolve().parent.name if path.name == "SKILL.md" else path.stem, path, _BY_PATH[1])
     if "/" in name or name.endswith(".md"):
         missing = "has no SKILL.md" if path.is_dir() else "is not a file" if path.exists() else "does not exist"
         raise BadInput(f"template {name!r}: {path} {missing}", fix="check the path; `dialogd templates` lists names")

@@ -125,9 +125,13 @@ async def test_bad_arguments_come_back_with_what_would_be_right(host: Host) -> N
     assert log.path.read_bytes() == before
 
 
-async def test_nobody_may_ask_for_more_than_the_settings_allow_or_choose_what_runs(host: Host) -> None:
+async def test_nobody_may_ask_for_more_than_the_settings_allow_or_choose_what_runs(
+    host: Host, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Agents, turns, time, programs, files of elsewhere: refused with what would be right, and nothing is begun."""
     many = {"target": "x", "agents": ["rehearsal"] * 3}
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "notes.md"
+    elsewhere.write_text("# Notes\n\n## User\n\nhello\n")
     async with host.client() as client:
         await call(client, "sessions_list")
         files = {path.name for path in host.folder.rglob("*")}
@@ -144,10 +148,15 @@ async def test_nobody_may_ask_for_more_than_the_settings_allow_or_choose_what_ru
             (await call(client, "position_invoke", position="mirror", config=many), "2 agents"),
             (await call(client, "position_invoke", position="mirror", config={}), "target"),
             (await call(client, "position_invoke", position="mirror", config={"target": "../"}), "is outside"),
+            (await call(client, "position_invoke", position=str(elsewhere), config={"target": "x"}), "is outside"),
+            (await call(client, "ask", question="x", agents=["rehearsal", "live:claude:7:7"]), "was not asked"),
+            (await call(client, "sessions_history", session=str(elsewhere)), "no session known here"),
+            (await call(client, "sessions_send", session=str(elsewhere), message="x"), "no session known here"),
         ]  # fmt: skip
     for answer, words in wrong:
         assert words in answer.error, answer
     assert {path.name for path in host.folder.rglob("*")} == files
+    assert [path.name for path in elsewhere.parent.iterdir()] == [elsewhere.name]
 
 
 async def test_a_long_history_comes_in_pages(host: Host) -> None:

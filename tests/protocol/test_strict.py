@@ -219,6 +219,13 @@ def test_what_daemons_write_passes(path: Path) -> None:
     assert [str(fault) for fault in faults(text.rpartition("====\n")[2].encode())] == []
 
 
+def test_an_agent_that_the_header_does_not_name_may_be_called_anything() -> None:
+    """A header without names leaves them to each agent's daemon, which takes its backend's: `Live B`."""
+    text = AGREED.replace("A = Claude A", "A").replace("B = Claude B", "B").replace("— Claude B", "— Live B")
+    assert "Claude B" not in text
+    assert faults(resealed(text)) == faults(AGREED.encode()) == ()
+
+
 def test_the_line_is_that_of_the_fault() -> None:
     """Not only the entry is named: whoever looks there sees the very line."""
     text = AGREED.replace("[QUESTION: who deletes?]", "[PAUSED]")

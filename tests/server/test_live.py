@@ -21,6 +21,24 @@ from tests.support import open_sessions
 from tests.support.forked import fork
 from tests.support.pair import Daemon, Pair, until
 
+HIDDEN = """
+import array, socket, sys
+asked = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+asked.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)  # the request leaves a moment later
+asked.sendall(sys.argv[2].replace("|", "\\r\\n").encode())
+row = "%04X" % asked.getsockname()[1]
+there, here = socket.socketpair()
+there.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [asked.fileno()]))])
+asked.close()  # from here on no process holds it
+def waits():
+    rows = [one.split() for one in open("/proc/net/tcp")]
+    return any(one[1].endswith(":" + row) and int(one[4].partition(":")[2], 16) for one in rows[1:])
+while not waits():
+    pass
+found = array.array("i", here.recvmsg(1, socket.CMSG_LEN(4))[1][0][2])
+print(socket.socket(fileno=found[0]).recv(100_000).decode())
+"""
+
 LONG = "The text is long. " * 700  # 12,600 characters: two pages
 
 
@@ -238,7 +256,7 @@ def test_a_reply_that_comes_before_its_turn_is_asked_for_again_waits_for_that(ro
         send(room["A"], "POST /resume")
         came = sent.result()
     assert came.status == 409, came  # its pages were not read since
-    assert "not all were read" in came.problem["detail"]
+    assert "was not fetched yet" in came.problem["detail"]
     assert owed(room["A"])["debt"] == debt
     assert reply(room["A"], debt, "Mine.").json["status"] == "appended"
 
@@ -285,7 +303,10 @@ def test_a_seat_has_a_time_of_its_own(room: Pair) -> None:
 
 
 def test_a_session_takes_its_own_turns_only(tmp_path: Path) -> None:
-    """From inside the session of A neither B's turn can be fetched nor answered; that is counted."""
+    """From inside the session of A neither B's turn can be fetched nor answered; that is counted.
+
+    Nor by a connection that no process holds while the daemon looks.
+    """
     config = tmp_path / "config"
     config.mkdir(mode=0o700)
     environment = {"CLAUDE_CONFIG_DIR": str(config)}
@@ -303,6 +324,10 @@ def test_a_session_takes_its_own_turns_only(tmp_path: Path) -> None:
                 came = session.run([*words, *more], variables, tmp_path, given="Mine.")
                 assert (came.code, "holds the seat of A" in came.err) == (1, True), came
             assert 'dialogd_deliveries_refused_total{agent="B"} 2.0' in send(room["B"], "GET /metrics").body.decode()
+            if sys.platform == "linux":
+                asks = f"GET /turn HTTP/1.1|Host: localhost:{room['B'].port}||"
+                came = session.run([sys.executable, "-c", HIDDEN, str(room["B"].port), asks], variables, tmp_path)
+                assert "which process asks" in came.out, came
             assert reply(room["B"], debt, "Its own.").json["status"] == "appended"
             until(session.knocks, "A to be knocked at")
 
