@@ -128,7 +128,7 @@ def of_key(key: str) -> Session | None:
     pid, _, started = rest.partition(":")
     if program == CODEX and _THREAD.fullmatch(rest):
         return next((one for one in _codex_sessions() if isinstance(one, Session) and one.id == rest), None)
-    if program != CLAUDE or not (pid.isascii() and pid.isdigit() and started):
+    if program != CLAUDE or not (pid.isascii() and pid.isdigit() and len(pid) <= 20 and started):
         raise BadInput(f"{key[:80]!r} names no session", fix="dialogd sessions --json lists their keys")
     try:
         one = _claude_session(_claude_folder() / f"{int(pid)}.json")
@@ -260,6 +260,8 @@ def _send(session: Session, line: str) -> None:
             f"the {session.title} takes no messages (Claude Code {_printable(str(registration.get('version')))})",
             fix="let it wait for its turns: dialogd turn --wait; newer versions can be knocked at",
         )
+    if not listens.isprintable():
+        raise UnsafeFile(f"{path} names a socket that is none", fix="start that session anew")
     key = _json(path.with_name(f"{session.pid}.{hashlib.sha256(os.fsencode(listens)).hexdigest()}.key"))
     for name in ("procStart", "pidDomain"):
         if key.get(name) != registration.get(name):
@@ -460,7 +462,7 @@ def _json(path: Path, *, is_public: bool = False) -> dict[str, Any]:
 def _object(data: bytes) -> dict[str, Any] | None:
     try:
         found = json.loads(data) if len(data) <= LARGEST else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -473,9 +475,11 @@ def _read(path: Path, *, is_public: bool) -> bytes:
     except OSError as error:
         _check_file(path, is_public=is_public)  # a link, as a rule
         raise UnsafeFile(f"{path} cannot be read: {error.strerror}", fix="start that session anew") from None
-    with os.fdopen(fd, "rb") as source:
+    try:
         _check_regular(os.fstat(fd), path, is_public=is_public)
-        return source.read(LARGEST + 1)
+        return os.read(fd, LARGEST + 1)
+    finally:
+        os.close(fd)
 
 
 def _check_file(path: Path, *, is_public: bool) -> None:

@@ -180,6 +180,8 @@ REGISTRATION: dict[str, tuple[Spoil, str]] = {
     "a link for the folder": (lambda one: linked(one.registration.parent), "is a link"),
     "no JSON": (lambda one: one.registration.write_text("{"), "is not what Claude Code writes"),
     "no object": (lambda one: one.registration.write_text("[1]"), "is not what Claude Code writes"),
+    "too deep": (lambda one: one.registration.write_text("[" * 60_000), "is not what Claude Code writes"),
+    "a folder": (lambda one: (one.registration.unlink(), one.registration.mkdir()), "not of the kind"),
     "too long": (lambda one: one.change(more="x" * 70_000), "is not what Claude Code writes"),
     "another's number": (lambda one: one.change(pid=os.getpid()), "registration of another process"),
 }
@@ -222,6 +224,7 @@ USE: dict[str, tuple[Spoil, str, type[DialogdError]]] = {
     "key read by others": (lambda one: widen(one.key, 0o044), "can be read by others", UnsafeFile),
     "key is a link": (lambda one: linked(one.key), "is a link", UnsafeFile),
     "key with two names": (lambda one: twice(one.key), "hard link", UnsafeFile),
+    "no path": (lambda one: one.change(messagingSocketPath="/tmp/\ud800"), "a socket that is none", UnsafeFile),
     "planted key": (lambda one: rewritten(one.key, procStart="1"), "another process's", UnsafeFile),
     "key from elsewhere": (lambda one: rewritten(one.key, pidDomain="there"), "another process's", UnsafeFile),
     "no key": (lambda one: one.key.unlink(), "is gone", NotRunning),
