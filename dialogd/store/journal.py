@@ -280,8 +280,9 @@ class Journal:
         self.record("answer", durable=False, debt=debt, text=text, usage=usage, ms=received.ms)
 
     def draft(self, received: Received, why: str) -> None:
-        """Keep a reply whose debt was closed."""
-        self.record("draft", debt=list(received.debt), text=received.text, why=why)
+        """Keep a reply whose debt was closed, and the calls that it rests on: they are not made undone."""
+        text = "\n\n".join(filter(None, (received.calls, received.text)))
+        self.record("draft", debt=list(received.debt), text=text, why=why)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """All records, oldest first; what is none of ours is left out."""

@@ -506,6 +506,21 @@ def test_a_draft_keeps_the_calls_that_were_made_for_it(tmp_path: Path) -> None:
         assert world.made == ["add 2 3"]
 
 
+def test_a_draft_that_was_asked_about_keeps_the_calls(tmp_path: Path) -> None:
+    """The person speaks while a whole reply is asked about: with its text the calls it rests on are shown again."""
+    unclear = Say(f"{WORDS}\n\n## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]")
+    answers = in_order(ADD, unclear, Say("[PASS]", seconds=600), Say("Redis, then."))
+    with World(tmp_path, script=answers) as world:
+        world.begin()
+        world.pair.until(lambda: len(world.service.calls) == 3, "the question", seconds=40)
+        dialogd(world, "say", "Rather Redis.", "--to", "A")
+        world.pair.until(lambda: "Redis, then." in world.pair.file.read_text(encoding="utf-8"), "the turn", seconds=40)
+        shown = world.service.calls[3].prompt
+        assert WORDS in shown
+        assert "tickets.add" in shown
+        assert world.made == ["add 2 3"]
+
+
 def is_alive(pid: int) -> bool:
     """True while that process runs."""
     try:
