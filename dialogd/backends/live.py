@@ -39,19 +39,23 @@ MEMORY = "live.json"  # in the agent's own folder; losing it costs no turn
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A turn that was asked for: the key of its debt, and the hash of the reply that came, "" without one."""
+    """A turn that was asked for: the key of its debt, and the hash of the reply that was taken, "" without one.
+
+    `late` are the hashes of those that were not.
+    """
 
     debt: str
     re: str
     chain: str
     reply: str = ""
+    late: tuple[str, ...] = ()
 
 
 @dataclass
 class Owed:
     """A reply that is awaited. `debt` names it; `until` is when its time is over (monotonic).
 
-    `last` is the dialog's last part that it shows; `new` and `whole` are the pages of what is new since the seat's last
+    `last` is up to where it shows the dialog; `new` and `whole` are the pages of what is new since the seat's last
     turn, and of everything; `read` holds those that were fetched.
     """
 
@@ -157,8 +161,10 @@ class Live:
         key = "\n".join((request.dialog.id, request.re, request.chain, kind))
         debt = f"{request.agent.id}-{digest(key)[:8]}"
         whole = f"{prompt.system}\n\n{INTRO}\n\n{prompt.body}"
-        new = prompt.now if kind else news(prompt, self._told, request.agent.id)
-        last = prompt.parts[-1].id if prompt.parts and not kind else self._told
+        told = self._told.rpartition(" ")[2]
+        told = told if _place(request, told) == self._told else ""  # it may be of another dialog
+        new = prompt.now if kind else news(prompt, told, request.agent.id)
+        last = _place(request, prompt.parts[-1].id) if prompt.parts and not kind else self._told
         return Owed(
             debt,
             request.turn,
@@ -234,7 +240,9 @@ class Live:
         self._remember()
 
     def deliver(self, debt: str, text: str) -> str:
-        """Take a reply: `taken`, `again` for one that came before, `late` for one to a turn that is over.
+        """Take a reply: `taken`, `again` for the one that was taken before, `late` for one to a turn that is over.
+
+        `kept` is one that was late before.
 
         Raises `Refused` for a debt that this agent was never asked to pay, and before all pages were read.
         """
@@ -242,10 +250,13 @@ class Live:
         if asked is None:
             awaited = f"; {owed.debt} is" if owed is not None else ""
             raise Refused(f"no reply to {debt[:60]!r} is awaited here{awaited}", fix="fetch what is owed: dialogd turn")
-        if asked.reply == digest(text):
+        said = digest(text)
+        if asked.reply == said:
             return "again"
         if owed is None or owed.debt != debt:
-            self._remember(replace(asked, reply=digest(text)))
+            if said in asked.late:
+                return "kept"
+            self._know(replace(asked, late=(*asked.late, said)[-KEPT:]))  # written down once the draft surely is
             return "late"
         if not owed.is_read:
             pages = len(owed.new)
@@ -256,7 +267,7 @@ class Live:
                 fix="read it: dialogd turn" + ("" if pages == 1 else " --page N, for each page up to the last"),
             )
         self.owed, self._told = None, owed.last
-        self._remember(replace(asked, reply=digest(text)))
+        self._remember(replace(asked, reply=said))
         self._news.put_nowait(text)
         return "taken"
 
@@ -276,9 +287,12 @@ class Live:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _remember(self, *asked: Asked) -> None:
+    def _know(self, *asked: Asked) -> None:
         others = [one for one in self._asked if all(one.debt != new.debt for new in asked)]
         self._asked = (*others, *asked)[-KEPT:]
+
+    def _remember(self, *asked: Asked) -> None:
+        self._know(*asked)
         if self._memory is not None:
             asked_for = [asdict(one) for one in self._asked]
             known = {"session": self.session, "accepted": self.is_accepted, "told": self._told, "asked": asked_for}
@@ -289,7 +303,7 @@ def _load(path: Path | None, session: str) -> tuple[tuple[Asked, ...], str, bool
     """The turns that were asked for, up to which part of the dialog this very session was told, whether it agreed."""
     try:
         found: Any = (read_json(path) if path else None) or {"asked": []}
-        asked = tuple(Asked(**one) for one in found["asked"])[-KEPT:]
+        asked = tuple(Asked(**{**one, "late": tuple(one["late"])}) for one in found["asked"])[-KEPT:]
         is_same = found.get("session") == session
         return asked, str(found["told"]) if is_same else "", is_same and found.get("accepted") is True
     except (KeyError, TypeError, AttributeError):
@@ -310,6 +324,12 @@ def news(prompt: Prompt, told: str, me: str) -> str:
     new = (*(part for part in prompt.parts[at + 1 :] if part.by != me), *prompt.texts)
     intro = "What is new since your last turn (`dialogd turn --full` shows everything, with the rules):"
     return "\n\n".join([intro, *(part.text for part in new), prompt.now])
+
+
+def _place(request: Request, part: str) -> str:
+    """Up to where the dialog was told: its id, the hash of the part's entry, the part's id."""
+    entry = request.dialog.entry(part)
+    return f"{request.dialog.id} {entry.chain if entry is not None else '-'} {part}"
 
 
 def paged(text: str, debt: str, request: Request, *, full: str = "") -> tuple[str, ...]:

@@ -133,8 +133,8 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
             raise
         asked = live.asked(delivered.debt)
         assert asked is not None  # it is one that was taken
-        if came == "late":
-            return await _draft(agent, asked, delivered.text)
+        if came in ("late", "kept"):
+            return await _draft(agent, asked, delivered.text if came == "late" else "")
         return await _outcome(agent, live, asked, delivered.text, until)
 
 
@@ -188,9 +188,9 @@ async def _asked_for(agent: Agent, live: Live, debt: str, until: float) -> None:
     """Wait while a turn is open and not asked for, as after a restart: what comes for it then is not late."""
     asked = live.asked(debt)
     while asked is not None and live.owed is None and agent.call is None and not agent.is_stopping:
-        if agent.dialog is not None and not _is_open(agent, asked):
-            return
-        if (left := until - time.monotonic()) <= 0:
+        dialog, left = agent.dialog, until - time.monotonic()
+        is_over = dialog is not None and (not _is_open(agent, asked) or dialog.state.debts.seal(agent.me) is not None)
+        if is_over or left <= 0:
             return
         await live.changed(min(left, LOOK))
 
