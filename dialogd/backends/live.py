@@ -177,10 +177,12 @@ class Live:
     async def _knock(self, owed: Owed) -> None:
         """Knock until the session replies: again whenever it rests without a reply, three times at most."""
         try:
-            while owed.knocks < KNOCKS:
+            while True:
                 session = await asyncio.to_thread(sessions.of_key, self.session)
                 if session is None:
                     raise NotRunning(GONE, fix="join from another one: dialogd join")
+                if owed.knocks == KNOCKS:
+                    break
                 await sessions.knock(session, self._line(owed))
                 owed.knocks += 1
                 self._news.put_nowait(Delivery("knocked", owed.knocks))
@@ -191,6 +193,9 @@ class Live:
             problem = BackendError(GONE, fix="join from another one: `dialogd join`", kind="gone")
         except DialogdError as error:
             problem = BackendError(str(error), fix=error.fix, kind="unsafe")
+        except OSError as error:
+            why = f"the session could not be knocked at: {error.strerror or error}"
+            problem = BackendError(why, fix="look at it, then `dialogd retry` knocks again", kind="unsafe")
         self._news.put_nowait(problem)
 
     def _line(self, owed: Owed) -> str:

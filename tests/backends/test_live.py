@@ -102,6 +102,33 @@ async def test_a_session_is_knocked_at_and_replies(session: Claude, tmp_path: Pa
     assert [one.usd for one in found if isinstance(one, Usage)] == [None, None], "nobody knows what it cost"
 
 
+async def test_a_session_that_ends_after_the_last_knock_is_gone(session: Claude, tmp_path: Path) -> None:
+    """It was not silent: another session can take the seat, and the file says so."""
+    live = seat(session, tmp_path)
+    async with asked(live) as found:
+        await until(lambda: len(session.knocks()) == 3, "the last knock")
+        session.change(status="busy")
+        session.process.kill()
+        session.process.wait()
+        await until(lambda: isinstance(found[-1], BackendError), "the error")
+    error = found[-1]
+    assert isinstance(error, BackendError)
+    assert (error.kind, deliveries(found)[-1]) == ("gone", ("knocked", 3))
+
+
+async def test_a_knock_that_cannot_be_sent_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Codex is replaced by what cannot be run: the turn does not wait for its whole time for a knock."""
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex"))
+    with open_sessions.codex(tmp_path / "codex", tmp_path / "shop") as one:
+        live = Live(Options(session=f"codex:{one.thread}", state=tmp_path))
+        (one.home / "bin" / "codex").chmod(0o644)
+        async with asked(live) as found:
+            await until(lambda: found and isinstance(found[-1], BackendError), "the error")
+    error = found[-1]
+    assert isinstance(error, BackendError)
+    assert "ermission denied" in error.cause
+
+
 async def test_a_reply_that_comes_as_the_seat_gives_up_counts(session: Claude, tmp_path: Path) -> None:
     """Between the last knock's end and the error there is a moment: what was taken in it is not lost."""
     live = seat(session, tmp_path)
