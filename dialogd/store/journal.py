@@ -138,6 +138,10 @@ class Received:
     answer: str | None = None
     calls: str = ""
 
+    def is_draft(self, record: Mapping[str, Any]) -> bool:
+        """True where that record of a draft is this very reply, perhaps with its calls before it."""
+        return self.debt == tuple(record["debt"]) and str(record["text"]).endswith(self.text)
+
     def landed(self, dialog: Dialog, me: str) -> Entry | None:
         """The turn as which this reply of agent `me` stands in the file already, or None."""
         _, re_, chain = self.debt
@@ -426,9 +430,9 @@ class _Tally:
                 self.owed, self.calling = ((), ()) if self._accounts else (self.owed, self.calling)
                 self.received = None if self._written else self.received
             case "draft":
-                if self.received is not None:
+                if self.received is not None and self.received.is_draft(record):  # else another one came too late
                     self.owed += (self.received.usage,)
-                self.received = None
+                    self.received = None
                 self.drafts += (record["text"],)
             case "sent":
                 self.drafts = ()

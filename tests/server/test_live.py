@@ -295,6 +295,21 @@ def test_a_new_dialog_in_the_same_file_is_told_from_its_beginning(room: Pair) ->
     assert "`[PASS]`" in found["text"]
 
 
+def test_a_late_reply_takes_nothing_away_from_a_sealed_one(room: Pair) -> None:
+    """The answer that was sealed is still there for the daemon that comes back."""
+    room.begin("Where should sessions live?", turn="A, B", setup='order = "parallel"\nsealed = true')
+    room.start()
+    room.notify()
+    debt = owed(room["A"])["debt"]
+    assert settled(room["A"], "In Cassandra.\n\n[CONFIDENCE: 0.8]")["status"] == "taken"
+    assert reply(room["A"], debt, "In Scylla.\n\n[CONFIDENCE: 0.8]").json["status"] == "draft"
+    room["A"].kill()
+    room.start("A")
+    settled(room["B"], "In Redis.\n\n[CONFIDENCE: 0.7]")
+    until(lambda: room.number == 3, "both answers", why=lambda: room.file.read_text("utf-8"))
+    assert "In Cassandra." in room.file.read_text("utf-8")
+
+
 def test_of_replies_at_once_one_is_the_turn(room: Pair) -> None:
     """Whoever else writes for the same seat at the same moment has written a draft; what is no text is refused."""
     begun(room)
