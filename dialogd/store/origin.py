@@ -294,7 +294,37 @@ def origin_here(folder: Path) -> Origin:
     if (settled := _settled.get()) is not None:
         return settled
     callers = _caller.get()
-    return origin_of(callers() if callers is not None and seated(folder) else [os.getpid()], folder)
+    if callers is not None:
+        return origin_of(callers(), folder) if seated(folder) else Origin()
+    found = origin_of([os.getpid()], folder)
+    # A command of a session's may have been given another state directory, which lists no seat of it.
+    return Origin(seat_of(os.getpid(), _anywhere())) if found.is_person and _is_in_session(os.getpid()) else found
+
+
+def _is_in_session(pid: int) -> bool:
+    """True when a process, or one above it, has the mark of some coding session in its environment."""
+    import psutil
+
+    for process in _line(pid):
+        with suppress(psutil.Error, OSError):
+            if {CLAUDE_SOCKET, CODEX_THREAD} & set(process.environ()):
+                return True
+    return False
+
+
+def _anywhere() -> tuple[Running, ...]:
+    """The live seats of this user, whatever the state directory, by the words that their daemons were started with."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError, ValueError, IndexError):
+            words = process.cmdline()
+            at = words.index("start")
+            file, session = (words[words.index(name, at) + 1] for name in ("--file", "--session"))
+            if process.uids().real == os.geteuid():
+                found.append(Running(words[at + 1], 0, file, process.pid, process.create_time(), session=session))
+    return tuple(found)
 
 
 def settle(folder: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,6 +109,20 @@ def test_a_session_joins_is_knocked_at_and_replies(dialogd: Commands, session: C
     assert "What do you say?" in typed(dialogd, session, "turn").out
     assert typed(dialogd, session, "reply", given="Spaces, for they look the same everywhere.\n").code == 0
     assert "Spaces, for they look the same everywhere." in dialogd.file.read_text()
+
+
+def test_another_state_directory_makes_no_person_of_a_session(dialogd: Commands, session: Claude) -> None:
+    """A command of the session's is the seat's, too, where nothing lists that seat; one beside it is the person's."""
+    dialogd.begin("Tabs or spaces?")
+    assert typed(dialogd, session, "join", "B").code == 0
+    before = dialogd.file.read_bytes()
+    elsewhere = {**dialogd.environment, "DIALOGD_STATE_DIR": str(dialogd.folder / "elsewhere")}
+    limit = dialogd.words(["limit", "max_turns", "40"])
+    for words in (limit, ["sh", "-c", f"env -u CLAUDE_CODE_MESSAGING_SOCKET {shlex.join(limit)}; exit $?"]):
+        came = session.run(words, elsewhere, dialogd.folder)
+        assert (came.code, "holds seat B" in came.err) == (1, True), came
+    assert dialogd.file.read_bytes() == before
+    assert dialogd("limit", "max_turns", "40").code == 0
 
 
 def test_a_budget_in_dollars_does_not_keep_a_session_out(dialogd: Commands, session: Claude) -> None:
