@@ -417,10 +417,7 @@ class Turn:
                 return await self._interrupted(said)
             if not text.strip():
                 raise BackendError("the reply was empty, twice", fix="look at the backend's own log", kind="empty")
-            nonce = random.token_hex(16) if is_sealed_round(dialog, self.debt) else ""
-            ms = round(call.seconds * 1000)
-            calls = self._tools.quoted if self._tools is not None else ""
-            self.received = Received(self.debt.key, text, call.bill.record, ms, nonce, calls=calls)
+            self.received = self._taken(call, dialog, text)
             self._is_new = True
         finally:
             of.end_call(call, answered=self.received is not None and self._is_new)
@@ -429,12 +426,22 @@ class Turn:
             self._drafts = ()
         return None
 
+    def _taken(self, call: Call, dialog: Dialog, text: str) -> Received:
+        """The reply as the journal keeps it."""
+        nonce = random.token_hex(16) if is_sealed_round(dialog, self.debt) else ""
+        calls = self._tools.quoted if self._tools is not None else ""
+        return Received(self.debt.key, text, call.bill.record, round(call.seconds * 1000), nonce, calls=calls)
+
     async def _whole(self, call: Call, request: Request, text: str) -> str | None:
         """The reply; asked for once more when its body must be written anew, and kept as it came when that fails."""
         admission = await self._admit(request.dialog, text)
         lacking = verdict.lacks_body(request.dialog, self.of.me, admission.reply)
         if not lacking or (text.strip() and not call.affords(request)):
             return text
+        if text.strip() and not self.of.backend.costs:  # else the bills of two calls would count twice after a kill
+            first = self._taken(call, request.dialog, text)
+            with suppress(DialogdError):  # without it, the turn is asked for again after a kill
+                await self.of.on_disk(lambda: self.of.journal.reply(first))
         whole, re_ = request.prompt, self.debt.re
         back = replace(
             request,

@@ -310,6 +310,16 @@ def test_a_late_reply_takes_nothing_away_from_a_sealed_one(room: Pair) -> None:
     assert "In Cassandra." in room.file.read_text("utf-8")
 
 
+def test_a_reply_whose_body_is_asked_for_anew_survives_a_kill(room: Pair) -> None:
+    """It was received, so it is not asked for again: without a second one it stands as it came."""
+    begun(room)
+    assert answered(room["A"], "So be it, I think.\n\n[CONSENSUS_REACHED]")["status"] == "asked"
+    room["A"].kill()
+    room.start("A")
+    until(lambda: room.number == 2, "the turn", seconds=10)
+    assert "So be it, I think." in room.file.read_text("utf-8")
+
+
 def test_of_replies_at_once_one_is_the_turn(room: Pair) -> None:
     """Whoever else writes for the same seat at the same moment has written a draft; what is no text is refused."""
     begun(room)
