@@ -1,13 +1,17 @@
 """The coding sessions that are open on this machine: found, checked before use, knocked at.
 
 Claude Code registers each of its sessions in a file, with a socket that takes messages; Codex keeps a lock and a
-rollout file open for each of its threads, and has a command that queues a message. Both are only read and called:
-nothing is written into another program's folders. A knock is one short line; no text of a dialog goes this way.
+rollout file open for each of its threads, and has a command that queues a message; a server of OpenCode lists its
+sessions, and takes prompts. They are only read and called: nothing is written into another program's folders. A knock
+is one short line; no text of a dialog goes this way.
 """
 
 from __future__ import annotations
 
 import hashlib
+import http.client
+import io
+import ipaddress
 import json
 import os
 import re
@@ -18,20 +22,20 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused, UnsafeFile
 
 if TYPE_CHECKING:
     import psutil
 
-CLAUDE, CODEX = "claude", "codex"
-TITLES = {CLAUDE: "Claude Code", CODEX: "Codex"}
-FAMILIES = {CLAUDE: "Claude", CODEX: "Codex"}  # what an agent is called in headings
+CLAUDE, CODEX, OPENCODE = "claude", "codex", "opencode"
+TITLES = {CLAUDE: "Claude Code", CODEX: "Codex", OPENCODE: "OpenCode"}
+FAMILIES = {CLAUDE: "Claude", CODEX: "Codex", OPENCODE: "OpenCode"}  # what an agent is called in headings
 
 LONGEST_KNOCK = 400  # characters
 LARGEST = 64 * 1024  # bytes of a registration or a key
@@ -39,11 +43,18 @@ TAIL = 256 * 1024  # bytes of a rollout in which the last begin or end of a turn
 SETTLE = 0.2  # seconds in which a file that is being written is whole
 CONNECT_SECONDS = 2.0
 QUEUE_SECONDS = 20.0
+ANSWER_SECONDS = 5.0  # in which a server of OpenCode answers, and
+ANSWER = 1024 * 1024  # bytes that it may answer with
+RECENT, MOST = 24 * 3600.0, 10  # seconds since a session of such a server was last at work, and how many are listed
 # How the variables begin by which a process is known as a session's, or may write to it.
-TOKENS = ("CLAUDE_CODE_MESSAGING_", "CODEX_THREAD_ID", "CODEX_SESSION_ID")
+TOKENS = ("CLAUDE_CODE_MESSAGING_", "CODEX_THREAD_ID", "CODEX_SESSION_ID", "OPENCODE_PID", "OPENCODE_SERVER_")
 
 _BUSY = {"busy": "busy", "shell": "busy", "idle": "idle", "waiting": "waiting"}
 _THREAD = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_SESSION = re.compile(r"ses_[A-Za-z0-9]{1,64}")
+_OPENCODE = re.compile(
+    r"opencode(?:\.exe)?"
+)  # the file of the program; in its npm package it is called .exe everywhere
 _PEERCRED, _LOCAL_PEERCRED, _LOCAL_PEERPID = 17, 1, 2  # SO_PEERCRED of Linux; macOS
 
 
@@ -51,8 +62,9 @@ _PEERCRED, _LOCAL_PEERCRED, _LOCAL_PEERPID = 17, 1, 2  # SO_PEERCRED of Linux; m
 class Session:
     """An open session.
 
-    `program` is `claude` or `codex`, `id` the program's own name of it, `pid` the process that runs it, since `started`
-    (as the system counts). `status` is `idle`, `busy`, `waiting` (for the person), or "" where that is not known.
+    `program` is `claude`, `codex` or `opencode`, `id` the program's own name of it, `pid` the process that runs it,
+    since `started` (as the system counts). `status` is `idle`, `busy`, `waiting` (for the person), or "" where that is
+    not known.
     """
 
     program: str
@@ -65,8 +77,13 @@ class Session:
 
     @property
     def key(self) -> str:
-        """What a seat remembers: `claude:PID:START`, `codex:THREAD`. No later session has the same."""
-        return f"{CODEX}:{self.id}" if self.program == CODEX else f"{CLAUDE}:{self.pid}:{self.started}"
+        """What a seat remembers: `claude:PID:START`, `codex:THREAD`, `opencode:PID:START:SESSION`.
+
+        No later session has the same.
+        """
+        if self.program == CODEX:
+            return f"{CODEX}:{self.id}"
+        return f"{self.program}:{self.pid}:{self.started}" + (f":{self.id}" if self.program == OPENCODE else "")
 
     @property
     def title(self) -> str:
@@ -80,7 +97,7 @@ class Session:
 def running_sessions(refused: list[DialogdError] | None = None) -> tuple[Session, ...]:
     """This user's open sessions; those that a check refuses are left out, and their errors added to `refused`."""
     found: list[Session] = []
-    for one in (*_claude_sessions(), *_codex_sessions()):
+    for one in (*_claude_sessions(), *_codex_sessions(), *_opencode_sessions()):
         if isinstance(one, Session):
             found.append(one)
         elif refused is not None and not isinstance(one, NotRunning):
@@ -88,23 +105,23 @@ def running_sessions(refused: list[DialogdError] | None = None) -> tuple[Session
     return tuple(sorted(found, key=lambda session: (session.program, session.project, session.name)))
 
 
-def session_here(variables: Mapping[str, str]) -> Session | None:
+def session_here(variables: Mapping[str, str], seated: Collection[str] = ()) -> Session | None:
     """The session that this process runs inside of, None where it runs in none.
 
     The variables say so, and one of this process's ancestors is the session's own: both, for variables outlive the
-    session in terminals that it once opened. Raises `Refused` inside of a sandbox that hides the session, and what
-    its checks raise.
+    session in terminals that it once opened. Of several in one process it is the one that is at work, else the one
+    whose key is among `seated`. Raises `Refused` where that does not tell, and inside of a sandbox that hides the
+    session, and what its checks raise.
     """
     import psutil
 
-    if not (variables.get("CLAUDECODE") or variables.get("CODEX_THREAD_ID")):
+    if not any(variables.get(name) for name in ("CLAUDECODE", "CODEX_THREAD_ID", "OPENCODE")):
         return None
     refused: list[DialogdError] = []
-    sessions = {(one.program, one.pid): one for one in running_sessions(refused) if _is_named(one, variables)}
+    sessions = [one for one in running_sessions(refused) if _is_named(one, variables)]
     for ancestor in psutil.Process().parents():
-        for program in (CLAUDE, CODEX):
-            if one := sessions.get((program, ancestor.pid)):
-                return one
+        if here := [one for one in sessions if one.pid == ancestor.pid]:
+            return here[0] if here[0].program != OPENCODE else _at_work(here, seated)
     if variables.get("CODEX_SANDBOX_NETWORK_DISABLED") and not sessions:
         raise Refused(
             "this command runs in Codex's sandbox, which hides the session and the loopback from it",
@@ -116,10 +133,24 @@ def session_here(variables: Mapping[str, str]) -> Session | None:
 
 
 def _is_named(session: Session, variables: Mapping[str, str]) -> bool:
-    """True where the variables of a command name this session, as far as they name one."""
+    """True where the variables of a command name this session, or its process, as far as they name one."""
     if session.program == CODEX:
         return variables.get("CODEX_THREAD_ID") == session.id
-    return bool(variables.get("CLAUDECODE")) and variables.get("CLAUDE_PID", str(session.pid)) == str(session.pid)
+    mark, pid = ("OPENCODE", "OPENCODE_PID") if session.program == OPENCODE else ("CLAUDECODE", "CLAUDE_PID")
+    return bool(variables.get(mark)) and variables.get(pid, str(session.pid)) == str(session.pid)
+
+
+def _at_work(sessions: list[Session], seated: Collection[str]) -> Session:
+    """The session of a server that runs a command now: while it does, it is busy. Raises `Refused` with the list."""
+    busy = [one for one in sessions if one.status == "busy"]
+    found = busy if len(busy) == 1 else [one for one in busy or sessions if one.key in seated]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(f"{one.name} ({one.id})" for one in sessions)
+    raise Refused(
+        f"{len(busy) or 'none'} of the sessions of this OpenCode server are at work, so which one asks is not known",
+        fix=f"name one, in any terminal: dialogd join --session NAME, of {known}",
+    )
 
 
 def of_key(key: str) -> Session | None:
@@ -128,6 +159,8 @@ def of_key(key: str) -> Session | None:
     pid, _, started = rest.partition(":")
     if program == CODEX and _THREAD.fullmatch(rest):
         return next((one for one in _codex_sessions() if isinstance(one, Session) and one.id == rest), None)
+    if program == OPENCODE and (server := _Server.of_key(key)) is not None:
+        return server.session(key.rpartition(":")[2])
     if program != CLAUDE or not (pid.isascii() and pid.isdigit() and len(pid) <= 20 and started):
         raise BadInput(f"{key[:80]!r} names no session", fix="dialogd sessions --json lists their keys")
     try:
@@ -135,6 +168,11 @@ def of_key(key: str) -> Session | None:
     except NotRunning:
         return None
     return one if one.key == key else None
+
+
+def holder_of(key: str) -> str:
+    """What can hold one seat, of a key: the session, and of OpenCode its server, whose commands look all alike."""
+    return key.rpartition(":")[0] if key.startswith(f"{OPENCODE}:") else key
 
 
 def program_of(key: str) -> str:
@@ -166,6 +204,8 @@ async def knock(session: Session, line: str) -> None:
         raise BadInput(f"a knock is one printable line of up to {LONGEST_KNOCK} characters", fix="make it shorter")
     if session.program == CODEX:
         await _queue(session, line)
+    elif session.program == OPENCODE:
+        await asyncio.to_thread(_Server(session.pid, session.started).prompt, session, line)
     else:
         await asyncio.to_thread(_send, session, line)
 
@@ -441,6 +481,210 @@ def _codex_program(session: Session) -> tuple[str, str]:
     except (psutil.Error, KeyError, OSError):
         raise gone from None
     return str(program), str(lock.parent.parent)
+
+
+# -- OpenCode ---------------------------------------------------------------------------------------------------------
+
+
+def _opencode_sessions() -> Iterator[Session | DialogdError]:
+    """The sessions of every server of OpenCode that keeps them where this user's OpenCode does."""
+    import psutil
+
+    from dialogd.store.origin import start_of
+
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if not _is_opencode(process) or _data_folder(process.environ()) != _data_folder(os.environ):
+                continue
+            try:
+                yield from _Server(process.pid, start_of(process.pid)).sessions()
+            except DialogdError as error:
+                yield error
+
+
+def _is_opencode(process: psutil.Process) -> bool:
+    return process.uids().real == os.geteuid() and bool(_OPENCODE.fullmatch(Path(process.exe()).name))
+
+
+def _data_folder(variables: Mapping[str, str]) -> Path:
+    """Where OpenCode keeps its sessions."""
+    return Path(variables.get("XDG_DATA_HOME") or Path(variables.get("HOME", "")) / ".local" / "share").resolve()
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """A process of OpenCode, by its pid and start, as a server that listens on the loopback.
+
+    Everything is checked anew for each request. Raises `NotRunning` when the process is gone or has no server,
+    `Refused` for a server that is open to others, wants a password, or does not answer as OpenCode does.
+    """
+
+    pid: int
+    started: str
+
+    @classmethod
+    def of_key(cls, key: str) -> _Server | None:
+        """The server in the key of a session, None for what is no such key."""
+        from dialogd.store.origin import read_key
+
+        found = read_key(key)
+        return cls(found.pid, found.started) if found and found.pid and _SESSION.fullmatch(found.id) else None
+
+    def sessions(self) -> list[Session]:
+        """Its latest sessions in the folder that it was started in, without those that sessions began themselves."""
+        door = self._door()
+        since = int((time.time() - RECENT) * 1000)
+        rows = self._get(door, f"/session?roots=true&limit=100&start={since}")
+        found = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+        latest = sorted(found, key=_updated, reverse=True)
+        states = self._get(door, "/session/status")
+        sessions = (self._session(row, states) for row in latest if _updated(row) >= since)
+        return [one for one in sessions if one is not None][:MOST]
+
+    def session(self, id_: str) -> Session | None:
+        """Its session of that name, None when it is gone."""
+        try:
+            door = self._door()
+            row = self._get(door, f"/session/{id_}")
+        except NotRunning:
+            return None
+        return self._session(row, self._get(door, "/session/status"))
+
+    def prompt(self, session: Session, line: str) -> None:
+        """Open a turn with that line, as the agent that the session is at: the default one may have more rights."""
+        door = self._door()
+        row = self._get(door, f"/session/{session.id}")
+        if self._session(row, {}) is None:
+            raise NotRunning(f"the {session.title} has ended", fix="open another, and join from there")
+        agent = {"agent": row["agent"]} if isinstance(row.get("agent"), str) and row["agent"] else {}
+        self._ask(
+            door, "POST", f"/session/{session.id}/prompt_async", agent | {"parts": [{"type": "text", "text": line}]}
+        )
+
+    def _session(self, row: Any, states: Any) -> Session | None:
+        """What a server says of a session; None for one of another folder, or that another session began."""
+        import psutil
+
+        said = row if isinstance(row, dict) else {}
+        id_, project = str(said.get("id")), str(said.get("directory"))
+        try:
+            is_here = project == psutil.Process(self.pid).cwd()
+        except psutil.Error:
+            return None
+        if not _SESSION.fullmatch(id_) or said.get("parentID") or not is_here:
+            return None
+        name = _printable(str(said.get("title") or ""))[:60].strip() or id_
+        state = "busy" if isinstance(states, dict) and id_ in states else "idle"
+        return Session(OPENCODE, id_, self.pid, self.started, _printable(project), name, state)
+
+    def _doors(self) -> list[tuple[str, int]]:
+        """Where this very process listens."""
+        import psutil
+
+        from dialogd.store.origin import is_start
+
+        try:
+            process = psutil.Process(self.pid)
+            if not _is_opencode(process) or not is_start(self.pid, self.started):
+                raise NotRunning(f"the OpenCode of pid {self.pid} has ended", fix="open another, and join from there")
+            ends = [one.laddr for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
+        except (psutil.Error, OSError):
+            raise NotRunning(f"the OpenCode of pid {self.pid} has ended", fix="open another") from None
+        return [(end.ip, end.port) for end in ends]
+
+    def _door(self) -> tuple[str, int]:
+        """Where its server listens: it may listen elsewhere too, such as for a login."""
+        doors = self._doors()
+        for ip, port in doors:
+            if not ipaddress.ip_address(ip).is_loopback:
+                raise Refused(
+                    f"the OpenCode server of pid {self.pid} listens at {ip}:{port}, beyond this machine, where anybody"
+                    " may give it orders",
+                    fix="start it with --hostname 127.0.0.1",
+                )
+        problem: DialogdError = NotRunning(
+            f"the OpenCode of pid {self.pid} has no server", fix="start it with one: opencode --port 4096"
+        )
+        for door in doors:
+            try:
+                if "healthy" in (self._get(door, "/global/health") or {}):
+                    return door
+            except DialogdError as error:
+                problem = error
+        raise problem
+
+    def _get(self, door: tuple[str, int], path: str) -> Any:
+        return self._ask(door, "GET", path)
+
+    def _ask(self, door: tuple[str, int], method: str, path: str, body: object = None) -> Any:
+        """The JSON that it answers with, None for an empty answer."""
+        try:
+            status, data = self._exchange(door, method, path, b"" if body is None else json.dumps(body).encode())
+            found = json.loads(data) if data and status < 300 else None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            if door not in self._doors():
+                raise NotRunning(
+                    f"the OpenCode of pid {self.pid} has no server any more", fix="start it anew"
+                ) from None
+            why = "does not answer in time" if isinstance(error, TimeoutError) else "does not answer as OpenCode does"
+            raise Refused(f"the OpenCode server of pid {self.pid} {why}", fix="start it anew") from None
+        if status in (401, 403):
+            raise Refused(
+                f"the OpenCode server of pid {self.pid} wants a password, which is for its own clients",
+                fix="let its session wait for turns: dialogd turn --wait; or start it without OPENCODE_SERVER_PASSWORD",
+            )
+        if status == 404:
+            raise NotRunning(f"the OpenCode server of pid {self.pid} has no {path}", fix="open another session")
+        if status >= 300:
+            raise Refused(f"the OpenCode server of pid {self.pid} answered {status}", fix="look what it logs")
+        return found
+
+    def _exchange(self, door: tuple[str, int], method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        """One request and its answer, within the limits of both. Checked is who listens once it is connected."""
+        host = f"[{door[0]}]" if ":" in door[0] else door[0]
+        head = (
+            f"{method} {path} HTTP/1.1\r\nHost: {host}:{door[1]}\r\nConnection: close\r\nAccept: application/json\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        with socket.create_connection(door, CONNECT_SECONDS) as out:
+            if door not in self._doors():
+                raise NotRunning(f"another process listens at {host}:{door[1]}", fix="start that server anew")
+            out.sendall(head.encode() + body)
+            heard = _Heard(out, time.monotonic() + ANSWER_SECONDS)
+            answer = http.client.HTTPResponse(cast("socket.socket", heard), method=method)
+            answer.begin()
+            return answer.status, answer.read()
+
+
+class _Heard(io.RawIOBase):
+    """What comes over a connection, for the parser of answers: until a time, and so much at most."""
+
+    def __init__(self, connected: socket.socket, until: float) -> None:
+        self._connected, self._until, self._left = connected, until, ANSWER
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """To be read."""
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        """It is there to be read."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is there by now."""
+        self._connected.settimeout(max(self._until - time.monotonic(), 0.001))
+        read = self._connected.recv_into(buffer)
+        self._left -= read
+        if self._left < 0:
+            raise ValueError("too long")
+        return read
+
+
+def _updated(row: dict[str, Any]) -> float:
+    """When a session was last at work, in milliseconds; 0 where that is not said."""
+    times = row.get("time")
+    found = times.get("updated") if isinstance(times, dict) else 0
+    return float(found) if isinstance(found, int | float) else 0.0
 
 
 # -- Whom to trust ----------------------------------------------------------------------------------------------------

@@ -25,11 +25,12 @@ NOBODY = 65534
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A configuration folder of Claude Code's, which this process and its children know; Codex has a home beside it."""
+    """A configuration folder of Claude Code's, which this process and its children know; others have a home beside."""
     folder = tmp_path / "config"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("CLAUDE_CONFIG_DIR", str(folder))
     monkeypatch.setenv("CODEX_HOME", str(tmp_path / "codex-home"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     return folder
 
 
@@ -139,7 +140,21 @@ def test_what_nobody_types_into_is_no_session(claude: Claude) -> None:
         assert running_sessions() == ()
 
 
-@pytest.mark.parametrize("key", ["", "claude:", "claude:12", "claude:x:1", "codex:1", "other:1:2", "claude:-1:2"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "",
+        "claude:",
+        "claude:12",
+        "claude:x:1",
+        "codex:1",
+        "other:1:2",
+        "claude:-1:2",
+        "opencode:1:2",
+        "opencode:1:2:x",
+        "opencode:ses_1",
+    ],
+)
 def test_a_key_that_is_none_is_refused(config: Path, key: str) -> None:
     """A seat's session is named by its key alone."""
     with pytest.raises(BadInput):
@@ -431,3 +446,146 @@ def test_inside_the_sandbox_of_codex_nothing_is_known(config: Path) -> None:
     with pytest.raises(Refused, match="sandbox") as caught:
         session_here({"CODEX_THREAD_ID": str(uuid.uuid4()), "CODEX_SANDBOX_NETWORK_DISABLED": "1"})
     assert "!" in caught.value.fix
+
+
+# -- OpenCode ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opencode(config: Path, tmp_path: Path) -> Iterator[open_sessions.OpenCode]:
+    """A server of OpenCode with one session."""
+    with open_sessions.opencode(tmp_path / "data", tmp_path / "shop") as server:
+        yield server
+
+
+def test_a_session_of_a_server_is_found_and_gone_with_it(opencode: open_sessions.OpenCode) -> None:
+    """With its title as the name; busy while the server says so; gone when it was deleted, or the server ended."""
+    (found,) = running_sessions()
+    assert (found.program, found.id, found.pid) == ("opencode", "ses_one", opencode.pid)
+    assert (found.project, found.name, found.status) == (str(opencode.project), "Which tables?", "idle")
+    assert found.key == f"opencode:{opencode.pid}:{started_at(opencode.pid)}:ses_one"
+    assert of_key(found.key) == found
+    opencode.says(opencode.session("ses_one"), busy=["ses_one"])
+    assert status(found) == "busy"
+    opencode.says(opencode.session("ses_two"))
+    assert (of_key(found.key), status(found)) == (None, "gone")
+    with pytest.raises(NotRunning):
+        asyncio.run(knock(found, "hello"))
+    opencode.says(opencode.session("ses_one"))
+    later = Session(found.program, found.id, found.pid, "123", found.project, found.name, "idle")
+    assert (of_key(later.key), status(later)) == (None, "gone")
+    with pytest.raises(NotRunning):
+        asyncio.run(knock(later, "hello"))
+    opencode.process.kill()
+    opencode.process.wait()
+    assert (running_sessions(), of_key(found.key), status(found)) == ((), None, "gone")
+    with pytest.raises(NotRunning):
+        asyncio.run(knock(found, "hello"))
+    assert not opencode.heard()
+
+
+def test_a_knock_is_a_prompt_to_the_agent_that_the_session_is_at(opencode: open_sessions.OpenCode) -> None:
+    """Without its name OpenCode takes the default one, which may write where the session's only plans."""
+    (found,) = running_sessions()
+    asyncio.run(knock(found, "Turn 3 is yours: dialogd turn"))
+    parts = [{"type": "text", "text": "Turn 3 is yours: dialogd turn"}]
+    assert opencode.heard() == [("/session/ses_one/prompt_async", {"agent": "plan", "parts": parts})]
+
+
+def test_only_sessions_that_somebody_has_open_here_are_listed(opencode: open_sessions.OpenCode) -> None:
+    """Ten at most, at work within the last day, in the server's folder, begun by no other, with a name of theirs."""
+    make = opencode.session
+    others = [
+        make("ses_child", parentID="ses_one"),
+        make("ses_elsewhere", directory="/elsewhere"),
+        make("ses_old", hours=25),
+        make("ses_/../x"),
+        make("other"),
+        make("ses_timeless", time=None),
+    ]
+    many = [make(f"ses_n{number:02}", hours=number) for number in range(12)]
+    opencode.says(*others, *reversed(many))
+    assert sorted(one.id for one in running_sessions()) == [f"ses_n{number:02}" for number in range(10)]
+    assert of_key(f"opencode:{opencode.pid}:{started_at(opencode.pid)}:ses_old") is not None
+    for name in ("ses_child", "ses_elsewhere"):
+        assert of_key(f"opencode:{opencode.pid}:{started_at(opencode.pid)}:{name}") is None
+    opencode.says(make("ses_one", "a\x1b[2Jb\nc" + "x" * 500))
+    (found,) = running_sessions()
+    assert found.name.isprintable()
+    assert len(found.name) <= 60
+
+
+SERVERS: dict[str, tuple[dict[str, object], str]] = {
+    "password": ({"password": True}, "wants a password"),
+    "no JSON": ({"raw": "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{x"}, "does not answer as OpenCode does"),
+    "no HTTP": ({"raw": "hello"}, "does not answer as OpenCode does"),
+    "cut": ({"raw": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}"}, "does not answer as OpenCode does"),
+    "too long": ({"raw": "HTTP/1.1 200 OK\r\n\r\n" + " " * 1_100_000}, "does not answer as OpenCode does"),
+    "a redirect": ({"raw": "HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n"}, "answered 302"),
+    "an error": ({"raw": "HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n"}, "answered 500"),
+    "no answer": ({"raw": "HTTP/1.1 200 OK\r\n", "hangs": 60}, "does not answer in time"),
+}
+
+
+@pytest.mark.parametrize("case", SERVERS)
+def test_a_server_that_cannot_be_used_is_left_out(opencode: open_sessions.OpenCode, case: str) -> None:
+    """The reason is said, nothing is sent to it, and a seat does not take its session for gone."""
+    (found,) = running_sessions()
+    said, reason = SERVERS[case]
+    opencode.says(opencode.session("ses_one"), **said)  # type: ignore[arg-type]
+    refused: list[DialogdError] = []
+    assert running_sessions(refused) == ()
+    assert [reason in str(error) for error in refused] == [True]
+    assert status(found) == ""
+    with pytest.raises(Refused, match=reason) as caught:
+        asyncio.run(knock(found, "hello"))
+    assert caught.value.fix
+    assert not opencode.heard()
+
+
+def test_a_server_that_is_open_to_others_is_left_out(config: Path, tmp_path: Path) -> None:
+    """Whoever reaches it may give it orders."""
+    with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", host="0.0.0.0"):
+        refused: list[DialogdError] = []
+        assert running_sessions(refused) == ()
+        assert "beyond this machine" in str(refused[0])
+
+
+def test_what_is_no_server_of_this_users_opencode_is_none(config: Path, tmp_path: Path) -> None:
+    """Another program that answers alike, and an OpenCode that keeps its sessions elsewhere."""
+    with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", name="opencoder") as other:
+        assert running_sessions() == ()
+        key = f"opencode:{other.pid}:{started_at(other.pid)}:ses_one"
+        assert of_key(key) is None
+    with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", XDG_DATA_HOME=str(tmp_path / "other")):
+        assert running_sessions() == ()
+
+
+@pytest.mark.root
+def test_a_server_of_another_user_is_none(config: Path, tmp_path: Path) -> None:
+    """It is not even asked: whoever runs it hears every knock."""
+    with open_sessions.opencode(tmp_path / "data", tmp_path / "shop", SERVES_AS=str(NOBODY)) as other:
+        refused: list[DialogdError] = []
+        assert (running_sessions(refused), refused) == ((), [])
+        assert of_key(f"opencode:{other.pid}:{started_at(other.pid)}:ses_one") is None
+
+
+def test_a_command_of_a_server_knows_its_session(opencode: open_sessions.OpenCode) -> None:
+    """It is the one that is at work; where that does not tell, the list is shown. Variables alone make no session."""
+    words, make = [sys.executable, "-c", WHO], opencode.session
+
+    def who(*busy: str) -> open_sessions.Ran:
+        opencode.says(make("ses_one", "Which tables?"), make("ses_two", "Colours"), busy=busy)
+        return opencode.run(words, dict(os.environ), Path.cwd())
+
+    start = f"opencode:{opencode.pid}:{started_at(opencode.pid)}"
+    assert who("ses_two").out.strip() == f"{start}:ses_two"
+    assert who("ses_one").out.strip() == f"{start}:ses_one"
+    for busy in ((), ("ses_one", "ses_two")):
+        assert "so which one asks is not known" in who(*busy).err
+    variables = {**os.environ, **opencode.environment}
+    done = subprocess.run(words, env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "None"
+    opencode.says(make("ses_one"), busy=["ses_one"])
+    other = opencode.run(["env", "OPENCODE_PID=1", *words], dict(os.environ), Path.cwd())
+    assert other.out.strip() == "None"

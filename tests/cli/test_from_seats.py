@@ -264,13 +264,34 @@ def test_a_codex_thread_is_known_by_the_environment_of_its_commands(dialogd: Com
             child.wait()
 
 
+def test_an_opencode_session_is_known_by_the_environment_of_its_servers_commands(dialogd: Commands) -> None:
+    """Also when what began them is gone; a server that has the same number later is another."""
+    server = subprocess.Popen(["sleep", "60"])
+    pid, start = server.pid, start_of(server.pid)
+    try:
+        for number, began, found in ((pid, start, True), (pid, str(int(start) - 5), False), (1, start, False)):
+            running = Running("B", 1, str(dialogd.file), os.getpid(), 0.0, session=f"opencode:{pid}:{began}:ses_one")
+            child = subprocess.Popen(["sleep", "60"], env={**os.environ, "OPENCODE_PID": str(number)})
+            try:
+                assert (seat_of(child.pid, [running]) is running) == found
+            finally:
+                child.kill()
+                child.wait()
+    finally:
+        server.kill()
+        server.wait()
+
+
 def test_only_keys_are_read_as_keys() -> None:
-    """`claude:PID:START` and `codex:THREAD`; a process by clock ticks or seconds."""
+    """`claude:PID:START`, `codex:THREAD` and `opencode:PID:START:SESSION`; a process by clock ticks or seconds."""
     pid, start = os.getpid(), start_of(os.getpid())
     key = read_key(f"claude:{pid}:{start}")
     assert key is not None
     assert (key.pid, key.started, key.is_running, str(key)) == (pid, start, True, f"claude:{pid}:{start}")
     assert (thread := read_key("codex:0199-abc")) is not None
     assert (thread.id, thread.pid, str(thread)) == ("0199-abc", 0, "codex:0199-abc")
+    text = f"opencode:{pid}:{start}:ses_0a"
+    assert (session := read_key(text)) is not None
+    assert (session.id, session.pid, session.is_running, str(session)) == ("ses_0a", pid, True, text)
     assert [read_key(text) for text in ("", "claude", "claude:1:2:3", "claude:-1:2", "a b:1")] == [None] * 5
     assert re.fullmatch(r"\d+", start)

@@ -203,6 +203,133 @@ def codex(folder: Path, project: Path, originator: str = "codex-tui", source: st
         process.communicate()
 
 
+_SERVER = """
+import json, os, pathlib, subprocess, sys, threading, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+folder, host = pathlib.Path(sys.argv[1]), sys.argv[2]
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def log_message(self, *_):
+        pass
+    def answer(self, status, found=None):
+        data = b"" if found is None else found if isinstance(found, bytes) else json.dumps(found).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+    def do_GET(self):
+        said, path = json.loads((folder / "said").read_bytes()), self.path.partition("?")[0]
+        if "raw" in said:
+            self.wfile.write(said["raw"].encode())
+            self.wfile.flush()
+            time.sleep(said.get("hangs", 0))
+            self.close_connection = True
+        elif said.get("password"):
+            self.answer(401)
+        elif path == "/global/health":
+            self.answer(200, {"healthy": True, "version": "1.18.33"})
+        elif path == "/session/status":
+            self.answer(200, {name: {"type": "busy"} for name in said["busy"]})
+        elif path == "/session":
+            self.answer(200, said["sessions"])
+        else:
+            found = [one for one in said["sessions"] if path == "/session/" + one["id"]]
+            self.answer(200, found[0]) if found else self.answer(404, {"name": "NotFoundError"})
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with (folder / "heard").open("a") as out:
+            out.write(json.dumps([self.path, body]) + "\\n")
+        self.answer(204)
+there = ThreadingHTTPServer((host, 0), Handler)
+if "SERVES_AS" in os.environ:
+    os.setuid(int(os.environ["SERVES_AS"]))
+print(there.server_port, flush=True)
+threading.Thread(target=there.serve_forever, daemon=True).start()
+for row in sys.stdin:
+    asked = json.loads(row)
+    done = subprocess.run(asked["words"], env=asked["environment"], cwd=asked["folder"], input=asked["given"],
+                          capture_output=True, text=True, start_new_session=True)
+    print(json.dumps([done.returncode, done.stdout, done.stderr]), flush=True)
+"""
+
+
+@dataclass
+class OpenCode:
+    """A process that is a server of OpenCode; what it says stands in a file, and what it was sent in another."""
+
+    home: Path
+    process: subprocess.Popen[bytes]
+    project: Path
+    port: int
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.process.pid
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that commands of its sessions have."""
+        return {"OPENCODE": "1", "OPENCODE_PID": str(self.pid), "XDG_DATA_HOME": str(self.home)}
+
+    def run(self, words: Sequence[str], environment: Mapping[str, str], folder: Path, given: str = "") -> Ran:
+        """Run a command as a session of this server does: as a process below its own, with its variables."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        variables = {**environment, **self.environment}
+        asked = {"words": list(words), "environment": variables, "folder": str(folder), "given": given}
+        self.process.stdin.write(f"{json.dumps(asked)}\n".encode())
+        self.process.stdin.flush()
+        return Ran(*json.loads(self.process.stdout.readline()))
+
+    def says(self, *sessions: Mapping[str, object], busy: Sequence[str] = (), **more: object) -> None:
+        """Let it have these sessions, of which these are at work."""
+        path = self.home / "next"
+        path.write_text(json.dumps({"sessions": sessions, "busy": busy, **more}))
+        path.replace(self.home / "said")
+
+    def session(self, id_: str, title: str = "", hours: float = 0.0, **more: object) -> dict[str, object]:
+        """What it says of a session that was at work so many hours ago."""
+        at = int((time.time() - hours * 3600) * 1000)
+        known = {"id": id_, "directory": str(self.project), "title": title or f"About {id_}", "agent": "plan"}
+        return {**known, "time": {"created": at, "updated": at}, **more}
+
+    def heard(self) -> list[tuple[str, Any]]:
+        """The path and the body of each prompt."""
+        text = (self.home / "heard").read_text() if (self.home / "heard").exists() else ""
+        return [(path, body) for path, body in map(json.loads, text.split("\n")[:-1])]
+
+    def knocks(self) -> list[str]:
+        """The text of each prompt."""
+        return [body["parts"][0]["text"] for _, body in self.heard()]
+
+
+@contextmanager
+def opencode(
+    folder: Path, project: Path, host: str = "127.0.0.1", name: str = "opencode", **variables: str
+) -> Iterator[OpenCode]:
+    """A server of OpenCode, whose data lie in `folder`: a copy of this Python, called as the program is."""
+    program = folder / "bin" / name
+    for each in (program.parent, project):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+    shutil.copy(os.path.realpath(sys.executable), program)
+    process = subprocess.Popen(
+        [program, "-S", "-c", _SERVER, folder, host],
+        env={**os.environ, "PYTHONHOME": sys.base_prefix, "XDG_DATA_HOME": str(folder), **variables},
+        cwd=project,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        one = OpenCode(folder, process, project.resolve(), int(process.stdout.readline()))
+        one.says(one.session("ses_one", "Which tables?"))
+        yield one
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def until(holds: Callable[[], object], what: str) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + PATIENCE
