@@ -192,7 +192,12 @@ class Tools:
         session goes on by itself meanwhile, also when this client ends.
         """
         if session:
-            return await self._wait((await self.look(session)).file, wait, ctx, session)
+            one = await self.look(session)
+            if reader := await self._reader(one):  # what comes meanwhile may not be for it yet
+                raise Refused(
+                    f"seat {reader} takes part in that session itself", fix="wait for its turn: wait_for_turn"
+                )
+            return await self._wait(one.file, wait, ctx, session)
         asked = Asked(
             question, tuple(agents or ()), position, tuple(context or ()), None, limits or Limits(), unattended
         )

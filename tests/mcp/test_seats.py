@@ -135,6 +135,7 @@ async def test_a_seat_sees_no_answer_of_the_round_before_its_own(host: Host, tmp
             sit(room, "B")
             assert "I say tabs." not in str((await call(client, "sessions_history"))["messages"])
             assert "before its own answer" in (await call(client, "plan")).error
+            assert "wait_for_turn" in (await call(client, "ask", session=str(room.file), wait=0)).error
             (tmp_path / "link").symlink_to(tmp_path)
             other = str(tmp_path / "link" / room.file.name)
             assert "I say tabs." not in str((await call(client, "sessions_history", session=other))["messages"])
