@@ -86,13 +86,14 @@ def _own_command() -> list[str]:
 
 def _by_command(client: str, words: Sequence[str], *, dry_run: bool) -> None:
     """Run the client's own command. Raises `NotInstalled`, `Refused` with what it said."""
+    command = [client, *OWN[client], *words]
+    if dry_run:
+        show(plain(shlex.join(command)))
+        return
     program = shutil.which(client)
     if program is None:
         raise NotInstalled(f"{client} is not installed here", fix=f"install it, or name another --client than {client}")
-    command = [client, *OWN[client], *words]
     show(plain(shlex.join(command)))
-    if dry_run:
-        return
     try:
         done = subprocess.run(
             [program, *command[1:]], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE,

@@ -39,6 +39,15 @@ def test_settings_get_the_server_and_keep_all_else(dialogd: Commands, client: st
     assert "has it already" in dialogd(*words).out
 
 
+@pytest.mark.parametrize("client", ["claude", "codex"])
+def test_a_dry_run_shows_the_command_of_a_client_that_is_not_here(dialogd: Commands, client: str) -> None:
+    """Nothing is run, so nothing must be installed; without `--dry-run` it says that the client is missing."""
+    dialogd.environment["PATH"] = str(dialogd.folder)
+    tried = dialogd("mcp", "install", "--client", client, "--dry-run")
+    assert (tried.code, tried.out.startswith(f"{client} mcp add ")) == (0, True), tried
+    assert f"{client} is not installed here" in dialogd("mcp", "install", "--client", client).err
+
+
 def test_a_first_file_is_made_and_what_is_added_by_hand_there_stays(dialogd: Commands) -> None:
     """Only command and arguments are its own."""
     path = dialogd.folder / ".cursor" / "mcp.json"
