@@ -509,6 +509,8 @@ def test_only_sessions_that_somebody_has_open_here_are_listed(opencode: open_ses
     assert of_key(f"opencode:{opencode.pid}:{started_at(opencode.pid)}:ses_old") is not None
     for name in ("ses_child", "ses_elsewhere"):
         assert of_key(f"opencode:{opencode.pid}:{started_at(opencode.pid)}:{name}") is None
+    opencode.says(make("ses_old", hours=25))
+    assert running_sessions() == ()
     opencode.says(make("ses_one", "a\x1b[2Jb\nc" + "x" * 500))
     (found,) = running_sessions()
     assert found.name.isprintable()
