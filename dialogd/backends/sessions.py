@@ -9,7 +9,6 @@ is one short line; no text of a dialog goes this way.
 from __future__ import annotations
 
 import hashlib
-import http.client
 import io
 import ipaddress
 import json
@@ -618,10 +617,12 @@ class _Server:
 
     def _ask(self, door: tuple[str, int], method: str, path: str, body: object = None) -> Any:
         """The JSON that it answers with, None for an empty answer."""
+        from http.client import HTTPException  # here: `status` needs none of it
+
         try:
             status, data = self._exchange(door, method, path, b"" if body is None else json.dumps(body).encode())
             found = json.loads(data) if data and status < 300 else None
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, HTTPException, ValueError) as error:
             if door not in self._doors():
                 raise NotRunning(
                     f"the OpenCode of pid {self.pid} has no server any more", fix="start it anew"
@@ -641,6 +642,8 @@ class _Server:
 
     def _exchange(self, door: tuple[str, int], method: str, path: str, body: bytes) -> tuple[int, bytes]:
         """One request and its answer, within the limits of both. Checked is who listens once it is connected."""
+        from http.client import HTTPResponse
+
         host = f"[{door[0]}]" if ":" in door[0] else door[0]
         head = (
             f"{method} {path} HTTP/1.1\r\nHost: {host}:{door[1]}\r\nConnection: close\r\nAccept: application/json\r\n"
@@ -651,7 +654,7 @@ class _Server:
                 raise NotRunning(f"another process listens at {host}:{door[1]}", fix="start that server anew")
             out.sendall(head.encode() + body)
             heard = _Heard(out, time.monotonic() + ANSWER_SECONDS)
-            answer = http.client.HTTPResponse(cast("socket.socket", heard), method=method)
+            answer = HTTPResponse(cast("socket.socket", heard), method=method)
             answer.begin()
             return answer.status, answer.read()
 

@@ -328,7 +328,7 @@ def test_a_command_of_a_session_knows_its_session(claude: Claude, tmp_path: Path
     words = [sys.executable, "-c", WHO]
     done = claude.run(words, dict(os.environ), Path.cwd())
     assert (done.code, done.out.strip()) == (0, only().key)
-    below = claude.run(["sh", "-c", f"{sys.executable} -c '{WHO}'; true"], dict(os.environ), Path.cwd())
+    below = claude.run(["sh", "-c", f"'{sys.executable}' -c '{WHO}'; true"], dict(os.environ), Path.cwd())
     assert below.out.strip() == only().key
 
 

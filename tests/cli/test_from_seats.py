@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -137,7 +138,9 @@ def test_ways_around_it(live: tuple[Pair, Shell, Shell]) -> None:
         return f"{DIALOGD} limit max_turns {turns}"
 
     held = session.all(
-        f"{DIALOGD} approve", f"sh -c 'sh -c \"{limit(31)}\" && true'", f"env -i {_bare(pair)} {limit(32)}"
+        f"{DIALOGD} approve",
+        f"sh -c {shlex.quote(f'sh -c {shlex.quote(limit(31))} && true')}",
+        f"env -i {_bare(pair)} {limit(32)}",
     )
     gone = session.orphans(("-", limit(33)), ("setsid", limit(34)), ("bare", limit(35)))
     for came in [*held, *gone]:

@@ -495,6 +495,7 @@ ROUTES = {
     },
     "POST": {
         *(
+            "/accept",
             "/approve",
             "/approve-call",
             "/notify",
