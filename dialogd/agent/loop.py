@@ -365,8 +365,12 @@ class Agent(Speaker):
         """
         for text in await self.on_disk(self.file.journals.odd) if first else ():
             self.hub.publish("warning", text=text)
-        present = {entry.chain for entry in dialog.entries}
         committed = await self.on_disk(self.file.journals.committed)
+        present = {entry.chain for entry in dialog.entries}
+        if not present.issuperset(committed.values()):
+            # A peer may have committed one since the file was read; what is gone now was there when it was committed.
+            dialog = await self.on_disk(self.file.read)
+            present = {entry.chain for entry in dialog.entries}
         gone = [number for number, chain in sorted(committed.items()) if chain not in present]
         aside: Path | None = None
         if gone and (dialog.state.number < max(committed) or len(gone) == len(committed)):

@@ -211,6 +211,7 @@ async def test_an_empty_answer_is_a_failure(world: World) -> None:
 
 async def test_a_cancelled_turn_leaves_no_process(world: World) -> None:
     """A service that never answers: the deadline ends the call in a second, and all that it started."""
+    before = set(psutil.Process().children(recursive=True))
     with StandIn(lambda _: Hang()) as server:
         backend = world.make(server.url)
         await backend.prepare()
@@ -222,7 +223,7 @@ async def test_a_cancelled_turn_leaves_no_process(world: World) -> None:
         async with asyncio.timeout(1):
             await asyncio.wait((call,))
     assert call.cancelled()
-    assert not psutil.Process().children(recursive=True)
+    assert set(psutil.Process().children(recursive=True)) <= before
 
 
 def persons_session(world: World, url: str, said: str) -> Path:

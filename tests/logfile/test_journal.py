@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from dialogd.protocol.grammar import render
 from dialogd.protocol.model import Draft
 from dialogd.store.journal import Journal, Journals, Received, chain_of
+from tests.logfile.agents import agent_at
 from tests.logfile.files import dialog_file, log_of, turn
 
 REPLY = Received(("A", "1", "c0ffee"), "Postgres.", {"calls": 1, "usd": 0.5}, 5)
@@ -113,3 +115,28 @@ def test_only_turns_are_known_as_committed_and_missed(journal: Journal) -> None:
     chain = wrote(journal, 2)
     assert journals.committed() == {2: chain}
     assert len(journals.dropped(set())) == 1
+
+
+class Meanwhile(Journals):
+    """Journals of which something happens the moment before a daemon looks at them for the first time."""
+
+    happens: Callable[[], object] = staticmethod(lambda: None)
+
+    def odd(self) -> tuple[str, ...]:
+        """What is damaged, after that."""
+        self.happens()
+        return super().odd()
+
+
+async def test_a_turn_that_is_committed_while_a_daemon_starts_is_not_gone(tmp_path: Path) -> None:
+    """It read the file before, and knows of the turn from the journal: nothing is set aside, its own reply is kept."""
+    path = dialog_file(tmp_path)
+    other = log_of(path)
+    kept = Received(("A", "1", ""), "Bought.", {}, 1)
+    other.journals.of("A").reply(kept)
+    async with agent_at(path) as agent:
+        journals = Meanwhile(agent.file.journals.folder)
+        journals.happens = lambda: other.append(turn("meanwhile", "B", "A"), other.journals.of("B"))
+        agent.file.journals = journals
+        await agent.look()
+        assert log_of(path).journals.of("A").received() == kept
