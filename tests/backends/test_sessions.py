@@ -530,6 +530,7 @@ SERVERS: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("case", SERVERS)
+@pytest.mark.slow
 def test_a_server_that_cannot_be_used_is_left_out(opencode: open_sessions.OpenCode, case: str) -> None:
     """The reason is said, nothing is sent to it, and a seat does not take its session for gone."""
     (found,) = running_sessions()

@@ -122,6 +122,7 @@ def test_a_seat_elsewhere_counts_too(dialogd: Commands) -> None:
     assert [(one.via, one.name) for one in log.read().entries[1:]] == [("OTHER", "a session seated in another dialog")]
 
 
+@pytest.mark.slow
 def test_what_is_no_act_in_the_dialog_is_not_refused(dialogd: Commands) -> None:
     """From a seat, other dialogs are begun and held, and other agents started."""
     with seated(dialogd, this_process(), file=dialogd.folder / "other.md"):

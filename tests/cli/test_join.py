@@ -67,6 +67,7 @@ def knocked(session: Claude, words: str) -> None:
     until(lambda: any(words in knock for knock in session.knocks()), words, lambda: repr(session.knocks()))
 
 
+@pytest.mark.slow
 def test_open_sessions_are_listed_with_their_seats(dialogd: Commands, session: Claude, other: Claude) -> None:
     """Program, project, name, what it does, seat; as JSON with the key. What is refused is named, with its fix."""
     other.change(status="busy")
@@ -149,6 +150,7 @@ def test_the_daemon_of_a_seat_is_given_no_token(dialogd: Commands, session: Clau
             assert not re.search(rb"token-of-", path.read_bytes()), path
 
 
+@pytest.mark.slow
 def test_a_session_joins_before_there_is_a_dialog(dialogd: Commands, session: Claude) -> None:
     """It takes the first free seat, and the file says so once it is written."""
     done = typed(dialogd, session, "join")
@@ -160,6 +162,7 @@ def test_a_session_joins_before_there_is_a_dialog(dialogd: Commands, session: Cl
     knocked(session, "turn 2 is yours")
 
 
+@pytest.mark.slow
 def test_the_last_one_to_join_sets_the_dialog_going(dialogd: Commands, session: Claude) -> None:
     """To join alone begins nothing; with --go those who owe the first turn are told."""
     dialogd.begin("Tabs or spaces?")
@@ -199,6 +202,7 @@ def test_a_session_has_one_seat_and_a_seat_one_session(dialogd: Commands, sessio
     assert dialogd.file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_the_seat_of_a_session_that_is_gone_is_free(dialogd: Commands, session: Claude, other: Claude) -> None:
     """Join again goes on, from another session: in its daemon's place comes one that knocks there."""
     dialogd.begin("Tabs or spaces?")
@@ -236,6 +240,7 @@ def test_an_unknown_seat_or_session_is_refused(dialogd: Commands, session: Claud
     assert dialogd.daemons() == ()
 
 
+@pytest.mark.slow
 def test_ask_seats_this_session_and_a_fresh_agent(dialogd: Commands, session: Claude) -> None:
     """A new dialog: this session is knocked at and speaks first, the other one answers."""
     done = typed(dialogd, session, "ask", "rehearsal", "Is this schema right? `$(touch made)`")
@@ -299,6 +304,7 @@ def at_work(server: OpenCode, *busy: str) -> None:
     server.says(server.session("ses_one", "Tables"), server.session("ses_two", "Colours"), busy=busy)
 
 
+@pytest.mark.slow
 def test_a_session_of_a_server_joins_is_knocked_at_and_replies(dialogd: Commands, server: OpenCode) -> None:
     """Like any other; its seat outlives the time in which it is at work."""
     dialogd.begin("Tabs or spaces?")
@@ -321,6 +327,7 @@ def test_a_session_of_a_server_joins_is_knocked_at_and_replies(dialogd: Commands
     assert "Spaces, all the way." in dialogd.file.read_text()
 
 
+@pytest.mark.slow
 def test_a_server_has_one_seat(dialogd: Commands, server: OpenCode) -> None:
     """Which of its sessions a command comes from cannot be told for sure: two seats would be one and the same."""
     dialogd.begin("Tabs or spaces?")
@@ -340,6 +347,7 @@ def test_a_server_has_one_seat(dialogd: Commands, server: OpenCode) -> None:
     assert server.run(dialogd.words(("join", "B")), dialogd.environment, dialogd.folder).code == 0
 
 
+@pytest.mark.slow
 def test_a_session_of_a_server_is_asked_from_outside(dialogd: Commands, server: OpenCode) -> None:
     """It alone accepts, at work or, where that is not clear, as the one that was asked."""
     dialogd.begin("Tabs or spaces?")

@@ -40,6 +40,7 @@ def listening(host: Host) -> Iterator[int]:
         assert process.wait(10) == 0
 
 
+@pytest.mark.slow
 async def test_over_standard_input_and_output(host: Host) -> None:
     """As clients start it: what it prints is the protocol's alone."""
     log = host.commands.begin("Tabs?")
@@ -53,6 +54,7 @@ async def test_over_standard_input_and_output(host: Host) -> None:
     assert log.read().entries[-1].body == "Well?"
 
 
+@pytest.mark.slow
 async def test_over_http(host: Host) -> None:
     """With and without a handshake: the same tools. Other sites are refused by the daemons' guard."""
     log = host.commands.begin("Tabs?")

@@ -320,6 +320,7 @@ def test_a_reply_whose_body_is_asked_for_anew_survives_a_kill(room: Pair) -> Non
     assert "So be it, I think." in room.file.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_of_replies_at_once_one_is_the_turn(room: Pair) -> None:
     """Whoever else writes for the same seat at the same moment has written a draft; what is no text is refused."""
     begun(room)
@@ -389,6 +390,7 @@ def test_a_session_takes_its_own_turns_only(tmp_path: Path) -> None:
             until(session.knocks, "A to be knocked at")
 
 
+@pytest.mark.slow
 def test_a_terminal_takes_the_seat(room: Pair, tmp_path: Path) -> None:
     """`dialogd turn --wait` and `dialogd reply`: by a file, or standard input."""
     begun(room)

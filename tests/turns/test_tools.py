@@ -506,6 +506,7 @@ def test_a_draft_keeps_the_calls_that_were_made_for_it(tmp_path: Path) -> None:
         assert world.made == ["add 2 3"]
 
 
+@pytest.mark.slow
 def test_a_draft_that_was_asked_about_keeps_the_calls(tmp_path: Path) -> None:
     """The person speaks while a whole reply is asked about: with its text the calls it rests on are shown again."""
     unclear = Say(f"{WORDS}\n\n## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]")
