@@ -45,6 +45,18 @@ def seated(dialogd: Commands, key: str, agent: str = "B", file: Path | None = No
         daemon.wait()
 
 
+@contextmanager
+def process(**environment: str) -> Iterator[int]:
+    """A process with these variables, which can be read once its program runs: it has answered by then."""
+    variables, pipe = {**os.environ, **environment}, subprocess.PIPE
+    with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe, env=variables, bufsize=0) as child:
+        assert child.stdin
+        assert child.stdout
+        child.stdin.write(b".")
+        child.stdout.read(1)
+        yield child.pid
+
+
 def this_process() -> str:
     """The key of a session that all commands of these tests run in."""
     return f"claude:{os.getpid()}:{start_of(os.getpid())}"
@@ -260,30 +272,18 @@ def test_a_codex_thread_is_known_by_the_environment_of_its_commands(dialogd: Com
     """Its key names no process; Codex names the thread in the environment of what it runs."""
     running = Running("B", 1, str(dialogd.file), os.getpid(), 0.0, session="codex:0199-abc")
     for thread, found in (("0199-abc", running), ("0199-other", None)):
-        child = subprocess.Popen(["sleep", "60"], env={**os.environ, "CODEX_THREAD_ID": thread})
-        try:
-            assert seat_of(child.pid, [running]) is found
-        finally:
-            child.kill()
-            child.wait()
+        with process(CODEX_THREAD_ID=thread) as pid:
+            assert seat_of(pid, [running]) is found
 
 
 def test_an_opencode_session_is_known_by_the_environment_of_its_servers_commands(dialogd: Commands) -> None:
     """Also when what began them is gone; a server that has the same number later is another."""
-    server = subprocess.Popen(["sleep", "60"])
-    pid, start = server.pid, start_of(server.pid)
-    try:
-        for number, began, found in ((pid, start, True), (pid, str(int(start) - 5), False), (1, start, False)):
-            running = Running("B", 1, str(dialogd.file), os.getpid(), 0.0, session=f"opencode:{pid}:{began}:ses_one")
-            child = subprocess.Popen(["sleep", "60"], env={**os.environ, "OPENCODE_PID": str(number)})
-            try:
-                assert (seat_of(child.pid, [running]) is running) == found
-            finally:
-                child.kill()
-                child.wait()
-    finally:
-        server.kill()
-        server.wait()
+    with process() as server:
+        start = start_of(server)
+        for number, began, found in ((server, start, True), (server, str(int(start) - 5), False), (1, start, False)):
+            running = Running("B", 1, str(dialogd.file), os.getpid(), 0.0, session=f"opencode:{server}:{began}:ses_one")
+            with process(OPENCODE_PID=str(number)) as child:
+                assert (seat_of(child, [running]) is running) == found
 
 
 def test_only_keys_are_read_as_keys() -> None:
