@@ -137,6 +137,18 @@ export function fillIn(words) {
   hint();
 }
 
+// What an act beside a turn or a proposal wants to be said: to whom, if to somebody, with these words behind what was
+// typed already. The reader goes on typing.
+export function draft(words, { to = "" } = {}) {
+  const typed = text.value.trimEnd();
+  text.value = typed && words ? `${typed}\n\n${words}` : typed || words;
+  if (to && addressed(text.value.trimStart())?.id !== to) mention(to);
+  text.focus();
+  text.setSelectionRange(text.value.length, text.value.length);
+  keep();
+  hint();
+}
+
 // -- buttons -----------------------------------------------------------------------------------------------------
 
 const result = () => $("#controls-result");
