@@ -19,8 +19,8 @@ from dialogd.store.folders import StateDir
 from dialogd.views.markup import safe
 
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'{others}; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 
 
@@ -31,19 +31,22 @@ def render_page(state: PageState, dialog: Dialog | None) -> str:
     return template("page.html", state=state, shown=shown, last=last, safe=safe)
 
 
-def page_policy(host: str, others: Sequence[str]) -> dict[str, str]:
-    """The headers of the page: only this daemon's scripts and styles; it may probe the other daemons.
+def page_headers() -> dict[str, str]:
+    """The headers of the page: only this daemon's scripts and styles, and nobody else is called."""
+    # The opener policy: a page that opened this one can neither watch nor steer its window.
+    return {"content-security-policy": _POLICY, "cross-origin-opener-policy": "same-origin"}
 
-    `host` is the request's own Host, `others` the addresses of the other daemons.
+
+def probe_policy(host: str, others: Sequence[str]) -> dict[str, str]:
+    """The headers of the script that finds out which other daemons live: it may call these, and do nothing else.
+
+    `host` is the request's own Host, `others` the addresses of the other daemons. A page's policy is fixed when it is
+    opened; this script is fetched anew whenever the daemons are others, so that no page has to be allowed all ports.
     """
     name = host.rpartition(":")[0]
     ports = [url.rpartition(":")[2] for url in others]
-    known = "".join(f" http://{name}:{port}" for port in ports if port.isascii() and port.isdigit())
-    # The opener policy: a page that opened this one can neither watch nor steer its window.
-    return {
-        "content-security-policy": _POLICY.format(others=known),
-        "cross-origin-opener-policy": "same-origin",
-    }
+    known = " ".join(f"http://{name}:{port}" for port in ports if port.isascii() and port.isdigit()) or "'none'"
+    return {"content-security-policy": f"default-src 'none'; connect-src {known}"}
 
 
 def render_api(schema: dict[str, Any]) -> str:
@@ -70,13 +73,20 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
     neighbours = Neighbours(agent)
 
     @app.get("/", response_class=HTMLResponse)
-    async def page(request: Request) -> Response:
+    async def page() -> Response:
         """The dialog as a page: watch it, speak, step in, take the result with you."""
         state = page_state(agent, port, state_dir, {}, await _read(agent))
         # In a thread: rendering a long dialog for the first time takes a second.
         text = await asyncio.to_thread(render_page, state, agent.dialog)
-        others = [one.url for one in state.agents if one.url]
-        return HTMLResponse(text, headers=page_policy(request.headers["host"], others))
+        return HTMLResponse(text, headers=page_headers())
+
+    @app.get("/page/probe.js", include_in_schema=False)
+    async def probe(request: Request) -> Response:
+        """The worker that asks which of the other daemons answer, allowed to call those that there are now."""
+        await _read(agent)
+        headers = probe_policy(request.headers["host"], list(agent.peers.of(agent.dialog).values()))
+        script = await asyncio.to_thread((_STATIC / "probe.js").read_bytes)
+        return Response(script, media_type=_KINDS[".js"], headers=headers)
 
     @app.get("/page/entries")
     async def entries(
@@ -96,7 +106,7 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
 
     # One route for each file that there is: no path reaches a folder, and other routes may stand below /page.
     for path in sorted(_STATIC.iterdir()):
-        if path.suffix in _KINDS:
+        if path.suffix in _KINDS and path.name != "probe.js":
             app.add_api_route(f"/page/{path.name}", _part(path), include_in_schema=False)
 
 

@@ -13,10 +13,10 @@ import pytest
 from dialogd.backends.seats import Cast, Seat
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
-from dialogd.server.page import page_policy
+from dialogd.server.page import probe_policy
 from dialogd.server.page_entries import as_shown, cast, changed, presentable, window
 from dialogd.store.folders import StateDir
-from tests.server.daemon_process import Room, send
+from tests.server.daemon_process import Answer, Room, send
 from tests.server.serving import Site, ask, assert_refused, request
 from tests.support.cases import cases
 from tests.support.room import Room as Paper
@@ -93,21 +93,35 @@ def test_every_part_of_the_page_is_served_and_nothing_beside_it(room: Room) -> N
         assert send(room.a, f"GET /page/{path}").status == 404
 
 
-def test_the_page_may_ask_the_other_daemons_of_its_dialog_and_nobody_else(room: Room) -> None:
-    """The policy names this daemon, and the others under the name by which the page was called."""
-    policy = send(room.a, "GET /").headers["content-security-policy"]
-    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+def rules_of(answer: Answer) -> dict[str, str]:
+    """The policy of an answer, by directive."""
+    policy = answer.headers["content-security-policy"]
+    return dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+
+
+def test_the_page_asks_its_own_daemon_and_nobody_else(room: Room) -> None:
+    """Its policy names no other address, and runs no script but its own."""
+    answer = send(room.a, "GET /")
+    rules = rules_of(answer)
     assert rules["default-src"] == "'none'"
-    assert rules["script-src"] == rules["style-src"] == rules["form-action"] == "'self'"
-    assert rules["connect-src"] == f"'self' http://127.0.0.1:{room.b.port}"
+    assert rules["script-src"] == rules["style-src"] == rules["form-action"] == rules["worker-src"] == "'self'"
+    assert rules["connect-src"] == "'self'"
     assert rules["frame-ancestors"] == rules["base-uri"] == "'none'"
-    assert send(room.a, "GET /").headers["cross-origin-opener-policy"] == "same-origin"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+
+
+def test_what_looks_for_a_living_daemon_may_ask_those_that_there_are_now(room: Room) -> None:
+    """The worker's policy names the other daemons, under the name by which it was called, and allows nothing else."""
+    answer = send(room.a, "GET /page/probe.js")
+    assert answer.headers["content-type"].startswith("text/javascript")
+    assert rules_of(answer) == {"default-src": "'none'", "connect-src": f"http://127.0.0.1:{room.b.port}"}
 
 
 def test_an_address_that_is_none_gets_into_no_policy() -> None:
     """What stands in a header as an address can be anything."""
     hostile = ["http://127.0.0.1:1; script-src *", "http://127.0.0.1:*", "javascript:1 'unsafe-inline'", "http://x:²"]
-    assert page_policy("localhost:3001", hostile) == page_policy("localhost:3001", [])
+    assert probe_policy("localhost:3001", hostile) == probe_policy("localhost:3001", [])
+    assert probe_policy("localhost:3001", [])["content-security-policy"] == "default-src 'none'; connect-src 'none'"
 
 
 # -- entries ---------------------------------------------------------------------------------------------------------

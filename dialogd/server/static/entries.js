@@ -243,9 +243,9 @@ function pop(who) {
 }
 
 // Bubbles of those who no longer think: their call has ended, or its turn has passed.
-export function stillWriting(thinking) {
+export function stillWriting(thinking, patience = 2500) {
   for (const [who, bubble] of bubbles) {
-    if (!thinking.has(who) && Date.now() - bubble.at > 2500) pop(who);
+    if (!thinking.has(who) && Date.now() - bubble.at >= patience) pop(who);
   }
 }
 

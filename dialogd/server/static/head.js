@@ -3,6 +3,7 @@ import { $, all, clock, make, put, say, show, visible } from "./dom.js";
 import { beckon, setPlayers, stillWriting } from "./entries.js";
 
 const WORDS = { idle: "waits", thinking: "is thinking", executing: "is at work", failed: "failed", absent: "is absent", stopped: "does not answer", unstarted: "is not started yet", unknown: "not known now" };
+const BUSY = new Set(["thinking", "executing"]);
 // What goes to the daemon. What is typed stays, and can be typed on.
 const HAND = "#pause, #stop, #floor, #pass, #agents .acts button, #say-send, #stop-form [type=submit], form[data-post] [type=submit]";
 const cards = $("#agents");
@@ -42,7 +43,9 @@ export function render(facts, { isLost = false } = {}) {
   tellOfTheDead(facts);
   held = isLost;
   for (const button of all(HAND)) able(button);
-  if (!isLost) stillWriting(new Set(facts.agents.filter((agent) => ["thinking", "executing"].includes(agent.state)).map((agent) => agent.id)));
+  // While the daemon is gone nobody is heard any more: what they were writing stands nowhere.
+  if (isLost) stillWriting(new Set(), 0);
+  else stillWriting(new Set(facts.agents.filter((agent) => BUSY.has(agent.state)).map((agent) => agent.id)));
   tick();
   if (!isLost) document.dispatchEvent(new CustomEvent("dialogd:state", { detail: facts }));
 }
@@ -69,7 +72,7 @@ export function renderLost(words) {
 export function renderAgent(event) {
   const agent = state?.agents.find((one) => one.id === event.agent);
   if (!agent || !WORDS[event.state]) return;
-  const isBusy = ["thinking", "executing"].includes(event.state);
+  const isBusy = BUSY.has(event.state);
   Object.assign(agent, { state: event.state, reason: isBusy ? "" : event.reason || agent.reason });
   Object.assign(agent, { turn: event.turn ?? null, since: isBusy ? (event.seconds ?? 0) : null });
   agent.received = performance.now();

@@ -30,6 +30,7 @@ export async function look() {
         lookAgain = false;
         const facts = await read("/page/state", 8);
         render(facts);
+        readyProbe(facts);
         await refreshChanged(facts);
       }
     } finally {
@@ -145,14 +146,27 @@ function otherDaemons() {
   return alive.length ? alive : others;
 }
 
-// The address of a daemon of this dialog that answers. The browser shows nothing of the answer, only that there is one.
-async function another() {
-  const urls = otherDaemons().map((agent) => here(agent.url));
-  const asked = urls.filter(Boolean).map(async (url) => {
-    await fetch(`${url}/health`, { mode: "no-cors", cache: "no-store", credentials: "omit", signal: AbortSignal.timeout(1500) });
-    return url;
+// The address of a daemon of this dialog that answers; "" for none.
+function another() {
+  const urls = otherDaemons().map((agent) => here(agent.url)).filter(Boolean);
+  if (!probe || !urls.length) return "";
+  return new Promise((answer) => {
+    setTimeout(answer, GRACE * 2, ""); // one that never came does not answer either
+    probe.onmessage = ({ data }) => answer(data);
+    probe.postMessage(urls);
   });
-  return Promise.any(asked).catch(() => null);
+}
+
+// Who asks them: fetched while this daemon lives, and again whenever the others are at other addresses.
+let probe = null;
+let probed = "";
+function readyProbe({ agents }) {
+  const urls = agents.map((agent) => (agent.own ? "" : here(agent.url))).filter(Boolean).sort().join(" ");
+  if (urls === probed) return;
+  probed = urls;
+  probe?.terminate();
+  probe = urls ? new Worker("/page/probe.js") : null;
+  if (probe) probe.onerror = () => (probed = ""); // it did not come: the next look fetches it again
 }
 
 // Under the name by which this page was called: for the browser, `localhost` and `127.0.0.1` are two sites.
