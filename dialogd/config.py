@@ -513,6 +513,7 @@ class Settings:
         1_800.0, _wait, "seconds that it may take, before a last round sums it up", "SESSION_MAX_TIME"
     )
     agent_timeout: float = _setting(300.0, _wait, "seconds that one reply in it may take", "AGENT_TIMEOUT")
+    home_port: int = _setting(2999, _port, "where `dialogd open` serves its page")
     desktop: str = _setting(
         "auto", _one_of("auto", "on", "off"), "alerts on the desktop: `auto` where it can be done, `on`, `off`"
     )

@@ -27,6 +27,7 @@ class Command(NamedTuple):
 
 GROUPS = {
     "Begin": {
+        "open": Command("open:open_home", "Open the page on which dialogs are found, and started."),
         "run": Command("begin:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
         "ask": Command("seat:ask", "Ask another agent something, from the session you are in."),
         "new": Command("begin:new", "Write the file of a new dialog.", "past:RecallCommand"),

@@ -15,7 +15,7 @@ from dialogd.cli.app import build
 from tests.cli.command import Commands, until
 
 GROUPS = {
-    "Begin": "run ask new start templates",
+    "Begin": "open run ask new start templates",
     "Speak": "say pass floor",
     "Join": "join accept sessions turn reply",
     "Steer": "pause resume step retry skip invite leave veto strike approve-call limit restore stop",

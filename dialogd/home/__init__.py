@@ -1,0 +1,1 @@
+"""Home: the page on which dialogs are found, and started."""

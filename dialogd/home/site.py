@@ -1,0 +1,191 @@
+"""Home's routes, and its process: a loopback page that ends when nobody has looked at it for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import FastAPI, Query
+from fastapi import Path as PathParameter
+from fastapi.responses import HTMLResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from dialogd import __version__
+from dialogd.config import Settings
+from dialogd.errors import AlreadyRunning, Refused, StorageError
+from dialogd.home import forms
+from dialogd.server.refusals import handle_errors
+from dialogd.server.serving import bind, make_server
+from dialogd.store.disk import read_json, write_json
+from dialogd.store.folders import StateDir
+from dialogd.store.lock import Lock
+from dialogd.store.registry import Registry, process_started
+from dialogd.views.markup import fill
+
+_HERE = Path(__file__).parent
+_LOOK = _HERE.parent / "server" / "static"
+_KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+PAGE = 50  # dialogs of one answer
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """Home's HTTP API."""
+    app = FastAPI(title="dialogd home", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
+    handle_errors(app)
+
+    @app.get("/", response_class=HTMLResponse)
+    async def page() -> Response:
+        """The page."""
+        text = await asyncio.to_thread(fill, _HERE / "templates", "home.html")
+        headers = {"content-security-policy": POLICY, "cross-origin-opener-policy": "same-origin"}
+        return HTMLResponse(text, headers=headers)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        """That this is Home."""
+        return {"status": "ok", "service": "dialogd home", "version": __version__}
+
+    @app.get("/dialogs")
+    async def dialogs(
+        search: Annotated[str, Query(max_length=1_000)] = "",
+        state: Annotated[str, Query(max_length=100)] = "",
+        after: Annotated[int, Query(ge=0)] = 0,
+    ) -> forms.Dialogs:
+        """Running and past dialogs."""
+        return forms.Dialogs(dialogs=[])
+
+    @app.get("/choices")
+    async def choices() -> forms.Choices:
+        """What a dialog can be made of here."""
+        defaults = forms.Defaults(turns=20, timeout="5 minutes", budget="$2.00", template="pair", agents=[])
+        return forms.Choices(
+            backends=[], templates=[], sessions=[], defaults=defaults, projects=[], here=str(Path.cwd()),
+            home=str(Path.home()),
+        )  # fmt: skip
+
+    _beginning_routes(app)
+
+    # One route for each file that there is: no path reaches a folder. The look is that of the dialogs' own pages.
+    for prefix, folder in (("home", _HERE / "static"), ("page", _LOOK)):
+        for path in sorted(folder.iterdir()):
+            if path.suffix in _KINDS:
+                app.add_api_route(f"/{prefix}/{path.name}", _part(path), include_in_schema=False)
+    return app
+
+
+def _beginning_routes(app: FastAPI) -> None:
+    @app.post("/context")
+    async def context(asked: forms.Paths) -> forms.Context:
+        """Files as they would go along with a dialog."""
+        return forms.Context(files=[], size=0, most=0)
+
+    @app.get("/folders")
+    async def folders(
+        under: Annotated[str, Query(max_length=forms.LONGEST_PATH)] = "",
+        files: Annotated[bool, Query(description="the files too")] = False,
+    ) -> forms.Folder:
+        """What is in a folder, to pick from."""
+        return forms.Folder(path=under or str(Path.home()), folders=[])
+
+    @app.post("/estimate")
+    async def estimate(asked: forms.Start) -> forms.Estimate:
+        """What a dialog may cost."""
+        return forms.Estimate(words="nobody pays", calls=0)
+
+    @app.post("/start", status_code=201)
+    async def start(asked: forms.Start) -> forms.Started:
+        """Begin a dialog."""
+        raise Refused("dialogs cannot be started here yet", fix="dialogd run TOPIC")
+
+    @app.get("/past/{dialog}", response_class=HTMLResponse)
+    async def past(dialog: Annotated[str, PathParameter(max_length=forms.SHORT)]) -> Response:
+        """A past dialog, to read."""
+        raise Refused("past dialogs cannot be read here yet", fix="dialogd show ID")
+
+
+def _part(path: Path) -> Callable[[], Awaitable[Response]]:
+    """A script, a style sheet or a picture of the page, as a route's function."""
+
+    async def part() -> Response:
+        return Response(await asyncio.to_thread(path.read_bytes), media_type=_KINDS[path.suffix])
+
+    return part
+
+
+# -- The process ------------------------------------------------------------------------------------------------------
+
+WHO = "home.json"  # in the state directory: the Home that runs
+LOOK = 1.0  # seconds between two looks at whether anybody still does
+
+
+class Looked:
+    """ASGI middleware that notes when something was last asked for; it stands behind the guard."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+        self.last = time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.last = time.monotonic()
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.last = time.monotonic()
+
+
+def serve(settings: Settings, port: int, linger: float) -> None:
+    """Answer at http://localhost:`port`/ until nothing was asked for `linger` seconds, or a signal comes.
+
+    Raises `AlreadyRunning` where another Home of this state directory runs, or the port is taken.
+    """
+    state = StateDir(settings.state_dir)
+    lock = Lock(state.registry / "home.seat", wait=0, per_process=True)
+    try:
+        lock.acquire()
+    except StorageError as error:
+        raise AlreadyRunning("Home runs already", fix="dialogd open shows it") from error
+    try:
+        listener = bind(port, Registry(state).listener)
+        asyncio.run(_serve(settings, listener, linger))
+    finally:
+        (state.root / WHO).unlink(missing_ok=True)
+        lock.release()
+
+
+async def _serve(settings: Settings, listener: socket.socket, linger: float) -> None:
+    looked = Looked(create_app(settings))
+    server = make_server(looked, listener)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, server.leave)
+    port = int(listener.getsockname()[1])
+    pid = os.getpid()
+    write_json(settings.state_dir / WHO, {"port": port, "pid": pid, "created": process_started(pid)})
+    serving = asyncio.create_task(server.serve())
+    while not serving.done():
+        await asyncio.wait({serving}, timeout=min(LOOK, linger / 4))
+        if time.monotonic() - looked.last > linger:
+            server.leave()
+            break
+    await serving
+
+
+def running(settings: Settings) -> int | None:
+    """The port of the Home that runs in this state directory; None where none does."""
+    found = read_json(settings.state_dir / WHO)
+    try:
+        port, pid, created = int(found["port"]), int(found["pid"]), float(found["created"])
+    except (TypeError, KeyError, ValueError):
+        return None
+    began = process_started(pid)
+    return port if began is not None and abs(began - created) < 1.0 else None

@@ -1,0 +1,1 @@
+// Home: the list, and the form that starts a dialog.
