@@ -87,6 +87,7 @@ def probe_ollama(variables: Mapping[str, str]) -> Found:
 # -- The `openai` backend ---------------------------------------------------------------------------------------------
 
 VENDORS = ("OpenAI", "xAI")
+THOUGHTS = ("reasoning_content", "reasoning")  # what servers of Chat Completions call them; no part of OpenAI's own
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +189,7 @@ class OpenAI(API):
                 messages += [{"role": "tool", "tool_call_id": use.id, "content": _told(told)} for use, told in results]
             return body | {"messages": messages, "tools": functions} | choice
         flat = [{"type": "function", "strict": False} | tool for tool in tools]
-        if self._is_at(*VENDORS):
-            choice["include"] = ["reasoning.encrypted_content"]
+        choice["include"] = ["reasoning.encrypted_content"]  # nothing is stored: thoughts come back with their calls
         if so_far:
             items: list[dict[str, Any]] = [{"role": "user", "content": body["input"]}]
             for said, results in so_far:
@@ -210,14 +210,15 @@ class OpenAI(API):
             return lambda event: _read_event(event, reply) if event is not None else ""
         thoughts = Thoughts(reply)
         asked: dict[int, Use] = {}
+        thought: dict[str, str] = {}
 
         def read(chunk: Any) -> str:
             if chunk is not None:
-                return thoughts.without(_read_chunk(chunk, reply, asked))
+                return thoughts.without(_read_chunk(chunk, reply, asked, thought))
             rest = thoughts.rest()
             if asked:
                 reply.uses = [use._replace(id=use.id or f"call_{at}") for at, use in sorted(asked.items())]
-                reply.said = [_asked(reply)]
+                reply.said = [thought | _asked(reply)]
             return rest
 
         return read
@@ -271,8 +272,10 @@ def _asked(reply: StreamedReply) -> dict[str, Any]:
     return {"role": "assistant", "content": reply.text or None, "tool_calls": calls}
 
 
-def _read_chunk(chunk: ChatCompletionChunk, reply: StreamedReply, asked: dict[int, Use]) -> str:
-    """Add a chunk to the reply, and to the calls that are asked for; returns its text."""
+def _read_chunk(
+    chunk: ChatCompletionChunk, reply: StreamedReply, asked: dict[int, Use], thought: dict[str, str]
+) -> str:
+    """Add a chunk to the reply, to the calls that are asked for, and to what was thought; returns its text."""
     if chunk.usage is not None:
         read, written = chunk.usage.prompt_tokens_details, chunk.usage.completion_tokens
         _count(reply, chunk.usage.prompt_tokens, written, read)
@@ -285,7 +288,11 @@ def _read_chunk(chunk: ChatCompletionChunk, reply: StreamedReply, asked: dict[in
         use, more = asked.get(piece.index, Use("", "", "")), piece.function
         name, arguments = (more.name or "", more.arguments or "") if more is not None else ("", "")
         asked[piece.index] = Use(use.id or piece.id or "", use.name + name, use.arguments + arguments)
-    reply.think(getattr(choice.delta, "reasoning_content", None) or "")  # no part of OpenAI's own API
+    for name in THOUGHTS:
+        words = getattr(choice.delta, name, None)
+        if isinstance(words, str) and words:
+            thought[name] = thought.get(name, "") + words
+            reply.think(words)
     return choice.delta.content or ""
 
 
@@ -323,7 +330,8 @@ def _take(item: dict[str, Any], reply: StreamedReply) -> None:
     elif kind == "message":
         text = "".join(str(part.get("text", "")) for part in item.get("content", ()))
         if text:
-            reply.said.append({"role": "assistant", "content": text})
+            phase = {"phase": item["phase"]} if item.get("phase") else {}
+            reply.said.append({"role": "assistant", "content": text, **phase})
 
 
 def _count(reply: StreamedReply, tokens_in: int, tokens_out: int, read: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tests.support.standin.form import (
     Event,
@@ -12,6 +12,7 @@ from tests.support.standin.form import (
     Stage,
     compact,
     dicts,
+    number_in,
     since_the_model,
     sse,
     strings,
@@ -47,6 +48,15 @@ class Chat:
         results = tuple((False, text_of(m.get("content"))) for m in recent if m.get("role") == "tool")
         functions = [tool.get("function") for tool in dicts(body.get("tools"))]
         return Said(system, rest, results, strings([tool.get("name") for tool in dicts(functions)]))
+
+    def objection(self, body: Json, thoughts: Mapping[int, Reply]) -> str:
+        """A message that calls a tool has the thoughts that led to it, as models behind this form that think want."""
+        for at, message in enumerate(dicts(body.get("messages"))):
+            for call in dicts(message.get("tool_calls")):
+                thought = thoughts.get(number_in(call.get("id")))
+                if thought is not None and message.get("reasoning_content") != thought.thinking:
+                    return f"Missing `reasoning_content` field in the assistant message at message index {at}"
+        return ""
 
     def stream(self, reply: Reply, body: Json) -> Iterator[Event]:
         """The chunks of a completion."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -27,7 +30,10 @@ class Said:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What is answered. `tool` is (name, input); `number` tells one request's ids from another's."""
+    """What is answered. `tool` is (name, input); `number` tells one request's ids from another's.
+
+    Thoughts that are sealed are not shown, and come back all the same.
+    """
 
     model: str
     number: int
@@ -38,8 +44,14 @@ class Reply:
     cached: int = 0
     cache_write: int = 0
     thinking: str = ""
+    is_sealed: bool = False
     tool: tuple[str, Mapping[str, Any] | str] | None = None
     boundary: int = 0  # a piece of the text ends after so many characters
+
+    @property
+    def seal(self) -> str:
+        """What the service has sealed its thoughts with."""
+        return base64.b64encode(hashlib.sha256(f"{self.number} {self.thinking}".encode()).digest()).decode()
 
     def pieces(self) -> Iterator[str]:
         """The text in small pieces."""
@@ -66,9 +78,15 @@ class Event:
 
 
 class Form(Protocol):
-    """One wire format. `read` raises nothing: what it does not know it leaves out."""
+    """One wire format. `read` raises nothing: what it does not know it leaves out.
+
+    `objection` says what is wrong with a request in which a call comes back without what the model thought before it,
+    by the number of the reply; "" where nothing is.
+    """
 
     def read(self, body: Json) -> Said: ...
+
+    def objection(self, body: Json, thoughts: Mapping[int, Reply]) -> str: ...
 
     def stream(self, reply: Reply, body: Json) -> Iterator[Event]: ...
 
@@ -77,6 +95,12 @@ class Form(Protocol):
     def failure(self, status: int, kind: str, message: str) -> Json: ...
 
     def error_event(self, kind: str, message: str, failed: bool) -> bytes: ...
+
+
+def number_in(id: object) -> int:
+    """The number of the reply that an id of the stand-in's was given in; 0 for any other id."""
+    found = re.fullmatch(r"[a-z]+_standin(\d{6})", str(id))
+    return int(found[1]) if found else 0
 
 
 def compact(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tests.support.standin.form import (
     Event,
@@ -50,6 +50,10 @@ class GenerateContent:
         tools = [tool for group in dicts(body.get("tools")) for tool in _declarations(group)]
         names = strings([tool.get("name") for tool in tools])
         return Said(text_of(system.get("parts")) if isinstance(system, dict) else "", said, results, names)
+
+    def objection(self, body: Json, thoughts: Mapping[int, Reply]) -> str:
+        """Nothing: no participant of dialogd's own speaks this form."""
+        return ""
 
     def stream(self, reply: Reply, body: Json) -> Iterator[Event]:
         """The pieces of an answer."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from tests.support.standin.form import (
     Event,
@@ -12,6 +12,7 @@ from tests.support.standin.form import (
     Stage,
     compact,
     dicts,
+    number_in,
     since_the_model,
     sse,
     strings,
@@ -30,7 +31,7 @@ KINDS = {
     504: "timeout_error",
     529: "overloaded_error",
 }
-SIGNATURE = "c3RhbmQtaW4="  # of a thought
+THOUGHTS = ("thinking", "redacted_thinking")
 
 
 class Messages:
@@ -49,6 +50,26 @@ class Messages:
         )
         tools = strings([tool.get("name") for tool in dicts(body.get("tools"))])
         return Said(system, said_by_users, results, tools)
+
+    def objection(self, body: Json, thoughts: Mapping[int, Reply]) -> str:
+        """A message that calls a tool begins with the thoughts as they were signed."""
+        for at, message in enumerate(dicts(body.get("messages"))):
+            blocks = dicts(message.get("content"))
+            calls = (number_in(block.get("id")) for block in blocks if block.get("type") == "tool_use")
+            thought = next((thoughts[number] for number in calls if number in thoughts), None)
+            if thought is None or blocks[0] == _thought(thought):
+                continue
+            if blocks[0].get("type") in THOUGHTS:
+                return (
+                    f"messages.{at}.content.0: `thinking` or `redacted_thinking` blocks in the latest assistant message"
+                    " cannot be modified. These blocks must remain as they were in the original response."
+                )
+            return (
+                f"messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found"
+                f" `{blocks[0].get('type')}`. When `thinking` is enabled, a final `assistant` message must start with a"
+                " thinking block (preceding the lastmost set of `tool_use` and `tool_result` blocks)."
+            )
+        return ""
 
     def stream(self, reply: Reply, body: Json) -> Iterator[Event]:
         """The events of a message."""
@@ -76,7 +97,7 @@ class Messages:
         """The message in one piece."""
         content: list[Json] = []
         if reply.thinking:
-            content.append({"type": "thinking", "thinking": reply.thinking, "signature": SIGNATURE})
+            content.append(_thought(reply))
         if reply.text:
             content.append({"type": "text", "text": reply.text})
         if reply.tool is not None:
@@ -150,12 +171,23 @@ def _stop_details(reply: Reply) -> Json:
 
 
 def _thinking(reply: Reply) -> Iterator[Event]:
-    block = {"type": "thinking", "thinking": "", "signature": ""}
-    yield Event(_event("content_block_start", index=0, content_block=block))
-    thought, signature = {"thinking": reply.thinking}, {"signature": SIGNATURE}
-    for delta in ({"type": "thinking_delta", **thought}, {"type": "signature_delta", **signature}):
-        yield Event(_event("content_block_delta", index=0, delta=delta))
+    block = _thought(reply)
+    begun = block if reply.is_sealed else {**block, "thinking": "", "signature": ""}
+    yield Event(_event("content_block_start", index=0, content_block=begun))
+    half = len(reply.thinking) // 2
+    thoughts = () if reply.is_sealed else (reply.thinking[:half], reply.thinking[half:])
+    for piece in thoughts:
+        yield Event(_event("content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": piece}))
+    if thoughts:
+        signed = {"type": "signature_delta", "signature": reply.seal}
+        yield Event(_event("content_block_delta", index=0, delta=signed))
     yield Event(_event("content_block_stop", index=0))
+
+
+def _thought(reply: Reply) -> Json:
+    if reply.is_sealed:
+        return {"type": "redacted_thinking", "data": reply.seal}
+    return {"type": "thinking", "thinking": reply.thinking, "signature": reply.seal}
 
 
 def _tool_block(reply: Reply) -> Json:

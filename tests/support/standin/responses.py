@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 from tests.support.standin.chat import failure
@@ -14,6 +14,7 @@ from tests.support.standin.form import (
     Stage,
     compact,
     dicts,
+    number_in,
     sse,
     strings,
     text_of,
@@ -41,6 +42,20 @@ class Responses:
             if item.get("type") in OUTPUTS
         )
         return Said(system, rest, results, strings([tool.get("name", tool.get("type")) for _, tool in _tools(body)]))
+
+    def objection(self, body: Json, thoughts: Mapping[int, Reply]) -> str:
+        """A call comes after the thoughts that led to it, as they were sealed; nothing is kept here."""
+        before: list[Json] = []
+        for item in dicts(body.get("input")):
+            thought = thoughts.get(number_in(item.get("call_id"))) if item.get("type") in CALLS else None
+            if thought is not None and not any(_is_same(one, thought) for one in before):
+                number = thought.number
+                return (
+                    f"Item 'fc_standin{number:06}' of type '{item['type']}' was provided without its required"
+                    f" 'reasoning' item: 'rs_standin{number:06}'."
+                )
+            before = [] if item.get("type") in OUTPUTS else [*before, item]
+        return ""
 
     def stream(self, reply: Reply, body: Json) -> Iterator[Event]:
         """The events of a response, numbered."""
@@ -74,6 +89,18 @@ def _role(item: Json) -> str:
     if item.get("type") in OUTPUTS:
         return "tool"
     return str(item.get("role") or "user")
+
+
+def _is_same(item: Json, thought: Reply) -> bool:
+    """True for an item that holds these thoughts, unchanged."""
+    return {key: value for key, value in item.items() if key != "status"} == _reasoning(thought, is_whole=True)
+
+
+def _reasoning(reply: Reply, *, is_whole: bool) -> Json:
+    """The thoughts as an item; sealed where they were asked for so."""
+    summary = [] if reply.is_sealed else [{"type": "summary_text", "text": reply.thinking}]
+    item = {"id": f"rs_standin{reply.number:06}", "type": "reasoning", "summary": summary}
+    return item | ({"encrypted_content": reply.seal} if is_whole else {})
 
 
 def _text(item: Json) -> str:
@@ -113,8 +140,8 @@ def _items(reply: Reply, body: Json) -> list[Json]:
     """The output: thoughts, a message, a call."""
     items: list[Json] = []
     if reply.thinking:
-        summary = [{"type": "summary_text", "text": reply.thinking}]
-        items.append({"id": f"rs_standin{reply.number:06}", "type": "reasoning", "summary": summary})
+        is_whole = "reasoning.encrypted_content" in (body.get("include") or ())
+        items.append(_reasoning(reply, is_whole=is_whole))
     if reply.text or reply.tool is None:
         message = {"id": f"msg_standin{reply.number:06}", "type": "message", "role": "assistant"}
         items.append({**message, "status": "completed", "content": [_part(reply, reply.text)]})
@@ -147,11 +174,12 @@ def _spoken(reply: Reply, index: int, item: Json) -> Iterator[Step]:
 def _thought(reply: Reply, index: int, item: Json) -> Iterator[Step]:
     where = {"item_id": item["id"], "output_index": index, "summary_index": 0}
     yield "response.output_item.added", Stage.OPENING, 0, {"output_index": index, "item": {**item, "summary": []}}
-    part = {"type": "summary_text", "text": ""}
-    yield "response.reasoning_summary_part.added", Stage.OPENING, 0, {**where, "part": part}
-    yield "response.reasoning_summary_text.delta", Stage.OPENING, 0, {**where, "delta": reply.thinking}
-    yield "response.reasoning_summary_text.done", Stage.OPENING, 0, {**where, "text": reply.thinking}
-    yield "response.reasoning_summary_part.done", Stage.OPENING, 0, {**where, "part": item["summary"][0]}
+    for whole in item["summary"]:
+        part = {"type": "summary_text", "text": ""}
+        yield "response.reasoning_summary_part.added", Stage.OPENING, 0, {**where, "part": part}
+        yield "response.reasoning_summary_text.delta", Stage.OPENING, 0, {**where, "delta": reply.thinking}
+        yield "response.reasoning_summary_text.done", Stage.OPENING, 0, {**where, "text": reply.thinking}
+        yield "response.reasoning_summary_part.done", Stage.OPENING, 0, {**where, "part": whole}
     yield "response.output_item.done", Stage.OPENING, 0, {"output_index": index, "item": item}
 
 

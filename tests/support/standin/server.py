@@ -51,7 +51,10 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A call of a tool, after the text `say`. `input` is a text for a tool that takes plain text."""
+    """A call of a tool, after the text `say`. `input` is a text for a tool that takes plain text.
+
+    What was thought before it must come back unchanged with its result; so must thoughts that are sealed.
+    """
 
     tool: str
     input: Mapping[str, Any] | str
@@ -59,6 +62,8 @@ class Use:
     tokens_in: int | None = None
     tokens_out: int | None = None
     cached: int = 0
+    thinking: str = ""
+    is_sealed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +353,18 @@ def reply_of(seen: Seen, answer: Say | Use) -> Reply:
     model = seen.model or "stand-in"
     if isinstance(answer, Use):
         tool = (answer.tool, answer.input)
-        return Reply(model, seen.number, text, "tool_use", tokens_in, tokens_out, answer.cached, tool=tool)
+        return Reply(
+            model,
+            seen.number,
+            text,
+            "tool_use",
+            tokens_in,
+            tokens_out,
+            answer.cached,
+            thinking=answer.thinking,
+            is_sealed=answer.is_sealed,
+            tool=tool,
+        )
     return Reply(
         model,
         seen.number,
@@ -589,6 +605,7 @@ class StandIn:
         self._key = key
         self._models = models
         self._seen: list[Seen] = []
+        self._thoughts: dict[int, Reply] = {}  # before calls, by the number of the request
         self._lock = threading.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failures: list[BaseException] = []
@@ -670,7 +687,12 @@ class StandIn:
             return self._by_itself(seen)
         if seen.body is None:
             return json_body(FORMS[seen.form].failure(400, "", "The body is no JSON object."), 400)
-        return play(seen, self._script(seen))
+        if objection := FORMS[seen.form].objection(seen.body, self._thoughts):
+            return json_body(FORMS[seen.form].failure(400, "", objection), 400)
+        answer = self._script(seen)
+        if isinstance(answer, Use) and answer.thinking:
+            self._thoughts[seen.number] = reply_of(seen, answer)
+        return play(seen, answer)
 
     def _by_itself(self, seen: Seen) -> Iterator[Step]:
         """What asks no model: lists of models, counts of tokens, a look whether anybody is there."""

@@ -1,0 +1,66 @@
+"""A turn in several requests: what a model thought before it called a tool goes back to it as it was sealed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dialogd.backends import Request
+from dialogd.backends.tools import Desk, Toolbox
+from tests.backends.apis import FORMS, make, outcome, request
+from tests.support.standin import Say, StandIn, Use, in_order
+
+THOUGHT = "The others may be away. I look first: \u201ewho is here?\u201c " * 4
+
+
+def with_tools(**changes: Any) -> Request:
+    """A turn whose model may call the tools of its own dialog."""
+    turn = request(**changes)
+
+    async def record(kind: str, **fields: Any) -> None:
+        """No journal: the calls of one attempt are enough here."""
+
+    def tell(kind: str, **fields: Any) -> None:
+        """Nobody watches."""
+
+    return Request(
+        turn.dialog,
+        turn.agent,
+        turn.turn,
+        turn.file,
+        turn.prompt,
+        allowance=turn.allowance,
+        tokens=turn.tokens,
+        tools=Toolbox((), turn.dialog, turn.agent, 5, Desk("A", tell), record, tell),
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+async def test_thoughts_before_a_call_go_back_unchanged(form: str) -> None:
+    """The service refuses a call that comes back without them; here two calls are made, with words and without."""
+    uses = (
+        Use("sessions_list", {}, say="Let me look.", thinking=THOUGHT),
+        Use("sessions_list", {}, thinking="Once more."),
+    )
+    with StandIn(in_order(*uses, Say("Postgres.", thinking="Now I know."))) as server:
+        backend = make(form, server)
+        got = await outcome(backend, with_tools())
+        await backend.close()
+        assert (got.error, got.text) == (None, "Let me look.\n\nPostgres.")
+        assert len(server.calls) == 3
+        last = json.dumps(server.calls[-1].body, ensure_ascii=False)
+        assert THOUGHT in last
+        assert "Once more." in last
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "chat"])
+async def test_thoughts_that_nobody_is_shown_go_back_too(form: str) -> None:
+    """A model's thoughts may be sealed: nothing of them can be read, and the service wants them all the same."""
+    with StandIn(in_order(Use("sessions_list", {}, thinking=THOUGHT, is_sealed=True), Say("Postgres."))) as server:
+        backend = make(form, server)
+        got = await outcome(backend, with_tools())
+        await backend.close()
+        assert (got.error, got.text) == (None, "Postgres.")
+        assert THOUGHT not in json.dumps(server.calls[-1].body, ensure_ascii=False)
