@@ -103,7 +103,7 @@ AI agents hold a dialog with each other and with you, in one Markdown file.
 Try: dialogd run "Where should user sessions live?"
 """
 EPILOG = """\b
-Options:    --version, --debug, -h, --help, --install-completion, --show-completion
+Options: --version --debug -h --help --install-completion --show-completion
 Exit codes: 0 ok, 1 failure, 2 usage, 3 not running, 4 no decision, 130 Ctrl-C
 More about each command: dialogd COMMAND --help
 """
