@@ -1,1 +1,539 @@
-// Home: the list, and the form that starts a dialog.
+// Home: what runs, what waits for the person, what was; and the form that starts a dialog. Text is put in as text.
+
+import { $, all, ask, make, put, read, refusal, say, show, soon, stored, visible } from "/page/dom.js";
+
+const KEPT = "dialogd:home"; // the form as it was left; this tab only, for another program may have this port one day
+const LOOK = 3_000; // milliseconds between two looks at what runs
+const FIELDS = ["question", "project", "budget", "max_turns", "timeout", "max_time"];
+const EXAMPLE = "Where should user sessions live: Redis or Postgres?";
+const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+let choices = { backends: [], templates: [], sessions: [], projects: [], defaults: {}, here: "", home: "" };
+let seats = []; // { backend, session, model, project }
+let context = []; // { path, shown }: a file that goes along, as the server shows it
+
+const field = (name) => document.getElementById(name);
+const backend = (id) => choices.backends.find((one) => one.id === id);
+const session = (key) => choices.sessions.find((one) => one.key === key);
+const words = (...parts) => parts.filter(Boolean).join(" · ");
+const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+const plural = (count, one, many = `${one}s`) => `${count} ${count === 1 ? one : many}`;
+const titled = (name) => capital(name.replaceAll("-", " "));
+const titleOf = (seat) => (seat.session ? session(seat.session)?.name : "") || backend(seat.backend)?.title || seat.backend;
+
+// -- What was chosen, and what the form says of it --------------------------------------------------------------------
+
+function chosenTemplate() {
+  return $("#templates input:checked")?.value ?? "";
+}
+
+function wanted(rehearsal = false) {
+  const text = (name) => field(name).value.trim();
+  return {
+    question: text("question"),
+    template: chosenTemplate(),
+    agents: rehearsal ? [] : seats,
+    budget: text("budget"),
+    max_turns: text("max_turns") === "" ? null : Number.isNaN(Number(text("max_turns"))) ? text("max_turns") : Number(text("max_turns")),
+    timeout: text("timeout"),
+    max_time: text("max_time"),
+    context: context.map((one) => one.path),
+    project: text("project"),
+    rehearsal,
+    unattended: field("unattended").checked,
+  };
+}
+
+function keep() {
+  stored(sessionStorage, KEPT, JSON.stringify({ ...wanted(), picked: seats }));
+}
+
+function restore() {
+  let kept = {};
+  try {
+    kept = JSON.parse(stored(sessionStorage, KEPT) || "{}");
+  } catch {
+    // Not ours: the form begins empty.
+  }
+  for (const name of FIELDS) field(name).value = kept[name] ?? "";
+  field("unattended").checked = Boolean(kept.unattended);
+  const template = all("#templates input").find((one) => one.value === kept.template);
+  if (template) template.checked = true;
+  const known = (kept.picked ?? []).filter((one) => (one.session ? session(one.session) : backend(one.backend)?.ready));
+  seats = kept.picked ? known : usual();
+  if (kept.context?.length) attach(kept.context);
+}
+
+// Who would be seated in a terminal too, where nobody is named.
+const usual = () => choices.defaults.agents.filter((id) => cards().some((one) => one.id === id && one.ready)).map((id) => ({ backend: id, model: "", project: "", session: "" }));
+
+// A rehearsal has a button of its own, and an open session a card of its own.
+const cards = () => choices.backends.filter((one) => !["rehearsal", "live"].includes(one.id));
+
+// -- The cast -----------------------------------------------------------------------------------------------------------
+
+function card(one, seat) {
+  const isHere = (each) => (seat.session ? each.session === seat.session : !each.session && each.backend === seat.backend);
+  const at = seats.flatMap((each, index) => (isHere(each) ? [index] : []));
+  const facts = !one.ready ? [make("span", { class: "why", text: [one.why_not, one.fix].filter(Boolean).join(": ") })] : [
+    one.answers && one.answers !== one.title && make("span", { class: "answers", text: one.answers }),
+    one.pays && make("span", { class: "fact", text: one.pays === "nobody" ? "costs nothing" : `paid by ${one.pays}` }),
+    one.sees && make("span", { class: "fact", text: one.sees }),
+  ];
+  const head = make("span", { class: "card-head" }, make("b", { text: one.title }), ...at.map((index) => avatar(index)));
+  if (!one.ready) return make("li", {}, make("div", { class: "card" }, head, ...facts.filter(Boolean)));
+  const button = make(
+    "button",
+    { type: "button", class: at.length ? `card agent-${at[0] % 10}` : "card", "data-do": "seat", "data-backend": seat.backend, "data-session": seat.session, "aria-pressed": String(at.length > 0) },
+    head,
+    ...facts.filter(Boolean),
+  );
+  return make("li", {}, button);
+}
+
+const avatar = (index) => make("span", { class: `avatar agent-${index % 10}`, text: LETTERS[index] ?? "…" });
+
+function drawCast() {
+  const focused = document.activeElement?.closest("[data-do=seat]")?.dataset;
+  const isReady = (one) => one.ready;
+  const [ready, not] = [cards().filter(isReady), cards().filter((one) => !one.ready)];
+  $("#cards").replaceChildren(...ready.map((one) => card(one, { backend: one.id, session: "" })));
+  $("#sessions .cards").replaceChildren(...choices.sessions.map((one) => card(
+    { title: one.name || one.program, answers: words(one.program, one.idle ? "rests" : "is at work"), pays: "", sees: one.project, ready: !one.seat, why_not: one.seat && `has the seat ${one.seat} already` },
+    { backend: "", session: one.key },
+  )));
+  show($("#sessions"), choices.sessions.length > 0);
+  put($("#sessions summary"), `Ask a session that you have open (${choices.sessions.length})`);
+  $("#missing .cards").replaceChildren(...not.map((one) => card(one, { backend: one.id, session: "" })));
+  show($("#missing"), not.length > 0);
+  put($("#missing summary"), ready.length ? `${plural(not.length, "other")} could answer, and what each needs` : "Who could answer, and what each needs");
+  show($("#cast-none"), !ready.length);
+  put($("#cast-none"), "No model can answer on this computer yet. One of these is enough; a rehearsal needs none.");
+  if (!ready.length) $("#missing").open = true;
+  field("rehearse-go").classList.toggle("primary", !ready.length);
+  if (focused) all("[data-do=seat]").find((one) => one.dataset.backend === focused.backend && one.dataset.session === focused.session)?.focus();
+  drawSeats();
+}
+
+function drawSeats() {
+  const rows = seats.map((seat, index) => {
+    const models = backend(seat.backend)?.models ?? [];
+    const model = make("select", { "data-model": String(index), "aria-label": `Model of ${LETTERS[index]}` }, ...["", ...models.slice(1)].map((name) => make("option", { value: name, text: name || models[0] })));
+    model.value = seat.model;
+    const act = (name, text, label) => make("button", { type: "button", class: "quiet small", "data-do": name, "data-index": String(index), text, "aria-label": `${label} ${LETTERS[index]}, ${titleOf(seat)}` });
+    return make(
+      "li",
+      { class: `seat agent-${index % 10}` },
+      avatar(index),
+      make("span", { class: "seat-name", text: titleOf(seat) }),
+      index === 0 ? make("span", { class: "hint", text: "speaks first" }) : "",
+      make("span", { class: "seat-acts" }, models.length > 1 && !seat.session ? model : "", index ? act("up", "Move up", "Move up") : "", seat.session ? "" : act("again", "One more", "One more like"), act("unseat", "Remove", "Remove")),
+    );
+  });
+  $("#seats").replaceChildren(...rows);
+  const own = seats.map((seat, index) => [seat, index]).filter(([seat]) => !seat.session && backend(seat.backend)?.project);
+  $("#own-projects").replaceChildren(...(own.length > 1 ? own : []).map(([seat, index]) => {
+    const id = `project-${index}`;
+    const input = make("input", { id, list: "projects", spellcheck: "false", placeholder: "the same", "data-seat": String(index), "aria-describedby": `agents.${index}.project-problem` });
+    input.value = seat.project;
+    return make("div", { class: "field", "data-field": `agents.${index}.project` },
+      make("label", { for: id, text: `Another folder for ${LETTERS[index]}, ${titleOf(seat)}` }),
+      make("div", { class: "row" }, input, make("button", { type: "button", "data-do": "browse", "data-for": id, text: "Choose…", "aria-label": `Choose a folder for ${LETTERS[index]}` })),
+      make("p", { class: "problem", id: `agents.${index}.project-problem` }));
+  }));
+  drawFolds();
+}
+
+function seatOrNot({ backend, session }) {
+  const before = seats.length;
+  seats = seats.filter((one) => one.backend !== backend || one.session !== session);
+  if (seats.length === before) seats.push({ backend, session, model: "", project: "" });
+  drawCast();
+  say(seats.map((one, index) => `${LETTERS[index]} is ${titleOf(one)}`).join(", ") || "Nobody takes part yet");
+}
+
+// -- What is folded, in a few words -------------------------------------------------------------------------------------
+
+function drawFolds() {
+  const template = choices.templates.find((one) => one.name === chosenTemplate());
+  put($("#template-now"), template ? `${titled(template.name)}. ${template.sentence}` : "");
+  const turns = String(template?.turns || choices.defaults.turns || "");
+  field("max_turns").dataset.usual = field("max_turns").placeholder = turns;
+  const [fewest, most] = [template?.least ?? 1, template?.most || Infinity];
+  const need = fewest === most ? `exactly ${fewest}` : seats.length < fewest ? `at least ${fewest}` : `at most ${most}`;
+  const fits = !seats.length || (seats.length >= fewest && seats.length <= most);
+  put($("#cast-fit"), fits ? "" : `“${titled(template.name)}” is for ${need}; ${seats.length === 1 ? "one takes" : `${seats.length} take`} part so far.`);
+  const folder = field("project").value.trim().split("/").filter(Boolean).pop();
+  put($("#project-now"), words(folder, context.length ? plural(context.length, "file") : "") || "none");
+  const value = (name) => field(name).value.trim() || field(name).dataset.usual || "";
+  put($("#limits-now"), words(
+    value("max_turns") && `${value("max_turns")} turns`,
+    value("timeout") && `${value("timeout")} a reply`,
+    value("max_time") && `${value("max_time")} in all`,
+    value("budget") && `at most ${value("budget")}`,
+    field("unattended").checked && "without you",
+  ));
+}
+
+function drawChoices() {
+  const option = (one) => make("label", { class: "option" },
+    make("input", { type: "radio", name: "template", value: one.name, "aria-describedby": "template-problem" }),
+    make("span", {}, make("b", { text: titled(one.name) }), make("span", { class: "hint", text: words(cast(one), one.turns && `${one.turns} turns`) }), make("span", { class: "sentence", text: one.sentence })));
+  const isUsual = (one) => one.name === choices.defaults.template;
+  $("#templates").replaceChildren(...[...choices.templates].sort((a, b) => isUsual(b) - isUsual(a)).map(option));
+  const first = $("#templates input");
+  if (first) first.checked = true;
+  $("#projects").replaceChildren(...choices.projects.map((path) => make("option", { value: path })));
+  const { timeout, budget } = choices.defaults;
+  for (const [name, usually] of [["timeout", timeout], ["budget", budget]]) {
+    field(name).dataset.usual = usually ?? "";
+    field(name).placeholder = visible(usually || "no limit");
+  }
+}
+
+const cast = ({ least, most }) => (most === least ? plural(least, "agent") : most ? `${least} to ${most} agents` : `${least} or more agents`);
+
+// -- Problems stand at their field --------------------------------------------------------------------------------------
+
+function problem(name, text) {
+  const box = all("[data-field]").find((one) => one.dataset.field === name) ?? $('[data-field="start"]');
+  const place = $(":scope > .problem", box) ?? $("#start-problem");
+  put(place, text);
+  for (const input of all("input, textarea, select", box).filter((one) => one.getAttribute("aria-describedby")?.includes(place.id))) {
+    if (text) input.setAttribute("aria-invalid", "true");
+    else input.removeAttribute("aria-invalid");
+  }
+  return box;
+}
+
+function clear() {
+  for (const box of all("[data-field]")) problem(box.dataset.field, "");
+  put($("#rehearse-problem"), "");
+}
+
+// The answer of a refused request, at the field that it names, which is unfolded and, when it was sent, focused.
+function refused(facts, isSent) {
+  const name = facts.field ?? "start";
+  const at = all("[data-field]").some((one) => one.dataset.field === name) ? name : name.startsWith("agents") ? "agents" : name.startsWith("context") ? "context" : "start";
+  const box = problem(at, refusal(facts));
+  if (!isSent) return;
+  const fold = box.closest("details");
+  if (fold) fold.open = true;
+  ($("[aria-invalid=true]", box) ?? $("input:not([type=checkbox]), textarea, button", box) ?? field("go")).focus();
+  box.scrollIntoView({ block: "center" });
+}
+
+// -- The estimate -------------------------------------------------------------------------------------------------------
+
+let asked = 0;
+
+async function estimate() {
+  const mine = ++asked;
+  if (!seats.length) {
+    put($("#estimate"), "");
+    $("#estimate-notes").replaceChildren();
+    return;
+  }
+  let answer;
+  try {
+    answer = await ask("/estimate", { body: wanted(), seconds: 30 });
+  } catch {
+    return; // the lists say when Home is gone
+  }
+  if (mine !== asked) return;
+  clear();
+  problem("context", contextProblem);
+  put($("#estimate"), answer.ok ? answer.facts.words : "");
+  $("#estimate-notes").replaceChildren(...(answer.ok ? answer.facts.notes ?? [] : []).map((note) => make("li", { text: note })));
+  if (!answer.ok) refused(answer.facts, false);
+}
+
+const soonEstimate = soon(estimate, 350);
+
+function changed() {
+  drawFolds();
+  keep();
+  soonEstimate();
+}
+
+// -- Context files: what goes along, as it goes -------------------------------------------------------------------------
+
+// Shows all of them anew: what they may have together depends on each.
+async function attach(paths) {
+  const all = [...new Set([...context.map((one) => one.path), ...paths.map((path) => path.trim()).filter(Boolean)])];
+  let answer = { ok: true, facts: { files: [] } };
+  try {
+    if (all.length) answer = await ask("/context", { body: { project: field("project").value.trim(), paths: all }, seconds: 20 });
+  } catch {
+    answer = { ok: false, facts: { detail: "Home does not answer", fix: "start it again in a terminal: dialogd open" } };
+  }
+  const { files = [], ...facts } = answer.facts;
+  const bad = files.filter((one) => one.refused);
+  const said = [...bad.map((one) => refusal({ detail: `${one.path}: ${one.refused}`, fix: one.fix })), ...(answer.ok ? facts.refused ? [refusal({ detail: facts.refused, fix: facts.fix })] : [] : [refusal(facts)])];
+  if (answer.ok) {
+    context = files.filter((one) => !one.refused);
+    if (!said.length) field("context-path").value = "";
+    drawContext();
+    changed();
+  }
+  contextProblem = said.join(". ");
+  problem("context", contextProblem);
+}
+
+let contextProblem = "";
+
+function drawContext() {
+  const open = all("#context-files details[open]").map((one) => one.dataset.path);
+  $("#context-files").replaceChildren(...context.map((one, index) => make("li", {},
+    make("details", { open: open.includes(visible(one.path)) || context.length === 1, "data-path": one.path },
+      make("summary", {}, make("code", { text: one.name || one.path }), " ", make("span", { class: "hint", text: words(size(one.size), one.secrets && `${plural(one.secrets, "secret")} taken out`, one.cut && "cut: the rest does not go along") })),
+      make("pre", { tabindex: "0", role: "region", "aria-label": `${one.name || one.path}, as it is sent`, text: one.text || "(empty)" })),
+    make("button", { type: "button", class: "quiet small", "data-do": "detach", "data-index": String(index), text: "Remove", "aria-label": `Remove ${one.name || one.path}` }))));
+}
+
+const size = (bytes) => (bytes < 1000 ? plural(bytes, "byte") : bytes < 1e6 ? `${(bytes / 1000).toFixed(1)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
+
+// -- Start --------------------------------------------------------------------------------------------------------------
+
+async function start(rehearsal) {
+  const body = wanted(rehearsal);
+  clear();
+  if (rehearsal) body.question ||= EXAMPLE;
+  else if (!body.question) return refused({ field: "question", detail: "Write what they should discuss" }, true);
+  else if (!body.agents.length) return refused({ field: "agents", detail: "Choose who takes part", fix: "press one or two of the cards" }, true);
+  const button = rehearsal ? field("rehearse-go") : field("go");
+  const name = button.textContent;
+  for (const one of [field("rehearse-go"), field("go")]) one.disabled = true;
+  put(button, "Starting…");
+  say("Starting");
+  let answer;
+  try {
+    answer = await ask("/start", { body, seconds: 180 });
+  } catch {
+    answer = { ok: false, facts: { detail: "Home does not answer", fix: "look below Running whether it has begun; start Home again by: dialogd open" } };
+  }
+  for (const one of [field("rehearse-go"), field("go")]) one.disabled = false;
+  put(button, name);
+  if (!answer.ok) {
+    if (rehearsal) put($("#rehearse-problem"), refusal(answer.facts));
+    else refused(answer.facts, true);
+    say(refusal(answer.facts));
+    return undefined;
+  }
+  if (!rehearsal) field("question").value = "";
+  if (!rehearsal) context = [];
+  keep();
+  const url = own(answer.facts.url);
+  if (url) location.assign(url);
+  else look();
+  return undefined;
+}
+
+// A page of this machine, by the name under which this one was opened: another name is another site.
+function own(url) {
+  if (!url) return "";
+  const to = new URL(url, location.href);
+  if (to.origin === location.origin) return to.href;
+  return to.protocol === "http:" && ["localhost", "127.0.0.1"].includes(to.hostname) ? `http://${location.hostname}:${to.port}/` : "";
+}
+
+// -- The lists ----------------------------------------------------------------------------------------------------------
+
+function row(one) {
+  const url = own(one.url) || own(one.past);
+  const title = url ? make("a", { href: url, text: one.topic || "Without a topic" }) : make("b", { text: one.topic || "Without a topic" });
+  const people = one.agents.map((agent, index) => make("span", { class: `who agent-${index % 10}` }, make("span", { class: "dot", "aria-hidden": "true" }), make("span", { text: agent.name || agent.id })));
+  const at = new Date(one.ended || one.started);
+  const facts = words(one.turns && plural(one.turns, "turn"), one.cost, Number.isNaN(at.getTime()) ? "" : when(at));
+  return make("li", { "data-state": one.state },
+    make("p", { class: "row-title" }, title, one.rehearsal ? make("span", { class: "tag", text: "rehearsal" }) : ""),
+    make("p", { class: "row-words", text: capital(one.words) }),
+    one.found ? make("p", { class: "row-found", text: `“${one.found}”` }) : "",
+    make("p", { class: "row-facts" }, ...people, make("span", { text: facts })));
+}
+
+function when(at) {
+  const now = new Date();
+  if (at.toDateString() === now.toDateString()) return at.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit" });
+  return at.toLocaleDateString([], { day: "numeric", month: "short", year: at.getFullYear() === now.getFullYear() ? undefined : "numeric" });
+}
+
+function fill(section, dialogs) {
+  show(section, dialogs.length > 0);
+  const list = $(".dialogs", section);
+  const print = JSON.stringify(dialogs);
+  if (list.dataset.print === print) return; // what has not changed keeps its focus
+  const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : "";
+  list.replaceChildren(...dialogs.map(row));
+  list.dataset.print = print;
+  if (focused) all("a", list).find((one) => one.getAttribute("href") === focused)?.focus();
+}
+
+let shown = []; // earlier dialogs
+let behind = 0; // what to ask for, to get those after them; 0 for none
+let sought = "";
+const isOpen = (one) => one.waits_for_you || !["ended", "asleep"].includes(one.state);
+
+async function look() {
+  if (document.hidden) return; // Home ends when nobody looks
+  try {
+    const first = await read("/dialogs", 8);
+    const open = first.dialogs.filter(isOpen);
+    const waiting = open.filter((one) => one.waits_for_you);
+    if (waiting.length > Number($("#waiting").dataset.count ?? 0)) say(`${plural(waiting.length, "dialog waits", "dialogs wait")} for you`);
+    $("#waiting").dataset.count = String(waiting.length);
+    document.title = waiting.length ? `(${waiting.length}) dialogd` : "dialogd";
+    fill($("#waiting"), waiting);
+    fill($("#running"), open.filter((one) => !one.waits_for_you));
+    if (!sought && !isReadingOn) drawPast(first);
+    welcome(!first.dialogs.length);
+    show($("#gone"), false);
+  } catch {
+    put($("#gone"), "Home does not answer any more: it ends when nobody has looked at it for an hour. Your dialogs go on without it, and what you typed stays here. Start it again in a terminal: dialogd open");
+    show($("#gone"), true);
+  }
+}
+
+// Who is here for the first time reads what this is, and finds the rehearsal there.
+function welcome(isFirst) {
+  if ($("#welcome").hidden === !isFirst) return;
+  show($("#welcome"), isFirst);
+  $(isFirst ? "#welcome" : "#new").append(field("rehearse"));
+}
+
+let isReadingOn = false; // more than the first page is shown: it stays as it is
+
+function drawPast(answer, isMore = false) {
+  const past = answer.dialogs.filter((one) => !isOpen(one));
+  shown = isMore ? [...shown, ...past] : past;
+  behind = answer.more ? answer.after : 0;
+  fill($("#past"), shown);
+  show($("#past-more"), behind > 0);
+  show($("#past"), shown.length > 0 || sought !== "");
+  show($("#to-past"), !$("#past").hidden);
+  show($("#past-none"), !shown.length);
+  put($("#past-none"), shown.length ? "" : "No earlier dialog has these words.");
+}
+
+async function search() {
+  const words = $("#search").value.trim();
+  sought = words;
+  isReadingOn = false;
+  const answer = await read(`/dialogs?${new URLSearchParams({ search: words })}`, 15);
+  if (sought === words) drawPast(answer);
+}
+
+async function more() {
+  isReadingOn = true;
+  const words = sought;
+  const answer = await read(`/dialogs?${new URLSearchParams({ search: words, after: behind })}`, 15);
+  if (sought === words) drawPast(answer, true);
+}
+
+// -- Choosing a folder --------------------------------------------------------------------------------------------------
+
+let target = ""; // the field that is chosen for
+let place = "";
+
+async function browse(under) {
+  const files = target === "context-path";
+  let answer;
+  try {
+    answer = await ask(`/folders?${new URLSearchParams({ under, files })}`);
+  } catch {
+    answer = { ok: false, facts: { detail: "Home does not answer", fix: "start it again in a terminal: dialogd open" } };
+  }
+  if (!answer.ok && under && !$("#folders").open) return browse("");
+  put($("#folders-problem"), answer.ok ? "" : refusal(answer.facts));
+  if (answer.ok) {
+    const { facts } = answer;
+    place = facts.path;
+    put($("#folders-at"), place);
+    const entry = (act, text, path) => make("li", {}, make("button", { type: "button", class: `quiet ${act}`, "data-do": act, "data-path": path, text }));
+    $("#folders-list").replaceChildren(
+      ...(facts.parent ? [entry("enter", "↑ one folder up", facts.parent)] : []),
+      ...facts.folders.map((one) => entry("enter", `${one.name}/`, one.path)),
+      ...(files ? facts.files ?? [] : []).map((one) => entry("choose-file", one.name, one.path)),
+      ...(facts.more ? [make("li", { class: "hint", text: "There are more here: type the path instead." })] : []),
+    );
+  }
+  put($("#folders-title"), files ? "Choose a file" : "Choose a folder");
+  show($("#folders [data-do=choose-folder]"), !files);
+  if (!$("#folders").open) $("#folders").showModal();
+  ($("#folders-list button") ?? $("#folders [data-do=close]")).focus();
+  return undefined;
+}
+
+// -- What is pressed and typed ------------------------------------------------------------------------------------------
+
+const acts = {
+  seat: (button) => (seatOrNot(button.dataset), changed()),
+  unseat: ({ dataset }) => (seats.splice(Number(dataset.index), 1), drawCast(), changed(), ($("#seats button") ?? $("#cards button"))?.focus()),
+  again: ({ dataset }) => (seats.splice(Number(dataset.index) + 1, 0, { ...seats[Number(dataset.index)] }), drawCast(), changed()),
+  up: ({ dataset }) => {
+    const index = Number(dataset.index);
+    seats.splice(index - 1, 2, seats[index], seats[index - 1]);
+    drawCast();
+    changed();
+  },
+  attach: () => attach([field("context-path").value]),
+  detach: ({ dataset }) => (context.splice(Number(dataset.index), 1), field("context-path").focus(), attach([])),
+  browse: ({ dataset }) => ((target = dataset.for), browse(target === "context-path" ? field("project").value.trim() : field(target).value.trim())),
+  enter: ({ dataset }) => browse(dataset.path),
+  "choose-folder": () => {
+    $("#folders").close();
+    field(target).value = place;
+    field(target).dispatchEvent(new Event("input", { bubbles: true }));
+  },
+  "choose-file": ({ dataset }) => ($("#folders").close(), attach([dataset.path])),
+  close: (button) => button.closest("dialog").close(),
+  rehearse: () => start(true),
+  more: () => more().catch(look),
+};
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-do]");
+  if (button && !button.disabled) acts[button.dataset.do](button);
+});
+
+$("#start").addEventListener("input", (event) => {
+  const { seat, model } = event.target.dataset;
+  if (seat) seats[Number(seat)].project = event.target.value.trim();
+  if (model) seats[Number(model)].model = event.target.value;
+  if (event.target.id !== "context-path") changed();
+});
+
+$("#start").addEventListener("submit", (event) => {
+  event.preventDefault();
+  start(false);
+});
+
+$("#start").addEventListener("keydown", (event) => {
+  if (event.isComposing) return;
+  if (event.key === "Enter" && event.target.id === "context-path") {
+    event.preventDefault();
+    attach([event.target.value]);
+  } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.id === "question") {
+    event.preventDefault();
+    start(false);
+  } else if (event.key === "Enter" && event.target.matches("input:not([type=submit])")) event.preventDefault(); // Enter in a limit starts nothing that costs
+});
+
+$("#search-form").addEventListener("submit", (event) => event.preventDefault());
+$("#search").addEventListener("input", soon(() => search().catch(look), 200));
+
+document.addEventListener("visibilitychange", look);
+setInterval(look, LOOK);
+
+const looked = look();
+try {
+  choices = { ...choices, ...(await read("/choices", 30)) };
+  drawChoices();
+  restore();
+  drawCast();
+  changed();
+  await looked;
+  if (!$("#question").value && matchMedia("(hover: hover)").matches && $("#waiting").hidden && $("#running").hidden) field("question").focus({ preventScroll: true });
+} catch (error) {
+  put($("#start-problem"), `What can be chosen here could not be read: ${error.message}. To go on: load this page again`);
+}
