@@ -342,22 +342,44 @@ def admitted(log: LogFile, act: str) -> str:
     raise _not_theirs(act, origin, is_here=via != OTHER)
 
 
+def own_words(log: LogFile, act: str, agent: str = "") -> None:
+    """Raise `Refused` for an act by which a session that holds a seat of this dialog would speak for others in it.
+
+    `agent` is whom it would speak for: its own seat it may.
+    """
+    if log.origin().via(log.path) not in ("", OTHER, agent):
+        admitted(log, act)
+
+
 def alone(state: StateDir, act: str) -> None:
     """Raise `Refused` for an act outside of a dialog that comes from a session that holds a seat in any."""
     if not (origin := origin_here(state.registry)).is_person:
         raise _not_theirs(act, origin, is_here=False)
 
 
+IN_TERMINALS = {
+    "start": "start another agent",
+    "seat": "ask another session to take part",
+    "replace": "put another dialog in the place of this one",
+    "conform": "write as others",
+}
+"""What the person does in a terminal alone, in words."""
+
+
 def _not_theirs(act: str, origin: Origin, *, is_here: bool) -> Refused:
     """Why this is not done, and where the person does it."""
+    what = IN_TERMINALS.get(act, act)
     if origin.seat is None:
-        what = f"cannot {act}: a session holds a seat, and which program asks for this could not be found out"
-        return Refused(what, fix=f"do it in a terminal of your own: dialogd {act}")
+        return Refused(
+            f"cannot {what}: a session holds a seat, and which program asks for this could not be found out",
+            fix="do it in a terminal of your own" + ("" if act in IN_TERMINALS else f": dialogd {act}"),
+        )
     holds = f"holds seat {origin.seat.id}" + ("" if is_here else f" of the dialog at {origin.seat.file}")
     speaks = "; what the seat has to say goes into its turn: dialogd turn, dialogd reply" if act == "say" else ""
+    page = "" if act in IN_TERMINALS else ", or on the page"
     return Refused(
-        f"cannot {act} from here: this comes from the session that {holds}, and is for the person alone",
-        fix=f"do it in a terminal of your own that this session did not start, or on the page{speaks}",
+        f"cannot {what} from here: this comes from the session that {holds}, and is for the person alone",
+        fix=f"do it in a terminal of your own that this session did not start{page}{speaks}",
     )
 
 

@@ -65,11 +65,15 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """The agents of one dialog as `run` started them; `pace` as it was given, "" for the default."""
+    """The agents of one dialog as `run` started them; `pace` as it was given, "" for the default.
+
+    `by` is the process that runs them (`process_key`), "" for none.
+    """
 
     dialog: str
     seats: tuple[Seat, ...]
     pace: str = ""
+    by: str = ""
 
     def with_ports(self, ports: Sequence[int]) -> Cast:
         """The same cast at these ports."""
@@ -85,7 +89,7 @@ def saved_cast(state: StateDir, file: Path) -> Cast | None:
     found = read_json(state.dialog(file) / CAST)
     try:
         seats = ({key: row[key] for key in Seat.__dataclass_fields__ if key in row} for row in found["seats"])
-        return Cast(found["dialog"], tuple(Seat(**row) for row in seats), found["pace"])
+        return Cast(found["dialog"], tuple(Seat(**row) for row in seats), found["pace"], found.get("by", ""))
     except (TypeError, KeyError):
         return None
 

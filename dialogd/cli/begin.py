@@ -176,7 +176,7 @@ def new_cast(
     prices: Sequence[str] = (),
     trust_project: bool = False,
 ) -> tuple[Settings, Cast]:
-    """Choose backends, file and ports, write the dialog, remember the cast."""
+    """Choose backends, file and ports, and write the dialog."""
     asked = priced(wanted.seats(), prices)
     seats, choices = seated(asked, settings, os.environ, dotenv(Path.cwd()))
     seats = _trusting(seats) if trust_project else seats
@@ -204,9 +204,7 @@ def new_cast(
         remark(f"warning: {warning}")
     if text := estimate_of(opening, seats, choices, settings):
         remark(text)
-    cast = Cast(opening.dialog, seats, pace).with_ports(ports)
-    cast.save(StateDir(settings.state_dir), settings.file)
-    return settings, cast
+    return settings, Cast(opening.dialog, seats, pace).with_ports(ports)
 
 
 def _try_backends(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings) -> None:

@@ -11,6 +11,7 @@ from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from dialogd import person
 from dialogd.backends.auto import LAST_RESORT, family_of
 from dialogd.backends.seats import Seat
 from dialogd.cli import options
@@ -229,7 +230,10 @@ def _safe(text: str) -> str:
 
 
 def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool = False) -> Path | None:
-    """Write the dialog; gives the copy of an ended one that it takes the place of. Raises `Refused` for an open one."""
+    """Write the dialog; gives the copy of an ended one that it takes the place of.
+
+    Raises `Refused` for an open one, and from a session that holds a seat for one of its own or an open one.
+    """
     if not log.path.parent.is_dir():
         raise BadInput(f"the folder {log.path.parent} does not exist", fix="make it, or name another file with --file")
     old, there = _standing(log)
@@ -239,6 +243,8 @@ def create(log: LogFile, settings: Settings, opening: Opening, *, replace: bool 
             f" turn {old.state.number})",
             fix="end it with `dialogd stop`, archive and replace it with --replace, or use another file with --file",
         )
+    if old is not None:
+        person.own_words(log, "replace") if old.state.outcome is not None else person.admitted(log, "replace")
     data = compose(opening).encode("utf-8", "replace")
     made = parse(data)  # as it will be read: a template may spoil it
     if made.header.warnings or len(made.entries) != 1 or made.header.rules != opening.rules:

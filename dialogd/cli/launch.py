@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -27,6 +27,7 @@ from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
+from dialogd.store.origin import process_key
 from dialogd.store.registry import Running
 
 READY_SECONDS = 90.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
@@ -219,7 +220,11 @@ class Daemons:
                 end(self.children.values())
 
     def start(self, interrupt: Interrupt, ready: Callable[[], None] = lambda: None) -> None:
-        """Start them all, wait until each answers, call `ready`, and set the dialog going. Raises `DialogdError`."""
+        """Start them all, wait until each answers, call `ready`, and set the dialog going. Raises `DialogdError`.
+
+        The cast is kept before, for `run --continue`, and so that they are known as started by this process.
+        """
+        replace(self.cast, by=process_key(os.getpid())).save(StateDir(self.settings.state_dir), self.settings.file)
         for seat in self.cast.seats:
             self.children[seat.id] = self._spawn(seat)
         backends = [seat.backend or self.settings.backend for seat in self.cast.seats]

@@ -622,7 +622,9 @@ def conform(
     that its model prints (a command such as `cat reply.txt`); the checks of marks need that.
     """
     from dialogd import conform as trial
+    from dialogd import person
 
+    person.own_words(options.log_of(options.settings_for(file)), "conform")
     probe = trial.Probe(
         url=url,
         file=options.settings_for(file).file,

@@ -71,6 +71,8 @@ def join(
     and takes part once `dialogd accept` was run in it; before that it is told nothing of the dialog.
     """
     settings = options.settings_for(file)
+    if session:
+        person.admitted(options.log_of(settings), "seat")
     one = _picked(session) if session else _around("join")
     dialog = _open_dialog(settings)
     who = _place(settings, dialog, agent or settings.id)
@@ -244,7 +246,8 @@ def _release(settings: Settings, one: Session) -> None:
             why = "a session has one seat" if is_own else "a server has one seat: its sessions' commands look all alike"
             raise AlreadyRunning(
                 f"{who} holds the seat of {daemon.id} in {daemon.file}, and {why}",
-                fix=f"end that first: dialogd stop{_words(Path(daemon.file))}, or kill {daemon.pid}",
+                fix="to move it, end that seat first, in a terminal of your own that this session did not start:"
+                f" dialogd stop{_words(Path(daemon.file))}, or kill {daemon.pid}",
             )
         _end(daemon)
 

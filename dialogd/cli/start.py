@@ -13,8 +13,9 @@ from typing import Annotated
 
 import typer
 
+from dialogd import person
 from dialogd.backends.auto import family_of
-from dialogd.backends.seats import start_flags
+from dialogd.backends.seats import saved_cast, start_flags
 from dialogd.cli import options
 from dialogd.cli.cast import SEATS, warn_of_twins
 from dialogd.cli.client import daemons, healths
@@ -25,6 +26,7 @@ from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.header import AGENT_ID, LOOPBACK_URL
 from dialogd.protocol.model import RESERVED, WHY_RESERVED
 from dialogd.store.folders import StateDir
+from dialogd.store.origin import process_key
 from dialogd.store.registry import Running
 from dialogd.templates.opening import alone
 
@@ -111,6 +113,7 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     settings = options.settings_for(file, id=agent, plan=plan, no_plan=no_plan, **flags)
     if not settings.id:
         raise BadInput("which agent should this daemon speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
+    _check_caller(settings)
     urls = peers(settings, peer or ())
     if detach:
         _detached(settings, urls)
@@ -124,6 +127,16 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # taking the SDKs apart in memory would take longer than all else that a stop does
+
+
+def _check_caller(settings: Settings) -> None:
+    """Raise `Refused` where a session that holds a seat of this dialog would start another agent of it.
+
+    Not so where its own `run` or `ask` does, which began the dialog.
+    """
+    cast = saved_cast(StateDir(settings.state_dir), settings.file)
+    if cast is None or not cast.by or cast.by != process_key(os.getppid()):
+        person.own_words(options.log_of(settings), "start", settings.id)
 
 
 def detached(settings: Settings, urls: Mapping[str, str]) -> Running:

@@ -85,6 +85,12 @@ def start_of(pid: int) -> str:
         return ""
 
 
+def process_key(pid: int) -> str:
+    """The process of that pid, told from a later one of the same number: `PID:START`; "" for none."""
+    started = start_of(pid)
+    return f"{pid}:{started}" if started else ""
+
+
 def is_start(pid: int, started: str) -> bool:
     """True when the process of that pid began then: in clock ticks (`8123456`), or in seconds (`1795404471.23`)."""
     import psutil

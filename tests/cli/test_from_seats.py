@@ -134,6 +134,39 @@ def test_a_seat_elsewhere_counts_too(dialogd: Commands) -> None:
     assert [(one.via, one.name) for one in log.read().entries[1:]] == [("OTHER", "a session seated in another dialog")]
 
 
+def test_no_seat_speaks_for_another_or_puts_another_dialog_there(dialogd: Commands) -> None:
+    """Other agents of its dialog, other sessions, another dialog in this place: for a terminal of the person's."""
+    log = dialogd.begin("Tabs?")
+    before = dialogd.file.read_bytes()
+    program = ["--backend", "command", "--command", "echo no"]
+    refused = [
+        ["start", "A", "--port", "0", *program], ["start", "A", "--port", "0", "--detach", *program],
+        ["join", "A", "--session", "shop"], ["join", "B", "--session", "shop"], ["new", "Spaces?", "--replace"],
+        ["run", "Spaces?", "--agents", "rehearsal,rehearsal", "--file", str(dialogd.file), "--replace"],
+        ["conform", "--url", "http://localhost:1", "--file", str(dialogd.file)],
+    ]  # fmt: skip
+    with seated(dialogd, this_process()):
+        for words, done in zip(refused, dialogd.all(refused), strict=True):
+            said = (done.code, ALONE in done.err or "daemons run on" in done.err, "terminal of your own" in done.err)
+            assert said == ((3, True, False) if words[0] == "run" else (1, True, True)), (words, done)
+        assert "start another agent" in dialogd("start", "A", "--port", "0", *program).err
+        assert dialogd.file.read_bytes() == before
+        assert len(dialogd.daemons()) == 1
+        assert dialogd("status", "--json").json["refused_acts"] == {
+            "B": {"start": 3, "seat": 2, "replace": 1, "conform": 1}
+        }
+        person.stop(dialogd.log, "enough")
+        ended = dialogd.file.read_bytes()
+        again = dialogd("new", "Spaces?")
+        assert (again.code, ALONE in again.err) == (1, True)
+        assert dialogd.file.read_bytes() == ended
+    with seated(dialogd, this_process(), file=dialogd.folder / "other.md"):
+        assert dialogd("new", "Spaces?").code == 0
+        open_ = dialogd("new", "Tabs?", "--replace")
+        assert (open_.code, ALONE in open_.err) == (1, True)
+    assert log.read().header.topic == "Spaces?"
+
+
 @pytest.mark.slow
 def test_what_is_no_act_in_the_dialog_is_not_refused(dialogd: Commands) -> None:
     """From a seat, other dialogs are begun and held, and other agents started."""
