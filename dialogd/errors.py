@@ -12,16 +12,35 @@ DialogdError            1  500
 └── BackendError        1  502   the backend gave no usable answer
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class DialogdError(Exception):
-    """Anything dialogd refuses to do. `str(error)` says what happened; `fix` says what to do next."""
+    """Anything dialogd refuses to do. `str(error)` says what happened; `fix` says what to do next.
+
+    `field` is the part of a form that it concerns, such as `budget` or `agents.0.project`; "" where nobody said.
+    """
 
     exit_code = 1
     http_status = 500
+    field = ""
 
     def __init__(self, message: str, *, fix: str) -> None:
         super().__init__(message)
         self.fix = fix
+
+
+@contextmanager
+def concerning(field: str) -> Iterator[None]:
+    """What is refused inside of this concerns that field, unless it says more exactly which."""
+    try:
+        yield
+    except DialogdError as error:
+        error.field = error.field or field
+        raise
 
 
 class BadInput(DialogdError):

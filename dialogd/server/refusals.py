@@ -20,10 +20,14 @@ from dialogd.errors import DialogdError
 MEDIA_TYPE = "application/problem+json"
 
 
-def problem(status: int, detail: str, fix: str) -> bytes:
-    """Return the body of an error answer; ASCII only, so nothing in `detail` reaches a terminal raw."""
+def problem(status: int, detail: str, fix: str, field: str = "") -> bytes:
+    """Return the body of an error answer; ASCII only, so nothing in `detail` reaches a terminal raw.
+
+    `field` is the part of the sent form that it concerns, where that is known.
+    """
     title = HTTPStatus(status).phrase
-    return json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, "fix": fix}).encode()
+    facts = {"type": "about:blank", "title": title, "status": status, "detail": detail, "fix": fix}
+    return json.dumps({**facts, "field": field} if field else facts).encode()
 
 
 # -- Every error of a route as problem JSON that names its fix --------------------------------------------------------
@@ -39,7 +43,7 @@ def handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(DialogdError)
     async def refused(_: Request, error: DialogdError) -> Response:
-        return _answer(error.http_status, str(error), error.fix)
+        return _answer(error.http_status, str(error), error.fix, field=error.field)
 
     @app.exception_handler(FileNotFoundError)
     async def missing(_: Request, error: FileNotFoundError) -> Response:
@@ -56,7 +60,8 @@ def handle_errors(app: FastAPI) -> None:
     async def invalid(_: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        return _answer(422, f"{where}: {first['msg']}", "see GET /docs for what this route takes")
+        field = ".".join(str(part) for part in first["loc"][1:])
+        return _answer(422, f"{where}: {first['msg']}", "see GET /docs for what this route takes", field=field)
 
     @app.exception_handler(HTTPException)
     async def plain(request: Request, error: HTTPException) -> Response:
@@ -99,5 +104,5 @@ def _body(app: FastAPI, path: str) -> str:
     return f" -d {shlex.quote(json.dumps(dict.fromkeys(needed, '...')))}" if needed else ""
 
 
-def _answer(status: int, detail: str, fix: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(problem(status, detail, fix), status, headers, MEDIA_TYPE)
+def _answer(status: int, detail: str, fix: str, headers: dict[str, str] | None = None, field: str = "") -> Response:
+    return Response(problem(status, detail, fix, field), status, headers, MEDIA_TYPE)

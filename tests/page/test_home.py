@@ -145,6 +145,13 @@ def test_a_problem_stands_at_its_field(home: Home, visitor: Visitor) -> None:
     page.locator("#question").fill("Tabs or spaces?")
     page.locator("#go").click()
     expect(page.locator("#agents-problem")).to_contain_text("Choose who takes part")
+    page.locator("#fold-limits summary").click()
+    page.locator("#max_turns").fill("many")
+    page.locator("#fold-limits summary").click()
+    page.locator("#go").click()
+    expect(page.locator("#max_turns-problem")).to_contain_text("“many” is no number of turns")
+    expect(page.locator("#max_turns")).to_be_focused()  # unfolded for that
+    expect(page.locator("#max_turns")).to_have_value("many")
     expect(page.locator("#question-problem")).to_be_empty()
     expect(page.locator("#question")).to_have_value("Tabs or spaces?")
 

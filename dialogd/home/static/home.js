@@ -10,7 +10,8 @@ const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 let choices = { backends: [], templates: [], sessions: [], projects: [], defaults: {}, here: "", home: "" };
 let seats = []; // { backend, session, model, project }
-let context = []; // { path, shown }: a file that goes along, as the server shows it
+let contextProblem = ""; // what was said about a file, until files are looked at again
+let context = []; // the files that go along, as the server shows them
 
 const field = (name) => document.getElementById(name);
 const backend = (id) => choices.backends.find((one) => one.id === id);
@@ -34,7 +35,7 @@ function wanted(rehearsal = false) {
     template: chosenTemplate(),
     agents: rehearsal ? [] : seats,
     budget: text("budget"),
-    max_turns: text("max_turns") === "" ? null : Number.isNaN(Number(text("max_turns"))) ? text("max_turns") : Number(text("max_turns")),
+    max_turns: Number(text("max_turns")) || null,
     timeout: text("timeout"),
     max_time: text("max_time"),
     context: context.map((one) => one.path),
@@ -209,6 +210,7 @@ function problem(name, text) {
 function clear() {
   for (const box of all("[data-field]")) problem(box.dataset.field, "");
   put($("#rehearse-problem"), "");
+  problem("context", contextProblem);
 }
 
 // The answer of a refused request, at the field that it names, which is unfolded and, when it was sent, focused.
@@ -227,11 +229,27 @@ function refused(facts, isSent) {
 
 let asked = 0;
 
+// What can be told without asking.
+function wrong(body) {
+  const turns = field("max_turns").value.trim();
+  if (turns && !/^[1-9]\d{0,4}$/.test(turns)) return { field: "max_turns", detail: `“${turns}” is no number of turns`, fix: "write a whole number, such as 20" };
+  if (body && !body.question) return { field: "question", detail: "Write what they should discuss" };
+  if (body && !body.agents.length) return { field: "agents", detail: "Choose who takes part", fix: "press one or two of the cards" };
+  return null;
+}
+
+function drawEstimate(words = "", notes = []) {
+  put($("#estimate"), words);
+  $("#estimate-notes").replaceChildren(...notes.map((note) => make("li", { text: note })));
+}
+
 async function estimate() {
   const mine = ++asked;
-  if (!seats.length) {
-    put($("#estimate"), "");
-    $("#estimate-notes").replaceChildren();
+  const fault = wrong();
+  if (fault || !seats.length) {
+    clear();
+    drawEstimate();
+    if (fault) refused(fault, false);
     return;
   }
   let answer;
@@ -242,9 +260,7 @@ async function estimate() {
   }
   if (mine !== asked) return;
   clear();
-  problem("context", contextProblem);
-  put($("#estimate"), answer.ok ? answer.facts.words : "");
-  $("#estimate-notes").replaceChildren(...(answer.ok ? answer.facts.notes ?? [] : []).map((note) => make("li", { text: note })));
+  drawEstimate(...(answer.ok ? [answer.facts.words, answer.facts.notes] : []));
   if (!answer.ok) refused(answer.facts, false);
 }
 
@@ -280,8 +296,6 @@ async function attach(paths) {
   problem("context", contextProblem);
 }
 
-let contextProblem = "";
-
 function drawContext() {
   const open = all("#context-files details[open]").map((one) => one.dataset.path);
   $("#context-files").replaceChildren(...context.map((one, index) => make("li", {},
@@ -299,8 +313,8 @@ async function start(rehearsal) {
   const body = wanted(rehearsal);
   clear();
   if (rehearsal) body.question ||= EXAMPLE;
-  else if (!body.question) return refused({ field: "question", detail: "Write what they should discuss" }, true);
-  else if (!body.agents.length) return refused({ field: "agents", detail: "Choose who takes part", fix: "press one or two of the cards" }, true);
+  const fault = wrong(rehearsal ? null : body);
+  if (fault) return refused(fault, true);
   const button = rehearsal ? field("rehearse-go") : field("go");
   const name = button.textContent;
   for (const one of [field("rehearse-go"), field("go")]) one.disabled = true;
