@@ -112,11 +112,13 @@ function drawCast() {
   put($("#cast-none"), "No model can answer on this computer yet. One of these is enough; a rehearsal needs none.");
   if (!ready.length) $("#missing").open = true;
   field("rehearse-go").classList.toggle("primary", !ready.length);
+  field("go").classList.toggle("primary", ready.length > 0);
   if (focused) all("[data-do=seat]").find((one) => one.dataset.backend === focused.backend && one.dataset.session === focused.session)?.focus();
   drawSeats();
 }
 
 function drawSeats() {
+  const names = choices.templates.find((one) => one.name === chosenTemplate())?.cast ?? [];
   const rows = seats.map((seat, index) => {
     const models = backend(seat.backend)?.models ?? [];
     const model = make("select", { "data-model": String(index), "aria-label": `Model of ${LETTERS[index]}` }, ...["", ...models.slice(1)].map((name) => make("option", { value: name, text: name || models[0] })));
@@ -127,7 +129,7 @@ function drawSeats() {
       { class: `seat agent-${index % 10}` },
       avatar(index),
       make("span", { class: "seat-name", text: titleOf(seat) }),
-      index === 0 ? make("span", { class: "hint", text: "speaks first" }) : "",
+      make("span", { class: "hint", text: names[index] || (index ? "" : "speaks first") }),
       make("span", { class: "seat-acts" }, models.length > 1 && !seat.session ? model : "", index ? act("up", "Move up", "Move up") : "", seat.session ? "" : act("again", "One more", "One more like"), act("unseat", "Remove", "Remove")),
     );
   });
@@ -320,11 +322,12 @@ async function start(rehearsal) {
   for (const one of [field("rehearse-go"), field("go")]) one.disabled = true;
   put(button, "Starting…");
   say("Starting");
-  let answer;
+  let [answer, url] = [null, ""];
   try {
     answer = await ask("/start", { body, seconds: 180 });
-  } catch {
-    answer = { ok: false, facts: { detail: "Home does not answer", fix: "look below Running whether it has begun; start Home again by: dialogd open" } };
+    if (answer.ok) url = own(answer.facts.url) || (await follow(answer.facts));
+  } catch (error) {
+    answer = { ok: false, facts: error.facts ?? { detail: "Home does not answer", fix: "see under Running whether it has begun; start Home again in a terminal: dialogd open" } };
   }
   for (const one of [field("rehearse-go"), field("go")]) one.disabled = false;
   put(button, name);
@@ -335,12 +338,21 @@ async function start(rehearsal) {
     return undefined;
   }
   if (!rehearsal) field("question").value = "";
-  if (!rehearsal) context = [];
+  context = rehearsal ? context : [];
   keep();
-  const url = own(answer.facts.url);
-  if (url) location.assign(url);
-  else look();
+  location.assign(url);
   return undefined;
+}
+
+// The page of a dialog whose daemons still start, once one of them answers.
+async function follow({ id, file }) {
+  for (let tries = 0; tries < 240; tries += 1) {
+    const found = (await read("/dialogs", 8)).dialogs.find((one) => one.id === id || one.file === file);
+    if (own(found?.url)) return own(found.url);
+    if (found?.state === "ended") return own(found.past);
+    await new Promise((done) => setTimeout(done, 250));
+  }
+  throw Object.assign(new Error(), { facts: { detail: `No daemon of the dialog in ${file} answers`, fix: "see in a terminal what it said: dialogd logs" } });
 }
 
 // A page of this machine, by the name under which this one was opened: another name is another site.
@@ -358,7 +370,7 @@ function row(one) {
   const title = url ? make("a", { href: url, text: one.topic || "Without a topic" }) : make("b", { text: one.topic || "Without a topic" });
   const people = one.agents.map((agent, index) => make("span", { class: `who agent-${index % 10}` }, make("span", { class: "dot", "aria-hidden": "true" }), make("span", { text: agent.name || agent.id })));
   const at = new Date(one.ended || one.started);
-  const facts = words(one.turns && plural(one.turns, "turn"), one.cost, Number.isNaN(at.getTime()) ? "" : when(at));
+  const facts = words(one.turns && plural(one.turns, "turn"), !one.rehearsal && one.cost, Number.isNaN(at.getTime()) ? "" : when(at));
   return make("li", { "data-state": one.state },
     make("p", { class: "row-title" }, title, one.rehearsal ? make("span", { class: "tag", text: "rehearsal" }) : ""),
     make("p", { class: "row-words", text: capital(one.words) }),
@@ -514,6 +526,7 @@ $("#start").addEventListener("input", (event) => {
   const { seat, model } = event.target.dataset;
   if (seat) seats[Number(seat)].project = event.target.value.trim();
   if (model) seats[Number(model)].model = event.target.value;
+  if (event.target.name === "template") drawSeats();
   if (event.target.id !== "context-path") changed();
 });
 
