@@ -1,4 +1,4 @@
-"""Entries as the page shows them: safe HTML, with marks separate from the text."""
+"""Entries as the page shows them: safe HTML, their words first, then what their marks say."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 from pydantic import BaseModel
 
-from dialogd.protocol.marks import MARKS, prose
+from dialogd.protocol.marks import prose
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, whose
+from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
+from dialogd.server.page_marks import Talk, in_ranks, talk_of
 from dialogd.views.markup import fill, safe, to_html
 
 LAST = 200  # entries that the page begins with
@@ -47,16 +50,6 @@ class PageMark(BaseModel):
     name: str
     ref: str
     value: str
-
-    @property
-    def words(self) -> str:
-        """The name as the page shows it: `Consensus reached`."""
-        return self.name.replace("_", " ").capitalize()
-
-    @property
-    def about(self) -> str:
-        """What such a mark means, "" for a kind of the dialog's own."""
-        return MARKS[self.name].meaning if self.name in MARKS else ""
 
 
 class PageEntry(BaseModel):
@@ -140,16 +133,16 @@ def window(dialog: Dialog | None, after: int | None, before: int | None, limit: 
     if after is not None:
         start = max(0, min(after + 1, end))
         end = min(end, start + limit)
-    players = cast(dialog)
+    players, talk = cast(dialog), talk_of(dialog)
     return PageEntries(
         dialog=dialog.id,
         total=total,
         anchor=_chain(dialog.entries[start - 1]) if start else "",
-        entries=[as_shown(dialog.entries[index], index, players) for index in range(start, end)],
+        entries=[as_shown(dialog.entries[index], index, players, talk) for index in range(start, end)],
     )
 
 
-def as_shown(entry: Entry, index: int, players: Cast, *, is_past: bool = False) -> PageEntry:
+def as_shown(entry: Entry, index: int, players: Cast, talk: Talk | None = None, *, is_past: bool = False) -> PageEntry:
     """One entry, rendered; `is_past`: of an earlier dialog, without controls."""
     frame = entry.frame
     facts = (
@@ -172,23 +165,69 @@ def as_shown(entry: Entry, index: int, players: Cast, *, is_past: bool = False) 
         **facts,
     )
     # A daemon keeps marks out of the body; a person writes them between the words.
-    body = prose(entry.body) if frame is None or entry.condition is not Condition.SOUND else entry.body
+    is_typed = frame is None or entry.condition is not Condition.SOUND
+    body = prose(entry.body) if is_typed else entry.body
+    is_own = entry.by == USER and entry.condition is Condition.BY_HAND  # nobody wonders at that
+    words = body if entry.turn is not None else own_words(body)
+    ranks = in_ranks(entry, words, talk or Talk(players.names))
     shown.html = template(
         "entry.html",
         entry=shown,
+        shown=ranks,
         is_past=is_past,
         anchor=f"{'past-' if is_past else 't' if entry.is_turn else 'n'}{entry.id}",
         tone="system" if entry.via else players.tone(entry.by),
-        body=safe(presentable(to_html(body))),
-        next=[players.name(who) for who in entry.turn or ()],
+        initial="Y" if entry.by == USER and not entry.via else "" if entry.by == SYSTEM else entry.by[:2],
+        next=_next(entry, players),
         odd=[
-            _IN_WORDS.get(entry.condition, ""),
+            "" if is_own else _IN_WORDS.get(entry.condition, ""),
             entry.notice,
             f"From {whose(entry.via)}, not from you." * bool(entry.via),
         ],
-        figures=figures(shown),
+        facts=[
+            *([_IN_WORDS[entry.condition]] if is_own else []),
+            *figures(shown),
+            *_closing(body, words),
+            *([f"hash {entry.chain}"] if entry.chain else []),
+        ],
+        **_with(players, talk),
     )
     return shown
+
+
+def _closing(body: str, words: str) -> list[str]:
+    """What a daemon wrote under the words that ended the dialog: its turns, its duration, its outcome."""
+    return [f"{name}: {value}" for name, value in re.findall(r"^\*\*(.+?):\*\* (.*)$", body[len(words) :], re.M)]
+
+
+def _with(players: Cast, talk: Talk | None) -> dict[str, Any]:
+    """What the templates of an entry need besides its own values."""
+    return {
+        "players": players,
+        "standings": talk.standings if talk is not None else {},
+        "markdown": markdown,
+        "inline": inline,
+    }
+
+
+def markdown(text: str) -> Any:
+    """Markdown as a part of the page."""
+    return safe(presentable(to_html(text)))
+
+
+def inline(text: str) -> Any:
+    """Markdown for the middle of a line, where it is one paragraph."""
+    html = presentable(to_html(text)).strip()
+    is_one = html.startswith("<p>") and html.endswith("</p>") and html.count("<p>") == 1
+    return safe(html[3:-4] if is_one else html)
+
+
+def _next(entry: Entry, players: Cast) -> str:
+    """Who is next, where that does not go without saying."""
+    named = entry.turn or ()
+    if not entry.is_turn or (len(players.seats) <= 2 and USER not in named):
+        return ""
+    return f"next: {', '.join(players.name(who) for who in named)}" if named else ""
 
 
 def presentable(html: str) -> str:

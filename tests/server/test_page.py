@@ -74,9 +74,9 @@ def test_the_page_loads_its_own_parts_and_runs_nothing_of_an_agents(room: Room) 
 def test_the_page_can_be_read_without_its_scripts(room: Room) -> None:
     """Topic, where it stands, agents and turns are in the text that the daemon sends."""
     page = send(room.a, "GET /").body.decode()
-    for words in ("Claude A", "Claude B", "It is your turn.", "Turn 2", "You", "Proposal"):
+    for words in ("Claude A", "Claude B", "It is your turn.", "Turn 2", "You", "proposes"):
         assert words in page
-    assert '<span class="value">tabs</span>' in page
+    assert '<div class="block-text value"><p>tabs</p>' in page
     assert "[PROPOSAL: tabs]" not in page  # a mark of a hand-written turn is shown once, as a mark
 
 
@@ -144,7 +144,7 @@ def test_entries_are_paged_in_both_directions(room: Room) -> None:
 
 
 def test_an_entry_says_all_that_is_shown_of_it() -> None:
-    """Who, when, marks, what it cost, whom it passes the turn to; the words without the marks."""
+    """Who, when, marks, what it cost; the words without the marks; who is next, where that is a choice."""
     paper = Paper(opening("A", "B"), A=["I think **so**.\n\n[PROPOSAL: tabs]\n[CONFIDENCE: 0.8]"], B=["No."])
     paper.run(2)
     shown = as_shown(paper.dialog.entries[1], 1, cast(paper.dialog))
@@ -156,7 +156,10 @@ def test_an_entry_says_all_that_is_shown_of_it() -> None:
     assert "I think <strong>so</strong>." in shown.html
     assert 'id="t2"' in shown.html
     assert "agent-0" in shown.html
-    assert "Claude B" in shown.html
+    assert "next:" not in shown.html
+    three = Paper(opening("A", "B", "C"), A=["I think so."])
+    three.step("A")
+    assert "next: Claude B" in as_shown(three.dialog.entries[1], 1, cast(three.dialog)).html
 
 
 @cases("agents", [8, 11])

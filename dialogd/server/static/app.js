@@ -1,4 +1,5 @@
 // The page: it begins as the daemon delivers it, and is kept up to date from there. See docs/page.md.
+import * as acts from "./acts.js";
 import * as controls from "./controls.js";
 import * as entries from "./entries.js";
 import * as live from "./live.js";
@@ -10,6 +11,7 @@ function toAnchor() {
 
 entries.begin();
 controls.begin(live.changed);
+acts.begin();
 live.begin();
 addEventListener("hashchange", toAnchor);
 toAnchor();

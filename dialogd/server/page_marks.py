@@ -1,0 +1,451 @@
+"""Marks as the page shows them: what is decided about stands in blocks, all else in a thin line or a few grey words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from dialogd.protocol import marks, questions
+from dialogd.protocol.board import AGAINST, CONCEDED, FOR, latest, positions
+from dialogd.protocol.marks import MARKS
+from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark, whose
+from dialogd.protocol.seal import COULD_READ
+from dialogd.protocol.state import Dialog
+from dialogd.protocol.table import Proposal
+from dialogd.views.flow import first_words
+
+BLOCK, LINE, REMARK, SMALL = "block", "line", "remark", "small"
+RECENT = 1000  # of the last entries: those in which it is looked for who stands behind which proposal
+MOST_STANDINGS = 200  # proposals, the latest ones
+
+_CHOICES = {"approve": ("vote for", "good"), "reject": ("vote against", "bad"), "abstain": ("abstain on", "")}
+_DECIDES = {"approve": ("decide for", "good"), "reject": ("decide against", "bad")}
+_OUTCOME_TONES = {"approved": "good", "rejected": "bad", "undecided": "asks"}
+_ENDS = {
+    "CONSENSUS_REACHED": "Everyone agreed: the dialog has ended",
+    "DECIDED": "The rule of this dialog has decided: it has ended",
+    "MAX_TURNS_REACHED": "The limit of turns was reached: the dialog has ended",
+}
+_STOPS = {"time": "The time was over", "budget": "The budget was reached", "size": "The file is as large as it may get"}
+_LIMITS = {"max_turns": "turns", "max_rounds": "rounds", "max_message": "characters of one message"}
+_LABELS = {
+    "CONCEDE": "Concedes",
+    "EVIDENCE": "Evidence",
+    "IDEA": "Idea",
+    "CRITIQUE": "Critique",
+    "SYNTHESIS": "Brought together",
+    "RESERVATION": "Still has a reservation",
+    "QUESTION": "Asks the others",
+    "REFUSED": "Did not count",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """How some stand to a proposal, in a word (`for`, `against`, `signed by`), and who they are, as ids."""
+
+    how: str
+    who: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A proposal as it stands now: its state in a word, "" while it is open, and who stands how to it."""
+
+    ref: str
+    state: str
+    stands: tuple[Stand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """What of a dialog its marks are shown with: names by id, proposals and how they stand by number."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    proposals: Mapping[str, Proposal] = field(default_factory=dict)
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+
+    def name(self, who: str) -> str:
+        """What somebody is called; the person is `you`."""
+        return "you" if who == USER else self.names.get(who, who)
+
+    def about(self, refs: Sequence[str]) -> str:
+        """What these proposals say, in a few words; "" for a text that is signed, which stands above."""
+        made = [self.proposals[ref] for ref in refs if ref in self.proposals]
+        return " · ".join(f"“{first_words(one.text)}”" for one in made if not one.sha)
+
+    def named(self, ids: str) -> str:
+        """The names of `A, B`."""
+        return _and([self.name(who.strip()) for who in ids.split(",")])
+
+
+@dataclass(frozen=True, slots=True)
+class MarkShown:
+    """A mark in words. `rank` is a block, a line, a remark or small words beside others.
+
+    who     whose doing it is, "" for nobody's; `says` follows it: `proposes {}`, or is a whole sentence; `named` are
+            the proposals in the place of its braces
+    ref     its own number; `acts`: the reader can do something about it here
+    text    Markdown; `terms` follow it: what else counts, with the moment `by`
+    facts   what is only said on demand: hashes
+    """
+
+    mark: Mark
+    rank: str
+    says: str
+    who: str = ""
+    named: str = ""
+    ref: str = ""
+    text: str = ""
+    terms: str = ""
+    by: str = ""
+    facts: str = ""
+    tone: str = ""
+    acts: bool = False
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """What it says before the proposals, these, and what it says behind them."""
+        before, braces, after = self.says.partition("{}")
+        return before, self.named if braces else "", after
+
+    @property
+    def about(self) -> str:
+        """What such a mark means, "" for a kind of the dialog's own."""
+        return MARKS[self.mark.name].meaning if self.mark.name in MARKS else ""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryShown:
+    """An entry's words and its marks in their ranks; `body` is Markdown, without what a block shows."""
+
+    body: str
+    marks: tuple[MarkShown, ...]
+
+    def of(self, rank: str) -> list[MarkShown]:
+        """The marks of one rank."""
+        return [mark for mark in self.marks if mark.rank == rank]
+
+
+def talk_of(dialog: Dialog) -> Talk:
+    """What this dialog's marks are shown with."""
+    names = {agent.id: agent.name for agent in (*dialog.header_as_written.agents, *dialog.header.agents)}
+    return Talk(names, {one.ref: one for one in dialog.state.table.proposals}, standings(dialog))
+
+
+def standings(dialog: Dialog) -> Mapping[str, Standing]:
+    """Who stands behind which proposal now, by its number: of the latest ones, as their marks say."""
+    table = dialog.state.table
+    if not table.proposals:
+        return {}
+    decided = {one.ref: "vetoed" if one.method == "veto" else one.outcome for one in table.decisions}
+    newest = next((one.ref for one in reversed(table.proposals) if one.sha), "")
+    held: dict[str, dict[str, str]] = {}
+    for (agent, ref), position in latest(positions(dialog, RECENT)).items():
+        held.setdefault(ref, {})[agent] = position.stance
+    found = {}
+    for made in table.proposals[-MOST_STANDINGS:]:
+        signs = table.standing is not None and table.standing.proposal.ref == made.ref
+        state = decided.get(made.ref, "" if signs or not made.sha else "replaced" if made.ref != newest else "cleared")
+        signers = [who for who, _ in table.standing.signers] if signs and table.standing is not None else []
+        stances = {made.by: FOR, **held.get(made.ref, {})}
+        stands = [Stand("signed by", tuple(signers))] if signers else []
+        for stance, how in ((FOR, "for"), (AGAINST, "against"), (CONCEDED, "gave it up")):
+            who = [agent for agent, held_now in stances.items() if held_now == stance and agent not in signers]
+            stands += [Stand(how, tuple(who))] if who else []
+        found[made.ref] = Standing(made.ref, state, tuple(stands))
+    return found
+
+
+def in_ranks(entry: Entry, body: str, talk: Talk) -> EntryShown:
+    """The entry's words and marks as they are shown."""
+    by = whose(entry.via) if entry.via else "" if entry.by == SYSTEM else talk.names.get(entry.by, entry.name)
+    who = "You" if entry.by == USER and not entry.via else f"{by[:1].upper()}{by[1:]}"
+    shown = [_shown(mark, entry, who, talk) for mark in entry.marks]
+    for at, one in enumerate(shown):
+        name = one.mark.name
+        if name == "CONSENSUS_PROPOSED" and (summary := marks.summary_of(body)):
+            shown[at], body = replace(one, text=summary), marks.before_summary(body)
+        elif name == "PROPOSAL" and entry.by == USER:
+            words = re.sub(r"\AInstead of ((?:P\d+(?:, )?)+):\n\n", "", body)
+            instead = re.match(r"Instead of ((?:P\d+(?:, )?)+):\n\n", body)
+            if " ".join(words.split()) == one.text:
+                terms = f"instead of {instead[1]}" if instead else ""
+                shown[at], body = replace(one, text=words, terms=terms), ""
+        elif name == "REJECTED" and " ".join(body.split()) == " ".join(one.text.split()):
+            body = ""
+    return EntryShown(body, tuple(shown))
+
+
+# -- One mark ---------------------------------------------------------------------------------------------------------
+
+
+def _shown(mark: Mark, entry: Entry, who: str, talk: Talk) -> MarkShown:
+    make = _WORDS.get(mark.name)
+    if mark.name in OUTCOMES and entry.turn is None and (mark.name != "DEADLOCK" or not mark.value):
+        return _end(mark, who)
+    if make is not None:
+        return make(mark, who, talk)
+    label = _LABELS.get(mark.name) or mark.name.replace("_", " ").capitalize()
+    return MarkShown(mark, REMARK, label, ref=mark.ref, text=mark.value.replace(" | ", " – "))
+
+
+def _does(who: str, verb: str) -> str:
+    """A verb as it follows who does it: you propose, Claude A proposes."""
+    if who == "You":
+        return verb
+    head, blank, rest = verb.partition(" ")
+    return f"{'passes' if head == 'pass' else f'{head}s'}{blank}{rest}"
+
+
+def _line(mark: Mark, who: str, says: str, why: str = "", *, tone: str = "", facts: str = "") -> MarkShown:
+    return MarkShown(mark, LINE, says, who=who, text=why, tone=tone, facts=facts)
+
+
+def _small(mark: Mark, words: str) -> MarkShown:
+    return MarkShown(mark, SMALL, words)
+
+
+def _end(mark: Mark, who: str) -> MarkShown:
+    """How a dialog ended."""
+    if mark.name == "STOPPED":
+        cause, colon, why = mark.value.partition(": ")
+        if colon and cause in _STOPS:
+            return _line(mark, "", f"{_STOPS[cause]}: the dialog has ended", why)
+        if colon and cause == "error":
+            return _line(mark, "", "The dialog has ended", why, tone="bad")
+        return _line(mark, who, "stopped the dialog", mark.value) if who else _line(mark, "", "Stopped", mark.value)
+    if mark.name == "DEADLOCK":
+        return _line(mark, "", "No agreement is in sight: the dialog has ended", mark.value)
+    return _line(mark, "", _ENDS[mark.name], mark.value)
+
+
+def _proposal(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    says, ref = _does(who, "propose {}" if mark.ref else "propose"), mark.ref
+    return MarkShown(mark, BLOCK, says, who=who, named=ref, ref=ref, text=mark.value, acts=bool(ref))
+
+
+def _text(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    says, facts = _does(who, "put {} on the table, for all to sign"), f"hash of the text: {mark.value}"
+    facts *= bool(mark.value)
+    return MarkShown(mark, BLOCK, says, who=who, named=mark.ref, ref=mark.ref, facts=facts, acts=bool(mark.ref))
+
+
+def _objection(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    refs = marks.objected(mark)
+    says = _does(who, "object to {}" if refs else "object")
+    return MarkShown(mark, BLOCK, says, who=who, named=_and(refs), text=mark.value, tone="bad")
+
+
+def _agree(mark: Mark, who: str, talk: Talk) -> MarkShown:
+    refs = marks.agreed(mark)
+    made = talk.proposals.get(refs[0]) if refs else None
+    says = _does(who, "sign {}" if made is not None and made.sha else "agree with {}" if refs else "agree")
+    why = mark.value.partition("|")[2].strip()
+    about = talk.about(refs[:1])
+    return MarkShown(mark, BLOCK, says, who=who, named=_and(refs), text=why, terms=about, tone="good")
+
+
+def _vote(mark: Mark, who: str, talk: Talk) -> MarkShown:
+    choice, known = marks.vote(mark), _CHOICES if mark.name == "VOTE" else _DECIDES
+    if choice is None or choice.choice not in known:
+        says = _does(who, "vote" if mark.name == "VOTE" else "decide")
+        return MarkShown(mark, BLOCK, says, who=who, text=mark.value.replace(" | ", " – "))
+    (verb, tone), about = known[choice.choice], talk.about((choice.ref,))
+    says, why = _does(who, f"{verb} {{}}"), choice.reason
+    return MarkShown(mark, BLOCK, says, who=who, named=choice.ref, text=why, terms=about, tone=tone)
+
+
+def _decision(mark: Mark, _who: str, talk: Talk) -> MarkShown:
+    outcome, _, evidence, reason = (*mark.fields, "", "", "", "")[:4]
+    what = "{} is" if mark.ref else "It is"
+    ids = "|".join(re.escape(one) for one in sorted(talk.names, key=len, reverse=True)) or "(?!)"
+    evidence = re.sub(rf"\b({ids})(?= in turn\b)", lambda found: talk.name(found[1]), evidence)
+    words = ". ".join(part for part in (f"{evidence[:1].upper()}{evidence[1:]}", reason) if part)
+    return MarkShown(mark, BLOCK, f"{what} {outcome}", named=mark.ref, text=words, tone=_OUTCOME_TONES.get(outcome, ""))
+
+
+def _asks(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    asked = questions.parse(mark)
+    says = _does(who, "ask you") if who else "A question for you"
+    says = "ask" if who == "You" else says
+    terms = f"Suggested answer: {asked.default}" if asked.default else ""
+    return MarkShown(mark, BLOCK, says, who=who, text=asked.text, terms=terms, by=asked.by, tone="asks")
+
+
+def _escalates(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    says = _does(who, "hand it to who decides") if who else "It goes to who decides"
+    return MarkShown(mark, BLOCK, says, who=who, text=mark.value, tone="asks")
+
+
+def _deadlock(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    crux, *experiment = mark.fields
+    terms = f"What would settle it: {' – '.join(experiment)}" if experiment else ""
+    says = _does(who, "see no agreement") if who else "No agreement is in sight"
+    return MarkShown(mark, BLOCK, says, who=who, text=crux, terms=terms, tone="bad")
+
+
+def _veto(mark: Mark, who: str, talk: Talk) -> MarkShown:
+    refs, _, why = mark.value.partition("|")
+    says, about = _does(who, "rule out {}"), talk.about((refs.strip(),))
+    return MarkShown(mark, BLOCK, says, who=who, named=refs.strip(), text=why.strip(), terms=about, tone="bad")
+
+
+def _approved(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    return MarkShown(mark, BLOCK, f"{_does(who, 'approve')} the result", who=who, text=mark.value, tone="good")
+
+
+def _rejected(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    return MarkShown(mark, BLOCK, f"{_does(who, 'reject')} the result", who=who, text=mark.value, tone="bad")
+
+
+def _limit(mark: Mark, who: str, talk: Talk) -> MarkShown:
+    name, _, value = mark.value.partition(" ")
+    if name in _LIMITS:
+        says = f"set the limit to {value} {_LIMITS[name]}"
+    elif name == "timeout" and (own := re.match(r"([A-Za-z][\w-]*) (\d.*)", value)):
+        says = f"gave {talk.name(own[1])} {own[2]} for each turn"
+    else:
+        known = {"max_time": "the time", "max_size": "the size of the file", "timeout": "the time for one turn"}
+        says = f"set {known.get(name, f'the {name}')} to {value}"
+    return _line(mark, who, says)
+
+
+def _strike(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    turns, _, why = mark.value.partition("|")
+    several = "turns" if re.search(r"\d\D+\d", turns) else "turn"
+    return _line(mark, who, f"withdrew {several} {turns.strip()}", why.strip())
+
+
+def _step(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    is_on = mark.value.strip().lower() != "off"
+    says = "asked to have the turn back after every other" if is_on else "let them go on without a stop at each turn"
+    return _line(mark, who, says)
+
+
+def _invite(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    ident, _, rest = mark.value.partition("=")
+    name = rest.partition("@")[0].strip() or ident.strip()
+    return _line(mark, who, f"invited {name}", facts=mark.value)
+
+
+def _leave(mark: Mark, who: str, talk: Talk) -> MarkShown:
+    one, _, why = mark.value.partition("|")
+    if one.strip() == USER:
+        return _line(mark, who, "left: nothing waits for you any more", why.strip())
+    return _line(mark, who, f"had {talk.named(one)} leave the dialog", why.strip())
+
+
+def _to(mark: Mark, who: str, talk: Talk) -> MarkShown:
+    if who == "You":
+        asks = mark.value.strip().upper() == USER
+        return _line(mark, who, "asked for the floor" if asks else f"gave the floor to {talk.named(mark.value)}")
+    return _small(mark, f"hands on to {talk.named(mark.value)}")
+
+
+def _sealed(mark: Mark, who: str, _talk: Talk) -> MarkShown:
+    sha, _, rest = mark.value.partition("|")
+    could = "; it could read files before" if rest.strip() == COULD_READ else ""
+    return _line(mark, who, "sealed its answer ✓", facts=f"seal: {sha.strip()}{could}")
+
+
+def _round(mark: Mark, _who: str, _talk: Talk) -> MarkShown:
+    kind, *rest = mark.fields
+    what = " – ".join(rest)
+    known = {
+        "closing": ("The last round", what),
+        "phase": (f"Now: {what}", ""),
+        "red team": (f"The next turn argues against {what}", ""),
+    }
+    return _line(mark, "", *known.get(kind, (f"A round begins: {mark.value}", "")))
+
+
+def _stalled(mark: Mark, _who: str, talk: Talk) -> MarkShown:
+    one, _, rest = mark.value.partition("|")
+    return _line(mark, talk.named(one), "gave no answer in time", rest.strip(), tone="bad")
+
+
+def _error(mark: Mark, _who: str, talk: Talk) -> MarkShown:
+    one, *rest = mark.fields
+    why = ". ".join([f"{part[:1].upper()}{part[1:]}" if at else part for at, part in enumerate(rest) if part])
+    return _line(mark, talk.named(one), "failed", why, tone="bad")
+
+
+def _digest(mark: Mark, _who: str, talk: Talk) -> MarkShown:
+    one, *rest = mark.fields
+    return _line(mark, talk.named(one), f"summed up {rest[0] if rest else 'earlier turns'}", facts=" · ".join(rest[1:]))
+
+
+def _re(mark: Mark, _who: str, _talk: Talk) -> MarkShown:
+    turns, refs = marks.references(mark)
+    told = [*([f"turn{'' if len(turns) == 1 else 's'} {_ranges(turns)}"] if turns else []), *refs]
+    return _small(mark, f"answers {_and(told) or mark.value}")
+
+
+def _confidence(mark: Mark, _who: str, _talk: Talk) -> MarkShown:
+    sure = marks.confidence(mark)
+    return _small(mark, f"{mark.value} sure" if sure is None else f"{sure:.0%} sure")
+
+
+_WORDS: Mapping[str, Callable[[Mark, str, Talk], MarkShown]] = {
+    "PROPOSAL": _proposal,
+    "CONSENSUS_PROPOSED": _text,
+    "OBJECTION": _objection,
+    "AGREE": _agree,
+    "VOTE": _vote,
+    "DECIDE": _vote,
+    "DECISION": _decision,
+    "QUESTION_FOR_USER": _asks,
+    "ESCALATE": _escalates,
+    "DEADLOCK": _deadlock,
+    "VETO": _veto,
+    "APPROVED": _approved,
+    "REJECTED": _rejected,
+    "CONSENSUS_REACHED": lambda mark, who, _: _small(mark, f"{who} would end it here" if who else "would end it here"),
+    "PAUSED": lambda mark, who, _: _line(mark, who, "paused", mark.value),
+    "RESUMED": lambda mark, who, _: _line(mark, who, "resumed", mark.value),
+    "SKIP": lambda mark, who, talk: _line(mark, who, f"passed over {talk.named(mark.value)}"),
+    "RETRY": lambda mark, who, talk: _line(mark, who, f"asked {talk.named(mark.value)} once more"),
+    "LIMIT": _limit,
+    "STRIKE": _strike,
+    "STEP": _step,
+    "INVITE": _invite,
+    "LEAVE": _leave,
+    "TO": _to,
+    "SEALED": _sealed,
+    "ROUND": _round,
+    "STALLED": _stalled,
+    "AGENT_ERROR": _error,
+    "DIGEST": _digest,
+    "DEFAULT_TAKEN": lambda mark, _, __: _line(mark, "", "No answer came in time, so this counts", mark.value),
+    "RE": _re,
+    "CONFIDENCE": _confidence,
+    "PASS": lambda mark, _, __: _small(mark, "passes: nothing to add"),
+}
+
+
+def _and(names: Sequence[str]) -> str:
+    """`A`, `A and B`, `A, B and C`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
+
+
+def _ranges(turns: Sequence[int]) -> str:
+    """Turns in a few words: `3 to 5`, `3, 7`."""
+    is_row = len(turns) > 2 and all(after - before == 1 for before, after in pairwise(turns))
+    return f"{turns[0]} to {turns[-1]}" if is_row else _and([str(turn) for turn in turns])
+
+
+def as_streamed(found: Sequence[Mark], summary: str, next_ref: str) -> Iterator[Mark]:
+    """The marks of a reply that is still being written, with the numbers that they will get."""
+    number = int(next_ref[1:])
+    for mark in found:
+        if mark.name == "PROPOSAL" and not mark.ref:
+            yield replace(mark, ref=f"P{number}")
+            number += 1
+        elif mark.name == "CONSENSUS_REACHED" and summary:
+            yield Mark("CONSENSUS_PROPOSED", "", f"P{number}")
+            number += 1
+        else:
+            yield mark

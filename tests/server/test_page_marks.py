@@ -1,0 +1,184 @@
+"""Marks as the page shows them: blocks for what is decided about, a thin line or grey words for the rest."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+
+import pytest
+
+from dialogd import person
+from dialogd.protocol.grammar import joint, parse, render
+from dialogd.protocol.model import Draft, Mark
+from dialogd.server.page_entries import as_shown, cast
+from dialogd.server.page_marks import standings, talk_of
+from tests.support.cases import cases
+from tests.support.room import Room as Paper
+from tests.support.room import opening
+
+SHA = "6f1c9a" * 10
+WHO = {"A": "Claude A", "B": "Claude B", "USER": "User", "SYSTEM": "System"}
+
+
+def shown(by: str, *marks: Mark, body: str = "", number: int = 0, turn: tuple[str, ...] | None = None) -> str:
+    """The HTML of an entry with these marks, behind a proposal of A's."""
+    dialog = parse(opening("A", "B").encode())
+    data, chain = opening("A", "B").encode() + joint(dialog), dialog.entries[-1].chain
+    drafts = [
+        Draft("A", "Claude A", 2, "Look.", (Mark("PROPOSAL", "keep **tabs**", "P1"),), ("B",)),
+        Draft(by, WHO[by], number, body, marks, turn),
+    ]
+    for draft in drafts:
+        data += render(draft, chain) + b"\n---\n\n"
+        chain = parse(data).entries[-1].chain
+    dialog = parse(data)
+    return as_shown(dialog.entries[-1], 2, cast(dialog), talk_of(dialog)).html
+
+
+def words(html: str) -> str:
+    """What is read: without elements, and without the buttons."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", re.sub(r"<button.*?</button>", "", html, flags=re.S))).split())
+
+
+THIN = {
+    "a pause": ("USER", Mark("PAUSED"), "You paused"),
+    "going on": ("USER", Mark("RESUMED"), "You resumed"),
+    "a limit": ("USER", Mark("LIMIT", "max_turns 40"), "You set the limit to 40 turns"),
+    "a budget": ("USER", Mark("LIMIT", "budget $4"), "You set the budget to $4"),
+    "a longer time": ("USER", Mark("LIMIT", "timeout B 30 minutes"), "You gave Claude B 30 minutes for each turn"),
+    "a skip": ("USER", Mark("SKIP", "B"), "You passed over Claude B"),
+    "a retry": ("USER", Mark("RETRY", "B"), "You asked Claude B once more"),
+    "a strike": ("USER", Mark("STRIKE", "2 | too long"), "You withdrew turn 2 too long"),
+    "a guest": ("USER", Mark("INVITE", "C = Carl @ http://localhost:1"), "You invited Carl"),
+    "the floor": ("USER", Mark("TO", "USER"), "You asked for the floor"),
+    "a seal": ("A", Mark("SEALED", SHA), "Claude A sealed its answer ✓"),
+    "a stall": ("SYSTEM", Mark("STALLED", "B"), "Claude B gave no answer in time"),
+    "a failure": ("SYSTEM", Mark("AGENT_ERROR", "B | exit code 1 | look"), "Claude B failed exit code 1. Look"),
+    "a digest": ("SYSTEM", Mark("DIGEST", "A | turns 2 to 9 | $0.01"), "Claude A summed up turns 2 to 9"),
+    "a default": ("SYSTEM", Mark("DEFAULT_TAKEN", "ten"), "No answer came in time, so this counts ten"),
+    "a last round": ("SYSTEM", Mark("ROUND", "closing | time"), "The last round time"),
+    "a stop": ("USER", Mark("STOPPED", "lunch"), "You stopped the dialog lunch"),
+    "the limit": ("SYSTEM", Mark("MAX_TURNS_REACHED"), "The limit of turns was reached: the dialog has ended"),
+}
+
+
+@cases(("by", "mark", "said"), THIN.values())
+def test_what_only_happened_is_one_thin_line(by: str, mark: Mark, said: str) -> None:
+    """A sentence that needs no other, with no block and no heading of its own."""
+    html = shown(by, mark)
+    line = re.search(r'<li class="line.*?</li>', html, re.S)
+    assert line is not None
+    assert words(line[0]).startswith(said)
+    assert "thin" in html.split(">")[0]
+    assert "<h3" not in html
+    assert 'class="block' not in html
+    assert f'data-mark="{mark.name}"' in html
+
+
+BLOCKS = {
+    "a proposal": (Mark("PROPOSAL", "use *spaces*", "P2"), "Claude B proposes P2", "use spaces"),
+    "an objection": (Mark("OBJECTION", "too wide"), "Claude B objects", "too wide"),
+    "one to a proposal": (Mark("OBJECTION", "P1: too wide"), "Claude B objects to P1", "too wide"),
+    "a yes": (Mark("AGREE", "P1 | cheap"), "Claude B agrees with P1", "cheap “keep tabs”"),
+    "a vote against": (Mark("VOTE", "P1 reject | slow"), "Claude B votes against P1", "slow “keep tabs”"),
+    "no vote": (Mark("VOTE", "P1 abstain"), "Claude B abstains on P1", "“keep tabs”"),
+    "a decision": (Mark("DECIDE", "P1 approve | cheap"), "Claude B decides for P1", "cheap"),
+    "a question": (Mark("QUESTION_FOR_USER", "How many? | default: ten"), "Claude B asks you", "Suggested answer: ten"),
+    "a deadlock": (Mark("DEADLOCK", "speed | measure it"), "Claude B sees no agreement", "would settle it: measure it"),
+}
+
+
+@cases(("mark", "title", "text"), BLOCKS.values())
+def test_what_is_decided_about_is_a_block(mark: Mark, title: str, text: str) -> None:
+    """With who says it, the number, and the words, in which no sign of Markdown is left."""
+    html = shown("B", mark, body="I say.", number=3, turn=("A",))
+    block = html.partition('<div class="block')[2]
+    assert words(f"<{block.partition('</p>')[0]}") == title
+    assert text in words(block)
+    assert "**" not in words(html)
+    assert f'data-mark="{mark.name}"' in block
+
+
+def test_the_rest_is_a_few_grey_words() -> None:
+    """What it answers, how sure, to whom; what was conceded and what did not count in a line each."""
+    marks = (
+        Mark("RE", "2, P1"),
+        Mark("CONFIDENCE", "0.8"),
+        Mark("TO", "A"),
+        Mark("CONCEDE", "the `cost`"),
+        Mark("REFUSED", "VOTE P9 | there is none"),
+    )
+    html = shown("B", *marks, body="I say.", number=3, turn=("A",))
+    assert "answers turn 2 and P1" in words(html)
+    assert "80% sure" in words(html)
+    assert "hands on to Claude A" in words(html)
+    assert "Concedes the cost" in words(html)
+    assert "Did not count VOTE P9 – there is none" in words(html)
+    assert 'class="block' not in html
+
+
+def test_hashes_and_figures_are_told_on_demand() -> None:
+    """Of a seal, of a text, of an entry: in what has to be opened first."""
+    open_to_see = re.compile(r'<details.*?</details>|<p class="facts" hidden>.*?</p>|<article.*?>', re.S)
+    for html in (shown("A", Mark("SEALED", SHA)), shown("B", Mark("CONSENSUS_PROPOSED", SHA, "P2"), number=3)):
+        assert SHA in html
+        assert SHA not in open_to_see.sub("", html)
+        assert not re.search(r"\b[0-9a-f]{12,}\b", words(open_to_see.sub("", html)))
+
+
+def test_a_text_to_be_signed_stands_in_its_block_and_nowhere_else() -> None:
+    """The summary is the text of the block; what was said before stays outside."""
+    body = "I think so.\n\n## Consensus Summary\n\nWe use **tabs**."
+    html = shown("B", Mark("CONSENSUS_PROPOSED", SHA, "P2"), body=body, number=3, turn=("A",))
+    before, _, block = html.partition('<div class="block')
+    assert "I think so." in before
+    assert "We use <strong>tabs</strong>." in block
+    assert html.count("We use") == 1
+    assert "Consensus Summary" not in html
+
+
+def test_a_suggestion_of_the_persons_is_shown_once() -> None:
+    """As a block that says in whose place it is meant."""
+    html = shown("USER", Mark("PROPOSAL", "Use both.", "P2"), body="Instead of P1:\n\nUse both.", number=3, turn=("A",))
+    assert "You propose P2" in words(html)
+    assert html.count("Use both.") == 1
+    assert "instead of P1" in words(html)
+
+
+@pytest.mark.parametrize("hostile", ["<img src=x onerror=alert(1)>", "</p><script>alert(1)</script>"])
+def test_no_mark_is_markup(hostile: str) -> None:
+    """Whatever stands in it, and in whichever rank it is shown."""
+    for mark in (Mark("PROPOSAL", hostile, "P2"), Mark("EVIDENCE", hostile), Mark("RE", hostile), Mark("TO", hostile)):
+        html = shown("B", mark, body="I say.", number=3, turn=("A",))
+        assert "<img" not in html
+        assert "<script" not in html
+    for name in ("STRIKE", "LIMIT", "STALLED", "SEALED", "INVITE", "LEAVE", "STOPPED", "VETO", "ROUND"):
+        html = shown("USER", Mark(name, hostile))
+        assert "<img" not in html
+        assert "<script" not in html
+
+
+def test_a_proposal_says_who_stands_behind_it_now() -> None:
+    """For, against, signed; ruled out by the person; replaced by another text."""
+    text = "## Consensus Summary\n\n{}.\n\n[CONSENSUS_REACHED]"
+    paper = Paper(
+        opening("A", "B", keys=("Max Turns: 40",)),
+        A=["Look.\n\n[PROPOSAL: tabs]", text.format("Both")],
+        B=["[AGREE: P1]", text.format("Spaces")],
+    )
+    paper.step("A")
+    paper.step("B")
+    assert how(paper)["P1"] == ("", [("for", ("A", "B"))])
+    paper.step("A")
+    assert how(paper)["P2"] == ("", [("signed by", ("A",))])
+    paper.step("B")
+    assert how(paper)["P2"] == ("replaced", [("for", ("A",))])
+    assert how(paper)["P3"] == ("", [("signed by", ("B",))])
+    paper.by_hand(person.veto, "P1")
+    assert how(paper)["P1"][0] == "vetoed"
+
+
+def how(paper: Paper) -> dict[str, tuple[str, list[tuple[str, tuple[str, ...]]]]]:
+    """By proposal: its state, and who stands how to it."""
+    found = standings(paper.dialog)
+    return {ref: (one.state, [(stand.how, stand.who) for stand in one.stands]) for ref, one in found.items()}
