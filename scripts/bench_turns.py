@@ -105,8 +105,8 @@ class Pair:
         for process in self.processes:
             process.wait(10)
 
-    def until(self, done: Callable[[], bool], what: str) -> None:
-        """Look fifty times a second; raises `RuntimeError` when a daemon has ended, or nothing happens for a minute."""
+    def until(self, done: Callable[[], bool], what: str, every: float = 0.02) -> None:
+        """Look every so many seconds. `RuntimeError`: a daemon has ended, or for a minute nothing happened."""
         deadline, size = time.monotonic() + PATIENCE, 0
         while True:
             with suppress(OSError):
@@ -117,11 +117,11 @@ class Pair:
             if time.monotonic() > deadline or any(process.poll() is not None for process in self.processes):
                 said = (self.file.parent / "A.log").read_text(errors="replace")[-2000:]
                 raise RuntimeError(f"waited in vain until {what}; A said:\n{said}")
-            time.sleep(0.02)
+            time.sleep(every)
 
-    def until_turn(self, number: int) -> None:
-        """Wait until that turn is written."""
-        self.until(lambda: self.last_turn() >= number, f"turn {number} is written")
+    def until_turn(self, number: int, every: float = 0.02) -> None:
+        """Wait until that turn is written, looking every so many seconds."""
+        self.until(lambda: self.last_turn() >= number, f"turn {number} is written", every)
 
     def pause(self) -> None:
         """Pause the dialog and wait until the turn under way is written."""

@@ -347,9 +347,12 @@ class Agent(Speaker):
 
     def _is_another(self, dialog: Dialog) -> bool:
         """Another question stands in the file before anybody has answered: an `id` alone may change by an edit."""
-        if self.dialog is None or any(entry.frame for entry in dialog.entries):
+        known = self.dialog
+        if known is None or (
+            known.header_as_written is dialog.header_as_written and known.entries[:1] == dialog.entries[:1]
+        ):
             return False
-        return dialog.id != self.dialog.id
+        return not any(entry.frame for entry in dialog.entries) and dialog.id != known.id
 
     def _has_lost(self, dialog: Dialog, reads: int) -> bool:
         """True when a turn that a daemon had written is there no longer; only whole reads may have shown that."""

@@ -11,7 +11,7 @@ from dialogd.protocol import interventions
 from dialogd.protocol.fold import beginning, fold, refolded
 from dialogd.protocol.header import read_header
 from dialogd.protocol.interventions import joined
-from dialogd.protocol.marks import canonical, is_yes, outside_fences, tolerant
+from dialogd.protocol.marks import canonical, first_open_fence, is_yes, outside_fences, tolerant
 from dialogd.protocol.model import ALL, ANY, OUTCOMES, USER, Condition, Draft, Entry, Frame, Header, Mark, digest
 from dialogd.protocol.state import Dialog, State
 from dialogd.protocol.text import escape, one_line, unescape
@@ -454,14 +454,17 @@ def _read_next(data: bytes, cursor: _Cursor, before: Entry | None) -> bool:
         cursor.pos = end
         _take(cursor, entry)
         if entry.condition is Condition.SOUND:
-            cursor.settled = (entry.end, cursor.line, cursor.known + len(cursor.entries), cursor.state)
+            _settle(cursor, entry.end, cursor.line)
         return True
     end = _next_framed(data, cursor.pos)
     region, at_end = data[cursor.pos : end], end == len(data)
     count = len(cursor.entries)
+    firm = cursor.line + _firm_lines(region) if _is_settled_here(data, cursor) else 0
     for entry in hand_entries(lambda: cursor.header, region, cursor.line, cursor.state, at_end=at_end):
         offset = cursor.base + cursor.pos
         state = cursor.state
+        if entry.line < firm:
+            _settle(cursor, entry.start + offset, entry.line)
         named = replace(
             entry,
             id=str(entry.number) if entry.is_turn else f"{state.number}.{state.notes + 1}",
@@ -471,7 +474,33 @@ def _read_next(data: bytes, cursor: _Cursor, before: Entry | None) -> bool:
         _take(cursor, named)
     cursor.line += region.count(b"\n")
     cursor.pos = end
+    if cursor.line == firm and not at_end:
+        _settle(cursor, cursor.base + end, cursor.line)
     return len(cursor.entries) > count or not at_end
+
+
+def _settle(cursor: _Cursor, offset: int, line: int) -> None:
+    """Note that the entries so far, if any, end before `offset` and `line`, whatever is appended later."""
+    known = cursor.known + len(cursor.entries)
+    if known > cursor.settled[2]:
+        cursor.settled = (offset, line, known, cursor.state)
+
+
+def _is_settled_here(data: bytes, cursor: _Cursor) -> bool:
+    """True where nothing that is appended later can change how all before is read, or that an entry begins here."""
+    known = cursor.known + len(cursor.entries)
+    if known:
+        return cursor.settled[2] == known
+    head = lines_of(data[: cursor.pos])
+    return _ANY_HEADING.match(data, cursor.pos) is not None and first_open_fence(head) == len(head)
+
+
+def _firm_lines(region: bytes) -> int:
+    """How many lines are whole, and stand before any fence that could yet be closed: an entry that begins there does.
+
+    What stands before it is then read as it ever will be, so that hand-written entries settle but for the last.
+    """
+    return first_open_fence(lines_of(region)[:-1])
 
 
 def _take(cursor: _Cursor, entry: Entry) -> None:

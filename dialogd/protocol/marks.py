@@ -173,26 +173,37 @@ def outside_fences(lines: Sequence[str], *, forgiving: bool) -> Iterator[tuple[i
     An opening fence that nothing closes hides all that follows; with `forgiving` (text of the person) it
     hides nothing.
     """
+    for index, is_open in _outside_fences(lines):
+        if is_open and not forgiving:
+            return
+        if not is_open:
+            yield index, lines[index]
+
+
+def first_open_fence(lines: Sequence[str]) -> int:
+    """The index of the first line that opens a fence which nothing closes, else how many lines there are."""
+    return next((index for index, is_open in _outside_fences(lines) if is_open), len(lines))
+
+
+def _outside_fences(lines: Sequence[str]) -> Iterator[tuple[int, bool]]:
+    """The lines in no closed fence; True for one that opens a fence which nothing closes."""
     fences = [FENCE.fullmatch(line) if "```" in line or "~~~" in line else None for line in lines]
     if not any(fences):
-        yield from enumerate(lines)
+        yield from ((index, False) for index in range(len(lines)))
         return
     longest = _longest_closings(fences)
     index = 0
     while index < len(lines):
         fence = fences[index]
         if fence is None or ("`" in fence[2] and fence[1][0] == "`"):
-            yield index, lines[index]
-            index += 1
+            yield index, False
         elif longest[fence[1][0]][index + 1] >= len(fence[1]):
             index += 1
             while not _closes(fences[index], fence[1]):
                 index += 1
-            index += 1
-        elif not forgiving:
-            return
         else:
-            index += 1
+            yield index, True
+        index += 1
 
 
 def _longest_closings(fences: Sequence[re.Match[str] | None]) -> dict[str, list[int]]:

@@ -61,7 +61,7 @@ class Table:
     red_team   the proposal that the next turn is to argue against; `is_tested`: such a turn was taken
     judged     the judge's answers so far: position, reason
     findings   how many there are; `blocking`: number and author of those that keep an approval from counting
-    top        the highest number that a proposal of a struck turn had: no other gets it
+    top        the highest number that a proposal had, also one of a struck turn: no other gets it
     """
 
     proposals: tuple[Proposal, ...] = ()
@@ -78,8 +78,7 @@ class Table:
     @property
     def next_ref(self) -> str:
         """The number that the next proposal gets: P1, P2 …"""
-        highest = max((int(p.ref[1:]) for p in self.proposals if p.ref[1:].isdigit()), default=0)
-        return f"P{max(highest, self.top) + 1}"
+        return f"P{self.top + 1}"
 
     @property
     def vetoed(self) -> tuple[str, ...]:
@@ -88,7 +87,12 @@ class Table:
 
     def proposed(self, said: Said) -> Table:
         """With the entry's numbered proposals."""
-        return replace(self, proposals=(*self.proposals, *self._new(said))) if said.mark("PROPOSAL") else self
+        return self._with(*self._new(said)) if said.mark("PROPOSAL") else self
+
+    def _with(self, *new: Proposal) -> Table:
+        """With these proposals too."""
+        top = max(self.top, *(int(p.ref[1:]) for p in new if p.ref[1:].isdigit()), 0)
+        return replace(self, proposals=(*self.proposals, *new), top=top)
 
     def _new(self, said: Said) -> Iterator[Proposal]:
         """The entry's proposals; those typed by hand get the next free numbers."""
@@ -110,7 +114,7 @@ class Table:
         if text is not None:
             signers = ((said.by, said.number),) if may_vote else ()
             standing = Standing(text, signers, standing.replaced + 1 if standing is not None else 0)
-            table = replace(table, proposals=(*table.proposals, text))
+            table = table._with(text)
         can_sign = may_vote and not (objects or calls)
         if can_sign and standing is not None and not standing.signed_by(said.by):
             ref = standing.proposal.ref
@@ -132,7 +136,7 @@ class Table:
         claims = said.by_hand and said.by != USER and said.turn is not None and "CONSENSUS_REACHED" in names
         if claims and summary_of(prose(said.body)):
             refs.append("")
-        top = int(self.next_ref[1:]) - 1
+        top = self.top
         for ref in refs:
             top = max(top, int(ref[1:])) if ref else top + 1
         return replace(self, top=top) if refs else self

@@ -301,9 +301,19 @@ def works(work: Callable[[], object]) -> int:
     return count
 
 
-@cases("setup", ["", '## Setup\n\n```toml\nverdict = "vote"\n```'])
-def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str) -> None:
-    """With proposals, votes and objections in it, turn 1,500 calls as many functions as turn 20."""
+def typed(draft: Draft) -> bytes:
+    """The turn as somebody types it who knows of no frames."""
+    marks = "\n".join(str(mark) for mark in draft.marks)
+    turn = ", ".join(draft.turn or ())
+    return f"\n---\n\n## Turn {draft.number} — {draft.name}\n\n{draft.body}\n\n{marks}\n\nTURN: {turn}\n".encode()
+
+
+@cases(
+    "setup, by_hand",
+    [(setup, hand) for setup in ("", '## Setup\n\n```toml\nverdict = "vote"\n```') for hand in (False, True)],
+)
+def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str, by_hand: bool) -> None:
+    """With proposals, votes and objections in it, turn 1,500 calls as many functions as turn 20; typed by hand too."""
     lines = [
         (Mark("PROPOSAL", "Postgres", "P{}"), Mark("QUESTION", "why?")),
         (Mark("VOTE", "P1 approve | good"), Mark("OBJECTION", "too dear")),
@@ -316,13 +326,14 @@ def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str) -> No
         marks = marks if number < 6 else tuple(mark for mark in marks if setup == "" or mark.name != "PROPOSAL")
         marks = tuple(replace(mark, ref=mark.ref.format(number)) for mark in marks)
         draft = Draft(by, f"Claude {by}", number, "So.", marks=marks, turn=("AB"[number % 2 - 1],))
-        more = joint(dialog) + render(draft, dialog.last.chain if dialog.last else "")
-        before = dialog
+        framed = joint(dialog) + render(draft, dialog.last.chain if dialog.last else "")
+        more, before = typed(draft) if by_hand else framed, dialog
         if 20 <= number < 26 or number >= 1_502:
             cost[number] = works(lambda more=more, before=before: read_on(before, more))  # type: ignore[misc]
         dialog = read_on(dialog, more)
     more_work = [cost[number + 1_482] - cost[number] for number in range(20, 26)]  # the same marks, by the same agent
     assert max(more_work) < 5
+    assert len(dialog.tail) < 200
 
 
 def test_a_vote_on_which_nothing_is_said_is_not_made_anew() -> None:

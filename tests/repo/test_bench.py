@@ -54,6 +54,15 @@ def test_the_bench_measures_turns_beside_the_limit() -> None:
 
 
 @pytest.mark.slow
+def test_the_bench_of_typed_dialogs_has_a_row_for_each_kind() -> None:
+    """By hand and framed: start, turns, memory."""
+    said = bench("--lengths", "30", "--times", "2", script="bench_hand.py")
+    rows = [line.split() for line in said.splitlines() if line.startswith(("framed", "by hand"))]
+    assert [row[0] for row in rows] == ["framed", "by"]
+    assert all(float(figure) > 0 for row in rows for figure in row[-4:])
+
+
+@pytest.mark.slow
 def test_the_bench_of_peers_measures_what_is_here_and_says_what_is_not(tmp_path: Path) -> None:
     """One table: dialogd and the naive daemons with figures; a framework that cannot be had by its name, with why."""
     cache = tmp_path / "cache"

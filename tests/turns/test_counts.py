@@ -109,7 +109,9 @@ def counted(into: Counter[str]) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def a_pair(path: Path, into: Counter[str], heard: asyncio.Event, *, asks: bool) -> AsyncIterator[list[Agent]]:
+async def a_pair(
+    path: Path, into: Counter[str], heard: asyncio.Event, *, asks: bool, opening: str = OPENING
+) -> AsyncIterator[list[Agent]]:
     """Two agents of this process at one file. Their notifies go to a server that counts them and knows nothing."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -125,7 +127,7 @@ async def a_pair(path: Path, into: Counter[str], heard: asyncio.Event, *, asks: 
             writer.write(b"HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\n{}")
         writer.close()
 
-    path.write_text(OPENING)
+    path.write_text(opening)
     path.chmod(0o600)
     async with AsyncExitStack() as stack:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -188,3 +190,42 @@ async def test_a_turn_of_a_long_dialog_does_what_one_of_a_short_one_does(
     assert {name: after[name] for name, most in MOST.items() if after[name] > most} == {}
     assert (after["prompts made"], after["entries rendered"]) == ((1, 2) if asks else (0, 0))
     assert after["standings"] == 0
+
+
+def typed(number: int, who: str, passes: str) -> str:
+    """A turn as somebody types it who knows of no frames."""
+    marks = f"[PROPOSAL: store {number:4}]\n[EVIDENCE: number {number:4}]"
+    return f"\n---\n\n## Turn {number} — {who}\n\nPoint {number:4}, by hand.\n\n{marks}\n\nTURN: {passes}\n"
+
+
+async def test_typed_by_hand_a_long_dialog_costs_what_a_short_one_does(tmp_path: Path) -> None:
+    """Not one entry has a frame: a look at what the person adds, and the turn after it, do the same at any length."""
+    into: Counter[str] = Counter()
+
+    async def counts(length: int) -> list[Counter[str]]:
+        said = "".join(typed(number, f"Claude {'BA'[number % 2]}", "AB"[number % 2]) for number in range(2, length))
+        path, found = tmp_path / f"{length}.md", []
+        async with a_pair(path, into, asyncio.Event(), asks=True, opening=OPENING + said) as (agent, _):
+            await agent.look()
+            first = await agent.look()
+            assert first is not None
+            agent.prompts.turn(first, first.header.agents[0])  # what is there already is read once
+            with counted(into):
+                for number, passes in enumerate(("USER", "USER", "USER", "A"), length):
+                    with path.open("a") as file:
+                        file.write(typed(number, "User", passes))
+                    into.clear()
+                    made = agent.prompts.made
+                    await agent.step()
+                    now = Counter(into)
+                    now["entries rendered"] = agent.prompts.made - made
+                    found.append(now)
+            assert agent.dialog is not None
+            assert (agent.dialog.state.number, agent.dialog.state.owing) == (length + 4, ("B",))
+            assert len(agent.dialog.turns) == length + 4
+        return found
+
+    for short, long in zip(await counts(SHORT), await counts(LONG), strict=True):
+        assert long["calls"] <= short["calls"] * 1.05
+        assert long["bytes read"] <= short["bytes read"] + 40
+        assert (long["readings of the whole file"], long["entries rendered"]) == (0, short["entries rendered"])
