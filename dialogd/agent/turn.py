@@ -153,10 +153,14 @@ class Speaker:
         )
 
     async def toolbox(self, dialog: Dialog, debt: Debt) -> Toolbox | None:
-        """The tools for the turn that pays the debt, with the calls that were made for it before; None without any."""
+        """The tools for the turn that pays the debt, with the calls that no turn tells of yet; None without any.
+
+        It may make as many as a turn may, beside those that were made for a debt before.
+        """
         if not (self.behavior.servers and self.behavior.tool_calls):
             return None
-        earlier = await self.on_disk(lambda: self.journal.calls(debt.key))
+        earlier = await self.on_disk(self.journal.calls)
+        before = sum(tuple(one["debt"]) != debt.key for one in earlier)
 
         async def record(kind: str, **fields: Any) -> None:
             await self.on_disk(lambda: self.journal.record(kind, debt=list(debt.key), **fields))
@@ -169,7 +173,7 @@ class Speaker:
             self.behavior.servers,
             dialog,
             self.participant(dialog),
-            self.behavior.tool_calls,
+            self.behavior.tool_calls + before,
             self.desk,
             record,
             self.hub.publish,
@@ -350,8 +354,8 @@ class Turn:
             of.hub.publish("error", by=of.me, **what)
             of.hub.agent(of.me, "failed", reason=error.cause)
             self.error = error
-            if (text := self._with_calls(error.partial)).strip():
-                self.received = self.received or Received(debt.key, text, {}, 0)
+            if error.partial.strip():
+                self.received = self.received or Received(debt.key, error.partial, {}, 0)
             return await self._append()
 
     # -- the reply ------------------------------------------------------------------------------------------------
@@ -506,17 +510,12 @@ class Turn:
         """The debt was closed while the reply was written: keep what there is of it."""
         of = self.of
         of.tally.ends["interrupted"] += 1
-        if (said := self._with_calls(said)).strip():
+        if said.strip():
             self.received = Received(self.debt.key, said, {}, 0)
             await self._keep_draft("interrupted while it was written")
         where = partial(standing, of.dialog, thinking=False)
         of.hub.publish("state", where, state="interrupted", reason=PASSED.reason, by=of.me)
         return PASSED
-
-    def _with_calls(self, text: str) -> str:
-        """What there is of a reply, with the calls of tools that were made for it: they are not made undone."""
-        quoted, self._tools = self._tools.quoted if self._tools is not None else "", None
-        return "\n\n".join(filter(None, (quoted, text)))
 
     async def _sum_up(self, call: Call, dialog: Dialog) -> Dialog | Wait | None:
         """Append a digest of the turns that no longer fit into the prompt; None where it is gone on without one."""

@@ -278,7 +278,7 @@ def ending(stop: str, service: Service, reply: StreamedReply, most: int) -> Back
         meaning = meaning._replace(fix="raise the budget: it left this turn no more tokens")
     cause = cause.format(vendor=service.vendor, model=service.model, most=reply.most, stop=one_line(stop, 40))
     error = _error(meaning, cause, service, reply)
-    error.is_whole = stop not in _CUT
+    error.is_whole = stop not in _CUT or not reply.text
     return error
 
 
@@ -328,7 +328,8 @@ def _error(meaning: Meaning, cause: str, service: Service, reply: StreamedReply)
         one_line(cause, 2 * QUOTED, service.secrets),
         fix=one_line(fix, 2 * QUOTED, service.secrets),
         retryable=meaning.retryable,
-        partial="" if meaning.kind == "refusal" else reply.before + reply.text,  # what was refused is not offered again
+        partial="" if meaning.kind == "refusal" else reply.whole,  # what was refused is not offered again
+        is_whole=not reply.text,
         kind=meaning.kind,
     )
 
@@ -596,6 +597,12 @@ class StreamedReply:
         """What has arrived."""
         return "".join(self.parts)
 
+    @property
+    def whole(self) -> str:
+        """What has arrived, behind what was written before."""
+        gap = "\n\n" if self.before.strip() and self.text.strip() else ""
+        return f"{self.before}{gap}{self.text}"
+
     def add(self, text: str) -> str:
         """Take a piece of the reply and give it back."""
         self.parts.append(text)
@@ -748,34 +755,45 @@ class API:
                         yield piece
             if reply is None:
                 return
-            before = reply.before + reply.text
-            request = self._after(request, prompt, so_far, reply)
+            before = reply.whole
+            request, coming = self._after(request, reply), self._coming(request, prompt, so_far, reply)
+            self._must_pay(request, coming, reply)
             results = []
             for use in reply.uses:
                 yield Tool(use.name)
                 results.append((use, await tools.call(use.name, use.arguments)))
                 yield Tool()
             so_far.append(Exchange(reply.said, results))
+            self._must_pay(request, coming + sum(tokens_of(told.text) for _, told in results), reply)
             yield Step()
 
-    def _after(self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], reply: StreamedReply) -> Request:
-        """The request with what its budget has left. Raises `BackendError` where that pays for no other one."""
+    def _after(self, request: Request, reply: StreamedReply) -> Request:
+        """The request with what its budget has left."""
         used, price = reply.used, self.price
         tokens_in, tokens_out = used.tokens_in or 0, used.tokens_out or 0
         usd = price.usd(tokens_in, tokens_out, used.cached or 0, used.cache_write or 0) if price is not None else 0.0
-        left = replace(
+        return replace(
             request,
             allowance=None if request.allowance is None else request.allowance - usd,
             tokens=None if request.tokens is None else request.tokens - tokens_in - tokens_out,
         )
-        coming = max(prompt.tokens + _beside(request, so_far), tokens_in) + tokens_out
+
+    def _coming(self, request: Request, prompt: Prompt, so_far: Sequence[Exchange], reply: StreamedReply) -> int:
+        """The tokens that another request reads, beside what the calls in this reply give."""
+        read = max(prompt.tokens + _beside(request, so_far), reply.used.tokens_in or 0)
+        return read + (reply.used.tokens_out or 0)
+
+    def _must_pay(self, left: Request, coming: int, reply: StreamedReply) -> None:
+        """Raise `BackendError` where what is left of the budget pays for no request that reads so much."""
+        price = self.price
         is_paid = left.allowance is None or price is None or price.usd(coming, LEAST_TOKENS) <= left.allowance
         if is_paid and (left.tokens is None or coming + LEAST_TOKENS <= left.tokens):
-            return left
+            return
         raise BackendError(
             "the budget does not pay for another request after a call of a tool",
             fix="raise the budget: `dialogd limit`",
-            partial=reply.before + reply.text,
+            partial=reply.whole,
+            is_whole=True,
             kind="limit",
         )
 

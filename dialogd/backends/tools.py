@@ -1,6 +1,6 @@
 """The tools that a model may call in its turn: of MCP servers of the person's, behind a gate, and of its own dialog.
 
-A `Toolbox` is that of one turn: it holds what was called for the turn's debt, also before a crash. A call is asked
+A `Toolbox` is that of one turn: it holds what was called for it, also before a crash or a failure. A call is asked
 about where the person wants that, journalled, made, and its result journalled and handed to the model. What was begun
 and not heard of again is never made a second time. Servers run while a model is asked, each on a leash: they get no
 keys, and end with the call, or with the daemon however that ends.
@@ -378,9 +378,9 @@ class _Tool:
 class Toolbox:
     """The tools of the turn by which agent `me` pays a debt, and the calls that it has made for it.
 
-    `most` is how many calls the turn may make; `earlier` are those of its debt that the journal knows; `record(kind,
-    **fields)` keeps one there; `desk` asks the person. `states` says what another agent does. Open it while a model is
-    asked; `calls` stays known.
+    `most` is how many calls the turn may make; `earlier` are those that the journal knows and no turn tells of yet,
+    also for a debt before that was not paid; `record(kind, **fields)` keeps one there; `desk` asks the person. `states`
+    says what another agent does. Open it while a model is asked; `calls` stays known.
     """
 
     servers: Sequence[ToolServer]
@@ -463,8 +463,8 @@ class Toolbox:
             for call in self.calls.values()
         ]
         told = (
-            "You were asked for this turn before, and called tools then. These calls are made already; do not repeat"
-            " them, and say so where a result is not known:\n\n" + "\n\n".join(map(fenced, said))
+            "You have called tools since your last turn, and no turn of yours tells of it yet. These calls are made"
+            " already; do not repeat them, and say so where a result is not known:\n\n" + "\n\n".join(map(fenced, said))
         )
         return replace(prompt, now=f"{told}\n\n{prompt.now}")
 

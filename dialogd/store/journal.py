@@ -139,8 +139,8 @@ class Received:
     calls: str = ""
 
     def is_draft(self, record: Mapping[str, Any]) -> bool:
-        """True where that record of a draft is this very reply, perhaps with its calls before it."""
-        return self.debt == tuple(record["debt"]) and str(record["text"]).endswith(self.text)
+        """True where that record of a draft is this very reply."""
+        return self.debt == tuple(record["debt"]) and record["text"] == self.text
 
     def landed(self, dialog: Dialog, me: str) -> Entry | None:
         """The turn as which this reply of agent `me` stands in the file already, or None."""
@@ -284,9 +284,8 @@ class Journal:
         self.record("answer", durable=False, debt=debt, text=text, usage=usage, ms=received.ms)
 
     def draft(self, received: Received, why: str) -> None:
-        """Keep a reply whose debt was closed, and the calls that it rests on: they are not made undone."""
-        text = "\n\n".join(filter(None, (received.calls, received.text)))
-        self.record("draft", debt=list(received.debt), text=text, why=why)
+        """Keep a reply whose debt was closed. The calls that it rests on are kept by themselves."""
+        self.record("draft", debt=list(received.debt), text=received.text, why=why)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """All records, oldest first; what is none of ours is left out."""
@@ -325,10 +324,12 @@ class Journal:
         """Replies that were not sent, and not yet shown to their agent again; oldest first."""
         return self._known().drafts
 
-    def calls(self, debt: tuple[str, str, str]) -> tuple[dict[str, Any], ...]:
-        """The calls of tools that were made for this debt, each by its latest record, in the order of their numbers."""
-        known = self._known()
-        return tuple(call for _, call in sorted(known.calls.items())) if known.calls_of == debt else ()
+    def calls(self) -> tuple[dict[str, Any], ...]:
+        """The calls of tools that no turn of this writer's tells of yet, each by its latest record, by their numbers.
+
+        They outlive the debt that they were made for: what is done is done.
+        """
+        return tuple(call for _, call in sorted(self._known().calls.items()))
 
     def denied(self) -> Counter[tuple[str, str]]:
         """How often whose session tried which act that is the person's alone."""
@@ -400,8 +401,7 @@ class _Tally:
         self.drafts: tuple[str, ...] = ()
         self.owed: tuple[dict[str, Any], ...] = ()
         self.calling: tuple[dict[str, Any], ...] = ()  # the turn that is being bought, or was when its daemon died
-        self.calls: dict[int, dict[str, Any]] = {}  # of tools, for the debt `calls_of`
-        self.calls_of: tuple[str, ...] = ()
+        self.calls: dict[int, dict[str, Any]] = {}  # of tools, since the last turn
         self.denied: Counter[tuple[str, str]] = Counter()
         self._accounts = False  # the last intent gives account of what was spent
         # As a turn, since the reply: what an earlier entry or a note came to says nothing about it.
@@ -428,7 +428,7 @@ class _Tally:
             case "done":
                 self.intent = None
                 self.owed, self.calling = ((), ()) if self._accounts else (self.owed, self.calling)
-                self.received = None if self._written else self.received
+                self.received, self.calls = (None, {}) if self._written else (self.received, self.calls)
             case "draft":
                 if self.received is not None and self.received.is_draft(record):  # else another one came too late
                     self.owed += (self.received.usage,)
@@ -437,17 +437,11 @@ class _Tally:
             case "sent":
                 self.drafts = ()
             case "tool" | "result":
-                self._called(record)
+                self.calls = {**self.calls, record["number"]: record}
             case "denied":
                 self.denied[record["via"], record["act"]] += 1
             case "calling" | "spent" as kind:
                 self._bill(record["usage"], is_settled=kind == "spent", is_first=bool(record.get("is_first")))
-
-    def _called(self, record: dict[str, Any]) -> None:
-        """Take a call of a tool: what came before belongs to another debt, or is the same call."""
-        if self.calls_of != (debt := tuple(record["debt"])):
-            self.calls_of, self.calls = debt, {}
-        self.calls = {**self.calls, record["number"]: record}
 
     def _bill(self, usage: dict[str, Any], *, is_settled: bool, is_first: bool) -> None:
         """Take what a turn comes to; the one booked before is replaced, or was never heard of again."""

@@ -67,6 +67,18 @@ def test_a_draft_is_shown_once(journal: Journal) -> None:
     assert journal.drafts() == ("Redis.",)
 
 
+def test_calls_of_tools_are_known_until_a_turn_tells_of_them(journal: Journal) -> None:
+    """They outlive the debt that they were made for, and a failure's note; the writer's next turn settles them."""
+    known = {"tool": "tickets.add", "arguments": "{}"}
+    journal.record("tool", debt=["A", "1", "c0ffee"], number=1, **known)
+    journal.record("result", debt=["A", "1", "c0ffee"], number=1, **known, how="allowed", text="5", is_error=False)
+    wrote(journal)
+    journal.record("tool", debt=["A", "1.1", "beef"], number=2, **known)
+    assert [(call["kind"], call["number"]) for call in journal.calls()] == [("result", 1), ("tool", 2)]
+    wrote(journal, 2)
+    assert journal.calls() == ()
+
+
 def test_a_reply_has_landed_only_where_its_own_debt_was_opened(tmp_path: Path) -> None:
     """Another dialog in the same file has a turn 2 of A's as well: that is not this reply."""
     log = log_of(dialog_file(tmp_path))

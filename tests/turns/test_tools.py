@@ -347,13 +347,48 @@ def test_a_turn_makes_no_more_calls_than_it_may(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_turn_whose_budget_is_spent_calls_no_more(tmp_path: Path) -> None:
-    """What is left after a request must pay for the next one before its calls are made."""
-    with World(tmp_path, Use("tickets__add", {"a": 1, "b": 1}, tokens_in=900_000), Say(WORDS)) as world:
+    """What is left after a request must pay for the next one before its calls are made; else the turn ends there.
+
+    What was said until then is a draft, which the model is shown when it is asked again.
+    """
+    answers = (replace(ADD, say="I look it up first.", tokens_in=900_000), Say(WORDS))
+    with World(tmp_path, *answers) as world:
         world.begin(budget="$1")
         world.pair.until(lambda: "AGENT_ERROR" in world.pair.file.read_text(encoding="utf-8"), "the error", seconds=40)
-        assert world.made == []
-        assert len(world.service.calls) == 1
         assert "budget does not pay for another request" in world.pair.file.read_text(encoding="utf-8")
+        assert world.turn() == WORDS
+        assert len(world.service.calls) == 2
+        assert "Written by you, not sent" in world.service.calls[1].prompt
+        assert "I look it up first." in world.service.calls[1].prompt
+        assert world.made == []
+
+
+@pytest.mark.slow
+def test_a_call_is_not_made_again_where_the_request_after_it_failed(tmp_path: Path) -> None:
+    """The turn ends with an error, and what was said is a draft; asked anew, the agent's turn tells of the call.
+
+    The model that asks for the same call is given what it came to.
+    """
+
+    def script(seen: Seen) -> Answer:
+        if seen.number == 2:
+            return Fail(400)
+        return Say(WORDS) if seen.tool_results else ADD
+
+    with World(tmp_path, script=script) as world:
+        world.begin()
+        body = world.turn()
+        assert world.made == ["add 2 3"]
+        assert "AGENT_ERROR" in world.pair.file.read_text(encoding="utf-8")
+        first, _, again, last = world.service.calls
+        assert (
+            "Written by you, not sent, because the dialog had moved on:\n\n~~~text\nLet me look.\n~~~" in again.prompt
+        )
+        assert "no turn of yours tells of it yet" not in first.prompt
+        assert "no turn of yours tells of it yet" in again.prompt
+        assert last.tool_results == [(False, "5")]
+        assert body.count("tickets.add") == 1
+        assert body.endswith(WORDS)
 
 
 @pytest.mark.slow
