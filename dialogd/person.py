@@ -501,9 +501,10 @@ def limit(log: LogFile, name: str, value: str) -> Dialog:
 SEAT_TIMEOUT = "30 minutes"  # of a turn, for a session that has other things to do too
 
 
-def seat(log: LogFile, agent: str, what: str, timeout: str = SEAT_TIMEOUT) -> Dialog | None:
+def seat(log: LogFile, agent: str, what: str, timeout: str = "") -> Dialog | None:
     """Note that an open session, such as of `Claude Code`, takes the agent's seat, and the time that its turns have.
 
+    Without a `timeout` that is `SEAT_TIMEOUT`, where the file gives the agent no time of its own yet.
     Does nothing, and gives None, where there is no dialog, where it has ended, and where the file says so already.
     Raises `BadInput` for an unknown agent or a time that is none.
     """
@@ -511,7 +512,10 @@ def seat(log: LogFile, agent: str, what: str, timeout: str = SEAT_TIMEOUT) -> Di
     def make(dialog: Dialog) -> Draft | None:
         if dialog.state.outcome is not None:
             return None
-        said = f"timeout {single(named(dialog, agent), agent)} {timeout}"
+        who = single(named(dialog, agent), agent)
+        if not timeout and who in dialog.state.limits.timeouts:
+            return None
+        said = f"timeout {who} {timeout or SEAT_TIMEOUT}"
         limits, problem = dialog.state.limits.changed(said)
         if problem:
             raise BadInput(problem, fix="write it like: --timeout 45m")

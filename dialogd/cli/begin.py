@@ -18,9 +18,9 @@ from dialogd import person
 from dialogd.backends import Options, auto, load_backend
 from dialogd.backends.auto import family_of
 from dialogd.backends.seats import Cast, Seat, saved_cast, start_again
-from dialogd.backends.sessions import program_of
+from dialogd.backends.sessions import holder_of, program_of
 from dialogd.cli import options
-from dialogd.cli.cast import priced, seated, warn_of_twins
+from dialogd.cli.cast import AGREES, priced, seated, warn_of_twins
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
 from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interruptible, is_free
@@ -36,6 +36,7 @@ from dialogd.protocol.model import USER, Participant
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
 from dialogd.protocol.units import budget_line
 from dialogd.store.folders import StateDir
+from dialogd.store.origin import is_inside
 from dialogd.templates.opening import Opening, warnings
 
 Go = Annotated[bool, typer.Option("--go", help="Set it going at once, if the first agent's daemon runs.")]
@@ -200,6 +201,9 @@ def new_cast(
     if any(choices[seat.id].is_last_resort(seat.backend or settings.backend) for seat in asked):
         remark("\n".join(auto.NO_MODEL))
     _introduce(seats, choices, settings)
+    for seat in seats:
+        if seat.session and not is_inside(os.getpid(), seat.session):
+            remark(f"{seat.id}: {AGREES}")
     for warning in warnings(opening):
         remark(f"warning: {warning}")
     if text := estimate_of(opening, seats, choices, settings):
@@ -208,7 +212,7 @@ def new_cast(
 
 
 def _try_backends(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings) -> None:
-    """Refuse a backend that cannot be used, before anything is written. Raises `BadInput`."""
+    """Refuse what cannot be used, or not twice, before anything is written. Raises `BadInput`."""
     for seat in seats:
         if seat.backend.partition(":")[0] in auto.SCENARIOS | auto.COMMANDS:
             command, model = seat.command or settings.command, seat.model or settings.model
@@ -216,6 +220,9 @@ def _try_backends(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], s
             setup = Options(command=command, model=model, project=_project(seat, settings), trust_project=trusts)
             load_backend(seat.backend, setup)
         choices[seat.id].required()
+    named = [holder_of(seat.session) for seat in seats if seat.session]
+    if len(set(named)) < len(named):
+        raise BadInput("a session has one seat, and here one has two", fix="name another session for one of them")
 
 
 def _with_budget(

@@ -30,6 +30,7 @@ from dialogd.protocol.model import RESERVED, WHY_RESERVED
 from dialogd.templates.library import Template
 
 LIVE = "live"
+AGREES = "that session agrees by `dialogd accept`, and is told nothing of the dialog before"
 SEATS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 

@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated, Any
@@ -26,11 +26,12 @@ from dialogd.backends.sessions import (
     holder_of,
     knock,
     of_key,
+    program_of,
     running_sessions,
     session_here,
 )
 from dialogd.cli import client, options
-from dialogd.cli.cast import LIVE, SEATS
+from dialogd.cli.cast import AGREES, LIVE, SEATS
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.launch import FAILED, is_free
 from dialogd.cli.start import detached, peers
@@ -38,6 +39,7 @@ from dialogd.cli.terminal import plain, remark, show, table
 from dialogd.config import Settings, default_port, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.state import Dialog
+from dialogd.store.origin import is_inside
 from dialogd.store.registry import Running
 
 TOPIC = 100  # characters of a question that stand as the topic
@@ -60,7 +62,7 @@ def join(
     ] = None,
     timeout: Annotated[
         str, typer.Option(metavar="TIME", help="How long one of its turns may take. Default: 30 minutes.")
-    ] = person.SEAT_TIMEOUT,
+    ] = "",
     go: Annotated[bool, typer.Option("--go", help="Set the dialog going, where its agents wait to begin.")] = False,
     file: options.FileOption = None,
 ) -> None:
@@ -89,13 +91,24 @@ def join(
         except BaseException:
             _end(daemon)
             raise
-        told = "it agrees by `dialogd accept`, and is told nothing of the dialog before"
-        show(plain(f"the {one.title} in {one.project} was asked to take the seat of {who}: {told}"))
+        show(plain(f"the {one.title} in {one.project} was asked to take the seat of {who}: {AGREES}"))
     else:
         show(plain(_welcome(who, settings, dialog, one)))
     show(plain(_keeps(one)))
     if go:
         notify(daemons(settings, settings.file))
+
+
+def take(settings: Settings) -> Settings:
+    """Have the session of these settings take the seat of their agent: with a time of its own, noted in the file.
+
+    One that this process does not run in has to agree first, as the settings say then. Raises `AlreadyRunning` where
+    it holds another seat.
+    """
+    key = settings.session.removesuffix(UNASKED)
+    _release(settings, key)
+    person.seat(options.log_of(settings), settings.id, program_of(key))
+    return replace(settings, session=key if settings.session == key and is_inside(os.getpid(), key) else key + UNASKED)
 
 
 def accept(as_json: options.JsonOption = False) -> None:
@@ -119,7 +132,7 @@ def ask(
     *,
     timeout: Annotated[
         str, typer.Option(metavar="TIME", help="How long one of this session's turns may take. Default: 30 minutes.")
-    ] = person.SEAT_TIMEOUT,
+    ] = "",
     file: options.FileOption = None,
 ) -> None:
     """Ask another agent something, from the session you are in.
@@ -133,7 +146,7 @@ def ask(
 
     words = options.typed(question)
     one = _around("ask", f"in any terminal, with two fresh agents: dialogd run --agents auto,{agent} …")
-    _release(options.settings_for(file), one)
+    _release(options.settings_for(file), one.key)
     folder = "" if "@" in agent else f"@{one.project}"
     topic = shorten(" ".join(words.split()), TOPIC, placeholder=" …")
     wanted = Wanted(topic, words, agent=[f"A=live:{one.key}", f"B={agent}{folder}"], first="A")
@@ -222,7 +235,7 @@ def _is_taken_by(settings: Settings, one: Session, who: str) -> bool:
     there = next((daemon for daemon in here if daemon.id == who), None)
     if there is not None and there.session == one.key:
         return True
-    _release(settings, one)
+    _release(settings, one.key)
     if there is None:
         return False
     if not there.session or not _is_gone(there):
@@ -235,13 +248,13 @@ def _is_taken_by(settings: Settings, one: Session, who: str) -> bool:
     return False
 
 
-def _release(settings: Settings, one: Session) -> None:
+def _release(settings: Settings, key: str) -> None:
     """End what holds a seat for the session in dialogs that are over; raises `AlreadyRunning` where one goes on."""
     for daemon in daemons(settings):
-        if holder_of(daemon.session) != holder_of(one.key):
+        if holder_of(daemon.session) != holder_of(key):
             continue
         if _open_dialog(options.settings_for(daemon.file)) is not None and not _is_gone(daemon):
-            is_own = daemon.session == one.key
+            is_own = daemon.session == key
             who = "this session" if is_own else "another session of its OpenCode server"
             why = "a session has one seat" if is_own else "a server has one seat: its sessions' commands look all alike"
             raise AlreadyRunning(

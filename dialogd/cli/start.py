@@ -17,7 +17,7 @@ from dialogd import person
 from dialogd.backends.auto import family_of
 from dialogd.backends.seats import saved_cast, start_flags
 from dialogd.cli import options
-from dialogd.cli.cast import SEATS, warn_of_twins
+from dialogd.cli.cast import AGREES, LIVE, SEATS, warn_of_twins
 from dialogd.cli.client import daemons, healths
 from dialogd.cli.launch import end, spawn, until_ready
 from dialogd.cli.terminal import plain, remark, show
@@ -26,7 +26,7 @@ from dialogd.errors import BadInput, DialogdError
 from dialogd.protocol.header import AGENT_ID, LOOPBACK_URL
 from dialogd.protocol.model import RESERVED, WHY_RESERVED
 from dialogd.store.folders import StateDir
-from dialogd.store.origin import process_key
+from dialogd.store.origin import is_inside, process_key
 from dialogd.store.registry import Running
 from dialogd.templates.opening import alone
 
@@ -115,9 +115,16 @@ def start(  # noqa: PLR0913 - every option of the command is an argument
         raise BadInput("which agent should this daemon speak for?", fix="name it: dialogd start A; or set DIALOGD_ID")
     _check_caller(settings)
     urls = peers(settings, peer or ())
+    is_of_session = settings.backend == LIVE and bool(settings.session)
+    if is_of_session and not is_inside(os.getpid(), settings.session):
+        remark(f"{settings.id}: {AGREES}")
     if detach:
         _detached(settings, urls)
         return
+    if is_of_session:
+        from dialogd.cli.seat import take
+
+        settings = take(settings)
     from dialogd.daemon import serve
 
     if sys.stderr.isatty():  # nobody reads it where `run` starts agents, and it costs them time

@@ -121,9 +121,20 @@ def seat_of(pid: int, running: Collection[Running]) -> Running | None:
     lines = list(dict.fromkeys(one for root in roots for one in _line(root)))
     for process in lines:
         for seat, key in seats:
-            if (process.pid == key.pid and is_start(key.pid, key.started)) or _is_marked(process, key):
+            if _is_of(process, key):
                 return seat
     return next((seat for seat, key in seats if _is_left_behind(pid, key)), None)
+
+
+def is_inside(pid: int, session: str) -> bool:
+    """True when the process is that of the session with this key, or below it."""
+    key = read_key(session)
+    return key is not None and any(_is_of(process, key) for process in _line(pid))
+
+
+def _is_of(process: psutil.Process, key: Key) -> bool:
+    """True for the session's own process, and for one that began as its child."""
+    return (process.pid == key.pid and is_start(key.pid, key.started)) or _is_marked(process, key)
 
 
 def _line(pid: int) -> list[psutil.Process]:

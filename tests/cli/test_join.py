@@ -288,6 +288,66 @@ def test_a_session_that_is_asked_from_outside_agrees_first(dialogd: Commands, se
     assert "Spaces, I say." in dialogd.file.read_text()
 
 
+def untold(session: Claude, dialogd: Commands, *words: str) -> None:
+    """The session was asked to take part, and nothing that was said to it is of the dialog."""
+    knocked(session, "dialogd accept")
+    refused = typed(dialogd, session, "turn")
+    assert (refused.code, "dialogd accept" in refused.err) == (1, True)
+    told = json.dumps(session.knocks())
+    assert not [word for word in (*words, "is yours", str(dialogd.file)) if word in told]
+
+
+def test_a_session_whose_daemon_is_started_from_outside_agrees_first(dialogd: Commands, session: Claude) -> None:
+    """By `start --session` nobody is seated who has not agreed; the seat has its own time all the same."""
+    dialogd.begin("Tabs or spaces?")
+    start = ("start", "B", "--backend", "live", "--session", key(session), "--detach")
+    done = dialogd(*start)
+    assert (done.code, "agrees by `dialogd accept`" in done.err) == (0, True), done
+    assert dialogd.log.read().state.limits.timeouts == {"B": 1800.0}
+    assert seat(dialogd).session == key(session)
+    second = dialogd("start", "A", *start[2:])
+    assert (second.code, "a session has one seat" in second.err) == (3, True)
+    twice = [word for who in "AB" for word in ("--agent", f"{who}=live:{key(session)}")]
+    both = dialogd("run", "Tabs?", *twice, "--file", str(dialogd.folder / "other.md"))
+    assert (both.code, "a session has one seat" in both.err) == (2, True)
+    dialogd("say", "What do you say?", "--to", "B")
+    untold(session, dialogd, "Tabs", "What do you say")
+    assert typed(dialogd, session, "accept").code == 0
+    assert "What do you say?" in typed(dialogd, session, "turn").out
+    os.kill(seat(dialogd).pid, 9)  # who has agreed is not asked again
+    until(lambda: not dialogd.daemons(), "its end")
+    assert dialogd(*start).code == 0
+    knocked(session, "is yours")
+    assert "What do you say?" in typed(dialogd, session, "turn", "--wait").out
+
+
+@pytest.mark.slow
+def test_a_session_that_starts_its_own_daemon_has_agreed(dialogd: Commands, session: Claude) -> None:
+    """What is typed into it is its own user's word."""
+    dialogd.begin("Tabs or spaces?")
+    start = ("start", "B", "--backend", "live", "--session", key(session), "--detach")
+    done = typed(dialogd, session, *start)
+    assert (done.code, "dialogd accept" in done.err) == (0, False), done
+    dialogd("say", "What do you say?", "--to", "B")
+    knocked(session, "turn 3 is yours")
+
+
+@pytest.mark.slow
+def test_a_session_that_is_in_a_cast_agrees_first(dialogd: Commands, session: Claude) -> None:
+    """By `run --agent A=live:KEY` neither; its time stands in the file, as by `join`."""
+    cast = ["--agent", f"A=live:{key(session)}", "--agent", "B=rehearsal"]
+    with dialogd.background("run", "Tabs or spaces?", *cast, "--file", str(dialogd.file), "--no-plan"):
+        untold(session, dialogd, "Tabs")
+        assert "A: that session agrees by `dialogd accept`" in dialogd.output
+        text = dialogd.file.read_text()
+        assert "The seat of A is an open session of Claude Code" in text
+        assert "[LIMIT: timeout A 30 minutes]" in text
+        assert typed(dialogd, session, "accept").code == 0
+        assert "Tabs or spaces?" in typed(dialogd, session, "turn").out
+        assert typed(dialogd, session, "reply", given="Spaces, I say.").code == 0
+        until(lambda: dialogd.log.read().state.number > 2, "the other's turn")
+
+
 # -- A server with several sessions -----------------------------------------------------------------------------------
 
 
