@@ -281,10 +281,10 @@ def introduce(choice: Choice, project: Path | None = None, *, trusts: bool = Fal
     idle = f" ({' and '.join(choice.idle)} {'is' if len(choice.idle) == 1 else 'are'} not used)" if choice.idle else ""
     what = f"{choice.backend} {model}".strip()
     runs = f"; {RUNS_PROJECT}" if trusts and choice.backend in TRUSTING else ""
-    return f"{what} ({choice.why}) — {pays}{idle}; {_seen(choice, project)}{runs}"
+    return f"{what} ({choice.why}) — {pays}{idle}; {seen(choice, project)}{runs}"
 
 
-def _seen(choice: Choice, project: Path | None) -> str:
+def seen(choice: Choice, project: Path | None) -> str:
     """Who sees which text."""
     kind = kind_of(choice.backend)
     if kind.family in LOCAL and not choice.vendor:

@@ -7,7 +7,9 @@ import os
 import shlex
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from textwrap import shorten
 from typing import Annotated
@@ -34,7 +36,7 @@ from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, R
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import USER, Participant
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
-from dialogd.protocol.units import budget_line
+from dialogd.protocol.units import budget_line, in_words, seconds
 from dialogd.store.folders import StateDir
 from dialogd.store.origin import is_inside
 from dialogd.templates.opening import Opening, warnings
@@ -120,6 +122,9 @@ def _start_line(settings: Settings, seat: Seat, agent: Participant) -> str:
 Topic = Annotated[str | None, typer.Argument(metavar="TOPIC", help="What it is about; with --continue: the file.")]
 Continue = Annotated[bool, typer.Option("--continue", help="Start the cast of a dialog again that has not ended.")]
 Stay = Annotated[bool, typer.Option("--stay", help="Keep the daemons and the page after the end, until Ctrl-C.")]
+Linger = Annotated[
+    str | None, typer.Option(metavar="TIME", help="The same, but only so long after the end, such as 1 hour.")
+]
 Prices = Annotated[
     list[str] | None,
     typer.Option(
@@ -142,6 +147,7 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     replace: options.Replace = False,
     go_on: Continue = False,
     stay: Stay = False,
+    linger: Linger = None,
     plan: options.Plan = None,
     no_plan: options.NoPlan = False,
     price: Prices = None,
@@ -152,20 +158,29 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     Writes the file, starts a daemon per agent, and shows what they say. Ctrl-C stops the dialog and everything that was
     started. Takes /tmp/claude-dialog.md and ports 3001 … where they are free, else a file and ports of its own.
     """
+    lasts = inf if stay else _lingering(linger)
     with interruptible() as interrupt:
         if go_on:
             settings = options.settings_for(file or topic, pace=pace, plan=plan, no_plan=no_plan)
             cast = _former_cast(settings, pace)
             if wanted.unattended:
                 person.leave(options.log_of(settings), USER)
-            raise typer.Exit(_perform(settings, cast, interrupt, is_new=False, stay=stay))
+            raise typer.Exit(_perform(settings, cast, interrupt, is_new=False, stay=lasts))
         if topic is None:
             raise BadInput("what should the dialog be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
         settings = options.settings_for(file, pace=pace, plan=plan, no_plan=no_plan)
         settings, cast = new_cast(
             settings, wanted, pace or "", replace=replace, prices=price or (), trust_project=trust_project
         )
-        raise typer.Exit(_perform(settings, cast, interrupt, is_new=True, stay=stay))
+        raise typer.Exit(_perform(settings, cast, interrupt, is_new=True, stay=lasts))
+
+
+def _lingering(linger: str | None) -> float:
+    """The seconds for which everything stays after the end. Raises `BadInput`."""
+    try:
+        return seconds(linger) if linger is not None else 0.0
+    except ValueError as error:
+        raise BadInput(f"--linger: {error}", fix="write it like 1 hour, 30m or 90 seconds") from None
 
 
 def new_cast(
@@ -176,8 +191,9 @@ def new_cast(
     replace: bool,
     prices: Sequence[str] = (),
     trust_project: bool = False,
+    seat_timeout: str = person.SEAT_TIMEOUT,
 ) -> tuple[Settings, Cast]:
-    """Choose backends, file and ports, and write the dialog."""
+    """Choose backends, file and ports, and write the dialog; `seat_timeout` is of open sessions."""
     asked = priced(wanted.seats(), prices)
     seats, choices = seated(asked, settings, os.environ, dotenv(Path.cwd()))
     seats = _trusting(seats) if trust_project else seats
@@ -186,9 +202,11 @@ def new_cast(
     explicit = settings.origin("file") != "default"
     if explicit or not (all(map(is_free, ports)) and (replace or _is_vacant(settings))):
         ports = free_ports(len(seats))
-    opening = _with_budget(
-        with_recalled(draw_up(wanted, seats, ports, settings), wanted, settings), seats, choices, settings
-    )
+    asked_for = with_recalled(draw_up(wanted, seats, ports, settings), wanted, settings)
+    opening = with_budget(asked_for, seats, choices, settings)
+    if opening is not asked_for:
+        line = budget_line(opening.budget, opening.tokens)
+        remark(f"note: a key pays and no budget was given: the dialog ends at {line}; --budget sets another limit")
     if not explicit and ports != usual_ports(seats):
         own = Path(tempfile.gettempdir()) / f"claude-dialog-{opening.dialog}.md"
         remark(f"note: {DEFAULT_FILE} or its ports are in use; this dialog has a file of its own")
@@ -196,6 +214,8 @@ def new_cast(
     elif daemons(settings, settings.file):
         _busy(settings)
     copy = create(options.log_of(settings), settings, opening, replace=replace)
+    for seat in (seat for seat in seats if seat.session):
+        person.seat(options.log_of(settings), seat.id, program_of(seat.session), seat_timeout)
     if copy is not None:
         remark(f"note: the dialog that stood there is kept as {copy}")
     if any(choices[seat.id].is_last_resort(seat.backend or settings.backend) for seat in asked):
@@ -225,18 +245,15 @@ def _try_backends(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], s
         raise BadInput("a session has one seat, and here one has two", fix="name another session for one of them")
 
 
-def _with_budget(
-    opening: Opening, seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], settings: Settings
+def with_budget(
+    opening: Opening, seats: Sequence[Seat], choices: Mapping[str, auto.Choice], settings: Settings
 ) -> Opening:
     """The dialog with a budget, where a key pays and nobody set one: dollars, or tokens where a price is unknown."""
     if opening.budget is not None or opening.tokens is not None or not any(c.is_metered for c in choices.values()):
         return opening
     known = prices_of(seats, choices, settings)
     usd, tokens = (DEFAULT_CAP, None) if None not in known.values() else (None, DEFAULT_TOKENS)
-    capped = dataclasses.replace(opening, budget=usd, tokens=tokens)
-    line = budget_line(capped.budget, capped.tokens)
-    remark(f"note: a key pays and no budget was given: the dialog ends at {line}; --budget sets another limit")
-    return capped
+    return dataclasses.replace(opening, budget=usd, tokens=tokens)
 
 
 def _trusting(seats: tuple[Seat, ...]) -> tuple[Seat, ...]:
@@ -305,7 +322,7 @@ def _busy(settings: Settings) -> None:
     )
 
 
-def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool, stay: bool) -> int:
+def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool, stay: float) -> int:
     """Start all daemons, show the dialog to its end, stop them; returns the exit code."""
     file = shlex.quote(str(settings.file))
     show = Live(settings, hint="Ctrl-C stops the dialog", is_run=True)
@@ -340,10 +357,13 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
     return INTERRUPTED if interrupt.is_set() and not (stay and show.outcome) else code
 
 
-def _watch(show: Live, agents: Daemons, interrupt: Interrupt, *, stay: bool) -> None:
-    """Show the dialog until it ends or the person interrupts; with `stay`, until they do or every daemon is gone."""
+def _watch(show: Live, agents: Daemons, interrupt: Interrupt, *, stay: float) -> None:
+    """Show the dialog until it ends or the person interrupts; with `stay`, until they do or every daemon is gone.
+
+    `stay` is how many seconds it may have been over, with nothing new in it, before this ends.
+    """
     show.look()
-    told = None
+    told, last, since = None, show.feed.dialog, time.monotonic()
 
     def look_again() -> object:
         show.look()
@@ -352,7 +372,12 @@ def _watch(show: Live, agents: Daemons, interrupt: Interrupt, *, stay: bool) -> 
     while (stay or show.outcome is None) and not interrupt.is_set():
         if show.outcome is not None and show.outcome != told:
             told = show.outcome
-            show.say(f"{ended(told)}; the page stays, to approve or reject: Ctrl-C ends it and the daemons")
+            until = "" if stay == inf else f", or {in_words(stay)} without anything new do"
+            show.say(f"{ended(told)}; the page stays, to approve or reject: Ctrl-C ends it and the daemons{until}")
+        if show.outcome is None or show.feed.dialog is not last:
+            last, since = show.feed.dialog, time.monotonic()
+        elif time.monotonic() - since > stay:
+            return
         show.listen(LOOK)
         show.look()
         agents.tend(look_again, show.say)
@@ -363,7 +388,7 @@ def _watch(show: Live, agents: Daemons, interrupt: Interrupt, *, stay: bool) -> 
             show.say(words)
 
 
-def _close(show: Live, *, stay: bool) -> int:
+def _close(show: Live, *, stay: float) -> int:
     """Print how it ended; returns the exit code."""
     try:
         dialog = show.log.read()

@@ -158,6 +158,10 @@ def _part(agent: str, text: str) -> Seat:
     What follows `command:` and `acp:` is the program and its arguments, what follows `live:` the key of a session.
     """
     what, at, folder = text.rpartition("@")
+    for place in (place for place, sign in enumerate(text) if sign == "@"):  # there may be one in the folder's name
+        if Path(text[place + 1 :]).expanduser().is_dir():
+            what, folder = text[:place], text[place + 1 :]
+            break
     is_command = text.partition(":")[0] in COMMANDS
     project = ""
     if at and Path(folder).expanduser().is_dir():

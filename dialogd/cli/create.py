@@ -195,7 +195,7 @@ def _seconds(text: str, option: str) -> float:
 
 
 def _context(paths: Sequence[str]) -> tuple[Context, ...]:
-    files = tuple(Context(path, *_text(path, MOST_OF_A_FILE)) for path in paths)
+    files = tuple(along(path) for path in paths)
     if sum(len(file.text) for file in files) > MOST_OF_ALL:
         raise BadInput(
             f"the context files are larger than {MOST_OF_ALL:,} bytes together",
@@ -204,8 +204,13 @@ def _context(paths: Sequence[str]) -> tuple[Context, ...]:
     return files
 
 
-def _text(path: str, most: int = 1_000_000) -> tuple[str, int]:
-    """A file's text, up to the last whole line within `most` bytes, and its size."""
+def along(path: str) -> Context:
+    """A file as it goes along: its text without secrets, up to a whole line where it is long. Raises `BadInput`."""
+    return Context(path, *_text(path, MOST_OF_A_FILE))
+
+
+def _text(path: str, most: int = 1_000_000) -> tuple[str, int, int]:
+    """A file's text, up to the last whole line within `most` bytes, its size, and how many secrets were taken out."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise BadInput(f"{path} is not a file" if file.exists() else f"{path} does not exist", fix="check the path")
@@ -217,11 +222,11 @@ def _text(path: str, most: int = 1_000_000) -> tuple[str, int]:
         raise BadInput(f"{path} cannot be read: {error.strerror}", fix="check its permissions") from error
     if b"\0" in data:
         raise BadInput(f"{path} is not text", fix="name text files only")
-    text = _safe(options.in_utf8(data, path, is_whole=len(data) >= size))
+    text, found = redact(options.in_utf8(data, path, is_whole=len(data) >= size), options.own_secrets())
     data = text.encode("utf-8", "replace")
     if size <= most:
-        return text, len(data)
-    return data[: data.rfind(b"\n", 0, most) + 1 or most].decode("utf-8", "ignore"), size
+        return text, len(data), found
+    return data[: data.rfind(b"\n", 0, most) + 1 or most].decode("utf-8", "ignore"), size, found
 
 
 def _safe(text: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -14,21 +16,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 
 from dialogd import person
 from dialogd.backends import CODING
 from dialogd.backends.auto import CHOSEN
 from dialogd.backends.seats import Cast, Seat
-from dialogd.backends.sessions import without_tokens
+from dialogd.backends.sessions import knock, of_key, without_tokens
 from dialogd.cli.client import daemons, health, notify
 from dialogd.cli.terminal import plain, remark
 from dialogd.config import Settings
-from dialogd.errors import AlreadyRunning, BadInput, DialogdError
+from dialogd.errors import AlreadyRunning, BadInput, DialogdError, Refused
+from dialogd.protocol.text import one_line
+from dialogd.store.disk import read_json, write_json
 from dialogd.store.folders import StateDir
+from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.origin import process_key
-from dialogd.store.registry import Running
+from dialogd.store.registry import Running, process_started
 
 READY_SECONDS = 90.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
 LATE_SECONDS = 3.0
@@ -38,6 +43,7 @@ LARGEST_OUTPUT = 1024 * 1024  # bytes of an output file that are kept when it is
 FAILED = "error: a daemon could not be started, or ended twice"  # why a dialog was stopped
 
 Interrupt = threading.Event
+NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +238,21 @@ class Daemons:
         ready()
         if not interrupt.is_set():
             notify(self.running.values())
+            self._ask_sessions()
+
+    def _ask_sessions(self) -> None:
+        """Ask the open sessions that were picked from outside to take part: whoever is first is asked by its daemon."""
+        from dialogd.backends.live import ASKS, UNASKED
+
+        picked = [seat for seat in self.cast.seats if seat.session.endswith(UNASKED)]
+        journals = Journals(StateDir(self.settings.state_dir).dialog(self.settings.file))
+        owing = LogFile(self.settings.file, journals).read().state.owing if picked else ()
+        for seat in (seat for seat in picked if seat.id not in owing):
+            try:
+                if (session := of_key(seat.session.removesuffix(UNASKED))) is not None:
+                    asyncio.run(knock(session, ASKS))
+            except (DialogdError, OSError) as error:
+                remark(f"warning: {seat.id}: its session was not asked yet: {error}; it is once its turn comes")
 
     def _spawn(self, seat: Seat) -> Child:
         plan, file = self.settings.plan, self.settings.file
@@ -278,3 +299,78 @@ class Daemons:
         self.children[dead.id] = self._spawn(next(seat for seat in self.cast.seats if seat.id == dead.id))
         self.running.pop(dead.id, None)
         return f"{what}\n{dead.last_lines()}\nstarting it again"
+
+
+# -- A `run` that belongs to nobody -----------------------------------------------------------------------------------
+
+TOPIC = 120  # characters of a question that make the topic
+BEGIN_SECONDS = 20.0  # that the file of a new dialog may take
+BEGIN_LOOK = 0.1
+LAST_WORDS = 2_000  # characters of what a process printed last
+
+
+def run_apart(state: StateDir, question: str, words: Sequence[str], variables: Mapping[str, str] = NONE) -> Path:
+    """Have a new dialog run by `dialogd run` with these options, and give its file once it is written.
+
+    Its process belongs to nobody: it goes on when the program that asked ends. `variables` are set for it beside the
+    environment. Raises `Refused` with what `run` said where it did not begin.
+    """
+    file = state.sessions / f"dialog-{secrets.token_hex(4)}.md"
+    asked, output = (file.with_suffix(suffix) for suffix in (".question", ".out"))
+    asked.touch(mode=0o600)
+    asked.write_text(question, encoding="utf-8", errors="replace")
+    run = ["run", "--file", str(file), *words, "--question-file", str(asked), "--", one_line(question, TOPIC)]
+    environment = without_tokens(os.environ) | dict(variables)
+    pid = on_its_own([sys.executable, "-m", "dialogd", *run], output, environment)
+    known = {"file": str(file), "pid": pid, "created": process_started(pid), "output": str(output)}
+    write_json(file.with_suffix(".json"), known)
+    try:
+        _written(file, pid, output)
+    finally:
+        asked.unlink(missing_ok=True)
+    return file
+
+
+def begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
+    """The files of the dialogs that programs began, each with whether its process runs; forgets those that are gone."""
+    for path in sorted(state.sessions.glob("*.json")):
+        found = read_json(path)
+        try:
+            file, pid, created = Path(found["file"]), int(found["pid"]), found["created"]
+        except (TypeError, KeyError, ValueError):
+            continue
+        runs = created is not None and process_started(pid) == created
+        if not runs and not file.exists():
+            path.unlink(missing_ok=True)
+            continue
+        yield file, runs
+
+
+def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str]) -> int:
+    """Start a program in a session of its own, child of nobody; returns its process id."""
+    script = 'out=$1; shift; umask 077; "$@" </dev/null >>"$out" 2>&1 & echo $!'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", str(output), *words],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment, start_new_session=True,
+    )  # fmt: skip
+    if done.returncode or not done.stdout.strip().isdigit():
+        raise DialogdError(f"nothing can be started: {done.stderr.strip()}", fix="look at the limits of processes")
+    return int(done.stdout)
+
+
+def _written(file: Path, pid: int, output: Path) -> None:
+    """Wait until the dialog stands in its file. Raises `Refused` with the process's last words where it ended first."""
+    deadline = time.monotonic() + BEGIN_SECONDS
+    while not file.exists():
+        if process_started(pid) is None and not file.exists():
+            said = ""
+            with suppress(OSError):
+                said = output.read_text(encoding="utf-8", errors="replace")[-LAST_WORDS:]
+            what, _, fix = said.partition("\n  fix: ")
+            raise Refused(
+                what.rpartition("error: ")[2].strip() or "the dialog could not be begun",
+                fix=fix.strip() or f"look into {output}",
+            )
+        if time.monotonic() > deadline:
+            raise DialogdError(f"{file} was not written within {BEGIN_SECONDS:g} s", fix=f"look into {output}")
+        time.sleep(BEGIN_LOOK)

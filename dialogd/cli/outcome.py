@@ -331,11 +331,23 @@ def estimate_of(opening: Opening, seats: Sequence[Seat], choices: Mapping[str, C
 
     Raises `BadInput` for a price that cannot be read.
     """
+    prices = prices_of(seats, choices, settings)
+    return estimate_line(opening, prices, settings.max_tokens, _programs(prices, choices))
+
+
+def costs_of(
+    opening: Opening, seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings
+) -> dict[str, float | None]:
+    """What each agent whose tokens cost money may spend at most, about, in US dollars; None where nobody knows."""
+    prices = prices_of(seats, choices, settings)
+    return _costs(opening, prices, settings.max_tokens, _programs(prices, choices))
+
+
+def _programs(prices: Mapping[str, Price | None], choices: Mapping[str, Choice]) -> frozenset[str]:
+    """The coding agents among them."""
     from dialogd.backends import CODING
 
-    prices = prices_of(seats, choices, settings)
-    programs = frozenset(who for who in prices if choices[who].backend in CODING)
-    return estimate_line(opening, prices, settings.max_tokens, programs)
+    return frozenset(who for who in prices if choices[who].backend in CODING)
 
 
 def prices_of(seats: Sequence[Seat], choices: Mapping[str, Choice], settings: Settings) -> dict[str, Price | None]:
@@ -359,20 +371,7 @@ def estimate_line(
     reply may have, 0 for the usual number. `programs` are those that are coding agents: each call of theirs has a
     prompt of their own, and how many a turn takes is theirs to say.
     """
-    from dialogd.backends.parts import tokens_of
-    from dialogd.templates.opening import compose
-
-    start, out = RULES + tokens_of(compose(opening)), most_out or MOST_OUT
-
-    def dear(who: str, price: Price) -> float:
-        begun, calls = (start + PROGRAM, CALLS) if who in programs else (start, 1)
-
-        def cost(tokens_in: int, tokens_out: int) -> float:
-            return price.usd(tokens_in, 0) * calls + price.usd(0, tokens_out)
-
-        return estimate(opening.max_turns, len(opening.agents), cost, start=begun, said=min(SAID, out), out=out)
-
-    known = {who: dear(who, price) for who, price in prices.items() if price is not None}
+    known = {who: usd for who, usd in _costs(opening, prices, most_out, programs).items() if usd is not None}
     strangers = " and ".join(who for who, price in prices.items() if price is None)
     if not any(known.values()):
         return f"estimate: unknown, for nobody knows the price of {strangers}" if strangers else ""
@@ -386,6 +385,26 @@ def estimate_line(
     if opening.budget is not None and opening.budget < whole:
         text += f"; the budget of {dollars(opening.budget)} ends it before that"
     return text
+
+
+def _costs(
+    opening: Opening, prices: Mapping[str, Price | None], most_out: int, programs: Collection[str]
+) -> dict[str, float | None]:
+    """What each agent may spend at most, about; None for an unknown price."""
+    from dialogd.backends.parts import tokens_of
+    from dialogd.templates.opening import compose
+
+    start, out = RULES + tokens_of(compose(opening)), most_out or MOST_OUT
+
+    def dear(who: str, price: Price) -> float:
+        begun, calls = (start + PROGRAM, CALLS) if who in programs else (start, 1)
+
+        def cost(tokens_in: int, tokens_out: int) -> float:
+            return price.usd(tokens_in, 0) * calls + price.usd(0, tokens_out)
+
+        return estimate(opening.max_turns, len(opening.agents), cost, start=begun, said=min(SAID, out), out=out)
+
+    return {who: None if price is None else dear(who, price) for who, price in prices.items()}
 
 
 def _cents(usd: float) -> str:

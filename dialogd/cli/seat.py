@@ -150,8 +150,7 @@ def ask(
     folder = "" if "@" in agent else f"@{one.project}"
     topic = shorten(" ".join(words.split()), TOPIC, placeholder=" …")
     wanted = Wanted(topic, words, agent=[f"A=live:{one.key}", f"B={agent}{folder}"], first="A")
-    settings, cast = new_cast(options.settings_for(file), wanted, "", replace=False)
-    _note(settings, _open_dialog(settings), "A", one, timeout)
+    settings, cast = new_cast(options.settings_for(file), wanted, "", replace=False, seat_timeout=timeout)
     both = Daemons(settings, cast)
     try:
         both.start(Interrupt())

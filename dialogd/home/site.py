@@ -18,8 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dialogd import __version__
 from dialogd.config import Settings
-from dialogd.errors import AlreadyRunning, Refused, StorageError
+from dialogd.errors import AlreadyRunning, StorageError
 from dialogd.home import forms
+from dialogd.home.offers import Offers
+from dialogd.home.shelf import Shelf, text_of
 from dialogd.server.refusals import handle_errors
 from dialogd.server.serving import bind, make_server
 from dialogd.store.disk import read_json, write_json
@@ -35,45 +37,28 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-PAGE = 50  # dialogs of one answer
+READING = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
+SERVICE = "dialogd home"
+LINGER = 3_600.0  # seconds
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """Home's HTTP API."""
+def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
+    """Home's HTTP API. Dialogs that are begun here stay `linger` seconds after their end."""
     app = FastAPI(title="dialogd home", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     handle_errors(app)
+    _list_routes(app, Shelf(settings))
+    _beginning_routes(app, Offers(settings, linger))
 
     @app.get("/", response_class=HTMLResponse)
-    async def page() -> Response:
+    def page() -> Response:
         """The page."""
-        text = await asyncio.to_thread(fill, _HERE / "templates", "home.html")
         headers = {"content-security-policy": POLICY, "cross-origin-opener-policy": "same-origin"}
-        return HTMLResponse(text, headers=headers)
+        return HTMLResponse(fill(_HERE / "templates", "home.html"), headers=headers)
 
     @app.get("/health")
     async def health() -> dict[str, str]:
         """That this is Home."""
-        return {"status": "ok", "service": "dialogd home", "version": __version__}
-
-    @app.get("/dialogs")
-    async def dialogs(
-        search: Annotated[str, Query(max_length=1_000)] = "",
-        state: Annotated[str, Query(max_length=100)] = "",
-        after: Annotated[int, Query(ge=0)] = 0,
-    ) -> forms.Dialogs:
-        """Running and past dialogs."""
-        return forms.Dialogs(dialogs=[])
-
-    @app.get("/choices")
-    async def choices() -> forms.Choices:
-        """What a dialog can be made of here."""
-        defaults = forms.Defaults(turns=20, timeout="5 minutes", budget="$2.00", template="pair", agents=[])
-        return forms.Choices(
-            backends=[], templates=[], sessions=[], defaults=defaults, projects=[], here=str(Path.cwd()),
-            home=str(Path.home()),
-        )  # fmt: skip
-
-    _beginning_routes(app)
+        return {"status": "ok", "service": SERVICE, "version": __version__}
 
     # One route for each file that there is: no path reaches a folder. The look is that of the dialogs' own pages.
     for prefix, folder in (("home", _HERE / "static"), ("page", _LOOK)):
@@ -83,34 +68,59 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _beginning_routes(app: FastAPI) -> None:
-    @app.post("/context")
-    async def context(asked: forms.Paths) -> forms.Context:
-        """Files as they would go along with a dialog."""
-        return forms.Context(files=[], size=0, most=0)
+def _list_routes(app: FastAPI, shelf: Shelf) -> None:
+    """The dialogs that there are. Not `async`: they read files, and daemons are asked, so each has a thread."""
 
-    @app.get("/folders")
-    async def folders(
-        under: Annotated[str, Query(max_length=forms.LONGEST_PATH)] = "",
-        files: Annotated[bool, Query(description="the files too")] = False,
-    ) -> forms.Folder:
-        """What is in a folder, to pick from."""
-        return forms.Folder(path=under or str(Path.home()), folders=[])
-
-    @app.post("/estimate")
-    async def estimate(asked: forms.Start) -> forms.Estimate:
-        """What a dialog may cost."""
-        return forms.Estimate(words="nobody pays", calls=0)
-
-    @app.post("/start", status_code=201)
-    async def start(asked: forms.Start) -> forms.Started:
-        """Begin a dialog."""
-        raise Refused("dialogs cannot be started here yet", fix="dialogd run TOPIC")
+    @app.get("/dialogs")
+    def dialogs(
+        search: Annotated[str, Query(max_length=1_000, description="words that were said, or stand in a title")] = "",
+        state: Annotated[str, Query(max_length=100, description="only those in that state; `open`: not ended")] = "",
+        after: Annotated[int, Query(ge=0, description="how many to leave out at the beginning")] = 0,
+    ) -> forms.Dialogs:
+        """Running and past dialogs: what waits for the person first."""
+        return shelf.dialogs(search, state, after)
 
     @app.get("/past/{dialog}", response_class=HTMLResponse)
-    async def past(dialog: Annotated[str, PathParameter(max_length=forms.SHORT)]) -> Response:
-        """A past dialog, to read."""
-        raise Refused("past dialogs cannot be read here yet", fix="dialogd show ID")
+    def past(dialog: Annotated[str, PathParameter(max_length=forms.SHORT)]) -> Response:
+        """A dialog to read, with nothing in it that runs."""
+        from dialogd.store.archive import attachments_of
+        from dialogd.views.export import export
+
+        found, path = text_of(shelf, dialog)
+        text = export(found, "html", attachments=attachments_of(path))
+        return HTMLResponse(text, headers={"content-security-policy": READING})
+
+
+def _beginning_routes(app: FastAPI, offers: Offers) -> None:
+    """What a new dialog can be made of, and its start."""
+
+    @app.get("/choices")
+    def choices() -> forms.Choices:
+        """What a dialog can be made of here: backends, templates, open sessions."""
+        return offers.choices()
+
+    @app.post("/context")
+    def context(asked: forms.Paths) -> forms.Context:
+        """Files as they would go along with a dialog: without secrets, cut where they are long, or refused."""
+        return offers.context(asked)
+
+    @app.get("/folders")
+    def folders(
+        under: Annotated[str, Query(max_length=forms.LONGEST_PATH, description="the folder; empty: home")] = "",
+        files: Annotated[bool, Query(description="its files too")] = False,
+    ) -> forms.Folder:
+        """What is in a folder of the person's, to pick from."""
+        return offers.folder(under, files=files)
+
+    @app.post("/estimate")
+    def estimate(asked: forms.Start) -> forms.Estimate:
+        """What a dialog may cost."""
+        return offers.estimate(asked)
+
+    @app.post("/start", status_code=201)
+    def start(asked: forms.Start) -> forms.Started:
+        """Begin a dialog: its daemons live on without this page."""
+        return offers.start(asked)
 
 
 def _part(path: Path) -> Callable[[], Awaitable[Response]]:
@@ -163,7 +173,7 @@ def serve(settings: Settings, port: int, linger: float) -> None:
 
 
 async def _serve(settings: Settings, listener: socket.socket, linger: float) -> None:
-    looked = Looked(create_app(settings))
+    looked = Looked(create_app(settings, linger))
     server = make_server(looked, listener)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

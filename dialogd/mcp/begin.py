@@ -1,14 +1,8 @@
-"""Beginning a session: `dialogd run` as a process that outlives the program that asked for it, within limits."""
+"""Beginning a session: `dialogd run` apart from the program that asked for it, within limits."""
 
 from __future__ import annotations
 
-import os
-import secrets
-import subprocess
-import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -17,24 +11,17 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd.backends.auto import COMMANDS
 from dialogd.backends.seats import Seat
-from dialogd.backends.sessions import without_tokens
 from dialogd.cli.cast import SEATS
 from dialogd.cli.create import Wanted
+from dialogd.cli.launch import run_apart
 from dialogd.config import Settings
-from dialogd.errors import BadInput, DialogdError, Refused
-from dialogd.mcp.sessions import remember
+from dialogd.errors import BadInput, Refused
 from dialogd.protocol import units
-from dialogd.protocol.text import one_line
 from dialogd.store.folders import StateDir
-from dialogd.store.registry import process_started
 from dialogd.templates.library import find, names, template
 
 LONGEST_PATH = 1_000  # characters
-TOPIC = 120  # characters of a question that make the topic
-SECONDS = 20.0  # that the file of a new dialog may take
-LOOK = 0.1
 MOST_TURNS = 200  # that rounds of many agents come to by default
-LAST = 2_000  # characters of what a process printed last
 
 
 class Limits(BaseModel):
@@ -94,23 +81,9 @@ def begin(settings: Settings, asked: Asked) -> Path:
     words = [*_cast_words(settings, asked), *_limit_words(settings, asked)]
     words += ["--break-cycles", *(["--unattended"] if asked.unattended else [])]
     words += [word for path in asked.context for word in ("--context", str(inside(path)))]
-    state = StateDir(settings.state_dir)
-    file = state.sessions / f"dialog-{secrets.token_hex(4)}.md"
-    question, output = (file.with_suffix(suffix) for suffix in (".question", ".out"))
-    question.touch(mode=0o600)
-    question.write_text(asked.question, encoding="utf-8", errors="replace")
-    topic = one_line(asked.question, TOPIC)
-    run = ["run", "--file", str(file), *words, "--question-file", str(question), "--", topic]
-    environment = without_tokens(os.environ)
-    environment |= {"DIALOGD_PROJECT": str(asked.project)} if asked.project else {}
-    environment |= {} if asked.tools else {"DIALOGD_TOOL_CALLS": "0"}
-    pid = on_its_own([sys.executable, "-m", "dialogd", *run], output, environment)
-    remember(state, file, pid, output)
-    try:
-        _written(file, pid, output)
-    finally:
-        question.unlink(missing_ok=True)
-    return file
+    variables = {"DIALOGD_PROJECT": str(asked.project)} if asked.project else {}
+    variables |= {} if asked.tools else {"DIALOGD_TOOL_CALLS": "0"}
+    return run_apart(StateDir(settings.state_dir), asked.question, words, variables)
 
 
 def on(position: str, config: Position) -> Asked:
@@ -215,33 +188,3 @@ def _seconds(text: str, name: str) -> float:
         return units.seconds(text)
     except ValueError as error:
         raise BadInput(f"{name}: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
-
-
-def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str]) -> int:
-    """Start a program in a session of its own, child of nobody; returns its process id."""
-    script = 'out=$1; shift; umask 077; "$@" </dev/null >>"$out" 2>&1 & echo $!'
-    done = subprocess.run(
-        ["/bin/sh", "-c", script, "sh", str(output), *words],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=environment, start_new_session=True,
-    )  # fmt: skip
-    if done.returncode or not done.stdout.strip().isdigit():
-        raise DialogdError(f"nothing can be started: {done.stderr.strip()}", fix="look at the limits of processes")
-    return int(done.stdout)
-
-
-def _written(file: Path, pid: int, output: Path) -> None:
-    """Wait until the dialog stands in its file. Raises `Refused` with the process's last words where it ended first."""
-    deadline = time.monotonic() + SECONDS
-    while not file.exists():
-        if process_started(pid) is None and not file.exists():
-            said = ""
-            with suppress(OSError):
-                said = output.read_text(encoding="utf-8", errors="replace")[-LAST:]
-            what, _, fix = said.partition("\n  fix: ")
-            raise Refused(
-                what.rpartition("error: ")[2].strip() or "the dialog could not be begun",
-                fix=fix.strip() or f"look into {output}",
-            )
-        if time.monotonic() > deadline:
-            raise DialogdError(f"{file} was not written within {SECONDS:g} s", fix=f"look into {output}")
-        time.sleep(LOOK)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +15,7 @@ from typing import Any
 from dialogd.agent.prompt import is_shown, may_read
 from dialogd.cli import options
 from dialogd.cli.client import daemons, healths
+from dialogd.cli.launch import begun
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
 from dialogd.memory import Memory, Row
@@ -25,9 +26,8 @@ from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Participant
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import many
-from dialogd.store.disk import read_json, write_json
 from dialogd.store.folders import StateDir
-from dialogd.store.registry import Running, process_started
+from dialogd.store.registry import Running
 from dialogd.views.flow import TEXT
 
 PAGE = 50  # messages of a page
@@ -216,31 +216,10 @@ def history(dialog: Dialog, agent: str, page: int, reader: str = "") -> dict[str
 # -- All sessions ----------------------------------------------------------------------------------------------------
 
 
-def remember(state: StateDir, file: Path, pid: int, output: Path) -> None:
-    """Keep that a program began this dialog, by which process, and where that prints to."""
-    known = {"file": str(file), "pid": pid, "created": process_started(pid), "output": str(output)}
-    write_json(state.sessions / f"{file.stem}.json", known)
-
-
-def _begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
-    """The files of the dialogs that programs began, each with whether its process runs; forgets those that are gone."""
-    for path in sorted(state.sessions.glob("*.json")):
-        found = read_json(path)
-        try:
-            file, pid, created = Path(found["file"]), int(found["pid"]), found["created"]
-        except (TypeError, KeyError, ValueError):
-            continue
-        runs = created is not None and process_started(pid) == created
-        if not runs and not file.exists():
-            path.unlink(missing_ok=True)
-            continue
-        yield file, runs
-
-
 def sessions(settings: Settings) -> list[Session]:
     """The dialogs that are going on or were begun by a program and stand in their file still; newest first."""
     state = StateDir(settings.state_dir)
-    began = dict(_begun(state))
+    began = dict(begun(state))
     served: dict[Path, list[Running]] = {}
     for daemon in daemons(settings):
         served.setdefault(Path(daemon.file), []).append(daemon)
@@ -260,7 +239,7 @@ def at(settings: Settings, file: Path) -> Session:
     own = options.settings_for(str(file))
     running = daemons(own, file)
     around = Around({daemon.id: health for daemon, health in healths(running).items()},
-                    is_starting=dict(_begun(StateDir(settings.state_dir))).get(file, False))  # fmt: skip
+                    is_starting=dict(begun(StateDir(settings.state_dir))).get(file, False))  # fmt: skip
     return Session(own, options.dialog_at(options.log_of(own)), around, running)
 
 
@@ -303,7 +282,7 @@ def _kept(row: Row) -> Session:
 def _is_known(settings: Settings, file: Path) -> bool:
     """True for the file of the settings, of a daemon that runs, or of a session that a program began."""
     served = (Path(daemon.file) for daemon in daemons(settings))
-    return file in {settings.file, *served, *dict(_begun(StateDir(settings.state_dir)))}
+    return file in {settings.file, *served, *dict(begun(StateDir(settings.state_dir)))}
 
 
 def listed(settings: Settings, wanted: Mapping[str, str], limit: int) -> list[dict[str, Any]]:

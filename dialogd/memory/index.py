@@ -27,7 +27,7 @@ from dialogd.store.disk import distrust
 from dialogd.store.lock import Lock
 from dialogd.views.plan import Plan
 
-SCHEMA = 5
+SCHEMA = 7
 NAME = "index.sqlite"
 LOCK = "index.lock"  # held by whoever makes an index or throws one away
 
@@ -160,6 +160,9 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 # -- From a dialog to what the index keeps of it ----------------------------------------------------------------------
 
 TOPIC = 300  # characters
+NAME_LENGTH = 100  # characters of an agent's name
+GIST = 240  # characters of a decided text
+_LISTED = re.compile(r"\s*(?:[-*+]|\d+[.)])\s+")
 LONGEST = 200_000  # characters of a message that are searched
 NONE: Mapping[str, str] = MappingProxyType({})
 RECALLED = "**Recalled from earlier dialogs"  # how the block begins that `--recall` writes into turn 1
@@ -197,23 +200,32 @@ def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
 
     Its row lacks the paths of the file and of the copy.
     """
-    state, spent = dialog.state, total(dialog.state.spent)
-    entries = [entry for entry in dialog.entries if entry.condition is not Condition.DAMAGED]
+    entries = _sound(dialog)
     last = next((at for entry in reversed(entries) if (at := moment(entry))), "")
     mine = next((entry for entry in entries if entry.is_turn and entry.by not in (USER, SYSTEM)), None)
+    said, row = tuple(_said(entries, attachments)), row_of(dialog)
+    made = decided(dialog, row.topic)
+    question = said[0].text if said and said[0].by == USER else ""
+    made = () if dialog.is_rehearsed else made  # scripted lines decide nothing, whatever they say
+    return Facts(row, mine.chain if mine else "", (last, len(dialog.entries)), question, said, made)
+
+
+def row_of(dialog: Dialog) -> Row:
+    """The row of a dialog, without the paths of its file and of a copy."""
+    state, spent, entries = dialog.state, total(dialog.state.spent), _sound(dialog)
     ends = dialog.entry(state.outcome.entry) if state.outcome else None
-    said = tuple(_said(entries, attachments))
-    topic = _topic(dialog, said)
-    made = decided(dialog, topic)
-    row = Row(
+    last = next((at for entry in reversed(entries) if (at := moment(entry))), "") if ends else ""
+    plan = Plan(dialog)
+    models = {entry.by: entry.frame.model for entry in entries if entry.frame is not None and entry.frame.model}
+    return Row(
         id=dialog.id,
-        topic=topic,
+        topic=_topic(dialog, entries),
         started=iso(dialog.header.started) or next((at for entry in entries if (at := moment(entry))), ""),
         ended=(moment(ends) or last) if ends else "",
         state="ended" if state.outcome else "open",
         outcome=state.outcome.name if state.outcome else "",
         reason=one_line(state.outcome.reason) if state.outcome else "",
-        headline=one_line(Plan(dialog).headline),
+        headline=one_line(plan.headline),
         agents=tuple(agent.id for agent in dialog.header.agents),
         turns=state.number,
         usd=spent.usd if spent.entries > spent.unknown else None,
@@ -221,16 +233,30 @@ def facts(dialog: Dialog, attachments: Mapping[str, str] = NONE) -> Facts:
         tokens=spent.tokens if spent.entries > spent.uncounted else None,
         approved=bool(state.approved),
         is_rehearsal=dialog.is_rehearsed,
+        names=tuple(one_line(agent.name, NAME_LENGTH) for agent in dialog.header.agents),
+        models=tuple(models.get(agent.id, "") for agent in dialog.header.agents),
+        decided=_gist(plan.agreed.text) if plan.agreed is not None else "",
     )
-    question = said[0].text if said and said[0].by == USER else ""
-    made = () if dialog.is_rehearsed else made  # scripted lines decide nothing, whatever they say
-    return Facts(row, mine.chain if mine else "", (last, len(dialog.entries)), question, said, made)
 
 
-def _topic(dialog: Dialog, said: Sequence[Said]) -> str:
+def _gist(text: str) -> str:
+    """The beginning of a text, in a line: without its headings and the signs of lists."""
+    rows = (row for row in text.split("\n") if not row.lstrip().startswith("#"))
+    return one_line(" ".join(_LISTED.sub("", row) for row in rows), GIST)
+
+
+def _sound(dialog: Dialog) -> list[Entry]:
+    """The entries that are whole."""
+    return [entry for entry in dialog.entries if entry.condition is not Condition.DAMAGED]
+
+
+def _topic(dialog: Dialog, entries: Sequence[Entry]) -> str:
     """The header's topic; where it has none, the beginning of the question, or the title."""
-    question = next((line for item in said[:1] for line in item.text.split("\n") if line.strip()), "")
-    return one_line(dialog.header.topic, TOPIC) or one_line(question or dialog.header.title, TOPIC)
+    if topic := one_line(dialog.header.topic, TOPIC):
+        return topic
+    first = next(_said(entries, NONE), None)
+    question = next((line for line in first.text.split("\n") if line.strip()), "") if first is not None else ""
+    return one_line(question or dialog.header.title, TOPIC)
 
 
 def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[Said]:

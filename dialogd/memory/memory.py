@@ -33,20 +33,20 @@ def look(state: StateDir, files: Iterable[Path]) -> list[Row]:
             if dialog.state.outcome is None:
                 found.append(replace(row_of(dialog, file), state="running" if file in served else "open"))
             else:
-                _keep(state, file)
+                _keep(state, file, dialog)
     return found
 
 
-def _keep(state: StateDir, file: Path) -> None:
+def _keep(state: StateDir, file: Path, dialog: Dialog) -> None:
     try:
-        keep(read_dialog(file), file, state)
+        keep(dialog, file, state)
     except OSError as error:
         log.warning("%s has ended and cannot be archived: %s", file, error)
 
 
 def row_of(dialog: Dialog, file: Path) -> Row:
     """The row of a dialog that is not archived."""
-    return replace(facts(dialog).row, file=str(file))
+    return replace(index.row_of(dialog), file=str(file))
 
 
 def live_decisions(dialog: Dialog) -> Iterator[Decision]:
@@ -82,6 +82,22 @@ class Memory:
         current = {row.id: row for row in going}
         found = [*going, *(row for row in known if row.id not in current)]
         return self._complete(*(found if limit is None else found[: offset + limit])[offset:])
+
+    def archived(self) -> list[Row]:
+        """The archived dialogs, newest first; nothing else is looked at."""
+        return self._complete(*self._ask(index.listed))
+
+    def sizes(self) -> dict[str, set[int]]:
+        """How large the archived copies of each file's dialogs are, by its path: such a file need not be read."""
+        found: dict[str, set[int]] = {}
+        for name, file in keeping.read_origins(self.state.memory / keeping.ORIGINS).items():
+            with suppress(OSError):
+                found.setdefault(file, set()).add((self.state.archive / name).stat().st_size)
+        return found
+
+    def keep(self, dialog: Dialog, file: Path) -> None:
+        """Archive an ended dialog, where it is not; a failure is a warning."""
+        _keep(self.state, file, dialog)
 
     def dialog(self, wanted: str) -> Row:
         """The archived dialog that an id, or the beginning of one, or of its copy's name, means. Raises `BadInput`."""

@@ -73,7 +73,8 @@ class Row:
     `id` names it in every command. `state` is ended, running (daemons work on it) or open. `outcome` is the name of
     the mark that ended it, "" while it goes on; `headline` says in words how it stands. `usd` and `tokens` are None
     where nobody knows. `is_rehearsal`: scripted lines, which decide nothing and are not recalled. `file` is where the
-    dialog stood, `archive` the copy; "" where there is none.
+    dialog stood, `archive` the copy; "" where there is none. `names` are the agents' in headings, `models` those that
+    replied last, "" where nobody knows; `decided` is the beginning of the text that was decided last.
     """
 
     id: str
@@ -94,6 +95,9 @@ class Row:
     file: str = ""
     archive: str = ""
     verdict: Verdict | None = None
+    names: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    decided: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """The fields by name."""
@@ -102,7 +106,7 @@ class Row:
     @classmethod
     def from_json(cls, facts: Mapping[str, Any]) -> Row:
         """The row of such fields, as the index keeps them: without a verdict."""
-        return cls(**{**facts, "agents": tuple(facts["agents"])})
+        return cls(**{**facts, **{name: tuple(facts[name]) for name in ("agents", "names", "models")}})
 
 
 @dataclass(frozen=True, slots=True)

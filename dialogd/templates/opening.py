@@ -24,11 +24,15 @@ MOST_OF_A_FILE = 50_000  # bytes of one context file; the rest is left out, and 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A file for the agents to read: its path as the person wrote it, its text and its whole size in bytes."""
+    """A file for the agents to read: its path as the person wrote it, its text and its whole size in bytes.
+
+    `secrets` is how many were taken out of the text.
+    """
 
     path: str
     text: str
     size: int
+    secrets: int = 0
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from mcp import Client, MCPError
 
-from dialogd.mcp.begin import on_its_own
+from dialogd.cli.launch import on_its_own
 from dialogd.store.origin import start_of
 from tests.mcp.conftest import Answer, Host, call
 from tests.support.forked import fork
