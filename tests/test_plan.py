@@ -192,10 +192,10 @@ def test_code_in_a_quotation_stays_as_it_was() -> None:
 def test_an_unfinished_dialog_says_who_is_waited_for() -> None:
     """Nothing is decided; the question to the person stands first among what is open."""
     drawn = Plan(unfinished())
-    assert drawn.headline == "not ended: B waits for the person's answer"
+    assert drawn.headline == "not ended: Claude B waits for the answer of the person"
     assert (drawn.agreed, drawn.outcome) == (None, "")
     assert [said.kind for said in drawn.questions] == ["QUESTION_FOR_USER", "QUESTION", "PROPOSAL"]
-    assert plan(POSTGRES).headline == "not ended: turn 3 is owed by B"
+    assert plan(POSTGRES).headline == "not ended: turn 3 is to be written by Claude B"
 
 
 def test_a_question_for_the_person_is_what_comes_next() -> None:
@@ -237,7 +237,7 @@ def test_a_judges_choice_is_the_position_it_chose() -> None:
     )
     room.run()
     drawn = Plan(room.dialog)
-    assert drawn.headline.startswith("decided by the judge: the position of A in turn 2")
+    assert drawn.headline.startswith("decided by the judge: the position of Claude A in turn 2")
     assert drawn.agreed is not None
     assert drawn.agreed.text.startswith("Tabs, everywhere")
     (comparison,) = drawn.worth.comparisons
@@ -265,11 +265,11 @@ def test_a_judge_settles_the_proposals_of_both_sides() -> None:
     [
         ("[STOPPED: enough]", "stopped by the person before an agreement: enough"),
         ("[STOPPED: error: every agent failed]", "broken off by an error: every agent failed"),
-        ("[MAX_TURNS_REACHED]", "ended without an agreement by the limit of turns or rounds"),
-        ("[STOPPED: time]", "ended without an agreement by the time limit"),
-        ("[STOPPED: budget: the budget of $2.00]", "ended without an agreement by the budget of $2.00"),
-        ("[DEADLOCK]", "deadlock, nothing was agreed"),
-        ("[CONSENSUS_REACHED]", "consensus, as the person wrote it; not everybody signed the text"),
+        ("[MAX_TURNS_REACHED]", "out of turns: the limit of turns or rounds ended it without an agreement"),
+        ("[STOPPED: time]", "out of time: the time limit ended it without an agreement"),
+        ("[STOPPED: budget: the budget of $2.00]", "out of budget: the budget of $2.00 ended it without an agreement"),
+        ("[DEADLOCK]", "no agreement: a deadlock"),
+        ("[CONSENSUS_REACHED]", "agreed: as the person wrote it; not everybody signed the text"),
     ],
 )
 def test_every_end_is_told_in_words(ending: str, words: str) -> None:

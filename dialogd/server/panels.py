@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from dialogd.protocol.money import in_dollars
 from dialogd.protocol.signals import assessed, signals
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
-from dialogd.protocol.units import dollars
+from dialogd.protocol.units import dollars, in_words, many
 from dialogd.server import wire
 from dialogd.server.page_entries import as_shown, cast, presentable, template
 from dialogd.store.folders import StateDir
@@ -37,8 +37,8 @@ from dialogd.store.registry import Registry
 from dialogd.views.digest import MOST, away, since_turn
 from dialogd.views.flow import Message, as_svg, flow
 from dialogd.views.markup import safe, to_html
-from dialogd.views.plan import Plan, has_spoken, method, turn_of
-from dialogd.views.plan_page import first_screen
+from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, turn_of, without_marks
+from dialogd.views.plan_page import KINDS, first_screen
 
 MOST_KEPT = 32  # pieces of one dialog; the oldest goes
 MOST_ROWS = 100  # rows of a table, unless all are asked for
@@ -46,6 +46,7 @@ PAGE = 40  # messages at a time
 LISTED = 20  # dialogs, or places found, at a time
 ENTRIES = 50  # entries of an earlier dialog at a time
 RECALLED = 5  # decisions
+MOST_OPEN = 8  # open points on the card of the end
 
 # What the page calls the commands that the digest names.
 _BUTTONS = {"approve": "Approve", "reject": "Reject", "resume": "Resume", "retry": "Retry", "say": "Say"}
@@ -168,6 +169,12 @@ def _dialog_routes(app: FastAPI, agent: Agent) -> None:
         path = str(agent.file.path)
         return await kept.of("result", lambda dialog: result_piece(dialog, path))
 
+    @app.get("/page/end", response_class=HTMLResponse)
+    async def end() -> HTMLResponse:
+        """How the dialog ended: what was decided, who stands behind it, what is open, what it took."""
+        path = str(agent.file.path)
+        return await kept.of("end", lambda dialog: end_piece(dialog, path))
+
 
 def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
     """Proposals and changes of position, newest first, at most so many of each; None for all."""
@@ -285,6 +292,93 @@ def result_piece(dialog: Dialog, path: str) -> str:
         command=lambda name: f"dialogd {name} {shlex.quote(path)}",
         query="",
     )
+
+
+def end_piece(dialog: Dialog, path: str) -> str:
+    """The card of a dialog that has ended: the decision first, then who stands behind it and what is left."""
+    plan = Plan(dialog, path, person=YOU)
+    agreed = None if plan.agreed is not None and plan.agreed.is_earlier else plan.agreed
+    text = agreed or plan.on_the_table
+    outcome = dialog.state.outcome
+    is_deadlock = plan.outcome == "DEADLOCK"
+    sides = _sides(plan) if text is None and has_spoken(dialog) else []
+    return fragment(
+        "end",
+        plan=plan,
+        kind=outcome.cause or outcome.name if outcome is not None else "",
+        agreed=agreed,
+        text=text,
+        said=without_marks(text.text) if text is not None else "",
+        others=[d for d in plan.decisions if text is None or d.ref != text.ref],
+        behind=[_behind(plan, text, signer) for signer in text.signers] if text is not None else [],
+        dissent=[said for said in plan.dissent if said.kind != "RESERVATION" or not _signs(text, said.by)],
+        sides=sides,
+        open=[said for said in plan.questions if not sides or said.kind not in ("CRUX", "PROPOSAL")][:MOST_OPEN],
+        steps=() if is_deadlock or (agreed is not None and labelled(agreed.text, STEPS)) else plan.steps,
+        players=cast(dialog),
+        figures=_figures(plan),
+        failures=list(_failures(dialog)),
+        advice=_ADVICE.get(outcome.cause or outcome.name, "") if outcome is not None else "",
+        unattended=dialog.header.is_unattended,
+        source=without_marks(text.text) if text is not None else first_screen(plan),
+        kinds=KINDS,
+        method=method,
+    )
+
+
+def _failures(dialog: Dialog) -> Iterable[tuple[str, ...]]:
+    """What each agent failed with last, and what mends it; nothing of a dialog that no error ended."""
+    if dialog.state.outcome is None or not dialog.state.outcome.failed:
+        return ()
+    return {mark.fields[0]: mark.fields for entry in dialog.entries for mark in entry.all("AGENT_ERROR")}.values()
+
+
+_ADVICE = {
+    "DEADLOCK": "Make the experiment, and tell them what came of it: “Go on” gives them your words and more turns.",
+    "MAX_TURNS_REACHED": "“Go on” gives them more turns, and what you tell them.",
+    "time": "“Go on” starts the clock anew.",
+    "budget": "“Go on” with a higher budget lets them continue.",
+    "size": "The file may not grow any further. Raise its limit (characters of the file, under More), then “Go on”; or"
+    " begin a new dialog with this result.",
+    "error": "Mend what failed, then “Go on”: they are asked again.",
+    "STOPPED": "Everything that was said stands in the file. “Go on” opens the dialog again.",
+}
+
+
+def _signs(text: Agreed | None, who: str) -> bool:
+    return text is not None and any(signer.agent == who for signer in text.signers)
+
+
+def _behind(plan: Plan, text: Agreed, signer: Signed) -> dict[str, Any]:
+    """One who stands behind a text: how, in which turn, and with which reservation."""
+    proposed = signer.agent == text.by and str(signer.turn) == text.stands_in
+    how = {"vote": "voted for it", "mutual": "signed", "": "signed", "judge": "wrote it"}.get(text.method, "for it")
+    return {
+        "who": signer.agent,
+        "how": "wrote and signed it" if proposed and how == "signed" else how,
+        "turn": signer.turn,
+        "reservation": signer.reservation,
+    }
+
+
+def _sides(plan: Plan) -> list[dict[str, Any]]:
+    """Where each agent stands: what it proposes and objects to, else the beginning of its last turn."""
+    return [
+        {"who": view.agent, "said": [said for said in plan.positions if said.by == view.agent], "view": view}
+        for view in plan.views
+    ]
+
+
+def _figures(plan: Plan) -> str:
+    """Turns, time and cost, in one line."""
+    whole, took = plan.worth.whole, plan.seconds
+    parts = [
+        many(plan.dialog.state.number, "turn"),
+        in_words(round(took)) if took else "",
+        dollars(whole.usd) if whole.usd else "",
+        f"{whole.tokens:,} tokens" if whole.tokens else "",
+    ]
+    return " · ".join(filter(None, parts))
 
 
 # -- Earlier dialogs --------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from dialogd.protocol.board import (
     rejections_in,
     reopenings,
 )
-from dialogd.protocol.certificate import Certificate, certify
+from dialogd.protocol.certificate import Certificate, certify, position
 from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, prose, same_text
 from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, whose
 from dialogd.protocol.money import total
@@ -33,6 +33,7 @@ from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
 from dialogd.protocol.signals import Assessment, assess, counted, latest_replies
 from dialogd.protocol.state import Dialog, Outcome, Spent, account
 from dialogd.protocol.table import Decision, Proposal
+from dialogd.protocol.units import dollars, in_words, many, seconds_between
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +347,13 @@ STANDS = ("RESERVATION", "OBJECTION", "CONCEDE")
 LAST_TURNS = 4  # that are looked through for next steps
 UNCHANGED = "nobody changed a vote afterwards"
 
+YOU = "you"
+_ENDINGS = {
+    "MAX_TURNS_REACHED": "out of turns",
+    "time": "out of time",
+    "budget": "out of budget",
+    "size": "the file is full",
+}
 _LIMITS = {
     "MAX_TURNS_REACHED": "the limit of turns or rounds",
     "time": "the time limit",
@@ -369,13 +377,15 @@ def method(name: str) -> str:
 class Plan:
     """What a dialog comes to; each part is worked out when it is asked for.
 
-    `file` is how the dialog's file is named in it, `later` are the person's rejections of this very result.
+    `file` is how the dialog's file is named in it, `later` are the person's rejections of this very result, `person`
+    is what the person is called: `YOU` where they read it themselves.
     """
 
     dialog: Dialog
     file: str = ""
     synthesis: Synthesis | None = None
     later: tuple[Rejection, ...] = ()
+    person: str = "the person"
 
     # -- what was decided -----------------------------------------------------------------------------------------
 
@@ -424,6 +434,13 @@ class Plan:
         outcome = self.dialog.state.outcome
         entry = self.dialog.entry(outcome.entry) if outcome else None
         return entry.frame.at if entry is not None and entry.frame is not None else ""
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took from its first entry with a time to its end; None where nobody knows."""
+        frames = (entry.frame.at for entry in self.dialog.entries if entry.frame is not None and entry.frame.at)
+        first = next(frames, "")
+        return seconds_between(self.dialog.header.started or first, self.ended) if self.ended else None
 
     @property
     def outcome(self) -> str:
@@ -529,47 +546,154 @@ class Plan:
             found.append(Said("APPROVED", agreed.by, turn_of(agreed.decided_in), what))
         return tuple(found)
 
-    # -- how it ended, or stands, in one sentence for somebody who has not read it --------------------------------
+    # -- who is who, and how it ended, or stands, for somebody who has not read it --------------------------------
+
+    @cached_property
+    def names(self) -> Mapping[str, str]:
+        """What everybody who takes or took part is called, by id; the id too where two have the same name."""
+        known = {agent.id: agent.name or agent.id for agent in self.dialog.everybody}
+        known |= {e.by: e.name or e.by for e in turns_of(self.dialog) if e.by not in known}
+        shared = Counter(known.values())
+        own = {who: name if shared[name] == 1 else f"{name} ({who})" for who, name in known.items()}
+        return {**own, USER: self.person, SYSTEM: "the daemon"}
+
+    def name(self, who: str) -> str:
+        """What that agent is called, or several whose ids are joined by commas; the person and the daemon too."""
+        return listed([self.names.get(one, one) for one in who.split(", ")])
 
     @property
     def headline(self) -> str:
-        """The outcome and why; that of a rehearsal says so first."""
-        return f"{'REHEARSAL, no model was asked: ' if self.dialog.is_rehearsed else ''}{self._ending()}"
+        """The outcome and why, in one line; that of a rehearsal says so first."""
+        rehearsal = "REHEARSAL, no model was asked: " if self.dialog.is_rehearsed else ""
+        return rehearsal + ": ".join(filter(None, (self.ending, self.because)))
 
-    def _ending(self) -> str:
+    @property
+    def ending(self) -> str:
+        """How it ended, in a few words: `agreed`; `not ended` while it goes on."""
+        return self._ending[0]
+
+    @property
+    def because(self) -> str:
+        """Who made it end like that, and why, in one sentence; "" where nothing more is known."""
+        return self._ending[1]
+
+    @cached_property
+    def _ending(self) -> tuple[str, str]:
         outcome, called = self.dialog.state.outcome, self.dialog.state.table.deadlock
         if outcome is None:
-            return f"not ended: {_waiting(self.dialog)}"
+            return "not ended", self._waiting()
         last = next((d for d in reversed(self.decisions) if str(d.turn) == outcome.entry), None)
         reason = outcome.reason.strip()
         if outcome.name == "CONSENSUS_REACHED":
-            return self._consensus(outcome)
+            return "agreed", self._consensus(outcome)
         if outcome.name == "DECIDED":
-            return f"decided {_how(last)}" if last is not None else f"decided: {reason}".removesuffix(": ")
+            return (f"decided {method(last.method)}", self._how(last)) if last is not None else ("decided", reason)
         if outcome.name == "DEADLOCK":
-            why = _how(last) if last is not None else f"called by {listed(called)}" if called else reason
-            return f"deadlock, nothing was agreed: {why}".removesuffix(": ")
+            why = f"{method(last.method)}, {self._how(last)}" if last is not None else reason
+            return "no agreement", f"a deadlock, called by {self.name(', '.join(called))}" if called else (
+                f"a deadlock; {why}" if why else "a deadlock"
+            )
         if outcome.is_limit:
             decided = "without an agreement" if self.agreed is None else "after a decision"
             by_words = self.agreed is None and _agreed_in_words_alone(self.dialog)
             limit = outcome.why or _LIMITS[outcome.cause or outcome.name]
-            return f"ended {decided} by {limit}{f'; {IN_WORDS_ALONE}' if by_words else ''}"
+            if outcome.name == "MAX_TURNS_REACHED" and self.dialog.state.counted >= self.dialog.state.limits.max_turns:
+                limit = f"the limit of {many(self.dialog.state.limits.max_turns, 'turn')}"
+            why = f"{limit} ended it {decided}{f'; {IN_WORDS_ALONE}' if by_words else ''}"
+            return _ENDINGS[outcome.cause or outcome.name], why
         if outcome.failed:
-            return f"broken off by an {reason}"
-        by = whose(outcome.via) if outcome.by == USER else "a daemon"
-        return f"stopped by {by} before an agreement" + (f": {reason}" if reason else "")
+            return "broken off by an error", outcome.why
+        by = whose(outcome.via) if outcome.via else self.person if outcome.by == USER else "a daemon"
+        return f"stopped by {by} before an agreement", reason
 
     def _consensus(self, outcome: Outcome) -> str:
         agreed = self.agreed
         if agreed is None or agreed.method != "mutual":
-            by = "the person" if outcome.by == USER else outcome.by
-            return f"consensus, as {by} wrote it; not everybody signed the text"
-        signed = {signer.agent for signer in agreed.signers}
-        left = listed([one for one in self.dialog.header.voters if one not in signed])
-        how = "everybody who was left signed the same text" if left else METHODS["mutual"]
-        who = ", ".join(f"{signer.agent} in turn {signer.turn}" for signer in agreed.signers)
-        text = f"consensus: {how}, {agreed.ref or 'as it stands'} ({who})"
-        return f"{text}; left out, being absent: {left}" if left else text
+            by = self.name(outcome.by)
+            return f"as {by} wrote it; not everybody signed the text"
+        signed = [signer.agent for signer in agreed.signers]
+        left = ", ".join(one for one in self.dialog.header.voters if one not in signed)
+        text = f"{self.name(', '.join(signed))} signed the same text{f', {agreed.ref}' if agreed.ref else ''}"
+        return f"{text}; left out, being absent: {self.name(left)}" if left else text
+
+    def _how(self, decision: Decided) -> str:
+        """What was decided, and by whose voices where there was a vote."""
+        if not decision.ref:
+            who, turn = position(decision.evidence)
+            is_named = decision.outcome == "approved" and who
+            told = f"the position of {self.name(who)} in turn {turn}"
+            return told if is_named else f"{decision.outcome}, {decision.evidence}"
+        if decision.method != "vote" or not decision.votes:
+            return f"{decision.ref} was {decision.outcome}, {decision.evidence}"
+        sides = {"approve": "for it", "reject": "against", "abstain": "abstaining"}
+        voices = [
+            f"{listed([self.name(vote.agent) for vote in decision.votes if vote.choice == choice])} {words}"
+            for choice, words in sides.items()
+            if any(vote.choice == choice for vote in decision.votes)
+        ]
+        return f"{decision.ref} was {decision.outcome}; {', '.join(voices)}"
+
+    def _waiting(self) -> str:
+        """Who is waited for."""
+        state = self.dialog.state
+        agents = [who for who in state.owing if who != USER]
+        paused = "it is paused, and " if state.paused else ""
+        if state.questions.text:
+            asked = state.questions.askers
+            who = self.name(", ".join(asked)) if asked else "the dialog"
+            return f"{paused}{who} {'wait' if len(asked) > 1 else 'waits'} for the answer of {self.person}"
+        if agents:
+            return f"{paused}turn {state.number + 1} is to be written by {self.name(', '.join(agents))}"
+        its = "your" if self.person == YOU else f"{self.person}'s"
+        return f"{paused}it is {its} turn" if USER in state.owing else f"{paused}nobody's turn is named"
+
+    # -- was it worth it, in sentences ----------------------------------------------------------------------------
+
+    @property
+    def course(self) -> tuple[str, ...]:
+        """What the debate changed and what it took: against the first answers, and by what the marks say."""
+        worth = self.worth
+        return tuple(filter(None, (self._gain(worth), self._moves(), self._price(worth))))
+
+    def _gain(self, worth: Worth) -> str:
+        """What counting the first answers would have said."""
+        if not worth.comparisons:
+            is_known = self.dialog.state.outcome is None or not worth.why
+            return "" if is_known else f"Whether it changed the result cannot be said: {worth.why}."
+        first = worth.comparisons[0]
+        if first.same is None:
+            return f"It cannot be compared by marks: {first.remark}."
+        counted = f"{first.basis.partition(' (')[0]}, counted,"
+        if first.same:
+            return f"{counted[0].upper()}{counted[1:]} would have come to the same: {first.verdict}."
+        return f"It changed the result: {counted} would have come to {first.verdict}."
+
+    def _moves(self) -> str:
+        """How many objections were settled and positions changed."""
+        parts = []
+        if raised := len(self.conflicts):
+            settled = sum(bool(conflict.how) for conflict in self.conflicts)
+            left = "all settled" if settled == raised > 1 else "settled" if settled else "not settled"
+            left = f"{settled} settled, {raised - settled} left open" if 0 < settled < raised else left
+            parts.append(f"{many(raised, 'objection')}, {left}")
+        if changed := len(self.changes):
+            bare = sum(change.is_unexplained for change in self.changes)
+            why = f", {'' if bare == changed else f'{bare} of them '}without naming a reason" if bare else ""
+            parts.append(f"{many(changed, 'change')} of position{why}")
+        if not parts and self.dialog.state.has_spoken:
+            return "Nobody objected, and nobody changed a position."
+        return f"{'; '.join(parts)}." if parts else ""
+
+    def _price(self, worth: Worth) -> str:
+        """What the first answers took, and all of it."""
+        whole, first = worth.whole, worth.comparisons[0].first if worth.comparisons else None
+        figures = [dollars(whole.usd)] if whole.usd else []
+        figures += [f"{whole.tokens:,} tokens"] if whole.tokens else []
+        if not figures:
+            return ""
+        early = first.usd if first is not None and first.turns < whole.turns else None
+        alone = f"; the first answers alone {dollars(early)}" if early and whole.usd else ""
+        return f"It cost {' and '.join(figures)}{alone}."
 
     # -- what was objected to, what became of it, and who still stands against what was decided -------------------
 
@@ -631,12 +755,12 @@ class Plan:
         votes = {
             vote.agent: vote for d in self.decisions if d.ref == ref for vote in d.votes if vote.choice == "reject"
         }
-        for (agent, about), position in latest(self._stances).items():
-            if about == ref and position.stance == "against":
-                entry = self.dialog.entry(str(position.turn))
+        for (agent, about), held in latest(self._stances).items():
+            if about == ref and held.stance == "against":
+                entry = self.dialog.entry(str(held.turn))
                 mark = entry.mark("OBJECTION") if entry is not None else None
                 reason = votes[agent].reason if agent in votes else mark.value if mark else ""
-                yield Said("AGAINST", agent, position.turn, f"{ref}: {reason}" if reason else ref)
+                yield Said("AGAINST", agent, held.turn, f"{ref}: {reason}" if reason else ref)
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -889,7 +1013,9 @@ class Plan:
         top, voices = counts.most_common(1)[0]
         tied = [key for key, number in counts.items() if number == voices]
         verdict = "" if len(tied) > 1 else top
-        said = f"a tie between {listed([names[key] for key in tied])}: nothing decided"
+        sides = [names[key] for key in tied]
+        about = next((one for one in sides if sorted(sides) == sorted([one, f"against {one}"])), "")
+        said = f"a tie {f'over {about}' if about else f'between {listed(sides)}'}: nothing decided"
         (final, ref), how = self._final()
         same: bool | None = final == verdict
         remark = ""
@@ -970,14 +1096,6 @@ def _make_named(ref: str, text: str) -> str:
     return f"{ref}: {text}" if text and "\n" not in text.strip() else f"the text {ref}"
 
 
-def _how(decision: Decided) -> str:
-    what = f"{decision.ref} was {decision.outcome}, {decision.evidence}"
-    if not decision.ref:
-        chosen = decision.outcome == "approved"
-        what = f"the position of {decision.evidence}" if chosen else f"{decision.outcome}, {decision.evidence}"
-    return f"{method(decision.method)}: {what}"
-
-
 def _agreed_in_words_alone(dialog: Dialog) -> bool:
     """True where every agent's last reply agrees by its phrases, none disagrees, and no mark takes a position."""
     last = latest_replies(dialog)
@@ -985,19 +1103,6 @@ def _agreed_in_words_alone(dialog: Dialog) -> bool:
     marks = {mark.name for entry in dialog.turns if entry.by != USER for mark in entry.marks}
     agree = len(last) > 1 and all(yes and not no for yes, no in counts)
     return agree and not marks & _POSITIONS
-
-
-def _waiting(dialog: Dialog) -> str:
-    state = dialog.state
-    number = state.number + 1
-    agents = tuple(who for who in state.owing if who != USER)
-    paused = "it is paused, and " if state.paused else ""
-    if state.questions.text:
-        who = listed(state.questions.askers) or "the dialog"
-        return f"{paused}{who} {'wait' if len(state.questions.askers) > 1 else 'waits'} for the person's answer"
-    if agents:
-        return f"{paused}turn {number} is owed by {listed(agents)}"
-    return f"{paused}it is the person's turn" if USER in state.owing else f"{paused}nobody's turn is named"
 
 
 def referred(entry: Entry) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -1079,3 +1184,13 @@ def cost(entries: Iterable[Entry]) -> Cost:
         tokens=None if (spent.uncounted and not spent.tokens) or not spent.entries else spent.tokens,
         seconds=sum(times) / 1000 if times else None,
     )
+
+
+def spent(cost: Cost) -> str:
+    """A cost in words: `$0.014, 12,400 tokens, 23 seconds of calls`."""
+    parts = [
+        dollars(cost.usd) if cost.usd is not None else "",
+        f"{cost.tokens:,} tokens" if cost.tokens is not None else "",
+        f"{in_words(cost.seconds)} of calls" if cost.seconds is not None else "",
+    ]
+    return ", ".join(part for part in parts if part) or "an unknown amount"

@@ -22,6 +22,7 @@ from dialogd.views.plan import (
     Said,
     listed,
     method,
+    spent,
     without_marks,
 )
 
@@ -202,17 +203,8 @@ def _compared(c: Comparison, whole: Cost) -> Iterator[str]:
     if c.remark:
         yield f"- {inline(c.remark)}"
     is_known = whole != Cost(whole.turns)
-    spent = f"{_cost(c.first)} for these; {_cost(whole)} for all" if is_known else "unknown, no turn says what it took"
-    yield f"- cost: {spent}"
-
-
-def _cost(cost: Cost) -> str:
-    parts = [
-        dollars(cost.usd) if cost.usd is not None else "",
-        f"{cost.tokens:,} tokens" if cost.tokens is not None else "",
-        f"{in_words(cost.seconds)} of calls" if cost.seconds is not None else "",
-    ]
-    return ", ".join(part for part in parts if part) or "an unknown amount"
+    words = f"{spent(c.first)} for these; {spent(whole)} for all" if is_known else "unknown, no turn says what it took"
+    yield f"- cost: {words}"
 
 
 def _figures(plan: Plan) -> Iterator[str]:
@@ -446,7 +438,7 @@ def _dissent(plan: Plan) -> Iterator[str]:
     yield "\n".join(lines) or "None in the marks: no reservation, and nobody stands against it."
 
 
-_KINDS = {
+KINDS = {
     "RESERVATION": "has a reservation",
     "AGAINST": "is against",
     "OTHER_SIDE": "held another position",
@@ -461,7 +453,7 @@ _KINDS = {
 
 
 def _said(said: Said) -> str:
-    what = _KINDS.get(said.kind, said.kind.lower())
+    what = KINDS.get(said.kind, said.kind.lower())
     return f"- **{said.by} {what}:** {inline(said.text) or 'see there'} (turn {said.turn})"
 
 

@@ -76,7 +76,7 @@ def test_show_tells_one_dialog(dialogd: Commands) -> None:
     words = [["show", SESSIONS.id], ["show", row.archive], ["show", "d00001", "--json"], ["show", str(other), "--json"]]
     by_id, by_path, facts, elsewhere = dialogd.all(words)
     assert by_id.out == by_path.out
-    assert by_id.out.startswith(f"{SESSIONS.topic}  ({SESSIONS.id})\nconsensus: everybody signed the same text")
+    assert by_id.out.startswith(f"{SESSIONS.topic}  ({SESSIONS.id})\nagreed: ")
     assert "── Turn 2, Claude A" in by_id.out
     assert [decision["text"] for decision in facts.json["decisions"]] == [SESSIONS.decision]
     assert [entry["number"] for entry in facts.json["entries"]] == [1, 2, 3, 4]

@@ -30,7 +30,7 @@ def test_a_plan_is_written_and_its_paths_are_printed(dialogd: Commands) -> None:
     assert (page.parent, page.suffix, facts.suffix) == (dialogd.folder.resolve(), ".md", ".json")
     assert NAME.fullmatch(page.name)
     assert page.stem == facts.stem
-    assert "**Outcome:** consensus: everybody signed the same text, P2" in page.read_text(encoding="utf-8")
+    assert "**Outcome:** agreed: Claude A and Claude B signed the same text, P2" in page.read_text(encoding="utf-8")
     assert json.loads(facts.read_text(encoding="utf-8"))["agreed"]["ref"] == "P2"
 
 
@@ -118,7 +118,7 @@ def test_a_plan_of_a_dialog_that_goes_on(dialogd: Commands) -> None:
     file = dialogd.folder / "dialog.md"
     file.write_text(BY_HAND.split("\n## Turn 3")[0], encoding="utf-8")
     done = dialogd("plan")
-    assert "not ended: turn 3 is owed by B" in Path(done.out.split()[0]).read_text(encoding="utf-8")
+    assert "not ended: turn 3 is to be written by Claude B" in Path(done.out.split()[0]).read_text(encoding="utf-8")
     person.say(dialogd.log, "Hurry up.")
     again = dialogd("plan")
     assert set(again.out.split()).isdisjoint(done.out.split())

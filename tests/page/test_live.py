@@ -57,7 +57,7 @@ def test_a_whole_dialog_is_watched_to_its_end(pair: Pair, visitor: Visitor) -> N
     assert visitor.turns == list(range(1, last + 1))
     assert page.evaluate("[...window.seen].sort()") == ["A", "B"]
     expect(page.locator("#live .entry")).to_have_count(0)
-    expect(page.locator("#outcome-signers")).to_contain_text("A")
+    expect(page.locator("#outcome .people").first).to_contain_text("A")
     for number in range(2, last + 1):
         expect(visitor.turn(number).locator(".figures")).not_to_be_empty()
 

@@ -5,31 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from dialogd.protocol.grammar import parse, render
-from dialogd.protocol.model import SYSTEM, USER, Draft
+from dialogd.protocol.model import SYSTEM, USER, Draft, Entry
 from dialogd.protocol.state import Dialog
 from tests.support.room import Room, opening
 
 
 def priced(dialog: Dialog, data: bytes) -> Dialog:
     """The same dialog with frames that say what each agent's turn took: the longer the dialog, the more."""
+    return parse(with_costs(dialog, data))
+
+
+def with_costs(dialog: Dialog, data: bytes, model: str = "m-1") -> bytes:
+    """The file of a dialog, its frames with costs, and the model that answered; what was typed stays as it is."""
     first, *rest = dialog.entries
-    data, prev = data[: first.end], first.chain
+    whole, prev, end = data[: first.end], first.chain, first.end
     for entry in rest:
-        assert entry.frame is not None
-        attributes = [("re", entry.re), ("at", entry.frame.at), ("nonce", entry.frame.nonce)]
-        if entry.is_turn and entry.by not in (USER, SYSTEM):
-            n = entry.number
-            attributes += [("ms", str(4000 + 500 * n)), ("calls", "1"), ("model", "m-1"), ("in", str(800 * n))]
-            attributes += [("out", "300"), ("usd", f"0.00{n}")]
-        draft = Draft(entry.by, entry.name, entry.number, entry.body, entry.marks, entry.turn, tuple(attributes))
-        written = render(draft, prev)
-        data += b"\n---\n\n" + written
-        prev = parse(data).entries[-1].chain
-    return parse(data)
+        if entry.frame is None:
+            whole += data[end : entry.end]
+        else:
+            whole += b"\n---\n\n" + render(_costing(entry, model), prev)
+        prev, end = parse(whole).entries[-1].chain, entry.end
+    return whole
+
+
+def _costing(entry: Entry, model: str) -> Draft:
+    assert entry.frame is not None
+    attributes = [("re", entry.re), ("at", entry.frame.at), ("nonce", entry.frame.nonce)]
+    if entry.is_turn and entry.by not in (USER, SYSTEM):
+        n = entry.number
+        attributes += [("ms", str(4000 + 500 * n)), ("calls", "1"), ("model", model), ("in", str(800 * n))]
+        attributes += [("out", "300"), ("usd", f"0.00{n}")]
+    return Draft(entry.by, entry.name, entry.number, entry.body, entry.marks, entry.turn, tuple(attributes))
 
 
 def played(room: Room) -> Dialog:
     """The dialog that the room comes to, a minute per step, priced."""
+    play(room)
+    return priced(room.dialog, room.paper.data)
+
+
+def play(room: Room) -> Room:
+    """The room, once nobody has anything to do any more: a minute per step."""
     for _ in range(40):
         before = room.paper.data
         for agent in room.dialog.header.agents:
@@ -37,7 +53,7 @@ def played(room: Room) -> Dialog:
             room.step(agent.id)
         if room.paper.data == before:
             break
-    return priced(room.dialog, room.paper.data)
+    return room
 
 
 def setup(text: str) -> str:

@@ -22,7 +22,7 @@ from tests.support.cases import cases
 from tests.support.room import Room as Paper
 from tests.support.room import opening
 
-PARTS = ("app.js", "app.css", "panels.js", "panels.css", "icon.svg")
+PARTS = ("app.js", "app.css", "panels.js", "panels.css", "end.js", "end.css", "icon.svg")
 LINK = re.compile(r"""(?:src|href)\s*=\s*"([^"]*)\"""")
 HOSTILE = "<script src=https://example.org/x.js></script><img src=//example.org/x.png onerror=alert(1)>"
 
@@ -58,16 +58,17 @@ class Elements(HTMLParser):
 
 
 def test_the_page_loads_its_own_parts_and_runs_nothing_of_an_agents(room: Room) -> None:
-    """Two scripts and two style sheets, all of this daemon; no inline code, no handlers, no styles, no images."""
+    """Three scripts and three style sheets, all of this daemon; no inline code, no handlers, no styles, no images."""
     answer = send(room.a, "GET /")
     page = answer.body.decode()
     elements = Elements(page)
     assert (answer.status, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert [one["src"] for one in elements.all("script")] == ["/page/app.js", "/page/panels.js"]
+    assert [one["src"] for one in elements.all("script")] == [f"/page/{name}.js" for name in ("app", "panels", "end")]
     assert not {"img", "style", "iframe", "object", "base"} & {tag for tag, _ in elements.found}
     assert not [name for _, attributes in elements.found for name in attributes if name.startswith("on")]
     assert not [attributes for _, attributes in elements.found if "style" in attributes]
-    assert {link for link in LINK.findall(page) if not link.startswith("#")} == {f"/page/{name}" for name in PARTS}
+    loaded = {link for link in LINK.findall(page) if not link.startswith(("#", "/export/"))}
+    assert loaded == {f"/page/{name}" for name in PARTS}
     assert "&lt;script src=https://example.org/x.js&gt;" in page
 
 

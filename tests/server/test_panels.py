@@ -254,7 +254,7 @@ def test_the_result_names_the_text_who_signed_it_and_what_is_left(room: Room) ->
     played(room, agreed())
     page = piece(room.a, "/page/result")
     words = " ".join(page.words.split())
-    assert "Consensus: everybody signed the same text, P2 (A in turn 4, B in turn 5)" in words
+    assert "Agreed: Claude A and Claude B signed the same text, P2" in words
     assert "A signed in turn 4, with a reservation: thirty days is a guess" in words
     assert "Write the migration for the table sessions." in words
     assert f"dialogd verify {room.file}" in words
@@ -266,7 +266,7 @@ def test_the_result_names_the_text_who_signed_it_and_what_is_left(room: Room) ->
 def test_before_the_end_the_result_says_that_it_is_none(room: Room) -> None:
     """A dialog that goes on, and one in which nobody has spoken."""
     played(room, Table(opening("A", "B"), A=[POSTGRES], B=[]))
-    assert "Not ended: turn 3 is owed by B" in piece(room.a, "/page/result").words
+    assert "Not ended: turn 3 is to be written by Claude B" in piece(room.a, "/page/result").words
     room.file.write_text(opening("A", "B"), encoding="utf-8")
     assert "No agent has spoken yet" in piece(room.a, "/page/result").words
 

@@ -47,7 +47,7 @@ async function tell({ isReturn = false } = {}) {
   try {
     await show(chosen || `/page/away?since=${turn}&seen=${turn}`);
     if (!chosen && $("[data-nothing]", box)) return forget();
-    if (seen && !location.hash) scrollTo(0, 0); // who was never here has not been away, and watches what goes on
+    if (seen && !location.hash && document.body.dataset.phase !== "ended") scrollTo(0, 0); // who was never here has not been away, and watches what goes on
     say(`${$("h2", box)?.textContent ?? ""}: a summary stands above the conversation.`);
   } catch {
     // The conversation says all of it; the next look tries again.

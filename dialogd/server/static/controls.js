@@ -51,7 +51,7 @@ async function submitForm(form) {
     if (form.id !== "step-form") form.reset();
     for (const field of all("[data-keep-text]", form)) stored(sessionStorage, key(field.id), "");
     form.closest("dialog")?.close();
-    if (form.closest("#main")) toEnd();
+    if (form.closest("#main") && !form.closest("#outcome")) toEnd();
   } finally {
     setBusy(button, false);
   }

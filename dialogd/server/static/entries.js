@@ -253,10 +253,22 @@ export function stillWriting(thinking, patience = 2500) {
 
 export function toEnd() {
   sticks = true;
+  held = null;
   unread = 0;
   show(newTurns, false);
   stayAtEnd();
 }
+
+// Something below the conversation is to be read from its beginning: the page stays there, and not at its end, until
+// the reader moves.
+let held = null;
+export function stayAt(element) {
+  sticks = false;
+  held = element;
+  requestAnimationFrame(stayThere);
+}
+const stayThere = () => held?.scrollIntoView();
+for (const kind of ["wheel", "touchmove", "keydown", "pointerdown"]) addEventListener(kind, () => (held = null), { passive: true });
 
 // Once a frame: to measure the page after each of many changes would lay it out as often.
 let isComing = false;
@@ -316,10 +328,11 @@ function watchScrolling() {
     const rule = `html, #banner, #panels { --top: ${$("#top").offsetHeight}px; --bottom: ${$("#composer").offsetHeight}px }`;
     if (rule !== before) measures.replaceSync(rule);
     before = rule;
+    stayThere();
   });
   bars.observe($("#top"));
   bars.observe($("#composer"));
-  new ResizeObserver(() => sticks && stayAtEnd()).observe(document.body);
+  new ResizeObserver(() => (sticks ? stayAtEnd() : stayThere())).observe(document.body);
   new IntersectionObserver(
     (seen) => {
       if (seen.some((one) => one.isIntersecting) && scrollY > 0) earlier().catch(() => {});

@@ -1,5 +1,5 @@
 // Pieces of HTML that the daemon makes and sanitises: fetched, put in without losing the reader's place, brought to life.
-import { $, all, dress, refusal } from "./dom.js";
+import { $, all, dress, make, put, refusal } from "./dom.js";
 
 const shown = new WeakMap();
 
@@ -78,4 +78,25 @@ export function pathOf(form, submitter) {
   const path = submitter?.getAttribute("formaction") || form.dataset.get;
   const query = chosen.toString();
   return query ? `${path}?${query}` : path;
+}
+
+// A download: what keeps it from being made is said here, and not on a page of its own.
+export async function save(link, said) {
+  if (link.getAttribute("aria-disabled")) return;
+  link.setAttribute("aria-disabled", "true");
+  put(said, `Making the ${link.textContent.trim()} …`);
+  try {
+    const response = await fetch(link.getAttribute("href"), { cache: "no-store", signal: AbortSignal.timeout(120_000) });
+    if (!response.ok) return put(said, reason(await response.text(), response.status));
+    const name = response.headers.get("content-disposition")?.match(/filename="([\w.-]+)"/)?.[1] ?? "dialog";
+    const url = URL.createObjectURL(await response.blob());
+    make("a", { href: url, download: name }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+    put(said, `Saved as ${name}`);
+  } catch {
+    put(said, "The daemon does not answer; try it again.");
+  } finally {
+    link.removeAttribute("aria-disabled");
+  }
+  return undefined;
 }

@@ -38,7 +38,7 @@ export function render(facts, { isLost = false } = {}) {
   renderNotices(facts);
   renderQuestion(facts, isFirst);
   renderCalls(facts);
-  renderOutcome(facts, isFirst);
+  renderOutcome(facts, isFirst, isLost);
   renderControls(facts);
   tellOfTheDead(facts);
   held = isLost;
@@ -219,22 +219,13 @@ function terms(asked) {
   return parts.join(" ");
 }
 
-function renderOutcome(facts, isFirst) {
+// The card of the end is end.js's own.
+function renderOutcome(facts, isFirst, isLost) {
   const ended = facts.outcome;
-  show($("#outcome"), Boolean(ended));
-  show($("#reject-form"), Boolean(ended));
-  show($("#outcome-taken"), Boolean(ended && facts.approved));
-  show($("#approve-form"), Boolean(ended && !facts.approved));
   const key = ended ? `${ended.name} ${ended.entry}` : "";
-  if (ended) {
-    put($("#outcome-words"), ended.words);
-    put($("#outcome-reason"), ended.reason);
-    put($("#outcome-next"), ended.next);
-    put($("#outcome-signers"), ended.signers.length ? `Signed by ${ended.signers.join(", ")}.` : "");
-    $("#outcome").dataset.outcome = ended.name;
-  }
   if (key && key !== told.outcome && !isFirst) say(`The dialog has ended. ${ended.words}`);
   told.outcome = key;
+  document.dispatchEvent(new CustomEvent("dialogd:end", { detail: { ended, approved: facts.approved, total: facts.total, dialog: facts.dialog, isLost } }));
 }
 
 function renderControls(facts) {

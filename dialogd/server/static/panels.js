@@ -1,7 +1,7 @@
 // What stands beside the conversation: tabs, each a piece of HTML that is fetched while it is open and in sight.
 import { $, all, ask, make, put, refusal, stored } from "./dom.js";
 import { begin as beginAway } from "./away.js";
-import { fetchPiece, heading, pathOf, place, reason } from "./fragments.js";
+import { fetchPiece, heading, pathOf, place, save } from "./fragments.js";
 
 const TABS = [
   { id: "positions", title: "Positions", path: "/page/positions", follows: true },
@@ -124,7 +124,7 @@ function onClick(event) {
   const link = event.target.closest("a.get, a.download");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
-  if (link.classList.contains("download")) save(link);
+  if (link.classList.contains("download")) save(link, $(".downloads + .said", link.closest(".piece")));
   else load(open, link.getAttribute("href"), { isStep: true });
 }
 
@@ -152,28 +152,6 @@ async function record(form, submitter) {
     await load(open, open.shows);
   } catch {
     put(said, "The daemon does not answer; nothing was written down.");
-  }
-  return undefined;
-}
-
-// A download: what keeps it from being made is said here, and not on a page of its own.
-async function save(link) {
-  const said = link.closest(".piece").querySelector(".downloads + .said");
-  if (link.getAttribute("aria-disabled")) return;
-  link.setAttribute("aria-disabled", "true");
-  put(said, `Making the ${link.textContent.trim()} …`);
-  try {
-    const response = await fetch(link.getAttribute("href"), { cache: "no-store", signal: AbortSignal.timeout(120_000) });
-    if (!response.ok) return put(said, reason(await response.text(), response.status));
-    const name = response.headers.get("content-disposition")?.match(/filename="([\w.-]+)"/)?.[1] ?? "dialog";
-    const url = URL.createObjectURL(await response.blob());
-    make("a", { href: url, download: name }).click();
-    setTimeout(() => URL.revokeObjectURL(url), 60_000);
-    put(said, `Saved as ${name}`);
-  } catch {
-    put(said, "The daemon does not answer; try it again.");
-  } finally {
-    link.removeAttribute("aria-disabled");
   }
   return undefined;
 }

@@ -1,0 +1,117 @@
+// The end: the decision as the daemon writes it, and what the person can do about it.
+import { $, make, put, say, show } from "./dom.js";
+import { beckon, isSticking, stayAt, toEnd } from "./entries.js";
+import { empty, fetchPiece, place, save } from "./fragments.js";
+
+const card = $("#outcome");
+const piece = $("#outcome-piece");
+const rest = $("#outcome-rest"); // what is read after what can be done
+const FORMS = { reject: $("#reject-form"), continue: $("#continue-form") };
+let shownAs = ""; // of which end the card is
+let has = ""; // what its piece was fetched for
+let hasMoved = false;
+
+// Ends with a decision: the person takes it or not. From all others one goes on, or leaves it at that.
+const RESULTS = new Set(["CONSENSUS_REACHED", "DECIDED"]);
+
+async function render({ ended, approved, total, dialog, isLost }) {
+  const key = ended ? `${dialog} ${ended.name} ${ended.entry}` : "";
+  if (!ended) return close();
+  const cause = ended.reason.split(":")[0];
+  card.dataset.outcome = ended.name === "STOPPED" && ["error", "time", "size", "budget"].includes(cause) ? cause : ended.name;
+  const isResult = RESULTS.has(ended.name);
+  const isStopped = ended.name === "STOPPED" && card.dataset.outcome === "STOPPED";
+  show($("#approve-form"), !approved && !isStopped && !ended.failed);
+  show($("#reject-open"), isResult);
+  for (const field of card.querySelectorAll(".of-budget")) show(field, card.dataset.outcome === "budget");
+  $("#continue-open").classList.toggle("primary", !isResult);
+  $("#approve-form button").classList.toggle("primary", isResult);
+  put($("#approve-form button"), isResult ? "Approve" : "Leave it at that");
+  $("#outcome-acts").toggleAttribute("inert", isLost);
+  for (const form of Object.values(FORMS)) form.toggleAttribute("inert", isLost);
+  show($("#outcome-downloads"), !isLost);
+  const isNew = key !== shownAs;
+  shownAs = key;
+  const follows = isSticking();
+  show(card, true);
+  const wanted = `${key} ${approved} ${total}`;
+  if (wanted !== has) await fetchInto(wanted, ended, isLost);
+  if (isNew) arrive(follows);
+}
+
+async function fetchInto(wanted, ended, isLost) {
+  try {
+    if (isLost) throw new Error("");
+    const [first, more] = (await fetchPiece("/page/end")).split("<!-- rest -->");
+    place(piece, first);
+    place(rest, more ?? "");
+    has = wanted;
+  } catch {
+    if (!has.startsWith(shownAs)) tellWithout(ended);
+  }
+}
+
+// The daemons are gone before they could be asked: what is known of the end, and where the rest is.
+function tellWithout(ended) {
+  const file = document.body.dataset.file;
+  empty(rest);
+  empty(piece);
+  piece.append(
+    make("h2", { id: "outcome-title", text: ended.words.replace(/\.$/, "") }),
+    ...(ended.reason ? [make("p", { class: "because", text: ended.reason })] : []),
+    make("p", { text: "Its daemons have ended. All that was said stands in the file, and these commands show it:" }),
+    ...["plan", "export --to html", "run --continue"].map((words) => make("p", {}, make("code", { text: `dialogd ${words} --file ${file}` }))),
+  );
+}
+
+// A reader at the end sees the card from its top; one who reads further up is told that there is one.
+function arrive(follows) {
+  if (location.hash && !hasMoved) return;
+  hasMoved = true;
+  if (follows) stayAt(card);
+  else beckon("The dialog has ended");
+}
+
+function close() {
+  if (!shownAs) return;
+  shownAs = has = "";
+  show(card, false);
+  empty(piece);
+  empty(rest);
+  for (const name of Object.keys(FORMS)) open(name, false);
+  toEnd();
+}
+
+function open(name, yes = FORMS[name].hidden) {
+  for (const [one, form] of Object.entries(FORMS)) {
+    const isOpen = one === name && yes;
+    show(form, isOpen);
+    $(`#${one}-open`).setAttribute("aria-expanded", String(isOpen));
+  }
+  if (yes) $("textarea", FORMS[name]).focus();
+}
+
+async function copy(button) {
+  const text = $("#outcome-source", card)?.textContent ?? piece.innerText;
+  try {
+    await navigator.clipboard.writeText(text);
+    put(button, "Copied");
+    say("Copied.");
+  } catch {
+    getSelection().selectAllChildren($(".decided", piece) ?? piece);
+    put(button, "Selected");
+    say("The browser does not let the page copy; the text is selected.");
+  }
+  setTimeout(() => put(button, "Copy"), 2000);
+}
+
+card.addEventListener("click", (event) => {
+  const link = event.target.closest("a.download");
+  if (link && !(event.ctrlKey || event.metaKey || event.shiftKey)) {
+    event.preventDefault();
+    save(link, $(".downloads + .said", card));
+  } else if (event.target.closest("#outcome-copy")) copy(event.target);
+  else if (event.target.closest("#reject-open")) open("reject");
+  else if (event.target.closest("#continue-open")) open("continue");
+});
+document.addEventListener("dialogd:end", ({ detail }) => render(detail));
