@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import UserDict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -180,7 +181,12 @@ class _Top(TyperGroup):
         self.commands = _Commands()
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the options before the command."""
+        """Read the options before the command; in a terminal, nothing at all means `open`."""
+        if not args and sys.stdin.isatty() and sys.stdout.isatty():
+            from dialogd.cli.terminal import remark
+
+            remark("opening Home, where dialogs are found and started; the commands: dialogd --help")
+            args = ["open"]
         with _no_plugins():
             return super().parse_args(ctx, args)
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
+from dialogd import person
 from dialogd.backends import BACKENDS, Found, auto, keys
 from dialogd.backends.live import UNASKED
 from dialogd.backends.seats import CAST, Seat
@@ -27,7 +28,7 @@ from dialogd.cli.create import MOST_OF_ALL, Wanted, along, draw_up, usual_ports
 from dialogd.cli.launch import run_apart
 from dialogd.cli.outcome import costs_of, estimate_of
 from dialogd.config import Settings, dotenv
-from dialogd.errors import BadInput, DialogdError, Refused
+from dialogd.errors import BadInput, DialogdError, Refused, concerning
 from dialogd.home import forms
 from dialogd.memory.index import read_dialog
 from dialogd.protocol import units
@@ -231,43 +232,39 @@ class Offers:
 
     def _checked(self, asked: forms.Start) -> tuple[Settings, Wanted]:
         """What is asked for, as `run` takes it, and the settings. Raises `BadInput`, `Refused`."""
-        if not asked.question.strip():
-            raise BadInput("the question is empty", fix="write what the agents are to discuss")
-        named = {place.name for place in places()}
-        if asked.template and asked.template not in named:
-            raise BadInput(f"there is no template {asked.template[:60]!r}", fix="pick one of those that are offered")
-        chosen = template(asked.template or None)
-        for name, value, read in (
-            ("budget", asked.budget, units.budget), ("timeout", asked.timeout, units.seconds),
-            ("max_time", asked.max_time, units.seconds),
-        ):  # fmt: skip
-            try:
-                _ = read(value) if value.strip() else None
-            except ValueError as error:
-                fix = "$2.00 or 200k tokens" if name == "budget" else "5m, 90 seconds or 1 hour"
-                raise BadInput(f"{name}: {error}", fix=f"write it like {fix}") from None
+        with concerning("question"):
+            if not asked.question.strip():
+                raise BadInput("the question is empty", fix="write what the agents are to discuss")
+        with concerning("template"):
+            if asked.template and asked.template not in {place.name for place in places()}:
+                raise BadInput(
+                    f"there is no template {asked.template[:60]!r}", fix="pick one of those that are offered"
+                )
+            chosen = template(asked.template or None)
+        _check_units(asked)
+        with concerning("project"):
+            project = own(asked.project, folder=True) if asked.project else self.settings.project
         listed = ",".join([auto.LAST_RESORT] * (len(asked.agents) or chosen.seats)) if asked.rehearsal else None
-        each = None if asked.rehearsal else list(self._specs(asked.agents)) or None
         wanted = Wanted(
             one_line(asked.question, TOPIC),
             asked.question,
             agents=listed,
-            agent=each,
+            agent=None if asked.rehearsal else list(self._specs(asked.agents)) or None,
             max_turns=asked.max_turns,
             max_time=asked.max_time.strip() or None,
             timeout=asked.timeout.strip() or None,
-            context=[_shown(own(_whole(path, asked.project), file=True)) for path in asked.context] or None,
+            context=list(_context(asked)) or None,
             unattended=asked.unattended,
             template=asked.template or None,
             budget=asked.budget.strip() or None,
         )
-        for seat in wanted.seats():
-            if seat.backend.partition(":")[0] in auto.COMMANDS:
-                raise Refused(
-                    f"{seat.name}: {seat.backend} runs a program of your own, which no page may choose",
-                    fix="pick an agent for that seat; in a terminal `dialogd run` takes commands",
-                )
-        project = own(asked.project, folder=True) if asked.project else self.settings.project
+        with concerning("agents"):
+            for seat in wanted.seats():
+                if seat.backend.partition(":")[0] in auto.COMMANDS:
+                    raise Refused(
+                        f"{seat.name}: {seat.backend} runs a program of your own, which no page may choose",
+                        fix="pick an agent for that seat; in a terminal `dialogd run` takes commands",
+                    )
         return dataclasses.replace(self.settings, project=project), wanted
 
     def _specs(self, agents: Sequence[forms.Seated]) -> Iterator[str]:
@@ -275,23 +272,50 @@ class Offers:
         variables = {**dotenv(Path.cwd()), **os.environ}
         offered = (*_known(variables, self.settings.base_url), auto.AUTO)
         sessions = {one.key: one for one in self._sessions()} if any(one.session for one in agents) else {}
-        for who, one in zip(SEATS, agents, strict=False):
+        for number, (who, one) in enumerate(zip(SEATS, agents, strict=False)):
             if one.session:
-                known = sessions.get(one.session)
-                if known is None or known.seat:
-                    what = f"holds the seat {known.seat}" if known else "is not open any more"
-                    raise Refused(f"{who}: the session {one.session[:60]!r} {what}", fix="pick another")
+                with concerning(f"agents.{number}.session"):
+                    person.alone(self.state, "seat")
+                    known = sessions.get(one.session)
+                    if known is None or known.seat:
+                        what = f"holds the seat {known.seat}" if known else "is not open any more"
+                        raise Refused(f"{who}: the session {one.session[:60]!r} {what}", fix="pick another")
                 yield f"{who}={auto.LIVE}:{one.session}{UNASKED}"
                 continue
             backend = one.backend or auto.AUTO
-            if backend not in offered:
-                raise BadInput(f"{who}: {backend[:60]!r} is not offered", fix=f"pick one of: {', '.join(offered)}")
-            if one.model and not _MODEL.fullmatch(one.model):
-                raise BadInput(f"{who}: {one.model[:60]!r} is no model's name", fix="write it as its service names it")
-            if one.model and backend == auto.AUTO:
-                raise BadInput(f"{who}: a model needs its backend", fix="pick the backend, too")
-            place = f"@{own(one.project, folder=True)}" if one.project else ""
+            with concerning(f"agents.{number}.backend"):
+                if backend not in offered:
+                    raise BadInput(f"{who}: {backend[:60]!r} is not offered", fix=f"pick one of: {', '.join(offered)}")
+            with concerning(f"agents.{number}.model"):
+                if one.model and not _MODEL.fullmatch(one.model):
+                    what = f"{who}: {one.model[:60]!r} is no model's name"
+                    raise BadInput(what, fix="write it as its service names it")
+                if one.model and backend == auto.AUTO:
+                    raise BadInput(f"{who}: a model needs its backend", fix="pick the backend, too")
+            with concerning(f"agents.{number}.project"):
+                place = f"@{own(one.project, folder=True)}" if one.project else ""
             yield f"{who}={backend}{f':{one.model}' if one.model else ''}{place}"
+
+
+def _check_units(asked: forms.Start) -> None:
+    """Raise `BadInput` for an amount or a time that is none."""
+    for field, value, read, fix in (
+        ("budget", asked.budget, units.budget, "$2.00 or 200k tokens"),
+        ("timeout", asked.timeout, units.seconds, "5m, 90 seconds or 1 hour"),
+        ("max_time", asked.max_time, units.seconds, "30m or 2 hours"),
+    ):
+        with concerning(field):
+            try:
+                _ = read(value) if value.strip() else None
+            except ValueError as error:
+                raise BadInput(str(error), fix=f"write it like {fix}") from None
+
+
+def _context(asked: forms.Start) -> Iterator[str]:
+    """The files that go along, as `--context` takes them. Raises `BadInput`, `Refused`."""
+    for number, path in enumerate(asked.context):
+        with concerning(f"context.{number}"):
+            yield _shown(own(_whole(path, asked.project), file=True))
 
 
 def _known(variables: Mapping[str, str], base_url: str) -> tuple[str, ...]:

@@ -22,11 +22,13 @@ from dialogd.errors import AlreadyRunning, StorageError
 from dialogd.home import forms
 from dialogd.home.offers import Offers
 from dialogd.home.shelf import Shelf, text_of
+from dialogd.server.guard import PROCESSES
 from dialogd.server.refusals import handle_errors
 from dialogd.server.serving import bind, make_server
 from dialogd.store.disk import read_json, write_json
 from dialogd.store.folders import StateDir
 from dialogd.store.lock import Lock
+from dialogd.store.origin import asked_by
 from dialogd.store.registry import Registry, process_started
 from dialogd.views.markup import fill
 
@@ -139,13 +141,14 @@ LOOK = 1.0  # seconds between two looks at whether anybody still does
 
 
 class Looked:
-    """ASGI middleware that notes when something was last asked for; it stands behind the guard."""
+    """ASGI middleware behind the guard: notes when something was last asked for, and by which process."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.last = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        asked_by(scope.get("state", {}).get(PROCESSES, tuple))
         self.last = time.monotonic()
         try:
             await self.app(scope, receive, send)

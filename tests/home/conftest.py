@@ -1,0 +1,150 @@
+"""Home as a process of its own, on a port of its own, in a folder of its own."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from dialogd.home.site import WHO
+from tests.cli.command import Commands, until
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What Home answered."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        """The body, read as JSON."""
+        return json.loads(self.text)
+
+    def __getitem__(self, name: str) -> Any:
+        """A field of what was answered; fails with the whole answer where it was refused."""
+        assert self.status < 300, self.text
+        return self.json[name]
+
+
+class Home:
+    """`dialogd open` in a folder where nothing on PATH could answer. Dialogs and Home itself stay `linger`."""
+
+    def __init__(self, folder: Path, linger: str = "60 seconds", **environment: str) -> None:
+        self.commands = Commands(folder)
+        self.linger = linger
+        (folder / "bin").mkdir(exist_ok=True)
+        self.commands.environment |= {
+            "PATH": str(folder / "bin"),
+            "XDG_CONFIG_HOME": str(folder / "config"),
+            "DIALOGD_PACE": "0",
+            "DIALOGD_PLAN": "0",
+            "OLLAMA_HOST": "127.0.0.1:1",
+            "BROWSER": "",
+            "DISPLAY": "",
+            **environment,
+        }
+        for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "XAI_API_KEY", "DIALOGD_BACKEND", "WAYLAND_DISPLAY"):
+            if name not in environment:
+                self.commands.environment.pop(name, None)
+
+    def open(self, *words: str, port: int | str = 0) -> str:
+        """Open it; the address that was printed."""
+        done = self.commands("open", "--port", str(port), "--linger", self.linger, *words)
+        assert done.code == 0, done.err
+        return done.out.strip()
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """What the state directory says of it; {} where none runs."""
+        with suppress(FileNotFoundError):
+            found = json.loads((self.commands.state.root / WHO).read_text())
+            assert isinstance(found, dict)
+            return found
+        return {}
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self.known["port"])
+
+    def ask(
+        self, path: str, body: object = None, *, method: str = "", raw: bytes | None = None, **headers: str
+    ) -> Answer:
+        """Ask it something, with these headers beside or in place of the usual ones (`sec_fetch_site`)."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+        sent = {"Host": f"localhost:{self.port}", **({"Content-Type": "application/json"} if data else {})}
+        sent |= {name.replace("_", "-").title(): value for name, value in headers.items()}
+        try:
+            connection.request(method or ("POST" if data is not None else "GET"), path, data, sent)
+            response = connection.getresponse()
+            return Answer(response.status, dict(response.getheaders()), response.read().decode())
+        finally:
+            connection.close()
+
+    def start(self, **asked: object) -> Answer:
+        """Start a dialog."""
+        return self.ask("/start", {"question": "Tabs or spaces?", **asked})
+
+    def dialogs(self, query: str = "") -> list[dict[str, Any]]:
+        """The list."""
+        found = self.ask(f"/dialogs{query}")["dialogs"]
+        assert isinstance(found, list)
+        return found
+
+    def row(self, dialog: str) -> dict[str, Any]:
+        """That dialog in the list."""
+        return next(row for row in self.dialogs() if row["id"] == dialog)
+
+    def kill(self) -> None:
+        """Kill it, where it runs."""
+        with suppress(KeyError, ProcessLookupError):
+            os.kill(self.known["pid"], signal.SIGKILL)
+            until(lambda: not psutil.pid_exists(self.known["pid"]) or self.is_dead(), "Home's end")
+
+    def is_dead(self) -> bool:
+        """True once its process is gone, or waits to be buried."""
+        try:
+            return psutil.Process(self.known["pid"]).status() == psutil.STATUS_ZOMBIE
+        except (psutil.Error, KeyError):
+            return True
+
+    def close(self) -> None:
+        """End it, what it began, and every daemon, by pid."""
+        self.kill()
+        for found in self.commands.state.sessions.glob("*.json"):
+            known = json.loads(found.read_text())
+            with suppress(psutil.Error):
+                process = psutil.Process(known["pid"])
+                if process.create_time() == known["created"]:
+                    process.kill()
+        self.commands.end_daemons()
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """A Home that is not open yet."""
+    home = Home(tmp_path)
+    yield home
+    home.close()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    """One open Home for a whole file, for what changes nothing."""
+    home = Home(tmp_path_factory.mktemp("home"))
+    home.open()
+    yield home
+    home.close()

@@ -1,0 +1,214 @@
+"""Home answers its own page and its own person; nothing that is sent to it is ever run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.home.conftest import Home
+
+START = {"question": "Tabs or spaces?", "rehearsal": True}
+
+
+def nothing_began(home: Home) -> bool:
+    """True while no dialog was begun."""
+    return not list(home.commands.state.sessions.iterdir()) and not home.commands.daemons()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": "http://localhost:3001"},
+        {"sec_fetch_site": "cross-site"},
+        {"sec_fetch_site": "same-site"},
+        {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"},
+        {"host": "evil.example"},
+        {"host": "localhost:80"},
+        {"host": "localhost.evil.example:2999"},
+    ],
+    ids=lambda headers: " ".join(f"{name} {value}" for name, value in headers.items()),
+)
+def test_a_page_of_elsewhere_can_neither_read_nor_start_anything(shared: Home, headers: Mapping[str, str]) -> None:
+    """By its origin, by what the browser says of it, by a name of its own for this machine: every route."""
+    for path in ("/dialogs", "/choices", "/folders", "/past/x", "/home/home.js", "/health"):
+        assert shared.ask(path, **headers).status == 403, path
+    for path in ("/start", "/estimate", "/context"):
+        found = shared.ask(path, START, **headers)
+        assert (found.status, found.headers["content-type"]) == (403, "application/problem+json"), path
+        assert found.json["fix"]
+    assert nothing_began(shared)
+
+
+def test_a_form_starts_nothing(shared: Home) -> None:
+    """A form of another site is refused for what it is, and a body that is not JSON by any name for its type."""
+    form = b"question=Tabs&rehearsal=true"
+    kinds = ("application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "text/plain")
+    for kind in kinds:
+        for raw in (form, json.dumps(START).encode()):
+            assert shared.ask("/start", raw=raw, content_type=kind).status == 422, kind
+            sent = shared.ask("/start", raw=raw, content_type=kind, origin="http://evil.example")
+            assert sent.status == 403
+    assert shared.ask("/start?question=Tabs", method="GET").status == 405
+    assert nothing_began(shared)
+
+
+@pytest.mark.parametrize(
+    ("asked", "field"),
+    [
+        ({"question": " \n "}, "question"),
+        ({"template": "no-such"}, "template"),
+        ({"template": "../../etc/passwd"}, "template"),
+        ({"template": "/etc/passwd"}, "template"),
+        ({"template": "pair; touch ran"}, "template"),
+        ({"template": "$(touch ran)"}, "template"),
+        ({"template": "--file=/tmp/x"}, "template"),
+        ({"agents": [{"backend": "command:touch ran"}]}, "agents.0.backend"),
+        ({"agents": [{"backend": "acp:touch ran"}]}, "agents.0.backend"),
+        ({"agents": [{"backend": "command"}]}, "agents.0.backend"),
+        ({"agents": [{"backend": "live"}]}, "agents.0.backend"),
+        ({"agents": [{"backend": "rehearsal:fail"}]}, "agents.0.backend"),
+        ({"agents": [{"backend": "gpt:x"}]}, "agents.0.backend"),
+        ({"agents": [{"backend": "gpt@/"}]}, "agents.0.backend"),
+        ({"agents": [{"backend": "no-such"}]}, "agents.0.backend"),
+        ({"agents": [{"backend": "gpt", "model": "; touch ran"}]}, "agents.0.model"),
+        ({"agents": [{"backend": "gpt", "model": "--dangerously-skip-permissions"}]}, "agents.0.model"),
+        ({"agents": [{"backend": "gpt", "model": "$(touch ran)"}]}, "agents.0.model"),
+        ({"agents": [{"backend": "gpt", "model": "x@/etc"}]}, "agents.0.model"),
+        ({"agents": [{"backend": "gpt", "model": "x\n--command=touch ran"}]}, "agents.0.model"),
+        ({"agents": [{"model": "x"}]}, "agents.0.model"),
+        ({"agents": [{"backend": "gpt"}, {"backend": "gpt", "project": "no/full/path"}]}, "agents.1.project"),
+        ({"agents": [{"backend": "gpt", "project": "/no/such/folder"}]}, "agents.0.project"),
+        ({"agents": [{"backend": "gpt", "project": "/tmp; touch ran"}]}, "agents.0.project"),
+        ({"agents": [{"session": "claude:1:1"}]}, "agents.0.session"),
+        ({"agents": [{"session": "$(touch ran)"}]}, "agents.0.session"),
+        ({"project": "/etc/passwd"}, "project"),
+        ({"project": "$(touch ran)"}, "project"),
+        ({"budget": "a lot"}, "budget"),
+        ({"timeout": "--stay"}, "timeout"),
+        ({"max_time": "soon"}, "max_time"),
+        ({"max_turns": 0}, "max_turns"),
+        ({"context": ["/etc/no-such"]}, "context.0"),
+        ({"rehearsal": False, "command": "touch ran"}, "command"),
+        ({"agents": [{"backend": "gpt", "command": "touch ran"}]}, "agents.0.command"),
+        ({"agents": [{"backend": "gpt", "base_url": "http://evil.example"}]}, "agents.0.base_url"),
+    ],
+    ids=lambda value: json.dumps(value)[:60] if isinstance(value, dict) else "",
+)
+def test_what_is_not_offered_is_refused_at_its_field(shared: Home, asked: Mapping[str, object], field: str) -> None:
+    """Nothing is written, nothing runs, and the answer says what to do; the estimate refuses it, too."""
+    for path in ("/start", "/estimate"):
+        found = shared.ask(path, {**START, "rehearsal": False, **asked})
+        assert found.status in (400, 409, 422), found.text
+        assert found.json["field"] == field, found.text
+        assert found.json["fix"]
+    assert nothing_began(shared)
+    assert not (shared.commands.folder / "ran").exists()
+
+
+def test_a_template_that_seats_a_program_is_not_started_from_the_page(shared: Home) -> None:
+    """A project's own template may name a command: in a terminal that is the person's doing, from a page it is not."""
+    folder = shared.commands.folder / ".dialogd" / "templates"
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "---\nname: sly\n---\n# Sly\n\n## Agents\n\n### One\n**Backend:** command:touch ran\n\n### Two\n- Duty\n"
+    (folder / "sly.md").write_text(text)
+    try:
+        found = shared.ask("/start", {"question": "Tabs?", "template": "sly"})
+    finally:
+        (folder / "sly.md").unlink()
+    assert found.status >= 400, found.text
+    assert nothing_began(shared)
+    assert not (shared.commands.folder / "ran").exists()
+
+
+@pytest.fixture
+def tree(shared: Home) -> Path:
+    """Folders of the person's own: with hidden ones, with links in and out."""
+    top = shared.commands.folder / "own"
+    if not top.exists():
+        (top / "shop" / "src").mkdir(parents=True)
+        (top / "Admin").mkdir()
+        (top / ".secret").mkdir()
+        (top / ".secret" / "note.txt").write_text("hidden")
+        (top / "out").symlink_to("/etc")
+        (top / "in").symlink_to(top / "shop")
+        (top / "note.txt").write_text("a note\n")
+        (top / "linked.txt").symlink_to("/etc/passwd")
+        (top / ".env").write_text("KEY=1")
+        (top / "new\nline").mkdir()
+    return top
+
+
+def test_folders_show_what_is_ones_own_and_nothing_that_hides_or_leads_elsewhere(shared: Home, tree: Path) -> None:
+    """By name; files where they are asked for; the way up."""
+    found = shared.ask(f"/folders?under={tree}&files=true")
+    assert [one["name"] for one in found["folders"]] == ["Admin", "shop"]
+    assert [(one["name"], one["size"]) for one in found["files"]] == [("note.txt", 7)]
+    assert found["parent"] == str(tree.parent)
+    assert shared.ask(f"/folders?under={tree}")["files"] == []
+    assert shared.ask("/folders")["path"] == str(shared.commands.folder)
+
+
+@pytest.mark.parametrize(
+    "path", ["out", "in", "out/ssl", ".secret", "shop/../.secret", "shop/../../..", "linked.txt", ".env", "no-such"]
+)
+def test_no_path_leads_to_what_hides_or_lies_elsewhere(shared: Home, tree: Path, path: str) -> None:
+    """As a folder to look into, as a file to take along, as a project: each is refused with its reason."""
+    looked = shared.ask(f"/folders?under={tree}/{path}")
+    assert looked.status in (400, 409), looked.text
+    assert looked.json["fix"]
+    file = f"{path}/note.txt" if path.startswith((".secret", "shop")) else path
+    (along,) = shared.ask("/context", {"project": str(tree), "paths": [file]})["files"]
+    assert along["refused"], along
+    assert along["fix"]
+    assert along["text"] == ""
+    for asked in ({"project": f"{tree}/{path}"}, {"context": [f"{tree}/{path}"]}):
+        assert shared.start(rehearsal=True, **asked).status in (400, 409)
+    assert nothing_began(shared)
+
+
+def test_relative_paths_and_paths_of_other_users_are_refused(shared: Home, tree: Path) -> None:
+    """A folder is named from the root."""
+    assert shared.ask("/folders?under=own").status == 400
+    assert shared.ask("/folders?under=~root").status == 400
+    if os.geteuid() != 0:
+        assert shared.ask("/folders?under=/root").status in (400, 409)
+        assert shared.ask("/folders?under=/etc").status == 409
+
+
+def test_a_file_is_shown_as_it_would_go_along(shared: Home, tree: Path) -> None:
+    """Without secrets, up to a whole line where it is long; what is no text, or not there, says why."""
+    key = "sk-ant-api03-" + "a1B2" * 20
+    (tree / "shop" / "config.txt").write_text(f"port = 1\nkey = {key}\nrest\n")
+    (tree / "shop" / "long.txt").write_text("0123456789\n" * 60_000)
+    (tree / "shop" / "picture.png").write_bytes(b"\x89PNG\0\0")
+    (tree / "shop" / "latin.txt").write_bytes("Größe".encode("latin-1"))
+    asked = {"project": str(tree / "shop"), "paths": ["config.txt", "long.txt", "picture.png", "latin.txt", "gone.txt"]}
+    config, long, picture, latin, gone = shared.ask("/context", asked)["files"]
+    assert key not in json.dumps(config)
+    assert "port = 1\n" in config["text"]
+    assert config["text"].endswith("rest\n")
+    assert (config["secrets"], config["cut"], config["refused"]) == (1, False, "")
+    assert long["cut"]
+    assert long["size"] == 660_000
+    assert 0 < len(long["text"]) < 660_000
+    assert long["text"].endswith("9\n")
+    assert ("not text" in picture["refused"], "UTF-8" in latin["refused"]) == (True, True)
+    assert gone["refused"]
+    assert all(one["fix"] for one in (picture, latin, gone))
+
+
+def test_files_that_are_too_large_together_are_refused_together(shared: Home, tree: Path) -> None:
+    """Each alone would do."""
+    names = [f"big-{number}.txt" for number in range(9)]
+    for name in names:
+        (tree / name).write_text("0123456789\n" * 9_000)
+    found = shared.ask("/context", {"project": str(tree), "paths": names})
+    assert "together" in found["refused"]
+    assert found["fix"]
+    assert not any(one["refused"] for one in found["files"])
