@@ -14,6 +14,7 @@ from types import MappingProxyType
 from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends.prices import FREE, Price
 from dialogd.errors import BackendError, BadInput
+from dialogd.protocol.grammar import CONTROLS
 from dialogd.protocol.model import ANY, USER, Entry
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE
 from dialogd.protocol.table import Proposal, Standing
@@ -361,11 +362,15 @@ class Scene:
 
     @cached_property
     def fresh(self) -> str:
-        """What the person said, in a turn or a note, since an agent last spoke; "" when they said nothing."""
+        """What the person said, in a turn or a note, since an agent last spoke; "" when they said nothing.
+
+        A note that changes a limit, pauses and the like says nothing, nor does a session that holds a seat.
+        """
         for entry in islice(reversed(self.dialog.entries), LOOK_BACK):
             if entry.is_turn and entry.by != USER:
                 break
-            if entry.by == USER and entry.number != 1 and entry.body.strip():
+            is_act = not entry.is_turn and any(mark.name in CONTROLS for mark in entry.marks)
+            if entry.by == USER and entry.number != 1 and entry.body.strip() and not (is_act or entry.via):
                 return quote(entry.body)
         return ""
 

@@ -36,6 +36,8 @@ CLAUDE, CODEX, OPENCODE = "claude", "codex", "opencode"
 TITLES = {CLAUDE: "Claude Code", CODEX: "Codex", OPENCODE: "OpenCode"}
 FAMILIES = {CLAUDE: "Claude", CODEX: "Codex", OPENCODE: "OpenCode"}  # what an agent is called in headings
 
+INSIDE = {CLAUDE: "CLAUDECODE", CODEX: "CODEX_THREAD_ID", OPENCODE: "OPENCODE"}  # variables of a session's commands
+
 LONGEST_KNOCK = 400  # characters
 LARGEST = 64 * 1024  # bytes of a registration or a key
 TAIL = 256 * 1024  # bytes of a rollout in which the last begin or end of a turn is sought
@@ -96,7 +98,7 @@ class Session:
 def running_sessions(refused: list[DialogdError] | None = None) -> tuple[Session, ...]:
     """This user's open sessions; those that a check refuses are left out, and their errors added to `refused`."""
     found: list[Session] = []
-    for one in (*_claude_sessions(), *_codex_sessions(), *_opencode_sessions()):
+    for _, _, one in _every():
         if isinstance(one, Session):
             found.append(one)
         elif refused is not None and not isinstance(one, NotRunning):
@@ -110,33 +112,43 @@ def session_here(variables: Mapping[str, str], seated: Collection[str] = ()) -> 
     The variables say so, and one of this process's ancestors is the session's own: both, for variables outlive the
     session in terminals that it once opened. Of several in one process it is the one that is at work, else the one
     whose key is among `seated`. Raises `Refused` where that does not tell, and inside of a sandbox that hides the
-    session, and what its checks raise.
+    session, and what the checks of that very session raise.
     """
     import psutil
 
-    if not any(variables.get(name) for name in ("CLAUDECODE", "CODEX_THREAD_ID", "OPENCODE")):
+    if not any(map(variables.get, INSIDE.values())):
         return None
-    refused: list[DialogdError] = []
-    sessions = [one for one in running_sessions(refused) if _is_named(one, variables)]
-    for ancestor in psutil.Process().parents():
-        if here := [one for one in sessions if one.pid == ancestor.pid]:
+    found = [(pid, one) for program, pid, one in _every() if variables.get(INSIDE[program])]
+    sessions = [one for _, one in found if isinstance(one, Session) and _is_named(one, variables)]
+    above = [process.pid for process in psutil.Process().parents()]
+    for pid in above:
+        if here := [one for one in sessions if one.pid == pid]:
             return here[0] if here[0].program != OPENCODE else _at_work(here, seated)
-    if variables.get("CODEX_SANDBOX_NETWORK_DISABLED") and not sessions:
+    if variables.get("CODEX_SANDBOX_NETWORK_DISABLED") and variables.get(INSIDE[CODEX]) and not sessions:
         raise Refused(
             "this command runs in Codex's sandbox, which hides the session and the loopback from it",
             fix="type it into Codex yourself, with ! before it; inside the sandbox the MCP tools do the same",
         )
-    if refused:
-        raise refused[0]
+    own = {*map(str, above), variables.get("CLAUDE_PID"), variables.get("OPENCODE_PID")}
+    for pid, one in found:
+        if isinstance(one, DialogdError) and not isinstance(one, NotRunning) and str(pid) in own:
+            raise one
     return None
+
+
+def _every() -> Iterator[tuple[str, int, Session | DialogdError]]:
+    """Each open session, or why it is left out, with its program and its process."""
+    for program, found in ((CLAUDE, _claude_sessions), (CODEX, _codex_sessions), (OPENCODE, _opencode_sessions)):
+        for pid, one in found():
+            yield program, pid, one
 
 
 def _is_named(session: Session, variables: Mapping[str, str]) -> bool:
     """True where the variables of a command name this session, or its process, as far as they name one."""
     if session.program == CODEX:
         return variables.get("CODEX_THREAD_ID") == session.id
-    mark, pid = ("OPENCODE", "OPENCODE_PID") if session.program == OPENCODE else ("CLAUDECODE", "CLAUDE_PID")
-    return bool(variables.get(mark)) and variables.get(pid, str(session.pid)) == str(session.pid)
+    pid = "OPENCODE_PID" if session.program == OPENCODE else "CLAUDE_PID"
+    return variables.get(pid, str(session.pid)) == str(session.pid)
 
 
 def _at_work(sessions: list[Session], seated: Collection[str]) -> Session:
@@ -157,7 +169,7 @@ def of_key(key: str) -> Session | None:
     program, _, rest = key.partition(":")
     pid, _, started = rest.partition(":")
     if program == CODEX and _THREAD.fullmatch(rest):
-        return next((one for one in _codex_sessions() if isinstance(one, Session) and one.id == rest), None)
+        return next((one for _, one in _codex_sessions() if isinstance(one, Session) and one.id == rest), None)
     if program == OPENCODE and (server := _Server.of_key(key)) is not None:
         return server.session(key.rpartition(":")[2])
     if program != CLAUDE or not (pid.isascii() and pid.isdigit() and len(pid) <= 20 and started):
@@ -223,8 +235,8 @@ def _claude_folder() -> Path:
     return (Path(named).expanduser() if named else Path.home() / ".claude").resolve() / "sessions"
 
 
-def _claude_sessions() -> Iterator[Session | DialogdError]:
-    """Every registration, as a session, or why it is none."""
+def _claude_sessions() -> Iterator[tuple[int, Session | DialogdError]]:
+    """Every registration, as a session, or why it is none, with its process."""
     folder = _claude_folder()
     try:
         files = sorted(path for path in folder.iterdir() if re.fullmatch(r"[0-9]+\.json", path.name))
@@ -232,9 +244,9 @@ def _claude_sessions() -> Iterator[Session | DialogdError]:
         return
     for path in files:
         try:
-            yield _claude_session(path)
+            yield int(path.stem), _claude_session(path)
         except DialogdError as error:
-            yield error
+            yield int(path.stem), error
 
 
 def _claude_session(path: Path) -> Session:
@@ -359,7 +371,7 @@ def _check_peer(connected: socket.socket, pid: int, path: str) -> None:
 # -- Codex ------------------------------------------------------------------------------------------------------------
 
 
-def _codex_sessions() -> Iterator[Session | DialogdError]:
+def _codex_sessions() -> Iterator[tuple[int, Session | DialogdError]]:
     """Every thread that a running Codex holds open for somebody who types."""
     import psutil
 
@@ -370,9 +382,9 @@ def _codex_sessions() -> Iterator[Session | DialogdError]:
             for thread, lock in _threads(process).items():
                 try:
                     if (session := _codex_session(process, thread, lock)) is not None:
-                        yield session
+                        yield process.pid, session
                 except DialogdError as error:
-                    yield error
+                    yield process.pid, error
 
 
 def _threads(process: psutil.Process) -> dict[str, Path]:
@@ -485,7 +497,7 @@ def _codex_program(session: Session) -> tuple[str, str]:
 # -- OpenCode ---------------------------------------------------------------------------------------------------------
 
 
-def _opencode_sessions() -> Iterator[Session | DialogdError]:
+def _opencode_sessions() -> Iterator[tuple[int, Session | DialogdError]]:
     """The sessions of every server of OpenCode that keeps them where this user's OpenCode does."""
     import psutil
 
@@ -496,9 +508,10 @@ def _opencode_sessions() -> Iterator[Session | DialogdError]:
             if not _is_opencode(process) or _data_folder(process.environ()) != _data_folder(os.environ):
                 continue
             try:
-                yield from _Server(process.pid, start_of(process.pid)).sessions()
+                for session in _Server(process.pid, start_of(process.pid)).sessions():
+                    yield process.pid, session
             except DialogdError as error:
-                yield error
+                yield process.pid, error
 
 
 def _is_opencode(process: psutil.Process) -> bool:

@@ -359,11 +359,18 @@ LAST_WAIT = 2.0  # seconds that the system has to take a killed process away
 def stop(file: options.FileOption = None) -> None:
     """Stop everything: all your daemons and their dialogs. With --file only that dialog. The files stay.
 
+    From inside a session that holds a seat, without --file, only the dialog of that seat.
     Dialogs are closed with [STOPPED] and copied to the archive; a stop that was killed before that is finished. Exit
     code 3 when there was nothing to stop, 1 when a dialog is open still, or was not kept.
     """
     settings = options.settings_for(file)
-    settle(StateDir(settings.state_dir).registry)
+    seat = settle(StateDir(settings.state_dir).registry).seat
+    if file is None and seat is not None:
+        file = seat.file
+        settings = options.settings_for(file)
+        remark(
+            f"this session holds seat {seat.id}, so only its own dialog is stopped; all of them: in a terminal of yours"
+        )
     running = daemons(settings, settings.file if file is not None else None)
     ends = in_parallel(end_daemon, running)
     for daemon, how in zip(running, ends, strict=True):

@@ -352,6 +352,8 @@ def _anywhere() -> tuple[Running, ...]:
     return tuple(found)
 
 
-def settle(folder: Path) -> None:
+def settle(folder: Path) -> Origin:
     """Find out now where this task's acts come from: it is about to end the daemons that tell it."""
-    _settled.set(origin_here(folder))
+    found = origin_here(folder)
+    _settled.set(found)
+    return found

@@ -29,7 +29,7 @@ from dialogd.errors import BackendError, BadInput
 from dialogd.protocol import admit
 from dialogd.protocol.compose import agent_turn, received
 from dialogd.protocol.grammar import joint, parse, read_on, render
-from dialogd.protocol.model import ANY, Entry, Participant
+from dialogd.protocol.model import ANY, USER, Draft, Entry, Mark, Participant
 from dialogd.protocol.signals import overlap, signals
 from dialogd.protocol.state import Debt, Dialog
 from tests.support.backend_contract import BackendContract, answer
@@ -368,6 +368,18 @@ class TestThePerson:
         entry = await stage.speak("B")
         assert "“Mind the budget”" in entry.body
         assert "OBJECTION" in names(entry)
+
+    @cases("via, mark", [("", Mark("LIMIT", "timeout B 30 minutes")), ("", Mark("VETO", "P9")), ("B", None)])
+    async def test_what_a_note_does_is_not_heard_as_said(self, via: str, mark: Mark | None) -> None:
+        """That a session takes a seat, that the person changes a limit, or that a seat notes something."""
+        stage = Stage()
+        await stage.go(1)
+        body, marks = "The seat of B is an open session.", (mark,) if mark else ()
+        note = Draft(USER, "User", body=body, marks=marks, attributes=(("via", via),) if via else ())
+        stage.dialog = read_on(stage.dialog, joint(stage.dialog) + render(note, stage.last.chain))
+        assert stage.last.via == via
+        entry = await stage.speak("B")
+        assert "person says" not in entry.body
 
     async def test_a_turn_without_words_changes_nothing(self) -> None:
         """Passing the turn on by hand brings the same text to the table again."""

@@ -350,6 +350,17 @@ def test_a_session_that_is_refused_is_no_reason_to_go_on_without(claude: Claude)
         session_here({**claude.environment, "CLAUDE_CONFIG_DIR": str(claude.home)})
 
 
+def test_what_is_refused_of_another_session_is_no_matter_here(claude: Claude, tmp_path: Path) -> None:
+    """A command of another program, or session, is told nothing of it; one of a session in order finds its own."""
+    with open_sessions.claude(claude.home, tmp_path / "shop", "other-11") as other:
+        other.registration.chmod(0o666)
+        variables = {"CLAUDE_CONFIG_DIR": str(claude.home)}
+        assert session_here({**variables, "CODEX_THREAD_ID": str(uuid.uuid4())}) is None
+        assert session_here({**variables, "CLAUDECODE": "1", "CLAUDE_PID": str(claude.pid)}) is None
+        nested = {**os.environ, "CODEX_THREAD_ID": str(uuid.uuid4())}
+        assert claude.run([sys.executable, "-c", WHO], nested, Path.cwd()).out.strip() == only().key
+
+
 def test_the_tokens_of_a_session_are_taken_away(claude: Claude) -> None:
     """What dialogd starts is given neither the socket nor the token."""
     assert without_tokens({**claude.environment, "HOME": "/home/me"}) == {

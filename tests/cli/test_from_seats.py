@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from dialogd import person
+from dialogd.backends.seats import Cast, Seat
 from dialogd.errors import Refused
 from dialogd.protocol.model import USER
 from dialogd.store.origin import Origin, asked_by, read_key, seat_of, start_of
@@ -165,6 +166,42 @@ def test_no_seat_speaks_for_another_or_puts_another_dialog_there(dialogd: Comman
         open_ = dialogd("new", "Tabs?", "--replace")
         assert (open_.code, ALONE in open_.err) == (1, True)
     assert log.read().header.topic == "Spaces?"
+
+
+def test_a_bare_stop_of_a_seat_stops_its_own_dialog_alone(dialogd: Commands) -> None:
+    """Also where that is not the usual file; all other dialogs and their daemons go on."""
+    log, own = dialogd.begin("Tabs?"), dialogd.begin("Spaces?", "own.md")
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        with (
+            seated(dialogd, f"claude:{other.pid}:{start_of(other.pid)}", "A"),
+            seated(dialogd, this_process(), file=own.path),
+        ):
+            done = dialogd("stop")
+            assert (done.code, "only its own dialog" in done.err, str(log.path) in done.out) == (0, True, False), done
+            assert [daemon.id for daemon in dialogd.daemons()] == ["A"]
+    finally:
+        other.kill()
+        other.wait()
+    ended = own.read().state.outcome
+    assert ended is not None
+    assert (ended.name, own.read().entries[-1].via) == ("STOPPED", "B")
+    assert log.read().state.outcome is None
+
+
+def test_from_a_seat_no_dialog_goes_on_without_the_person(dialogd: Commands) -> None:
+    """`run --continue --unattended` takes the person from the table: refused, in its own dialog and in others."""
+    log = dialogd.begin("Tabs?")
+    Cast(log.read().id, (Seat("A", "rehearsal"), Seat("B", "rehearsal"))).save(dialogd.state, dialogd.file)
+    before = dialogd.file.read_bytes()
+    words = ["run", "--continue", str(dialogd.file), "--unattended", "--no-plan"]
+    with seated(dialogd, this_process(), file=dialogd.folder / "other.md"):
+        refused = dialogd(*words)
+        assert (refused.code, ALONE in refused.err, len(dialogd.daemons())) == (1, True, 1), refused
+    with seated(dialogd, this_process()):
+        assert dialogd(*words).code == 3
+        assert len(dialogd.daemons()) == 1
+    assert dialogd.file.read_bytes() == before
 
 
 @pytest.mark.slow
