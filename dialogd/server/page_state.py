@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -22,6 +22,7 @@ from dialogd.protocol.certificate import certify
 from dialogd.protocol.decide import time_left
 from dialogd.protocol.model import ANY, USER, whose
 from dialogd.protocol.state import Dialog, Outcome, Spent, State
+from dialogd.protocol.text import one_line
 from dialogd.protocol.units import dollars, in_words
 from dialogd.server import wire
 from dialogd.server.page_entries import Cast, cast, changed
@@ -112,6 +113,7 @@ def _start(agent: Agent, dialog: Dialog, who: str, state_dir: StateDir) -> str:
     return start_command(who, path, ["--backend", name]) if known == plain and is_enough else known
 
 
+_USUAL = frozenset({"not_my_turn", "waiting_for_user", "paused", "not_started", "lain", "no_turn_yet", "unknown_turn"})
 LIVE = "live session, keeps its own permissions (may write to its project)"
 
 
@@ -128,7 +130,9 @@ def _doing(agent: Agent, dialog: Dialog, who: str, healths: Healths, start: str)
     # One that never spoke, and was never heard of: somebody has just been invited, or the dialog begins.
     is_new = who not in dialog.state.floor.spoke_at and who not in agent.peers.backends
     gone, absent = "unstarted" if is_new else "stopped", lifecycle.why_absent(dialog, who)
-    reason = "" if work else absent or str(waiting.get("reason") or "")
+    # What everybody waits for is said once, at the top.
+    usual = waiting.get("status") in _USUAL
+    reason = "" if work else absent or ("" if usual else str(waiting.get("reason") or ""))
     if alive is False and not absent:
         how = "start it in a terminal of its own" if is_new else "its daemon does not answer; start it again"
         reason = f"{how}: {start}"
@@ -211,8 +215,19 @@ class Ended(BaseModel):
     next: str
 
 
+class Offered(BaseModel):
+    """A proposal, as lists offer it to the person."""
+
+    ref: str
+    words: str
+
+
 class PageState(BaseModel):
-    """Everything in the head of the page; fields with a default keep it without a dialog."""
+    """Everything around the conversation; fields with a default keep it without a dialog.
+
+    `words` says what happens, `needed` what is needed of the person, "" for nothing. `start` is what the button is
+    called that starts the dialog, or has it go on after a rest; "" where nothing waits for that.
+    """
 
     version: str = __version__
     me: str
@@ -220,6 +235,8 @@ class PageState(BaseModel):
     file: str
     problem: str
     words: str
+    needed: str = ""
+    start: str = ""
     phase: str = "no_dialog"
     dialog: str = ""
     topic: str = ""
@@ -228,7 +245,7 @@ class PageState(BaseModel):
     turn_of: list[str] = []
     total: int = 0
     lifecycle: str | None = None
-    lifecycle_words: str = ""
+    where: str = ""
     allowed: list[str] = []
     limits: dict[str, Any] = {}
     left: list[Left] = []
@@ -240,6 +257,7 @@ class PageState(BaseModel):
     calls: list[CallAsked] = []
     outcome: Ended | None = None
     approved: str = ""
+    proposals: list[Offered] = []
     step: bool = False
     paused: bool = False
     signals: list[wire.Noticed] = []
@@ -253,9 +271,13 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
     dialog, file = agent.dialog, str(agent.file.path)
     if dialog is None:
         words = problem or f"There is no dialog at {file} yet."
-        return PageState(me=agent.me, port=port, file=file, problem=problem, words=words)
+        needed = "" if problem else "Write one there, or by dialogd new: this page shows it at once."
+        return PageState(me=agent.me, port=port, file=file, problem=problem, words=words, needed=needed)
     own, state, players = health(agent, port), dialog.state, cast(dialog)
-    agents = page_agents(agent, dialog, players, {**healths, agent.me: own.model_dump()}, state_dir)
+    healths = {**healths, agent.me: own.model_dump()}
+    agents = page_agents(agent, dialog, players, healths, state_dir)
+    calls, start = list(_calls(own, healths, players)), _start_button(dialog, healths)
+    words, needed = _stand(dialog, players, agents, calls, start)
     spent = money.total(state.spent)
     changed_from, versions = changed(dialog)
     asked = [Asked(**one.model_dump(), name=players.name(one.asker)) for one in own.questions]
@@ -264,7 +286,9 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         port=port,
         file=file,
         problem=problem,
-        words=_words(dialog, players, agents),
+        words=f"{_REHEARSAL if dialog.is_rehearsed else ''}{words}",
+        needed=needed,
+        start=start,
         phase=phase(dialog, thinking=any(a.state == "thinking" for a in agents)),
         dialog=dialog.id,
         topic=dialog.header.topic or dialog.header.title,
@@ -273,7 +297,7 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         turn_of=list(state.owing),
         total=len(dialog.entries),
         lifecycle=own.lifecycle,
-        lifecycle_words=lifecycle.in_words(dialog),
+        where=_where(dialog),
         allowed=own.allowed,
         limits=asdict(state.limits),
         left=list(_left(dialog)),
@@ -282,9 +306,10 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         tokens=spent.tokens,
         question=asked[0] if asked else None,
         questions=asked,
-        calls=list(_calls(own, healths, players)),
+        calls=calls,
         outcome=_outcome(dialog),
         approved=state.approved,
+        proposals=list(_offered(dialog)),
         step=state.hand.step,
         paused=state.paused,
         signals=own.signals,
@@ -304,30 +329,86 @@ def _calls(own: wire.Health, healths: Healths, players: Cast) -> Iterator[CallAs
             yield CallAsked(**one, name=players.name(str(one.get("agent"))))
 
 
-def _words(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
-    """The dialog's state in one sentence; whether it is a rehearsal, and what was not understood at its end."""
-    notice = dialog.last.notice if dialog.last is not None and dialog.state.outcome is None else ""
-    rehearsal = _REHEARSAL if dialog.is_rehearsed else ""
-    return f"{rehearsal}{_stand(dialog, players, agents)}{f' {notice[0].upper()}{notice[1:]}.' if notice else ''}"
+_START = {"not_started": "Start", "lain": "Go on"}  # what a daemon waits for, and the button that ends it
 
 
-def _stand(dialog: Dialog, players: Cast, agents: list[PageAgent]) -> str:
+def _start_button(dialog: Dialog, healths: Healths) -> str:
+    """What the button is called for which those who owe a turn wait; "" where they wait for nothing of the kind."""
+    all_ = [agent.id for agent in dialog.header.agents]
+    owing = all_ if ANY in dialog.state.owing else dialog.state.owing
+    waits = ((healths.get(who) or {}).get("waiting") or {} for who in owing)
+    return next((_START[one["status"]] for one in waits if one.get("status") in _START), "")
+
+
+def _stand(
+    dialog: Dialog, players: Cast, agents: Sequence[PageAgent], calls: Sequence[CallAsked], start: str
+) -> tuple[str, str]:
+    """What happens, and what is needed of the person, each in a sentence; "" where nothing is needed."""
     state = dialog.state
     if state.outcome is not None:
-        return _ended(state.outcome)
-    busy = [agent.name for agent in agents if agent.state == "thinking"]
-    thinking = f"{' and '.join(busy)} {'is' if len(busy) == 1 else 'are'} thinking." if busy else ""
+        is_agreed = state.outcome.name in ("CONSENSUS_REACHED", "DECIDED")
+        return _ended(state.outcome), "Approve it, or say what is wrong." if is_agreed and not state.approved else ""
+    busy = [agent for agent in agents if agent.state in ("thinking", "executing")]
+    writing = _writing(busy, state.number + 1)
+    if calls:
+        return f"{calls[0].name} wants to call {calls[0].tool}.", "Approve or refuse it."
     if state.paused:
         by = whose(state.paused_via) if state.paused_via else "you"
-        return f"Paused by {by}. {thinking or 'Nobody goes on until you resume.'}"
+        return f"Paused by {by}. {writing}".strip(), "Press Resume to go on."
     if state.questions.text:
-        return f"{players.name(state.questions.asker)} asks you a question."
-    if thinking:
-        return thinking
-    owing = [players.name(who) for who in state.owing if who != USER]
+        return f"{players.name(state.questions.asker)} asks you a question.", "Answer it below."
+    if start:
+        owing = _and([players.name(who) for who in state.owing if who not in (USER, ANY)]) or "the first agent"
+        words = "Nobody has started this dialog yet." if start == "Start" else "This dialog has rested for a while."
+        return words, f"Press {start}, and {owing} will reply."
+    if writing:
+        return writing, ""
+    return _owed(dialog, players, agents)
+
+
+def _owed(dialog: Dialog, players: Cast, agents: Sequence[PageAgent]) -> tuple[str, str]:
+    """Who is next while nobody writes, and what keeps them."""
+    notice = dialog.last.notice if dialog.last is not None else ""
+    odd = f" {notice[0].upper()}{notice[1:]}." if notice else ""
+    owing = [agent for agent in agents if agent.owes]
+    gone = [agent.name for agent in owing if agent.alive is False]
+    if gone:
+        command = "the command that starts it stands at its name" if len(gone) == 1 else "the commands stand below"
+        return f"Waiting for {_and(gone)}, whose daemon does not answer.{odd}", f"Start it: {command}."
+    if failed := [agent.name for agent in owing if agent.failed]:
+        return f"{_and(failed)} failed.{odd}", "It is asked again by itself; or press Retry, or Skip."
     if owing:
-        return f"Waiting for {', '.join(owing)}."
-    return "It is your turn." if state.owing else "Nobody owes a turn; say something to go on."
+        return f"{_and([agent.name for agent in owing])} {'is' if len(owing) == 1 else 'are'} next.{odd}", ""
+    if ANY in dialog.state.owing:
+        return f"Anybody may take the next turn.{odd}", ""
+    if dialog.state.owing:
+        return f"It is your turn.{odd}", "Write below, or let the next agent speak."
+    return f"Nobody has the next turn.{odd}", "Say something to go on."
+
+
+def _writing(busy: Sequence[PageAgent], number: int) -> str:
+    """Who is replying; "" for nobody."""
+    if not busy:
+        return ""
+    return f"{_and([agent.name for agent in busy])} {'is' if len(busy) == 1 else 'are'} writing turn {number}."
+
+
+def _and(names: Sequence[str]) -> str:
+    """The names as a sentence lists them."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1]))) if names else ""
+
+
+def _where(dialog: Dialog) -> str:
+    """The dialog's state in plain words; "" once it is over, which the head of the page says."""
+    words = lifecycle.in_words(dialog)
+    return "" if dialog.state.outcome is not None else f"{words[0].upper()}{words[1:]}."
+
+
+def _offered(dialog: Dialog) -> Iterator[Offered]:
+    """Proposals that the person may name, newest first; those ruled out are left out."""
+    for made in reversed(dialog.state.table.proposals):
+        if made.ref not in dialog.state.table.vetoed:
+            yield Offered(ref=made.ref, words=one_line(made.text, 80))
 
 
 def _ended(outcome: Outcome) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from dialogd.config import start_command
 from tests.page.browser import Visitor
@@ -30,15 +30,19 @@ def to_consensus(room: Room) -> None:
 
 
 def test_a_question_is_answered(room: Room, visitor: Visitor) -> None:
-    """It stands at the top of the page with its terms; the answer goes back to who asked."""
+    """It stands above the one field, with its terms; what is typed there is the answer, and goes back to who asked."""
     room.open("AB")
     page = visitor.visit(at(room))
     room.think().end("How many users are there?\n\n[QUESTION_FOR_USER: How many users? | in 2h | default: ten]\n")
     expect(page.locator("#question")).to_be_visible()
     expect(page.locator("#question-text")).to_contain_text("How many users?")
-    expect(page.locator("#question-terms")).to_contain_text("ten")
-    page.locator("#answer-text").fill("About a million.")
-    page.locator("#answer-form").get_by_role("button", name="Answer").click()
+    expect(page.locator("#question-terms")).to_contain_text("in 2 hours")
+    expect(page.locator("#composer textarea")).to_have_count(1)
+    page.locator("#question").get_by_role("button", name="Use “ten”").click()
+    field = page.get_by_role("textbox", name="Your answer to Claude A")
+    expect(field).to_have_value("ten")
+    field.fill("About a million.")
+    page.get_by_role("button", name="Answer", exact=True).click()
     expect(visitor.turn(3)).to_contain_text("About a million.")
     expect(page.locator("#question")).to_be_hidden()
     room.minds["A"].call(2).end("Then Redis.\n")
@@ -90,9 +94,16 @@ def test_a_rejected_result_makes_the_dialog_go_on(room: Room, visitor: Visitor) 
 
 
 def open_more(page: Page) -> None:
-    """The further ways to step in."""
+    """The sheet with the further ways to step in."""
     page.locator("#more-open").click()
     expect(page.locator("#more")).to_be_visible()
+
+
+def unfold(page: Page, form: str) -> Locator:
+    """One of the acts on the sheet, opened: its form."""
+    act = page.locator("#more details").filter(has=page.locator(f'form[data-post="{form}"]'))
+    act.locator("summary").click()
+    return act.locator("form")
 
 
 def test_a_turn_is_withdrawn(room: Room, visitor: Visitor) -> None:
@@ -110,7 +121,7 @@ def test_a_turn_is_withdrawn(room: Room, visitor: Visitor) -> None:
     ("form", "fields", "written"),
     [
         ("/veto", {"proposal": "P1", "reason": "too slow"}, "[VETO: P1 | too slow]"),
-        ('/say"][id="suggest-form', {"text": "Use both.", "instead": "P1"}, "[PROPOSAL P2: Use both."),
+        ("/say", {"text": "Use both.", "instead": "P1"}, "[PROPOSAL P2: Use both."),
         ("/limit", {"value": "40"}, "[LIMIT: max_turns 40]"),
         ("/invite", {"agent": "C=Claude C"}, "[INVITE: C = Claude C @ http://localhost:"),
         ("/leave", {}, "[LEAVE: A]"),
@@ -124,9 +135,13 @@ def test_the_persons_hand(room: Room, visitor: Visitor, form: str, fields: dict[
     room.think().end("I have an idea.\n\n[PROPOSAL: use tabs]\n")
     expect(visitor.turn(2)).to_be_visible()
     open_more(page)
-    box = page.locator(f'#more form[data-post="{form}"]')
+    box = unfold(page, form)
     for name, value in fields.items():
-        box.locator(f'[name="{name}"]').fill(value)
+        field = box.locator(f'[name="{name}"]')
+        if field.evaluate("one => one.localName") == "select":
+            field.select_option(value)
+        else:
+            field.fill(value)
     box.get_by_role("button").click()
     room.until(lambda: written in room.text, written)
     expect(box.locator(".result")).not_to_be_empty()
@@ -137,10 +152,11 @@ def test_an_agent_that_was_invited_says_how_to_start_it(room: Room, visitor: Vis
     room.open("AB")
     page = visitor.visit(at(room))
     open_more(page)
-    form = page.locator('#more form[data-post="/invite"]')
+    form = unfold(page, "/invite")
     form.locator("[name=agent]").fill("C=Claude C")
     form.get_by_role("button").click()
-    expect(form.locator(".result")).to_contain_text("How to start its daemon")
+    expect(form.locator(".result")).to_contain_text("How to start it")
+    page.keyboard.press("Escape")
     guest = page.locator('#agents [data-agent="C"]')
     expect(guest.locator(".word")).to_have_text("is not started yet")
     expect(guest.locator(".why")).to_have_text(f"start it in a terminal of its own: {start_command('C', room.file)}")

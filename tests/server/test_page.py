@@ -22,7 +22,7 @@ from tests.support.cases import cases
 from tests.support.room import Room as Paper
 from tests.support.room import opening
 
-PARTS = ("app.js", "app.css", "panels.js", "panels.css", "end.js", "end.css", "icon.svg")
+PARTS = ("app.js", "app.css", "bars.css", "panels.js", "panels.css", "end.js", "end.css", "icon.svg")
 LINK = re.compile(r"""(?:src|href)\s*=\s*"([^"]*)\"""")
 HOSTILE = "<script src=https://example.org/x.js></script><img src=//example.org/x.png onerror=alert(1)>"
 
@@ -237,6 +237,7 @@ def test_the_state_has_everything_that_the_head_shows(room: Room) -> None:
     """Who lives, how to start them, whose turn it is, in words too, and what is left of each limit."""
     state = send(room.a, "GET /page/state").json
     assert (state["phase"], state["words"], state["turn_of"]) == ("waiting_for_user", "It is your turn.", ["USER"])
+    assert state["needed"] == "Write below, or let the next agent speak."
     assert (agent(state, "A")["alive"], agent(state, "A")["own"], agent(state, "A")["seat"]) == (True, True, 0)
     assert (agent(state, "B")["alive"], agent(state, "B")["state"]) == (False, "unstarted")
     start = agent(state, "B")["start"]
@@ -265,7 +266,7 @@ def test_the_state_says_who_thinks_since_when(tmp_path: Path) -> None:
         for daemon in (room.a, room.b):
             room.until(lambda daemon=daemon: state_of(daemon)["phase"] == "thinking", "A to think")
             state = state_of(daemon)
-            assert state["words"] == "Claude A is thinking."
+            assert state["words"] == "Claude A is writing turn 2."
             assert agent(state, "A")["turn"] == 2
             assert 0 <= agent(state, "A")["since"] < 60
         call.end("I need to know.\n\n[QUESTION_FOR_USER: How many users?]\n")

@@ -1,16 +1,18 @@
 // The person's hand: what is said, and every button and form. A refusal stands beside its control and loses no text.
-import { $, all, ask, put, refusal, say, show, stored } from "./dom.js";
+import { $, all, ask, make, put, refusal, say, stored } from "./dom.js";
+import * as composer from "./composer.js";
 import { catchUp, earlier, goTo, step, toEnd } from "./entries.js";
-import { now, setBusy } from "./head.js";
+import { isTold, setBusy, tellMe } from "./head.js";
+
+export { draft } from "./composer.js";
 
 const text = $("#say-text");
-const key = (name) => `dialogd:${name}:${now()?.dialog || document.body.dataset.dialog}`;
 let changedState = () => {};
 
 // -- what goes to the daemon -------------------------------------------------------------------------------------
 
 // Sends a command; gives what the daemon answered, or nothing when it refused. `result` is told either way.
-async function send(path, body, result, done = "") {
+export async function send(path, body, result, done = "") {
   result.classList.remove("refused");
   put(result, "");
   let answer;
@@ -48,105 +50,12 @@ async function submitForm(form) {
   try {
     const done = await send(form.dataset.post, fieldsOf(form), $(".result", form), form.dataset.ok || "Done.");
     if (!done) return;
-    if (form.id !== "step-form") form.reset();
-    for (const field of all("[data-keep-text]", form)) stored(sessionStorage, key(field.id), "");
-    form.closest("dialog")?.close();
+    if (form.dataset.post !== "/step") form.reset();
+    if (!form.closest("#more")) form.closest("dialog")?.close();
     if (form.closest("#main") && !form.closest("#outcome")) toEnd();
   } finally {
     setBusy(button, false);
   }
-}
-
-// -- saying something --------------------------------------------------------------------------------------------
-
-// Whom `@B` or `@Claude B` at the beginning means: the agent, or nobody; longer names go first.
-function addressed(words) {
-  if (!words.startsWith("@")) return null;
-  const rest = words.slice(1).toLowerCase();
-  const names = (now()?.agents ?? []).flatMap((agent) => [agent.id, agent.name].map((name) => ({ name: name.toLowerCase(), agent })));
-  names.sort((one, other) => other.name.length - one.name.length);
-  return names.find(({ name }) => rest.startsWith(name) && !/[\p{L}\p{N}_-]/u.test(rest[name.length] ?? " "))?.agent ?? null;
-}
-
-// A name after the `@` that nobody has: the daemon refuses it and says who there is.
-const stranger = (words) => words.match(/^@([\p{L}\p{N}_-]+)/u)?.[1].slice(0, 200) ?? "";
-
-function hint() {
-  const words = text.value.trimStart();
-  const to = addressed(words);
-  for (const button of all("#mentions button")) button.setAttribute("aria-pressed", String(button.dataset.agent === to?.id));
-  const isNote = $("#say-note").checked;
-  let about = "";
-  if (isNote) about = "A note: it stands in the dialog, interrupts nobody and passes no turn.";
-  else if (to) about = `The turn goes to ${to.name}.`;
-  else if (stranger(words)) about = `No agent is called ${stranger(words).slice(0, 40)}. Put another word first if you mean no name.`;
-  put($("#say-hint"), about);
-}
-
-async function speak() {
-  const words = text.value;
-  const button = $("#say-send");
-  if (button.disabled) return;
-  if (!words.trim()) {
-    put($("#say-result"), "There is nothing to say yet.");
-    text.focus();
-    return;
-  }
-  const note = $("#say-note").checked;
-  setBusy(button, true);
-  try {
-    const to = note ? "" : (addressed(words.trimStart())?.id ?? stranger(words.trimStart()));
-    const done = await send("/say", { text: words, to, note }, $("#say-result"));
-    // What was typed while it was sent stays.
-    if (done && text.value === words) text.value = "";
-    if (done) {
-      keep();
-      hint();
-      toEnd();
-    }
-  } finally {
-    setBusy(button, false);
-  }
-}
-
-function mention(who) {
-  const start = addressed(text.value.trimStart());
-  const without = start ? text.value.trimStart().replace(/^@/, "").slice(lengthOf(start)).trimStart() : text.value;
-  text.value = start?.id === who ? without : `@${who} ${without}`;
-  text.focus();
-  keep();
-  hint();
-}
-
-function lengthOf(agent) {
-  const rest = text.value.trimStart().slice(1).toLowerCase();
-  const isNamed = rest.startsWith(agent.name.toLowerCase());
-  return isNamed && agent.name.length > agent.id.length ? agent.name.length : agent.id.length;
-}
-
-function keep() {
-  stored(sessionStorage, key("say"), text.value);
-}
-
-export const unsent = () => text.value;
-
-export function fillIn(words) {
-  if (text.value || !words) return;
-  text.value = words;
-  keep();
-  hint();
-}
-
-// What an act beside a turn or a proposal wants to be said: to whom, if to somebody, with these words behind what was
-// typed already. The reader goes on typing.
-export function draft(words, { to = "" } = {}) {
-  const typed = text.value.trimEnd();
-  text.value = typed && words ? `${typed}\n\n${words}` : typed || words;
-  if (to && addressed(text.value.trimStart())?.id !== to) mention(to);
-  text.focus();
-  text.setSelectionRange(text.value.length, text.value.length);
-  keep();
-  hint();
 }
 
 // -- buttons -----------------------------------------------------------------------------------------------------
@@ -156,6 +65,7 @@ const result = () => $("#controls-result");
 const ACTS = {
   pause: () => send("/pause", null, result(), "Paused: agents finish the turn they are writing."),
   resume: () => send("/resume", null, result(), "They go on."),
+  start: () => send("/notify", null, result(), "Started."),
   retry: (button) => send("/retry", { agent: button.closest("[data-agent]").dataset.agent }, result(), "Asked once more."),
   skip: (button) => send("/skip", { agent: button.closest("[data-agent]").dataset.agent }, result(), "Passed over."),
   floor: () => send("/floor", null, $("#say-result"), "You have asked for the floor."),
@@ -167,15 +77,22 @@ const ACTS = {
   panels: () => togglePanels(),
   bottom: () => toEnd(),
   earlier: () => earlier().catch(() => {}),
-  mention: (button) => mention(button.dataset.agent),
+  mention: () => composer.mention(),
+  default: (button) => composer.fill(button.dataset.text),
+  plainly: () => composer.plainly(),
   copy: (button) => copy(button),
   strike: (button) => openStrike(button.dataset.turn),
 };
 
-function toggleMore(yes = $("#more").hidden) {
-  show($("#more"), yes);
-  $("#more-open").setAttribute("aria-expanded", String(yes));
-  if (yes) $("#more textarea, #more input:not([type=hidden])").focus({ preventScroll: true });
+// The sheet with everything else; what it asks for is chosen from lists.
+function toggleMore() {
+  const sheet = $("#more");
+  if (sheet.open) return sheet.close();
+  $("#turns").replaceChildren(
+    ...all("#log .entry[data-number]:not([data-number='0'])").slice(-200).reverse().map((entry) =>
+      make("option", { value: entry.dataset.number, label: `${$(".name", entry)?.textContent}: ${$(".body", entry)?.textContent.trim().slice(0, 60)}` })),
+  );
+  return sheet.showModal();
 }
 
 // On a narrow screen the panels lie above the conversation, when they are wanted.
@@ -225,7 +142,8 @@ const KEYS = {
 };
 
 function onKey(event) {
-  if (event.isComposing) return;
+  if (event.isComposing || event.keyCode === 229) return; // an input method is at work, and Enter is its own
+  if (event.target === text && composer.onKey(event)) return;
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     const form = event.target.closest?.("form");
     if (form && event.target.matches("textarea, input")) {
@@ -239,9 +157,6 @@ function onKey(event) {
     else if (document.body.classList.contains("with-panels")) {
       togglePanels(false);
       $("#panels-open").focus();
-    } else if (!$("#more").hidden) {
-      toggleMore(false);
-      $("#more-open").focus();
     }
     return;
   }
@@ -273,7 +188,7 @@ function onClick(event) {
 function onSubmit(event) {
   const form = event.target;
   if (form.id === "say" || form.id === "stop-form" || form.dataset.post) event.preventDefault();
-  if (form.id === "say") speak();
+  if (form.id === "say") composer.speak();
   else if (form.id === "stop-form") stop();
   else if (form.dataset.post) submitForm(form);
 }
@@ -283,14 +198,13 @@ export function begin(onChange) {
   document.addEventListener("click", onClick);
   document.addEventListener("submit", onSubmit);
   document.addEventListener("keydown", onKey);
-  document.addEventListener("input", (event) => {
-    if (event.target === text) keep();
-    if (event.target === text || event.target.id === "say-note") hint();
-    if (event.target.matches("[data-keep-text]")) stored(sessionStorage, key(event.target.id), event.target.value);
-  });
   $("#keys-on").checked = stored(localStorage, "dialogd:keys") !== "off";
   $("#keys-on").addEventListener("change", (event) => stored(localStorage, "dialogd:keys", event.target.checked ? "" : "off"));
-  text.value ||= stored(sessionStorage, key("say"));
-  for (const field of all("[data-keep-text]")) field.value ||= stored(sessionStorage, key(field.id));
-  hint();
+  $("#notify-on").checked = isTold();
+  $("#notify-on").addEventListener("change", async (event) => {
+    const why = await tellMe(event.target.checked);
+    put($("#notify-said"), why);
+    if (why) event.target.checked = false;
+  });
+  composer.begin();
 }

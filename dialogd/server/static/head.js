@@ -1,11 +1,12 @@
 // The head of the page: where the dialog stands, who does what, what is left, what the person is asked.
-import { $, all, clock, make, put, say, show, visible } from "./dom.js";
+import { $, all, clock, make, put, say, show, stored, visible } from "./dom.js";
 import { beckon, setPlayers, stillWriting } from "./entries.js";
 
-const WORDS = { idle: "waits", thinking: "is thinking", executing: "is at work", failed: "failed", absent: "is absent", stopped: "does not answer", unstarted: "is not started yet", unknown: "not known now" };
+const WORDS = { idle: "", thinking: "is writing", executing: "uses a tool", failed: "failed", absent: "is absent", stopped: "does not answer", unstarted: "is not started yet", unknown: "not known now" };
+const AILING = new Set(["failed", "absent", "stopped", "unstarted"]);
 const BUSY = new Set(["thinking", "executing"]);
 // What goes to the daemon. What is typed stays, and can be typed on.
-const HAND = "#pause, #stop, #floor, #pass, #agents .acts button, #say-send, #stop-form [type=submit], form[data-post] [type=submit]";
+const HAND = "#pause, #stop, #start, #floor, #pass, #agents .acts button, #say-send, #stop-form [type=submit], form[data-post] [type=submit]";
 const cards = $("#agents");
 const blank = $("#agent-card");
 const title = document.title;
@@ -13,7 +14,7 @@ const title = document.title;
 let state = null;
 let notes = [];
 let held = false;
-const told = { question: "", calls: "", outcome: "", dead: "" };
+const told = { question: "", calls: "", outcome: "", dead: "", news: "" };
 
 export const now = () => state;
 
@@ -29,9 +30,9 @@ export function render(facts, { isLost = false } = {}) {
   state = { ...facts, received: performance.now() };
   document.body.dataset.phase = facts.phase;
   put($("#topic"), facts.topic || "No dialog yet");
-  put($("#phase-words"), facts.problem || facts.words);
+  put($("#phase-words"), facts.problem || sentence(facts));
   $("#phase-light").dataset.phase = facts.phase;
-  put($("#lifecycle"), facts.lifecycle_words);
+  put($("#lifecycle"), facts.where);
   setPlayers(facts.agents);
   renderAgents(facts);
   renderLimits(facts);
@@ -40,6 +41,8 @@ export function render(facts, { isLost = false } = {}) {
   renderCalls(facts);
   renderOutcome(facts, isFirst, isLost);
   renderControls(facts);
+  renderTitle(facts, isFirst);
+  renderChoices(facts);
   tellOfTheDead(facts);
   held = isLost;
   for (const button of all(HAND)) able(button);
@@ -50,12 +53,46 @@ export function render(facts, { isLost = false } = {}) {
   if (!isLost) document.dispatchEvent(new CustomEvent("dialogd:state", { detail: facts }));
 }
 
+// What happens, and what is needed of whoever reads it.
+const sentence = (facts) => `${facts.words} ${facts.needed || (facts.outcome || facts.phase === "error" ? "" : "Nothing is needed of you.")}`.trim();
+
+// The tab says whether its reader is needed; and so does the system, to who asked for that and looks elsewhere.
+function renderTitle(facts, isFirst) {
+  const badge = facts.needed ? "(!) " : facts.outcome ? "(done) " : "";
+  document.title = `${badge}${visible(facts.topic || title)}`;
+  const news = facts.needed || facts.outcome ? `${facts.words} ${facts.questions[0]?.text || facts.needed}` : "";
+  if (news && news !== told.news && !isFirst) tellAway(facts, news);
+  told.news = news;
+}
+
+function tellAway(facts, words) {
+  if (!isTold() || (!document.hidden && document.hasFocus())) return;
+  try {
+    // The tag: however many tabs show this dialog, one notification of it stands there.
+    const shown = new Notification(visible(facts.topic || title), { body: visible(words), tag: `dialogd ${facts.dialog}`, icon: "/page/icon.svg" });
+    shown.addEventListener("click", () => window.focus());
+  } catch {
+    // A phone's browser, which shows none of a page.
+  }
+}
+
+export const isTold = () => stored(localStorage, "dialogd:notify") === "on" && "Notification" in window && Notification.permission === "granted";
+
+// Gives why there will be no notifications; "" where they were switched as wanted.
+export async function tellMe(yes) {
+  stored(localStorage, "dialogd:notify", yes ? "on" : "");
+  if (!yes) return "";
+  if (!("Notification" in window)) return "This browser shows no notifications.";
+  const answer = await Notification.requestPermission();
+  return answer === "granted" ? "" : "The browser does not allow this page notifications; its settings for this address say so.";
+}
+
 // The dialog was stopped, and its daemons are gone before they can be asked about it.
 export function renderStopped(reason) {
   if (!state || state.outcome) return;
   const outcome = { name: "STOPPED", words: "The dialog was stopped.", reason, by: "", entry: "", failed: false, signers: [] };
   const agents = state.agents.map((agent) => ({ ...agent, state: "idle", since: null, reason: "", owes: false, failed: false }));
-  render({ ...state, outcome, agents, phase: "ended", words: outcome.words, lifecycle_words: "", allowed: [], question: null, questions: [], calls: [] }, { isLost: true });
+  render({ ...state, outcome, agents, phase: "ended", words: outcome.words, needed: "", start: "", where: "", allowed: [], question: null, questions: [], calls: [] }, { isLost: true });
 }
 
 // The daemon of this page is gone, and with it the word of the others: what stands here is what was known, and nothing
@@ -65,7 +102,7 @@ export function renderLost(words) {
   if (state.outcome) return render(state, { isLost: true });
   const gone = (agent) => ({ state: "stopped", alive: false, reason: `its daemon does not answer; start it again: ${agent.start}` });
   const agents = state.agents.map((agent) => ({ ...agent, since: null, ...(agent.own ? gone(agent) : { state: "unknown", reason: "" }) }));
-  return render({ ...state, agents, words, phase: "error", problem: "" }, { isLost: true });
+  return render({ ...state, agents, words, needed: "", start: "", phase: "error", problem: "" }, { isLost: true });
 }
 
 // What an `agent` event says, before the whole state is fetched again.
@@ -92,22 +129,16 @@ function renderAgents(facts) {
     }
     renderCard(card, agent, facts);
   }
-  renderChoices(facts.agents);
 }
 
 function renderCard(card, agent, facts) {
-  card.className = `agent agent-${agent.seat % 10}`;
+  card.className = `agent agent-${agent.seat % 10}${AILING.has(agent.state) ? " ails" : ""}`;
   card.dataset.state = agent.state;
   card.toggleAttribute("data-owes", agent.owes);
   put($(".name", card), agent.name);
-  put($(".id", card), agent.id);
-  const word = agent.owes && agent.state === "idle" ? "is next" : WORDS[agent.state] || agent.state;
-  // `waits`, and `waiting for B`, would say it twice.
-  put($(".word", card), word === "waits" && (agent.reason || facts.outcome) ? "" : word);
+  put($(".word", card), agent.owes && agent.state === "idle" && !facts.outcome ? "is next" : WORDS[agent.state] ?? agent.state);
   put($(".why", card), agent.reason);
-  $(".why", card).title = visible(agent.reason);
-  const model = [agent.backend, agent.model === agent.backend ? "" : agent.model].filter(Boolean).join(" ");
-  put($(".spent", card), [model, agent.cost, agent.tokens ? `${agent.tokens.toLocaleString()} tokens` : ""].filter(Boolean).join(" · "));
+  card.title = visible([agent.id === agent.name ? "" : `@${agent.id}`, spentBy(agent)].filter(Boolean).join(" · "));
   const isOpen = !facts.outcome;
   for (const [act, yes] of [["retry", isOpen && (agent.owes || agent.failed || agent.state === "absent")], ["skip", isOpen && (agent.owes || agent.failed)]]) {
     const button = $(`[data-do="${act}"]`, card);
@@ -116,31 +147,38 @@ function renderCard(card, agent, facts) {
   }
 }
 
-// Fields that choose an agent, and the buttons that put its name before what is said.
-function renderChoices(agents) {
-  const key = agents.map((agent) => `${agent.id} ${agent.name} ${agent.seat}`).join("\n");
-  const mentions = $("#mentions");
-  if (mentions.dataset.key === key) return;
-  mentions.dataset.key = key;
-  mentions.replaceChildren(
-    ...agents.map((agent) =>
-      make("button", { type: "button", class: `mention agent-${agent.seat % 10}`, "data-do": "mention", "data-agent": agent.id, "aria-pressed": "false", "aria-label": `Pass the turn to ${agent.name}`, text: `@${agent.id}`, title: agent.name }),
-    ),
-  );
-  for (const select of all("select[data-agents]")) {
+// The model behind an agent, and what it has cost.
+function spentBy(agent) {
+  const model = [agent.backend, agent.model === agent.backend ? "" : agent.model].filter(Boolean).join(" ");
+  return [model, agent.cost, agent.tokens ? `${agent.tokens.toLocaleString()} tokens` : ""].filter(Boolean).join(" · ");
+}
+
+// Lists from which agents and proposals are chosen: nobody has to know their ids.
+function renderChoices(facts) {
+  offer("select[data-agents]", facts.agents.map((agent) => [agent.id, agent.name === agent.id ? agent.id : `${agent.name} (${agent.id})`]));
+  offer("select[data-proposals]", facts.proposals.map(({ ref, words }) => [ref, `${ref}: ${words}`]));
+}
+
+function offer(selector, choices) {
+  const key = JSON.stringify(choices);
+  for (const select of all(selector)) {
+    if (select.dataset.key === key) continue;
     const chosen = select.value;
-    select.replaceChildren(...agents.map((agent) => make("option", { value: agent.id, text: agent.name === agent.id ? agent.id : `${agent.name} (${agent.id})` })));
-    if (chosen) select.value = chosen;
+    const none = select.dataset.none ? [make("option", { value: "", text: select.dataset.none })] : [];
+    select.replaceChildren(...none, ...choices.map(([value, text]) => make("option", { value, text })));
+    select.value = choices.some(([value]) => value === chosen) ? chosen : (select.options[0]?.value ?? "");
+    select.dataset.key = key;
   }
 }
 
 function renderLimits(facts) {
   const list = $("#limits");
-  const key = JSON.stringify(facts.left);
+  const left = facts.left.filter((one) => one.name !== "size" || one.part < 0.5); // a file has room, mostly
+  const key = JSON.stringify(left);
   if (list.dataset.key !== key) {
     list.dataset.key = key;
     list.replaceChildren(
-      ...facts.left.map((one) => {
+      ...left.map((one) => {
         const bar = make("meter", { min: 0, max: 1, low: 0.15, high: 0.4, optimum: 1, value: one.part.toFixed(3), "aria-label": `${one.name} left` });
         return make("li", { "data-limit": one.name }, make("span", { text: one.words }), bar);
       }),
@@ -148,6 +186,10 @@ function renderLimits(facts) {
   }
   const totals = [facts.cost, facts.tokens ? `${facts.tokens.toLocaleString()} tokens` : ""].filter(Boolean);
   put($("#totals"), totals.length ? `Spent so far: ${totals.join(", ")}` : "");
+  const spending = facts.agents.map((agent) => [agent.seat, agent.name, spentBy(agent)]);
+  if ($("#spending").dataset.key === JSON.stringify(spending)) return;
+  $("#spending").dataset.key = JSON.stringify(spending);
+  $("#spending").replaceChildren(...spending.map(([seat, name, text]) => make("li", { class: `agent-${seat % 10}` }, make("span", { class: "name", text: name }), ` ${visible(text)}`)));
 }
 
 // -- notices -----------------------------------------------------------------------------------------------------
@@ -174,17 +216,17 @@ function renderNotices(facts) {
 function renderQuestion(facts, isFirst) {
   const asked = facts.questions;
   show($("#question"), asked.length > 0);
-  const needs = asked.length > 0 || facts.phase === "waiting_for_user";
-  document.title = `${needs ? "(?) " : facts.outcome ? "(done) " : ""}${visible(facts.topic || title)}`;
-  const key = asked.map((one) => `${one.asker}: ${one.text}`).join("\n");
+  const key = JSON.stringify(asked.map((one) => [one.asker, one.text, one.default]));
   if (key === told.question) return;
   told.question = key;
   const names = [...new Set(asked.map((one) => one.name))].join(" and ");
   put($("#question-title"), asked.length ? `${names || "The dialog"} ${asked.length > 1 && names.includes(" and ") ? "ask" : "asks"} you` : "");
-  $("#question-text").replaceChildren(...asked.map((one) => make("li", { text: one.text || "See above." })));
+  $("#question-text").replaceChildren(...asked.map((one) => {
+    const take = one.default ? [" ", make("button", { type: "button", class: "small", "data-do": "default", "data-text": one.default, text: `Use “${one.default.length > 40 ? `${one.default.slice(0, 40)}…` : one.default}”` })] : [];
+    return make("li", { text: one.text || "See above." }, ...take);
+  }));
   if (isFirst || !asked.length) return;
   say(`${names} asks you: ${asked.map((one) => one.text).join(" / ")}`);
-  beckon("A question for you");
 }
 
 // The calls of tools that wait for a yes or a no.
@@ -206,6 +248,8 @@ function renderCalls(facts) {
   beckon("A tool to approve");
 }
 
+const ahead = (seconds) => (seconds > 5400 ? `in ${Math.round(seconds / 3600)} hours` : seconds > 120 ? `in ${Math.round(seconds / 60)} minutes` : `in ${clock(seconds)}`);
+
 // Until when an answer is waited for, and what counts without one.
 function terms(asked) {
   const parts = [];
@@ -213,9 +257,9 @@ function terms(asked) {
   if (by && !Number.isNaN(by.getTime())) {
     const left = (by.getTime() - Date.now()) / 1000;
     const until = by.toLocaleString([], { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
-    parts.push(left > 0 ? `Please answer by ${until} (in ${clock(left)}).` : `The time to answer was up at ${until}.`);
+    parts.push(left > 0 ? `Please answer by ${until} (${ahead(left)}).` : `The time to answer was up at ${until}.`);
   }
-  if (asked.default) parts.push(asked.takes_default ? `Without an answer, this counts: ${asked.default}` : `Suggested answer: ${asked.default}`);
+  if (asked.default && asked.takes_default) parts.push(`Without an answer, this counts: ${asked.default}`);
   return parts.join(" ");
 }
 
@@ -236,10 +280,12 @@ function renderControls(facts) {
   show($("#stop"), !facts.outcome || facts.allowed.includes("stop"));
   const isFree = facts.allowed.includes("floor");
   show($("#floor"), isFree);
-  show($("#floor-form"), isFree);
+  show($("#floor-act"), isFree);
   const isMine = facts.turn_of.includes("USER") && !facts.questions.length && !facts.outcome;
   show($("#pass"), isMine || (facts.step && facts.turn_of.includes("USER")));
-  const step = $("#step-form");
+  show($("#start"), Boolean(facts.start));
+  put($("#start"), facts.start || "Start");
+  const step = $("#step-act");
   $("[name=on]", step).value = String(!facts.step);
   put($("button", step), facts.step ? "Switch off" : "Switch on");
 }
@@ -259,7 +305,7 @@ function tick() {
     const card = [...cards.children].find((one) => one.dataset.agent === agent.id);
     if (!card) continue;
     const passed = (performance.now() - (agent.received ?? state.received)) / 1000;
-    put($(".clock", card), agent.since == null ? "" : `since ${clock(agent.since + passed)}`);
+    put($(".clock", card), agent.since == null ? "" : clock(agent.since + passed));
   }
   put($("#question-terms"), [...new Set(state.questions.map(terms))].filter(Boolean).join("\n"));
 }

@@ -1,7 +1,7 @@
 // What happens, as it happens: the event stream; and what to do when the daemon of this page is gone.
 import { $, make, read, soon, timeOfDay } from "./dom.js";
 import { addAsTold, catchUp, goTo, placeNow, refreshChanged, write } from "./entries.js";
-import { fillIn, unsent } from "./controls.js";
+import { fillIn, unsent } from "./composer.js";
 import { notice, now, render, renderAgent, renderLost, renderStopped } from "./head.js";
 
 const LOOK = 5000; // between two looks at the state, in case an event got lost
