@@ -10,6 +10,7 @@ from threading import Lock
 from typing import Any
 from urllib.parse import quote
 
+from dialogd.backends.auto import LAST_RESORT, family_of
 from dialogd.backends.seats import saved_cast
 from dialogd.cli.client import daemons, healths
 from dialogd.cli.launch import begun
@@ -133,7 +134,11 @@ class Shelf:
             agents.append(Player(id=agent.id, name=agent.name, backend=backend, model=model))
         port = next((daemon.port for daemon in one.running if one.healths.get(daemon.id) or dialog.state.outcome), 0)
         return _row(row, agents, state, one_line(words, WORDS)).model_copy(
-            update={"waits_for_you": waits, "url": f"http://localhost:{port}/" if port else ""}
+            update={
+                "waits_for_you": waits,
+                "url": f"http://localhost:{port}/" if port else "",
+                "rehearsal": row.is_rehearsal or any(family_of(one.backend) == LAST_RESORT for one in agents),
+            }
         )
 
     # -- search -----------------------------------------------------------------------------------------------------

@@ -125,8 +125,8 @@ class Home:
         """End it, what it began, and every daemon, by pid."""
         self.kill()
         for found in self.commands.state.sessions.glob("*.json"):
-            known = json.loads(found.read_text())
-            with suppress(psutil.Error):
+            with suppress(psutil.Error, ValueError):
+                known = json.loads(found.read_text())
                 process = psutil.Process(known["pid"])
                 if process.create_time() == known["created"]:
                     process.kill()

@@ -1,0 +1,344 @@
+"""Dialogs from Home: begun, followed, ended, left alone, found again. Over HTTP, with real processes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dialogd.cli.client import ask
+from tests.cli.command import until
+from tests.home.conftest import Home
+from tests.support import open_sessions
+from tests.support.minds import consensus
+from tests.support.open_sessions import Claude
+from tests.support.past import BEGAN, Past
+from tests.support.standin import StandIn
+
+
+def ended(home: Home, dialog: str) -> dict[str, object]:
+    """Wait until that dialog has ended; its row."""
+    until(lambda: home.row(dialog)["state"] == "ended", "the end", lambda: json.dumps(home.row(dialog)))
+    return home.row(dialog)
+
+
+def kept(home: Home, *past: Past) -> None:
+    """Fill the archive with these dialogs."""
+    for one in past:
+        data = one.file()
+        name = f"{one.topic.lower().replace(' ', '-')}-{one.id}-{hashlib.sha256(data).hexdigest()[:8]}.md"
+        (home.commands.state.archive / name).write_bytes(data)
+
+
+@pytest.mark.slow
+def test_a_rehearsal_from_home_end_to_end(home: Home) -> None:
+    """One field is enough: it is estimated, begun, listed as it goes, ends in agreement, and can be read."""
+    home.open()
+    estimate = home.ask("/estimate", {"question": "Tabs or spaces?", "rehearsal": True})
+    assert (estimate["words"], estimate["low"], estimate["high"], estimate["calls"]) == (
+        "nothing: no model is asked",
+        0.0,
+        0.0,
+        0,
+    )
+    begun = home.start(rehearsal=True, max_turns=9)
+    assert begun.status == 201, begun.text
+    row = home.row(begun["id"])
+    assert (row["topic"], row["file"], row["rehearsal"]) == ("Tabs or spaces?", begun["file"], True)
+    assert row["state"] in ("starting", "running", "ended")
+    assert [(one["id"], one["name"], one["backend"]) for one in row["agents"]] == [
+        ("A", "Claude A", "rehearsal"),
+        ("B", "Claude B", "rehearsal"),
+    ]
+    over = ended(home, begun["id"])
+    assert (over["outcome"], over["cost"]) == ("CONSENSUS_REACHED", "nothing")
+    assert str(over["words"]).startswith("agreed: ")
+    assert not over["waits_for_you"]
+    text = Path(begun["file"]).read_text()
+    assert "**Max Turns:** 9" in text
+    read = home.ask(str(over["past"]))
+    assert read.status == 200
+    assert "Tabs or spaces?" in read.text
+    assert "<script" not in read.text
+    assert "default-src 'none'" in read.headers["content-security-policy"]
+    (only,) = home.dialogs("?search=spaces")
+    assert only["id"] == begun["id"]
+
+
+@pytest.mark.slow
+def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their_dialog(tmp_path: Path) -> None:
+    """Home is killed while they work: the dialog ends all the same, its page answers, another Home shows it."""
+    home = Home(tmp_path, linger="6 seconds")
+    try:
+        home.open()
+        begun = home.start(rehearsal=True)
+        assert begun["url"]
+        home.kill()
+        port = int(str(begun["url"]).rstrip("/").rpartition(":")[2])
+        file = Path(begun["file"])
+        until(lambda: "[CONSENSUS_REACHED]" in file.read_text().partition("## Turn 2")[2], "the end", file.read_text)
+        health = ask(port, "GET", "/health", seconds=5)
+        assert health is not None
+        assert health[0] == 200
+        home.open()
+        row = home.row(begun["id"])
+        assert (row["state"], row["url"]) == ("ended", f"http://localhost:{port}/")
+        until(lambda: not home.commands.daemons(), "the daemons' end")
+        assert home.row(begun["id"])["url"] == ""
+        for known in home.commands.state.sessions.glob("*.json"):
+            pid = json.loads(known.read_text())["pid"]
+            until(lambda pid=pid: not psutil.pid_exists(pid), "the end of what ran them")
+    finally:
+        home.close()
+
+
+@pytest.mark.slow
+def test_a_result_that_is_rejected_is_discussed_again_and_the_while_begins_anew(tmp_path: Path) -> None:
+    """The daemons stay for the person to say no: what they do then puts their end off."""
+    home = Home(tmp_path, linger="8 seconds")
+    try:
+        home.open()
+        begun = home.start(rehearsal=True)
+        turns = int(str(ended(home, begun["id"])["turns"]))
+        port = int(str(begun["url"]).rstrip("/").rpartition(":")[2])
+        answer = ask(port, "POST", "/reject", {"reason": "tell me more"}, seconds=5)
+        assert answer is not None
+        assert answer[0] < 300, answer
+        until(lambda: int(home.row(begun["id"])["turns"]) > turns + 1, "more turns")
+        ended(home, begun["id"])
+        until(lambda: not home.commands.daemons(), "the daemons' end")
+    finally:
+        home.close()
+
+
+@pytest.mark.slow
+def test_a_dialog_of_two_services_is_estimated_and_held(tmp_path: Path) -> None:
+    """With a key in the environment: who answers, who pays, who sees; the usual budget; what it cost in the end."""
+    with StandIn(consensus) as server:
+        keys = {
+            "ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef",
+            "ANTHROPIC_BASE_URL": server.url,
+            "XAI_API_KEY": "xai-test-0123456789abcdef",
+            "XAI_BASE_URL": f"{server.url}/v1",
+        }
+        home = Home(tmp_path, **keys)
+        try:
+            home.open()
+            choices = home.ask("/choices").json
+            offered = {one["id"]: one for one in choices["backends"]}
+            assert {"command", "acp", "live", "rehearsal"}.isdisjoint(offered)
+            assert (offered["anthropic"]["ready"], offered["anthropic"]["metered"]) == (True, True)
+            assert offered["anthropic"]["pays"] == "paid by the key in ANTHROPIC_API_KEY"
+            assert "sees the dialog" in offered["anthropic"]["sees"]
+            assert not offered["codex"]["ready"]
+            assert offered["codex"]["why_not"]
+            assert choices["defaults"]["agents"] == ["anthropic", "grok"]
+            assert {"pair", "council", "debate"} <= {one["name"] for one in choices["templates"]}
+            asked = {"agents": [{"backend": "anthropic"}, {"backend": "grok", "model": "grok-4.7"}], "max_turns": 12}
+            estimate = home.ask("/estimate", {"question": "Tabs?", **asked})
+            assert 0 < estimate["low"] <= estimate["high"] <= 5.0
+            assert estimate["calls"] == 11
+            assert "for 12 turns" in estimate["words"]
+            assert any("no budget is given" in note for note in estimate["notes"])
+            begun = home.start(**asked, budget="$1.00", template="pair")
+            row = ended(home, begun["id"])
+            assert row["outcome"] == "CONSENSUS_REACHED"
+            assert [one["backend"] for one in row["agents"]] == ["anthropic", "grok"]  # type: ignore[index]
+            assert str(row["cost"]).removeprefix("about ").startswith("$")
+            text = Path(begun["file"]).read_text()
+            assert "**Budget:** $1.00" in text
+            assert not any(key in text + json.dumps(row) for key in keys.values() if "test" in key)
+        finally:
+            home.close()
+
+
+def test_what_run_refuses_is_told_with_its_fix_and_leaves_nothing(home: Home) -> None:
+    """A backend that is not ready here: nothing is written, and the answer is what `run` says."""
+    home.open()
+    found = home.start(agents=[{"backend": "codex"}, {"backend": "codex"}])
+    assert found.status == 409, found.text
+    assert "codex cannot be used here" in found.json["detail"]
+    assert found.json["fix"] == "install codex"
+    assert home.dialogs() == []
+
+
+def test_a_context_file_goes_along_without_its_secrets(home: Home) -> None:
+    """As it was shown before; by the name that it has in the folder that Home works in."""
+    home.open()
+    key = "sk-ant-api03-" + "a1B2" * 20
+    (home.commands.folder / "notes.txt").write_text(f"two users\n{key}\n")
+    asked = {"paths": ["notes.txt"]}
+    (shown,) = home.ask("/context", asked)["files"]
+    begun = home.start(rehearsal=True, context=["notes.txt"], unattended=True)
+    text = Path(begun["file"]).read_text()
+    assert "two users" in text
+    assert "notes.txt" in text
+    assert key not in text
+    assert str(shown["text"]).split("\n")[1] in text
+    assert "absent" in text.partition("## Turn 1")[0]
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Claude]:
+    """An open session of Claude Code."""
+    (tmp_path / "config-claude").mkdir(mode=0o700)
+    (tmp_path / "shop").mkdir()
+    with open_sessions.claude(tmp_path / "config-claude", tmp_path / "shop") as one:
+        yield one
+
+
+@pytest.mark.slow
+def test_a_session_is_asked_and_told_nothing_before_it_agrees(session: Claude, tmp_path: Path) -> None:
+    """It is listed, asked with one line once the dialog begins, seated when it accepts, and not asked for a second."""
+    home = Home(tmp_path, CLAUDE_CONFIG_DIR=str(session.home))
+    try:
+        home.open()
+        (one,) = home.ask("/choices")["sessions"]
+        assert (one["program"], one["name"], one["idle"], one["seat"]) == ("Claude Code", "shop-3f", True, "")
+        assert one["project"] == str(tmp_path / "shop")
+        secret = "Which colour do we paint the vault?"
+        begun = home.ask("/start", {"question": secret, "agents": [{"session": one["key"]}, {"backend": "grok"}]})
+        assert begun.status == 409  # grok is not here: nobody was asked
+        assert session.knocks() == []
+        asked = {"question": secret, "agents": [{"session": one["key"]}], "template": "pair"}
+        begun = home.ask("/start", asked)
+        assert begun.status == 201, begun.text
+        until(lambda: any("asked to take part" in knock for knock in session.knocks()), "the question")
+        assert not any("vault" in knock for knock in session.knocks())
+        assert "The seat of A is an open session of Claude Code" in Path(begun["file"]).read_text()
+        (held,) = home.ask("/choices")["sessions"]
+        assert held["seat"].startswith("A in ")
+        again = home.ask("/start", asked)
+        assert (again.status, again.json["field"]) == (409, "agents.0.session")
+        done = session.run(home.commands.words(["accept"]), home.commands.environment, home.commands.folder)
+        assert done.code == 0, done.err
+        turn = session.run(home.commands.words(["turn"]), home.commands.environment, home.commands.folder)
+        assert "vault" in turn.out
+    finally:
+        home.close()
+
+
+@pytest.mark.slow
+def test_a_session_that_holds_a_seat_asks_no_other_by_home(session: Claude, tmp_path: Path) -> None:
+    """What comes from it is the seat's, by this door too."""
+    home = Home(tmp_path, CLAUDE_CONFIG_DIR=str(session.home))
+    try:
+        home.open()
+        home.commands.begin("Tabs or spaces?")
+        with open_sessions.claude(session.home, tmp_path / "shop", "other-11"):
+            environment = home.commands.environment | {"DIALOGD_PORT": "0"}
+            joined = session.run(home.commands.words(["join", "B"]), environment, home.commands.folder)
+            assert joined.code == 0, joined.err
+            free = next(one for one in home.ask("/choices")["sessions"] if not one["seat"])
+            body = json.dumps({"question": "Tabs?", "agents": [{"session": free["key"]}]})
+            program = (
+                "import http.client, sys\n"
+                f"c = http.client.HTTPConnection('localhost', {home.port})\n"
+                f"c.request('POST', '/start', {body!r}, {{'Content-Type': 'application/json'}})\n"
+                "r = c.getresponse(); print(r.status, r.read().decode())\n"
+            )
+            words = [home.commands.words([])[0], "-c", program]
+            said = session.run(words, environment, home.commands.folder)
+            assert said.out.startswith("409 "), said
+            assert "holds seat B" in said.out
+    finally:
+        home.close()
+
+
+def test_a_dialog_that_waits_for_the_person_comes_first_and_says_why(home: Home) -> None:
+    """One that has not begun, one whose daemons are gone, and the past, in that order; by state, too."""
+    home.open()
+    log = home.commands.begin("Where do sessions live?")
+    kept(home, Past("0ld000", "Paper or screen", "Which?", ["Paper."], "We print it."))
+    asleep, past = home.dialogs()
+    assert (asleep["state"], asleep["waits_for_you"], asleep["url"]) == ("asleep", False, "")
+    assert (past["id"], past["state"], past["words"]) == ("0ld000", "ended", "agreed: We print it.")
+    assert [one["name"] for one in past["agents"]] == ["Claude A", "Claude B"]
+    environment = {"DIALOGD_BACKEND": "rehearsal"}
+    with home.commands.background("start", "A", "--port", "0", **environment):
+        until(lambda: home.dialogs()[0]["state"] == "waiting", "the daemon", lambda: json.dumps(home.dialogs()[0]))
+        first = home.dialogs()[0]
+        assert first["waits_for_you"]
+        assert "has not begun" in first["words"]
+        assert first["url"].startswith("http://localhost:")
+        assert [row["id"] for row in home.dialogs("?state=open")] == [first["id"]]
+        assert [row["id"] for row in home.dialogs("?state=ended")] == ["0ld000"]
+        assert home.dialogs("?state=asleep") == []
+    assert home.ask("/dialogs?state=odd").status == 400
+    assert log.path.exists()
+
+
+def test_the_past_is_searched_by_title_by_name_and_by_what_was_said(home: Home) -> None:
+    """Titles first; then where the words were said, with a piece of it. Paths of the archive are read, nothing else."""
+    home.open()
+    kept(
+        home,
+        Past("aa0001", "Sessions in Postgres", "Where?", ["A queue drains at midnight."], "Postgres it is."),
+        Past(
+            "aa0002", "Colours of the vault", "Which?", ["Sessions are no matter here."], "Blue.", BEGAN + timedelta(1)
+        ),
+        Past("aa0003", "Lunch", "What?", ["Soup."]),
+    )
+    assert [row["id"] for row in home.dialogs()] == ["aa0002", "aa0001", "aa0003"]
+    found = home.dialogs("?search=sessions")
+    assert [row["id"] for row in found] == ["aa0001", "aa0002"]
+    assert "Sessions are no matter" in found[1]["found"]
+    assert [row["id"] for row in home.dialogs("?search=midnight%20queue")] == ["aa0001"]
+    assert home.dialogs("?search=nobody-said-this") == []
+    assert home.dialogs("?search=%22%28%2A%20OR%20") == []
+    read = home.ask(found[0]["past"])
+    assert "A queue drains at midnight." in read.text
+    for odd in ("/past/..%2f..%2fetc%2fpasswd", "/past/%2e%2e", "/past/nothing", "/past/%00", "/past/aa"):
+        assert home.ask(odd).status in (400, 404), odd
+
+
+def test_five_hundred_past_dialogs_are_listed_fast_and_by_pages(home: Home) -> None:
+    """Once they are indexed a look takes a moment, though a dialog runs; the pages join without a gap."""
+    home.open()
+    kept(
+        home,
+        *(
+            Past(f"{number:06x}", f"Question {number}", "Which?", ["One.", "Two."], "One.", BEGAN + timedelta(number))
+            for number in range(500)
+        ),
+    )
+    home.commands.begin("It goes on")
+    home.dialogs()
+    taken = []
+    for _ in range(7):
+        began = time.monotonic()
+        home.dialogs()
+        taken.append(time.monotonic() - began)
+    assert statistics.median(taken) < 0.5, taken
+    seen: list[str] = []
+    after, more = 0, True
+    while more:
+        page = home.ask(f"/dialogs?after={after}")
+        seen += [row["id"] for row in page["dialogs"]]
+        after, more = page["after"], page["more"]
+    assert len(seen) == len(set(seen)) == 501
+
+
+def test_a_file_that_is_no_dialog_or_cannot_be_read_disturbs_no_list(home: Home) -> None:
+    """Nor does one that was begun and is gone."""
+    home.open()
+    folder = home.commands.state.sessions
+    for name, text in (("dialog-a.md", "no dialog"), ("dialog-b.md", "")):
+        (folder / name).write_text(text)
+    for number, name in enumerate(("dialog-a", "dialog-b", "dialog-gone")):
+        known = {"file": str(folder / f"{name}.md"), "pid": os.getpid(), "created": 1.0 + number, "output": ""}
+        (folder / f"{name}.json").write_text(json.dumps(known))
+    (folder / "dialog-c.json").write_text("{")
+    home.commands.file.write_text("no dialog either")
+    assert home.dialogs() == []
+    with suppress(FileNotFoundError):
+        home.commands.file.unlink()
