@@ -49,14 +49,16 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
     kind: str = "",
     host: str = "",
     secrets: Sequence[str] = (),
+    check: Callable[[Dialog], object] = lambda _: None,
 ) -> Dialog:
     """Append the person's words: a turn, or with `note` a remark that costs nobody a call.
 
     `to` names whom the turn passes to (default: who owed it, else who asked, else the next in order). With `proposal`
     the words are a numbered proposal like any other; `instead` is the one (`P1`) in whose place it is meant. `turns`
     grants that many more turns, `budget` sets another one (`$4`, `500k tokens`). `kind` makes them a contribution of
-    that name, `host` is the program they came by. `secrets` are taken out. A turn after the end opens the dialog
-    again. Raises `BadInput` for an unknown name, kind or proposal, no text, a proposal that is too long or a note, or a
+    that name, `host` is the program they came by. `secrets` are taken out. `check` is given the dialog under the lock,
+    and raises where nothing may be added. A turn after the end opens the dialog again. Raises `BadInput` for an unknown
+    name, kind or proposal, no text, a proposal that is too long or a note, or a
     budget that is none, `Refused` for an agent that gets no turns.
     """
     words = redact(clean(text), secrets)[0].strip("\n")
@@ -70,6 +72,7 @@ def say(  # noqa: PLR0913 - what the person may say with a turn
     by = (("host", host),) if host else ()
 
     def make(dialog: Dialog) -> Draft:
+        check(dialog)
         typed = _typed(dialog, kind, words)
         if note:
             return Draft(USER, "User", body=words, marks=(*typed, *limits), attributes=by)

@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
@@ -30,6 +31,7 @@ from dialogd.mcp.sessions import Session, find, history, listed, result_of_comma
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import ALL, USER
+from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import one_line
 from dialogd.server.guard import PROCESSES
 from dialogd.store.folders import StateDir
@@ -260,7 +262,7 @@ class Tools:
         while True:
             left = max(began + wait - time.monotonic(), 0.0)
             path = f"/turn?page={page}&wait={min(left, SLICE):.1f}" + ("&full=1" if full else "")
-            found = await asyncio.to_thread(_answered, daemon, "GET", path)
+            found = await _heard(daemon, path)
             if found["status"] in ("owed", "ended") or left <= SLICE:
                 break
             if ctx is not None:
@@ -370,11 +372,12 @@ class Tools:
         everybody = to.strip().casefold() in ("all", "everybody", "*")
         log, secrets = options.log_of(one.settings), options.own_secrets()
         async with self._sending:
-            await self._slowed(await asyncio.to_thread(log.read))
+            await asyncio.sleep(self._pause(await asyncio.to_thread(log.read)))
             after = await asyncio.to_thread(
                 lambda: person.say(
                     log, message, to=ALL if everybody else to, note=note, proposal=kind == "PROPOSAL",
                     kind="" if kind in (TEXT, "PROPOSAL") else kind, host=VIA, secrets=secrets,
+                    check=self._pause,  # what others have sent meanwhile counts, too
                 )
             )  # fmt: skip
         reached = await asyncio.to_thread(notify, one.running)
@@ -384,8 +387,8 @@ class Tools:
             "notified": list(reached), "next": f"ask(session={after.id!r}) waits for what comes of it",
         }  # fmt: skip
 
-    async def _slowed(self, dialog: Any) -> None:
-        """Wait where programs speak much. Raises `Refused` where they speak too much, or the session is full."""
+    def _pause(self, dialog: Dialog) -> float:
+        """The seconds to wait where programs speak much. Raises `Refused` where it is too much, or the session full."""
         most = self.settings.session_max_messages
         if len(dialog.entries) >= most:
             raise Refused(
@@ -398,7 +401,7 @@ class Tools:
                 f"{known.MOST} messages were sent within {known.WINDOW:g} seconds, which is too many",
                 fix=f"wait a minute; up to {known.FREE} a minute are taken at once",
             )
-        await asyncio.sleep(wait)
+        return wait
 
     async def sessions_stop(
         self,
@@ -433,7 +436,26 @@ def _live(settings: Settings, file: Path | None = None) -> dict[Running, Facts]:
 
 def _answered(daemon: Running, method: str, path: str, body: Facts | None = None, *, seconds: float = ANSWER) -> Facts:
     """What a seat's daemon answers. Raises `Refused` with its reason, `NotRunning` without an answer."""
-    answer = daemon_says(daemon.port, method, path, body, seconds=seconds)
+    return _taken(daemon, daemon_says(daemon.port, method, path, body, seconds=seconds))
+
+
+async def _heard(daemon: Running, path: str) -> Facts:
+    """The same for what is waited for: whoever is cancelled hangs up, and so has fetched nothing."""
+    answer: tuple[int, Facts] | None = None
+    with suppress(OSError, ValueError, IndexError):
+        async with asyncio.timeout(ANSWER):
+            reader, writer = await asyncio.open_connection("127.0.0.1", daemon.port)
+            try:
+                writer.write(f"GET {path} HTTP/1.0\r\nHost: localhost:{daemon.port}\r\n\r\n".encode())
+                head, _, body = (await reader.read(-1)).partition(b"\r\n\r\n")
+            finally:
+                writer.close()
+        answer = int(head.split()[1]), json.loads(body)
+    return _taken(daemon, answer)
+
+
+def _taken(daemon: Running, answer: tuple[int, Facts] | None) -> Facts:
+    """What a seat's daemon answered. Raises as `_answered`."""
     if answer is None:
         raise NotRunning(f"the daemon of {daemon.id} does not answer", fix="try again; sessions_list shows who runs")
     status, found = answer

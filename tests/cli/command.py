@@ -15,6 +15,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from dialogd.cli.create import Wanted, create, draw_up, usual_ports
 from dialogd.config import Settings
 from dialogd.store.folders import StateDir
@@ -159,10 +161,23 @@ class Commands:
         return Registry(self.state).running()
 
     def end_daemons(self) -> None:
-        """Kill what a failed test left behind, by pid."""
-        for daemon in self.daemons():
-            with suppress(ProcessLookupError):
-                os.kill(daemon.pid, 9)
+        """Kill what a test left behind, by pid: also a command that is just starting daemons, and those."""
+        while left := [*self.daemons(), *_at_work(str(self.state.root))]:
+            for pid in {one.pid for one in left}:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, 9)
+            time.sleep(0.01)  # until the system has taken note
+
+
+def _at_work(state: str) -> list[psutil.Process]:
+    """The processes of `dialogd` whose environment names this state directory; no list of theirs is needed."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            is_ours = "dialogd" in process.cmdline()[:3] and process.status() != psutil.STATUS_ZOMBIE
+            if is_ours and process.environ().get("DIALOGD_STATE_DIR") == state:
+                found.append(process)
+    return found
 
 
 def until(condition: Callable[[], object], what: str, why: Callable[[], str] = str) -> None:

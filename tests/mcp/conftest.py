@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from mcp import Client
 
 from dialogd.cli import options
 from dialogd.mcp.server import make
-from dialogd.store.folders import StateDir
-from dialogd.store.registry import Registry
 from tests.cli.command import Commands
 
 
@@ -61,7 +57,7 @@ class Host:
 
 @pytest.fixture
 def host(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    """An empty folder; what a failed test left running there is ended, by pid."""
+    """An empty folder; what a test left running there is ended, by pid."""
     commands = Commands(tmp_path)
     for name in ("DIALOGD_STATE_DIR", "DIALOGD_FILE", "DIALOGD_BACKEND", "DIALOGD_RETRY_WAIT", "HOME"):
         monkeypatch.setenv(name, commands.environment[name])
@@ -69,12 +65,4 @@ def host(tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("PYTHONPATH", str(repository))
     monkeypatch.chdir(tmp_path)
     yield Host(tmp_path, commands)
-    for found in StateDir(tmp_path / "state").sessions.glob("*.json"):
-        known = json.loads(found.read_text())
-        with suppress(psutil.Error):
-            process = psutil.Process(known["pid"])
-            if process.create_time() == known["created"]:
-                process.kill()
-    for daemon in Registry(StateDir(tmp_path / "state")).running():
-        with suppress(ProcessLookupError):
-            os.kill(daemon.pid, 9)
+    commands.end_daemons()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from pathlib import Path
@@ -13,6 +14,8 @@ from mcp import Client
 
 from tests.cli.command import until
 from tests.mcp.conftest import Answer, Host, call
+from tests.support.standin import Answer as Standing
+from tests.support.standin import Fail, Say, Script, Seen, StandIn
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -79,6 +82,79 @@ async def test_it_recovers_from_an_agents_failure(host: Host, monkeypatch: pytes
         assert (over["status"], over["outcome"]) == ("completed", "CONSENSUS_REACHED"), over
         said = (await call(client, "sessions_history", session=begun["id"], agent="B"))["messages"]
     assert len(said) > 1, "B never came back"
+
+
+def failing(times: int) -> Script:
+    """A model whose service refuses its first requests, so many of them; then it signs whatever is proposed."""
+
+    def script(seen: Seen) -> Standing:
+        asked = re.findall(r"`\[AGREE: (P\d+)", seen.last.rpartition("\n\n")[2])
+        proposed = asked or re.findall(r"CONSENSUS_PROPOSED (P\d+)", seen.prompt)
+        if seen.number <= times:
+            return Fail(400, message="This service has a bad day.")
+        signs = "".join(f"[AGREE: {text}]\n[RESERVATION: nobody has counted]" for text in proposed[-1:])
+        return Say(signs or "Whatever is simple to look after.")
+
+    return script
+
+
+async def circle(client: Client, monkeypatch: pytest.MonkeyPatch, service: StandIn, **config: object) -> Answer:
+    """A circle of two scripted agents and C, which asks that service."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", service.url)
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test-0123456789abcdef0123456789")
+    agents = ["rehearsal", "rehearsal", "anthropic:claude-opus-5-5"]
+    config = {"target": "Tabs?", "agents": agents, "limits": {"budget": "$5"}, **config}
+    return await call(client, "position_invoke", position="circle", config=config)
+
+
+async def test_an_agent_that_fails_once_is_asked_again_and_takes_part(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its failure stands in the file, the others go on, and in the next round it speaks and signs with them."""
+    with StandIn(failing(1)) as service:
+        async with host.client() as client:
+            over = await ended(client, await circle(client, monkeypatch, service))
+            assert (over["status"], over["outcome"]) == ("completed", "CONSENSUS_REACHED"), over
+            checked = await call(client, "verify", session=over["id"])
+    text = Path(over["file"]).read_text(encoding="utf-8")
+    assert text.count("[AGENT_ERROR: C | ") == 1
+    assert "This service has a bad day." in text
+    assert len(service.calls) > 1
+    assert ", C in turn " in text.rpartition("[DECISION ")[2], text
+    assert checked["sound"]
+
+
+async def test_where_an_agent_keeps_failing_the_host_is_told_what_is_left_to_decide(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After two failures it is absent: nobody goes on paying, and the session waits for the person, and says so."""
+    with StandIn(failing(1000)) as service:
+        async with host.client() as client:
+            asked = await circle(client, monkeypatch, service)
+            for _ in range(10):
+                if "sessions_send" in asked["next"]:
+                    break
+                asked = await call(client, "ask", session=asked["id"])
+            assert (asked["status"], asked["outcome"]) == ("running", None), asked
+            assert {agent["id"]: agent["status"] for agent in asked["agents"]}["C"] == "failed"
+            assert "`leave C`" in asked["reason"] + str(asked["questions"]) + str(asked["lastTurn"]), asked
+            stopped = await call(client, "sessions_stop", session=asked["id"])
+            assert stopped["status"] == "completed"
+
+
+async def test_where_nobody_is_there_the_position_completes_with_who_is_left(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that fails twice is left out, and the outcome says who decided."""
+    with StandIn(failing(1000)) as service:
+        async with host.client() as client:
+            over = await ended(client, await circle(client, monkeypatch, service, unattended=True))
+            assert (over["status"], over["outcome"]) == ("completed", "CONSENSUS_REACHED"), over
+            assert over["decided"]
+            assert "absent: C" in over["reason"], over
+            plan = await call(client, "plan", session=over["id"])
+    assert len(service.calls) == 2
+    assert over["decided"].split("\n")[0] in plan["markdown"]
 
 
 async def test_limits_stand_in_the_file(host: Host) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from mcp import Client, MCPError
 
+from dialogd.cli import options
 from dialogd.cli.launch import on_its_own
+from dialogd.mcp.server import Tools
 from dialogd.store.origin import start_of
 from tests.mcp.conftest import Answer, Host, call
 from tests.support.forked import fork
@@ -60,6 +65,33 @@ async def test_two_hosts_hold_a_dialog_to_its_end(host: Host, room: Pair) -> Non
         assert (over["status"], over["next"]) == ("ended", "It is over.")
         (row,) = (await call(one, "sessions_list"))["sessions"]
         assert row["status"] == "completed"
+
+
+async def test_who_stops_waiting_has_fetched_nothing(host: Host, room: Pair) -> None:
+    """A wait that is cancelled hangs up at once: a turn that comes right after it was opened by nobody."""
+    waiting = asyncio.create_task(Tools(options.settings_for()).wait_for_turn(agent="B"))
+    calls = psutil.Process()
+
+    def is_open() -> bool:
+        here = (one for one in calls.net_connections("tcp") if one.raddr and one.raddr.port == room["B"].port)
+        return any(one.status == psutil.CONN_ESTABLISHED for one in here)
+
+    await asyncio.to_thread(until, is_open, "the question to B's daemon")
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    async with host.client() as client:
+        await settle(client, "A", "I say tabs.\n\n[PROPOSAL: tabs]")
+        delivery: dict[str, Any] = {}
+
+        def is_owed() -> bool:
+            delivery.update((room["B"].health() or {}).get("delivery") or {})
+            return bool(delivery.get("debt"))
+
+        await asyncio.to_thread(until, is_owed, "the turn of B")
+        await asyncio.to_thread(until, lambda: not is_open(), "the end of the wait")
+        health = room["B"].health() or {}
+        assert (health["delivery"]["opened"], health["working_on"]) == (False, None), health
 
 
 async def test_a_reply_that_nobody_waits_for_is_refused(host: Host, room: Pair) -> None:

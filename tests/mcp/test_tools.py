@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -214,6 +215,19 @@ async def test_too_many_messages_are_refused(host: Host) -> None:
     async with host.client() as client:
         assert "wait a minute" in (await call(client, "sessions_send", message="One more.")).error
     assert len(parse(log.path.read_bytes()).entries) == MOST + 1
+
+
+async def test_two_that_send_at_once_are_counted_under_the_lock(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers see room for one more message and wait alike, since much was said: one of the two is refused."""
+    log = host.commands.begin("Tabs?")
+    for number in range(FREE + 1):
+        person.say(log, f"Thought {number}.", note=True, host="mcp")
+    full = len(log.read().entries) + 1
+    monkeypatch.setenv("SESSION_MAX_MESSAGES", str(full))
+    async with host.client() as one, host.client() as other:
+        sent = await asyncio.gather(*(call(client, "sessions_send", message="Me.") for client in (one, other)))
+    assert sorted(f"{full} are allowed" in answer.error for answer in sent) == [False, True]
+    assert len(log.read().entries) == full
 
 
 TURN_2 = "\n---\n\n## Turn 2 — Claude A\n\nTabs.\n\nTURN: B\n"

@@ -17,6 +17,8 @@ import psutil
 import pytest
 
 from dialogd.cli.watch import events
+from dialogd.config import load
+from dialogd.mcp.sessions import listed
 from dialogd.protocol.grammar import parse
 from dialogd.store.folders import StateDir
 from dialogd.store.origin import start_of
@@ -163,6 +165,7 @@ def test_a_call_waits_for_the_person_and_is_made_once_they_approve_it(tmp_path: 
         assert (asked["agent"], asked["tool"], asked["arguments"]) == ("A", "tickets.add", '{"a": 2, "b": 3}')
         assert world.made == []
         assert f"approve-call {asked['call']}" in dialogd(world, "status")
+        assert agents(world) == {"A": "executing", "B": "stopped"}
         until(lambda: alerts.exists() and alerts.read_text(encoding="utf-8").endswith("}\n"), "the alert")
         alert = json.loads(alerts.read_text(encoding="utf-8"))
         assert (alert["event"], alert["reason"]) == (
@@ -174,6 +177,7 @@ def test_a_call_waits_for_the_person_and_is_made_once_they_approve_it(tmp_path: 
         assert "approved by the person\n5\n" in world.turn()
         assert world.made == ["add 2 3"]
         assert (world.pair["A"].health() or {})["calls"] == []
+        assert agents(world) == {"A": "idle", "B": "stopped"}
 
 
 def test_a_call_that_the_person_refuses_is_not_made(tmp_path: Path) -> None:
@@ -555,6 +559,13 @@ def test_a_draft_that_was_asked_about_keeps_the_calls(tmp_path: Path) -> None:
         assert WORDS in shown
         assert "tickets.add" in shown
         assert world.made == ["add 2 3"]
+
+
+def agents(world: World) -> dict[str, str]:
+    """What each agent does, as `sessions_list` says it to programs."""
+    settings = load({"file": world.pair.file, "state_dir": world.pair.state_dir}, {}, world.folder)
+    (session,) = listed(settings, {}, 20)
+    return {agent["id"]: agent["status"] for agent in session["agents"]}
 
 
 def is_alive(pid: int) -> bool:
