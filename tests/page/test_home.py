@@ -8,16 +8,22 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
+from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.page.browser import Visitor, open_visitor
+from tests.page.payloads import VECTORS, bodies, names
 from tests.page.test_looks import barriers
+from tests.server.daemon_process import Room, send
 from tests.support.forked import fork
+from tests.support.minds import consensus
 from tests.support.pair import Daemon, until
+from tests.support.standin import StandIn
 
 LOOKS = [(theme, width) for theme in ("light", "dark") for width in (1440, 1024, 390)]
 WEIGHT = 150_000  # bytes of the page with all that it loads
@@ -194,3 +200,340 @@ def test_who_looks_is_told_when_home_has_ended(home: Home, visitor: Visitor) -> 
     expect(page.locator("#question")).to_have_value("Tabs or spaces?")
     home.start()
     expect(page.locator("#gone")).to_be_hidden()
+
+
+# -- The lists --------------------------------------------------------------------------------------------------------
+
+
+def row(page: Page, section: str, topic: str) -> Any:
+    """A dialog in one of the lists."""
+    return page.locator(f"#{section} .dialogs > li").filter(has_text=topic)
+
+
+def test_who_waits_stands_at_the_top(home: Home, room: Room, visitor: Visitor) -> None:
+    """A dialog is under Running while an agent writes, and at the top, with its question, once it waits."""
+    room.open("AB")
+    typing = room.think()
+    page = visitor.visit(home.url)
+    expect(row(page, "running", "Tabs or spaces?")).to_contain_text("Claude A is writing")
+    expect(page.locator("#waiting")).to_be_hidden()
+    expect(page.locator("#welcome")).to_be_hidden()
+    typing.end("It depends.\n\n[QUESTION_FOR_USER: How many users are there?]\n")
+    waiting = row(page, "waiting", "Tabs or spaces?")
+    expect(waiting).to_contain_text("How many users are there?")
+    expect(page.locator("#said")).to_have_text("1 dialog waits for you")
+    expect(page).to_have_title("(1) dialogd")
+    waiting.get_by_role("link").click()
+    expect(page).to_have_url(f"http://localhost:{room.a.port}/")
+    assert send(room.a, "POST /say", {"text": "About a million."}).status < 300
+    page.go_back()
+    expect(row(page, "running", "Tabs or spaces?")).to_be_visible()
+    expect(page.locator("#waiting")).to_be_hidden()
+    expect(page).to_have_title("dialogd")
+
+
+def test_earlier_dialogs_are_found_and_read(home: Home, tmp_path: Path, visitor: Visitor) -> None:
+    """Each with its outcome and date; a search looks into what was said; a click shows the dialog to read."""
+    shelf = Shelf(tmp_path)
+    for one in (SESSIONS, RETRIES, LICENSE, STOPPED):
+        shelf.put(one)
+    page = visitor.visit(home.url)
+    first = row(page, "past", SESSIONS.topic)
+    expect(first).to_contain_text("Sessions live in Postgres")
+    expect(first).to_contain_text("Mar 2")
+    expect(first).to_contain_text("Claude A")
+    expect(page.locator("#past .dialogs > li")).to_have_count(4)
+    page.locator("#search").fill("turquoise")
+    expect(page.locator("#past .dialogs > li")).to_have_count(1)
+    expect(row(page, "past", STOPPED.topic)).to_contain_text("turquoise")
+    page.locator("#search").fill("xylophone")
+    expect(page.locator("#past-none")).to_have_text("No earlier dialog has these words.")
+    page.locator("#search").fill("")
+    expect(page.locator("#past .dialogs > li")).to_have_count(4)
+    first.get_by_role("link").click()
+    expect(page.locator("body")).to_contain_text("Sessions live in Postgres, for thirty days.")
+
+
+def test_more_earlier_dialogs_come_when_asked_for(home: Home, tmp_path: Path, visitor: Visitor) -> None:
+    """Fifty at a time, each once."""
+    shelf = Shelf(tmp_path)
+    for number in range(1, 61):
+        shelf.put(past(number, f"Topic {number:02}", "Yes."))
+    page = visitor.visit(home.url)
+    rows = page.locator("#past .dialogs > li")
+    expect(rows).to_have_count(50)
+    page.get_by_role("button", name="Show more").click()
+    expect(rows).to_have_count(60)
+    expect(page.get_by_role("button", name="Show more")).to_be_hidden()
+    assert len({one.inner_text() for one in page.locator("#past .row-title").all()}) == 60
+
+
+# -- Start ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Home]:
+    """Home where keys of two services are set; both are the stand-in, whose agents agree after some turns."""
+    with StandIn(consensus) as server:
+        keys = {"ANTHROPIC_API_KEY": "sk-ant-test-0123456789abcdef", "XAI_API_KEY": "xai-test-0123456789abcdef"}
+        home = Home(tmp_path, {**keys, "ANTHROPIC_BASE_URL": server.url, "XAI_BASE_URL": f"{server.url}/v1"})
+        home.start()
+        yield home
+        home.close()
+
+
+def tab_to(page: Page, wanted: str, most: int = 120) -> None:
+    """Press Tab until an element has the focus."""
+    for _ in range(most):
+        if page.evaluate("wanted => document.activeElement?.matches(wanted) ?? false", wanted):
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{most} times Tab did not reach {wanted}")
+
+
+def test_a_rehearsal_is_one_click_and_clearly_one(home: Home, visitor: Visitor) -> None:
+    """The browser goes to its page; in Home's list it stands as a rehearsal, and cost nothing."""
+    page = visitor.visit(home.url)
+    page.get_by_role("button", name="Try it without any model").click()
+    expect(page).not_to_have_url(home.url, timeout=40_000)
+    expect(page.locator("#topic")).to_contain_text("Where should user sessions live")
+    page.goto(home.url)
+    listed = page.locator(".dialogs > li")
+    expect(listed).to_have_count(1, timeout=20_000)
+    expect(listed.locator(".tag")).to_have_text("rehearsal")
+    expect(page.locator("#welcome")).to_be_hidden()
+
+
+def test_by_the_keyboard_alone_from_the_question_to_the_result(served: Home, visitor: Visitor) -> None:
+    """Agents on services are seated with who pays; the estimate follows the form; the dialog is held, and approved."""
+    page = visitor.visit(served.url)
+    expect(page.locator("#question")).to_be_focused()
+    expect(page.locator("#cards [aria-pressed=true]")).to_have_count(2)
+    expect(page.locator("#cards")).to_contain_text("paid by the key in ANTHROPIC_API_KEY")
+    page.keyboard.type("Where should user sessions live?")
+    expect(page.locator("#estimate")).to_contain_text("$")
+    before = page.locator("#estimate").inner_text()
+    tab_to(page, "#fold-limits summary")
+    page.keyboard.press("Enter")
+    tab_to(page, "#max_turns")
+    page.keyboard.type("6")
+    expect(page.locator("#estimate")).not_to_have_text(before)
+    expect(page.locator("#limits-now")).to_contain_text("6 turns")
+    tab_to(page, "#go")
+    page.keyboard.press("Enter")
+    expect(page).not_to_have_url(served.url, timeout=40_000)
+    expect(page.locator("#topic")).to_contain_text("Where should user sessions live?")
+    expect(page.get_by_role("button", name="Approve", exact=True).locator("visible=true").first).to_be_visible(
+        timeout=40_000
+    )
+    name = page.get_by_role("button", name="Approve", exact=True).locator("visible=true").first
+    name.evaluate("button => button.dataset.wanted = 'yes'")
+    tab_to(page, "[data-wanted=yes]", 300)
+    page.keyboard.press("Enter")
+    registered = Registry(StateDir(served.state_dir)).running()
+    file = Path(registered[0].file)
+    until(lambda: "[APPROVED]" in file.read_text(encoding="utf-8"), "the approval")
+
+
+def test_a_refused_start_keeps_what_was_typed(served: Home, tmp_path: Path, visitor: Visitor) -> None:
+    """The problem stands at the field that it concerns, unfolded and focused, with what to do; then it starts."""
+    visitor.expected = ("status of 4",)
+    page = visitor.visit(served.url)
+    page.locator("#question").fill("Tabs or spaces?")
+    unfold(page)
+    page.locator("#project").fill(str(tmp_path / "nowhere"))
+    page.locator("#fold-project > summary").click()
+    page.locator("#go").click()
+    expect(page.locator("#project-problem")).to_contain_text("nowhere")
+    expect(page.locator("#project")).to_be_focused()
+    page.reload()
+    expect(page.locator("#question")).to_have_value("Tabs or spaces?")
+    page.locator("#fold-project > summary").click()
+    page.locator("#project").fill("")
+    page.locator("#fold-limits > summary").click()
+    for name, text in (("budget", "a lot"), ("timeout", "soon"), ("max_time", "later")):
+        page.locator(f"#{name}").fill(text)
+        expect(page.locator(f"#{name}-problem")).to_contain_text(text)
+        page.locator(f"#{name}").fill("")
+        expect(page.locator(f"#{name}-problem")).to_be_empty()
+    page.locator("#go").click()
+    expect(page).not_to_have_url(served.url, timeout=40_000)
+
+
+def test_a_template_says_how_many_it_is_for(served: Home, visitor: Visitor) -> None:
+    """Each has its sentence; where the seats do not fit, that is said beside them until they do."""
+    page = visitor.visit(served.url)
+    page.locator("#fold-template > summary").click()
+    option = page.locator(".option").filter(has_text="Architecture debate")
+    expect(option.locator(".sentence")).to_contain_text("Three positions")
+    option.click()
+    expect(page.locator("#cast-fit")).to_contain_text("exactly 3, and 2 take part so far")
+    page.locator("#cast-fit").get_by_role("button", name="Make it 3").click()
+    expect(page.locator("#seats > li")).to_have_count(3)
+    expect(page.locator("#seats > li").last).to_contain_text("Operator")
+    expect(page.locator("#cast-fit")).to_be_hidden()
+    page.locator("#seats").get_by_role("button", name="One more").first.click()
+    expect(page.locator("#cast-fit")).to_contain_text("exactly 3, and 4 take part so far")
+    page.locator("#question").fill("Redis or Postgres?")
+    page.locator("#go").click()
+    expect(page.locator("#agents-problem")).to_contain_text("exactly 3")
+    page.locator("#seats").get_by_role("button", name="Remove").first.click()
+    expect(page.locator("#cast-fit")).to_be_hidden()
+    expect(page.locator("#template-now")).to_contain_text("Architecture debate")
+
+
+def test_a_context_file_is_shown_as_it_goes_along(served: Home, tmp_path: Path, visitor: Visitor) -> None:
+    """Without its secrets, before Start; one that cannot go says why, where it was typed."""
+    project = tmp_path / "project"
+    project.mkdir()
+    key = "sk-ant-api03-" + "Ab1" * 30
+    (project / "design.md").write_text(f"# Design\n\nSessions live in Redis.\n\nkey = {key}\n")
+    page = visitor.visit(served.url)
+    page.locator("#fold-project > summary").click()
+    page.locator("#project").fill(str(project))
+    page.locator("#context-path").fill("design.md")
+    page.locator("#context-path").press("Enter")
+    shown = page.locator("#context-files pre")
+    expect(shown).to_contain_text("Sessions live in Redis.")
+    expect(page.locator("#context-files")).to_contain_text("1 secret taken out")
+    assert key not in page.content()
+    page.locator("#context-path").fill("nowhere.md")
+    page.locator("#context-path").press("Enter")
+    expect(page.locator("#context-problem")).to_contain_text("nowhere.md")
+    page.reload()
+    expect(page.locator("#project-now")).to_have_text("project · 1 file")
+    page.locator("#fold-project > summary").click()
+    page.locator("#context").get_by_role("button", name="Choose a file").click()
+    page.locator("#folders-list").get_by_role("button", name="design.md").click()
+    expect(page.locator("#context-files > li")).to_have_count(1)
+    page.locator("#question").fill("Where should user sessions live?")
+    page.locator("#go").click()
+    expect(page).not_to_have_url(served.url, timeout=40_000)
+    file = Path(Registry(StateDir(served.state_dir)).running()[0].file)
+    text = file.read_text(encoding="utf-8")
+    assert "Sessions live in Redis." in text
+    assert key not in text
+
+
+# -- What others wrote is text ----------------------------------------------------------------------------------------
+
+
+def is_unharmed(page: Page) -> None:
+    """No script of theirs ran, and nothing of theirs is more than text."""
+    assert page.evaluate("window.hacked") is None
+    bad = "script, img, iframe, object, embed, style, link, meta, base, form[action], video, audio, svg, math"
+    assert page.eval_on_selector_all(f"body :is({bad})", "all => all.map(one => one.outerHTML.slice(0, 200))") == []
+    links = page.eval_on_selector_all("a", "all => all.map(one => one.getAttribute('href'))")
+    assert [link for link in links if not link.startswith(("#", "/past/", "http://localhost:"))] == []
+    handlers = page.evaluate(
+        """[...document.querySelectorAll('*')].filter(
+            one => [...one.attributes].some(a => /^on|^style$|^ping$/i.test(a.name))).length"""
+    )
+    assert handlers == 0
+
+
+def test_hostile_dialogs_are_text_in_the_lists(home: Home, tmp_path: Path, visitor: Visitor) -> None:
+    """Topics, agreed texts, and what a search finds: every payload that fits into a line."""
+    shelf = Shelf(tmp_path)
+    for number, text in enumerate(names(), 1):
+        shelf.put(past(number, text, text, text))
+    page = visitor.visit(home.url)
+    expect(page.locator("#past .dialogs > li")).to_have_count(50)
+    page.get_by_role("button", name="Show more").click()
+    expect(page.locator("#past .dialogs > li")).to_have_count(len(names()))
+    titles = page.locator("#past .row-title").all_inner_texts()
+    assert sum("window.hacked" in title for title in titles) > 30
+    is_unharmed(page)
+    page.locator("#search").fill("window.hacked")
+    expect(page.locator("#past .dialogs > li").first).to_contain_text("window.hacked")
+    is_unharmed(page)
+
+
+@pytest.mark.parametrize("vector", [VECTORS[0], VECTORS[3], '"><img src=x onerror=window.hacked=1>'])
+def test_a_hostile_dialog_that_runs_is_text(home: Home, room: Room, visitor: Visitor, vector: str) -> None:
+    """Its topic, its agents' names, and the question with which it waits."""
+    agents = f"A = {vector} @ {room.url('A')}, B = Bob @ {room.url('B')}"
+    text = room.opening(vector, "A", agents=agents)
+    asked = f"[QUESTION_FOR_USER: {vector}]"
+    room.file.write_text(f"{text}\n---\n\n## Turn 2 — {vector}\n\nHello.\n\n{asked}\n\nTURN: USER\n")
+    room.start("A")
+    page = visitor.visit(home.url)
+    listed = page.locator(":is(#waiting, #running) .dialogs > li")
+    expect(listed).to_have_count(1)
+    expect(listed.locator(".row-title")).to_contain_text(vector[:20])
+    is_unharmed(page)
+
+
+def test_hostile_words_in_the_form_are_text(served: Home, tmp_path: Path, visitor: Visitor) -> None:
+    """In the question, in the refusals of folders, limits and files, in names and texts of files, and of folders."""
+    visitor.expected = ("status of 4",)
+    project = tmp_path / "project"
+    project.mkdir()
+    files = [text for text in names() if "/" not in text]
+    for name in files:
+        (project / name).write_text(f"{name}\n")
+    (project / "all.md").write_text("\n\n".join(bodies()[:100]))
+    (project / f"folder {files[0]}").mkdir()
+    page = visitor.visit(served.url)
+    unfold(page)
+    page.locator("#project").fill(str(project))
+    page.locator("#context-path").fill("all.md")
+    page.locator("#context-path").press("Enter")
+    expect(page.locator("#context-files pre")).to_contain_text("window.hacked")
+    for name in files:
+        page.locator("#context-path").fill(name)
+        page.locator("#context-path").press("Enter")
+        expect(page.locator("#context-path")).to_have_value("")
+    expect(page.locator("#context-files > li")).to_have_count(len(files) + 1)
+    is_unharmed(page)
+    page.locator("#context").get_by_role("button", name="Choose a file").click()
+    expect(page.locator("#folders-list")).to_contain_text(f"folder {files[0]}")
+    is_unharmed(page)
+    page.keyboard.press("Escape")
+    for text in names():
+        page.locator("#question").fill(text)
+        page.locator("#budget").fill(text)
+        expect(page.locator("#budget-problem")).to_contain_text(text[:10])
+    is_unharmed(page)
+    page.locator("#budget").fill("")
+    for text in (VECTORS[0], VECTORS[3]):
+        page.locator("#context-path").fill(f"nowhere/{text}")
+        page.locator("#context-path").press("Enter")
+        expect(page.locator("#context-problem")).to_contain_text(text)
+        page.locator("#project").fill(f"/nowhere/{text}")
+        expect(page.locator("#project-problem")).to_contain_text(text)
+        is_unharmed(page)
+        page.locator("#project").fill(str(project))
+
+
+@pytest.mark.parametrize(("theme", "width"), LOOKS)
+def test_axe_finds_nothing_in_a_full_home(
+    served: Home, room: Room, tmp_path: Path, browser: Browser, theme: str, width: int
+) -> None:
+    """With dialogs that wait, run and were, all unfolded, a file shown, an estimate, and a folder being chosen."""
+    shelf = Shelf(tmp_path)
+    for one in (SESSIONS, RETRIES, STOPPED):
+        shelf.put(one)
+    (tmp_path / "design.md").write_text("# Design\n\n" + "a-very-long-path/" * 40)
+    room.open("AB")
+    visitor = open_visitor(
+        browser,
+        bypass_csp=True,
+        color_scheme=theme,  # type: ignore[arg-type]
+        viewport={"width": width, "height": 844},
+    )
+    page = visitor.visit(served.url)
+    expect(page.locator("#past .dialogs > li")).to_have_count(3)
+    expect(page.locator("#estimate")).not_to_be_empty()
+    unfold(page)
+    page.locator("#project").fill(str(tmp_path))
+    page.locator("#context-path").fill("design.md")
+    page.locator("#context-path").press("Enter")
+    expect(page.locator("#context-files pre")).to_be_visible()
+    assert barriers(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth") <= 0
+    page.locator("[data-for=context-path]").click()
+    expect(page.locator("#folders")).to_be_visible()
+    assert barriers(page) == []
+    visitor.context.close()
+    visitor.is_clean()

@@ -28,29 +28,31 @@ function chosenTemplate() {
   return $("#templates input:checked")?.value ?? "";
 }
 
-function wanted(rehearsal = false) {
+function wanted() {
   const text = (name) => field(name).value.trim();
   return {
     question: text("question"),
     template: chosenTemplate(),
-    agents: rehearsal ? [] : seats,
+    agents: seats,
     budget: text("budget"),
     max_turns: Number(text("max_turns")) || null,
     timeout: text("timeout"),
     max_time: text("max_time"),
     context: context.map((one) => one.path),
     project: text("project"),
-    rehearsal,
     unattended: field("unattended").checked,
   };
 }
 
+let kept = {}; // the form as it was left, until what can be chosen here is known
+let isKnown = false;
+
 function keep() {
-  stored(sessionStorage, KEPT, JSON.stringify({ ...wanted(), picked: seats }));
+  const { agents, template, context } = isKnown ? wanted() : kept;
+  stored(sessionStorage, KEPT, JSON.stringify({ ...wanted(), agents, template, context }));
 }
 
-function restore() {
-  let kept = {};
+function restoreText() {
   try {
     kept = JSON.parse(stored(sessionStorage, KEPT) || "{}");
   } catch {
@@ -58,10 +60,14 @@ function restore() {
   }
   for (const name of FIELDS) field(name).value = kept[name] ?? "";
   field("unattended").checked = Boolean(kept.unattended);
+}
+
+function restoreChoices() {
+  isKnown = true;
   const template = all("#templates input").find((one) => one.value === kept.template);
   if (template) template.checked = true;
-  const known = (kept.picked ?? []).filter((one) => (one.session ? session(one.session) : backend(one.backend)?.ready));
-  seats = kept.picked ? known : usual();
+  const known = (kept.agents ?? []).filter((one) => (one.session ? session(one.session) : backend(one.backend)?.ready));
+  seats = kept.agents ? known : usual();
   if (kept.context?.length) attach(kept.context);
 }
 
@@ -78,7 +84,7 @@ function card(one, seat) {
   const at = seats.flatMap((each, index) => (isHere(each) ? [index] : []));
   const facts = !one.ready ? [make("span", { class: "why", text: [one.why_not, one.fix].filter(Boolean).join(": ") })] : [
     one.answers && one.answers !== one.title && make("span", { class: "answers", text: one.answers }),
-    one.pays && make("span", { class: "fact", text: one.pays === "nobody" ? "costs nothing" : `paid by ${one.pays}` }),
+    one.pays && make("span", { class: "fact", text: one.pays }),
     one.sees && make("span", { class: "fact", text: one.sees }),
   ];
   const head = make("span", { class: "card-head" }, make("b", { text: one.title }), ...at.map((index) => avatar(index)));
@@ -120,17 +126,18 @@ function drawCast() {
 function drawSeats() {
   const names = choices.templates.find((one) => one.name === chosenTemplate())?.cast ?? [];
   const rows = seats.map((seat, index) => {
-    const models = backend(seat.backend)?.models ?? [];
-    const model = make("select", { "data-model": String(index), "aria-label": `Model of ${LETTERS[index]}` }, ...["", ...models.slice(1)].map((name) => make("option", { value: name, text: name || models[0] })));
+    const { models = [], any_model: isAny } = backend(seat.backend) ?? {};
+    const model = make("input", { class: "model", "data-model": String(index), list: `models-${index}`, placeholder: models[0] || "usual model", spellcheck: "false", "aria-label": `Model of ${LETTERS[index]}, ${titleOf(seat)}`, "aria-describedby": "agents-problem" });
     model.value = seat.model;
+    const known = make("datalist", { id: `models-${index}` }, ...models.map((value) => make("option", { value })));
     const act = (name, text, label) => make("button", { type: "button", class: "quiet small", "data-do": name, "data-index": String(index), text, "aria-label": `${label} ${LETTERS[index]}, ${titleOf(seat)}` });
     return make(
       "li",
       { class: `seat agent-${index % 10}` },
       avatar(index),
-      make("span", { class: "seat-name", text: titleOf(seat) }),
-      make("span", { class: "hint", text: names[index] || (index ? "" : "speaks first") }),
-      make("span", { class: "seat-acts" }, models.length > 1 && !seat.session ? model : "", index ? act("up", "Move up", "Move up") : "", seat.session ? "" : act("again", "One more", "One more like"), act("unseat", "Remove", "Remove")),
+      make("span", {}, make("span", { class: "seat-name", text: titleOf(seat) }), " ", make("span", { class: "hint", text: names[index] || (index ? "" : "speaks first") })),
+      make("span", { class: "seat-model" }, ...(!seat.session && (isAny || models.length > 1) ? [model, known] : [])),
+      make("span", { class: "seat-acts" }, index ? act("up", "Move up", "Move up") : "", seat.session ? "" : act("again", "One more", "One more like"), act("unseat", "Remove", "Remove")),
     );
   });
   $("#seats").replaceChildren(...rows);
@@ -155,6 +162,16 @@ function seatOrNot({ backend, session }) {
   say(seats.map((one, index) => `${LETTERS[index]} is ${titleOf(one)}`).join(", ") || "Nobody takes part yet");
 }
 
+// Where the template is for another number of agents: that, and the nearest number that fits.
+function misfit() {
+  const template = choices.templates.find((one) => one.name === chosenTemplate());
+  const [fewest, most] = [template?.least ?? 1, template?.most || Infinity];
+  const count = Math.min(Math.max(seats.length, fewest), most);
+  if (!seats.length || count === seats.length) return null;
+  const need = fewest === most ? `exactly ${fewest}` : seats.length < fewest ? `at least ${fewest}` : `at most ${most}`;
+  return { count, words: `“${titled(template.name)}” is for ${need}, and ${seats.length === 1 ? "one takes" : `${seats.length} take`} part so far` };
+}
+
 // -- What is folded, in a few words -------------------------------------------------------------------------------------
 
 function drawFolds() {
@@ -162,10 +179,11 @@ function drawFolds() {
   put($("#template-now"), template ? `${titled(template.name)}. ${template.sentence}` : "");
   const turns = String(template?.turns || choices.defaults.turns || "");
   field("max_turns").dataset.usual = field("max_turns").placeholder = turns;
-  const [fewest, most] = [template?.least ?? 1, template?.most || Infinity];
-  const need = fewest === most ? `exactly ${fewest}` : seats.length < fewest ? `at least ${fewest}` : `at most ${most}`;
-  const fits = !seats.length || (seats.length >= fewest && seats.length <= most);
-  put($("#cast-fit"), fits ? "" : `“${titled(template.name)}” is for ${need}; ${seats.length === 1 ? "one takes" : `${seats.length} take`} part so far.`);
+  const wrong = misfit();
+  show($("#cast-fit"), Boolean(wrong));
+  put($("#cast-fit span"), wrong?.words);
+  put($("#cast-fit button"), `Make it ${wrong?.count}`);
+  $("#cast-fit button").dataset.count = wrong?.count;
   const folder = field("project").value.trim().split("/").filter(Boolean).pop();
   put($("#project-now"), words(folder, context.length ? plural(context.length, "file") : "") || "none");
   const value = (name) => field(name).value.trim() || field(name).dataset.usual || "";
@@ -230,6 +248,7 @@ function refused(facts, isSent) {
 // -- The estimate -------------------------------------------------------------------------------------------------------
 
 let asked = 0;
+let isNew = false; // something was changed since it was last asked about
 
 // What can be told without asking.
 function wrong(body) {
@@ -237,6 +256,7 @@ function wrong(body) {
   if (turns && !/^[1-9]\d{0,4}$/.test(turns)) return { field: "max_turns", detail: `“${turns}” is no number of turns`, fix: "write a whole number, such as 20" };
   if (body && !body.question) return { field: "question", detail: "Write what they should discuss" };
   if (body && !body.agents.length) return { field: "agents", detail: "Choose who takes part", fix: "press one or two of the cards" };
+  if (body && misfit()) return { field: "agents", detail: misfit().words, fix: "add or remove agents, or choose another way to talk" };
   return null;
 }
 
@@ -246,9 +266,11 @@ function drawEstimate(words = "", notes = []) {
 }
 
 async function estimate() {
+  if (!isNew) return; // what Start was refused for stays until something is changed
+  isNew = false;
   const mine = ++asked;
   const fault = wrong();
-  if (fault || !seats.length) {
+  if (fault || !seats.length || misfit()) {
     clear();
     drawEstimate();
     if (fault) refused(fault, false);
@@ -256,7 +278,8 @@ async function estimate() {
   }
   let answer;
   try {
-    answer = await ask("/estimate", { body: wanted(), seconds: 30 });
+    const body = wanted();
+    answer = await ask("/estimate", { body: { ...body, question: body.question || EXAMPLE }, seconds: 30 });
   } catch {
     return; // the lists say when Home is gone
   }
@@ -269,8 +292,10 @@ async function estimate() {
 const soonEstimate = soon(estimate, 350);
 
 function changed() {
-  drawFolds();
+  isNew = true;
   keep();
+  if (!isKnown) return;
+  drawFolds();
   soonEstimate();
 }
 
@@ -312,10 +337,10 @@ const size = (bytes) => (bytes < 1000 ? plural(bytes, "byte") : bytes < 1e6 ? `$
 // -- Start --------------------------------------------------------------------------------------------------------------
 
 async function start(rehearsal) {
-  const body = wanted(rehearsal);
+  const body = rehearsal ? { question: field("question").value.trim() || EXAMPLE, template: chosenTemplate(), rehearsal } : wanted();
+  [isNew, asked] = [false, asked + 1];
   clear();
-  if (rehearsal) body.question ||= EXAMPLE;
-  const fault = wrong(rehearsal ? null : body);
+  const fault = rehearsal ? null : wrong(body);
   if (fault) return refused(fault, true);
   const button = rehearsal ? field("rehearse-go") : field("go");
   const name = button.textContent;
@@ -329,7 +354,8 @@ async function start(rehearsal) {
   } catch (error) {
     answer = { ok: false, facts: error.facts ?? { detail: "Home does not answer", fix: "see under Running whether it has begun; start Home again in a terminal: dialogd open" } };
   }
-  for (const one of [field("rehearse-go"), field("go")]) one.disabled = false;
+  field("rehearse-go").disabled = false;
+  field("go").disabled = !isKnown;
   put(button, name);
   if (!answer.ok) {
     if (rehearsal) put($("#rehearse-problem"), refusal(answer.facts));
@@ -496,6 +522,13 @@ const acts = {
   seat: (button) => (seatOrNot(button.dataset), changed()),
   unseat: ({ dataset }) => (seats.splice(Number(dataset.index), 1), drawCast(), changed(), ($("#seats button") ?? $("#cards button"))?.focus()),
   again: ({ dataset }) => (seats.splice(Number(dataset.index) + 1, 0, { ...seats[Number(dataset.index)] }), drawCast(), changed()),
+  fit: ({ dataset }) => {
+    const before = [...seats];
+    seats = Array.from({ length: Number(dataset.count) }, (_, index) => ({ ...before[index % before.length], ...(index < before.length ? {} : { session: "" }) })).filter((one) => one.session || one.backend);
+    drawCast();
+    changed();
+    field("question").focus();
+  },
   up: ({ dataset }) => {
     const index = Number(dataset.index);
     seats.splice(index - 1, 2, seats[index], seats[index - 1]);
@@ -525,7 +558,7 @@ document.addEventListener("click", (event) => {
 $("#start").addEventListener("input", (event) => {
   const { seat, model } = event.target.dataset;
   if (seat) seats[Number(seat)].project = event.target.value.trim();
-  if (model) seats[Number(model)].model = event.target.value;
+  if (model) seats[Number(model)].model = event.target.value.trim();
   if (event.target.name === "template") drawSeats();
   if (event.target.id !== "context-path") changed();
 });
@@ -552,12 +585,14 @@ $("#search").addEventListener("input", soon(() => search().catch(look), 200));
 document.addEventListener("visibilitychange", look);
 setInterval(look, LOOK);
 
+restoreText();
 const looked = look();
 try {
   choices = { ...choices, ...(await read("/choices", 30)) };
   drawChoices();
-  restore();
+  restoreChoices();
   drawCast();
+  field("go").disabled = false;
   changed();
   await looked;
   if (!$("#question").value && matchMedia("(hover: hover)").matches && $("#waiting").hidden && $("#running").hidden) field("question").focus({ preventScroll: true });
