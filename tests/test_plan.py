@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,27 +71,29 @@ def test_a_plan_is_the_page_that_was_reviewed(name: str) -> None:
 @cases("name", SCENES)
 def test_the_first_screen_says_what_a_person_must_know(name: str) -> None:
     """Outcome, what was decided (or where they stand), what is open, next steps: above the record, in one screen."""
-    first, _, record = markdown(Plan(SCENES[name](), "dialog.md")).partition("\n---\n")
+    page = markdown(Plan(SCENES[name](), "dialog.md"))
+    first, _, record = page.partition("\n---\n")
     assert first.split("\n")[0].startswith("# Plan: ")
     assert first.split("\n")[2].startswith("**Outcome:** ")
     titles = [line[3:] for line in first.split("\n") if line.startswith("## ")]
     assert titles[0] in ("What was decided", "Where they stand")
-    assert titles[-2:] == ["Still open", "Next steps"]
+    assert [title for title in titles if title != "Was the debate worth it?"][-2:] == ["Still open", "Next steps"]
     assert len(first.split("\n")) <= 50
-    for title in ("Was the debate worth it?", "Metrics", "How to verify", "The whole conversation"):
-        assert f"\n## {title}\n" in record
-    assert "\n\n\n" not in first + record.split("## The whole conversation")[0]
+    titles = [line[3:] for line in record.split("\n") if line.startswith("## ")]
+    assert titles[-3:] == ["The whole conversation", "Appendix: figures", "Appendix: how to verify"]
+    assert "\n\n\n" not in first + record
+    assert re.search(r"\b[0-9a-f]{12,}\b", page.partition("## Appendix: how to verify")[0]) is None
 
 
 def test_the_whole_conversation_stands_in_it() -> None:
-    """Every entry with who and when, its text and its marks; in the JSON too."""
+    """Every entry with who and when, its text, and its marks as sentences; in the JSON to the letter."""
     dialog = consensus()
     page, facts = markdown(Plan(dialog)), as_json(Plan(dialog))
     for entry in dialog.turns[1:]:
         assert entry.frame is not None
-        assert f"### Turn {entry.number}, {entry.by} ({entry.name}), {entry.frame.at}\n" in page
-        assert entry.body.split("\n---\n")[0].strip() in page
-        assert all(str(mark) in page for mark in entry.marks)
+        assert f"### Turn {entry.number} — {entry.name}\n" in page
+        assert quoted(entry.body.split("\n---\n")[0].strip()) in page
+        assert all(mark.value.split(" | ")[-1] in page for mark in entry.marks if mark.name in ("PROPOSAL", "AGREE"))
     assert [entry["text"] for entry in facts["conversation"]] == [entry.body for entry in dialog.entries]
 
 
@@ -202,7 +205,7 @@ def test_a_question_for_the_person_is_what_comes_next() -> None:
     """Nothing else can go on before it is answered."""
     page = markdown(plan("[PROPOSAL: tabs]", "[QUESTION_FOR_USER: for whom?]"))
     assert section(page, "Next steps").startswith("None were named. The dialog waits for your answer: `dialogd say`.\n")
-    assert "**B asks the person:** for whom? (turn 3)" in section(page, "Still open")
+    assert "**Claude B asks the person:** for whom? (turn 3)" in section(page, "Still open")
 
 
 def test_a_text_on_the_table_is_shown_as_what_it_is() -> None:
@@ -210,7 +213,7 @@ def test_a_text_on_the_table_is_shown_as_what_it_is() -> None:
     drawn = plan("Let us write it down.\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]")
     assert drawn.agreed is None
     page = markdown(drawn)
-    assert "On the table, and not agreed: the text P1, signed by A alone:\n\n> Tabs." in page
+    assert "On the table, and not agreed: the text P1, signed by Claude A alone:\n\n> Tabs." in page
     assert "the text P1" in section(page, "Still open")
 
 
@@ -254,9 +257,9 @@ def test_a_judge_settles_the_proposals_of_both_sides() -> None:
     )
     room.run()
     page = markdown(Plan(room.dialog))
-    assert "The position of A, as turn 2 states it: decided by the judge." in section(page, "What was decided")
-    assert "What A had proposed, in turn 2: tabs" in section(page, "What was decided")
-    assert section(page, "Dissent") == "- **B held another position:** P2: spaces (turn 3)"
+    assert "The position of Claude A, as turn 2 states it: decided by the judge." in section(page, "What was decided")
+    assert "What Claude A had proposed, in turn 2: tabs" in section(page, "What was decided")
+    assert section(page, "Dissent") == "- **Claude B held another position:** P2: spaces (turn 3)"
     assert section(page, "Still open").startswith("Nothing was found")
 
 
@@ -290,7 +293,7 @@ def test_a_deadlock_is_a_result() -> None:
     assert [(said.by, said.turn) for said in drawn.crux] == [("A, B", 4)]
     assert [step.text for step in drawn.steps] == ["log the session reads of one real page for an hour"]
     page = markdown(drawn)
-    assert "(A, B, turn 4)" in section(page, "The crux")
+    assert "(Claude A and Claude B, turn 4)" in section(page, "The crux")
     assert "What was decided" not in page.partition("\n---\n")[0]
 
 
@@ -334,7 +337,9 @@ def test_coming_round_without_a_reason_is_said() -> None:
     assert [(c.agent, c.ref, c.before, c.now, c.is_unexplained) for c in drawn.changes] == [
         ("B", "P1", "against", "for", True)
     ]
-    assert "**B came round to P1** in turn 5, naming neither evidence nor a turn" in section(markdown(drawn), "Dissent")
+    assert "**Claude B came round to P1** in turn 5, naming neither evidence nor a turn" in section(
+        markdown(drawn), "Dissent"
+    )
     named = plan(
         "[PROPOSAL: tabs]", "[OBJECTION: ugly]\n[RE: P1]", "So what.", "[AGREE: P1]\n[EVIDENCE: ten people asked]"
     )
@@ -344,13 +349,13 @@ def test_coming_round_without_a_reason_is_said() -> None:
 @cases(
     ("after", "how"),
     [
-        (["[CONCEDE: P1 is worse than I thought]"], "conceded by A in turn 4: P1 is worse than I thought"),
-        (["[CONCEDE: true]\n[RE: 3]"], "conceded by A in turn 4: true"),
+        (["[CONCEDE: P1 is worse than I thought]"], "conceded by Claude A in turn 4: P1 is worse than I thought"),
+        (["[CONCEDE: true]\n[RE: 3]"], "conceded by Claude A in turn 4: true"),
         (["[CONCEDE: something else]\n[RE: 2]"], ""),
         (["[CONCEDE: P7 was a mistake]"], ""),
-        (["Hm.", "[CONCEDE: I was wrong]"], "conceded by B in turn 5: I was wrong"),
+        (["Hm.", "[CONCEDE: I was wrong]"], "conceded by Claude B in turn 5: I was wrong"),
         (["I hear you, and I do not agree."], ""),
-        (["ok\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]", "[AGREE: P2]"], "B signed P2 in turn 5"),
+        (["ok\n\n## Consensus Summary\n\nTabs.\n\n[CONSENSUS_REACHED]", "[AGREE: P2]"], "Claude B signed P2 in turn 5"),
     ],
 )
 def test_what_became_of_an_objection_is_said(after: list[str], how: str) -> None:
@@ -548,7 +553,7 @@ def test_where_it_cannot_be_said_the_reason_is_given(lines: list[str], why: str)
     drawn = plan(*lines)
     assert drawn.worth.comparisons == ()
     assert why in drawn.worth.why
-    assert section(markdown(drawn), "Was the debate worth it?") == f"It cannot be said: {drawn.worth.why}."
+    assert section(markdown(drawn), "The first answers, counted") == f"It cannot be said: {drawn.worth.why}."
 
 
 # -- figures, JSON ----------------------------------------------------------------------------------------------------
@@ -596,11 +601,11 @@ def test_key_agreements_are_what_was_approved_and_stands() -> None:
     assert [(d.ref, d.outcome) for d in drawn.decisions] == [("P1", "approved")]
     rejected = weighted("[VOTE: P2 approve]", "[VOTE: P1 reject]\n[VOTE: P2 approve]", "[VOTE: P2 reject]")
     assert ("P2", "rejected") in [(d.ref, d.outcome) for d in rejected.decisions]
-    assert section(markdown(drawn), "Key agreements") == "- P1: tabs (by A, approved in turn 5)"
+    assert section(markdown(drawn), "Key agreements") == "- P1: tabs (by Claude A, approved in turn 5)"
     assert [item["text"] for item in as_json(drawn)["key_agreements"]] == ["P1: tabs"]
     assert "## Key agreements" not in markdown(rejected)
     assert as_json(rejected)["key_agreements"] == []
-    assert section(markdown(Plan(consensus())), "Key agreements") == "- the text P2 (by A, approved in turn 5)"
+    assert section(markdown(Plan(consensus())), "Key agreements") == "- the text P2 (by Claude A, approved in turn 5)"
 
 
 def test_votes_that_differ_in_weight_say_what_they_weigh() -> None:
@@ -610,7 +615,7 @@ def test_votes_that_differ_in_weight_say_what_they_weigh() -> None:
     assert found.evidence == "1 for (C), 1 against (A), absent: B; weight 1 to 3 of 5"
     page = markdown(drawn)
     assert "| voter | vote | weight | turn | reason |" in page
-    assert "| A | reject | 3 | 5 |" in page
+    assert "| Claude A | reject | 3 | 5 |" in page
     votes = next(d for d in as_json(drawn)["decisions"] if d["ref"] == "P2")["votes"]
     assert [(vote["agent"], vote["weight"]) for vote in votes] == [("C", 1.0), ("A", 3.0)]
     assert "weight" not in markdown(Plan(vote()))

@@ -16,16 +16,17 @@ from dialogd.errors import BadInput
 from dialogd.protocol import board
 from dialogd.protocol.board import positions
 from dialogd.protocol.certificate import certify
-from dialogd.protocol.lifecycle import in_words as phase_in_words
 from dialogd.protocol.lifecycle import phase
-from dialogd.protocol.model import Condition, Entry, digest
+from dialogd.protocol.model import Condition, Entry, digest, whose
 from dialogd.protocol.money import in_dollars, in_tokens, total
 from dialogd.protocol.state import Dialog, Spent
 from dialogd.protocol.text import one_line
-from dialogd.protocol.units import dollars, in_words
+from dialogd.protocol.units import dollars, in_words, many
 from dialogd.views.flow import as_svg, flow
 from dialogd.views.markup import fill, safe, to_html
-from dialogd.views.plan_page import fenced, inline, quoted
+from dialogd.views.plan import Plan, listed
+from dialogd.views.plan_page import date, fenced, guarded, inline, quoted, summary, table
+from dialogd.views.sentences import told, words
 
 STATES = {
     Condition.EDITED: "changed after it was written",
@@ -37,10 +38,7 @@ WITHDRAWN = "withdrawn by the person: its marks do not count"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One entry. `anchor` is `t7` or `n7-2`, `caption` has time, duration and cost, `note` its condition.
-
-    `turn` is who is next, "" for nobody; `marks` are those below its text.
-    """
+    """One entry. `anchor` is `t7` or `n7-2`, `caption` its time, `note` its condition, `told` its marks in words."""
 
     anchor: str
     title: str
@@ -48,38 +46,49 @@ class Part:
     is_withdrawn: bool
     note: str
     text: str
-    marks: tuple[str, ...]
-    turn: str
+    told: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """All of it, in the order of the page. `proposals` are rows: number, by, text, decision, for, against."""
+    """All of it, in the order of the page: the decision first, figures and hashes last.
+
+    `summary` is Markdown: what came of it, without a title. `proposals` are rows: number, by, text, what became of it.
+    `records` are rows of every entry's figures and hash, `rules` what the file's header says, without its Setup.
+    """
 
     title: str
+    kind: str
     facts: tuple[tuple[str, str], ...]
-    decisions: tuple[str, ...]
+    summary: str
     proposals: tuple[tuple[str, ...], ...]
     parts: tuple[Part, ...]
     attachments: tuple[tuple[str, str], ...]
+    rules: tuple[str, ...]
+    records: tuple[tuple[str, ...], ...]
     header: str
     dialog: Dialog
 
 
-PROPOSALS = ("number", "by", "proposal", "decision", "for", "against")
+PROPOSALS = ("number", "by", "proposal", "what became of it", "for", "against")
+RECORDS = ("entry", "by", "time", "took", "model", "tokens in, out", "cost", "hash")
+_SETUP = re.compile(r"^## Setup[ \t]*\n.*?(?=^## |^---[ \t]*$|\Z)", re.M | re.S)
 
 
 def draw_up(dialog: Dialog, attachments: Mapping[str, str]) -> Document:
     """The document of a dialog; links to attachments lead to its appendix."""
-    names = tuple(attachments)
+    names, plan = tuple(attachments), Plan(dialog)
     return Document(
         title=" ".join((dialog.header.topic or dialog.header.title or "A dialog").split()),
-        facts=tuple((name, value) for name, value in _facts(dialog) if value),
-        decisions=tuple(_decisions(dialog)),
-        proposals=tuple(_proposals(dialog)),
-        parts=tuple(_part(entry, names) for entry in dialog.entries),
+        kind="A rehearsal: no model was asked" if dialog.is_rehearsed else "",
+        facts=tuple((name, value) for name, value in _facts(plan) if value),
+        summary="\n\n".join(summary(plan)),
+        proposals=tuple(_proposals(plan)),
+        parts=tuple(_part(plan, entry, names) for entry in dialog.entries),
         attachments=tuple((name, attachments[name]) for name in names),
-        header=dialog.header.text.strip("\n"),
+        rules=tuple(_rules(dialog)),
+        records=tuple(_record(plan, entry) for entry in dialog.entries),
+        header=re.sub(r"\n{3,}", "\n\n", _SETUP.sub("", dialog.header.text)).strip("\n-"),
         dialog=dialog,
     )
 
@@ -91,76 +100,90 @@ def anchor_of(name: str) -> str:
     return f"attachment-{plain}" if plain == stem else f"attachment-{plain}-{digest(name)[:6]}"
 
 
-def _facts(dialog: Dialog) -> Iterator[tuple[str, str]]:
-    state, spent = dialog.state, total(dialog.state.spent)
-    yield (
-        "Outcome",
-        phase_in_words(dialog) + (f" ({state.outcome.reason})" if state.outcome and state.outcome.reason else ""),
-    )
-    cast = {agent.id: agent.name for agent in (*dialog.header_as_written.agents, *dialog.header.agents)}
-    gone = [who for who in cast if dialog.header.agent(who) is None]
-    yield "Participants", ", ".join(f"{who} ({name}{', left' if who in gone else ''})" for who, name in cast.items())
-    yield "Started", dialog.header.started
+def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Who took part, when, and what it took."""
+    dialog, state = plan.dialog, plan.dialog.state
+    here = {agent.id for agent in dialog.header.agents}
+    cast = [agent.id for agent in dialog.everybody]
+    yield "Participants", listed([plan.name(who) + ("" if who in here else " (left)") for who in cast])
     end = dialog.entry(state.outcome.entry) if state.outcome else None
+    yield "Began", date(plan.began)
     yield "Ended", _time(end) if end else ""
-    yield "Turns", state.turns_in_words
+    took = f" in {in_words(round(plan.seconds))}" if plan.seconds else ""
+    yield "Turns", f"{state.number}{took}"
+    spent = total(state.spent)
     is_known = spent.entries > spent.unknown or spent.tokens
-    yield "Spent", f"{in_dollars(spent)}, {in_tokens(spent)}" if is_known else ""
-    yield "Open question", state.questions.text
-    yield "Dialog", dialog.id
+    yield "Cost", f"{in_dollars(spent)}, {in_tokens(spent)} tokens" if is_known else ""
+    yield (
+        "Approved",
+        f"by the person{f' on {date(plan.approved.at)}' if plan.approved.at else ''}" if plan.approved else "",
+    )
 
 
-def _decisions(dialog: Dialog) -> Iterator[str]:
-    texts = {proposal.ref: proposal.text for proposal in dialog.state.table.proposals}
-    for made in board.decisions(dialog):
-        about = " ".join(texts.get(made.ref, "").split())
-        why = "; ".join(part for part in (made.method, made.evidence, made.reason, made.superseded) if part)
-        yield " ".join(part for part in (made.ref, made.stands, f"({why})" if why else "", about) if part)
-
-
-def _proposals(dialog: Dialog) -> Iterator[tuple[str, ...]]:
-    for p in board.proposals(dialog):
+def _proposals(plan: Plan) -> Iterator[tuple[str, ...]]:
+    texts = {p.ref for p in plan.dialog.state.table.proposals if p.sha}
+    for p in board.proposals(plan.dialog):
         stands = p.decision or "open"
-        yield p.ref, p.agent, " ".join(p.text.split()), stands, ", ".join(p.supporters), ", ".join(p.opponents)
+        said = f"the text that stands in turn {p.entry}" if p.ref in texts else " ".join(p.text.split())
+        sides = (listed([plan.name(who) for who in side]) for side in (p.supporters, p.opponents))
+        yield p.ref, plan.name(p.agent), said, stands, *sides
 
 
-def _part(entry: Entry, attachments: tuple[str, ...]) -> Part:
+def _rules(dialog: Dialog) -> Iterator[str]:
+    """What the dialog was held by, in words."""
+    rules, limits = dialog.header.rules, dialog.state.limits
+    if rules.template:
+        yield f"By the template {rules.template}."
+    yield {
+        "mutual": "It ends when everybody has signed the same text.",
+        "vote": f"By vote: {rules.threshold:.0%} of the votes decide, if {rules.quorum:.0%} of the voters vote.",
+        "moderator": "The moderator decides.",
+        "judge": f"{rules.judge or 'A judge'} decides between the positions.",
+    }.get(rules.verdict, "")
+    most = [f"at most {many(limits.max_turns, 'turn')}", f"{in_words(limits.timeout)} for a turn"]
+    most += [f"{in_words(limits.max_time)} in all"] if limits.max_time else []
+    most += [dollars(limits.budget)] if limits.budget else []
+    yield f"Its limits: {', '.join(most)}."
+    if dialog.header.is_unattended:
+        yield "Nobody was at the table: what the agents would have asked the person had to be answered without them."
+
+
+def _part(plan: Plan, entry: Entry, attachments: tuple[str, ...]) -> Part:
     notes = [WITHDRAWN if entry.is_struck else "", STATES.get(entry.condition, ""), entry.notice]
     kind = f"Turn {entry.number}" if entry.is_turn else "Note"
-    who = entry.name if entry.by in (entry.name.upper(), "USER", "SYSTEM") else f"{entry.name} ({entry.by})"
+    who = whose(entry.via) if entry.via else plan.name(entry.by)
     return Part(
         anchor=f"t{entry.number}" if entry.is_turn else f"n{entry.id.replace('.', '-')}",
-        title=f"{kind} — {' '.join(who.split()) or entry.by}",
-        caption=" · ".join(_caption(entry)),
+        title=f"{kind} — {who[:1].upper()}{' '.join(who[1:].split())}" if who.strip() else kind,
+        caption=_time(entry) if entry.frame is not None else "written by hand",
         is_withdrawn=entry.is_struck,
         note="; ".join(note for note in notes if note),
-        text=linked(entry.body, attachments),
-        marks=tuple(str(mark) for mark in entry.written) if entry.frame else (),
-        turn=", ".join(entry.turn or ()),
+        text=linked(words(entry), attachments),
+        told=told(entry, plan.name),
     )
 
 
 def _time(entry: Entry) -> str:
-    return entry.frame.at.replace("T", " ").replace("Z", " UTC") if entry.frame else ""
+    return date(entry.frame.at) if entry.frame else ""
 
 
-def _caption(entry: Entry) -> Iterator[str]:
+def _record(plan: Plan, entry: Entry) -> tuple[str, ...]:
+    """The figures and the hash of an entry."""
     frame = entry.frame
+    name = f"turn {entry.number}" if entry.is_turn else f"note {entry.id}"
+    by = plan.name(entry.by)
     if frame is None:
-        yield "by hand"
-        return
-    if frame.at:
-        yield _time(entry)
-    if frame.ms.isdigit():
-        yield f"took {in_words(int(frame.ms) / 1000)}"
-    if frame.model:
-        yield frame.model
-    if frame.tokens_in or frame.tokens_out:
-        yield f"{frame.tokens_in or '?'} tokens in, {frame.tokens_out or '?'} out"
+        return name, by, "by hand", "", "", "", "", entry.chain
+    took = in_words(int(frame.ms) / 1000) if re.fullmatch(r"[0-9]{1,12}", frame.ms) else ""
+    tokens = f"{frame.tokens_in or '?'}, {frame.tokens_out or '?'}" if frame.tokens_in or frame.tokens_out else ""
+    return name, by, date(frame.at), took, frame.model, tokens, _usd(frame.usd), entry.chain
+
+
+def _usd(text: str) -> str:
     try:
-        yield from [("~" if frame.usd[0] == "~" else "") + dollars(float(frame.usd.lstrip("~")))] if frame.usd else []
+        return f"{'about ' if text[0] == '~' else ''}{dollars(float(text.lstrip('~')))}" if text else ""
     except (ValueError, OverflowError):
-        yield frame.usd
+        return text
 
 
 def linked(text: str, attachments: tuple[str, ...]) -> str:
@@ -174,6 +197,10 @@ def linked(text: str, attachments: tuple[str, ...]) -> str:
 # -- A dialog as HTML -------------------------------------------------------------------------------------------------
 
 PICTURED = 100  # messages in the picture
+HASHES = (
+    "Each hash is that of an entry and of the one before it. They show what was changed afterwards, not who wrote it:"
+    " `dialogd verify` checks them."
+)
 
 
 def as_html(document: Document) -> str:
@@ -188,6 +215,8 @@ def as_html(document: Document) -> str:
         policy=safe(f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"),
         css=safe(css),
         columns=PROPOSALS,
+        record_columns=RECORDS,
+        hashes=HASHES,
         anchor_of=anchor_of,
         picture=safe(as_svg(flow(document.dialog), limit=PICTURED)),
         markdown=lambda text: safe(to_html(text)),
@@ -286,11 +315,6 @@ def _entry(entry: Entry) -> dict[str, Any]:
 # -- A dialog as one Markdown document --------------------------------------------------------------------------------
 
 ALL = 1_000_000_000  # characters: nothing is cut
-# Where a link, or the definition of one, would lead to anything but a page, an address or a place in the document;
-# `//host` is whatever the reader's program takes it for.
-_LINK = re.compile(r"\](?=\([ \t]*+(?:\n[ \t>]*+)?+<?+(?:\s*+[/\\]{2}|(?!https?://|mailto:|#)[^()\n]*[:&]))", re.I)
-_DEFINED = re.compile(r"^((?:[ \t>*+-]|\d{1,9}[.)])*)\[(?=[^\]\n]{1,999}\]:)", re.M)
-
 # Signs of a heading that would not be shown, or change how others are. Behind these, `inline` sees to tags and images.
 _EATEN = re.compile(
     r"\\(?=[!-/:-@[-`{-~])|[*~](?! )|(?<=\S)[*~]|(?<![^\W_])_(?! )|(?<=\S)_(?![^\W_])"
@@ -301,13 +325,16 @@ _EATEN = re.compile(
 def as_markdown(document: Document) -> str:
     """The whole document; ends with a newline."""
     facts = "\n".join(f"- **{name}:** {_line(value)}" for name, value in document.facts)
-    parts = [f"# {_line(_shown(document.title))}", facts, *_decided(document)]
-    parts += ["## The dialog", *(block for part in document.parts for block in _markdown_part(part))]
+    parts = [f"# {_line(_shown(document.title))}"]
+    parts += [f"**{document.kind}.**"] if document.kind else []
+    parts += [guarded(document.summary), "## About this dialog", facts, *_proposed(document)]
+    parts += ["## The conversation", *(block for part in document.parts for block in _markdown_part(part))]
     if document.attachments:
         parts.append("## Attachments")
     for name, text in document.attachments:  # a heading whose anchor on code hosts is `anchor_of`
-        parts += [f"### {anchor_of(name).replace('attachment-', 'Attachment ', 1)}", quoted(_guarded(text))]
-    parts += ["## Header and rules", fenced(document.header)]
+        parts += [f"### {anchor_of(name).replace('attachment-', 'Attachment ', 1)}", quoted(guarded(text))]
+    parts += ["## Appendix: rules, figures and hashes", " ".join(document.rules), fenced(document.header)]
+    parts += ["\n".join(table(RECORDS, [tuple(map(guarded, row)) for row in document.records])), HASHES]
     return "\n\n".join(parts) + "\n"
 
 
@@ -323,15 +350,13 @@ def _shown(title: str) -> str:
     return _EATEN.sub(kept, title)
 
 
-def _decided(document: Document) -> Iterator[str]:
-    if document.decisions:
-        yield "## Decisions"
-        yield "\n".join(f"- {_line(decision)}" for decision in document.decisions)
+def _proposed(document: Document) -> Iterator[str]:
     if document.proposals:
         yield "## Proposals"
-        yield "\n".join(
-            f"- **{ref}** by {by}: {_line(text)} ({_stands(rest)})" for ref, by, text, *rest in document.proposals
-        )
+        rows = [
+            (f"**{ref}** by {_line(by)}", _line(text), _stands(rest)) for ref, by, text, *rest in document.proposals
+        ]
+        yield "\n".join(f"- {who}: {text} ({stands})" for who, text, stands in rows)
 
 
 def _stands(rest: list[str]) -> str:
@@ -347,20 +372,13 @@ def _markdown_part(part: Part) -> Iterator[str]:
     if part.note:
         yield f"**{_line(part.note)}**"
     if part.text.strip():
-        yield quoted(_guarded(part.text))
-    if part.marks:
-        yield "\n".join(f"- {_line(mark)}" for mark in part.marks)
-    if part.turn:
-        yield f"→ {_line(part.turn)}"
+        yield quoted(guarded(part.text))
+    if part.told:
+        yield "\n".join(f"- {_line(sentence)}" for sentence in part.told)
 
 
 def _line(text: str) -> str:
-    return inline(_guarded(text), ALL)
-
-
-def _guarded(text: str) -> str:
-    """The text without links that could run something, and without link definitions."""
-    return _DEFINED.sub(r"\1\\[", _LINK.sub(r"]\\", text))
+    return inline(guarded(text), ALL)
 
 
 # -- The formats that a dialog can be exported to, and the one function for all of them -------------------------------

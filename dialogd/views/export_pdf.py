@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dialogd.errors import DialogdError, NotInstalled
 from dialogd.protocol.text import visible
-from dialogd.views.export import PROPOSALS, Document, Part, anchor_of
+from dialogd.views.export import HASHES, PROPOSALS, RECORDS, Document, Part, anchor_of
 from dialogd.views.markup import parsed
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def _within(data: bytes, table: int, wanted: set[int]) -> Iterator[int]:
 # -- A document as Typst source in which every text is a string -------------------------------------------------------
 
 DEEPEST, QUOTES = 24, 7  # elements, and quotes, in one another: with more Typst gives up on the whole document
+CONTENTS = 12  # entries from which a list of them is worth its place
 RUN = 60  # characters without a blank, after which a line may break: a page has an edge
 _RUN = re.compile(rf"\S{{{RUN}}}(?=\S)")
 _BREAK = "\u200b"
@@ -97,14 +98,17 @@ _LANG = re.compile(r"[A-Za-z0-9+#-]{1,20}")
 
 _STYLE = """\
 #set document(title: {title}, date: none)
-#set page(paper: "a4", margin: (x: 2cm, y: 2.2cm), numbering: "1 / 1")
-#set text(size: 10pt, lang: "en", ligatures: false, hyphenate: false, font: ("Libertinus Serif", "DejaVu Sans"))
-#set par(justify: false)
+#set page(paper: "a4", margin: (x: 2.6cm, top: 2.4cm, bottom: 2.6cm), numbering: "1 / 1")
+#set text(size: 10.5pt, lang: "en", ligatures: false, hyphenate: false, font: ("Libertinus Serif", "DejaVu Sans"))
+#set par(justify: false, leading: 0.72em, spacing: 1.05em)
 #set enum(full: false)
-#set table(stroke: 0.5pt + luma(170), inset: 4pt)
+#set table(stroke: 0.5pt + luma(190), inset: 4pt)
+#show table: set par(leading: 0.5em)
 #show raw: set text(size: 8.5pt, ligatures: false)
-#show raw.where(block: true): block.with(fill: luma(244), inset: 6pt, radius: 2pt, width: 100%)
-#show quote.where(block: true): block.with(stroke: (left: 2pt + luma(190)), inset: (left: 8pt))
+#show raw.where(block: true): block.with(fill: luma(246), inset: 6pt, radius: 2pt, width: 100%)
+#show quote.where(block: true): block.with(stroke: (left: 2pt + luma(170)), inset: (left: 10pt, y: 2pt))
+#show heading: set block(above: 1.7em, below: 0.8em, sticky: true)
+#show heading.where(level: 1): set text(size: 14pt)
 #show heading.where(level: 2): set text(size: 11.5pt)
 #show link: underline
 """
@@ -120,50 +124,65 @@ def source(document: Document, notice: str = "") -> str:
     """The whole source. `notice` stands below the title: what the reader must know of this very file."""
     anchors = frozenset(anchor_of(name) for name, _ in document.attachments)
     lines = [_STYLE.replace("{title}", string(document.title))]
-    lines.append(f"#text(size: 18pt, weight: 700, {string(document.title)})\n")
+    lines.append(f"#block(below: 1.2em, text(size: 20pt, weight: 700, {string(document.title)}))\n")
+    lines += [f"#strong({string(document.kind + '.')})\n\n"] if document.kind else []
     lines += [f"#block(fill: luma(235), inset: 6pt, {string(notice)})\n"] if notice else []
+    lines.append(said(document.summary, anchors, below=-1))
     cells = (f"text(fill: luma(90), {string(name)}), {string(value)}" for name, value in document.facts)
-    lines.append(f"#grid(columns: (auto, 1fr), gutter: 6pt, {', '.join(cells)})\n")
-    lines += _decided(document)
-    lines.append('#outline(title: "Contents", depth: 2)\n#pagebreak(weak: true)\n')
-    lines.append('#heading(level: 1, "The dialog")\n')
+    lines.append('#heading(level: 1, "About this dialog")\n')
+    lines.append(f"#grid(columns: (auto, 1fr), gutter: 7pt, {', '.join(cells)})\n")
+    lines += _proposed(document)
+    if len(document.parts) > CONTENTS:
+        lines.append('#outline(title: "Contents", depth: 2)\n')
+    lines.append('#pagebreak(weak: true)\n#heading(level: 1, "The conversation")\n')
     lines += (line for part in document.parts for line in _part(part, anchors))
     lines += ['#heading(level: 1, "Attachments")\n'] if document.attachments else []
     for name, text in document.attachments:
         lines.append(f"#heading(level: 2, {string(name)}) #label({string(anchor_of(name))})\n")
         lines.append(said(text, anchors))
-    lines.append(f'#heading(level: 1, "Header and rules")\n#raw(block: true, {string(document.header)})\n')
-    return "".join(lines)
+    return "".join((*lines, *_appendix(document)))
 
 
-def _decided(document: Document) -> Iterator[str]:
-    if document.decisions:
-        items = ", ".join(string(decision) for decision in document.decisions)
-        yield f'#heading(level: 1, "Decisions")\n#list({items})\n'
+def _proposed(document: Document) -> Iterator[str]:
     if document.proposals:
         rows = (string(cell) for row in document.proposals for cell in row)
         heads = ", ".join(f"strong({string(name)})" for name in PROPOSALS)
         columns = "(auto, auto, 1fr, auto, auto, auto)"
-        yield f'#heading(level: 1, "Proposals")\n#table(columns: {columns}, table.header({heads}), {", ".join(rows)})\n'
+        yield '#heading(level: 1, "Proposals")\n'
+        yield f"#text(size: 9pt, table(columns: {columns}, table.header({heads}), {', '.join(rows)}))\n"
+
+
+def _appendix(document: Document) -> Iterator[str]:
+    """Rules, figures and hashes, in small type."""
+    yield '#pagebreak(weak: true)\n#heading(level: 1, "Appendix: rules, figures and hashes")\n'
+    yield f"{''.join(f'#par({string(rule)})' for rule in document.rules if rule)}\n"
+    yield f"#raw(block: true, {string(document.header)})\n"
+    rows = (string(cell) for row in document.records for cell in row)
+    heads = ", ".join(f"strong({string(name)})" for name in RECORDS)
+    columns = "(auto, auto, auto, auto, auto, auto, auto, 1fr)"
+    yield f"#text(size: 7pt, table(columns: {columns}, table.header({heads}), {', '.join(rows)}))\n"
+    yield f"#par({string(HASHES.replace('`', ''))})\n"
 
 
 def _part(part: Part, anchors: Collection[str]) -> Iterator[str]:
     yield f"#heading(level: 2, {string(part.title)})\n"
-    yield f"#text(size: 8.5pt, fill: luma(90), {string(part.caption)})\n\n" if part.caption else ""
+    yield f"#block(sticky: true, text(size: 8.5pt, fill: luma(90), {string(part.caption)}))\n" if part.caption else ""
     yield f"#strong({string(part.note)})\n\n" if part.note else ""
     yield said(part.text, anchors) if part.text.strip() else ""
-    if part.marks:
-        marks = ", ".join(f"raw({string(mark)})" for mark in part.marks)
-        yield f"#block(stack(spacing: 5pt, {marks}))\n"
-    yield f"#text(size: 8.5pt, fill: luma(90), {string('→ ' + part.turn)})\n\n" if part.turn else ""
+    if part.told:
+        told = ", ".join(string(sentence) for sentence in part.told)
+        yield f"#text(size: 9.5pt, fill: luma(60), list(tight: true, {told}))\n"
 
 
-def said(text: str, anchors: Collection[str] = ()) -> str:
-    """What somebody wrote; as it stands, where Markdown would hide some of it."""
+def said(text: str, anchors: Collection[str] = (), below: int = 2) -> str:
+    """What somebody wrote; as it stands, where Markdown would hide some of it.
+
+    Its headings stand `below` levels below those that they say they are.
+    """
     tokens = parsed(visible(text))
     if tokens is None or _is_deep(tokens):
         return f"#raw(block: true, {string(text)})\n"
-    return "#[#{\n" + "".join(_Writer(anchors).written(tokens)) + "}]\n\n"
+    return "#[#{\n" + "".join(_Writer(anchors, below).written(tokens)) + "}]\n\n"
 
 
 def _is_deep(tokens: Iterable[Token]) -> bool:
@@ -190,8 +209,8 @@ _AROUND: Mapping[str, str] = {
 class _Writer:
     """Writes tokens of Markdown; remembers how each open link is to be closed."""
 
-    def __init__(self, anchors: Collection[str]) -> None:
-        self.anchors = anchors
+    def __init__(self, anchors: Collection[str], below: int = 2) -> None:
+        self.anchors, self.below = anchors, below
         self.links: list[str] = []
 
     def written(self, tokens: Iterable[Token]) -> Iterator[str]:
@@ -207,6 +226,9 @@ class _Writer:
                 yield f"table(columns: {_columns(tokens[place:])}, "
             elif token.type in ("link_open", "link_close"):
                 yield self._link(token)
+            elif token.type == "heading_open":
+                level = max(1, min(self.below + int(token.tag[1]), 6))
+                yield f"heading(level: {level}, outlined: false, {_OPEN}"
             else:
                 yield _PLAIN.get(token.type, _nothing)(token)
 
@@ -270,7 +292,6 @@ _PLAIN: Mapping[str, Callable[[Token], str]] = {
     "fence": _raw,
     "code_block": _raw,
     "hr": lambda _: "line(length: 100%, stroke: 0.5pt)\n",
-    "heading_open": lambda token: f"heading(level: {min(2 + int(token.tag[1]), 6)}, outlined: false, {_OPEN}",
     "heading_close": lambda _: f"{_CLOSE})\n",
     "bullet_list_open": lambda _: "list(tight: false, ",
     "bullet_list_close": lambda _: ")\n",
@@ -334,6 +355,6 @@ def _fonts() -> typst.Fonts | None:
 def unshown(document: Document) -> str:
     """The characters of a document that no font here shows."""
     texts = [document.title, document.header, *(text for _, text in document.attachments)]
-    texts += [text for part in document.parts for text in (part.title, part.text, *part.marks)]
+    texts += [text for part in document.parts for text in (part.title, part.text, *part.told)]
     fonts = _fonts()
     return missing("".join(texts), [font.path for font in fonts.fonts() if font.path] if fonts else [])

@@ -707,7 +707,7 @@ class Plan:
                 about = self._aims(entry, mark)
                 said = Said(mark.name, entry.by, entry.number, mark.value)
                 sides = {said.by, *(by_ref[ref].by for ref in about if ref in by_ref)}
-                given_up = _conceded(said, about, [(e, m) for e, m in conceded if e.by in sides])
+                given_up = _conceded(said, about, [(e, m) for e, m in conceded if e.by in sides], self.name)
                 found.append(Conflict(said, about, given_up or self._settled(said, about)))
         return tuple(found)
 
@@ -728,7 +728,7 @@ class Plan:
                 return f"{d.ref} was {d.made} in turn {d.turn}, {method(d.method)}{then}"
         for signer in self.agreed.signers if self.agreed else ():
             if signer.agent == said.by and signer.turn > said.turn:
-                return f"{said.by} signed {self.agreed.ref if self.agreed else ''} in turn {signer.turn}"
+                return f"{self.name(said.by)} signed {self.agreed.ref if self.agreed else ''} in turn {signer.turn}"
         return ""
 
     @property
@@ -1111,11 +1111,13 @@ def referred(entry: Entry) -> tuple[tuple[int, ...], tuple[str, ...]]:
     return tuple(n for turns, _ in found for n in turns), tuple(ref for _, refs in found for ref in refs)
 
 
-def _conceded(said: Said, about: Sequence[str], conceded: Sequence[tuple[Entry, Mark]]) -> str:
+def _conceded(
+    said: Said, about: Sequence[str], conceded: Sequence[tuple[Entry, Mark]], name: Callable[[str], str]
+) -> str:
     """Who gave up the point later: the one who raised it, or whose proposal it was."""
     for entry, mark in conceded:
         if entry.number > said.turn and _is_meant(entry, mark, said, about):
-            return f"conceded by {entry.by} in turn {entry.number}: {mark.value}".rstrip(": ")
+            return f"conceded by {name(entry.by)} in turn {entry.number}: {mark.value}".rstrip(": ")
     return ""
 
 

@@ -9,12 +9,13 @@ from dataclasses import asdict
 from typing import Any
 
 from dialogd.protocol.certificate import where
-from dialogd.protocol.model import SYSTEM, USER, Entry, whose
+from dialogd.protocol.model import Entry, whose
 from dialogd.protocol.signals import hundredths
 from dialogd.protocol.text import one_line, visible
-from dialogd.protocol.units import dollars, in_words, many
+from dialogd.protocol.units import dollars, in_words, many, moment_of
 from dialogd.views.plan import (
     Agreed,
+    Change,
     Comparison,
     Cost,
     Decided,
@@ -25,6 +26,7 @@ from dialogd.views.plan import (
     spent,
     without_marks,
 )
+from dialogd.views.sentences import told, words
 
 # A fence at the very beginning of a line is one to every reader of Markdown. What one behind blanks or a list's sign
 # opens and closes depends on what stands around it: a text with such a fence is taken to have none.
@@ -37,6 +39,12 @@ _DEFINITION = re.compile(r"^([ \t]*)\[(?=[^\]]{1,999}\]:)")
 _TITLE = re.compile(r"^ {0,3}#{1,6}[ \t]+([^ \t#].*?)[ \t]*#*[ \t]*$")
 # Other headings: those in lists, empty ones, and the line of = or - below a text.
 _HEADING = re.compile(r"^((?:[ \t>]|[-*+][ \t]|\d{1,9}[.)][ \t])*)(#{1,6}(?:[ \t]|$)|=+[ \t]*$|-+[ \t]*$)")
+
+
+# Where a link, or the definition of one, would lead to anything but a page, an address or a place in the document;
+# `//host` is whatever the reader's program takes it for.
+_LINK = re.compile(r"\](?=\([ \t]*+(?:\n[ \t>]*+)?+<?+(?:\s*+[/\\]{2}|(?!https?://|mailto:|#)[^()\n]*[:&]))", re.I)
+_DEFINED = re.compile(r"^((?:[ \t>*+-]|\d{1,9}[.)])*)\[(?=[^\]\n]{1,999}\]:)", re.M)
 
 
 def _backslashed(match: re.Match[str]) -> str:
@@ -76,6 +84,11 @@ def inline(text: str, limit: int = 500) -> str:
     return _INLINE.sub(_backslashed, one_line(visible(text), limit))
 
 
+def guarded(text: str) -> str:
+    """The text without links that could run something, and without link definitions."""
+    return _DEFINED.sub(r"\1\\[", _LINK.sub(r"]\\", text))
+
+
 def fenced(text: str) -> str:
     """A text between fences of tildes that nothing in it can close."""
     text = visible(text)
@@ -104,9 +117,9 @@ _STANDS = {"RESERVATION": "reservation", "OBJECTION": "objection", "CONCEDE": "c
 
 
 def record(plan: Plan) -> Iterator[str]:
-    """Section by section; what has nothing to say is left out."""
+    """Section by section; what has nothing to say is left out. Figures and hashes come last."""
     yield "---"
-    yield "*The record. All of it is read from the dialog's marks and text; no model wrote it.*"
+    yield "*What follows is the record. All of it is read from the dialog's marks and text; no model wrote it.*"
     sections = {
         "Decisions and votes": _votes,
         "Findings": _findings,
@@ -114,10 +127,10 @@ def record(plan: Plan) -> Iterator[str]:
         "Key agreements": _agreements,
         "Key disagreements": _disagreements,
         "Changes of position": _changes,
-        "Was the debate worth it?": _worth,
-        "Metrics": _figures,
-        "How to verify": _verify,
+        "The first answers, counted": _worth,
         "The whole conversation": _talk,
+        "Appendix: figures": _figures,
+        "Appendix: how to verify": _verify,
     }
     for title, section in sections.items():
         if blocks := list(filter(None, section(plan))):
@@ -128,12 +141,15 @@ def record(plan: Plan) -> Iterator[str]:
 def _votes(plan: Plan) -> Iterator[str]:
     for d in plan.decisions:
         yield f"### {d.ref or 'A position'}: {d.stands}"
-        by = f"Proposed by {d.by}. " if d.by else ""
+        by = f"Proposed by {plan.name(d.by)}. " if d.by else ""
         how = f"{d.made.capitalize()} in turn {d.turn}, {inline(method(d.method))}"
         left = f"; superseded: {d.superseded}" if d.superseded else ""
-        yield f"{by}{how}: {inline(d.evidence)}; {inline(d.reason)}{left}."
+        why = "; ".join(filter(None, (inline(d.evidence) if d.method != "mutual" else "", inline(d.reason))))
+        yield f"{by}{how}{f': {why}' if why else ''}{left}."
         weight = ("weight",) if any(v.weight != 1 for v in d.votes) else ()
-        rows = [(v.agent, v.choice, *(f"{v.weight:g}" for _ in weight), str(v.turn), v.reason) for v in d.votes]
+        rows = [
+            (plan.name(v.agent), v.choice, *(f"{v.weight:g}" for _ in weight), str(v.turn), v.reason) for v in d.votes
+        ]
         yield "\n".join(table(("voter", "vote", *weight, "turn", "reason"), rows))
 
 
@@ -156,7 +172,7 @@ def _findings(plan: Plan) -> Iterator[str]:
 
 def _views(plan: Plan) -> Iterator[str]:
     for view in plan.views:
-        yield f"### {view.agent}, {inline(view.name, 80)}"
+        yield f"### {_name(plan, view.agent)}"
         yield quoted(view.text)
         yield f"*Turn {view.turn}{', its beginning' if view.is_cut else ''}.*"
         if view.stands:
@@ -164,15 +180,13 @@ def _views(plan: Plan) -> Iterator[str]:
 
 
 def _agreements(plan: Plan) -> Iterator[str]:
-    by = {
-        said.by: f"by {'the person' if said.by == USER else said.by}, " if said.by else "" for said in plan.agreements
-    }
+    by = {said.by: f"by {_name(plan, said.by)}, " if said.by else "" for said in plan.agreements}
     yield "\n".join(f"- {inline(s.text)} ({by[s.by]}approved in turn {s.turn})" for s in plan.agreements)
 
 
 def _disagreements(plan: Plan) -> Iterator[str]:
     rows = [
-        (str(c.said.turn), c.said.by, c.said.kind.lower(), c.said.text, ", ".join(c.about), c.how or "open")
+        (str(c.said.turn), plan.name(c.said.by), c.said.kind.lower(), c.said.text, ", ".join(c.about), c.how or "open")
         for c in sorted(plan.conflicts, key=lambda c: bool(c.how))
     ]
     yield "\n".join(table(("turn", "by", "kind", "what", "about", "what became of it"), rows))
@@ -180,31 +194,42 @@ def _disagreements(plan: Plan) -> Iterator[str]:
 
 def _changes(plan: Plan) -> Iterator[str]:
     rows = [
-        (str(c.turn), c.agent, c.ref, f"{c.before} → {c.now}", _UNEXPLAINED if c.is_unexplained else c.cause)
+        (
+            str(c.turn),
+            plan.name(c.agent),
+            c.ref,
+            f"{c.before} → {c.now}",
+            _UNEXPLAINED if c.is_unexplained else _cause(c),
+        )
         for c in plan.changes
     ]
     yield "\n".join(table(("turn", "agent", "on", "change", "because of"), rows))
+
+
+def _cause(change: Change) -> str:
+    answered = change.cause.removeprefix("RE: ")
+    return change.cause if answered == change.cause else f"what it answers: {answered}"
 
 
 def _worth(plan: Plan) -> Iterator[str]:
     if plan.worth.why:
         yield f"It cannot be said: {inline(plan.worth.why)}."
     for comparison in plan.worth.comparisons:
-        yield "\n".join(_compared(comparison, plan.worth.whole))
+        yield "\n".join(_compared(plan, comparison, plan.worth.whole))
 
 
-def _compared(c: Comparison, whole: Cost) -> Iterator[str]:
+def _compared(plan: Plan, c: Comparison, whole: Cost) -> Iterator[str]:
     verdict = {True: "The same result.", False: "Another result.", None: "It cannot be compared by marks."}[c.same]
     vote = f"A plain count of {inline(c.basis)} would have said: {inline(c.verdict)}."
     yield f"**{verdict}** {vote} The outcome: {inline(c.outcome)}."
     yield ""
-    choices = ", ".join(f"{said.by}: {inline(said.text, 120)} (turn {said.turn})" for said in c.choices)
+    choices = ", ".join(f"{_name(plan, said.by)}: {inline(said.text, 120)} (turn {said.turn})" for said in c.choices)
     yield f"- counted: {choices}"
     if c.remark:
         yield f"- {inline(c.remark)}"
     is_known = whole != Cost(whole.turns)
-    words = f"{spent(c.first)} for these; {spent(whole)} for all" if is_known else "unknown, no turn says what it took"
-    yield f"- cost: {words}"
+    took = f"{spent(c.first)} for these; {spent(whole)} for all" if is_known else "unknown, no turn says what it took"
+    yield f"- cost: {took}"
 
 
 def _figures(plan: Plan) -> Iterator[str]:
@@ -258,6 +283,7 @@ def _verify(plan: Plan) -> Iterator[str]:
     if plan.agreed is not None and plan.agreed.sha:
         held = "the JSON beside this page holds it to the letter"
         lines.append(f"- The agreed text has the hash `{plan.agreed.sha}`; {held}.")
+    lines.append(f"- The dialog's id is `{inline(plan.dialog.id)}`.")
     if plan.dialog.last is not None:
         count = len(plan.dialog.entries)
         entries = "1 entry" if count == 1 else f"{count} entries"
@@ -268,24 +294,31 @@ def _verify(plan: Plan) -> Iterator[str]:
 
 def _talk(plan: Plan) -> Iterator[str]:
     for entry in plan.dialog.entries:
-        yield f"### {_title(entry)}"
-        marks = "\n".join(str(mark) for mark in entry.marks) if entry.frame is not None else ""
-        yield fenced("\n\n".join(part for part in (entry.body, marks) if part) or "(nothing)")
+        yield f"### {_title(plan, entry)}"
+        if entry.frame is not None and entry.frame.at:
+            yield f"*{date(entry.frame.at)}*"
+        if text := words(entry).strip():
+            yield quoted(guarded(text))
+        if found := told(entry, plan.name):
+            yield "\n".join(f"- {inline(guarded(sentence), LONGEST)}" for sentence in found)
 
 
-def _title(entry: Entry) -> str:
-    who = {USER: whose(entry.via), SYSTEM: "the daemon"}.get(entry.by, entry.by)
-    who += ", not the person" if entry.via else ""
-    name = f" ({inline(entry.name, 80)})" if entry.by not in (USER, SYSTEM) and entry.name else ""
-    at = f", {entry.frame.at}" if entry.frame is not None and entry.frame.at else ""
+def _title(plan: Plan, entry: Entry) -> str:
+    who = f"{whose(entry.via)}, not the person" if entry.via else _name(plan, entry.by)
     kind = f"Turn {entry.number}" if entry.is_turn else "Note"
     odd = "" if entry.condition.value in ("sound", "by hand") else f" ({entry.condition.value})"
     struck = " (withdrawn by the person)" if entry.is_struck else ""
-    return f"{kind}, {who}{name}{at}{odd}{struck}"
+    return f"{kind} — {who[0].upper()}{who[1:]}{odd}{struck}"
+
+
+def _name(plan: Plan, who: str) -> str:
+    """What that agent is called, or several, fit for a sentence or a heading."""
+    return inline(plan.name(who), 80) or inline(who, 80)
 
 
 # -- The plan as a Markdown page --------------------------------------------------------------------------------------
 
+LONGEST = 1_000_000_000  # characters of a sentence of the conversation: nothing is cut
 UNEXPLAINED = "naming neither evidence nor a turn that it answers"
 MOST = 12  # items of a list on the first screen; the record holds all
 
@@ -297,29 +330,36 @@ def markdown(plan: Plan) -> str:
 
 def first_screen(plan: Plan) -> str:
     """What a person must know: the page without the record below it."""
-    parts = [*_top(plan), *_decided(plan), *_positions(plan), *_dissent(plan), *_open(plan), *_next(plan)]
-    return "\n\n".join([*parts, *_synthesis(plan)])
+    kind = "REHEARSAL, no plan" if plan.dialog.is_rehearsed else "Plan"
+    title = f"# {kind}: {inline(plan.task, 120) or 'a dialog without a topic'}"
+    return "\n\n".join([title, *summary(plan), *_synthesis(plan)])
 
 
-def _top(plan: Plan) -> Iterator[str]:
-    dialog = plan.dialog
-    kind = "REHEARSAL, no plan" if dialog.is_rehearsed else "Plan"
-    yield f"# {kind}: {inline(plan.task, 120) or 'a dialog without a topic'}"
+def summary(plan: Plan) -> Iterator[str]:
+    """What came of it, as blocks of Markdown, the decision first: for everybody who was not there."""
     yield f"**Outcome:** {inline(plan.headline)}"
     yield from _judged(plan)
     if plan.findings or plan.score is not None:
         yield f"**Review:** {_review(plan)}"
-    agents = ", ".join(f"{a.id} ({inline(a.name, 80)})" for a in dialog.header.agents)
-    turns, rounds = dialog.state.number, plan.metrics["rounds_completed"]
-    when = plan.ended or plan.began
+    yield _byline(plan)
+    for section in (_decided, _positions, _dissent, _open, _next):
+        yield from section(plan)
+    if plan.outcome and plan.course:
+        yield "## Was the debate worth it?"
+        yield " ".join(map(inline, plan.course))
+
+
+def _byline(plan: Plan) -> str:
+    """Who held it, when, and how long."""
+    dialog, when = plan.dialog, plan.ended or plan.began
     facts = [
-        f"dialog `{dialog.id}`",
-        *([f"{'ended' if plan.ended else 'began'} {_date(when)}"] if when else []),
-        agents,
-        f"{many(turns, 'turn')}, {many(rounds, 'complete round')}",
-        *([f"${usd:.4f}"] if (usd := plan.metrics["cost"]["usd"]) else []),
+        listed([_name(plan, agent.id) for agent in dialog.header.agents]),
+        *([f"{'ended' if plan.ended else 'began'} {date(when)}"] if when else []),
+        many(dialog.state.number, "turn"),
+        *([in_words(round(plan.seconds))] if plan.seconds else []),
+        *([dollars(usd)] if (usd := plan.metrics["cost"]["usd"]) else []),
     ]
-    yield " · ".join(facts)
+    return f"*{' · '.join(facts)}*"
 
 
 def _judged(plan: Plan) -> Iterator[str]:
@@ -327,12 +367,12 @@ def _judged(plan: Plan) -> Iterator[str]:
     if plan.approved is not None:
         yield f"**Approved by the person**{_on(plan.approved.at)}"
     for r in plan.rejections:
-        what = f"{r.outcome} in {where(r.ended_in)}"
-        yield f"**Rejected by the person**{_on(r.at)}: {what}, for the reason in turn {r.turn}: {inline(r.reason)}"
+        what = f"the result of {where(r.ended_in)}"
+        yield f"**Rejected by the person**{_on(r.at)}: {what}, in turn {r.turn}: {inline(r.reason)}"
 
 
 def _on(at: str) -> str:
-    return f" on {_date(at)}" if at else ""
+    return f" on {date(at)}" if at else ""
 
 
 def _review(plan: Plan) -> str:
@@ -342,8 +382,13 @@ def _review(plan: Plan) -> str:
     return f"score {score:.0f} of 100; {words}" if score is not None else f"no score; {words}"
 
 
-def _date(at: str) -> str:
-    return inline(at.replace("T", " ").replace("Z", " UTC").replace("+00:00", "UTC"), 40)
+def date(at: str) -> str:
+    """A time of the file for people: `21 November 2026, 19:01 UTC`; as it stands where it is none."""
+    moment = moment_of(at)
+    if moment is None:
+        return inline(at, 40)
+    zone = f"UTC{moment:%z}".removesuffix("+0000") if moment.tzinfo else ""
+    return f"{moment.day} {moment:%B %Y, %H:%M} {zone}".strip()
 
 
 def _decided(plan: Plan) -> Iterator[str]:
@@ -353,7 +398,7 @@ def _decided(plan: Plan) -> Iterator[str]:
         yield quoted(without_marks(plan.agreed.text) or "(the text no longer stands in the file)")
         how = method(plan.agreed.method)
         how = f"decided {how}" if how.startswith("by ") else how or "decided"
-        yield f"{_ref(plan.agreed)}: {how}. {_signers(plan.agreed)}".rstrip()
+        yield f"{_ref(plan, plan.agreed)}: {how}. {_signers(plan, plan.agreed)}".rstrip()
         yield from _proposed_by_the_chosen(plan, plan.agreed)
         if plan.agreed.is_earlier:
             rejected = plan.agreed.is_rejected
@@ -365,32 +410,33 @@ def _decided(plan: Plan) -> Iterator[str]:
         yield "## What was decided"
         yield "Nothing yet." if not plan.outcome else "Nothing: no text was agreed, and no proposal decided."
     if others:
-        yield "\n".join(_decision(d) for d in others)
+        yield "\n".join(_decision(plan, d) for d in others)
     if plan.on_the_table is not None:
         text = plan.on_the_table
-        who = listed([s.agent for s in text.signers]) or "nobody"
+        who = listed([_name(plan, s.agent) for s in text.signers]) or "nobody"
         yield f"On the table, and not agreed: the text {text.ref}, signed by {who} alone:"
         yield quoted(without_marks(text.text))
 
 
-def _ref(agreed: Agreed) -> str:
-    return agreed.ref or f"The position of {agreed.by}, as turn {agreed.stands_in} states it"
+def _ref(plan: Plan, agreed: Agreed) -> str:
+    return agreed.ref or f"The position of {_name(plan, agreed.by)}, as turn {agreed.stands_in} states it"
 
 
 def _proposed_by_the_chosen(plan: Plan, chosen: Agreed) -> Iterator[str]:
     """What an agent whose position was chosen had proposed: its last turn alone may not name it."""
     own = [said for said in plan.positions if said.by == chosen.by and said.kind == "PROPOSAL"]
     if not chosen.ref and own:
-        yield "\n".join(f"What {said.by} had proposed, in turn {said.turn}: {inline(said.text)}" for said in own)
+        who = _name(plan, chosen.by)
+        yield "\n".join(f"What {who} had proposed, in turn {said.turn}: {inline(said.text)}" for said in own)
 
 
-def _signers(agreed: Agreed) -> str:
-    who = [f"{s.agent} in turn {s.turn}" for s in agreed.signers]
-    return f"Behind it: {', '.join(who)}." if who else ""
+def _signers(plan: Plan, agreed: Agreed) -> str:
+    who = [f"{_name(plan, s.agent)}{f' in turn {s.turn}' if s.turn else ''}" for s in agreed.signers]
+    return f"Behind it: {listed(who)}." if who else ""
 
 
-def _decision(d: Decided) -> str:
-    what, how = f"**{d.ref or 'position'} {d.outcome}**", f"in turn {d.turn}, {inline(method(d.method))}"
+def _decision(plan: Plan, d: Decided) -> str:
+    what, how = f"**{d.ref or 'A position'} was {d.outcome}**", f"in turn {d.turn}, {inline(method(d.method))}"
     said, text = inline(d.evidence) or "no evidence named", f": {inline(d.text)}" if d.text else ""
     if d.rejected_in:
         return f"- {what} by the person in turn {d.rejected_in}{text} ({d.made} {how}: {said}; {inline(d.reason)})"
@@ -404,24 +450,25 @@ def _positions(plan: Plan) -> Iterator[str]:
     yield "## Where they stand"
     yield from _positions_by_agent(plan)
     yield "## The crux"
-    yield "\n".join(map(_with_names, plan.crux)) or "No agent named it."
+    yield "\n".join(_with_names(plan, said) for said in plan.crux) or "No agent named it."
     yield "## The cheapest experiment that would settle it"
-    yield "\n".join(map(_with_names, plan.experiments)) or "No agent named one."
+    yield "\n".join(_with_names(plan, said) for said in plan.experiments) or "No agent named one."
 
 
-def _with_names(said: Said) -> str:
-    return f"- {inline(said.text)} ({said.by}, turn {said.turn})"
+def _with_names(plan: Plan, said: Said) -> str:
+    return f"- {inline(said.text)} ({_name(plan, said.by)}, turn {said.turn})"
 
 
 def _positions_by_agent(plan: Plan) -> Iterator[str]:
     for view in plan.views:
         own = [said for said in plan.positions if said.by == view.agent]
-        words = {"PROPOSAL": "for", "OBJECTION": "against"}
+        sides = {"PROPOSAL": "for", "OBJECTION": "against"}
+        name = f"**{_name(plan, view.agent)}**"
         if own:
-            lines = [f"- {words[said.kind]}: {inline(said.text)} (turn {said.turn})" for said in own]
-            yield f"**{view.agent}**, {inline(view.name, 80)}:\n\n" + "\n".join(lines)
+            lines = [f"- {sides[said.kind]}: {inline(said.text)} (turn {said.turn})" for said in own]
+            yield f"{name}:\n\n" + "\n".join(lines)
         else:
-            yield f"**{view.agent}**, {inline(view.name, 80)} (turn {view.turn}):\n\n{quoted(view.text)}"
+            yield f"{name} (turn {view.turn}):\n\n{quoted(view.text)}"
 
 
 def _dissent(plan: Plan) -> Iterator[str]:
@@ -429,12 +476,12 @@ def _dissent(plan: Plan) -> Iterator[str]:
         open_ = [conflict.said for conflict in plan.conflicts if not conflict.how]
         if open_ and plan.outcome != "DEADLOCK":
             yield "## Disagreement"
-            yield _list(open_)
+            yield _list(plan, open_)
         return
     yield "## Dissent"
     quick = [c for c in plan.changes if c.is_unexplained and c.now == "for"]
-    lines = [_said(said) for said in plan.dissent]
-    lines += [f"- **{c.agent} came round to {c.ref}** in turn {c.turn}, {UNEXPLAINED}" for c in quick]
+    lines = [_said(plan, said) for said in plan.dissent]
+    lines += [f"- **{_name(plan, c.agent)} came round to {c.ref}** in turn {c.turn}, {UNEXPLAINED}" for c in quick]
     yield "\n".join(lines) or "None in the marks: no reservation, and nobody stands against it."
 
 
@@ -452,13 +499,13 @@ KINDS = {
 }
 
 
-def _said(said: Said) -> str:
+def _said(plan: Plan, said: Said) -> str:
     what = KINDS.get(said.kind, said.kind.lower())
-    return f"- **{said.by} {what}:** {inline(said.text) or 'see there'} (turn {said.turn})"
+    return f"- **{_name(plan, said.by)} {what}:** {inline(said.text) or 'see there'} (turn {said.turn})"
 
 
-def _list(said: Sequence[Said]) -> str:
-    lines = [_said(item) for item in said[:MOST]]
+def _list(plan: Plan, said: Sequence[Said]) -> str:
+    lines = [_said(plan, item) for item in said[:MOST]]
     return "\n".join([*lines, *([f"- and {len(said) - MOST} more, below"] if len(said) > MOST else [])])
 
 
@@ -470,7 +517,7 @@ def _open(plan: Plan) -> Iterator[str]:
     if plan.outcome == "DEADLOCK":
         shown = tuple(said for said in shown if said.kind not in ("CRUX", "PROPOSAL"))
         above = "What stands above. "
-    rows = "\n".join(filter(None, (_list(shown), left_open)))
+    rows = "\n".join(filter(None, (_list(plan, shown), left_open)))
     if rows:
         yield f"{above.strip()} Besides:\n\n{rows}" if above else rows
     else:

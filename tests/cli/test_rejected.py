@@ -85,8 +85,7 @@ def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str
         assert why in tab
 
         page = export(dialog, "md").decode()
-        assert f"- P1 {word} (" in page
-        assert f"**P1** by A: Redis ({word}" in page
+        assert f"**P1** by Claude A: Redis ({word}" in page
         assert json.loads(export(dialog, "json"))["decisions"][0] == first
         recalled = next(iter(live_decisions(dialog)))
         assert recalled.status == first["outcome"]

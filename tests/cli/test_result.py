@@ -77,7 +77,7 @@ def test_the_plan_of_a_rejected_result_says_so(dialogd: Commands) -> None:
     added = [line for line in lines if line not in before.split("\n")]
     assert len(added) == 1
     assert re.fullmatch(
-        r"\*\*Rejected by the person\*\* on \S+ \S+ UTC: CONSENSUS_REACHED in turn 3, for the reason in turn 4:"
+        r"\*\*Rejected by the person\*\* on \d+ \w+ \d{4}, \d\d:\d\d UTC: the result of turn 3, in turn 4:"
         r" It forgets the migration\.",
         added[0].replace("\\", ""),
     )

@@ -98,7 +98,7 @@ def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Com
     assert state[1]["words"].startswith("REHEARSAL, no model is asked. ")
     assert state[1]["outcome"]["words"].startswith("REHEARSAL, ")
     plan = next(dialogd.folder.glob("collaboration_plan_*.md")).read_text(encoding="utf-8")
-    assert plan.startswith("# REHEARSAL, no plan: Tabs?\n\n**Outcome:** REHEARSAL, no model was asked: consensus")
+    assert plan.startswith("# REHEARSAL, no plan: Tabs?\n\n**Outcome:** REHEARSAL, no model was asked: agreed")
     assert "\nREHEARSAL: the lines were scripted" in dialogd.output.partition("\nended with")[2]
     assert "REHEARSAL: " in dialogd("status").out
     asked_for = dialogd("run", "Spaces?", "--agents", "rehearsal,rehearsal", "--pace", "0", "--max-turns", "2")

@@ -20,6 +20,8 @@ from markdown_it import MarkdownIt
 
 from dialogd import views
 from dialogd.errors import BadInput
+from dialogd.protocol.grammar import parse
+from dialogd.protocol.marks import MARKS
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import UNSEEN
 from dialogd.server.wire import DialogOut
@@ -27,7 +29,10 @@ from dialogd.store.archive import attachments_of
 from dialogd.views.export import FORMATS, draw_up, export, file_name
 from dialogd.views.export_pdf import as_pdf, in_words, missing, unshown
 from dialogd.views.markup import parsed, to_html
+from dialogd.views.plan import Plan
 from tests.export.dialogs import HOSTILE, hostile, letters, lost, peaceful
+from tests.plans.ends import ROOMS as ENDS
+from tests.plans.ends import file_of
 from tests.protocol.test_total import is_linear
 from tests.support.cases import cases
 from tests.support.room import Room, opening
@@ -85,7 +90,7 @@ def test_markdown_has_the_headings_of_the_document_and_every_text(dialog: Dialog
     ends = [at for at, _ in own[1:]] + [len(lines)]
     told = {head: "\n".join(lines[at:end]) for (at, head), end in zip(own, ends, strict=True)}
     for entry, title in zip(dialog.entries, titles, strict=True):
-        said = "\n".join([entry.body, *map(str, entry.marks)])
+        said = "\n".join([entry.body, *(mark.value for mark in entry.marks if mark.name == "PROPOSAL")])
         assert lost(letters(said), letters(told[title])) == "", title
 
 
@@ -139,7 +144,7 @@ def test_html_has_every_text_and_nothing_that_runs_or_loads(dialog: Dialog) -> N
     assert all(link.startswith(("#", "https://")) for link in links)
     assert {f"#{anchor}" for anchor in page.texts if anchor} >= {link for link in links if link.startswith("#")}
     for entry in dialog.entries:
-        said = "\n".join([entry.body, *map(str, entry.marks)])
+        said = "\n".join([entry.body, *(mark.value for mark in entry.marks if mark.name == "PROPOSAL")])
         assert lost(letters(said), letters(page.texts[f"t{entry.number}"])) == "", entry.id
 
 
@@ -179,7 +184,7 @@ def test_pdf_has_every_word_of_every_turn_in_order(dialog: Dialog, tmp_path: Pat
     assert "root:" not in text
     *_, body = text.partition("by hand")
     for entry in dialog.entries:
-        said = "\n".join([entry.body, *map(str, entry.marks)])
+        said = "\n".join([entry.body, *(mark.value for mark in entry.marks if mark.name == "PROPOSAL")])
         shown = "".join(char for char in said if char not in gone)
         assert lost(letters(shown), letters(body)) == "", entry.id
     heads = re.findall(r"^Turn (\d+) — ", body, re.M)
@@ -372,9 +377,61 @@ def test_withdrawn_turns_and_vetoed_proposals_say_so() -> None:
     room.types("\n## Note — User\n\n[STRIKE: 2]\n")
     made = export(room.dialog, "md").decode()
     assert "**withdrawn by the person: its marks do not count**" in made
-    assert "[PROPOSAL P1: first]" in made
-    assert "vetoed" in made.partition("## The dialog")[0]
+    assert "Claude A proposed P1: first." in made
+    assert "vetoed" in made.partition("## The conversation")[0]
     facts = json.loads(export(room.dialog, "json"))
     assert [entry["id"] for entry in facts["entries"] if entry["struck"]] == ["2"]
     assert facts["state"]["vetoed"] == ["P2"]
     assert {m["payload"]["reference"] for m in facts["messages"] if m["payload"]["is_withdrawn"]} >= {"P1", "P2"}
+
+
+HASH = re.compile(r"\b(?=[0-9]*[a-f])(?=[a-f]*[0-9])[0-9a-f]{12,}\b")
+
+
+@cases("kind", [kind for kind in ENDS if kind != "time"])
+def test_a_document_reads_like_one(kind: str) -> None:
+    """For somebody who was not there: the decision first, marks as sentences, no TOML, hashes in an appendix."""
+    dialog = parse(file_of(kind))
+    made, page = export(dialog, "md").decode(), Page(export(dialog, "html").decode())
+    html = "\n".join(page.texts.values())
+    assert re.search(rf"\b({'|'.join(name for name in MARKS if '_' in name)})\b", made) is None
+    for text in (made, html):
+        summary, _, rest = text.partition("The conversation")
+        conversation, _, appendix = rest.rpartition("Appendix: rules, figures and hashes")
+        assert Plan(dialog).headline in summary
+        assert all(part in " ".join(summary.split()) for part in DECISIONS.get(kind, ["keep sessions in Postgres"]))
+        assert re.search(rf"\[({'|'.join(MARKS)})\b", text) is None
+        assert "toml" not in text
+        assert "verdict =" not in text
+        assert HASH.search(summary + conversation) is None
+        assert all(entry.chain in appendix for entry in dialog.entries)
+        assert "Claude A proposed P1" in conversation
+
+
+DECISIONS: Mapping[str, list[str]] = {
+    "consensus": ["Sessions live in Postgres, in a table of their own", "thirty days is a guess"],
+    "approved": ["Sessions live in Postgres, in a table of their own", "Approved"],
+    "rejected": ["backups leave their table out", "Nobody looked at the backups."],
+    "judge": ["Postgres, which is there already"],
+    "deadlock": ["keep sessions in Redis", "log the session reads of one real page for an hour"],
+    "turns": ["On the table, and not agreed", "A job removes expired rows"],
+}
+
+
+def test_no_heading_of_a_pdf_stands_alone_at_the_foot_of_a_page(tmp_path: Path) -> None:
+    """What a heading announces begins on its page."""
+    pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
+    room = Room(opening("A", "B", keys=["Max Turns: 60"]))
+    for number in range(36):
+        who = "AB"[number % 2]
+        room.thinks(who)
+        room.answers(who, "\n\n".join(["A line of this turn, and no more than that."] * (1 + number % 5)))
+    (tmp_path / "made.pdf").write_bytes(export(room.dialog, "pdf"))
+    if shutil.which("pdftotext") is None:
+        pytest.skip("pdftotext (poppler) is not installed")
+    command = ["pdftotext", "-layout", str(tmp_path / "made.pdf"), "-"]
+    done = subprocess.run(command, capture_output=True, timeout=50, check=True)
+    pages = [[line.strip() for line in page.split("\n") if line.strip()] for page in done.stdout.decode().split("\f")]
+    ends = [page[-2] for page in pages if len(page) > 2 and any("A line of this turn" in line for line in page)]
+    assert len(ends) > 2
+    assert [line for line in ends if "A line of this turn" not in line] == []

@@ -60,7 +60,7 @@ async def test_a_synthesis_is_marked_and_signed_by_nobody() -> None:
     assert "Written by m-2-2026 as B, from the dialog, after it ($2)." in part
     assert "read or signed it" in part.split("\n> ")[0]
     assert "\n> **Plan: mine**\n>\n> Do it (turn 4).\n" in part
-    assert page.index("## Next steps") < page.index("## A unified plan") < page.index("*The record.")
+    assert page.index("## Next steps") < page.index("## A unified plan") < page.index("is the record.")
     assert as_json(dataclasses.replace(drawn, synthesis=made))["synthesis"]["signed_by"] == []
     assert as_json(drawn)["synthesis"] is None
 

@@ -1,0 +1,186 @@
+"""Marks as sentences, for documents that somebody reads who was not there: `Claude A proposed P1: …`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+
+from dialogd.protocol import marks, questions
+from dialogd.protocol.model import SYSTEM, Entry, Mark
+from dialogd.protocol.seal import own_words
+
+Name = Callable[[str], str]  # what is called how: an agent's id, USER, SYSTEM
+
+# What somebody did, before what they said with it.
+_SAID = {
+    "OBJECTION": "objected",
+    "CONCEDE": "conceded",
+    "QUESTION": "asked",
+    "EVIDENCE": "gave evidence",
+    "IDEA": "had an idea",
+    "CRITIQUE": "criticised",
+    "SYNTHESIS": "brought together",
+    "RESERVATION": "kept a reservation",
+    "ESCALATE": "passed it on to be decided",
+    "FINDING": "found",
+    "RESOLVED": "took as mended",
+    "SCORE": "scored",
+    "APPROVED": "approved the result",
+    "REJECTED": "rejected the result",
+    "PASS": "had nothing to add",
+    "PAUSED": "paused the dialog",
+    "RESUMED": "let it go on",
+    "INVITE": "invited",
+}
+_ABOUT = {"VETO": "ruled out", "STRIKE": "withdrew turn", "SKIP": "passed over", "RETRY": "asked again"}
+_CHOSE = {"approve": "for", "reject": "against", "abstain": ""}
+_ENDS = {
+    "CONSENSUS_REACHED": "Everybody agreed, and the dialog ended",
+    "DECIDED": "The rule of the dialog decided, and it ended",
+    "DEADLOCK": "No agreement was in sight, and the dialog ended",
+    "MAX_TURNS_REACHED": "The limit of turns or rounds ended the dialog",
+    "STOPPED": "The dialog was stopped",
+}
+_LIMITS = {"max_turns": "turns", "max_rounds": "rounds", "max_time": "time in all", "timeout": "time for a turn"}
+
+
+def told(entry: Entry, name: Name) -> tuple[str, ...]:
+    """What the marks of an entry say, as sentences; what it answers and how sure its author was come last."""
+    who = name(entry.by)
+    found = [_sentence(mark, who, name, entry) for mark in entry.written]
+    found += filter(None, ["; ".join(_beside(entry))])
+    ends = {text: "" if text[-1] in ".?!…" else "." for text in found if text}
+    return tuple(f"{text[0].upper()}{text[1:]}{end}" for text, end in ends.items())
+
+
+def words(entry: Entry) -> str:
+    """An entry's own words: without the lines with which a daemon closed the dialog, and without typed marks."""
+    text = own_words(entry.body)
+    return marks.prose(text) if entry.frame is None else text
+
+
+def _sentence(mark: Mark, who: str, name: Name, entry: Entry) -> str:
+    """One mark; "" for those that say something about the others of their entry."""
+    if mark.name in ("RE", "CONFIDENCE"):
+        return ""
+    if entry.turn is None and mark.name in _ENDS:
+        return _with(_ENDS[mark.name], _deadlock(mark) if mark.name == "DEADLOCK" else mark.value)
+    if mark.name in _WORDS:
+        return _WORDS[mark.name](mark, who, name)
+    if mark.name in _ABOUT:
+        head, *rest = mark.fields
+        return _with(f"{who} {_ABOUT[mark.name]} {_ref(mark)}{name(head)}", "; ".join(rest))
+    if mark.name in _SAID:
+        return _with(f"{who} {_SAID[mark.name]}", f"{_ref(mark)}{_plain(mark.value)}".strip())
+    said = _with(f"{who}, {mark.name.replace('_', ' ').lower()}", f"{_ref(mark)}{_plain(mark.value)}".strip())
+    return said if entry.by != SYSTEM else said.removeprefix(f"{who}, ")
+
+
+def _with(what: str, said: str) -> str:
+    return f"{what}: {said}" if said else what
+
+
+def _plain(value: str) -> str:
+    return value.replace(" | ", "; ")
+
+
+def _ref(mark: Mark) -> str:
+    return f"{mark.ref} " if mark.ref else ""
+
+
+def _beside(entry: Entry) -> Iterator[str]:
+    """What a turn answers, and how sure its author was."""
+    found = [marks.references(mark) for mark in entry.written if mark.name == "RE"]
+    turns = [f"turn {number}" for numbers, _ in found for number in numbers]
+    refs = [ref for _, named in found for ref in named]
+    if turns or refs:
+        yield f"in answer to {', '.join((*turns, *refs))}"
+    elif found:
+        yield f"in answer to {', '.join(_plain(m.value) for m in entry.written if m.name == 'RE')}"
+    for mark in entry.written:
+        if mark.name == "CONFIDENCE":
+            sure = marks.confidence(mark)
+            yield f"{sure:.0%} sure" if sure is not None else f"how sure: {mark.value}"
+
+
+def _agreed(mark: Mark, who: str, _name: Name) -> str:
+    return _with(f"{who} agreed to {mark.ref}{mark.fields[0]}", "; ".join(mark.fields[1:]))
+
+
+def _voted(mark: Mark, who: str, name: Name) -> str:
+    choice = marks.vote(mark)
+    verb = "voted" if mark.name == "VOTE" else "decided"
+    if choice is None:
+        head, *rest = mark.fields
+        return _with(f"{who} {verb} for {name(head)}", "; ".join(rest))
+    side = _CHOSE[choice.choice]
+    return _with(f"{who} {f'{verb} {side}' if side else 'abstained on'} {choice.ref}", choice.reason)
+
+
+def _deadlock(mark: Mark) -> str:
+    crux, *test = mark.fields
+    return f"it turns on {crux}" + (f"; what would settle it: {'; '.join(test)}" if test else "") if crux else ""
+
+
+def _decision(mark: Mark, _who: str, _name: Name) -> str:
+    outcome, how, *why = (*mark.fields, "")
+    about = mark.ref or "a position"
+    return _with(f"{about} was {outcome}{f' ({_HOW.get(how, how)})' if how else ''}", "; ".join(filter(None, why)))
+
+
+_HOW = {"mutual": "everybody signed", "vote": "by vote", "judge": "by the judge", "moderator": "by the moderator"}
+
+
+def _limit(mark: Mark, who: str, name: Name) -> str:
+    which, _, value = mark.value.partition(" ")
+    agent, _, rest = value.partition(" ")
+    whose = f" of {name(agent)}" if name(agent) != agent else ""
+    return f"{who} set the limit of {_LIMITS.get(which, which.replace('_', ' '))}{whose} to {rest if whose else value}"
+
+
+def _asked(mark: Mark, who: str, _name: Name) -> str:
+    asked = questions.parse(mark)
+    default = f"; without an answer: {asked.default}" if asked.default else ""
+    return f"{who} asked the person: {asked.said}{f'; to be answered by {asked.by}' if asked.by else ''}{default}"
+
+
+def _failed(mark: Mark, _who: str, name: Name) -> str:
+    agent, *why = mark.fields
+    return _with(f"{name(agent)} failed", "; ".join(why))
+
+
+def _refused(mark: Mark, who: str, _name: Name) -> str:
+    what, *why = mark.fields
+    tried = re.sub(r"\b([A-Z]+_)*[A-Z]+\b", lambda match: match[0].replace("_", " ").lower(), what, count=1)
+    return _with(f"this did not count: {tried}", "; ".join(why))
+
+
+_WORDS: Mapping[str, Callable[[Mark, str, Name], str]] = MappingProxyType(
+    {
+        "PROPOSAL": lambda mark, who, _: f"{who} proposed {_with(mark.ref or 'this', mark.value)}",
+        "CONSENSUS_PROPOSED": lambda mark, who, _: f"{who} put up the text {mark.ref} to be signed",
+        "CONSENSUS_REACHED": lambda mark, who, _: _with(f"{who} declared that there is an agreement", mark.value),
+        "AGREE": _agreed,
+        "VOTE": _voted,
+        "DECIDE": _voted,
+        "DEADLOCK": lambda mark, who, _: _with(f"{who} saw no agreement coming", _deadlock(mark)),
+        "DECISION": _decision,
+        "LIMIT": _limit,
+        "QUESTION_FOR_USER": _asked,
+        "AGENT_ERROR": _failed,
+        "STALLED": lambda mark, _, name: _with(f"{name(mark.fields[0])} gave no answer in time", _rest(mark)),
+        "TO": lambda mark, who, name: f"{who} addressed {', '.join(name(one) for one in mark.value.split(', '))}",
+        "LEAVE": lambda mark, who, name: _with(f"{who} let {name(mark.fields[0])} leave", _rest(mark)),
+        "REFUSED": _refused,
+        "SEALED": lambda _mark, who, _: f"{who} sealed its answer, to be opened when all have sealed theirs",
+        "ROUND": lambda mark, _who, _: f"from here on: {_plain(mark.value)}",
+        "DIGEST": lambda mark, _who, name: f"earlier turns were summed up by {name(mark.fields[0])}",
+        "DEFAULT_TAKEN": lambda mark, _who, _: _with("nobody answered in time, so this counts", _plain(mark.value)),
+        "STEP": lambda mark, who, _: f"{who} switched stopping after every turn {mark.value}",
+    }
+)
+
+
+def _rest(mark: Mark) -> str:
+    return "; ".join(mark.fields[1:])
