@@ -32,6 +32,7 @@ from dialogd.protocol.money import Estimate, allowance, reached
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
+from dialogd.protocol.text import redact
 from dialogd.store.disk import DiskThread
 from dialogd.store.journal import Received
 from dialogd.store.logfile import Addition, LogFile, Make
@@ -196,6 +197,14 @@ class Speaker:
         if self.dialog is None or not is_apart(self.dialog, Debt(*received.debt)):
             text = (await read_beside(received.text, lambda: compose.received(received.text)))[0].body
         self.hub.publish("draft", by=self.me, why=why, text=text)
+
+    async def keep_reply(self, dialog: Dialog, debt: Debt, text: str) -> None:
+        """Keep a reply that came while nobody was asked for it: the turn that pays the debt will be this one."""
+        bill = Bill(getattr(self.backend, "model", ""), calls=1)
+        nonce = random.token_hex(16) if is_sealed_round(dialog, debt) else ""
+        received = Received(debt.key, redact(text, self.secrets)[0], bill.record, 0, nonce)
+        self.has_kept = True
+        await self.on_disk(lambda: self.journal.reply(received))
 
     def begin_call(self) -> Call:
         """A new call. What costs money is booked before it is made."""

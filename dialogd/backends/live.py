@@ -41,7 +41,8 @@ MEMORY = "live.json"  # in the agent's own folder; losing it costs no turn
 class Asked:
     """A turn that was asked for: the key of its debt, and the hash of the reply that was taken, "" without one.
 
-    `late` are the hashes of those that were not.
+    `late` are the hashes of those that were not; `is_read` is True once the seat's holder has fetched all of it.
+    `kind` is "" for a turn, `question` for the one about a reply, `body` where a reply was to be written anew.
     """
 
     debt: str
@@ -49,6 +50,8 @@ class Asked:
     chain: str
     reply: str = ""
     late: tuple[str, ...] = ()
+    is_read: bool = False
+    kind: str = ""
 
 
 @dataclass
@@ -111,6 +114,7 @@ class Live:
         self.owed: Owed | None = None
         self._news: asyncio.Queue[str | Delivery | BackendError] = asyncio.Queue()
         self.handed = ""  # the debt of the last reply that was handed over to the turn
+        self._early = ("", "")  # the debt of a reply that came before it was asked for again, and the reply
         self._changed = asyncio.Event()
         self._memory = options.state / MEMORY if options.state else None
         self._asked, self._told, accepted = _load(self._memory, self.session)
@@ -128,8 +132,16 @@ class Live:
         self._news = asyncio.Queue()
         prompt = request.prompt()
         owed = self._owe(request, prompt)
+        before = self.asked(owed.debt)
+        if self._early[0] == owed.debt:
+            self.handed = owed.debt
+            yield Usage(self.model)
+            yield self._early[1]
+            return
         self.owed = owed
-        self._remember(Asked(owed.debt, request.re, request.chain))
+        kind = "question" if request.question else "body" if request.lacking else ""
+        is_read = before is not None and before.is_read
+        self._remember(Asked(owed.debt, request.re, request.chain, is_read=is_read, kind=kind))
         self._change()
         yield Usage(self.model, calls=0)
         knocking = asyncio.create_task(self._knock(owed)) if self.session else None
@@ -237,6 +249,9 @@ class Live:
         text, pages = owed.page(page, full=full)
         if not was_opened:
             self._news.put_nowait(Delivery("opened", owed.knocks))
+        asked = self.asked(owed.debt)
+        if asked is not None and owed.is_read and not asked.is_read:
+            self._remember(replace(asked, is_read=True))
         return owed, text, pages
 
     def accept(self) -> None:
@@ -244,10 +259,11 @@ class Live:
         self.is_accepted = True
         self._remember()
 
-    def deliver(self, debt: str, text: str) -> str:
+    def deliver(self, debt: str, text: str, *, is_open: bool = False) -> str:
         """Take a reply: `taken`, `again` for the one that was taken before, `late` for one to a turn that is over.
 
-        `kept` is one that was late before.
+        `kept` is one that was late before. With `is_open` its turn is owed although nobody is asked for it now, as
+        after a restart in a pause: such a reply is `early`, and `keep` or `drop` has to follow.
 
         Raises `Refused` for a debt that this agent was never asked to pay, and before all pages were read.
         """
@@ -256,14 +272,23 @@ class Live:
             awaited = f"; {owed.debt} is" if owed is not None else ""
             raise Refused(f"no reply to {debt[:60]!r} is awaited here{awaited}", fix="fetch what is owed: dialogd turn")
         said = digest(text)
-        if asked.reply == said:
+        if asked.reply == said or self._early == (debt, text):
             return "again"
         if owed is None or owed.debt != debt:
             if said in asked.late:
                 return "kept"
+            is_early = is_open and owed is None and asked.kind != "body" and self._early[0] != debt
+            if is_early and not asked.reply:
+                if not asked.is_read:
+                    raise Refused(
+                        "what it is to answer was not all read, and can't be now: the dialog goes on later",
+                        fix="wait for it: dialogd turn --wait; then reply",
+                    )
+                self._early = debt, text
+                return "early"
             self._know(replace(asked, late=(*asked.late, said)[-KEPT:]))  # written down once the draft surely is
             return "late"
-        if not owed.is_read:
+        if not (owed.is_read or asked.is_read):
             pages = len(owed.new)
             raise Refused(
                 "what it is to answer was not fetched yet"
@@ -275,6 +300,14 @@ class Live:
         self._remember(replace(asked, reply=said))
         self._news.put_nowait(text)
         return "taken"
+
+    def keep(self, asked: Asked) -> None:
+        """The early reply to that turn is in the journal: from here on it is the one that was taken."""
+        self._remember(replace(asked, reply=digest(self._early[1])))
+
+    def drop(self) -> None:
+        """The early reply could not be kept."""
+        self._early = ("", "")
 
     def asked(self, debt: str) -> Asked | None:
         """The turn of that name, if it was asked for here."""
@@ -310,6 +343,7 @@ def _load(path: Path | None, session: str) -> tuple[tuple[Asked, ...], str, bool
         found: Any = (read_json(path) if path else None) or {"asked": []}
         asked = tuple(Asked(**{**one, "late": tuple(one["late"])}) for one in found["asked"])[-KEPT:]
         is_same = found.get("session") == session
+        asked = asked if is_same else tuple(replace(one, is_read=False) for one in asked)
         return asked, str(found["told"]) if is_same else "", is_same and found.get("accepted") is True
     except (KeyError, TypeError, AttributeError):
         return (), "", False

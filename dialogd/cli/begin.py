@@ -240,7 +240,7 @@ def _try_backends(seats: tuple[Seat, ...], choices: Mapping[str, auto.Choice], s
             setup = Options(command=command, model=model, project=_project(seat, settings), trust_project=trusts)
             load_backend(seat.backend, setup)
         choices[seat.id].required()
-    named = [holder_of(seat.session) for seat in seats if seat.session]
+    named = [holder_of(seat.session.removesuffix("?")) for seat in seats if seat.session]
     if len(set(named)) < len(named):
         raise BadInput("a session has one seat, and here one has two", fix="name another session for one of them")
 

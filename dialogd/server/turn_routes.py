@@ -127,12 +127,14 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         until = time.monotonic() + SETTLE
         await _asked_for(agent, live, delivered.debt, until)
         try:
-            came = live.deliver(delivered.debt, delivered.text)
+            came = live.deliver(delivered.debt, delivered.text, is_open=_is_unasked(agent, live, delivered.debt))
         except Refused:
             agent.tally.refused += 1
             raise
         asked = live.asked(delivered.debt)
         assert asked is not None  # it is one that was taken
+        if came == "early":
+            return await _keep(agent, live, asked, delivered.text)
         if came in ("late", "kept"):
             return await _draft(agent, asked, delivered.text if came == "late" else "")
         return await _outcome(agent, live, asked, delivered.text, until)
@@ -185,14 +187,41 @@ def _standing(agent: Agent) -> tuple[str, str]:
 
 
 async def _asked_for(agent: Agent, live: Live, debt: str, until: float) -> None:
-    """Wait while a turn is open and not asked for, as after a restart: what comes for it then is not late."""
-    asked = live.asked(debt)
-    while asked is not None and live.owed is None and agent.call is None and not agent.is_stopping:
-        dialog, left = agent.dialog, until - time.monotonic()
-        is_over = dialog is not None and (not _is_open(agent, asked) or dialog.state.debts.seal(agent.me) is not None)
-        if is_over or left <= 0:
+    """Wait while a turn is open and about to be asked for, as after a restart: what comes for it then is not late."""
+    while _is_unasked(agent, live, debt) and not agent.is_stopping:
+        action, left = agent.action, until - time.monotonic()
+        waits_for_somebody = isinstance(action, Wait) and action.seconds is None and action.status != "starting"
+        if left <= 0 or waits_for_somebody:
             return
         await live.changed(min(left, LOOK))
+
+
+def _is_unasked(agent: Agent, live: Live, debt: str) -> bool:
+    """True while the turn of that name is owed, or may be, and nobody is asked for it."""
+    asked, dialog = live.asked(debt), agent.dialog
+    if asked is None or live.owed is not None or agent.call is not None:
+        return False
+    return dialog is None or (_is_open(agent, asked) and dialog.state.debts.seal(agent.me) is None)
+
+
+async def _keep(agent: Agent, live: Live, asked: Asked, text: str) -> Taken:
+    """Keep a reply to a turn that is owed while the dialog waits for something else; a draft where it has passed."""
+    dialog = agent.dialog
+    debt = dialog.state.debt(agent.me) if dialog is not None else None
+    if dialog is None or debt is None or debt.key != _key(agent, asked):
+        live.drop()
+        return await _draft(agent, asked, text)
+    if not asked.kind:  # an answer to a question about a reply is kept in memory: after a kill it is asked again
+        try:
+            await agent.keep_reply(dialog, debt, text)
+        except BaseException:
+            live.drop()
+            raise
+        live.keep(asked)
+    _, reason = _standing(agent)
+    return Taken(
+        status="taken", text=f"it is kept, and will be written into the file once the dialog goes on: {reason}"
+    )
 
 
 async def _outcome(agent: Agent, live: Live, asked: Asked, text: str, until: float) -> Taken:

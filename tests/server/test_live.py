@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import socket
@@ -243,23 +244,96 @@ def test_who_has_hung_up_has_not_opened_the_turn(room: Pair) -> None:
     assert (health["working_on"], health["delivery"]["opened"]) == (None, False)
 
 
-def test_a_reply_that_comes_before_its_turn_is_asked_for_again_waits_for_that(room: Pair) -> None:
-    """A daemon that came back is not at the turn at once: what comes meanwhile is no draft, for the debt is open."""
-    begun(room)
-    debt = owed(room["A"])["debt"]
+def restarted_in_a_pause(room: Pair) -> None:
+    """The daemon of A was killed in a pause, and another one has read the file: it asks for nothing."""
     send(room["A"], "POST /pause")
     room["A"].kill()
     room.start("A")
     until(lambda: send(room["A"], "GET /turn").json["status"] == "paused", "A to have read the file")
+
+
+def test_a_reply_that_comes_in_a_pause_after_a_restart_is_written_once_it_ends(room: Pair) -> None:
+    """Its debt is open, so it is no draft: it is journalled, survives one more kill, and is not asked for again."""
+    begun(room)
+    debt = owed(room["A"])["debt"]
+    restarted_in_a_pause(room)
+    came = [reply(room["A"], debt, text).json for text in (f"Mine. {SECRET}", "Something else.")]
+    assert [one["status"] for one in came] == ["taken", "draft"]
+    assert "paused" in came[0]["text"]
+    room["A"].kill()
+    room.start("A")
+    send(room["A"], "POST /resume")
+    until(lambda: room.number == 2, "the turn")
+    dialog = room.dialog()
+    assert dialog is not None
+    (turn,) = (turn for turn in dialog.turns if turn.by == "A")
+    assert turn.body.startswith("Mine. [redacted")
+    assert turn.frame is not None
+    assert turn.frame.usd == "", "what it costs is unknown, never $0"
+    answered(room["B"], "Yours.")
+    assert "Something else." in owed(room["A"])["text"]
+
+
+def test_a_reply_that_comes_in_a_pause_is_a_draft_once_its_turn_has_passed(room: Pair) -> None:
+    """The person spoke before the pause ended: that closed its debt."""
+    begun(room)
+    debt = owed(room["A"])["debt"]
+    restarted_in_a_pause(room)
+    assert reply(room["A"], debt, "Mine.").json["status"] == "taken"
+    send(room["A"], "POST /say", {"text": "And what does it cost?", "to": "A"})
+    send(room["A"], "POST /resume")
+    text = owed(room["A"])["text"]
+    assert "And what does it cost?" in text
+    assert text.count("Mine.") == 1
+    assert room.number == 2
+
+
+def test_a_reply_that_comes_as_the_pause_ends_is_written_once(room: Pair) -> None:
+    """Whether the turn is asked for again before it or after it."""
+    begun(room)
+    debt = owed(room["A"])["debt"]
+    restarted_in_a_pause(room)
     with ThreadPoolExecutor() as pool:
-        sent = pool.submit(reply, room["A"], debt, "Mine.")
-        time.sleep(0.3)  # it is on its way
-        send(room["A"], "POST /resume")
-        came = sent.result()
-    assert came.status == 409, came  # its pages were not read since
-    assert "was not fetched yet" in came.problem["detail"]
+        resumed = pool.submit(send, room["A"], "POST /resume")
+        came = reply(room["A"], debt, "Mine.")
+        resumed.result()
+    assert came.json["status"] in ("taken", "appended")
+    until(lambda: room.number == 2, "the turn")
+    answered(room["B"], "Yours.")
+    owed(room["A"])
+    rows = "".join(path.read_text() for path in room.state_dir.rglob("A.journal")).split("\n")
+    kinds = [json.loads(row)["kind"] for row in rows if row]
+    assert "reply" in kinds
+    assert "draft" not in kinds
+
+
+def test_after_a_restart_nothing_is_taken_for_what_was_not_read(room: Pair) -> None:
+    """A reply may agree to what stands in the pages that nobody has fetched, before the restart or after it."""
+    begun(room)
+    until(lambda: send(room["A"], "GET /health").json["delivery"], "A to owe a turn")
+    debt = send(room["A"], "GET /health").json["delivery"]["debt"]
+    restarted_in_a_pause(room)
+    refused = reply(room["A"], debt, "Mine.").problem
+    assert (refused["status"], "not all read" in refused["detail"]) == (409, True)
+    send(room["A"], "POST /resume")
     assert owed(room["A"])["debt"] == debt
     assert reply(room["A"], debt, "Mine.").json["status"] == "appended"
+
+
+def test_an_answer_to_a_question_about_a_reply_that_comes_in_a_pause_counts(room: Pair) -> None:
+    """It is the answer, and takes nothing away from the reply that it is about."""
+    begun(room)
+    settled(room["A"], "So be it.\n\n## Consensus Summary\n\nPostgres.\n\n[CONSENSUS_REACHED]")
+    assert answered(room["B"], "I think so.\n\n[AGREE: P1 | it is simple]")["status"] == "asked"
+    debt = owed(room["B"])["debt"]
+    send(room["B"], "POST /pause")
+    room["B"].kill()
+    room.start("B")
+    until(lambda: send(room["B"], "GET /turn").json["status"] == "paused", "B to have read the file")
+    assert reply(room["B"], debt, "[AGREE: P1]").json["status"] == "taken"
+    send(room["B"], "POST /resume")
+    until(lambda: "[CONSENSUS_REACHED]" in room.file.read_text("utf-8").rpartition("\n## ")[2], "the end")
+    assert "I think so." in room.file.read_text("utf-8")
 
 
 def test_a_sealed_answer_keeps_nobody_waiting(room: Pair) -> None:
