@@ -19,7 +19,7 @@ from dialogd.protocol.model import ANY, USER, Entry
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE
 from dialogd.protocol.table import Proposal, Standing
 
-OPENING = "*Rehearsal: no model was asked; these lines are scripted.*"
+OPENING = "Rehearsal: scripted lines, no model was asked."
 LONGEST_TEXT = 4_000  # characters of an agreed text that is still added to
 
 
@@ -76,7 +76,7 @@ FOR_THE_PERSON = Objection(
 )
 BY_CLAIM = {objection.claim: objection for objection in (*OBJECTIONS, FOR_THE_PERSON)}
 
-PLAN = "take the simplest answer that runs today, keep it behind one small interface, and review it after two weeks"
+PLAN = "begin with the answer that is cheapest to undo, hide it behind one small interface, and judge it in two weeks"
 
 
 def heard(scene: Scene) -> str:
@@ -86,11 +86,12 @@ def heard(scene: Scene) -> str:
 
 def propose(scene: Scene) -> str:
     """The first proposal."""
-    return f"""The question is “{scene.topic}”. I would not look for the best answer yet,
-but for the one that is cheapest to replace.
+    return f"""On “{scene.topic}” we could argue until Friday about what is best. I would ask something else: which
+answer do we regret least if we are wrong?
 
-- What is small can be changed while it is small.
-- Two weeks of use show more than two more rounds of opinions.
+- A choice that one person can undo in a day needs no perfect argument.
+- Two weeks of real use tell us what neither of us can know today.
+- Whatever depends on it talks to one small interface, so that a second choice costs a file and not a project.
 
 [PROPOSAL: {PLAN}]
 [CONFIDENCE: 0.7]"""
@@ -108,7 +109,7 @@ def demand(scene: Scene) -> str:
 def object_to(scene: Scene, lead: Proposal) -> str:
     """An objection, and the price of a yes."""
     objection = _objection(scene)
-    return f"""{scene.name(lead.by)} is right to start small. I object to {lead.ref} in one point: {objection.claim}.
+    return f"""To begin small is right, and I would sign most of {lead.ref}. One thing is missing: {objection.claim}.
 
 {objection.because}
 
@@ -287,7 +288,8 @@ ENDS = (
 def hold_first(scene: Scene, lead: Proposal) -> str:
     """The first position, held."""
     return f"""I have looked for a way to meet that and found none that leaves {lead.ref} standing.
-A way back that is proven on a copy proves something about the copy. On “{scene.topic}” we learn from use or not at all.
+A way back that is proven on a copy proves something about the copy. On “{scene.topic}” we learn from use or not
+at all.
 
 [OBJECTION: a proof on a copy delays the only test that counts]
 {answering(scene, lead)}"""
@@ -334,6 +336,133 @@ def endless(scene: Scene) -> str:
     return f"{start} {side}\n\nSo much for side {turn} of “{scene.topic}”. {end}\n\n{mark}"
 
 
+# -- A piece about one question: two agents whose projects know something that the other's does not -------------------
+
+STORY_TOPICS = frozenset({"Where should user sessions live?", "Where should user sessions live: Redis or Postgres?"})
+
+
+def _shop_proposes(_scene: Scene, _refs: Sequence[str]) -> str:
+    return """I read the web shop. Its sessions have been rows of Postgres for three years: one table, 30 days,
+cleaned up at night. It is in every backup, and the support team ends a stolen session by deleting
+its row.
+
+Redis would be faster. It would also be a second thing that holds the truth, and nobody here is on call for it.
+
+[PROPOSAL: Sessions stay in Postgres, one row each, for 30 days.]
+[EVIDENCE: shop/db/schema.sql, table sessions; docs/on-call.md names Postgres and no Redis]
+[CONFIDENCE: 0.7]"""
+
+
+def _gateway_objects(scene: Scene, refs: Sequence[str]) -> str:
+    return f"""You cannot see the gateway from there. It looks up the session on every request, 1,900 times a
+second at the evening peak, and it does so from three regions. From the farthest one a single look
+at your Postgres takes 140 ms, and its pool ends at 80 connections.
+
+So I would keep nothing at all: the browser carries a signed cookie, and each region checks the signature by
+itself in microseconds.
+
+[OBJECTION: {refs[0]} sends 1,900 reads a second to one database, over a distance of 140 ms.]
+[PROPOSAL: Sessions live in signed cookies; no store is asked.]
+[EVIDENCE: gateway/metrics/peak.csv; gateway/config/pool.yaml, size 80]
+[RE: {scene.spoken[0].number}, {refs[0]}]
+[CONFIDENCE: 0.7]"""
+
+
+def _shop_concedes_and_objects(scene: Scene, refs: Sequence[str]) -> str:
+    return f"""I knew none of these three numbers, and with them {refs[0]} does not hold. I give up asking Postgres
+on every request.
+
+But {refs[1]} takes away what the support team needs most. A signed cookie is good until it expires: whoever has
+stolen one stays signed in, and there is no row to delete. That happened to us eleven times last year. What
+nobody has asked yet: how long may a stolen session live?
+
+[CONCEDE: {refs[0]} does not survive 1,900 reads a second]
+[OBJECTION: {refs[1]} cannot end a stolen session before it expires.]
+[QUESTION: How many minutes may a stolen session live?]
+[EVIDENCE: shop/support/revoke.py; eleven takeovers in docs/incidents]
+[RE: {scene.spoken[1].number}, {refs[1]}]"""
+
+
+_FIRST_TEXT = """- **Postgres holds every session**, one row each, for 30 days. It alone is the truth.
+- **The browser carries a signed cookie** that is good for five minutes. The gateway checks the signature by
+  itself and asks Postgres only to renew it: 7 times a second instead of 1,900.
+- **To end a session, delete its row.** That takes effect within five minutes; payments and changes of a
+  password ask Postgres every time.
+- **No Redis now.** We look at it again when renewals pass 500 a second or take longer than 50 ms in the nearest
+  region."""
+
+
+def _gateway_settles(scene: Scene, refs: Sequence[str]) -> str:
+    return f"""Eleven times is no corner case, and I had not thought of the support team at all. I withdraw the
+cookie as the only place.
+
+Your question has an answer in the gateway: it already drops idle connections after five minutes. If a cookie is
+good for just as long, both of us get what we need.
+
+[CONCEDE: {refs[1]} leaves a stolen session alive]
+[RE: {scene.spoken[2].number}]
+
+## Consensus Summary
+
+{_FIRST_TEXT}
+
+[CONSENSUS_REACHED]"""
+
+
+def _shop_improves(scene: Scene, refs: Sequence[str]) -> str:
+    return f"""That is better than what either of us came with. I read {refs[2]} as the person on call would, at
+three in the morning, and found one gap: both projects now depend on one signing key, and the text
+does not say whose it is. I add a line.
+
+[RE: {scene.spoken[3].number}, {refs[2]}]
+
+## Consensus Summary
+
+{_FIRST_TEXT}
+- **The signing key belongs to the shop** and changes every 30 days. The gateway accepts the old one for ten
+  minutes more.
+
+[CONSENSUS_REACHED]"""
+
+
+def _gateway_signs(scene: Scene, refs: Sequence[str]) -> str:
+    return f"""The line is right, and it belongs to the shop: that is where the rows are. I would defend every
+sentence of {refs[3]} before my own team.
+
+One thing I cannot promise. Nobody has measured what a renewal costs from the third region; the 140 ms are a
+single look on a quiet day.
+
+[AGREE: {refs[3]}]
+[RESERVATION: a renewal from the third region has not been measured under load]
+[RE: {scene.spoken[4].number}, {refs[3]}]
+[CONFIDENCE: 0.85]"""
+
+
+STORY = (
+    _shop_proposes,
+    _gateway_objects,
+    _shop_concedes_and_objects,
+    _gateway_settles,
+    _shop_improves,
+    _gateway_signs,
+)
+_PROPOSED_BY_THEN = (0, 1, 2, 2, 3, 4)  # proposals that the piece has made before each of its turns
+
+
+def _story(scene: Scene) -> str:
+    """The next lines of the piece, while nobody has said anything that is not in it; "" for any other dialog."""
+    at, proposals = len(scene.spoken), scene.state.table.proposals
+    is_its = (scene.dialog.header.topic or scene.topic) in STORY_TOPICS and len(scene.agents) == 2
+    if not is_its or at >= len(STORY) or scene.points or scene.state.base or not scene.first_in_line:
+        return ""
+    if scene.state.limits.max_turns <= len(STORY) or len(proposals) != _PROPOSED_BY_THEN[at]:
+        return ""
+    cast = [entry.by for entry in scene.spoken] + [scene.me.id]
+    takes_turns = all(who == cast[index % 2] for index, who in enumerate(cast)) and len({*cast}) == min(at + 1, 2)
+    is_played = takes_turns and all(entry.body.startswith(OPENING) for entry in scene.spoken)
+    return STORY[at](scene, [proposal.ref for proposal in proposals]) if is_played else ""
+
+
 # -- What a rehearsed agent sees of a dialog --------------------------------------------------------------------------
 
 LOOK_BACK = 24  # entries, and proposals
@@ -370,7 +499,8 @@ class Scene:
             if entry.is_turn and entry.by != USER:
                 break
             is_act = not entry.is_turn and any(mark.name in CONTROLS for mark in entry.marks)
-            if entry.by == USER and entry.number != 1 and entry.body.strip() and not (is_act or entry.via):
+            is_act |= bool(entry.via) or entry.is_struck
+            if entry.by == USER and entry.number != 1 and entry.body.strip() and not is_act:
                 return quote(entry.body)
         return ""
 
@@ -408,7 +538,7 @@ class Scene:
     @cached_property
     def _entries(self) -> list[Entry]:
         recent = islice(reversed(self.dialog.entries), LOOK_BACK)
-        return [entry for entry in recent if turn_of(entry.id) > self.state.base][::-1]
+        return [entry for entry in recent if turn_of(entry.id) > self.state.base and not entry.is_struck][::-1]
 
     @cached_property
     def _proposals(self) -> tuple[Proposal, ...]:
@@ -621,9 +751,14 @@ def means_it(reply: str, question: str) -> str:
 
 
 def consensus(scene: Scene) -> str:
-    """Propose, object, concede over a summary, sign; whichever the dialog needs next. With rules, what they ask for."""
+    """Propose, object, concede over a summary, sign; whichever the dialog needs next. With rules, what they ask for.
+
+    About the demo's question two agents play a piece of its own.
+    """
     if not scene.rules.is_plain:
         return speak(scene)
+    if lines := _story(scene):
+        return lines
     standing = scene.state.table.standing
     if standing is not None:
         return wait(scene) if standing.signed_by(scene.me.id) else sign(scene, standing)

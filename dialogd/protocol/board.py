@@ -55,7 +55,7 @@ def positions(dialog: Dialog, last: int | None = None) -> tuple[Position, ...]:
         if entry.condition in (Condition.DAMAGED, Condition.UNFINISHED):
             continue
         if entry.by in agents and entry.is_turn and not entry.is_struck:
-            stances = _stances(entry, raised, text)
+            stances = _stances(entry, raised, text, dialog.state.table.proposals)
             found += _taken(entry, stances, held)
             held |= {(entry.by, ref): stance for ref, stance in stances.items()}
         text = _on_the_table(entry, raised, text)
@@ -77,8 +77,13 @@ def _raised(proposals: Sequence[Proposal], entries: set[str]) -> Mapping[str, li
     return raised
 
 
-def _stances(entry: Entry, raised: Mapping[str, Sequence[Proposal]], text: str) -> dict[str, str]:
-    """The stances of one turn by proposal; an objection beats a yes in the same reply."""
+def _stances(
+    entry: Entry, raised: Mapping[str, Sequence[Proposal]], text: str, made: Sequence[Proposal]
+) -> dict[str, str]:
+    """The stances of one turn by proposal; an objection beats a yes in the same reply.
+
+    Whoever objects is against what others have proposed; against its own among all `made`, where it names it first.
+    """
     stances = {proposal.ref: FOR for proposal in raised.get(entry.id, ())}
     for mark in entry.all("AGREE"):
         stances |= dict.fromkeys(marks.agreed(mark), FOR)
@@ -87,25 +92,27 @@ def _stances(entry: Entry, raised: Mapping[str, Sequence[Proposal]], text: str) 
         choice = marks.decision(mark)
         if choice is not None and choice.ref:
             stances[choice.ref] = _STANCES[choice.choice]
-    answered = _answered(entry, raised)
+    answered = next(filter(None, _named(entry, raised)), [])
     for mark in entry.all("CONCEDE"):
         named = marks.objected(mark)
         stances |= dict.fromkeys(named or [ref for ref in answered if ref not in stances], CONCEDED)
     for mark in entry.all("OBJECTION"):
-        refs = marks.objected(mark) or answered or ([text] if text else [])
-        stances |= dict.fromkeys(refs, AGAINST)
+        about = (*_named(entry, raised), [text] if text else [])
+        others = ([ref for ref in refs if not _is_by(entry.by, ref, made)] for refs in about)
+        stances |= dict.fromkeys(marks.objected(mark) or tuple(next(filter(None, others), [])), AGAINST)
     return stances
 
 
-def _answered(entry: Entry, raised: Mapping[str, Sequence[Proposal]]) -> list[str]:
-    """The proposals that a reply's RE names, by number or else by the turn that made them."""
-    turns: list[int] = []
-    refs: list[str] = []
-    for mark in entry.all("RE"):
-        found = marks.references(mark)
-        turns += found[0]
-        refs += found[1]
-    return refs or [proposal.ref for turn in turns for proposal in raised.get(str(turn), ()) if turn != entry.number]
+def _is_by(agent: str, ref: str, made: Sequence[Proposal]) -> bool:
+    """True for a proposal of that agent's own."""
+    return any(proposal.by == agent for proposal in reversed(made) if proposal.ref == ref)
+
+
+def _named(entry: Entry, raised: Mapping[str, Sequence[Proposal]]) -> tuple[list[str], list[str]]:
+    """The proposals that a reply's RE names by number, and those that were made in the turns that it names."""
+    found = [marks.references(mark) for mark in entry.all("RE")]
+    turns = [turn for named, _ in found for turn in named if turn != entry.number]
+    return [ref for _, refs in found for ref in refs], [p.ref for turn in turns for p in raised.get(str(turn), ())]
 
 
 def _taken(entry: Entry, stances: Mapping[str, str], held: Mapping[tuple[str, str], str]) -> Iterator[Position]:

@@ -316,6 +316,59 @@ class TestConsensus:
         assert stage.dialog.state.owing == ("USER",)
 
 
+class TestThePiece:
+    """About the demo's question two agents play a piece: each project knows something that the other does not."""
+
+    TOPIC = "Where should user sessions live?"
+
+    async def test_it_has_an_objection_a_concession_a_better_text_and_a_reservation(self) -> None:
+        """Six turns from two proposals to one signed text, each said to be a rehearsal."""
+        stage = Stage(topic=self.TOPIC)
+        written = await stage.go()
+        assert [names(entry)[:3] for entry in written] == [
+            ["PROPOSAL", "EVIDENCE", "CONFIDENCE"],
+            ["OBJECTION", "PROPOSAL", "EVIDENCE"],
+            ["CONCEDE", "OBJECTION", "QUESTION"],
+            ["CONCEDE", "RE", "CONSENSUS_PROPOSED"],
+            ["RE", "CONSENSUS_PROPOSED"],
+            ["AGREE", "RESERVATION", "RE"],
+        ]
+        assert (stage.outcome, stage.dialog.state.number) == ("CONSENSUS_REACHED", 7)
+        assert all(entry.body.startswith("Rehearsal: scripted lines, no model was asked.\n") for entry in written)
+        first, second = (proposal.text for proposal in stage.dialog.state.table.proposals[-2:])
+        assert second.startswith(first)
+        assert "signing key" in second
+        assert not [signal for signal in signals(stage.dialog) if signal.kind == "flip"]
+
+    @cases("after", range(1, 6))
+    @cases("to", ["A", "B"])
+    async def test_the_persons_word_ends_the_piece_and_is_heard(self, after: int, to: str) -> None:
+        """At any point: what they say stands in the text, and the dialog still comes to its end."""
+        stage = Stage(topic=self.TOPIC)
+        await stage.go(after)
+        stage.say("Nothing may cost more than ten euros.", to)
+        written = await stage.go()
+        assert "ten euros" in written[0].body
+        assert stage.outcome == "CONSENSUS_REACHED"
+        assert "ten euros" in stage.dialog.state.table.proposals[-1].text
+
+    @cases(("agents", "topic"), [("ABC", TOPIC), ("AB", "Where do sessions live?")])
+    async def test_for_others_the_general_script_is_played(self, agents: str, topic: str) -> None:
+        """Another cast, another question."""
+        stage = Stage(agents, topic=topic)
+        assert "Postgres" not in (await stage.speak("A")).body
+
+    async def test_a_dialog_too_short_for_it_still_comes_to_a_text(self) -> None:
+        """With seven turns in all the piece fits; with six the general script is played."""
+        for most, piece in ((7, True), (6, False)):
+            stage = Stage(topic=self.TOPIC)
+            stage.dialog = parse(
+                f"# D\n\n**Topic:** {self.TOPIC}\n**Max Turns:** {most}\n\n## Turn 1 - User\nGo\nTURN: A\n".encode()
+            )
+            await stage.go()
+            assert (stage.outcome, stage.dialog.state.number) == ("CONSENSUS_REACHED", 7 if piece else 5)
+
+
 class TestThePerson:
     """What the person says is heard and taken in."""
 
@@ -380,6 +433,21 @@ class TestThePerson:
         assert stage.last.via == via
         entry = await stage.speak("B")
         assert "person says" not in entry.body
+
+    async def test_what_was_withdrawn_is_no_condition(self) -> None:
+        """A turn of the person, or of an agent, that was struck is neither heard nor a part of what is agreed."""
+        stage = Stage("ABC")
+        await stage.go(1)
+        stage.say("It must run on MySQL.", "B")
+        stage.dialog = read_on(stage.dialog, b"\n---\n\n## Note \xe2\x80\x94 User\n\n[STRIKE: 3]\n")
+        objection = await stage.speak("B")
+        stage.dialog = read_on(stage.dialog, f"\n---\n\n## Note — User\n\n[STRIKE: {objection.number}]\n".encode())
+        written = await stage.go()
+        assert stage.outcome == "CONSENSUS_REACHED"
+        assert not [entry for entry in (objection, *written) if "MySQL" in entry.body]
+        text = stage.dialog.state.table.proposals[-1].text
+        assert f"Turn {objection.number}," not in text
+        assert "MySQL" not in text
 
     async def test_a_turn_without_words_changes_nothing(self) -> None:
         """Passing the turn on by hand brings the same text to the table again."""

@@ -112,6 +112,30 @@ def test_an_objection_to_nothing_named_is_against_the_text_on_the_table() -> Non
     assert [p.ref for p in positions(room.dialog)] == ["P1", "P2"]
 
 
+@cases(
+    ("line", "against"),
+    [
+        ("[OBJECTION: a copy proves nothing]\n[RE: 3, P1]", ["P2"]),
+        ("[OBJECTION: a copy proves nothing]\n[RE: P1]", []),
+        ("[OBJECTION: a copy proves nothing]\n[RE: turn 2]", []),
+        ("[OBJECTION: a copy proves nothing]\n[RE: P1, P2]", ["P2"]),
+        ("[OBJECTION: a copy proves nothing]\n[RE: 2, 3]", ["P2"]),
+        ("[OBJECTION: P1 proves nothing]", ["P1"]),
+    ],
+)
+def test_whoever_defends_its_own_proposal_with_an_objection_is_still_for_it(line: str, against: list[str]) -> None:
+    """The objection is to something else; against its own it is by number, or by conceding."""
+    held = latest(positions(talk("[PROPOSAL: Postgres]", "[PROPOSAL: Redis]", f"No.\n{line}").dialog))
+    assert [ref for (agent, ref), held_ in held.items() if (agent, held_.stance) == ("A", "against")] == against
+    assert (held["A", "P1"].stance == "for") is (against != ["P1"])
+
+
+def test_an_objection_beside_ones_own_text_is_no_word_against_it() -> None:
+    """The text stays its author's position, although the objection takes it off the table."""
+    said = ["[PROPOSAL: Postgres]", SIGN.format(1), "Dear.", "No, that is not what it says.\n[OBJECTION: not so]"]
+    assert ledger(*said) == [("A", "P1", "for", 2), ("B", "P2", "for", 3)]
+
+
 @cases("line", ["[CONCEDE P1: B is right]", "[CONCEDE: P1, B is right]", "[CONCEDE: cost]\n[RE: P1]"])
 def test_conceding_gives_a_position_up(line: str) -> None:
     """What it names first, or else what it answers."""
@@ -227,8 +251,8 @@ def test_marks_of_a_damaged_or_unfinished_turn_are_no_positions() -> None:
 def test_a_text_that_was_decided_on_is_not_on_the_table_any_more() -> None:
     """An objection that names nothing is not against it then."""
     proposals = (Proposal("P1", "A", "Postgres", "2", "5ha"),)
-    said = [turn(2, "A"), turn(3, "B", Mark("AGREE", "P1")), turn(4, "A", Mark("OBJECTION", "dear"))]
-    assert made(*said, proposals=proposals)[-1] == ("A", "P1", "against")
+    said = [turn(2, "A"), turn(3, "B", Mark("AGREE", "P1")), turn(4, "B", Mark("OBJECTION", "dear"))]
+    assert made(*said, proposals=proposals)[-1] == ("B", "P1", "against")
     said[1] = turn(3, "B", Mark("AGREE", "P1"), Mark("DECISION", "approved | mutual", "P1"))
     assert made(*said, proposals=proposals) == [("A", "P1", "for"), ("B", "P1", "for")]
 
