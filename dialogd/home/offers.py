@@ -315,7 +315,9 @@ def _context(asked: forms.Start) -> Iterator[str]:
     """The files that go along, as `--context` takes them. Raises `BadInput`, `Refused`."""
     for number, path in enumerate(asked.context):
         with concerning(f"context.{number}"):
-            yield _shown(own(_whole(path, asked.project), file=True))
+            name = _shown(own(_whole(path, asked.project), file=True))
+            along(name)  # what no dialog takes is refused here, where it is known which it is
+            yield name
 
 
 def _known(variables: Mapping[str, str], base_url: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from dialogd.store.registry import Running
 
 PAGE = 50  # dialogs of one answer
 WORDS = 300  # characters of what is said of one
-FOUND = 500  # entries that a search looks at
+FOUND = 200  # entries that a search looks at
 STATES: tuple[State, ...] = ("starting", "running", "waiting", "asleep", "ended")
 OPEN = "open"  # all but what has ended
 RANK: Mapping[State, int] = {"waiting": 0, "starting": 1, "running": 1, "asleep": 2, "ended": 3}

@@ -171,6 +171,7 @@ def test_what_run_refuses_is_told_with_its_fix_and_leaves_nothing(home: Home) ->
     assert home.dialogs() == []
 
 
+@pytest.mark.slow
 def test_a_context_file_goes_along_without_its_secrets(home: Home) -> None:
     """As it was shown before; by the name that it has in the folder that Home works in."""
     home.open()
@@ -254,6 +255,7 @@ def test_a_session_that_holds_a_seat_asks_no_other_by_home(session: Claude, tmp_
         home.close()
 
 
+@pytest.mark.slow
 def test_a_dialog_that_waits_for_the_person_comes_first_and_says_why(home: Home) -> None:
     """One that has not begun, one whose daemons are gone, and the past, in that order; by state, too."""
     home.open()
@@ -301,6 +303,7 @@ def test_the_past_is_searched_by_title_by_name_and_by_what_was_said(home: Home) 
         assert home.ask(odd).status in (400, 404), odd
 
 
+@pytest.mark.slow
 def test_five_hundred_past_dialogs_are_listed_fast_and_by_pages(home: Home) -> None:
     """Once they are indexed a look takes a moment, though a dialog runs; the pages join without a gap."""
     home.open()

@@ -6,6 +6,8 @@ import json
 import os
 import signal
 import socket
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -71,13 +73,23 @@ def test_another_program_on_the_port_is_named_with_a_way_out(home: Home) -> None
     assert "--port" in done.err.partition("\n  fix: ")[2]
 
 
+@pytest.mark.slow
 def test_it_ends_when_nobody_has_looked_for_a_while(tmp_path: Path) -> None:
     """A look puts the end off; what is refused is no look; then it is gone, and nothing says that it runs."""
     home = Home(tmp_path, linger="3 seconds")
     try:
         home.open()
-        pid = home.known["pid"]
-        until(lambda: not psutil.pid_exists(pid) or home.is_dead(), "its end")
+        pid, began = home.known["pid"], time.monotonic()
+        while time.monotonic() - began < 5:
+            assert home.ask("/health").status == 200
+            time.sleep(0.3)
+
+        def is_gone() -> bool:
+            with suppress(OSError, KeyError):
+                assert home.ask("/dialogs", origin="http://evil.example").status == 403
+            return not psutil.pid_exists(pid) or home.is_dead()
+
+        until(is_gone, "its end, though others ask")
         until(lambda: home.known == {}, "no trace of it")
         again = home.open()
         assert home.known["pid"] != pid

@@ -94,6 +94,7 @@ def test_a_form_starts_nothing(shared: Home) -> None:
         ({"max_time": "soon"}, "max_time"),
         ({"max_turns": 0}, "max_turns"),
         ({"context": ["/etc/no-such"]}, "context.0"),
+        ({"context": ["fine.txt", "picture.png"]}, "context.1"),
         ({"rehearsal": False, "command": "touch ran"}, "command"),
         ({"agents": [{"backend": "gpt", "command": "touch ran"}]}, "agents.0.command"),
         ({"agents": [{"backend": "gpt", "base_url": "http://evil.example"}]}, "agents.0.base_url"),
@@ -102,6 +103,8 @@ def test_a_form_starts_nothing(shared: Home) -> None:
 )
 def test_what_is_not_offered_is_refused_at_its_field(shared: Home, asked: Mapping[str, object], field: str) -> None:
     """Nothing is written, nothing runs, and the answer says what to do; the estimate refuses it, too."""
+    (shared.commands.folder / "fine.txt").write_text("fine\n")
+    (shared.commands.folder / "picture.png").write_bytes(b"\x89PNG\0\0")
     for path in ("/start", "/estimate"):
         found = shared.ask(path, {**START, "rehearsal": False, **asked})
         assert found.status in (400, 409, 422), found.text
