@@ -25,9 +25,9 @@ from dialogd.cli.client import ask as daemon_says
 from dialogd.cli.client import daemons, healths, notify
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
-from dialogd.mcp import sessions as known
+from dialogd.mcp import dialogs as known
 from dialogd.mcp.begin import Asked, Limits, Position, begin, on
-from dialogd.mcp.sessions import Session, find, history, listed, result_of_command
+from dialogd.mcp.dialogs import Session, find, history, listed, result_of_command
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import ALL, USER

@@ -12,7 +12,7 @@ from dialogd import person
 from dialogd.cli import options
 from dialogd.errors import BackendError, BadInput, Refused
 from dialogd.mcp.begin import Position, on
-from dialogd.mcp.sessions import AGENT_STATES, FREE, MOST, PAGE, STATES, Around, agent_state, pause, state_of
+from dialogd.mcp.dialogs import AGENT_STATES, FREE, MOST, PAGE, STATES, Around, agent_state, pause, state_of
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.model import Mark
 from tests.mcp.conftest import Host, call

@@ -18,7 +18,7 @@ import pytest
 
 from dialogd.cli.watch import events
 from dialogd.config import load
-from dialogd.mcp.sessions import listed
+from dialogd.mcp.dialogs import listed
 from dialogd.protocol.grammar import parse
 from dialogd.store.folders import StateDir
 from dialogd.store.origin import start_of
