@@ -72,7 +72,7 @@ GROUPS = {
         "logs": Command("see:logs", "Print the last lines of a daemon's log."),
     },
     "Result": {
-        "plan": Command("outcome:plan", "Write the plan: decisions, dissent, open points.", "outcome:PlanCommand"),
+        "plan": Command("outcome:plan", "Show the plan: decisions, dissent, open points.", "outcome:PlanCommand"),
         "export": Command("outcome:export", "Save the dialog as Markdown, HTML, PDF or JSON."),
         "approve": Command("speak:approve", "Accept the result."),
         "reject": Command("speak:reject", "Reject the result, with a reason; the dialog continues."),

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json as jsons
 import math
+import os
+import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +24,9 @@ from dialogd.agent.costs import Bill, from_record
 from dialogd.backends.seats import Seat, saved_cast
 from dialogd.cli import options
 from dialogd.cli.cast import read_cast
-from dialogd.cli.terminal import as_json, line, plain, remark, show
+from dialogd.cli.terminal import Screen, as_json, light, line, plain, remark, show
 from dialogd.config import Settings, new_command
-from dialogd.errors import BadInput, DialogdError, Refused, StorageError
+from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.protocol.certificate import RECORDS, Certificate, Change, certify, changes, differences, where
 from dialogd.protocol.header import AGENT_ID
 from dialogd.protocol.model import USER, Condition, Participant
@@ -41,7 +45,7 @@ from dialogd.views.export import export as exported
 from dialogd.views.plan import Plan, has_spoken
 from dialogd.views.plan_files import place, write
 from dialogd.views.plan_page import as_json as facts_of
-from dialogd.views.plan_page import markdown
+from dialogd.views.plan_page import first_screen, markdown
 
 if TYPE_CHECKING:
     from dialogd.backends.auto import Choice
@@ -53,6 +57,8 @@ if TYPE_CHECKING:
 
 
 SYNTHESIZE = "--synthesize"
+READABLE = 88  # cells of a line of the plan, however wide the terminal
+EDITORS = ("sensible-editor", "editor", "nano", "vim", "vi")
 ANYBODY = "*"  # what stands for `--synthesize` without an agent
 
 
@@ -72,8 +78,11 @@ def plan(
     *,
     out: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Where to write it; `-` prints it. Default: beside the dialog file."),
+        typer.Option(metavar="DIR", help="Write it there, as Markdown and JSON; `-` prints the whole of it."),
     ] = None,
+    edit: Annotated[
+        bool, typer.Option("--edit", help="Open a copy of your own, kept beside it, in $VISUAL or $EDITOR.")
+    ] = False,
     synthesize: Annotated[
         str | None, typer.Option(SYNTHESIZE, metavar="[AGENT]", help="Let a model write a unified plan, in one call.")
     ] = None,
@@ -83,10 +92,10 @@ def plan(
     file: options.FileOption = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Write the plan: decisions, dissent, open points.
+    """Show the plan: decisions, dissent, open points.
 
-    Who decided it, who disagrees and why, what comes next. As Markdown and JSON, from the dialog's marks, without a
-    model; also of a dialog that has not ended. With --json the paths as JSON; with `--out - --json` the plan itself.
+    Who decided it, who disagrees and why, what comes next: from the dialog's marks, without a model; also of a dialog
+    that has not ended. With --json as JSON. --out writes it, and prints the paths.
     """
     settings, _, dialog = options.opened(path or file)
     if not has_spoken(dialog):
@@ -96,12 +105,64 @@ def plan(
         drawn = replace(drawn, synthesis=_synthesis(settings, drawn, synthesize, backend))
     elif backend is not None:
         raise BadInput("--backend is for --synthesize", fix="add --synthesize, or leave --backend out")
-    if out == "-":
-        show(plain(as_json(facts_of(drawn)) if json else markdown(drawn).removesuffix("\n")))
-        return
+    if edit and out == "-":
+        raise BadInput("what is printed cannot be edited", fix="leave --out out, or name a folder: --out DIR --edit")
     folder = Path.cwd() / Path(out).expanduser() if out else _place(settings)
-    page, facts = write(drawn, folder, datetime.now(UTC))
-    options.answer({"markdown": str(page), "json": str(facts)}, [str(page), str(facts)], json=json)
+    if edit:
+        _edit(drawn, folder, json=json)
+    elif out and out != "-":
+        page, facts = write(drawn, folder, datetime.now(UTC))
+        options.answer({"markdown": str(page), "json": str(facts)}, [str(page), str(facts)], json=json)
+    else:
+        if synthesize is not None and out is None:  # it was paid for, and is kept
+            remark(f"written to {write(drawn, folder, datetime.now(UTC))[0]}")
+        _show(drawn, json=json, is_whole=out == "-")
+
+
+def _show(drawn: Plan, *, json: bool, is_whole: bool) -> None:
+    """Print the plan: as JSON; as it stands in its file; or what one must know of it, laid out in a terminal."""
+    screen = Screen()
+    if json or is_whole:
+        show(plain(as_json(facts_of(drawn)) if json else markdown(drawn).removesuffix("\n")))
+    elif screen.is_terminal:
+        for row in light(first_screen(drawn), min(screen.columns, READABLE), screen.styled):
+            show(row)
+        remark("\nthe whole of it: dialogd plan --out -; a copy to work on: dialogd plan --edit")
+    else:
+        show(plain(first_screen(drawn)))
+
+
+def _edit(drawn: Plan, folder: Path, *, json: bool) -> None:
+    """Open the person's own copy of the plan in their editor. Raises `NotInstalled` without one, `DialogdError`."""
+    words = editor()
+    own, others = plan_files.to_edit(drawn, folder, datetime.now(UTC))
+    for other in others:
+        remark(f"note: another edited plan of this end is kept: {other}")
+    before = own.read_bytes()
+    try:
+        code = subprocess.run([*words, str(own)], check=False).returncode
+    except OSError as error:
+        raise NotInstalled(
+            f"{words[0]} cannot be run: {why(error)}", fix="name an editor: export EDITOR=nano"
+        ) from None
+    if code:
+        raise DialogdError(f"{words[0]} ended with code {code}", fix=f"your plan is kept: {own}")
+    is_changed = own.is_file() and own.read_bytes() != before
+    options.answer({"markdown": str(own), "changed": is_changed}, [str(own)], json=json)
+
+
+def editor() -> list[str]:
+    """The person's editor and its arguments: $VISUAL, $EDITOR, else one that is usual. Raises `NotInstalled`."""
+    for name in ("VISUAL", "EDITOR"):
+        try:
+            if words := shlex.split(os.environ.get(name, "")):
+                return words
+        except ValueError:
+            raise NotInstalled(f"${name} cannot be read: a quotation mark is open", fix="export EDITOR=nano") from None
+    found = next(filter(None, map(shutil.which, EDITORS)), None)
+    if found is None:
+        raise NotInstalled("no editor was found", fix="name one: export EDITOR=nano")
+    return [found]
 
 
 def _silent(settings: Settings, dialog: Dialog) -> Refused:

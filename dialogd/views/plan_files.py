@@ -74,6 +74,7 @@ async def synthesize(
 # -- Puts a plan where the person finds it ----------------------------------------------------------------------------
 
 MOST = 1_000  # plans with the same time
+EDITED = "_edited.md"  # the end of the name of a copy that the person works on
 
 
 def keep(dialog: Dialog, file: Path, folder: Path, now: datetime) -> tuple[Path, Path] | None:
@@ -154,6 +155,28 @@ def write(plan: Plan, folder: Path, now: datetime) -> tuple[Path, Path]:
             f"the plan cannot be written to {folder}: {why(error)}", fix="name another folder: dialogd plan --out DIR"
         ) from error
     return pair
+
+
+def to_edit(plan: Plan, folder: Path, now: datetime) -> tuple[Path, tuple[Path, ...]]:
+    """The person's own copy of a plan, beside it: made once, and never written over. Raises `StorageError`.
+
+    Gives its path, and those of other copies with the same time: of what the plan said before.
+    """
+    last = next((e.frame.at for e in reversed(plan.dialog.entries) if e.frame is not None and e.frame.at), "")
+    now = now if plan.ended else _moment(last, now)  # so that one that goes on has one plan for each of its turns
+    page, _ = write(plan, folder, now)
+    own = page.with_name(f"{page.stem}{EDITED}")
+    if own.is_symlink():
+        raise StorageError(
+            f"{own} is a symlink", fix="remove it, or name another folder: dialogd plan --edit --out DIR"
+        )
+    try:
+        if not own.exists():
+            write_once(page.read_bytes(), own)
+    except OSError as error:
+        raise StorageError(f"{own} cannot be written: {why(error)}", fix="name another folder: --out DIR") from error
+    others = sorted(folder.glob(f"{_stem(plan, now)}*{EDITED}"))
+    return own, tuple(path for path in others if path != own)
 
 
 def _free(folder: Path, stem: str, page: bytes, facts: bytes) -> tuple[Path, Path]:

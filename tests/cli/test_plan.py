@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from dialogd import person
-from tests.cli.command import Commands
+from dialogd.cli.terminal import light
+from tests.cli.command import Commands, program
 from tests.plans.scenes import BY_HAND
+from tests.support.terminal import Terminal
 
 NAME = re.compile(r"collaboration_plan_\d{8}T\d{6}Z(_\d+)?\.(md|json)")
 
@@ -22,9 +25,9 @@ def by_hand(dialogd: Commands) -> Path:
 
 
 def test_a_plan_is_written_and_its_paths_are_printed(dialogd: Commands) -> None:
-    """Beside the dialog; both files, the page and the JSON, private like the dialog itself."""
+    """To --out; both files, the page and the JSON, private like the dialog itself."""
     by_hand(dialogd)
-    done = dialogd("plan")
+    done = dialogd("plan", "--out", ".")
     assert (done.code, done.err) == (0, "")
     page, facts = map(Path, done.out.split())
     assert (page.parent, page.suffix, facts.suffix) == (dialogd.folder.resolve(), ".md", ".json")
@@ -35,12 +38,12 @@ def test_a_plan_is_written_and_its_paths_are_printed(dialogd: Commands) -> None:
 
 
 def test_a_plan_goes_where_it_is_told(dialogd: Commands) -> None:
-    """Beside the dialog, whatever the working folder holds; to --out, which is made; to stdout."""
+    """To --out, which is made, with the paths as text or JSON; to stdout, whole, as a page or JSON."""
     file = by_hand(dialogd)
     (dialogd.folder / "docs").mkdir()
     usual, told, page, facts = dialogd.all(
         [
-            ["plan", "--json"],
+            ["plan", "--json", "--out", "."],
             ["plan", str(file), "--out", "a/b"],
             ["plan", "--out", "-"],
             ["plan", "--out", "-", "--json"],
@@ -117,8 +120,105 @@ def test_a_plan_of_a_dialog_that_goes_on(dialogd: Commands) -> None:
     """It says who is waited for; a later one, after another word, does not overwrite it."""
     file = dialogd.folder / "dialog.md"
     file.write_text(BY_HAND.split("\n## Turn 3")[0], encoding="utf-8")
-    done = dialogd("plan")
+    done = dialogd("plan", "--out", ".")
     assert "not ended: turn 3 is to be written by Claude B" in Path(done.out.split()[0]).read_text(encoding="utf-8")
     person.say(dialogd.log, "Hurry up.")
-    again = dialogd("plan")
+    again = dialogd("plan", "--out", ".")
     assert set(again.out.split()).isdisjoint(done.out.split())
+
+
+# -- shown, and edited ------------------------------------------------------------------------------------------------
+
+
+def test_the_plan_is_shown(dialogd: Commands) -> None:
+    """In a pipe as plain Markdown, what one must know of it; with --json as JSON. Nothing is written."""
+    by_hand(dialogd)
+    page, facts = dialogd.all([["plan"], ["plan", "--json"]])
+    assert page.out.startswith("# Plan: Tabs or spaces")
+    assert "## What was decided\n\n> Spaces, four of them, written by the formatter." in page.out
+    assert "The record" not in page.out
+    assert "\x1b" not in page.out
+    assert facts.json["agreed"]["ref"] == "P2"
+    assert not list(dialogd.folder.glob("collaboration_plan_*"))
+
+
+def test_in_a_terminal_the_plan_is_laid_out(dialogd: Commands) -> None:
+    """Without the signs of Markdown, and with what leads to the rest of it."""
+    by_hand(dialogd)
+    environment = {**dialogd.environment, "TERM": "xterm-256color"}
+    terminal = Terminal([sys.executable, "-m", "dialogd", "plan"], environment, dialogd.folder)
+    try:
+        terminal.until("a copy to work on: dialogd plan --edit")
+        assert "│ Spaces, four of them, written by the formatter." in terminal.text
+        assert "##" not in terminal.text
+        assert "**" not in terminal.text
+    finally:
+        terminal.kill()
+
+
+def test_a_plan_is_edited_in_a_copy_of_ones_own(dialogd: Commands) -> None:
+    """It stands beside the plan, is opened again as it was left, and nothing writes over it."""
+    by_hand(dialogd)
+    program(dialogd.folder, "write", 'for file; do :; done; echo "$1 mine" >>"$file"')
+    editor = f"{dialogd.folder}/bin/write --wait"
+    first = dialogd("plan", "--edit", EDITOR="false", VISUAL=editor)
+    assert (first.code, first.err) == (0, "")
+    own = Path(first.out.strip())
+    plan = own.with_name(own.name.replace("_edited", ""))
+    assert own.name == f"{plan.stem}_edited.md"
+    assert own.read_text(encoding="utf-8") == plan.read_text(encoding="utf-8") + "--wait mine\n"
+    assert NAME.fullmatch(plan.name)
+    again = dialogd("plan", "--edit", "--json", EDITOR=editor)
+    assert again.json == {"markdown": str(own), "changed": True}
+    assert own.read_text(encoding="utf-8").endswith("--wait mine\n--wait mine\n")
+    left = dialogd("plan", "--edit", "--json", EDITOR="true")
+    assert left.json == {"markdown": str(own), "changed": False}
+    assert dialogd("plan", "--out", ".").code == 0
+    assert own.read_text(encoding="utf-8").endswith("--wait mine\n--wait mine\n")
+
+
+def test_what_keeps_an_editor_from_opening_is_said(dialogd: Commands) -> None:
+    """One that is not there, one that fails, none at all, and what cannot be edited: with what to do."""
+    by_hand(dialogd)
+    missing = dialogd("plan", "--edit", EDITOR="/nowhere/ed")
+    failed = dialogd("plan", "--edit", EDITOR="false")
+    none = dialogd("plan", "--edit", PATH="/nowhere", EDITOR="", VISUAL="")
+    printed = dialogd("plan", "--edit", "--out", "-")
+    assert "export EDITOR=nano" in missing.err
+    assert "ended with code 1" in failed.err
+    assert "your plan is kept: " in failed.err
+    assert "no editor was found" in none.err
+    assert (missing.code, failed.code, none.code, printed.code) == (1, 1, 1, 2)
+
+
+WIDE = """# A *title*
+
+Some **bold words** and `code`, which are wrapped, and \\*no\\* emphasis in snake_case_names.
+
+> Quoted words that
+> go on here.
+>
+> 1. one item that goes on and on for a while
+> - two
+
+```
+**as it is**
+```
+"""
+
+
+def test_light_markdown_is_wrapped_between_words() -> None:
+    """Quotes and lists keep their place, code stays as it is, and no sign of formatting is left."""
+    shown = list(light(WIDE, 30, lambda text, *_: text))
+    assert max(map(len, shown)) <= 30
+    assert shown[0] == "A title"
+    assert "Some bold words and code," in shown
+    assert "*no* emphasis in" in " ".join(shown)
+    assert "snake_case_names." in shown[4]
+    assert "│ Quoted words that go on here." not in shown  # 31 cells
+    assert "│ 1. one item that goes on and" in shown
+    assert "│    on for a while" in shown
+    assert "│ • two" in shown
+    assert "  **as it is**" in shown
+    coloured = "".join(light("**b** `c`", 30, lambda text, *styles: f"<{styles[0]}>{text}" if styles else text))
+    assert coloured == "<bold>b <cyan>c"

@@ -35,7 +35,7 @@ def test_a_run_leaves_a_plan_and_prints_its_path(dialogd: Commands) -> None:
         [],
     )
     assert json.loads(Path(page).with_suffix(".json").read_text())["outcome"]["name"] == "CONSENSUS_REACHED"
-    again = dialogd("plan", "talks/d.md")
+    again = dialogd("plan", "talks/d.md", "--out", "talks")
     assert again.out.split()[0] == page
     named = dialogd("run", "Tabs?", *CAST, "--file", "talks/e.md", "--plan", "wanted")
     assert Path(PAGE.findall(named.out)[0]).parent == dialogd.folder / "wanted"
