@@ -215,10 +215,10 @@ def light(text: str, columns: int, styled: Callable[..., str]) -> Iterator[str]:
                 fence = "" if fence else match[1]
             else:
                 quotes, indent, mark, rest = _parts(row)
-                yield f"{styled('│ ' * quotes, 'dim')}  {indent}{mark}{rest}"
+                yield f"{_bar(quotes, styled)}  {indent}{mark}{rest}"
             continue
         quotes, indent, mark, rest = _parts(row)
-        bar = styled("│ " * quotes, "dim")
+        bar = _bar(quotes, styled)
         if title := re.fullmatch(r"#{1,6}[ \t]+(.*)", rest) if not mark else None:
             yield from flushed()
             block = None
@@ -234,6 +234,10 @@ def light(text: str, columns: int, styled: Callable[..., str]) -> Iterator[str]:
         else:
             block = (block[0], block[1], f"{block[2]} {rest.strip()}")
     yield from flushed()
+
+
+def _bar(quotes: int, styled: Callable[..., str]) -> str:
+    return styled("│ " * quotes, "dim") if quotes else ""
 
 
 def _parts(row: str) -> tuple[int, str, str, str]:

@@ -164,19 +164,22 @@ def to_edit(plan: Plan, folder: Path, now: datetime) -> tuple[Path, tuple[Path, 
     """
     last = next((e.frame.at for e in reversed(plan.dialog.entries) if e.frame is not None and e.frame.at), "")
     now = now if plan.ended else _moment(last, now)  # so that one that goes on has one plan for each of its turns
-    page, _ = write(plan, folder, now)
-    own = page.with_name(f"{page.stem}{EDITED}")
-    if own.is_symlink():
-        raise StorageError(
-            f"{own} is a symlink", fix="remove it, or name another folder: dialogd plan --edit --out DIR"
-        )
+    text, copies = _bytes(plan)[0], sorted(folder.glob(f"collaboration_plan_*{EDITED}"))
     try:
+        for copy in copies:  # where no entry has a time, the plan is known by its text
+            if _read(copy.with_name(f"{copy.name.removesuffix(EDITED)}.md")) == text and not copy.is_symlink():
+                return copy, ()
+        page, _ = write(plan, folder, now)
+        own = page.with_name(f"{page.stem}{EDITED}")
+        if own.is_symlink():
+            raise StorageError(f"{own} is a symlink", fix="remove it, or name another folder with --out DIR")
         if not own.exists():
-            write_once(page.read_bytes(), own)
+            write_once(text, own)
     except OSError as error:
-        raise StorageError(f"{own} cannot be written: {why(error)}", fix="name another folder: --out DIR") from error
-    others = sorted(folder.glob(f"{_stem(plan, now)}*{EDITED}"))
-    return own, tuple(path for path in others if path != own)
+        raise StorageError(
+            f"no plan can be kept in {folder}: {why(error)}", fix="name another with --out DIR"
+        ) from error
+    return own, tuple(copy for copy in copies if copy.name.startswith(_stem(plan, now)))
 
 
 def _free(folder: Path, stem: str, page: bytes, facts: bytes) -> tuple[Path, Path]:
