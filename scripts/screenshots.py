@@ -1,6 +1,6 @@
-"""Takes the pictures of the documents anew: the page in light, dark and on a phone, and the terminal view.
+"""Takes the pictures of the documents anew: Home and the page in light, dark and on a phone, and the terminal view.
 
-    python scripts/screenshots.py [--out docs/images]
+    python scripts/screenshots.py [--out docs/images] [--only home]
 
 Two daemons hold a rehearsed dialog; Chromium shows the page, xterm on a screen of its own (Xvfb) the terminal view.
 Debian, Ubuntu: apt install chromium xvfb xterm imagemagick. What is missing is said, and its pictures are left alone.
@@ -35,6 +35,13 @@ TOPIC = "Where should user sessions live?"
 SWITCHES = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
 PATIENCE = 60.0  # seconds
 SCREEN = "1000x700"
+EARLIER = ("Retry policy for payment calls", "Which license for the client library?")
+ASKED = "Should the bridge own user sessions, or the framework? We have two weeks and one engineer."
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2},
+}
 
 
 @dataclass(frozen=True)
@@ -124,13 +131,8 @@ def play(stage: Stage, turn: int) -> None:
 
 def page_pictures(stage: Stage, out: Path, browser: Browser, names: Sequence[str], suffix: str = "") -> None:
     """The page in some of the looks: light, dark, phone."""
-    looks: dict[str, dict[str, Any]] = {
-        "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
-        "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
-        "phone": {"viewport": {"width": 390, "height": 844}, "color_scheme": "light", "device_scale_factor": 2},
-    }
     for name in names:
-        context = browser.new_context(**looks[name])
+        context = browser.new_context(**LOOKS[name])
         page = context.new_page()
         answer = page.goto(f"http://localhost:{stage.ports[0]}/")
         if answer is None or not answer.ok:
@@ -139,6 +141,55 @@ def page_pictures(stage: Stage, out: Path, browser: Browser, names: Sequence[str
         page.screenshot(path=str(out / f"page-{name}{suffix}.png"))
         context.close()
         print(f"page-{name}{suffix}.png")
+
+
+@contextmanager
+def home(environment: dict[str, str], state: Path) -> Iterator[str]:
+    """Home of a machine with two keys that nobody uses and no coding agent; gives its address."""
+    port = free_port()
+    more = {
+        "DIALOGD_STATE_DIR": str(state), "PATH": str(state), "HOME": str(state), "OLLAMA_HOST": "127.0.0.1:1",
+        "ANTHROPIC_API_KEY": "for-a-picture", "XAI_API_KEY": "for-a-picture",
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [*DIALOGD, "open", "--foreground", "--port", str(port)], env={**environment, **more},
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+
+    def is_up() -> bool:
+        with suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return True
+        return False
+
+    try:
+        until(is_up, "Home")
+        yield f"http://localhost:{port}/"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def rehearse(stage: Stage, topics: Sequence[str]) -> None:
+    """Hold these dialogs to their end, so that there are some to look back on."""
+    for number, topic in enumerate(topics):
+        file = stage.file.with_name(f"earlier-{number}.md")
+        command = [*DIALOGD, "run", topic, "--agents", "rehearsal,rehearsal", "--pace", "0", "--file", str(file)]
+        subprocess.run(command, env=stage.environment, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+
+
+def home_pictures(url: str, out: Path, browser: Browser, names: Sequence[str], asked: str = "") -> None:
+    """Home, with a question that is being asked, or as it is found at first."""
+    for name in names:
+        context = browser.new_context(**LOOKS[name])
+        page = context.new_page()
+        page.goto(url)
+        page.locator("#go:enabled").wait_for()
+        page.locator("#question").fill(asked)
+        page.wait_for_timeout(1500)  # until the estimate and the lists are there
+        page.screenshot(path=str(out / f"home-{name if asked else 'first'}.png"), full_page=name != "phone")
+        context.close()
+        print(f"home-{name if asked else 'first'}.png")
 
 
 def terminal_picture(stage: Stage, out: Path) -> None:
@@ -170,7 +221,9 @@ def main() -> int:
     """Take all pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images", help="where the pictures go")
-    out = parser.parse_args().out.resolve()
+    parser.add_argument("--only", choices=["home"], help="only these pictures")
+    given = parser.parse_args()
+    out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if chromium is None:
@@ -180,7 +233,14 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory() as folder, staged(Path(folder)) as stage, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES))
+        rehearse(stage, EARLIER)
         play(stage, 4)
+        with home(stage.environment, Path(folder) / "state") as url:
+            home_pictures(url, out, browser, ("light", "dark", "phone"), ASKED)
+        with home(stage.environment, Path(folder) / "fresh") as url:
+            home_pictures(url, out, browser, ("light",))
+        if given.only:
+            return 0
         terminal_picture(stage, out)
         page_pictures(stage, out, browser, ("light",))
         until(lambda: "## Turn 4 " in stage.text, "a text that waits for a signature")

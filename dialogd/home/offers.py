@@ -112,7 +112,7 @@ class Offers:
         return forms.Offered(
             id=name,
             title=NAMES.get(name, kind.title),
-            answers=f"{kind.model or 'the model that it is set to'} ({found.why})" if found.here else kind.model,
+            answers=_answers(kind.model, found, choice),
             pays="" if not found.here else "nobody pays" if choice.pays == "nobody" else f"paid by {choice.pays}",
             sees=auto.seen(choice, None),
             ready=found.here,
@@ -318,6 +318,12 @@ def _context(asked: forms.Start) -> Iterator[str]:
             name = _shown(own(_whole(path, asked.project), file=True))
             along(name)  # what no dialog takes is refused here, where it is known which it is
             yield name
+
+
+def _answers(model: str, found: Found, choice: auto.Choice) -> str:
+    """Who answers; that a key is there is said by who pays."""
+    named = model or ("the model that it is set to" if found.here else "")
+    return named if choice.is_metered or not found.here else f"{named} ({found.why})"
 
 
 def _known(variables: Mapping[str, str], base_url: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from tests.page.browser import Visitor, open_visitor
 from tests.page.payloads import VECTORS, bodies, names
 from tests.page.test_looks import barriers
 from tests.server.daemon_process import Room, send
+from tests.support import open_sessions
 from tests.support.forked import fork
 from tests.support.minds import consensus
 from tests.support.pair import Daemon, until
@@ -413,6 +414,35 @@ def test_a_context_file_is_shown_as_it_goes_along(served: Home, tmp_path: Path, 
     text = file.read_text(encoding="utf-8")
     assert "Sessions live in Redis." in text
     assert key not in text
+
+
+def test_an_open_session_is_asked_to_take_a_seat(tmp_path: Path, visitor: Visitor) -> None:
+    """Its card says whose it is; seated and started, it is asked, and the browser is at the dialog's page."""
+    (tmp_path / "shop").mkdir()
+    with open_sessions.claude(tmp_path / "config-claude", tmp_path / "shop") as session, StandIn(consensus) as server:
+        more = {"CLAUDE_CONFIG_DIR": str(session.home), "XAI_API_KEY": "xai-test-0123456789abcdef"}
+        home = Home(tmp_path, {**more, "XAI_BASE_URL": f"{server.url}/v1"})
+        home.start()
+        try:
+            page = visitor.visit(home.url)
+            page.locator("#sessions > summary").click()
+            card = page.locator("#sessions .card")
+            expect(card).to_contain_text("Claude Code")
+            expect(card).to_contain_text(str(tmp_path / "shop"))
+            seats = page.locator("#seats > li")
+            expect(seats).to_have_count(2)  # Grok twice, as `auto` would
+            page.locator("#cards .card").click()
+            expect(seats).to_have_count(0)
+            card.click()
+            page.locator("#cards .card").click()
+            expect(seats).to_have_count(2)
+            expect(seats.last).to_contain_text("Grok")
+            page.locator("#question").fill("Who owns the user sessions?")
+            page.locator("#go").click()
+            expect(page).not_to_have_url(home.url, timeout=40_000)
+            until(lambda: any("asked to take part" in knock for knock in session.knocks()), "the session to be asked")
+        finally:
+            home.close()
 
 
 # -- What others wrote is text ----------------------------------------------------------------------------------------

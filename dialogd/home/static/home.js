@@ -214,12 +214,17 @@ function drawChoices() {
 
 const cast = ({ least, most }) => (most === least ? plural(least, "agent") : most ? `${least} to ${most} agents` : `${least} or more agents`);
 
+// Text in which commands and examples stand between backticks.
+function phrase(element, text) {
+  element.replaceChildren(...String(text ?? "").split("`").map((part, index) => (index % 2 ? make("code", { text: part }) : visible(part))));
+}
+
 // -- Problems stand at their field --------------------------------------------------------------------------------------
 
 function problem(name, text) {
   const box = all("[data-field]").find((one) => one.dataset.field === name) ?? $('[data-field="start"]');
   const place = $(":scope > .problem", box) ?? $("#start-problem");
-  put(place, text);
+  phrase(place, text);
   for (const input of all("input, textarea, select", box).filter((one) => one.getAttribute("aria-describedby")?.includes(place.id))) {
     if (text) input.setAttribute("aria-invalid", "true");
     else input.removeAttribute("aria-invalid");
@@ -229,7 +234,7 @@ function problem(name, text) {
 
 function clear() {
   for (const box of all("[data-field]")) problem(box.dataset.field, "");
-  put($("#rehearse-problem"), "");
+  phrase($("#rehearse-problem"), "");
   problem("context", contextProblem);
 }
 
@@ -260,6 +265,8 @@ function wrong(body) {
   return null;
 }
 
+const dollars = (usd) => `$${Math.max(usd, 0.01).toFixed(2)}`;
+
 function drawEstimate(words = "", notes = []) {
   put($("#estimate"), words);
   $("#estimate-notes").replaceChildren(...notes.map((note) => make("li", { text: note })));
@@ -285,7 +292,11 @@ async function estimate() {
   }
   if (mine !== asked) return;
   clear();
-  drawEstimate(...(answer.ok ? [answer.facts.words, answer.facts.notes] : []));
+  if (answer.ok) {
+    const { words, low, high, notes } = answer.facts;
+    const isKnown = high > 0 && low < high; // null where nobody knows
+    drawEstimate(isKnown ? `about ${dollars(low)} if they agree soon, at most ${dollars(high)}` : words, isKnown ? [words, ...notes] : notes);
+  } else drawEstimate();
   if (!answer.ok) refused(answer.facts, false);
 }
 
@@ -358,7 +369,7 @@ async function start(rehearsal) {
   field("go").disabled = !isKnown;
   put(button, name);
   if (!answer.ok) {
-    if (rehearsal) put($("#rehearse-problem"), refusal(answer.facts));
+    if (rehearsal) phrase($("#rehearse-problem"), refusal(answer.facts));
     else refused(answer.facts, true);
     say(refusal(answer.facts));
     return undefined;
