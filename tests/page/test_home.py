@@ -305,6 +305,7 @@ def test_a_rehearsal_is_one_click_and_clearly_one(home: Home, visitor: Visitor) 
     expect(page.locator("#welcome")).to_be_hidden()
 
 
+@pytest.mark.timeout(180)
 def test_by_the_keyboard_alone_from_the_question_to_the_result(served: Home, visitor: Visitor) -> None:
     """Agents on services are seated with who pays; the estimate follows the form; the dialog is held, and approved."""
     page = visitor.visit(served.url)
@@ -336,6 +337,7 @@ def test_by_the_keyboard_alone_from_the_question_to_the_result(served: Home, vis
     until(lambda: "[APPROVED]" in file.read_text(encoding="utf-8"), "the approval")
 
 
+@pytest.mark.timeout(180)
 def test_a_refused_start_keeps_what_was_typed(served: Home, tmp_path: Path, visitor: Visitor) -> None:
     """The problem stands at the field that it concerns, unfolded and focused, with what to do; then it starts."""
     visitor.expected = ("status of 4",)
@@ -373,7 +375,8 @@ def test_a_template_says_how_many_it_is_for(served: Home, visitor: Visitor) -> N
     expect(page.locator("#seats > li")).to_have_count(3)
     expect(page.locator("#seats > li").last).to_contain_text("Operator")
     expect(page.locator("#cast-fit")).to_be_hidden()
-    page.locator("#seats").get_by_role("button", name="One more").first.click()
+    page.locator("#seats").get_by_role("button", name="One more").first.press("Enter")
+    expect(page.locator("#seats > li:nth-child(2) [data-do=again]")).to_be_focused()
     expect(page.locator("#cast-fit")).to_contain_text("exactly 3, and 4 take part so far")
     page.locator("#question").fill("Redis or Postgres?")
     page.locator("#go").click()
@@ -383,6 +386,7 @@ def test_a_template_says_how_many_it_is_for(served: Home, visitor: Visitor) -> N
     expect(page.locator("#template-now")).to_contain_text("Architecture debate")
 
 
+@pytest.mark.timeout(180)
 def test_a_context_file_is_shown_as_it_goes_along(served: Home, tmp_path: Path, visitor: Visitor) -> None:
     """Without its secrets, before Start; one that cannot go says why, where it was typed."""
     project = tmp_path / "project"
@@ -494,6 +498,7 @@ def test_a_hostile_dialog_that_runs_is_text(home: Home, room: Room, visitor: Vis
     is_unharmed(page)
 
 
+@pytest.mark.timeout(180)
 def test_hostile_words_in_the_form_are_text(served: Home, tmp_path: Path, visitor: Visitor) -> None:
     """In the question, in the refusals of folders, limits and files, in names and texts of files, and of folders."""
     visitor.expected = ("status of 4",)

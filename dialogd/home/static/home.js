@@ -162,6 +162,14 @@ function seatOrNot({ backend, session }) {
   say(seats.map((one, index) => `${LETTERS[index]} is ${titleOf(one)}`).join(", ") || "Nobody takes part yet");
 }
 
+// After a button beside a seat: the focus is at the same one of the seat that it concerned.
+function reseated(name, index) {
+  drawCast();
+  changed();
+  const row = $(`#seats > li:nth-child(${Math.max(index, 0) + 1})`);
+  ($(`[data-do=${name}]`, row ?? undefined) ?? $("#seats button") ?? $("#cards button"))?.focus();
+}
+
 // Where the template is for another number of agents: that, and the nearest number that fits.
 function misfit() {
   const template = choices.templates.find((one) => one.name === chosenTemplate());
@@ -531,8 +539,8 @@ async function browse(under) {
 
 const acts = {
   seat: (button) => (seatOrNot(button.dataset), changed()),
-  unseat: ({ dataset }) => (seats.splice(Number(dataset.index), 1), drawCast(), changed(), ($("#seats button") ?? $("#cards button"))?.focus()),
-  again: ({ dataset }) => (seats.splice(Number(dataset.index) + 1, 0, { ...seats[Number(dataset.index)] }), drawCast(), changed()),
+  unseat: ({ dataset }) => (seats.splice(Number(dataset.index), 1), reseated("unseat", Number(dataset.index) - 1)),
+  again: ({ dataset }) => (seats.splice(Number(dataset.index) + 1, 0, { ...seats[Number(dataset.index)] }), reseated("again", Number(dataset.index) + 1)),
   fit: ({ dataset }) => {
     const before = [...seats];
     seats = Array.from({ length: Number(dataset.count) }, (_, index) => ({ ...before[index % before.length], ...(index < before.length ? {} : { session: "" }) })).filter((one) => one.session || one.backend);
@@ -543,8 +551,7 @@ const acts = {
   up: ({ dataset }) => {
     const index = Number(dataset.index);
     seats.splice(index - 1, 2, seats[index], seats[index - 1]);
-    drawCast();
-    changed();
+    reseated("up", index - 1);
   },
   attach: () => attach([field("context-path").value]),
   detach: ({ dataset }) => (context.splice(Number(dataset.index), 1), field("context-path").focus(), attach([])),
