@@ -15,7 +15,8 @@ from urllib.request import urlopen
 from dialogd.conform import Check, Probe, conform
 from tests.support.pair import until
 
-SOURCES = Path(__file__).resolve().parents[2] / "scripts" / "participants"
+REPOSITORY = Path(__file__).resolve().parents[2]
+SOURCE = REPOSITORY / "scripts" / "participants" / "participant.mjs"
 MISSING = next((f"{name} is not installed" for name in ("node", "flock") if shutil.which(name) is None), "")
 
 
@@ -45,15 +46,13 @@ class Guest:
 
     def words(self, broken: Iterable[tuple[str, str]]) -> list[str]:
         """Its command line."""
-        sources = {path.name: path.read_text(encoding="utf-8") for path in SOURCES.glob("*.mjs")}
+        code = SOURCE.read_text(encoding="utf-8")
         for old, new in broken:
-            (name,) = [name for name, text in sources.items() if text.count(old) == 1]
-            sources[name] = sources[name].replace(old, new)
-        code = self.folder / "code"
-        code.mkdir()
-        for name, text in sources.items():
-            (code / name).write_text(text, encoding="utf-8")
-        words = ["node", str(code / "participant.mjs"), "B", str(self.port), str(self.file)]
+            assert code.count(old) == 1, f"it stands there {code.count(old)} times: {old}"
+            code = code.replace(old, new)
+        program = self.folder / SOURCE.name
+        program.write_text(code, encoding="utf-8")
+        words = ["node", str(program), "B", str(self.port), str(self.file)]
         return [*words, self.think] if self.think else words
 
     @property
@@ -95,7 +94,7 @@ class OurGuest(Guest):
     def words(self, broken: Iterable[tuple[str, str]]) -> list[str]:
         """Its command line, with its own settings and state."""
         settings = {"DIALOGD_STATE_DIR": self.folder / "state", "XDG_CONFIG_HOME": self.folder / "config"}
-        settings |= {"DIALOGD_POLL": 0.1, "DIALOGD_PLAN": 0, "PYTHONPATH": SOURCES.parents[1]}
+        settings |= {"DIALOGD_POLL": 0.1, "DIALOGD_PLAN": 0, "PYTHONPATH": REPOSITORY}
         words = ["env", "-C", str(self.folder), *(f"{name}={value}" for name, value in settings.items())]
         words += [sys.executable, "-m", "dialogd", "start", "B", "--port", str(self.port), "--file", str(self.file)]
         return [*words, "--pace", "0", "--backend", "command", "--command", self.think]
