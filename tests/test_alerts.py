@@ -29,7 +29,7 @@ from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.decide import STALL_GRACE
 from dialogd.protocol.units import clock_at
 from tests.server.daemon_process import Room, send
-from tests.support.pair import until
+from tests.support.pair import a_second, until
 from tests.support.room import Room as Paper
 from tests.support.room import opening
 
@@ -295,7 +295,7 @@ def test_a_hanging_command_is_ended_with_all_it_started(tmp_path: Path) -> None:
     """)
     began = time.monotonic()
     assert "took more than 10 s" in failure(hook("on_event", shlex.join([sys.executable, "-c", code])))
-    assert COMMAND_SECONDS <= time.monotonic() - began < COMMAND_SECONDS + 3
+    assert COMMAND_SECONDS <= time.monotonic() - began < COMMAND_SECONDS + 3 * a_second()
     assert not any(is_alive(int(pid)) for pid in pids.read_text().split())
 
 
@@ -331,7 +331,7 @@ def test_a_webhook_that_never_answers_is_given_up(hooked: Hooked) -> None:
     """After five seconds in all."""
     began = time.monotonic()
     assert failure(hook("on_question", f"{hooked.url}/hangs")) == "no answer within 5 s"
-    assert time.monotonic() - began < 8
+    assert time.monotonic() - began < 5 + 3 * a_second()
 
 
 # -- daemons ---------------------------------------------------------------------------------------------------------
@@ -404,7 +404,7 @@ def test_hooks_that_fail_or_hang_delay_no_turn_and_are_told_once(tmp_path: Path)
         began = time.monotonic()
         assert send(room.a, "POST /stop").status == 200
         room.a.wait()
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 2 * a_second()
         assert room.a.said.count("alerts: on_event") == 1
 
 

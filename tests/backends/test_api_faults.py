@@ -284,7 +284,7 @@ async def test_the_deadline_ends_every_wait(desk: Desk, form: str, answer: Answe
     await backend.close()
     assert caught.value.kind == "timeout"
     assert caught.value.partial in ("", whole_words(HALF) if isinstance(answer, Stall) else "")  # what came by then
-    assert 0.3 < time.monotonic() - began < 2.0
+    assert 0.3 < time.monotonic() - began < 20  # and no ten minutes
     assert len(desk.calls) <= 2  # on a busy machine the time was over before the request
 
 
@@ -294,9 +294,9 @@ async def test_a_wait_that_outlasts_the_deadline_is_not_begun(desk: Desk, form: 
     backend = desk.against(form, Fail(429, retry_after=60))
     began = time.monotonic()
     with pytest.raises(BackendError) as caught:
-        await called(backend, deadline=20.0)
+        await called(backend, deadline=50.0)
     assert caught.value.kind == "busy"
-    assert time.monotonic() - began < 10.0
+    assert time.monotonic() - began < 20
     assert len(desk.calls) == 1
 
 

@@ -134,7 +134,7 @@ def test_a_program_on_a_busy_machine_is_what_it_was_last(tmp_path: Path) -> None
     assert (said, took >= 3.5) == ("2.1.330", True)
     busy.write_text("60")
     said, took = version()
-    assert (said, took < KNOWN_WAIT + 5) == ("2.1.330", True)
+    assert (said, took < KNOWN_WAIT + 20) == ("2.1.330", True)
     busy.unlink()
     binary.write_text(text.replace("330", "331"))
     assert version()[0] == "2.1.331"

@@ -26,7 +26,7 @@ from dialogd.store.registry import Registry, Running
 from tests.support.forked import begun
 
 REPOSITORY = str(Path(__file__).resolve().parents[2])
-PATIENCE = 30.0  # seconds; a loaded machine is slow, not wrong
+PATIENCE = 40.0  # seconds; a loaded machine is slow, not wrong
 
 
 def program(folder: Path, name: str, script: str) -> None:

@@ -23,7 +23,8 @@ from dialogd.errors import AlreadyRunning
 from dialogd.protocol.grammar import parse
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
-from tests.cli.command import Commands, until
+from tests.cli.command import PATIENCE, Commands, until
+from tests.support.pair import a_second
 from tests.support.room import opening
 
 
@@ -71,7 +72,7 @@ def test_a_daemon_waits_for_a_dialog_in_an_empty_file(dialogd: Commands) -> None
     assert dialogd("start", "A", "--detach", "--port", "0", "--pace", "0").code == 0
     dialogd.file.write_text("# Tabs?\n\n## Turn 1 — User\n\nTabs or spaces?\n\nTURN: A\n")
     (daemon,) = dialogd.daemons()
-    assert ask(daemon.port, "POST", "/notify", seconds=5) == (202, {"status": "accepted"})
+    assert ask(daemon.port, "POST", "/notify", seconds=PATIENCE) == (202, {"status": "accepted"})
     until(lambda: "## Turn 2 — " in dialogd.file.read_text(encoding="utf-8"), "a reply")
     dialogd("stop")
 
@@ -108,7 +109,7 @@ def test_stop_ends_a_call_in_flight_and_kills_a_daemon_that_hangs(dialogd: Comma
     stopped = dialogd("stop", "--file", str(dialogd.file))
     assert (stopped.code, dialogd.daemons()) == (0, ())
     assert f"A (pid {frozen.pid}, port {a}) did not answer and was killed\n" in stopped.out
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 6 * a_second()
     outcome = parse(dialogd.file.read_bytes()).state.outcome
     assert (outcome.name if outcome else "") == "STOPPED"
 
@@ -173,7 +174,7 @@ def test_a_daemon_on_a_port_of_its_own_is_nothing_to_warn_of(dialogd: Commands) 
     (port,) = free_ports(1)
     started = dialogd("start", "A", "--detach", "--port", str(port))
     assert (started.code, "warning" in started.err) == (0, False), started.err
-    answer = ask(port, "GET", "/health", seconds=5)
+    answer = ask(port, "GET", "/health", seconds=PATIENCE)
     assert answer is not None
     assert answer[1]["warnings"] == []
     assert "warning" not in Path(dialogd.daemons()[0].log).read_text(encoding="utf-8")
@@ -288,7 +289,7 @@ def test_a_daemon_that_a_signal_ends_says_so_and_ends_in_order(dialogd: Commands
         (daemon,) = dialogd.daemons()
         until(lambda: "listening on port" in dialogd.output, "it to listen", lambda: dialogd.output)
         process.send_signal(number)
-        assert process.wait(10) == 0, dialogd.output
+        assert process.wait(PATIENCE) == 0, dialogd.output
     log = Path(daemon.log).read_text(encoding="utf-8")
     assert f"ended by {number.name}" in log
     assert "stopped: 0 turns written" in log.rstrip().split("\n")[-1]

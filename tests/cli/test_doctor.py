@@ -26,7 +26,7 @@ from dialogd.cli.launch import free_ports
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import LEASH, LEASH_SECONDS, OLD, Leftover, find_leftovers, note_made, reap
 from dialogd.store.registry import Registry
-from tests.cli.command import Commands, Done, program, until
+from tests.cli.command import PATIENCE, Commands, Done, program, until
 
 
 def look(dialogd: Commands, *words: str, **more: str) -> Done:
@@ -259,7 +259,7 @@ def test_a_leash_with_a_living_daemon_and_a_look_alike_are_let_live(tmp_path: Pa
                 assert not is_over(process)
     finally:
         ours.close()
-        held.wait(10)
+        held.wait(PATIENCE)
 
 
 def kept(state: StateDir, temporary: Path) -> list[Leftover]:

@@ -13,7 +13,7 @@ import pytest
 
 from dialogd.cli.client import ask
 from dialogd.store.registry import Running
-from tests.cli.command import Commands, until
+from tests.cli.command import PATIENCE, Commands, until
 from tests.support import open_sessions
 from tests.support.open_sessions import Claude, OpenCode, Ran, started_at
 
@@ -273,7 +273,7 @@ def test_a_session_that_is_asked_from_outside_agrees_first(dialogd: Commands, se
     refused = typed(dialogd, session, "turn")
     assert (refused.code, "dialogd accept" in refused.err) == (1, True)
     port = seat(dialogd).port
-    outside = ask(port, "POST", "/accept", {}, seconds=5)
+    outside = ask(port, "POST", "/accept", {}, seconds=PATIENCE)
     assert outside is not None
     assert outside[0] == 409
     assert "only the session that was asked" in outside[1]["detail"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dialogd.cli.client import ask, notify
-from tests.cli.command import Commands, until
+from tests.cli.command import PATIENCE, Commands, until
 
 PAGE = re.compile(r"^plan +(\S+collaboration_plan_\d{8}T\d{6}Z\.md)$", re.M)
 CAST = ("--agents", "rehearsal,rehearsal", "--pace", "0")
@@ -55,7 +55,7 @@ def test_whoever_stops_a_dialog_leaves_the_plan_where_its_daemon_would(dialogd: 
         stopped = dialogd("stop", DIALOGD_PLAN="1")
         assert Path(PAGE.findall(stopped.out)[0]).parent == dialogd.folder / "wanted"
     else:
-        ask(daemon.port, "POST", "/stop", seconds=10)
+        ask(daemon.port, "POST", "/stop", seconds=PATIENCE)
         until(lambda: not dialogd.daemons(), "the daemon to end")
     assert (plans(dialogd.folder / "wanted"), plans(dialogd.folder)) == ([".json", ".md"], [])
 

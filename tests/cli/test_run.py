@@ -17,7 +17,7 @@ from dialogd.backends.seats import saved_cast
 from dialogd.cli.client import ask
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
-from tests.cli.command import Commands, until
+from tests.cli.command import PATIENCE, Commands, until
 from tests.support.minds import consensus
 from tests.support.standin import StandIn
 
@@ -84,9 +84,9 @@ def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Com
     with dialogd.background("run", "Tabs?", "--pace", "0", "--stay", DIALOGD_PLAN="1", **nothing) as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
         port = dialogd.daemons()[0].port
-        state = ask(port, "GET", "/page/state", seconds=5)
+        state = ask(port, "GET", "/page/state", seconds=PATIENCE)
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 0, dialogd.output
+        assert process.wait(PATIENCE) == 0, dialogd.output
     what, model, then, first = dialogd.output.split("\n")[:4]
     assert what.startswith("REHEARSAL: no model is here.")
     assert "`dialogd doctor`" in model
@@ -112,11 +112,11 @@ def test_with_stay_the_page_is_there_after_the_end(dialogd: Commands) -> None:
     with dialogd.background(*words) as process:
         until(lambda: "the page stays" in dialogd.output, "the end", lambda: dialogd.output)
         port = dialogd.daemons()[0].port
-        answer = ask(port, "POST", "/reject", {"reason": "tell me more"}, seconds=5)
+        answer = ask(port, "POST", "/reject", {"reason": "tell me more"}, seconds=PATIENCE)
         assert (answer or (0, {}))[0] < 300, answer
         until(lambda: dialogd.output.count("the page stays") == 2, "the second end", lambda: dialogd.output)
         process.send_signal(signal.SIGINT)
-        assert process.wait(15) == 0, dialogd.output
+        assert process.wait(PATIENCE) == 0, dialogd.output
         dialog = dialog_of(dialogd)
         assert (dialog is not None and dialog.state.outcome is not None, leftovers(dialogd)) == (True, [])
         assert "\nnext   dialogd approve --file" in dialogd.output
@@ -132,13 +132,13 @@ def test_with_stay_one_daemon_that_dies_after_the_end_ends_no_other(dialogd: Com
         first, second = sorted(dialogd.daemons(), key=lambda daemon: daemon.id)
         os.kill(second.pid, signal.SIGKILL)
         until(lambda: "the daemon of B ended (signal 9)" in dialogd.output, "the news", lambda: dialogd.output)
-        answer = ask(first.port, "POST", "/reject", {"reason": "tell me more"}, seconds=5)
+        answer = ask(first.port, "POST", "/reject", {"reason": "tell me more"}, seconds=PATIENCE)
         assert (answer or (0, {}))[0] < 300, answer
         until(lambda: dialogd.output.count("the page stays") == 2, "the second end", lambda: dialogd.output)
         assert dialogd.output.count("the daemon of B ended") == 2  # the news, and that it is started again
         for daemon in dialogd.daemons():
             os.kill(daemon.pid, signal.SIGKILL)
-        assert process.wait(15) == 0, dialogd.output
+        assert process.wait(PATIENCE) == 0, dialogd.output
         assert leftovers(dialogd) == []
 
 
@@ -148,7 +148,7 @@ def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:
     with dialogd.background("run", "Tabs?", "--agents", "rehearsal:slow=60,rehearsal", "--pace", "0") as process:
         until(lambda: "thinking" in dialogd("status").out, "A to think", lambda: dialogd.output)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE) == 130
         assert leftovers(dialogd) == []
         dialog = dialog_of(dialogd)
         assert dialog is not None

@@ -21,9 +21,9 @@ from tests.faults.history import records
 from tests.faults.replies import Replies, held_reply, locked
 from tests.server.daemon_process import send
 from tests.support.forked import fork
-from tests.support.pair import Pair
+from tests.support.pair import Pair, a_second
 
-PROMISED = 1.5  # seconds after which a daemon that hangs is killed
+PROMISED = 1.5 * a_second()  # seconds after which a daemon that hangs is killed
 
 
 def copies(dialogd: Commands) -> list[bytes]:

@@ -17,7 +17,7 @@ from dialogd.cli.watch import Feed
 from dialogd.protocol.model import Draft, Mark
 from dialogd.store.journal import PERSON, Journals
 from dialogd.store.logfile import Addition, LogFile
-from tests.cli.command import Commands, until
+from tests.cli.command import PATIENCE, Commands, until
 
 EVIL = "a\x1b]0;evil\x07\x1b[2Jb\x9b31mc\u202egnp.exe\r\nTURN: USER\n## Turn 9 — User\nend"
 STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -86,7 +86,7 @@ def test_after_each_end_that_it_follows_it_says_what_comes_next(dialogd: Command
         assert dialogd("stop").code == 0
         until(lambda: dialogd.output.count("\nnext   dialogd plan") == 2, "the second end", lambda: dialogd.output)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE) == 130
 
 
 def test_json_lines_carry_where_the_dialog_stands_and_what_is_asked(dialogd: Commands) -> None:
@@ -96,7 +96,7 @@ def test_json_lines_carry_where_the_dialog_stands_and_what_is_asked(dialogd: Com
     with dialogd.background("watch", "--json") as process:
         until(lambda: dialogd.output.count("\n") >= 4, "four lines", lambda: dialogd.output)
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 130
+        assert process.wait(PATIENCE) == 130
     facts = {fact["event"]: fact for fact in map(json.loads, dialogd.output.split("\n")[:4])}
     assert set(facts) == {"turn", "question", "state"}
     assert facts["turn"]["ms"] == 12
@@ -197,7 +197,7 @@ def test_what_is_appended_without_a_turn_line_is_told_everywhere(dialogd: Comman
         until(lambda: what in dialogd.output, "its reason", lambda: dialogd.output)
         for command in ("status", "verify"):
             assert what in dialogd(command).out
-        page, health = (ask(daemon.port, "GET", path, seconds=5) for path in ("/page/state", "/health"))
+        page, health = (ask(daemon.port, "GET", path, seconds=PATIENCE) for path in ("/page/state", "/health"))
         assert page is not None
         assert health is not None
         assert what.casefold() in page[1]["words"].casefold()

@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults.history import appended, problems, read
 from tests.faults.replies import Replies
-from tests.support.pair import Daemon, Pair
+from tests.support.pair import Daemon, Pair, a_second
 
 Cast = Callable[..., Pair]
 
@@ -32,11 +32,6 @@ def listening(daemon: Daemon, count: int) -> Iterator[list[socket.socket]]:
             assert client.recv(12) == b"HTTP/1.1 200"
             clients.append(client)
         yield clients
-
-
-def a_second() -> float:
-    """A second, or as long as one lasts while more programs want to run than there are processors."""
-    return max(1.0, 1.5 * os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 @pytest.mark.slow

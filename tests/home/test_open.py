@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.command import until
+from tests.cli.command import PATIENCE, until
 from tests.home.conftest import Home
 from tests.support.terminal import Terminal
 
@@ -103,7 +103,7 @@ def test_ctrl_c_ends_the_one_in_the_foreground(home: Home) -> None:
     with home.commands.background("open", "--foreground", "--port", "0") as process:
         until(lambda: home.known, "Home")
         process.send_signal(signal.SIGINT)
-        assert process.wait(10) == 0, home.commands.output
+        assert process.wait(PATIENCE) == 0, home.commands.output
     assert home.known == {}
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 from mcp import Client, StdioServerParameters
 
-from tests.cli.command import until
+from tests.cli.command import PATIENCE, until
 from tests.mcp.conftest import Host, call
 from tests.mcp.test_tools import TOOLS
 
@@ -37,7 +37,7 @@ def listening(host: Host) -> Iterator[int]:
         yield int(re.findall(r"localhost:(\d+)/mcp", said.read_text())[0])
     finally:
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ async def test_over_http(host: Host) -> None:
 def hello(port: int, **headers: str) -> int:
     """The status of a first request with these headers."""
     accepts = {"Accept": "application/json, text/event-stream", "Content-Type": "application/json"}
-    connection = http.client.HTTPConnection("localhost", port, timeout=10)
+    connection = http.client.HTTPConnection("localhost", port, timeout=PATIENCE)
     try:
         connection.request("POST", "/mcp", json.dumps(HELLO), {**accepts, **headers})
         return connection.getresponse().status

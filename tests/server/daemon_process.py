@@ -16,7 +16,7 @@ from typing import Any
 from tests.support.forked import fork
 from tests.support.pair import Daemon, Pair, until
 
-PATIENCE = 10.0  # seconds
+PATIENCE = 40.0  # seconds
 
 
 class Thinking:

@@ -80,7 +80,7 @@ def test_no_reason_is_too_long_for_a_route(room: Room) -> None:
         entry = parse(room.file.read_bytes()).last
         assert entry is not None
         assert (entry.body.split(), len(entry.written[0].value) < 520) == (reason.split(), True)
-    assert room.a.wait(5) == 0
+    assert room.a.wait() == 0
 
 
 def test_no_secret_of_the_environment_stands_in_what_a_route_writes(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_no_secret_of_the_environment_stands_in_what_a_route_writes(tmp_path: Pa
             assert answer.status in (200, 400), (path, answer.body)
             assert secret[:12] not in room.text[before:], path
             assert answer.status == 400 or len(room.text) > before
-        assert room.a.wait(5) == 0
+        assert room.a.wait() == 0
         room.start("A")
         assert send(room.a, "POST /reject", {"reason": said}).status == 200
         assert "[REJECTED: x" in room.text

@@ -28,6 +28,7 @@ from tests.server.serving import (
     until,
 )
 from tests.support.cases import cases
+from tests.support.pair import a_second
 
 MB = 1024 * 1024
 
@@ -164,7 +165,7 @@ class TestSlowClients:
                 half = request(site.port, "POST /notify", "Content-Length: 9")[: 10 + number]
                 connection.sendall(half if number % 3 else b"")
 
-            assert slowest_answer(site.port, times=20) < 2.0
+            assert slowest_answer(site.port, times=20) < 2 * a_second()
             if time.monotonic() - started < 1.5:
                 assert len(site.server.server_state.connections) > 200
             until(lambda: len(site.server.server_state.connections) == 0)
@@ -178,7 +179,7 @@ class TestSlowClients:
             while not select.select([connection], [], [], 0.01)[0]:
                 connection.sendall(b"x")
             assert_refused(read_answer(connection), 408)
-            assert 0.3 < time.monotonic() - started < 1.2
+            assert 0.3 < time.monotonic() - started < 8  # 900 drips would take nine seconds
             assert not site.hits
 
     def test_a_refused_body_leaves_no_connection_behind(self) -> None:

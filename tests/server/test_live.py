@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
+from dialogd.server.turn_routes import SETTLE
 from tests.server.daemon_process import Answer, listening, send
 from tests.support import open_sessions
 from tests.support.forked import fork
-from tests.support.pair import Daemon, Pair, until
+from tests.support.pair import Daemon, Pair, a_second, until
 
 HIDDEN = """
 import array, socket, sys
@@ -229,7 +230,7 @@ def test_who_waits_for_a_turn_keeps_no_daemon_from_stopping(room: Pair) -> None:
             time.sleep(0.12)
         began = time.monotonic()
         room["B"].terminate()
-        assert time.monotonic() - began < 0.8
+        assert time.monotonic() - began < a_second()
 
 
 def test_who_has_hung_up_has_not_opened_the_turn(room: Pair) -> None:
@@ -344,7 +345,7 @@ def test_a_sealed_answer_keeps_nobody_waiting(room: Pair) -> None:
     first = owed(room["A"])
     began = time.monotonic()
     came = settled(room["A"], "In Cassandra.\n\n[CONFIDENCE: 0.8]")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < SETTLE
     assert (came["status"], "sealed" in came["text"]) == ("taken", True)
     assert "Cassandra" not in room.file.read_text("utf-8")
     assert "Cassandra" not in owed(room["B"])["text"]
@@ -352,7 +353,7 @@ def test_a_sealed_answer_keeps_nobody_waiting(room: Pair) -> None:
     began = time.monotonic()
     assert reply(room["A"], first["debt"], "In Cassandra.\n\n[CONFIDENCE: 0.8]").json["status"] == "taken"
     assert reply(room["A"], first["debt"], "In Scylla.\n\n[CONFIDENCE: 0.8]").json["status"] == "draft"
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < SETTLE
     assert settled(room["B"], "In Redis.\n\n[CONFIDENCE: 0.7]")["status"] in ("appended", "taken")
     until(lambda: room.number == 3, "both answers")
     assert reply(room["A"], first["debt"], "In Cassandra.\n\n[CONFIDENCE: 0.8]").json["status"] == "appended"

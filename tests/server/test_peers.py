@@ -104,7 +104,7 @@ def test_what_names_the_daemons_own_dialog_is_done(room: Room, tmp_path: Path) -
             assert send(room.a, f"POST {path}", name).status == 200
     assert [room.text.count(mark) for mark in ("[PAUSED]", "[RESUMED]")] == [3, 3]
     assert send(room.a, "POST /stop", {**names[0], **names[1]}).json["outcome"] == "STOPPED"
-    assert room.a.wait(5) == 0
+    assert room.a.wait() == 0
 
 
 def test_a_dialog_that_took_the_place_of_another_is_not_meant_by_its_id(room: Room) -> None:
@@ -135,7 +135,7 @@ def test_stopping_one_dialog_touches_no_daemon_of_another(tmp_path: Path) -> Non
         two.think().end("This one.\n\nTURN: B\n")
         two.until(lambda: two.number == 2, "A's turn")
         done = commands("stop", "--file", str(two.file))
-        assert (done.code, two.a.wait(5), two.outcome) == (0, 0, "STOPPED"), done.err
+        assert (done.code, two.a.wait(), two.outcome) == (0, 0, "STOPPED"), done.err
         assert [(daemon.health() or {})["phase"] for daemon in (one.a, one.b)] == ["waiting", "waiting"]
         assert (one.outcome, one.number, one.minds["B"].pids) == ("", 1, [])
 
@@ -157,7 +157,7 @@ def test_daemons_find_each_other_without_a_port_in_the_header(unnamed: Unnamed) 
     assert [(d.health() or {})["warnings"] for d in (room.a, room.b)] == [[], []]
     assert "warning" not in room.a.said + room.b.said
     assert send(room.a, "POST /stop").status == 200
-    assert [room.a.wait(5), room.b.wait(5)] == [0, 0]
+    assert [room.a.wait(), room.b.wait()] == [0, 0]
 
 
 def test_a_daemon_that_comes_back_on_another_port_is_found_there(tmp_path: Path) -> None:

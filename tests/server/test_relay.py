@@ -77,8 +77,8 @@ def test_daemons_that_listen_to_each_other_end_at_once(room: Room) -> None:
             rest = stream.rest()
             assert rest[-1].kind == "bye"
             assert [e.data["state"] for e in rest if e.kind == "agent" and e.data["agent"] == who][-1] == "stopped"
-    room.a.wait(seconds=3)
-    room.b.wait(seconds=3)
+    room.a.wait()
+    room.b.wait()
     assert "Traceback" not in room.a.said + room.b.said
 
 

@@ -24,6 +24,7 @@ from tests.server.serving import (
     until,
 )
 from tests.support.cases import cases
+from tests.support.pair import a_second
 
 
 class TestShutdown:
@@ -38,7 +39,7 @@ class TestShutdown:
             site.server.should_exit = True
             assert drain(stream).endswith(b"0\r\n\r\n")
             until(lambda: not is_open(site.port))
-            assert time.monotonic() - started < 1.0
+            assert time.monotonic() - started < a_second()
 
     def test_clients_that_hang_do_not_hold_it_up(self, caplog: pytest.LogCaptureFixture) -> None:
         """Half-sent requests, idle connections, and a stream nobody reads."""
@@ -50,7 +51,7 @@ class TestShutdown:
                 until(lambda: site.hits == ["health"] and len(site.server.server_state.connections) == 5)
                 until(lambda: any(client.flow.write_paused for client in site.server.server_state.connections))
                 started = time.monotonic()
-            assert time.monotonic() - started < 2.0
+            assert time.monotonic() - started < 2 * a_second()
         assert not caplog.records
 
     def test_a_part_that_fails_or_hangs_is_left_behind(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -70,7 +71,7 @@ class TestShutdown:
         with running(lambda site, listener: make_server(site.app(), listener, on_shutdown=[hang, fail, end])):
             pass
         assert ended
-        assert time.monotonic() - started < 1.5
+        assert time.monotonic() - started < 2 * a_second()
         assert len(caplog.records) == 2
 
 

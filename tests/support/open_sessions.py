@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 TOKEN = "token-of-this-session-0123456789"
-PATIENCE = 20.0  # seconds
+PATIENCE = 40.0  # seconds
 
 _LISTENER = """
 import json, os, socket, subprocess, sys, threading

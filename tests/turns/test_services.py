@@ -32,7 +32,7 @@ from tests.turns.minds import agent_with
 from tests.turns.test_spending import dialog_in
 
 QUICK = Behavior(pace=0.0, poll=0.05, retry_wait=0.02)
-PATIENCE = 15.0  # seconds until the dialog goes on or says why not, SDKs loaded and a service's pause waited for
+PATIENCE = 40.0  # seconds until the dialog goes on or says why not, SDKs loaded and a service's pause waited for
 WELL = Say(TEXT)
 REFUSED = Say("")
 REFUSAL = {"messages": "refusal", "chat": "content_filter", "responses": "content_filter"}  # as each service says it
