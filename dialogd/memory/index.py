@@ -162,7 +162,6 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 TOPIC = 300  # characters
 NAME_LENGTH = 100  # characters of an agent's name
 GIST = 240  # characters of a decided text
-_LISTED = re.compile(r"\s*(?:[-*+]|\d+[.)])\s+")
 LONGEST = 200_000  # characters of a message that are searched
 NONE: Mapping[str, str] = MappingProxyType({})
 RECALLED = "**Recalled from earlier dialogs"  # how the block begins that `--recall` writes into turn 1
@@ -240,9 +239,15 @@ def row_of(dialog: Dialog) -> Row:
 
 
 def _gist(text: str) -> str:
-    """The beginning of a text, in a line: without its headings and the signs of lists."""
-    rows = (row for row in text.split("\n") if not row.lstrip().startswith("#"))
-    return one_line(" ".join(_LISTED.sub("", row) for row in rows), GIST)
+    """The beginning of a text, in a line: its words, without headings and the signs of Markdown."""
+    from dialogd.views.markup import parser
+
+    words, is_heading = list[str](), False
+    for token in parser().parse(text[: GIST * 10]):
+        is_heading = token.type == "heading_open" or (is_heading and token.type != "heading_close")
+        if token.type == "inline" and not is_heading:
+            words += ["".join(" " if one.type.endswith("break") else one.content for one in token.children or ())]
+    return one_line(" ".join(words), GIST)
 
 
 def _sound(dialog: Dialog) -> list[Entry]:

@@ -30,6 +30,14 @@ def test_a_dialog_that_went_on_stands_once_by_its_newest_copy(shelf: Shelf) -> N
     assert [row.archive for row in shelf.memory.dialogs(None)] == [str(copies[2])]
 
 
+def test_a_list_says_what_was_agreed_in_words(shelf: Shelf) -> None:
+    """Without headings, stars, and the signs of lists and code: a list shows text, not Markdown."""
+    agreed = "### Sessions\n\n**Postgres** holds `sessions`.\n**One row** each,\n\n- *thirty* days\n- 3 * 2 rows"
+    shelf.put(past(1, "Sessions", agreed))
+    (row,) = shelf.memory.dialogs(None)
+    assert row.decided == "Postgres holds sessions. One row each, thirty days 3 * 2 rows"
+
+
 def test_two_dialogs_with_one_id_are_two_rows(shelf: Shelf) -> None:
     """An id that somebody copied along with a header hides nobody's decision."""
     shelf.put(SESSIONS)
