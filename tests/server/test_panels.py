@@ -21,7 +21,10 @@ from tests.support.room import Room as Table
 from tests.support.room import opening
 
 TOPIC = "Where should user sessions live?"
-FRAGMENTS = ("/page/positions", "/page/flow", "/page/away", "/page/result", "/page/history", "/page/recall?q=sessions")
+FRAGMENTS = (
+    *(f"/page/{name}" for name in ("positions", "flow", "away", "result", "end", "history")),
+    "/page/recall?q=sessions",
+)
 
 
 @pytest.fixture(scope="module")
