@@ -215,6 +215,16 @@ def test_mermaid_names_everybody_by_an_alias() -> None:
     )
 
 
+def test_the_picture_has_the_agents_in_their_order_and_labels_in_words() -> None:
+    """Whoever speaks first: the person, then the seats; a label says the kind as people do, then the whole summary."""
+    room = talked(("A", "[PROPOSAL: keep sessions in Postgres]\n[TO: C]"), ("C", "Why?\n[TO: B]"))
+    drawn = as_svg(flow(room.dialog), None, ["A", "B", "C"])
+    assert re.findall(r'font-weight="bold">([^<]*)<', drawn) == ["User", "Claude A", "Claude B", "Claude C"]
+    assert ">Proposal P1</text>" in drawn
+    assert ">keep sessions in Postgres</text>" in drawn
+    assert "TEXT</text>" not in drawn
+
+
 def test_the_picture_is_sound_and_styles_and_runs_nothing() -> None:
     """Well-formed; text escaped; links to turns; no script, no style, nothing loaded; the last ones if asked."""
     room = talked(("A", '[PROPOSAL: </text><script>alert(1)</script> "x" & y]\n[TO: B]'), ("B", "Why?\n[TO: C]"))

@@ -1,7 +1,8 @@
 """The position ledger: what each agent held of each proposal, since when, and what made it change its mind.
 
 Positions come from marks alone, as they stand in the file. A change wants a cause in the same reply: `[EVIDENCE]`, or
-`[RE]` of something else than the proposal itself. One with neither is flagged: noticed, and nothing more.
+`[RE]` of something else than the proposal itself. One with neither is flagged: noticed, and nothing more. Who abstains
+takes no other side, and needs no cause.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Position:
     """What `agent` held of the proposal `ref` from `turn` on: for, against, open or conceded.
 
     `cause` is the EVIDENCE, or else the RE, of a change; `flagged` is True for a change that has neither. A first
-    position has no cause and is never flagged.
+    position has no cause; neither it nor an abstention is ever flagged.
     """
 
     agent: str
@@ -123,7 +124,7 @@ def _taken(entry: Entry, stances: Mapping[str, str], held: Mapping[tuple[str, st
             yield Position(entry.by, ref, stance, entry.number)
         elif before != stance:
             cause = _cause(entry, ref)
-            yield Position(entry.by, ref, stance, entry.number, cause, flagged=not cause)
+            yield Position(entry.by, ref, stance, entry.number, cause, flagged=not cause and stance != OPEN)
 
 
 def _cause(entry: Entry, ref: str) -> str:

@@ -177,9 +177,10 @@ def _dialog_routes(app: FastAPI, agent: Agent) -> None:
 
 
 def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
-    """Proposals and changes of position, newest first, at most so many of each; None for all."""
+    """Proposals with who stands where, and changes of mind, newest first, at most so many of each; None for all."""
     ledger = board.positions(dialog)
-    rows, changes = list(_rows(dialog, ledger))[::-1], list(_changes(ledger))[::-1]
+    rows = list(_rows(dialog, ledger))[::-1]
+    changes = [(position, before) for position, before in _changes(ledger) if before][::-1]
     return fragment(
         "positions",
         players=cast(dialog),
@@ -188,9 +189,17 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
         changes=changes[:most],
         left_out=[len(rows) - len(rows[:most]), len(changes) - len(changes[:most])],
         flagged=sum(position.flagged for position, _ in changes),
+        stances=_STANCES,
+        votes=_VOTES,
         weak=assessed(dialog),
         noticed=signals(dialog) if dialog.state.outcome is None else (),  # their advice is for those who go on
     )
+
+
+# The words of the ledger, and those that people read at once.
+_STANCES = {board.FOR: "for", board.AGAINST: "against", board.OPEN: "abstains", board.CONCEDED: "concedes"}
+_VOTES = {"approve": "for", "reject": "against", "abstain": "neither"}
+_STATES = {"unchosen": "not chosen", "vetoed": "ruled out by you", "cleared": "objected to", "undecided": "left open"}
 
 
 def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str, Any]]:
@@ -204,10 +213,14 @@ def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str
         decision, standing = decided.get(made.ref), dialog.state.table.standing
         is_open = not made.sha or (standing is not None and standing.proposal.ref == made.ref)
         state = "open" if is_open else "replaced" if made.ref != newest else "cleared"
+        if state != "replaced" and dialog.state.outcome is not None:
+            state = "unchosen" if any(one.made == "approved" for one in decided.values()) else "undecided"
+        state = board.in_a_word(decision) if decision else state
         yield {
             "proposal": made,
             "turn": turn_of(made.entry),
-            "state": board.in_a_word(decision) if decision else state,
+            "state": state,
+            "words": "agreed" if made.sha and state == "approved" else _STATES.get(state, state),
             "decision": decision,
             "decided": turn_of(decision.entry) if decision else None,
             "how": method(decision.method) if decision else "",
@@ -253,17 +266,22 @@ def flow_piece(dialog: Dialog, agent: str, kind: str, before: int | None) -> str
     return fragment(
         "flow",
         messages=messages,
-        picture=safe(as_svg(messages, None)),
+        picture=safe(as_svg(messages, None, list(cast(dialog).seats))),
         first=first,
         total=len(found),
         older=first or None,
         newer=min(end + PAGE, len(found)) if end < len(found) else None,
-        agents={message.from_agent: message.from_name for message in every},
+        agents=_in_order({message.from_agent: message.from_name for message in every}, cast(dialog).seats),
         kinds=sorted({message.message_type for message in every}),
         agent=agent,
         kind=kind,
         query=urlencode({"agent": agent, "kind": kind}),
     )
+
+
+def _in_order(names: Mapping[str, str], seats: Mapping[str, int]) -> dict[str, str]:
+    """Those names, the agents' in the order of their seats."""
+    return dict(sorted(names.items(), key=lambda one: seats.get(one[0], len(seats))))
 
 
 def away_piece(dialog: Dialog, since: str, seen: int, now: str) -> str:

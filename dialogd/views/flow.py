@@ -387,30 +387,32 @@ def label(text: str) -> str:
 
 # -- Messages as an SVG sequence diagram for a page -------------------------------------------------------------------
 
-LANE, ROW, HEAD, MARGIN = 180, 36, 40, 90  # units of the viewBox
-LETTER = 4  # half of a letter's width, rounded up
+LANE, ROW, HEAD, MARGIN = 110, 56, 40, 56  # units of the viewBox; lanes are wider where names are longer
+LETTER = 7  # a letter's width, rounded up
 _WORD = re.compile(r"\W+")
-LABEL = 56  # characters over an arrow; the whole stands in its title
 
 
-def as_svg(messages: Sequence[Message], limit: int | None = 200) -> str:
+def as_svg(messages: Sequence[Message], limit: int | None = 200, order: Sequence[str] = ()) -> str:
     """The last `limit` messages (None: all) as one `<svg>`, to be put into HTML.
 
+    Lanes come in this `order` of ids, others behind them by first appearance; the person is first, the system last.
     Classes say what is what: `lane`, `message`, `is-open`, `is-withdrawn`, `kind-PROPOSAL`. Each message is a link to
     its turn, `#t7`. "" without messages.
     """
     shown = messages[-limit:] if limit else messages
     if not shown:
         return ""
-    lanes = {who: MARGIN + place * LANE for place, who in enumerate(participants(shown))}
-    width, height = 2 * MARGIN + (len(lanes) - 1) * LANE, HEAD + ROW * len(shown) + ROW // 2
-    width = max(width, 2 * LABEL * LETTER)
-    called = names(shown)
+    found, called = participants(shown), names(shown)
+    ranks = {"User": -1, **{who: place for place, who in enumerate(order)}, "System": len(order) + len(found)}
+    found = tuple(sorted(found, key=lambda who: ranks.get(who, len(order))))
+    lane = max(LANE, *(LETTER * len(one_line(called[who], 24)) + 24 for who in found))
+    lanes = {who: max(MARGIN, lane // 2) + place * lane for place, who in enumerate(found)}
+    width, height = max(3 * LANE, len(lanes) * lane), HEAD + ROW * len(shown) + 12
     about = f"Message flow: {len(shown)} of {len(messages)} messages between {', '.join(called[who] for who in lanes)}"
-    rows = (_message(message, HEAD + ROW * (row + 1), lanes, width) for row, message in enumerate(shown))
+    rows = (_message(message, HEAD + ROW * (row + 1) - 12, lanes, width) for row, message in enumerate(shown))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="flow" viewBox="0 0 {width} {height}" width="{width}"'
-        f' role="group" aria-label="{_text(about)}" font-size="12" fill="currentColor">',
+        f' role="group" aria-label="{_text(about)}" font-size="13" fill="currentColor">',
         *(_lane(called[who], x, height) for who, x in lanes.items()),
         *rows,
         "</svg>",
@@ -419,7 +421,7 @@ def as_svg(messages: Sequence[Message], limit: int | None = 200) -> str:
 
 
 def _lane(who: str, x: int, height: int) -> str:
-    line = f'<line x1="{x}" y1="{HEAD - 12}" x2="{x}" y2="{height}" stroke="currentColor" stroke-opacity="0.3"/>'
+    line = f'<line x1="{x}" y1="{HEAD - 12}" x2="{x}" y2="{height}" stroke="currentColor" stroke-opacity="0.25"/>'
     name = _text(one_line(who, 24))
     return f'<g class="lane">{line}<text x="{x}" y="18" text-anchor="middle" font-weight="bold">{name}</text></g>'
 
@@ -429,17 +431,23 @@ def _message(message: Message, y: int, lanes: dict[str, int], width: int) -> str
     at = lanes[message.from_agent]
     named = [lanes[who] for who in others(message)]
     ends = [x for x in (named or lanes.values()) if x != at]
-    middle = (min([at, *ends]) + max([at, *ends])) // 2
     states = (" is-open" if said["is_open"] else "") + (" is-withdrawn" if said["is_withdrawn"] else "")
     to = f" to {', '.join(message.to_names) or 'all'}"
-    words = f"{message.from_name}{to}: {title(message)}"
-    text = one_line(title(message), LABEL)
-    half = min(len(text) * LETTER, width // 2)
-    middle = min(max(middle, half), width - half)
+    whole = f"{message.from_name}{to}: {title(message)}"
+    kind = "" if message.message_type == TEXT else message.message_type.replace("_", " ").capitalize()
+    head = " ".join(filter(None, (kind, said["reference"] if kind else "", states.strip().replace("is-", "· "))))
+    lines = [line for line in (one_line(head, 40), one_line(said["summary"], (width - 16) // LETTER)) if line]
+    x = max(8, min(min([at, *ends]) + 8, width - 8 - LETTER * max(map(len, lines), default=0)))
+    texts = (
+        f'<text x="{x}" y="{y - 8 - 16 * place}"{weight}>{_text(line)}</text>'
+        for place, (line, weight) in enumerate(
+            (line, ' font-weight="600"' if line == lines[0] and head else "") for line in reversed(lines)
+        )
+    )
     return (
         f'<a href="#t{said["turn"]}" class="message kind-{_WORD.sub("-", message.message_type)}{states}">'
-        f"<title>{_text(words)}</title>{''.join(_picture_arrows(at, ends, y, dashed=said['is_withdrawn']))}"
-        f'<text x="{middle}" y="{y - 6}" text-anchor="middle">{_text(text)}</text></a>'
+        f"<title>{_text(whole)}</title>{''.join(_picture_arrows(at, ends, y, dashed=said['is_withdrawn']))}"
+        f"{''.join(texts)}</a>"
     )
 
 

@@ -124,60 +124,70 @@ def archived(room: Room, name: str, data: bytes | None = None) -> None:
 # -- positions, proposals, votes -----------------------------------------------------------------------------------
 
 
-def test_the_table_says_what_each_agent_holds_and_flags_a_change_without_a_reason(room: Room) -> None:
-    """By proposal and agent: stance since when, signatures; each change with its reason, or that there is none."""
+def positions(room: Room) -> str:
+    """The words of the piece, on one line."""
+    return " ".join(piece(room.a, "/page/positions").words.split())
+
+
+def test_each_proposal_says_where_every_agent_stands_and_each_change_of_mind_why(room: Room) -> None:
+    """Who proposed is for it; stance since when, signatures; each change with its reason, or that there is none."""
     played(room, agreed())
-    rows = piece(room.a, "/page/positions").rows
-    assert rows[:3] == [
-        ["Proposal", "Claude A", "Claude B"],
-        ["P2 approved", "for since 4 signed in 4", "for since 5 signed in 5"],
-        ["P1 open", "conceded since 4", "for since 5 changed without a reason"],
-    ]
-    changes = rows[4:]
-    assert ["4", "Claude A", "P1", "for → conceded", "RE: 3, P1"] in changes
-    assert [
-        "5",
-        "Claude B",
-        "P1",
-        "against → for",
-        "none given: neither evidence nor a turn that it answers",
-    ] in changes
-    assert ["2", "Claude A", "P1", "for", "first position"] in changes
+    words = positions(room)
+    assert "P2 agreed The text that is to be signed" in words
+    assert "Claude A for proposed it in turn 4, signed in turn 4" in words
+    assert "Claude B for since turn 5, signed in turn 5" in words
+    assert "P1 not chosen keep sessions in Postgres" in words
+    assert "Claude A concedes since turn 4" in words
+    assert "Claude B for since turn 5, changed without a reason" in words
+    assert "Who changed their mind 2, 1 without a reason" in words
+    assert "Claude A on P1 in turn 4: for → concedes RE: 3, P1" in words
+    assert "Claude B on P1 in turn 5: against → for, without evidence or a turn that it answers" in words
 
 
 def test_votes_stand_beside_their_proposals_with_their_reasons(room: Room) -> None:
     """Who voted how, in which turn and why; what the vote came to."""
     played(room, voted())
-    page = piece(room.a, "/page/positions")
-    (row,) = (row for row in page.rows if row[0] == "P1 approved")
-    assert row[2] == "against since 3 voted reject in 3 : a second reader on the only database"
-    assert row[3].startswith("for since 4 voted approve in 4 :")
-    assert "Approved in turn 5, by vote: 2 for (C, A), 1 against (B); at least 67% for it" in " ".join(
-        page.words.split()
-    )
-    assert "never a verdict" in page.words
+    words = positions(room)
+    assert "Claude B against since turn 3 voted against in turn 3: a second reader on the only database" in words
+    assert "Claude C for since turn 4 voted for in turn 4:" in words
+    assert "Approved in turn 5, by vote: 2 for (C, A), 1 against (B); at least 67% for it" in words
+    assert "never a verdict" in words
+
+
+def test_who_abstains_changed_nothing_that_wants_a_reason(room: Room) -> None:
+    """From a side to none: that is said, and not held against the agent."""
+    more = setup('verdict = "vote"\norder = "round-robin"')
+    abstains = "[VOTE: P1 abstain]"
+    played(room, Table(opening("A", "B", more=more), A=[POSTGRES, abstains], B=["[OBJECTION: P1 slow]"] * 2))
+    words = positions(room)
+    assert "Claude A on P1 in turn 4: for → abstains" in words
+    assert "without" not in words.replace("without a reader", "")
 
 
 def test_a_text_that_another_replaced_and_one_that_was_vetoed_say_so(room: Room) -> None:
-    """The state of a proposal is one word: replaced, vetoed, open."""
+    """The state of a proposal in a word or two: replaced, ruled out, open; after the end not chosen, or left open."""
     first, second = (
         f"## Consensus Summary\n\nSessions live in {where}.\n\n[CONSENSUS_REACHED]" for where in ("A", "B")
     )
     played(room, Table(opening("A", "B"), A=[f"{POSTGRES}\n\n{first}"], B=[second]))
     text = room.file.read_text(encoding="utf-8") + "\n## Note — User\n\n[VETO: P1]\n\nTURN: A\n"
     room.file.write_text(text, encoding="utf-8")
-    heads = [row[0] for row in piece(room.a, "/page/positions").rows]
-    assert heads[:4] == ["Proposal", "P3 open", "P2 replaced", "P1 vetoed"]
+    words = positions(room)
+    for head in ("P3 open", "P2 replaced", "P1 ruled out by you"):
+        assert head in words
+    room.file.write_text(f"{text}\n## Note — User\n\n[STOPPED: enough]\n", encoding="utf-8")
+    assert "P3 left open" in positions(room)
 
 
 def test_a_fragment_follows_the_file(room: Room) -> None:
     """What is kept is kept for the dialog as it stood: an entry more, and the next one tells of it."""
     played(room, Table(opening("A", "B", keys=["Max Turns: 3"]), A=[POSTGRES], B=[]))
-    before = piece(room.a, "/page/positions").rows
-    assert piece(room.a, "/page/positions").rows == before
+    before = positions(room)
+    assert positions(room) == before
     with room.file.open("a", encoding="utf-8") as file:
         file.write("\n## Turn 3 — Claude B\n\n[AGREE: P1]\n\nTURN: A\n")
-    assert [row[2] for row in piece(room.a, "/page/positions").rows if row[0] == "P1 open"] == ["for since 3"]
+    assert "Claude B has not said" in before
+    assert "Claude B for since turn 3" in positions(room)
 
 
 def test_after_the_end_nothing_says_what_to_do_next(room: Room) -> None:
@@ -209,9 +219,13 @@ def test_the_flow_shows_every_message_once_as_a_picture_and_as_a_table(room: Roo
         seen[:0] = [(row[1], row[3], row[6]) for row in rows]
         older = [link for link in links(page) if int(link.rpartition("before=")[2]) == len(messages) - len(seen)]
         path = older[0] if len(seen) < len(messages) else ""
-    assert seen == [(m.from_name, m.message_type, str(m.payload["turn"])) for m in messages]
+    kinds = {"TEXT": "said"}
+    assert seen == [
+        (m.from_name, kinds.get(m.message_type, m.message_type.lower().replace("_", " ")), str(m.payload["turn"]))
+        for m in messages
+    ]
     only = piece(room.a, "/page/flow?agent=B&kind=CRITIQUE").rows[1:]
-    assert {row[3] for row in only} == {"CRITIQUE"}
+    assert {row[3] for row in only} == {"critique"}
     assert all("Claude B" in (row[1], *row[2].split(", ")) for row in only)
 
 

@@ -215,6 +215,9 @@ export function begin() {
   text.addEventListener("blur", complete);
   note.addEventListener("change", settle);
   document.addEventListener("selectionchange", () => document.activeElement === text && (found.length || typed()) && complete());
-  document.addEventListener("dialogd:state", explain);
+  document.addEventListener("dialogd:state", () => {
+    explain();
+    if (typed()) complete(); // who takes part may be known only now
+  });
   explain();
 }
