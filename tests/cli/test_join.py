@@ -47,6 +47,9 @@ def other(config: Path, tmp_path: Path) -> Iterator[Claude]:
         yield one
 
 
+SLOW = (0, "still starting\n")  # a daemon that takes its time on a busy machine is spoken of
+
+
 def typed(dialogd: Commands, session: Claude, *words: str, given: str = "") -> Ran:
     """A `dialogd` command that is typed into the session."""
     return session.run(dialogd.words(words), dialogd.environment, dialogd.folder, given)
@@ -92,7 +95,7 @@ def test_a_session_joins_is_knocked_at_and_replies(dialogd: Commands, session: C
     """One line takes the seat; the file says who sits there; a knock says what to run; the reply stands in the file."""
     dialogd.begin("Tabs or spaces?")
     done = typed(dialogd, session, "join", "b")
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) in ((0, ""), SLOW)
     first, second, end = done.out.split("\n")
     assert "agent B" in first
     assert "dialogd reply" in first
@@ -370,7 +373,7 @@ def test_a_session_of_a_server_joins_is_knocked_at_and_replies(dialogd: Commands
     dialogd.begin("Tabs or spaces?")
     words = dialogd.words(("join", "B"))
     done = server.run(words, dialogd.environment, dialogd.folder)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) in ((0, ""), SLOW)
     assert "The seat of B is an open session of OpenCode" in dialogd.file.read_text()
     assert seat(dialogd).session == f"opencode:{server.pid}:{started_at(server.pid)}:ses_one"
     assert b"OPENCODE_PID" not in Path(f"/proc/{seat(dialogd).pid}/environ").read_bytes()
@@ -420,4 +423,4 @@ def test_a_session_of_a_server_is_asked_from_outside(dialogd: Commands, server: 
     assert "nobody has asked" in server.run(dialogd.words(("accept",)), dialogd.environment, dialogd.folder).err
     at_work(server, "ses_one", "ses_two")
     done = server.run(dialogd.words(("accept",)), dialogd.environment, dialogd.folder)
-    assert (done.code, done.err) == (0, "")
+    assert (done.code, done.err) in ((0, ""), SLOW)
