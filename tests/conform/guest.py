@@ -13,7 +13,7 @@ from types import TracebackType
 from urllib.request import urlopen
 
 from dialogd.conform import Check, Probe, conform
-from tests.support.pair import until
+from tests.support.pair import reserve, until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCE = REPOSITORY / "scripts" / "participants" / "participant.mjs"
@@ -34,7 +34,8 @@ class Guest:
     """
 
     def __init__(self, folder: Path, broken: Iterable[tuple[str, str]] = (), *, mind: bool = True) -> None:
-        self.folder, self.port = folder, free_port()
+        self.folder = folder
+        self.port, self._reserved = reserve()
         self.file, self.reply, self.pid = folder / "dialog.md", folder / "reply.txt", folder / "pid"
         self.reply.write_text("I have read it.", encoding="utf-8")
         self.think = f"cat {shlex.quote(str(self.reply))}" if mind else ""
@@ -75,6 +76,7 @@ class Guest:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         subprocess.run(["kill", "-9", self.pid.read_text().strip()], check=False, capture_output=True)
+        self._reserved.close()
         if error is not None:
             error.add_note((self.folder / "guest.out").read_text())
 

@@ -162,6 +162,17 @@ class Daemon:
         return self.output.read_text(encoding="utf-8", errors="replace") if self.output.exists() else ""
 
 
+def reserve() -> tuple[int, socket.socket]:
+    """A port that stays ours: bound, so that nobody is given it; not listened on, so that a daemon may."""
+    reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port = int(reserved.getsockname()[1])
+    if sys.platform != "linux":
+        reserved.close()  # elsewhere even a socket that does not listen would keep the daemon out
+    return port, reserved
+
+
 class Pair:
     """Daemons that share one dialog file. Leaving the context kills what still runs.
 
@@ -209,15 +220,8 @@ class Pair:
         return self.daemons[agent]
 
     def _port(self) -> int:
-        """A port that stays ours: bound, so that nobody is given it; not listened on, so that a daemon may."""
-        reserved = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        port = int(reserved.getsockname()[1])
-        if sys.platform == "linux":
-            self._reserved.append(reserved)
-        else:
-            reserved.close()  # elsewhere even a socket that does not listen would keep the daemon out
+        port, reserved = reserve()
+        self._reserved.append(reserved)
         return port
 
     def _starter(self, agent: str) -> Callable[[Path], Process]:
