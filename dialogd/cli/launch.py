@@ -320,15 +320,39 @@ def run_apart(state: StateDir, question: str, words: Sequence[str], variables: M
     asked.touch(mode=0o600)
     asked.write_text(question, encoding="utf-8", errors="replace")
     run = ["run", "--file", str(file), *words, "--question-file", str(asked), "--", one_line(question, TOPIC)]
-    environment = without_tokens(os.environ) | dict(variables)
-    pid = on_its_own([sys.executable, "-m", "dialogd", *run], output, environment)
-    known = {"file": str(file), "pid": pid, "created": process_started(pid), "output": str(output)}
-    write_json(file.with_suffix(".json"), known)
     try:
-        _written(file, pid, output)
+        _apart(state, run, file, output, variables, file.exists)
     finally:
         asked.unlink(missing_ok=True)
     return file
+
+
+def continue_apart(settings: Settings, file: Path, words: Sequence[str]) -> None:
+    """Have the dialog in that file, on which no daemon works, go on by `dialogd run --continue`, likewise apart.
+
+    Returns once a daemon is there. Raises `Refused` with what `run` said where it did not go on.
+    """
+    state = StateDir(settings.state_dir)
+    is_begun = file.parent == state.sessions
+    output = file.with_suffix(".out") if is_begun else state.logs / f"{state.dialog(file).name}.out"
+    run = ["run", "--continue", "--file", str(file), *words]
+    _apart(state, run, file, output, NONE, lambda: bool(daemons(settings, file)))
+
+
+def _apart(
+    state: StateDir,
+    words: Sequence[str],
+    file: Path,
+    output: Path,
+    variables: Mapping[str, str],
+    is_there: Callable[[], bool],
+) -> None:
+    """Start `dialogd WORDS` as a process that belongs to nobody, note which it is, and wait until `is_there`."""
+    before = output.stat().st_size if output.exists() else 0
+    pid = on_its_own([sys.executable, "-m", "dialogd", *words], output, without_tokens(os.environ) | dict(variables))
+    known = {"file": str(file), "pid": pid, "created": process_started(pid), "output": str(output)}
+    write_json(state.sessions / f"{file.stem}.json", known)
+    _wait(is_there, pid, output, before)
 
 
 def begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
@@ -358,19 +382,22 @@ def on_its_own(words: Sequence[str], output: Path, environment: Mapping[str, str
     return int(done.stdout)
 
 
-def _written(file: Path, pid: int, output: Path) -> None:
-    """Wait until the dialog stands in its file. Raises `Refused` with the process's last words where it ended first."""
+def _wait(is_there: Callable[[], bool], pid: int, output: Path, since: int) -> None:
+    """Wait until it is there. Raises `Refused` with the process's last words, from that byte on, where it ended first.
+
+    `DialogdError` where it takes too long.
+    """
     deadline = time.monotonic() + BEGIN_SECONDS
-    while not file.exists():
-        if process_started(pid) is None and not file.exists():
+    while not is_there():
+        if process_started(pid) is None and not is_there():
             said = ""
             with suppress(OSError):
-                said = output.read_text(encoding="utf-8", errors="replace")[-LAST_WORDS:]
+                said = output.read_bytes()[since:].decode("utf-8", "replace")[-LAST_WORDS:]
             what, _, fix = said.partition("\n  fix: ")
             raise Refused(
                 what.rpartition("error: ")[2].strip() or "the dialog could not be begun",
                 fix=fix.strip() or f"look into {output}",
             )
         if time.monotonic() > deadline:
-            raise DialogdError(f"{file} was not written within {BEGIN_SECONDS:g} s", fix=f"look into {output}")
+            raise DialogdError(f"nothing came of it within {BEGIN_SECONDS:g} s", fix=f"look into {output}")
         time.sleep(BEGIN_LOOK)

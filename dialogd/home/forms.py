@@ -232,6 +232,14 @@ class Estimate(BaseModel):
     notes: list[str] = []
 
 
+class GoOn(BaseModel):
+    """Which dialog is to go on: one that is asleep."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    dialog: Name
+
+
 class Started(BaseModel):
     """A dialog that was begun. `url` is its page, "" while its daemons still start: then it comes in the list."""
 

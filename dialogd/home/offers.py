@@ -25,11 +25,12 @@ from dialogd.cli.begin import with_budget
 from dialogd.cli.cast import SEATS, seated
 from dialogd.cli.client import ask, daemons
 from dialogd.cli.create import MOST_OF_ALL, Wanted, along, draw_up, usual_ports
-from dialogd.cli.launch import run_apart
+from dialogd.cli.launch import continue_apart, run_apart
 from dialogd.cli.outcome import costs_of, estimate_of
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, Refused, concerning
 from dialogd.home import forms
+from dialogd.home.shelf import Standing
 from dialogd.memory.index import read_dialog
 from dialogd.protocol import units
 from dialogd.protocol.model import Limits
@@ -229,6 +230,16 @@ class Offers:
         dialog = read_dialog(file)
         port = int(dialog.header.agents[0].url.rpartition(":")[2])
         return forms.Started(id=dialog.id, file=str(file), url=f"http://localhost:{port}/" if _ready(port) else "")
+
+    def go_on(self, one: Standing | None) -> forms.Started:
+        """Have a dialog go on whose agents are gone. Raises `DialogdError`."""
+        if one is None or one.dialog.state.outcome is not None:
+            raise Refused("it has ended, or is not here any more", fix="begin another on the same question")
+        if not one.running:
+            continue_apart(self.settings, one.file, ["--linger", f"{self.linger:g} seconds"])
+        port = next((daemon.port for daemon in daemons(self.settings, one.file)), 0)
+        url = f"http://localhost:{port}/" if port and _ready(port) else ""
+        return forms.Started(id=one.dialog.id, file=str(one.file), url=url)
 
     def _checked(self, asked: forms.Start) -> tuple[Settings, Wanted]:
         """What is asked for, as `run` takes it, and the settings. Raises `BadInput`, `Refused`."""

@@ -48,8 +48,14 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
     """Home's HTTP API. Dialogs that are begun here stay `linger` seconds after their end."""
     app = FastAPI(title="dialogd home", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     handle_errors(app)
-    _list_routes(app, Shelf(settings))
-    _beginning_routes(app, Offers(settings, linger))
+    shelf, offers = Shelf(settings), Offers(settings, linger)
+    _list_routes(app, shelf)
+    _beginning_routes(app, offers)
+
+    @app.post("/continue", status_code=201)
+    def go_on(asked: forms.GoOn) -> forms.Started:
+        """Have a dialog go on whose agents are gone: after a restart of the machine, for example."""
+        return offers.go_on(shelf.standing(asked.dialog))
 
     @app.get("/", response_class=HTMLResponse)
     def page() -> Response:

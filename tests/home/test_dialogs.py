@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import statistics
 import time
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ from tests.support.open_sessions import Claude
 from tests.support.pair import a_second
 from tests.support.past import BEGAN, Past
 from tests.support.standin import StandIn
+
+pytestmark = pytest.mark.timeout(180)  # whole dialogs, each of several processes
 
 
 def ended(home: Home, dialog: str) -> dict[str, object]:
@@ -160,6 +163,39 @@ def test_a_dialog_of_two_services_is_estimated_and_held(tmp_path: Path) -> None:
             assert not any(key in text + json.dumps(row) for key in keys.values() if "test" in key)
         finally:
             home.close()
+
+
+@pytest.mark.slow
+def test_a_dialog_whose_agents_are_gone_goes_on(home: Home) -> None:
+    """All that works on it is killed in the middle; it is asleep then, wakes by its id, and ends as it would have."""
+    home.commands.environment["DIALOGD_PACE"] = "1"
+    home.open()
+    begun = home.start(rehearsal=True)
+    file = Path(begun["file"])
+    until(lambda: "## Turn 2" in file.read_text(), "a turn", file.read_text)
+    runs = json.loads(file.with_suffix(".json").read_text())["pid"]
+    os.kill(runs, signal.SIGKILL)
+    home.commands.end_daemons()
+    until(lambda: home.row(begun["id"])["state"] == "asleep", "its sleep", lambda: json.dumps(home.row(begun["id"])))
+    gone = home.ask("/continue", {"dialog": begun["id"]})
+    assert gone.status == 201, gone.text
+    assert gone["id"] == begun["id"]
+    assert ended(home, begun["id"])["outcome"] == "CONSENSUS_REACHED"
+    over = home.ask("/continue", {"dialog": begun["id"]})
+    assert (over.status, bool(over.json["fix"])) == (409, True)
+
+
+@pytest.mark.slow
+def test_a_dialog_that_nobody_knows_the_cast_of_says_how_to_start_it(home: Home) -> None:
+    """What `run --continue` says, with its fix; an id that is none is refused, too."""
+    home.open()
+    home.commands.begin("Where do sessions live?")
+    (row,) = home.dialogs()
+    found = home.ask("/continue", {"dialog": row["id"]})
+    assert (found.status, "nobody knows who played" in found.json["detail"]) == (409, True), found.text
+    assert "dialogd start A" in found.json["fix"]
+    assert home.ask("/continue", {"dialog": "../../etc/passwd"}).status == 409
+    assert home.ask("/continue", {"dialog": row["id"]}, origin="http://evil.example").status == 403
 
 
 def test_what_run_refuses_is_told_with_its_fix_and_leaves_nothing(home: Home) -> None:

@@ -420,6 +420,7 @@ function row(one) {
     make("p", { class: "row-title" }, title, one.rehearsal ? make("span", { class: "tag", text: "rehearsal" }) : ""),
     make("p", { class: "row-words", text: capital(one.words) }),
     one.found ? make("p", { class: "row-found", text: `“${one.found}”` }) : "",
+    one.state === "asleep" ? make("p", {}, make("button", { type: "button", class: "quiet small", "data-do": "go-on", "data-dialog": one.id, text: "Go on", "aria-label": `Go on with ${one.topic}` }), " ", make("span", { class: "problem", role: "alert" })) : "",
     make("p", { class: "row-facts" }, ...people, make("span", { text: facts })));
 }
 
@@ -564,6 +565,13 @@ const acts = {
   },
   "choose-file": ({ dataset }) => ($("#folders").close(), attach([dataset.path])),
   close: (button) => button.closest("dialog").close(),
+  "go-on": async (button) => {
+    button.disabled = true;
+    const answer = await ask("/continue", { body: { dialog: button.dataset.dialog }, seconds: 60 });
+    if (answer.ok) return location.assign(own(answer.facts.url) || (await follow(answer.facts)));
+    button.disabled = false;
+    return put(button.nextElementSibling, refusal(answer.facts));
+  },
   rehearse: () => start(true),
   more: () => more().catch(look),
 };
