@@ -174,8 +174,8 @@ def test_a_dialog_whose_agents_are_gone_goes_on(home: Home) -> None:
     file = Path(begun["file"])
     until(lambda: "## Turn 2" in file.read_text(), "a turn", file.read_text)
     runs = json.loads(file.with_suffix(".json").read_text())["pid"]
-    os.kill(runs, signal.SIGKILL)
-    home.commands.end_daemons()
+    for pid in (runs, *(daemon.pid for daemon in home.commands.daemons())):
+        os.kill(pid, signal.SIGKILL)
     until(lambda: home.row(begun["id"])["state"] == "asleep", "its sleep", lambda: json.dumps(home.row(begun["id"])))
     gone = home.ask("/continue", {"dialog": begun["id"]})
     assert gone.status == 201, gone.text
