@@ -274,6 +274,11 @@ class Hub:
         writing.add(text)
         self._tell_now("text", writing.data(who, text, reset=reset), is_relayed=is_relayed)
 
+    def written(self, who: str) -> tuple[int, str, int] | None:
+        """What is kept of the turn that an agent writes: its number, the text without secrets, the length of all."""
+        writing = self._writing.get(who)
+        return None if writing is None else (writing.turn, self._safe(writing.text), writing.chars)
+
     def relay(self, kind: str, data: Mapping[str, Any]) -> None:
         """Tell those who hear all what another daemon has said."""
         self._tell_now(kind, data, is_relayed=True)

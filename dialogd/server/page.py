@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,20 @@ from fastapi.responses import HTMLResponse, Response
 from dialogd.agent.loop import Agent
 from dialogd.errors import DialogdError
 from dialogd.protocol.state import Dialog
-from dialogd.server.page_entries import LAST, MOST, PageEntries, template, window
+from dialogd.server.page_entries import (
+    LAST,
+    MOST,
+    PageEntries,
+    PageHits,
+    PageStanding,
+    PageWriting,
+    around,
+    as_written,
+    found,
+    standings_shown,
+    template,
+    window,
+)
 from dialogd.server.page_state import Neighbours, PageState, page_state
 from dialogd.store.folders import StateDir
 from dialogd.views.markup import safe
@@ -92,11 +106,39 @@ def page_routes(app: FastAPI, agent: Agent, port: int, state_dir: StateDir) -> N
     async def entries(
         after: Annotated[int | None, Query(ge=-1, description="entries behind this index")] = None,
         before: Annotated[int | None, Query(ge=0, description="entries before this index")] = None,
+        at: Annotated[
+            str, Query(max_length=24, description="entries around the one of this id, such as 7 or 4.1")
+        ] = "",
         limit: Annotated[int, Query(ge=1, le=MOST, description="how many at most")] = LAST,
     ) -> PageEntries:
-        """Entries of the dialog as HTML: the last ones, or those after or before an index."""
+        """Entries of the dialog as HTML: the last ones, those after or before an index, or around an entry."""
         await _read(agent)
+        if at:
+            return await asyncio.to_thread(around, agent.dialog, at, limit)
         return await asyncio.to_thread(window, agent.dialog, after, before, limit)
+
+    @app.get("/page/writing")
+    async def writing(by: Annotated[str, Query(max_length=64, description="the agent's id")]) -> PageWriting:
+        """The turn that an agent writes at this moment, as HTML, as far as it has come; empty where it writes none."""
+        written, dialog = agent.hub.written(by), agent.dialog
+        if written is None or dialog is None:
+            return PageWriting(by=by)
+        return await asyncio.to_thread(as_written, dialog, by, *written)
+
+    @app.get("/page/standings")
+    async def standings() -> dict[str, PageStanding]:
+        """Who stands behind which proposal now, by its number."""
+        await _read(agent)
+        return await asyncio.to_thread(standings_shown, agent.dialog)
+
+    @app.get("/page/find")
+    async def find(
+        words: Annotated[str, Query(max_length=200, description="what to look for, in any case")],
+        limit: Annotated[int, Query(ge=1, le=MOST, description="how many at most")] = MOST,
+    ) -> PageHits:
+        """Where these words stand in this dialog, from its beginning on."""
+        await _read(agent)
+        return await asyncio.to_thread(found, agent.dialog, words, limit)
 
     @app.get("/page/state")
     async def state() -> PageState:
@@ -121,10 +163,14 @@ async def _read(agent: Agent) -> str:
     return ""
 
 
-def _part(path: Path) -> Callable[[], Awaitable[Response]]:
+def _part(path: Path) -> Callable[[Request], Awaitable[Response]]:
     """A script, a style sheet or the icon of the page, as a route's function."""
 
-    async def part() -> Response:
-        return Response(await asyncio.to_thread(path.read_bytes), media_type=_KINDS[path.suffix])
+    async def part(request: Request) -> Response:
+        data = await asyncio.to_thread(path.read_bytes)
+        if "gzip" not in request.headers.get("accept-encoding", ""):
+            return Response(data, media_type=_KINDS[path.suffix])
+        packed = {"content-encoding": "gzip", "vary": "accept-encoding"}
+        return Response(gzip.compress(data), media_type=_KINDS[path.suffix], headers=packed)
 
     return part

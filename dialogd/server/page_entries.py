@@ -12,15 +12,16 @@ from zlib import crc32
 
 from pydantic import BaseModel
 
-from dialogd.protocol.marks import prose
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, whose
+from dialogd.protocol.marks import prose, read_reply
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Said, whose
 from dialogd.protocol.seal import own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.units import dollars
-from dialogd.server.page_marks import Talk, in_ranks, talk_of
-from dialogd.views.markup import fill, safe, to_html
+from dialogd.server.page_marks import BLOCK, EntryShown, Talk, as_streamed, at_first, in_ranks, standings, talk_of
+from dialogd.views.flow import words_of
+from dialogd.views.markup import fill, rendered, safe, so_far, to_html
 
-LAST = 200  # entries that the page begins with
+LAST = 100  # entries that the page begins with
 MOST = 500  # entries of one answer
 TONES = 10  # colours; agents beyond share them, and are told apart by their names
 WATCHED = 1000  # of the last entries: those whose showing may change while a page is open
@@ -123,6 +124,49 @@ def _came(dialog: Dialog) -> Iterator[str]:
         yield from (mark.value.split("=")[0].strip() for mark in entry.marks if mark.name == "INVITE")
 
 
+class PageWriting(BaseModel):
+    """The turn that an agent writes, as far as it has come: `chars` characters of it are in `html`."""
+
+    by: str
+    turn: int = 0
+    chars: int = 0
+    html: str = ""
+
+
+class PageStanding(BaseModel):
+    """Who stands behind a proposal now: its state in a word, "" while it is open, and the words as HTML."""
+
+    state: str
+    html: str
+
+
+class PageHit(BaseModel):
+    """A place where searched words stand: the entry's anchor, who said it, and the words with what is around them."""
+
+    anchor: str
+    name: str
+    tone: str
+    before: str
+    words: str
+    after: str
+
+
+class PageHits(BaseModel):
+    """Where searched words stand, from the beginning on; of more than `total` says, the last ones."""
+
+    total: int
+    hits: list[PageHit]
+
+
+def around(dialog: Dialog | None, wanted: str, limit: int) -> PageEntries:
+    """The entries around the one of that id (`7`, `4.1`); none where there is no such entry."""
+    found = (index for index, entry in enumerate(dialog.entries if dialog else ()) if entry.id == wanted)
+    index = next(found, None)
+    if dialog is None or index is None:
+        return PageEntries(dialog=dialog.id if dialog else "", total=len(dialog.entries) if dialog else 0)
+    return window(dialog, max(-1, index - limit // 2 - 1), None, limit)
+
+
 def window(dialog: Dialog | None, after: int | None, before: int | None, limit: int) -> PageEntries:
     """The first entries after index `after`, else the last ones, before index `before` if given."""
     if dialog is None:
@@ -188,11 +232,17 @@ def as_shown(entry: Entry, index: int, players: Cast, talk: Talk | None = None, 
             *([_IN_WORDS[entry.condition]] if is_own else []),
             *figures(shown),
             *_closing(body, words),
+            *_of_blocks(ranks),
             *([f"hash {entry.chain}"] if entry.chain else []),
         ],
         **_with(players, talk),
     )
     return shown
+
+
+def _of_blocks(ranks: EntryShown) -> list[str]:
+    """What is told of its blocks on demand."""
+    return [mark.facts for mark in ranks.of(BLOCK) if mark.facts]
 
 
 def _closing(body: str, words: str) -> list[str]:
@@ -225,9 +275,65 @@ def inline(text: str) -> Any:
 def _next(entry: Entry, players: Cast) -> str:
     """Who is next, where that does not go without saying."""
     named = entry.turn or ()
-    if not entry.is_turn or (len(players.seats) <= 2 and USER not in named):
+    is_plain = len(players.seats) <= 2 and USER not in named
+    if not entry.is_turn or is_plain or entry.mark("QUESTION_FOR_USER") is not None:
         return ""
     return f"next: {', '.join(players.name(who) for who in named)}" if named else ""
+
+
+def as_written(dialog: Dialog, who: str, turn: int, text: str, chars: int) -> PageWriting:
+    """The turn that `who` writes as it will be shown, as far as that can be told from its beginning."""
+    reply = read_reply(text if text.endswith("\n") else so_far(text), dialog.header.rules.kinds)
+    players, talk, number = cast(dialog), talk_of(dialog), dialog.state.table.next_ref
+    marks = tuple(as_streamed(reply.marks, reply.summary, number))
+    said = Said("", turn, who, talk.names.get(who, who), so_far(f"{reply.body}\n"), marks, (who,))
+
+    def fresh(words: str) -> Any:
+        return safe(presentable(rendered(words)))  # of the text of a moment nothing is kept
+
+    html = template(
+        "writing.html",
+        by=who,
+        called=talk.names.get(who, who),
+        turn=turn,
+        tone=players.tone(who),
+        initial=who[:2],
+        is_cut=chars > len(text),
+        shown=in_ranks(said, said.body, talk),
+        **{**_with(players, talk), "markdown": fresh, "standings": at_first(who, marks)},
+    )
+    return PageWriting(by=who, turn=turn, chars=chars, html=html)
+
+
+def standings_shown(dialog: Dialog | None) -> dict[str, PageStanding]:
+    """Who stands behind which proposal, by its number."""
+    if dialog is None:
+        return {}
+    players = cast(dialog)
+    return {
+        ref: PageStanding(state=now.state, html=template("standing.html", now=now, players=players))
+        for ref, now in standings(dialog).items()
+    }
+
+
+def found(dialog: Dialog | None, words: str, limit: int) -> PageHits:
+    """Where these words stand in the dialog, whatever their case, in text or mark."""
+    wanted, players, hits = " ".join(words.split()), cast(dialog) if dialog else None, []
+    if dialog is None or players is None or not wanted:
+        return PageHits(total=0, hits=[])
+    for entry in dialog.entries:
+        said = " ".join((entry.name, words_of(entry), *(f"{mark.ref} {mark.value}" for mark in entry.written)))
+        text = " ".join(said.split())
+        at = text.casefold().find(wanted.casefold())
+        if at < 0:
+            continue
+        end = at + len(wanted)
+        anchor = f"{'t' if entry.is_turn else 'n'}{entry.id}"
+        name = "You" if entry.by == USER and not entry.via else entry.name
+        around_it = (text[max(0, at - 60) : at], text[at:end], text[end : end + 100])
+        hits.append((anchor, name, "system" if entry.via else players.tone(entry.by), *around_it))
+    named = ("anchor", "name", "tone", "before", "words", "after")
+    return PageHits(total=len(hits), hits=[PageHit(**dict(zip(named, hit, strict=True))) for hit in hits[-limit:]])
 
 
 def presentable(html: str) -> str:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from dialogd.protocol import marks, questions
 from dialogd.protocol.board import AGAINST, CONCEDED, FOR, latest, positions
 from dialogd.protocol.marks import MARKS
-from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Entry, Mark, whose
+from dialogd.protocol.model import OUTCOMES, SYSTEM, USER, Mark, Said, whose
 from dialogd.protocol.seal import COULD_READ
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
@@ -159,7 +159,7 @@ def standings(dialog: Dialog) -> Mapping[str, Standing]:
     return found
 
 
-def in_ranks(entry: Entry, body: str, talk: Talk) -> EntryShown:
+def in_ranks(entry: Said, body: str, talk: Talk) -> EntryShown:
     """The entry's words and marks as they are shown."""
     by = whose(entry.via) if entry.via else "" if entry.by == SYSTEM else talk.names.get(entry.by, entry.name)
     who = "You" if entry.by == USER and not entry.via else f"{by[:1].upper()}{by[1:]}"
@@ -182,7 +182,7 @@ def in_ranks(entry: Entry, body: str, talk: Talk) -> EntryShown:
 # -- One mark ---------------------------------------------------------------------------------------------------------
 
 
-def _shown(mark: Mark, entry: Entry, who: str, talk: Talk) -> MarkShown:
+def _shown(mark: Mark, entry: Said, who: str, talk: Talk) -> MarkShown:
     make = _WORDS.get(mark.name)
     if mark.name in OUTCOMES and entry.turn is None and (mark.name != "DEADLOCK" or not mark.value):
         return _end(mark, who)
@@ -449,3 +449,9 @@ def as_streamed(found: Sequence[Mark], summary: str, next_ref: str) -> Iterator[
             number += 1
         else:
             yield mark
+
+
+def at_first(who: str, found: Sequence[Mark]) -> Mapping[str, Standing]:
+    """How the proposals that `who` is making stand, once they are made."""
+    hows = {"PROPOSAL": "for", "CONSENSUS_PROPOSED": "signed by"}
+    return {mark.ref: Standing(mark.ref, "", (Stand(hows[mark.name], (who,)),)) for mark in found if mark.name in hows}

@@ -57,9 +57,14 @@ def parser() -> MarkdownIt:
 
 @lru_cache(maxsize=4096)
 def to_html(text: str) -> str:
+    """`rendered`; entries never change, so results are cached."""
+    return rendered(text)
+
+
+def rendered(text: str) -> str:
     """The text as HTML without scripts, images, styles or anything else that loads something.
 
-    Where Markdown would hide some of it, it is shown as written. Entries never change, so results are cached.
+    Where Markdown would hide some of it, it is shown as written.
     """
     text = visible(text)
     tokens = parsed(text)
@@ -105,6 +110,58 @@ def _with_titles(tokens: Iterable[Token]) -> Iterator[Token]:
             title = str(token.attrs.get("title", ""))
         elif token.type == "link_close" and title:
             yield Token("text", "", 0, content=f" ({title})")
+
+
+# -- what is still being written --------------------------------------------------------------------------------------
+
+_FENCE = re.compile(r" {0,3}(```+|~~~+)")
+_NO_WORDS = re.compile(
+    r"[\s\d\-=#>*+_.)|~`:]*"
+)  # may become a list, a heading, a rule, a fence, a table: nobody knows yet
+_TRIED = re.compile(r"[\s*_`+-]*\[[^\]]*")  # a mark, perhaps, or a link
+_LINK = re.compile(r"!?\[([^\[\]\n]*)(?:\]\([^()\n]*|\]|)\Z")
+_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.S)
+
+
+def so_far(text: str) -> str:
+    """The beginning of a Markdown text, such that what it shows stays there when the rest has come.
+
+    What has only begun (emphasis, code, a link) is closed; what nobody can tell yet is left out: the beginning of a
+    list, of a table, of a mark.
+    """
+    *lines, last = text.split("\n")
+    fence = ""
+    for line in lines:
+        match = _FENCE.match(line)
+        if match and not fence:
+            fence = match[1]
+        elif match and match[1].startswith(fence) and not line.strip().strip(fence[0]):
+            fence = ""
+    if fence:
+        return "\n".join((*lines, "" if fence.startswith(last.strip() or " ") else last))
+    if _NO_WORDS.fullmatch(last) or _TRIED.fullmatch(last) or _FENCE.match(last):
+        last = ""
+    lines.append(last)
+    start = next((at + 1 for at in range(len(lines) - 2, -1, -1) if not lines[at].strip()), 0)
+    if lines[start].lstrip().startswith("|") and len(lines) - start <= 2:
+        return "\n".join(lines[:start])  # a table, once its second line is whole
+    return "\n".join((*lines[:start], _closed("\n".join(lines[start:]))))
+
+
+def _closed(block: str) -> str:
+    """A paragraph in which what was opened last is closed."""
+    block = _LINK.sub(r"\1", block.rstrip().rstrip("*_~`"))
+    without = _CODE.sub("", block)
+    if "`" in without:
+        return f"{block}`" if without.count("`") % 2 else block
+    for sign in ("**", "__", "~~", "*", "_"):
+        found = len(
+            re.findall(rf"(?<![\w{re.escape(sign[0])}]){re.escape(sign)}(?=[^\s{re.escape(sign[0])}])", without)
+        )
+        ends = len(re.findall(rf"(?<=[^\s{re.escape(sign[0])}]){re.escape(sign)}(?![\w{re.escape(sign[0])}])", without))
+        if found > ends:
+            block = f"{block.rstrip()}{sign}"
+    return block
 
 
 # -- what can be seen --------------------------------------------------------------------------------------------------

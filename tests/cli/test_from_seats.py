@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -21,7 +20,7 @@ from dialogd import person
 from dialogd.backends.seats import Cast, Seat
 from dialogd.errors import Refused
 from dialogd.protocol.model import USER
-from dialogd.store.origin import Origin, asked_by, is_inside, read_key, seat_of, start_of
+from dialogd.store.origin import Origin, asked_by, read_key, seat_of, start_of
 from dialogd.store.registry import Running
 from dialogd.views.flow import flow
 from dialogd.views.plan import Plan
@@ -345,20 +344,6 @@ def test_a_codex_thread_is_known_by_the_environment_of_its_commands(dialogd: Com
     for thread, found in (("0199-abc", running), ("0199-other", None)):
         with process(CODEX_THREAD_ID=thread) as pid:
             assert seat_of(pid, [running]) is found
-
-
-def test_what_runs_inside_of_a_session_is_known_by_what_is_above_it(dialogd: Commands) -> None:
-    """A daemon that a command of the session started is stripped of its mark; the command above it has it still."""
-    script = "import os, subprocess, sys; subprocess.run(['sh', '-c', 'echo $$; read _'], env={})"
-    variables, pipe = {**os.environ, "CODEX_THREAD_ID": "0199-abc"}, subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, env=variables, bufsize=0) as command:
-        assert command.stdin
-        assert command.stdout
-        daemon = int(command.stdout.readline())
-        found = [is_inside(daemon, key) for key in ("codex:0199-abc", "codex:0199-other", this_process(), "none")]
-        command.stdin.write(b"\n")
-    assert found == [True, False, True, False]
-    assert not is_inside(os.getppid(), this_process())
 
 
 def test_an_opencode_session_is_known_by_the_environment_of_its_servers_commands(dialogd: Commands) -> None:

@@ -54,18 +54,26 @@ class Visitor:
         ids = self.page.eval_on_selector_all("[id^=t]", "all => all.map(one => one.id)")
         return [int(name[1:]) for name in ids if name[1:].isdigit()]
 
-    def load_all(self) -> None:
-        """Read the history to its beginning, as scrolling up does."""
-        self.page.evaluate(
-            """async () => {
-                const log = document.getElementById("log"), earlier = document.getElementById("earlier");
-                while (!earlier.hidden) {
-                    const more = new Promise((done) => new MutationObserver(done).observe(log, {childList: true}));
-                    earlier.click();
-                    await more;
-                }
-            }"""
-        )
+    def walk(self, look: Callable[[], object] = lambda: None) -> list[int]:
+        """Read the dialog from its beginning to its end, as scrolling does; `look` at every part of it.
+
+        Gives the numbers of all turns that were seen, each as often as there is an element of it at once.
+        """
+        self.page.keyboard.press("Home")
+        expect(self.turn(1)).to_be_attached()
+        seen: dict[int, int] = {}
+        while True:
+            here = self.turns
+            seen |= {number: here.count(number) for number in here}
+            look()
+            self.page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+            if not self.page.evaluate("document.documentElement.classList.contains('detached')"):
+                break
+            expect(self.turn(here[-1] + 1)).to_be_attached()
+        here = self.turns
+        seen |= {number: here.count(number) for number in here}
+        look()
+        return [number for number, times in seen.items() for _ in range(times)]
 
     def is_clean(self) -> None:
         """No script error, no refused load, no request but to this machine's own daemons."""

@@ -40,10 +40,8 @@ def test_three_hundred_bodies_are_only_text(room: Room, visitor: Visitor) -> Non
     fill(room, bodies(), max_turns=1000)
     room.start("A")
     page = visitor.visit(at(room))
-    visitor.load_all()
-    expect(visitor.turn(1)).to_be_attached()
-    assert visitor.turns == list(range(1, len(bodies()) + 2))
-    is_unharmed(page)
+    expect(visitor.turn(len(bodies()) + 1)).to_be_attached()
+    assert visitor.walk(lambda: is_unharmed(page)) == list(range(1, len(bodies()) + 2))
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -95,6 +93,27 @@ def test_text_that_is_being_written_is_only_text(room: Room, visitor: Visitor) -
     typing.say(f"<img src=x onerror={RUN}> <script>{RUN}</script> ![x]({OUTSIDE}/x.png) and more words \n")
     expect(page.locator("#live")).to_contain_text("<script>", timeout=15_000)
     is_unharmed(page)
+    typing.end("The end.\n")
+    expect(visitor.turn(2)).to_contain_text("The end.")
+    is_unharmed(page)
+
+
+@pytest.mark.parametrize("part", range(2))
+def test_three_hundred_texts_are_only_text_while_they_are_written(room: Room, visitor: Visitor, part: int) -> None:
+    """Word by word, in every way that Markdown has: what has only begun is no more than what is whole."""
+    room.open("AB", max_message=200_000)
+    page = visitor.visit(at(room))
+    typing = room.think()
+    texts = bodies()[part::2]
+    for number, text in enumerate(texts):
+        half = len(text) // 2
+        for piece in (text[:half], text[half:]):
+            typing.say(piece)
+            page.wait_for_timeout(10)
+        typing.say(f"\n\n~~~~~~~~\n~~~~~~~~\n\nNumber {number} is written.\n\n")
+        if number % 25 == 24 or number == len(texts) - 1:
+            expect(page.locator("#live")).to_contain_text(f"Number {number} is written.", timeout=15_000)
+            is_unharmed(page)
     typing.end("The end.\n")
     expect(visitor.turn(2)).to_contain_text("The end.")
     is_unharmed(page)

@@ -59,7 +59,7 @@ def test_a_whole_dialog_is_watched_to_its_end(pair: Pair, visitor: Visitor) -> N
     expect(page.locator("#live .entry")).to_have_count(0)
     expect(page.locator("#outcome .people").first).to_contain_text("A")
     for number in range(2, last + 1):
-        expect(visitor.turn(number).locator(".figures")).not_to_be_empty()
+        expect(visitor.turn(number).locator(".facts")).not_to_be_empty()
 
 
 def test_what_is_being_written_by_another_daemon_is_shown(room: Room, visitor: Visitor) -> None:

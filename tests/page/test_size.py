@@ -1,9 +1,12 @@
-"""Two thousand turns: the page loads them in under a second of script time, and the next turn is there at once."""
+"""Long dialogs: whatever is read of them is there at once, and the page holds no more than a reader has around them."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from statistics import median
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.page.browser import Visitor
@@ -11,24 +14,88 @@ from tests.page.test_live import at
 from tests.page.written import fill, prose
 from tests.server.daemon_process import Room
 
-TURNS = 2_000
-AT_ONCE = 200  # milliseconds from the append to the sight of it
+FRAMED, TYPED = 2_000, 5_000
+MOST = 400  # entries on the page
+AT_ONCE = 300  # milliseconds from the append to the sight of it
+SOON = 5.0  # seconds, on a machine that has other things to do
 
 
-def test_two_thousand_turns(room: Room, visitor: Visitor) -> None:
-    """All of the history, page by page, costs less than a second of script; six new turns are each seen at once."""
-    fill(room, [prose(index) for index in range(TURNS)], max_turns=5_000, max_size="50 MB")
+def written(room: Room) -> int:
+    """Two thousand turns by daemons."""
+    fill(room, [prose(index) for index in range(FRAMED)], max_turns=9_000, max_size="50 MB")
+    return FRAMED + 1
+
+
+def typed(room: Room) -> int:
+    """Five thousand turns by hand."""
+    text = room.opening("Where should user sessions live?", "A", max_turns=9_000, max_size="50 MB")
+    turns = (
+        f"\n---\n\n## Turn {index + 2} — Claude {'AB'[index % 2]}\n\n{prose(index)}\n\nTURN: {'BA'[index % 2]}\n"
+        for index in range(TYPED)
+    )
+    room.file.write_text(text + "".join(turns))
+    return TYPED + 1
+
+
+def timed(work: Callable[[], object]) -> float:
+    """How many seconds that took."""
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("make", [written, typed])
+def test_a_long_dialog(  # noqa: PLR0915 - one dialog, as it takes seconds to make
+    room: Room, visitor: Visitor, make: Callable[[Room], int]
+) -> None:
+    """It opens at its end; a link, Home, End and a fast wheel lead anywhere; six new turns are each seen at once."""
+    last = make(room)
     room.start("AB")
     session = visitor.context.new_cdp_session(visitor.page)
     session.send("Performance.enable")
     page = visitor.visit(at(room))
-    expect(visitor.turn(TURNS + 1)).to_be_attached()
-    visitor.load_all()
-    assert visitor.turns == list(range(1, TURNS + 2))
-    figures = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
-    print(f"script {figures['ScriptDuration']:.3f} s, layout {figures['LayoutDuration']:.3f} s")
-    assert figures["ScriptDuration"] < 1.0
-    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    expect(visitor.turn(last)).to_be_attached(timeout=30_000)
+
+    def figure(name: str) -> float:
+        return next(one["value"] for one in session.send("Performance.getMetrics")["metrics"] if one["name"] == name)
+
+    def is_small() -> None:
+        assert page.evaluate("document.querySelectorAll('#log .entry').length") <= MOST
+
+    def shows(number: int) -> None:
+        expect(visitor.turn(number)).to_be_in_viewport()
+        is_small()
+
+    def link() -> None:
+        page.evaluate("location.hash = '#t50'")
+        shows(50)
+
+    def press(key: str, number: int) -> None:
+        page.keyboard.press(key)
+        shows(number)
+
+    assert timed(link) < SOON
+    assert timed(lambda: press("Home", 1)) < SOON
+    assert timed(lambda: press("End", last)) < SOON
+    page.mouse.move(300, 300)
+    before = last
+    for _ in range(8):
+        for _ in range(10):
+            page.mouse.wheel(0, -5_000)
+        room.until(lambda before=before: visitor.turns[0] < before, "turns further up")
+        before = visitor.turns[0]
+        is_small()
+    assert before < last - 300
+    if make is written:
+        script = figure("ScriptDuration")
+        assert visitor.walk(is_small) == list(range(1, last + 1))
+        print(f"script {figure('ScriptDuration') - script:.3f} s, heap {figure('JSHeapUsedSize') / 1e6:.1f} MB")
+        assert figure("ScriptDuration") - script < 3.0
+    session.send("HeapProfiler.collectGarbage")
+    assert figure("JSHeapUsedSize") < 30e6
+    assert figure("Nodes") < 120_000
+    page.keyboard.press("End")
+    shows(last)
     page.evaluate(
         """() => {
             window.shownAt = {};
@@ -39,12 +106,12 @@ def test_two_thousand_turns(room: Room, visitor: Visitor) -> None:
         }"""
     )
     waits, calls = [], {"A": 0, "B": 0}
-    room.notify("A")
-    for number in range(TURNS + 2, TURNS + 8):
+    room.notify("AB"[(last + 1) % 2])
+    for number in range(last + 1, last + 7):
         who = "AB"[number % 2]
         calls[who] += 1
         room.minds[who].call(calls[who]).end(f"Turn {number} says little.\n")
-        # An `expect` that has to wait describes the page as a screen reader has it: seconds, with so many turns.
+        # An `expect` that has to wait describes the page as a screen reader has it, which takes a while.
         room.until(lambda turn=f"t{number}": page.evaluate("id => id in window.shownAt", turn), f"turn {number}")
         appended = room.file.stat().st_mtime_ns / 1e6
         waits.append(page.evaluate("id => window.shownAt[id]", f"t{number}") - appended)

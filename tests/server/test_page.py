@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import http.client
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -13,6 +15,7 @@ import pytest
 from dialogd.backends.seats import Cast, Seat
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
+from dialogd.server import page as page_module
 from dialogd.server.page import probe_policy
 from dialogd.server.page_entries import as_shown, cast, changed, presentable, window
 from dialogd.store.folders import StateDir
@@ -123,6 +126,21 @@ def test_an_address_that_is_none_gets_into_no_policy() -> None:
     hostile = ["http://127.0.0.1:1; script-src *", "http://127.0.0.1:*", "javascript:1 'unsafe-inline'", "http://x:²"]
     assert probe_policy("localhost:3001", hostile) == probe_policy("localhost:3001", [])
     assert probe_policy("localhost:3001", [])["content-security-policy"] == "default-src 'none'; connect-src 'none'"
+
+
+def test_the_page_is_light(room: Room) -> None:
+    """All its parts together, as a browser gets them; the same bytes for who takes nothing packed."""
+    weight = 0
+    for path in sorted(Path(page_module.__file__).parent.joinpath("static").iterdir()):
+        connection = http.client.HTTPConnection("127.0.0.1", room.a.port, timeout=10)
+        connection.request("GET", f"/page/{path.name}", headers={"Accept-Encoding": "gzip, br"})
+        response = connection.getresponse()
+        packed = response.read()
+        connection.close()
+        weight += len(packed)
+        if response.getheader("content-encoding") == "gzip":
+            assert gzip.decompress(packed) == path.read_bytes() == send(room.a, f"GET /page/{path.name}").body
+    assert 10_000 < weight < 100_000
 
 
 # -- entries ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ const ACTS = {
   unfold: (button) => unfold(button),
   about: (button) => draft(`About ${button.dataset.ref}: `, toAuthor(entryOf(button).dataset.by)),
   veto: (button) => open($("#veto-dialog"), button.dataset.ref),
-  instead: (button) => open($("#instead-dialog"), button.dataset.ref),
+  instead: (button) => draft("", { instead: button.dataset.ref }),
 };
 
 // The words of an entry as they are seen, without its buttons; what of it is selected, if something is.
@@ -31,7 +31,7 @@ function quote(entry) {
   const isInside = chosen.rangeCount && entry.contains(chosen.getRangeAt(0).commonAncestorContainer);
   const words = (isInside && chosen.toString().trim()) || ($(":scope > .body", entry)?.innerText ?? wordsOf(entry)).trim();
   const short = words.length > MOST ? `${words.slice(0, MOST)} …` : words;
-  draft(`${short.split("\n").map((line) => `> ${line}`).join("\n")}\n\n`, toAuthor(entry.dataset.by));
+  draft(`${short.split("\n").map((line) => `> ${line}`).join("\n")}\n\n`);
 }
 
 async function copy(button, words, done) {

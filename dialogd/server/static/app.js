@@ -2,6 +2,7 @@
 import * as acts from "./acts.js";
 import * as controls from "./controls.js";
 import * as entries from "./entries.js";
+import * as find from "./find.js";
 import * as live from "./live.js";
 
 function toAnchor() {
@@ -12,6 +13,7 @@ function toAnchor() {
 entries.begin();
 controls.begin(live.changed);
 acts.begin();
+find.begin();
 live.begin();
 addEventListener("hashchange", toAnchor);
 toAnchor();

@@ -2,6 +2,7 @@
 import { $, all, ask, make, put, refusal, say, stored } from "./dom.js";
 import * as composer from "./composer.js";
 import { catchUp, earlier, goTo, step, toEnd } from "./entries.js";
+import { openFind } from "./find.js";
 import { isTold, setBusy, tellMe } from "./head.js";
 
 export { draft } from "./composer.js";
@@ -137,6 +138,7 @@ const KEYS = {
   j: () => step(1),
   k: () => step(-1),
   e: () => toEnd(),
+  f: () => openFind(),
   m: () => toggleMore(),
   "?": () => $("#help").showModal(),
 };

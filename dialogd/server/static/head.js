@@ -1,6 +1,6 @@
 // The head of the page: where the dialog stands, who does what, what is left, what the person is asked.
 import { $, all, clock, make, put, say, show, stored, visible } from "./dom.js";
-import { beckon, setPlayers, stillWriting } from "./entries.js";
+import { beckon, stillWriting } from "./entries.js";
 
 const WORDS = { idle: "", thinking: "is writing", executing: "uses a tool", failed: "failed", absent: "is absent", stopped: "does not answer", unstarted: "is not started yet", unknown: "not known now" };
 const AILING = new Set(["failed", "absent", "stopped", "unstarted"]);
@@ -33,7 +33,6 @@ export function render(facts, { isLost = false } = {}) {
   put($("#phase-words"), facts.problem || sentence(facts));
   $("#phase-light").dataset.phase = facts.phase;
   put($("#lifecycle"), facts.where);
-  setPlayers(facts.agents);
   renderAgents(facts);
   renderLimits(facts);
   renderNotices(facts);
