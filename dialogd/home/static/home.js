@@ -303,7 +303,7 @@ async function estimate() {
   if (answer.ok) {
     const { words, low, high, notes } = answer.facts;
     const isKnown = high > 0 && low < high; // null where nobody knows
-    drawEstimate(isKnown ? `about ${dollars(low)} if they agree soon, at most ${dollars(high)}` : words, isKnown ? [words, ...notes] : notes);
+    drawEstimate(isKnown ? `about ${dollars(low)} if they agree soon` : words, isKnown ? [words, ...notes] : notes);
   } else drawEstimate();
   if (!answer.ok) refused(answer.facts, false);
 }
