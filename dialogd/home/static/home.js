@@ -410,6 +410,8 @@ function own(url) {
 
 // -- The lists ----------------------------------------------------------------------------------------------------------
 
+const stuck = new Map(); // why a dialog did not go on: the lists are drawn anew
+
 function row(one) {
   const url = own(one.url) || own(one.past);
   const title = url ? make("a", { href: url, text: one.topic || "Without a topic" }) : make("b", { text: one.topic || "Without a topic" });
@@ -420,7 +422,7 @@ function row(one) {
     make("p", { class: "row-title" }, title, one.rehearsal ? make("span", { class: "tag", text: "rehearsal" }) : ""),
     make("p", { class: "row-words", text: capital(one.words) }),
     one.found ? make("p", { class: "row-found", text: `“${one.found}”` }) : "",
-    one.state === "asleep" ? make("p", {}, make("button", { type: "button", class: "quiet small", "data-do": "go-on", "data-dialog": one.id, text: "Go on", "aria-label": `Go on with ${one.topic}` }), " ", make("span", { class: "problem", role: "alert" })) : "",
+    one.state === "asleep" ? make("p", {}, make("button", { type: "button", class: "quiet small", "data-do": "go-on", "data-dialog": one.id, text: "Go on", "aria-label": `Go on with ${one.topic}` }), " ", make("span", { class: "problem", role: "alert", text: stuck.get(one.id) ?? "" })) : "",
     make("p", { class: "row-facts" }, ...people, make("span", { text: facts })));
 }
 
@@ -570,7 +572,8 @@ const acts = {
     const answer = await ask("/continue", { body: { dialog: button.dataset.dialog }, seconds: 60 });
     if (answer.ok) return location.assign(own(answer.facts.url) || (await follow(answer.facts)));
     button.disabled = false;
-    return put(button.nextElementSibling, refusal(answer.facts));
+    stuck.set(button.dataset.dialog, refusal(answer.facts));
+    return put(button.nextElementSibling, stuck.get(button.dataset.dialog));
   },
   rehearse: () => start(true),
   more: () => more().catch(look),
