@@ -123,7 +123,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
 def _proposals(plan: Plan) -> Iterator[tuple[str, ...]]:
     texts = {p.ref for p in plan.dialog.state.table.proposals if p.sha}
     for p in board.proposals(plan.dialog):
-        stands = p.decision or "open"
+        stands = p.decision or ("not chosen" if plan.outcome in ("CONSENSUS_REACHED", "DECIDED") else "open")
         said = f"the text that stands in turn {p.entry}" if p.ref in texts else " ".join(p.text.split())
         sides = (listed([plan.name(who) for who in side]) for side in (p.supporters, p.opponents))
         yield p.ref, plan.name(p.agent), said, stands, *sides

@@ -23,7 +23,8 @@ async function render({ ended, approved, total, dialog, isLost }) {
   const isStopped = ended.name === "STOPPED" && card.dataset.outcome === "STOPPED";
   show($("#approve-form"), !approved && !isStopped && !ended.failed);
   show($("#reject-open"), isResult);
-  for (const field of card.querySelectorAll(".of-budget")) show(field, card.dataset.outcome === "budget");
+  show($(".of-budget", card), card.dataset.outcome === "budget");
+  $("#continue-budget").required = card.dataset.outcome === "budget";
   $("#continue-open").classList.toggle("primary", !isResult);
   $("#approve-form button").classList.toggle("primary", isResult);
   put($("#approve-form button"), isResult ? "Approve" : "Leave it at that");
