@@ -508,7 +508,7 @@ def seat(log: LogFile, agent: str, what: str, timeout: str = "") -> Dialog | Non
     """Note that an open session, such as of `Claude Code`, takes the agent's seat, and the time that its turns have.
 
     Without a `timeout` that is `SEAT_TIMEOUT`, where the file gives the agent no time of its own yet.
-    Does nothing, and gives None, where there is no dialog, where it has ended, and where the file says so already.
+    Does nothing, and gives None, where there is no dialog, where it has ended, and where the file says both already.
     Raises `BadInput` for an unknown agent or a time that is none.
     """
 
@@ -516,15 +516,17 @@ def seat(log: LogFile, agent: str, what: str, timeout: str = "") -> Dialog | Non
         if dialog.state.outcome is not None:
             return None
         who = single(named(dialog, agent), agent)
-        if not timeout and who in dialog.state.limits.timeouts:
-            return None
-        said = f"timeout {who} {timeout or SEAT_TIMEOUT}"
+        own = dialog.state.limits.timeouts.get(who)
+        said = f"timeout {who} {timeout or (units.in_words(own) if own else SEAT_TIMEOUT)}"
         limits, problem = dialog.state.limits.changed(said)
         if problem:
             raise BadInput(problem, fix="write it like: --timeout 45m")
-        if limits == dialog.state.limits:
+        body, seat_of = SEATED.format(agent=who, what=what), SEATED.partition("{what}")[0].format(agent=who)
+        notes = (entry.body.strip() for entry in reversed(dialog.entries) if entry.by == USER and not entry.number)
+        is_known = next((note for note in notes if note.startswith(seat_of)), "") == body
+        if is_known and limits == dialog.state.limits:
             return None
-        return note_of(Mark("LIMIT", one_line(said, 200)), body=SEATED.format(agent=agent, what=what))
+        return note_of(Mark("LIMIT", one_line(said, 200)), body=body)
 
     try:
         return write(log, "join", make)

@@ -291,9 +291,15 @@ def _port(settings: Settings, dialog: Dialog | None, who: str) -> int | None:
 
 
 def _note(settings: Settings, dialog: Dialog | None, who: str, one: Session, timeout: str) -> None:
-    """Say in the file who takes the seat, and how long its turns may take."""
+    """Say in the file who takes the seat, and how long its turns may take. Raises `BadInput` without a file for it."""
     if dialog is not None:
         person.seat(options.log_of(settings), who, TITLES[one.program], timeout)
+    elif timeout:
+        raise BadInput(
+            f"there is no dialog yet, and its file is where it stands how long {who}'s turns may take",
+            fix="join without --timeout; once it is written: "
+            + shlex.join(["dialogd", "limit", "timeout", f"{who} {timeout}"]),
+        )
 
 
 def _welcome(who: str, settings: Settings, dialog: Dialog | None, one: Session) -> str:

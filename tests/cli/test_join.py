@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from dialogd import person
 from dialogd.cli.client import ask
 from dialogd.store.registry import Running
 from tests.cli.command import PATIENCE, Commands, until
@@ -163,6 +164,25 @@ def test_a_session_joins_before_there_is_a_dialog(dialogd: Commands, session: Cl
     assert "[LIMIT: timeout A 30 minutes]" in dialogd.file.read_text()
     assert dialogd.log.read().state.limits.timeouts == {"A": 1800.0}
     knocked(session, "turn 2 is yours")
+
+
+def test_without_a_dialog_no_time_is_promised(dialogd: Commands, session: Claude) -> None:
+    """The file holds how long a seat's turns may take: before there is one, `--timeout` is refused, not forgotten."""
+    done = typed(dialogd, session, "join", "B", "--timeout", "45m")
+    assert (done.code, "dialogd limit timeout 'B 45m'" in done.err) == (2, True)
+    assert dialogd.daemons() == ()
+
+
+def test_the_file_says_who_sits_there_whatever_the_seats_time(dialogd: Commands) -> None:
+    """Also where it has one already, and when another program's session takes the seat; the same again is no news."""
+    dialogd.begin("Tabs or spaces?")
+    assert dialogd("limit", "timeout", "B 10 minutes").code == 0
+    for program in ("Claude Code", "Claude Code", "Codex", "Codex", "Claude Code"):
+        person.seat(dialogd.log, "B", program)
+    notes = re.findall(r"The seat of B is an open session of (.*): it keeps its own", dialogd.file.read_text())
+    assert notes == ["Claude Code", "Codex", "Claude Code"]
+    assert all(entry.mark("LIMIT") for entry in dialogd.log.read().entries if "The seat of B" in entry.body)
+    assert dialogd.log.read().state.limits.timeouts == {"B": 600.0}
 
 
 @pytest.mark.slow
