@@ -429,14 +429,15 @@ function seenBefore() {
 }
 
 // Something at the end that the reader, further up, does not see.
-export function beckon(words) {
+export function beckon(words, isCalm = false) {
   if (sticks) return;
   put(newTurns, `${words} ↓`);
+  newTurns.toggleAttribute("data-calm", isCalm);
   show(newTurns, true);
 }
 
 function beckonBack() {
-  if (!isAtEnd()) beckon(unread ? (unread === 1 ? "1 new entry" : `${unread} new entries`) : "Latest");
+  if (!isAtEnd()) beckon(unread ? (unread === 1 ? "1 new entry" : `${unread} new entries`) : "Latest", !unread);
 }
 
 function tellOfNews(count) {
