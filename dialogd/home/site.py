@@ -152,13 +152,15 @@ class Looked:
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self.last = time.monotonic()
+        self.under_way = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         asked_by(scope.get("state", {}).get(PROCESSES, tuple))
-        self.last = time.monotonic()
+        self.under_way += 1
         try:
             await self.app(scope, receive, send)
         finally:
+            self.under_way -= 1
             self.last = time.monotonic()
 
 
@@ -193,7 +195,7 @@ async def _serve(settings: Settings, listener: socket.socket, linger: float) -> 
     serving = asyncio.create_task(server.serve())
     while not serving.done():
         await asyncio.wait({serving}, timeout=min(LOOK, linger / 4))
-        if time.monotonic() - looked.last > linger:
+        if not looked.under_way and time.monotonic() - looked.last > linger:
             server.leave()
             break
     await serving

@@ -96,8 +96,8 @@ def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their
         home.open()
         row = home.row(begun["id"])
         assert (row["state"], row["url"]) == ("ended", f"http://localhost:{port}/")
-        until(lambda: not home.commands.daemons(), "the daemons' end")
-        assert home.row(begun["id"])["url"] == ""
+        until(lambda: not home.row(begun["id"])["url"], "the daemons' end")
+        until(lambda: not home.commands.daemons(), "the end of the last of them")
         for known in home.commands.state.sessions.glob("*.json"):
             pid = json.loads(known.read_text())["pid"]
             until(lambda pid=pid: not psutil.pid_exists(pid), "the end of what ran them")
@@ -312,7 +312,7 @@ def test_a_dialog_that_waits_for_the_person_comes_first_and_says_why(home: Home)
         assert [row["id"] for row in home.dialogs("?state=open")] == [first["id"]]
         assert [row["id"] for row in home.dialogs("?state=ended")] == ["0ld000"]
         assert home.dialogs("?state=asleep") == []
-    assert home.ask("/dialogs?state=odd").status == 400
+        assert home.ask("/dialogs?state=odd").status == 400
     assert log.path.exists()
 
 
