@@ -13,10 +13,11 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-import psutil
 import pytest
 
 from dialogd.cli.client import ask
+from dialogd.protocol.grammar import parse
+from dialogd.store.registry import process_started
 from tests.cli.command import PATIENCE, until
 from tests.home.conftest import Home
 from tests.support import open_sessions
@@ -33,6 +34,11 @@ def ended(home: Home, dialog: str) -> dict[str, object]:
     """Wait until that dialog has ended; its row."""
     until(lambda: home.row(dialog)["state"] == "ended", "the end", lambda: json.dumps(home.row(dialog)))
     return home.row(dialog)
+
+
+def page_of(file: Path) -> int:
+    """The port of the first agent, as the file says."""
+    return int(parse(file.read_bytes()).header.agents[0].url.rpartition(":")[2])
 
 
 def kept(home: Home, *past: Past) -> None:
@@ -81,14 +87,13 @@ def test_a_rehearsal_from_home_end_to_end(home: Home) -> None:
 @pytest.mark.slow
 def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their_dialog(tmp_path: Path) -> None:
     """Home is killed while they work: the dialog ends all the same, its page answers, another Home shows it."""
-    home = Home(tmp_path, linger="6 seconds")
+    home = Home(tmp_path, linger="15 seconds")
     try:
         home.open()
         begun = home.start(rehearsal=True)
-        assert begun["url"]
         home.kill()
-        port = int(str(begun["url"]).rstrip("/").rpartition(":")[2])
         file = Path(begun["file"])
+        port = page_of(file)
         until(lambda: "[CONSENSUS_REACHED]" in file.read_text().partition("## Turn 2")[2], "the end", file.read_text)
         health = ask(port, "GET", "/health", seconds=PATIENCE)
         assert health is not None
@@ -100,7 +105,7 @@ def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their
         until(lambda: not home.commands.daemons(), "the end of the last of them")
         for known in home.commands.state.sessions.glob("*.json"):
             pid = json.loads(known.read_text())["pid"]
-            until(lambda pid=pid: not psutil.pid_exists(pid), "the end of what ran them")
+            until(lambda pid=pid: process_started(pid) is None, "the end of what ran them")
     finally:
         home.close()
 
@@ -108,12 +113,12 @@ def test_daemons_outlive_home_are_listed_by_the_next_and_end_a_while_after_their
 @pytest.mark.slow
 def test_a_result_that_is_rejected_is_discussed_again_and_the_while_begins_anew(tmp_path: Path) -> None:
     """The daemons stay for the person to say no: what they do then puts their end off."""
-    home = Home(tmp_path, linger="8 seconds")
+    home = Home(tmp_path, linger="15 seconds")
     try:
         home.open()
         begun = home.start(rehearsal=True)
         turns = int(str(ended(home, begun["id"])["turns"]))
-        port = int(str(begun["url"]).rstrip("/").rpartition(":")[2])
+        port = page_of(Path(begun["file"]))
         answer = ask(port, "POST", "/reject", {"reason": "tell me more"}, seconds=PATIENCE)
         assert answer is not None
         assert answer[0] < 300, answer
