@@ -29,9 +29,13 @@ setup: .venv/.stamp ## make .venv with everything (uv where it is, else python3 
 .venv/.stamp: pyproject.toml scripts/setup.sh
 	@sh scripts/setup.sh
 
-demo: .venv/.stamp ## a whole dialog between two daemons that ask no model
-	@dialog=$$(mktemp -d)/dialog.md && \
-	.venv/bin/dialogd run "Where should user sessions live?" --agents rehearsal,rehearsal --file "$$dialog" --pace 0.3
+demo: .venv/.stamp ## a whole dialog of two scripted agents, to be followed on its page (ARGS=--no-open: no browser)
+	@dialog=$$(mktemp -d)/dialog.md; agent=rehearsal how="--pace 0.3"; \
+	if [ -t 1 ]; then agent=rehearsal:slow=6.5 how="--pace 1.5 --open --linger 1h"; fi; \
+	trap : INT; \
+	.venv/bin/dialogd run "Where should user sessions live?" --agents $$agent,$$agent --file "$$dialog" $$how $(ARGS); code=$$?; \
+	echo; echo "next   .venv/bin/dialogd open     a page to start dialogs of your own from"; \
+	echo "       .venv/bin/dialogd doctor   which agents can be used here, and who pays"; exit $$code
 
 run: .venv/.stamp ## a dialog of your own: make run TOPIC="…" ARGS="--agents claude,grok"
 	@.venv/bin/dialogd run "$$TOPIC" $(ARGS)

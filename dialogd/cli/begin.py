@@ -26,6 +26,7 @@ from dialogd.cli.cast import AGREES, priced, seated, warn_of_twins
 from dialogd.cli.client import daemons, notify
 from dialogd.cli.create import Wanted, asks_for_a_dialog, create, draw_up, usual_ports, with_recalled
 from dialogd.cli.launch import FAILED, Daemons, Interrupt, free_ports, interruptible, is_free
+from dialogd.cli.open import browse
 from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
 from dialogd.cli.past import keep_ended
 from dialogd.cli.status import AGREED, ended, exit_code, next_step
@@ -125,6 +126,7 @@ Stay = Annotated[bool, typer.Option("--stay", help="Keep the daemons and the pag
 Linger = Annotated[
     str | None, typer.Option(metavar="TIME", help="The same, but only so long after the end, such as 1 hour.")
 ]
+Shows = Annotated[bool, typer.Option("--open/--no-open", help="Open the page in your browser, where there is one.")]
 Prices = Annotated[
     list[str] | None,
     typer.Option(
@@ -148,6 +150,7 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     go_on: Continue = False,
     stay: Stay = False,
     linger: Linger = None,
+    opens: Shows = False,
     plan: options.Plan = None,
     no_plan: options.NoPlan = False,
     price: Prices = None,
@@ -165,14 +168,14 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
             cast = _former_cast(settings, pace)
             if wanted.unattended:
                 person.leave(options.log_of(settings), USER)
-            raise typer.Exit(_perform(settings, cast, interrupt, is_new=False, stay=lasts))
+            raise typer.Exit(_perform(settings, cast, interrupt, is_new=False, stay=lasts, opens=opens))
         if topic is None:
             raise BadInput("what should the dialog be about?", fix='name the topic: dialogd run "Tabs or spaces?"')
         settings = options.settings_for(file, pace=pace, plan=plan, no_plan=no_plan)
         settings, cast = new_cast(
             settings, wanted, pace or "", replace=replace, prices=price or (), trust_project=trust_project
         )
-        raise typer.Exit(_perform(settings, cast, interrupt, is_new=True, stay=lasts))
+        raise typer.Exit(_perform(settings, cast, interrupt, is_new=True, stay=lasts, opens=opens))
 
 
 def _lingering(linger: str | None) -> float:
@@ -322,7 +325,9 @@ def _busy(settings: Settings) -> None:
     )
 
 
-def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool, stay: float) -> int:
+def _perform(
+    settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bool, stay: float, opens: bool = False
+) -> int:
     """Start all daemons, show the dialog to its end, stop them; returns the exit code."""
     file = shlex.quote(str(settings.file))
     show = Live(settings, hint="Ctrl-C stops the dialog", is_run=True)
@@ -347,6 +352,8 @@ def _perform(settings: Settings, cast: Cast, interrupt: Interrupt, *, is_new: bo
             show,
         ):
             agents.start(interrupt)
+            if opens:
+                browse(f"http://localhost:{port}")
             _watch(show, agents, interrupt, stay=stay)
     except DialogdError:
         if is_new:

@@ -47,7 +47,7 @@ def open_home(
         serve(settings, settings.home_port, stay)
         return
     where = _running(settings) or _started(settings, stay)
-    is_shown = not no_browser and _browse(where)
+    is_shown = not no_browser and browse(where)
     facts = {"url": where, "browser": is_shown}
     options.answer(facts, [where], json=json)
 
@@ -91,7 +91,7 @@ def _started(settings: Settings, linger: float) -> str:
     raise DialogdError(f"Home did not answer within {READY:g} s", fix=f"look into {output}")
 
 
-def _browse(address: str) -> bool:
+def browse(address: str) -> bool:
     """Show the address in the person's browser; False where there is none."""
     import webbrowser
 

@@ -59,7 +59,8 @@ def tail(text: str, cells: int) -> str:
 # C0 and C1 (but newline and tab), line separators, what turns the direction of writing or hides text, half characters.
 _UNSAFE = re.compile(rf"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufeff\ud800-\udfff{UNSEEN}]")
 _STYLES = {
-    "bold": "1", "dim": "2", "cursor": "7", "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35",
+    "bold": "1", "dim": "2", "italic": "3", "cursor": "7",
+    "red": "31", "green": "32", "yellow": "33", "blue": "34", "magenta": "35",
     "cyan": "36", "bright green": "92", "bright blue": "94", "bright magenta": "95", "bright cyan": "96",
 }  # fmt: skip
 AGENT_COLOURS = ("cyan", "magenta", "green", "blue", "bright cyan", "bright magenta", "bright green", "bright blue")
@@ -91,6 +92,118 @@ def table(rows: Iterable[Sequence[str]], widest: int = 1000) -> Iterator[str]:
         short = map(fit, row, widths)
         padded = [text + " " * (wide - width(text)) for text, wide in zip(short, widths, strict=True)]
         yield "  ".join([*padded, row[-1]]).rstrip()
+
+
+# -- Markdown, lightly ------------------------------------------------------------------------------------------------
+
+_INLINE = re.compile(
+    r"`(?P<code>[^`\n]+)`|\*\*(?P<bold>\S(?:[^*\n]*\S)?)\*\*|(?<!\w)(?:\*(?P<star>[^\s*](?:[^*\n]*[^\s*])?)\*"
+    r"|_(?P<under>[^\s_](?:[^_\n]*[^\s_])?)_)(?!\w)"
+)
+_INLINE_STYLES = {"code": "cyan", "bold": "bold", "star": "italic", "under": "italic"}
+_BLOCK = re.compile(r"[ \t]*(?:(?P<head>#{1,6})[ \t]+|(?P<item>[-*+]|\d{1,3}[.)])[ \t]+|(?P<quote>>)[ \t]?)(?=\S)")
+_FENCE = re.compile(r"[ \t]{0,3}(?P<fence>`{3,}|~{3,})[^`]*")
+_LABELLED = re.compile(r"\*\*[^*]+:\*\* ")  # such lines stand below each other
+_RULE = re.compile(r"[ \t]*(?:-[ \t]*){3,}|[ \t]*(?:\*[ \t]*){3,}")
+
+
+def wrapped(
+    text: str, cells: int, *, first: str = "", rest: str = "", styles: tuple[str, ...] = ()
+) -> Iterator[list[Span]]:
+    """Lines of that text at most so many cells wide, broken between words; bold, italic and code as styles.
+
+    The first one begins with `first`, the others with `rest`. A word too long for a line is broken within.
+    """
+    line_, used, is_empty = [(first, styles)], width(first), True
+    for whole, look, is_joined in _words(text, styles):
+        word, gap = whole, "" if is_empty or is_joined else " "
+        if not is_empty and used + len(gap) + width(word) > cells:
+            yield line_
+            line_, used, gap, is_empty = [(rest, styles)], width(rest), "", True
+        while is_empty and used + width(word) > cells > width(rest):
+            head = _beginning(word, cells - used)
+            yield [*line_, (head, look)]
+            line_, used, word = [(rest, styles)], width(rest), word[len(head) :]
+        if line_[-1][1] == look:
+            line_[-1] = (line_[-1][0] + gap + word, look)
+        else:
+            line_.append((gap + word, look))
+        used, is_empty = used + len(gap) + width(word), False
+    yield line_
+
+
+def _words(text: str, styles: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    """Words with their styles; True for one that follows the one before without a blank."""
+    at, spans = 0, list[Span]()
+    for match in _INLINE.finditer(text):
+        spans.append((text[at : match.start()], styles))
+        kind = str(match.lastgroup)
+        spans.append((match[kind], (*styles, _INLINE_STYLES[kind])))
+        at = match.end()
+    ends_in_blank = True
+    for piece, look in (*spans, (text[at:], styles)):
+        for index, word in enumerate(piece.split()):
+            yield word, look, index == 0 and not (ends_in_blank or piece[0].isspace())
+        ends_in_blank = piece[-1].isspace() if piece else ends_in_blank
+
+
+def _beginning(word: str, cells: int) -> str:
+    """As much of a word as fits, one character at least."""
+    used = 0
+    for index, char in enumerate(word):
+        used += _cells(char)
+        if used > cells and index:
+            return word[:index]
+    return word
+
+
+def markdown(text: str, cells: int, margin: str = "") -> Iterator[list[Span]]:
+    """A text in Markdown as lines for a terminal so many cells wide: paragraphs, headings, lists, quotations, code.
+
+    Every line begins with `margin`. Tables and all else stand as they are written.
+    """
+    for first, words, styles in _blocks(text.split("\n")):
+        if styles == ("code",):
+            rest = words or " "
+            while rest:
+                head = _beginning(rest, max(cells - width(margin) - 2, 8))
+                yield [(f"{margin}  {head}".rstrip(), ("cyan",))]
+                rest = rest[len(head) :]
+        elif styles == ("raw",):
+            yield [(margin + words if words else "", ("dim",) if words and not words.strip("─") else ())]
+        else:
+            hang = first if first.startswith("│") else " " * width(first)
+            yield from wrapped(words, cells, first=margin + first, rest=margin + hang, styles=styles)
+
+
+def _blocks(rows: Iterable[str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """What a text consists of: what stands before it (`• `), its words, their style; `code` and `raw` are one line."""
+    fence, held, now = "", list[str](), ("", tuple[str, ...]())
+    for row in (row.rstrip("\r").expandtabs(4) for row in rows):
+        opening, block, bare = _FENCE.fullmatch(row), _BLOCK.match(row), row.strip()
+        is_raw = not bare or bare.startswith("|") or _RULE.fullmatch(row) is not None
+        if held and (fence or opening or block or is_raw or now[1] or _LABELLED.match(bare)):
+            yield now[0], " ".join(held), now[1]
+            held = []
+        if fence and not (bare.startswith(fence) and not bare.strip(fence[0])):
+            yield "", row, ("code",)
+        elif fence or opening:
+            fence = "" if fence else str(opening and opening["fence"])
+        elif is_raw:
+            yield "", "─" * 8 if _RULE.fullmatch(row) else row.rstrip(), ("raw",)
+        else:
+            now = _begins(row, block) if block else now if held else ("", ())
+            held.append(row[block.end() :].strip() if block else bare)
+    if held:
+        yield now[0], " ".join(held), now[1]
+
+
+def _begins(row: str, block: re.Match[str]) -> tuple[str, tuple[str, ...]]:
+    """What stands before a heading, an item of a list or a quotation, and the style of its words."""
+    indent = " " * (len(row) - len(row.lstrip()))
+    if block["item"]:
+        return f"{indent}{'•' if block['item'] in '-*+' else block['item']} ", ()
+    return ("│ ", ()) if block["quote"] else ("", ("bold",))
 
 
 def show(text: str = "") -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import select
 import shlex
 import sys
@@ -24,16 +25,29 @@ from dialogd.cli.keyboard import Keyboard, Line
 from dialogd.cli.options import log_of
 from dialogd.cli.speak import stop
 from dialogd.cli.status import Situation, ended, exit_code, may_call, next_step
-from dialogd.cli.terminal import Screen, as_json, colour_of, fit, line, remark, show, tail, width
+from dialogd.cli.terminal import (
+    Screen,
+    Span,
+    as_json,
+    colour_of,
+    fit,
+    line,
+    markdown,
+    plain,
+    remark,
+    show,
+    tail,
+    width,
+    wrapped,
+)
 from dialogd.config import Settings, new_command
 from dialogd.errors import DialogdError
 from dialogd.protocol import lifecycle
 from dialogd.protocol.marks import tolerant
-from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry
+from dialogd.protocol.model import ANY, SYSTEM, USER, Condition, Entry, Mark
 from dialogd.protocol.money import in_dollars, total
 from dialogd.protocol.signals import assessed, budget
 from dialogd.protocol.state import Dialog, Outcome
-from dialogd.protocol.text import escape
 from dialogd.protocol.units import dollars
 from dialogd.store.folders import StateDir
 from dialogd.store.logfile import LogFile
@@ -126,23 +140,53 @@ def account(entry: Entry) -> str:
     return " · ".join(filter(None, (at, took, tokens, cost, frame.model)))
 
 
-def text_of(entry: Entry) -> str:
-    """What stands below the entry's heading: body, marks, whose turn it is."""
-    parts: list[str] = []
+MARGIN = "  "  # before every line of a text: nothing in it passes for a heading of the view's own
+SIGN = "▸ "  # before a mark that counts
+_HASH = re.compile(r"\b[0-9a-f]{16,64}\b")
+_SMALL = frozenset({"RE", "CONFIDENCE", "TO"})
+_STYLES: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("PROPOSAL", "CONSENSUS_PROPOSED", "QUESTION_FOR_USER"), ("bold",)),
+    **dict.fromkeys(("OBJECTION", "DEADLOCK", "REFUSED", "STOPPED", "AGENT_ERROR", "STALLED", "VETO"), ("red",)),
+    **dict.fromkeys(("AGREE", "CONCEDE", "DECISION", "CONSENSUS_REACHED", "DECIDED", "APPROVED"), ("green",)),
+}
+
+
+def shown_mark(mark: Mark, cells: int) -> Iterator[list[Span]]:
+    """A mark that counts, in words, without hashes."""
+    name = f"{mark.name.replace('_', ' ').capitalize()} {mark.ref}".strip()
+    fields = [field for field in mark.fields if field and not _HASH.fullmatch(field)]
+    text = _HASH.sub(lambda found: found[0][:6] + "…", plain(" · ".join(fields)))
+    styles = _STYLES.get(mark.name, ())
+    yield from wrapped(f"{name}: {text}" if text else name, cells, first=MARGIN + SIGN, rest=MARGIN * 2, styles=styles)
+
+
+def shown_entry(entry: Entry, names: Mapping[str, str], cells: int) -> Iterator[list[Span]]:
+    """What stands below the entry's heading, as lines: its text, its marks, who is next."""
     if entry.condition is Condition.DAMAGED:
-        parts.append(f"(damaged: line {entry.line} of the file; it counts for nothing)")
+        yield [(f"{MARGIN}(damaged: line {entry.line} of the file; it counts for nothing)", ("yellow",))]
     if entry.is_struck:
-        parts.append("(withdrawn by the person: its marks count for nothing)")
-    if entry.body and entry.frame:
-        parts.append(escape(entry.body))
-    elif entry.body:  # by hand: the marks that count in it stay, what else looks like structure is shown escaped
-        lines = (line if tolerant(line) in entry.marks else escape(line) for line in entry.body.split("\n"))
-        parts.append("\n".join(lines))
-    if entry.frame and entry.marks:
-        parts.append("\n".join(str(mark) for mark in entry.marks))
-    if entry.turn:
-        parts.append(f"TURN: {', '.join(entry.turn)}")
-    return "\n\n".join(parts)
+        yield [(f"{MARGIN}(withdrawn by the person: its marks count for nothing)", ("yellow",))]
+    marks = list(entry.marks)
+    said, own = [], [] if entry.frame is None else marks
+    for row in entry.body.split("\n"):
+        mark = tolerant(row) if entry.frame is None else None
+        if mark is not None and mark in marks:  # by hand they stand in the text
+            own.append(mark)
+        else:
+            said.append(row.replace(SIGN[0], "\\" + SIGN[0], 1) if row.lstrip().startswith(SIGN[0]) else row)
+    if text := "\n".join(said).strip("\n"):
+        yield from markdown(plain(text), cells, MARGIN)
+    if text and any(mark.name not in _SMALL for mark in own):
+        yield []
+    for mark in own:
+        if mark.name not in _SMALL:
+            yield from shown_mark(mark, cells)
+    small = [f"{mark.name.replace('_', ' ').lower()} {mark.value or mark.ref}" for mark in own if mark.name in _SMALL]
+    small += [f"next: {', '.join(names.get(who, who) for who in entry.turn)}"] if entry.turn else []
+    if small:
+        if text or len(small) < len(own):
+            yield []
+        yield from wrapped(plain(BETWEEN.join(small)), cells, first=MARGIN, rest=MARGIN, styles=("dim",))
 
 
 def as_fact(entry: Entry) -> dict[str, object]:
@@ -355,6 +399,7 @@ class Listener:
 # -- The live line ----------------------------------------------------------------------------------------------------
 
 BETWEEN = " · "
+WIDEST = 100  # cells of a finished turn: longer lines are hard to read
 SHORTEST_TAIL = 16  # cells; fewer of the last words tell nothing
 
 
@@ -506,9 +551,9 @@ class Live:
         self.screen.write((text, ("yellow",)))
 
     def _print(self, entry: Entry) -> None:
-        """Heading, account and text of a finished entry."""
-        name = line(entry.name)
-        heading = f"## Turn {entry.number} — {name}" if entry.is_turn else f"## Note — {name}"
+        """A rule, heading, account and text of a finished entry."""
+        name, cells = line(entry.name), max(min(self.screen.columns, WIDEST) - 1, 20)
+        heading = fit(f"Turn {entry.number} · {name}" if entry.is_turn else f"Note · {name}", cells)
         colour = (
             ()
             if entry.by == USER and not entry.via
@@ -516,12 +561,15 @@ class Live:
             if entry.via or entry.by == SYSTEM
             else (colour_of(entry.by),)
         )
-        facts, text = line(account(entry)), text_of(entry)
-        self.screen.write(
-            (heading, ("bold", *colour)),
-            (f"\n{facts}" if facts else "", ("dim",)),
-            f"\n\n{text}\n" if text else "\n",
-        )
+        header = self.feed.dialog.header if self.feed.dialog is not None else None
+        names = {USER: "you", **{agent.id: line(agent.name) for agent in (header.agents if header else ())}}
+        lines: list[list[Span]] = [[("─" * cells, ("dim",))], [(heading, ("bold", *colour))]]
+        if facts := line(account(entry)):
+            lines.append([(fit(facts, cells), ("dim",))])
+        below = [*shown_entry(entry, names, cells)]
+        lines += [[], *below, []] if below else [[]]
+        spans = [span for row in lines for span in (*row, ("\n", ()))]
+        self.screen.write(*spans[:-1])
 
     def _show_situation(self, situation: Situation) -> None:
         needed, dialog = situation.needs_person(), situation.dialog

@@ -62,7 +62,7 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
         )
         assert dialogd.output.startswith(head)
         for turn in dialog.turns:
-            assert dialogd.output.count(f"## Turn {turn.number} — {turn.name}\n") == 1
+            assert dialogd.output.count(f"Turn {turn.number} · {turn.name}\n") == 1
         assert f"ended with CONSENSUS_REACHED: {dialog.state.outcome.reason} (turn" in dialogd.output
         assert f"\nnext   dialogd approve --file {dialogd.file}, or dialogd reject" in dialogd.output
         assert (leftovers(dialogd), dialogd.daemons()) == ([], ())

@@ -141,7 +141,7 @@ def test_the_keys_do_what_the_commands_do(dialogd: Commands) -> None:
         terminal.now("waiting for A; its daemon does not run")
         terminal.type("?")
         terminal.until("say something")
-        for key, written in (("p", "[PAUSED]"), ("p", "[RESUMED]"), ("k", "[SKIP: A]"), ("r", "[RETRY: B]")):
+        for key, written in (("p", "▸ Paused"), ("p", "▸ Resumed"), ("k", "▸ Skip: A"), ("r", "▸ Retry: B")):
             terminal.type(key)
             until(lambda written=written: marks(dialogd)[-1:] == [written], written, lambda: repr(terminal.seen))  # type: ignore[misc]
             terminal.until(written)
@@ -154,7 +154,7 @@ def test_the_keys_do_what_the_commands_do(dialogd: Commands) -> None:
         terminal.now("stop the dialog? y/n")
         terminal.type("y")
         assert terminal.end() == 4
-        assert "[STOPPED: dialogd stop]" in terminal.seen
+        assert "▸ Stopped: dialogd stop" in terminal.seen
 
 
 @pytest.mark.slow
@@ -171,7 +171,7 @@ def test_what_is_typed_survives_turns_that_arrive(dialogd: Commands) -> None:
         terminal.until("Tabs, I say.")
         terminal.now("say> Mind thé 漢字x")
         terminal.type("\x7f\x1b[D\x1b[D\x7f\x1b[F!\r")  # x and é's neighbour go
-        terminal.until("## Turn 3 — User")
+        terminal.until("Turn 3 · User")
         assert dialogd.log.read().entries[-1].body == "Mind thé漢字!"
         terminal.type("s")
         terminal.now("say> ")
@@ -180,7 +180,7 @@ def test_what_is_typed_survives_turns_that_arrive(dialogd: Commands) -> None:
         terminal.type("s\x1b[200~one\rtwo\x1b[201~")
         terminal.now("say> one⏎two")
         terminal.type("\x01@B \r")
-        terminal.until("## Turn 4 — User")
+        terminal.until("Turn 4 · User")
         last = dialogd.log.read().entries[-1]
         assert (last.body, last.turn) == ("one\ntwo", ("B",))
         terminal.type("q")
@@ -200,7 +200,7 @@ def test_a_question_rings_and_is_answered(dialogd: Commands) -> None:
         terminal.until("your turn: A asks you: soft or hard?")
         assert f'press a, or dialogd say --file {dialogd.file} "…"' in terminal.seen
         assert "\a" in terminal.seen
-        assert "\x1b[1;36m## Turn 2 — Claude A\x1b[0m" in terminal.seen
+        assert "\x1b[1;36mTurn 2 · Claude A\x1b[0m" in terminal.seen
         assert "6.1 s · 812 in, 240 out · $0.0061 · m-1" in terminal.seen
         dialogd.file.chmod(0o666)
         terminal.type("asoft\r")
@@ -209,7 +209,7 @@ def test_a_question_rings_and_is_answered(dialogd: Commands) -> None:
         terminal.now("answer> soft")
         terminal.type("\r")
         until(lambda: dialogd.log.read().state.number == 3, "the answer", lambda: repr(terminal.seen[-2000:]))
-        terminal.until("## Turn 3 — User")
+        terminal.until("Turn 3 · User")
         terminal.type("\x03")
         assert terminal.end() == 130
 
@@ -269,7 +269,7 @@ def test_what_is_being_written_is_on_the_live_line_and_the_turn_comes_once(dialo
         room.open("AB")
         own = {"DIALOGD_FILE": str(room.file), "DIALOGD_STATE_DIR": str(room.state_dir)}
         with window(dialogd, columns=100, **own) as terminal:
-            terminal.until("## Turn 1 — User")
+            terminal.until("Turn 1 · User")
             typing = room.think("A")
             terminal.now("A thinks about turn 2, 0:0")
             typing.say("I would keep them in 漢字 tables, now ")
@@ -285,8 +285,8 @@ def test_what_is_being_written_is_on_the_live_line_and_the_turn_comes_once(dialo
                 assert terminal.lives()[-1].startswith("A writes turn 2")
             terminal.resize(100)
             typing.end("at least.\n")
-            terminal.until("## Turn 2 — Claude A")
-            assert terminal.seen.count("## Turn 2 — Claude A") == 1
+            terminal.until("Turn 2 · Claude A")
+            assert terminal.seen.count("Turn 2 · Claude A") == 1
             terminal.type("q")
             assert terminal.end() == 0
 
@@ -361,7 +361,7 @@ def test_in_tmux_a_resize_leaves_no_smear_and_ctrl_z_and_ctrl_c_a_clean_shell(di
     tmux.type("s", "half ")
     tmux.until("say> half")
     agent_turn(dialogd.log, "Another turn.", turn=("USER",), by="B")
-    until(lambda: "Another turn." in tmux.lines, "the turn", lambda: "\n".join(tmux.lines))
+    until(lambda: "  Another turn." in tmux.lines, "the turn", lambda: "\n".join(tmux.lines))
     tmux.until("say> half")
     tmux.type("C-z")
     until(lambda: any("Stopped" in line for line in tmux.lines), "the shell", lambda: "\n".join(tmux.lines))
