@@ -9,11 +9,13 @@ Debian, Ubuntu: apt install chromium xvfb xterm imagemagick. What is missing is 
 from __future__ import annotations
 
 import argparse
+import base64
 import http.client
 import os
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -90,7 +92,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def staged(folder: Path) -> Iterator[Stage]:
+def staged(folder: Path, backend: str = "rehearsal:slow=9") -> Iterator[Stage]:
     """Two daemons at a rehearsed dialog that nobody has started."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DIALOGD_", "CLAUDE_"))}
     environment = {**kept, "DIALOGD_STATE_DIR": str(folder / "state"), "DIALOGD_PLAN": "0", "PYTHONPATH": str(ROOT)}
@@ -103,7 +105,7 @@ def staged(folder: Path) -> Iterator[Stage]:
         "## Turn 1 — User\n\n**Question:**\nDiscuss and agree on where user sessions should live.\n\nTURN: A\n",
         encoding="utf-8",
     )
-    daemons = [stage.run("start", who, "--backend", "rehearsal:slow=9", "--pace", "0.5") for who in "AB"]
+    daemons = [stage.run("start", who, "--backend", backend, "--pace", "0.5") for who in "AB"]
     try:
         yield stage
     finally:
@@ -217,11 +219,111 @@ def terminal_picture(stage: Stage, out: Path) -> None:
             process.wait(10)
 
 
+# -- The moving picture -----------------------------------------------------------------------------------------------
+
+EVERY = 0.7  # seconds between two pictures of it
+SHOWN_FOR = 300  # milliseconds that each is shown: it runs faster than the rehearsal did
+LAST_SHOWN_FOR = 5000
+MOST_BYTES = 1_500_000
+SIZE = {"width": 900, "height": 620}
+# Of each picture the part that changed, as lossy WebP: [x, y, width, height, data].
+CHANGES = """async ([before, now, quality]) => {
+    const load = async (data) => {
+        const image = new Image();
+        image.src = "data:image/png;base64," + data;
+        await image.decode();
+        return image;
+    };
+    const image = await load(now), canvas = document.createElement("canvas");
+    const [width, height] = [canvas.width, canvas.height] = [image.width, image.height];
+    const drawing = canvas.getContext("2d", {willReadFrequently: true});
+    const pixels = (one) => {
+        drawing.drawImage(one, 0, 0);
+        return new Uint32Array(drawing.getImageData(0, 0, width, height).data.buffer);
+    };
+    let [left, top, right, bottom] = [0, 0, width, height];
+    if (before) {
+        const old = pixels(await load(before)), fresh = pixels(image);
+        [left, top, right, bottom] = [width, height, 0, 0];
+        for (let y = 0, i = 0; y < height; y++) for (let x = 0; x < width; x++, i++) {
+            if (old[i] === fresh[i]) continue;
+            left = Math.min(left, x); right = Math.max(right, x + 1);
+            top = Math.min(top, y); bottom = Math.max(bottom, y + 1);
+        }
+        if (right === 0) return null;
+        left -= left % 2; top -= top % 2;  // the format's own unit
+    }
+    const part = document.createElement("canvas");
+    [part.width, part.height] = [right - left, bottom - top];
+    part.getContext("2d").drawImage(image, -left, -top);
+    return [left, top, part.width, part.height, part.toDataURL("image/webp", quality).split(",")[1]];
+}"""
+
+
+def chunk(name: bytes, data: bytes) -> bytes:
+    """One chunk of a RIFF file."""
+    return name + struct.pack("<I", len(data)) + data + b"\0" * (len(data) % 2)
+
+
+def moving(frames: Sequence[tuple[int, int, int, int, bytes, int]]) -> bytes:
+    """An animated WebP, for ever again: each frame's place, size, own WebP file, and how long it is shown (ms)."""
+
+    def in_three(number: int) -> bytes:
+        return struct.pack("<I", number)[:3]
+
+    _, _, width, height, _, _ = frames[0]
+    parts = [
+        chunk(b"VP8X", b"\x02\0\0\0" + in_three(width - 1) + in_three(height - 1)),
+        chunk(b"ANIM", b"\xff" * 4 + b"\0\0"),
+    ]
+    for x, y, wide, high, picture, shown in frames:
+        place = b"".join(map(in_three, (x // 2, y // 2, wide - 1, high - 1, shown)))
+        at = picture.index(b"VP8 ")
+        size = struct.unpack_from("<I", picture, at + 4)[0]
+        parts.append(chunk(b"ANMF", place + b"\x02" + chunk(b"VP8 ", picture[at + 8 : at + 8 + size])))
+    return chunk(b"RIFF", b"WEBP" + b"".join(parts))
+
+
+def moving_picture(out: Path, browser: Browser) -> None:
+    """A whole rehearsed dialog on the page, in half a minute: page.webp."""
+    with tempfile.TemporaryDirectory() as folder, staged(Path(folder), "rehearsal:slow=5") as stage:
+        context = browser.new_context(viewport=SIZE, color_scheme="light", reduced_motion="reduce")
+        play(stage, 2)
+        page = context.new_page()
+        page.goto(f"http://localhost:{stage.ports[0]}/")
+        pictures = []
+        until(
+            lambda: pictures.append(page.screenshot()) or time.sleep(EVERY) or "\n[CONSENSUS_REACHED]" in stage.text,
+            "the end",
+        )  # type: ignore[func-returns-value]
+        for _ in range(3):
+            time.sleep(EVERY)
+            pictures.append(page.screenshot())
+        context.close()
+    paper, frames, before = browser.new_page(), list[tuple[int, int, int, int, bytes, int]](), ""
+    for picture in pictures:
+        now = base64.b64encode(picture).decode()
+        found = paper.evaluate(CHANGES, [before, now, 0.85])
+        if found is None:
+            frames[-1] = (*frames[-1][:5], frames[-1][5] + SHOWN_FOR)
+            continue
+        x, y, wide, high, data = found
+        frames.append((x, y, wide, high, base64.b64decode(data), SHOWN_FOR))
+        before = now
+    paper.close()
+    frames[-1] = (*frames[-1][:5], LAST_SHOWN_FOR)
+    made = moving(frames)
+    if len(made) > MOST_BYTES:
+        raise RuntimeError(f"page.webp would have {len(made):,} bytes, more than {MOST_BYTES:,}: take fewer pictures")
+    (out / "page.webp").write_bytes(made)
+    print(f"page.webp, {len(frames)} pictures, {len(made):,} bytes")
+
+
 def main() -> int:
     """Take all pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images", help="where the pictures go")
-    parser.add_argument("--only", choices=["home"], help="only these pictures")
+    parser.add_argument("--only", choices=["home", "moving"], help="only these pictures")
     given = parser.parse_args()
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -231,6 +333,11 @@ def main() -> int:
         return 1
     from playwright.sync_api import sync_playwright
 
+    if given.only in (None, "moving"):
+        with sync_playwright() as playwright:
+            moving_picture(out, playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES)))
+    if given.only == "moving":
+        return 0
     with tempfile.TemporaryDirectory() as folder, staged(Path(folder)) as stage, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES))
         rehearse(stage, EARLIER)

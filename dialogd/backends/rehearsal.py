@@ -460,7 +460,8 @@ def _story(scene: Scene) -> str:
     cast = [entry.by for entry in scene.spoken] + [scene.me.id]
     takes_turns = all(who == cast[index % 2] for index, who in enumerate(cast)) and len({*cast}) == min(at + 1, 2)
     is_played = takes_turns and all(entry.body.startswith(OPENING) for entry in scene.spoken)
-    return STORY[at](scene, [proposal.ref for proposal in proposals]) if is_played else ""
+    text = STORY[at](scene, [proposal.ref for proposal in proposals]) if is_played else ""
+    return re.sub(r"(?<=[^\n\]])\n(?! *[-#\[]|\n) *", " ", text)  # a paragraph is one line, as a model writes it
 
 
 # -- What a rehearsed agent sees of a dialog --------------------------------------------------------------------------

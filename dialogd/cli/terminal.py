@@ -96,12 +96,12 @@ def table(rows: Iterable[Sequence[str]], widest: int = 1000) -> Iterator[str]:
 
 # -- Markdown, lightly ------------------------------------------------------------------------------------------------
 
-_INLINE = re.compile(
+_MARKED = re.compile(
     r"`(?P<code>[^`\n]+)`|\*\*(?P<bold>\S(?:[^*\n]*\S)?)\*\*|(?<!\w)(?:\*(?P<star>[^\s*](?:[^*\n]*[^\s*])?)\*"
     r"|_(?P<under>[^\s_](?:[^_\n]*[^\s_])?)_)(?!\w)"
 )
-_INLINE_STYLES = {"code": "cyan", "bold": "bold", "star": "italic", "under": "italic"}
-_BLOCK = re.compile(r"[ \t]*(?:(?P<head>#{1,6})[ \t]+|(?P<item>[-*+]|\d{1,3}[.)])[ \t]+|(?P<quote>>)[ \t]?)(?=\S)")
+_MARKED_STYLES = {"code": "cyan", "bold": "bold", "star": "italic", "under": "italic"}
+_BEGINNING = re.compile(r"[ \t]*(?:(?P<head>#{1,6})[ \t]+|(?P<item>[-*+]|\d{1,3}[.)])[ \t]+|(?P<quote>>)[ \t]?)(?=\S)")
 _FENCE = re.compile(r"[ \t]{0,3}(?P<fence>`{3,}|~{3,})[^`]*")
 _LABELLED = re.compile(r"\*\*[^*]+:\*\* ")  # such lines stand below each other
 _RULE = re.compile(r"[ \t]*(?:-[ \t]*){3,}|[ \t]*(?:\*[ \t]*){3,}")
@@ -135,10 +135,10 @@ def wrapped(
 def _words(text: str, styles: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...], bool]]:
     """Words with their styles; True for one that follows the one before without a blank."""
     at, spans = 0, list[Span]()
-    for match in _INLINE.finditer(text):
+    for match in _MARKED.finditer(text):
         spans.append((text[at : match.start()], styles))
         kind = str(match.lastgroup)
-        spans.append((match[kind], (*styles, _INLINE_STYLES[kind])))
+        spans.append((match[kind], (*styles, _MARKED_STYLES[kind])))
         at = match.end()
     ends_in_blank = True
     for piece, look in (*spans, (text[at:], styles)):
@@ -180,7 +180,7 @@ def _blocks(rows: Iterable[str]) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     """What a text consists of: what stands before it (`• `), its words, their style; `code` and `raw` are one line."""
     fence, held, now = "", list[str](), ("", tuple[str, ...]())
     for row in (row.rstrip("\r").expandtabs(4) for row in rows):
-        opening, block, bare = _FENCE.fullmatch(row), _BLOCK.match(row), row.strip()
+        opening, block, bare = _FENCE.fullmatch(row), _BEGINNING.match(row), row.strip()
         is_raw = not bare or bare.startswith("|") or _RULE.fullmatch(row) is not None
         if held and (fence or opening or block or is_raw or now[1] or _LABELLED.match(bare)):
             yield now[0], " ".join(held), now[1]

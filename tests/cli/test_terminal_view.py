@@ -141,10 +141,11 @@ def test_the_keys_do_what_the_commands_do(dialogd: Commands) -> None:
         terminal.now("waiting for A; its daemon does not run")
         terminal.type("?")
         terminal.until("say something")
-        for key, written in (("p", "▸ Paused"), ("p", "▸ Resumed"), ("k", "▸ Skip: A"), ("r", "▸ Retry: B")):
+        acts = (("p", "[PAUSED]"), ("p", "[RESUMED]"), ("k", "[SKIP: A]"), ("r", "[RETRY: B]"))
+        for (key, written), shown in zip(acts, ("Paused", "Resumed", "Skip: A", "Retry: B"), strict=True):
             terminal.type(key)
             until(lambda written=written: marks(dialogd)[-1:] == [written], written, lambda: repr(terminal.seen))  # type: ignore[misc]
-            terminal.until(written)
+            terminal.until(f"▸ {shown}")
         terminal.type("x")
         terminal.now("stop the dialog? y/n")
         terminal.type("n")
