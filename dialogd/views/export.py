@@ -110,7 +110,7 @@ def _facts(plan: Plan) -> Iterator[tuple[str, str]]:
     yield "Began", date(plan.began)
     yield "Ended", _time(end) if end else ""
     took = f" in {in_words(round(plan.seconds))}" if plan.seconds else ""
-    yield "Turns", f"{state.number}{took}"
+    yield "Turns", f"{state.turns_in_words if state.base else state.number}{took}"
     spent = total(state.spent)
     is_known = spent.entries > spent.unknown or spent.tokens
     yield "Cost", f"{in_dollars(spent)}, {in_tokens(spent)} tokens" if is_known else ""

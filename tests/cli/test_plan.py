@@ -92,7 +92,7 @@ def test_a_model_writes_a_unified_plan_on_request(dialogd: Commands) -> None:
         assert done.code == 0, done.err
         assert done.err.startswith(f"{agent}: rehearsal")
         assert f"*Written by rehearsal as {agent}, from the dialog, after it" in done.out
-        assert "> *Rehearsal: no model was asked" in done.out
+        assert "> Rehearsal: scripted lines, no model was asked" in done.out
     assert strange.code == 2
     assert "no agent 'Z'" in strange.err
 

@@ -69,12 +69,11 @@ def test_no_command_lets_a_dialog_steer_the_terminal(hostile: Commands) -> None:
 
 
 def test_a_plan_of_a_hostile_dialog_holds_no_tag_and_no_control_character(hostile: Commands) -> None:
-    """Agents' texts are data in a plan: outside the fence that holds the conversation no tag of theirs is alive."""
+    """Agents' texts are data in a plan: no tag of theirs is alive."""
     assert hostile("plan", "--out", str(hostile.folder / "out")).code == 0
     (page,) = (hostile.folder / "out").glob("*.md")
     text = page.read_text(encoding="utf-8")
-    summary = text[: text.index("\n~~~")]
-    assert not [tag for tag in ("<script", "<img", "<iframe", "<b>") if tag in summary.replace("\\<", "")]
+    assert not [tag for tag in ("<script", "<img", "<iframe", "<b>") if tag in text.replace("\\<", "")]
     assert not set(text) & set("\x1b\x07\x9b\u202e")
 
 

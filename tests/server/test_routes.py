@@ -491,7 +491,8 @@ ROUTES = {
     "GET": {
         *("/", "/dialog", "/docs", "/events", "/events/schema", "/health", "/metrics"),
         *("/page/entries", "/page/state", "/page/away", "/page/flow", "/page/history", "/page/history/{dialog}"),
-        *("/page/positions", "/page/recall", "/page/result", "/export/{to}", "/turn"),
+        *("/page/positions", "/page/recall", "/page/result", "/page/end", "/page/find", "/page/standings"),
+        *("/page/writing", "/export/{to}", "/turn"),
     },
     "POST": {
         *(
