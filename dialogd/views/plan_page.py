@@ -141,7 +141,7 @@ def record(plan: Plan) -> Iterator[str]:
 def _votes(plan: Plan) -> Iterator[str]:
     for d in plan.decisions:
         yield f"### {d.ref or 'A position'}: {d.stands}"
-        by = f"Proposed by {plan.name(d.by)}. " if d.by else ""
+        by = f"Proposed by {_name(plan, d.by)}. " if d.by else ""
         how = f"{d.made.capitalize()} in turn {d.turn}, {inline(method(d.method))}"
         left = f"; superseded: {d.superseded}" if d.superseded else ""
         why = "; ".join(filter(None, (inline(d.evidence) if d.method != "mutual" else "", inline(d.reason))))
