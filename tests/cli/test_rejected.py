@@ -77,7 +77,7 @@ def test_every_place_says_what_became_of_a_decision(dialogd: Commands, then: str
             assert ("The person rejected it." in head) == (then == "rejected")
 
         panel = panels.positions_piece(dialog)
-        assert f'<a href="#proposal-P1-2">P1</a> <span class="state state-{word}">{word}</span>' in panel
+        assert f'P1 <span class="state state-{word}">{word}</span>' in panel
         assert "Approved in turn <" in panel
         assert why in panel
         tab = panels.result_piece(dialog, "dialog.md")
