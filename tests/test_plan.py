@@ -21,7 +21,8 @@ from markdown_it.token import Token
 from dialogd import person
 from dialogd.config import DEFAULT_FILE
 from dialogd.errors import NotADialog, StorageError
-from dialogd.protocol.grammar import parse
+from dialogd.protocol.grammar import joint, parse, render
+from dialogd.protocol.model import Draft, Mark
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
 from dialogd.views.plan import STEPS, Plan, beginning, has_spoken, labelled
@@ -578,6 +579,24 @@ def test_the_metrics_have_their_names_and_are_right() -> None:
         "cost": {"usd": 0.014, "exact": True},
         "live": {},
     }
+
+
+def test_every_knock_at_a_live_session_is_counted() -> None:
+    """Those for a turn that it never answered too, and those before it was gone; an agent without knocks has no row."""
+    data = opening().encode()
+    for draft in (
+        Draft("SYSTEM", "System", marks=(Mark("AGENT_ERROR", "B | silent | look"),), attributes=(("knocks", "3"),)),
+        Draft(
+            "SYSTEM", "System", marks=(Mark("AGENT_ERROR", "B | it has ended | join"),), attributes=(("knocks", "1"),)
+        ),
+        Draft("SYSTEM", "System", marks=(Mark("AGENT_ERROR", "A | no key | set one"),)),
+        Draft("B", "Claude B", 2, "I am back.", turn=("A",), attributes=(("knocks", "2"),)),
+    ):
+        dialog = parse(data)
+        data += joint(dialog) + render(draft, dialog.last.chain if dialog.last else "")
+    drawn = Plan(parse(data))
+    assert as_json(drawn)["metrics"]["live"] == {"B": {"turns": 1, "knocks": 6, "silent": 1}}
+    assert "1 turn, 6 knocks, 1 silent" in markdown(drawn)
 
 
 def test_what_nobody_knows_is_null() -> None:

@@ -648,8 +648,9 @@ class Turn:
     def _drawn_up(self, now: Dialog) -> Addition:
         """The turn, the seal that goes before it while others of a sealed round owe theirs, or the failure."""
         of, received, mine = self.of, self.received, now.state.debt(self.of.me)
+        knocks = ("knocks", str(self._knocks or ""))
         if self.error is not None:
-            attributes = (("at", wall()), *of.owed().attributes())
+            attributes = (("at", wall()), knocks, *of.owed().attributes())
             return Addition(compose.error_note(now, of.me, self.error.cause, self.error.fix, attributes))
         assert received is not None
         assert self._admission is not None
@@ -664,7 +665,7 @@ class Turn:
             attributes=(
                 ("at", wall()),
                 ("ms", str(received.ms)),
-                ("knocks", str(self._knocks or "")),
+                knocks,
                 ("nonce", received.nonce if mine.is_ready or is_sealed else ""),
                 *of.owed(from_record(received.usage)).attributes(),
             ),

@@ -117,6 +117,28 @@ def test_a_session_joins_is_knocked_at_and_replies(dialogd: Commands, session: C
     assert "Spaces, for they look the same everywhere." in dialogd.file.read_text()
 
 
+@pytest.mark.slow
+def test_what_came_of_a_knock_is_told_in_status_page_and_plan(dialogd: Commands, session: Claude) -> None:
+    """Knocked and not opened; opened; replied: counted for who looks, and what the turn cost is nowhere $0."""
+    dialogd.begin("Tabs or spaces?")
+    assert typed(dialogd, session, "join", "B").code == 0
+    dialogd("say", "What do you say?", "--to", "B")
+    knocked(session, "turn 3 is yours")
+    unopened, port = "its session was knocked at one time, and has not opened the turn", seat(dialogd).port
+    until(lambda: unopened in dialogd("status").out, unopened)
+    page = ask(port, "GET", "/page/state", seconds=PATIENCE)
+    assert unopened in str(page)
+    assert "keeps its own permissions" in str(page)
+    assert typed(dialogd, session, "turn").code == 0
+    until(lambda: "B thinks about turn 3" in dialogd("status").out, "the turn to be opened")
+    assert typed(dialogd, session, "reply", given="Spaces, for they look the same everywhere.\n").code == 0
+    plan = json.loads(dialogd("plan", "--json").out)
+    assert plan["metrics"]["live"] == {"B": {"turns": 1, "knocks": 1, "silent": 0}}
+    written = dialogd("plan", "--out", "-").out
+    assert "1 turn, 1 knock, 0 silent" in written
+    assert "$0" not in written + dialogd("status").out + dialogd("cost").out
+
+
 def test_another_state_directory_makes_no_person_of_a_session(dialogd: Commands, session: Claude) -> None:
     """A command of the session's is the seat's, too, where nothing lists that seat; one beside it is the person's."""
     dialogd.begin("Tabs or spaces?")

@@ -308,6 +308,9 @@ def test_a_session_that_ignores_its_knocks_is_silent(room: Table) -> None:
     assert mark.fields[:2] == ("A", "silent")
     assert [knocks for what, knocks in room.journal("A") if what == "knocked"][:3] == [1, 2, 3]
     assert ("silent", 3) in room.journal("A")
+    assert note.frame is not None
+    assert (note.frame.knocks, note.frame.usd) == ("3", "")
+    assert "$0" not in room.dialogd("status") + room.dialogd("cost")
 
 
 def test_a_session_cannot_approve(room: Table) -> None:
