@@ -98,6 +98,19 @@ def works(*dialogd: str, cwd: Path, **environment: str) -> None:
         assert expected in fetched(*dialogd, *words, cwd=cwd, **environment)
 
 
+def test_the_readme_leads_with_the_line_of_a_published_package(repository: Path) -> None:
+    """And says that it is none yet, and what works today."""
+    lead = (repository / "README.md").read_text(encoding="utf-8").partition("\n## ")[0]
+    for line in (
+        "Once it is published",
+        "`uvx dialogd run ",
+        "Today",
+        "`uvx --from . dialogd run ",
+        "`pipx install .`",
+    ):
+        assert line in lead, line
+
+
 def test_it_works_by_uvx(wheel: Path, tmp_path: Path) -> None:
     """`uvx --from WHEEL dialogd`."""
     uvx = shutil.which("uvx")

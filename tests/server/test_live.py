@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from dialogd.backends.live import MEMORY
 from dialogd.server.turn_routes import SETTLE
 from tests.server.daemon_process import Answer, listening, send
 from tests.support import open_sessions
@@ -217,6 +218,25 @@ def test_a_killed_daemon_comes_back_to_the_same_turn(room: Pair) -> None:
     assert again["debt"] == debt
     assert "Two." in again["text"]
     assert "`[PASS]`" not in again["text"]
+    assert reply(room["A"], debt, "Three.").json["turn"] == 4
+
+
+def test_losing_what_is_remembered_of_a_seat_costs_no_turn(room: Pair, tmp_path: Path) -> None:
+    """Without its record the same turn is shown again, whole, and answered once it was read."""
+    begun(room)
+    answered(room["A"], "One.")
+    answered(room["B"], "Two.")
+    debt = owed(room["A"])["debt"]
+    room["A"].kill()
+    records = [*tmp_path.rglob(MEMORY)]
+    assert len(records) == 2
+    for record in records:
+        record.unlink()
+    room.start("A")
+    again = owed(room["A"])
+    assert again["debt"] == debt
+    assert "`[PASS]`" in again["text"]
+    assert "Two." in again["text"]
     assert reply(room["A"], debt, "Three.").json["turn"] == 4
 
 
