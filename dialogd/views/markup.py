@@ -120,7 +120,7 @@ _NO_WORDS = re.compile(
 )  # may become a list, a heading, a rule, a fence, a table: nobody knows yet
 _TRIED = re.compile(r"[\s*_`+-]*\[[^\]]*")  # a mark, perhaps, or a link
 _LINK = re.compile(r"!?\[([^\[\]\n]*)(?:\]\([^()\n]*|\]|)\Z")
-_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)", re.S)
+_TICKS = re.compile(r"`+")
 
 
 def so_far(text: str) -> str:
@@ -151,7 +151,7 @@ def so_far(text: str) -> str:
 def _closed(block: str) -> str:
     """A paragraph in which what was opened last is closed."""
     block = _LINK.sub(r"\1", block.rstrip().rstrip("*_~`"))
-    without = _CODE.sub("", block)
+    without = _without_code(block)
     if "`" in without:
         return f"{block}`" if without.count("`") % 2 else block
     for sign in ("**", "__", "~~", "*", "_"):
@@ -162,6 +162,23 @@ def _closed(block: str) -> str:
         if found > ends:
             block = f"{block.rstrip()}{sign}"
     return block
+
+
+def _without_code(block: str) -> str:
+    """The text without what stands between two equal runs of backticks; in one pass, whatever an agent writes."""
+    runs = list(_TICKS.finditer(block))
+    equal: dict[int, int] = {}  # by length, the nearest run behind the one that is looked at
+    partner = [len(runs)] * len(runs)
+    for at in range(len(runs) - 1, -1, -1):
+        partner[at] = equal.get(len(runs[at][0]), len(runs))
+        equal[len(runs[at][0])] = at
+    kept, end, at = [], 0, 0
+    while at < len(runs):
+        if (other := partner[at]) < len(runs):
+            kept.append(block[end : runs[at].start()])
+            end, at = runs[other].end(), other
+        at += 1
+    return "".join((*kept, block[end:]))
 
 
 # -- what can be seen --------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 from dialogd.views.markup import rendered, so_far
 from tests.page.payloads import bodies
@@ -52,3 +53,12 @@ def test_no_beginning_of_a_hostile_text_is_markup() -> None:
             html = rendered(so_far(text[:end]))
             assert all(harmless.match(tag) for tag in re.findall(r"<[^>]*>?", html)), html
             assert not re.search(r"<a href=.(?!https?:|mailto:|/|#|[\w./-]*[\"'])", html), html
+
+
+def test_no_text_takes_long_to_be_told_so_far() -> None:
+    """Backticks that nothing closes, in runs of any length: a daemon that looked for their ends would stand still."""
+    rising = " ".join("`" * length + "y" for length in range(1, 300))
+    for text in ("a " + "`" * 30_000 + "x" * 30_000, f"a {rising}", f"a {rising} {rising[::-1]}"):
+        began = time.process_time()
+        so_far(text)
+        assert time.process_time() - began < 5
