@@ -361,10 +361,13 @@ def begun(state: StateDir) -> Iterator[tuple[Path, bool]]:
         found = read_json(path)
         try:
             file, pid, created = Path(found["file"]), int(found["pid"]), found["created"]
-        except (TypeError, KeyError, ValueError):
+            is_there = file.exists()
+        except (TypeError, KeyError, ValueError, OverflowError, OSError):
+            continue
+        if not file.is_absolute():
             continue
         runs = created is not None and process_started(pid) == created
-        if not runs and not file.exists():
+        if not runs and not is_there:
             path.unlink(missing_ok=True)
             continue
         yield file, runs

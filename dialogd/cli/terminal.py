@@ -120,8 +120,7 @@ def wrapped(
         if not is_empty and used + len(gap) + width(word) > cells:
             yield line_
             line_, used, gap, is_empty = [(rest, styles)], width(rest), "", True
-        while is_empty and used + width(word) > cells > width(rest):
-            head = _beginning(word, cells - used)
+        while is_empty and cells > width(rest) and (head := _beginning(word, cells - used)) != word:
             yield [*line_, (head, look)]
             line_, used, word = [(rest, styles)], width(rest), word[len(head) :]
         if line_[-1][1] == look:
@@ -298,10 +297,10 @@ class Screen:
 # -- Light Markdown ---------------------------------------------------------------------------------------------------
 
 _BLOCK = re.compile(r"((?:> ?)*)([ \t]*)([-*+][ \t]+|\d{1,9}[.)][ \t]+)?(.*)")
-_INLINE = re.compile(
-    r"(?<!\\)(\*\*|__)(?=\S)(.+?)(?<=\S)\1"
-    r"|(?<!\\)(`+)(.+?)\3"
-    r"|(?<![\w*\\])([*_])(?=[^\s*_])(.+?)(?<=[^\s*_\\])\5(?![\w*])"
+_INLINE = re.compile(  # of limited length: what nothing closes is not looked for to the end of a long line
+    r"(?<!\\)(\*\*|__)(?=\S)(.{1,1000}?)(?<=\S)\1"
+    r"|(?<![\\`])(`+)(?!`)(.{1,1000}?)(?<!`)\3(?!`)"
+    r"|(?<![\w*\\])([*_])(?=[^\s*_])(.{1,1000}?)(?<=[^\s*_\\])\5(?![\w*])"
 )
 _ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 _FENCED = re.compile(r"(?:> ?)*[ \t]*(`{3,}|~{3,})")

@@ -142,9 +142,11 @@ class Offers:
             casts = sorted(
                 (self.state.root / "dialogs").glob(f"*/{CAST}"), key=lambda path: path.stat().st_mtime, reverse=True
             )
-            rows = (row for path in casts[:DIALOGS] for row in (read_json(path) or {}).get("seats", ()))
-            found = dict.fromkeys(row.get("project") for row in rows if isinstance(row, dict))
-            yield from [path for path in found if path and Path(path).is_dir()][:RECENT]
+            seats = (found.get("seats") for path in casts[:DIALOGS] if isinstance(found := read_json(path), dict))
+            rows = (row.get("project") for listed in seats if isinstance(listed, list)
+                    for row in listed if isinstance(row, dict))  # fmt: skip
+            known = dict.fromkeys(path for path in rows if isinstance(path, str))
+            yield from [path for path in known if path and Path(path).is_dir()][:RECENT]
 
     # -- files and folders ------------------------------------------------------------------------------------------
 
@@ -246,6 +248,8 @@ class Offers:
         with concerning("question"):
             if not asked.question.strip():
                 raise BadInput("the question is empty", fix="write what the agents are to discuss")
+            if "\0" in asked.question:
+                raise BadInput("the question is not text: it holds a zero byte", fix="write it in words")
         with concerning("template"):
             if asked.template and asked.template not in {place.name for place in places()}:
                 raise BadInput(

@@ -272,7 +272,7 @@ def read_json(path: Path) -> Any:
     """What the file holds, None when it is missing or no JSON."""
     try:
         return json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 

@@ -55,7 +55,7 @@ def process_started(pid: int) -> float | None:
     try:
         process = psutil.Process(pid)
         return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    except psutil.Error:
+    except (psutil.Error, ValueError, OverflowError, TypeError):  # of what a damaged file says
         return None
 
 
@@ -63,7 +63,7 @@ def registered(path: Path) -> Running | None:
     """The daemon that an entry tells of, None where it cannot be read."""
     try:
         return Running(**json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, RecursionError):
         return None
 
 

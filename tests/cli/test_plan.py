@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,11 @@ def test_light_markdown_is_wrapped_between_words() -> None:
     assert "  **as it is**" in shown
     coloured = "".join(light("**b** `c`", 30, lambda text, *styles: f"<{styles[0]}>{text}" if styles else text))
     assert coloured == "<bold>b <cyan>c"
+
+
+def test_no_line_of_a_plan_takes_long_to_be_shown() -> None:
+    """Signs of formatting that nothing closes, on a long line."""
+    for text in ("a " + "`" * 8_000 + "x" * 8_000, "a **" * 6_000, "_a " * 6_000, "*a " * 6_000):
+        began = time.process_time()
+        assert list(light(text, 80, lambda text, *_: text))
+        assert time.process_time() - began < 4

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,17 @@ def test_a_turn_is_light_markdown_wrapped_at_words(cells: int) -> None:
     assert (styles["words"], styles["bold"], styles["x = 1"]) == (("italic",), ("bold",), ("cyan",))
     assert " ".join(" ".join(texts).split()).startswith("Some words that are bold and x = 1, and so many of them that")
     assert "".join(texts[-3:]).replace(" ", "").endswith("a" * 80)
+
+
+@cases("word", ["漢" * 20_000, "a" * 20_000, "漢"])
+def test_a_word_of_any_length_is_broken_at_once(word: str) -> None:
+    """A page of Chinese has no blanks: whatever the width, nothing of it is lost, and nobody waits."""
+    for cells in (1, 3, 80):
+        began = time.process_time()
+        texts = ["".join(text for text, _ in line) for line in markdown(word, cells)]
+        assert time.process_time() - began < 10
+        assert "".join(texts).replace(" ", "") == word
+        assert all(width(text) <= max(cells, width(word[0])) for text in texts)
 
 
 def test_marks_read_as_sentences_without_hashes(dialogd: Commands) -> None:

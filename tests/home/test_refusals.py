@@ -62,6 +62,7 @@ def test_a_form_starts_nothing(shared: Home) -> None:
     ("asked", "field"),
     [
         ({"question": " \n "}, "question"),
+        ({"question": "Tabs\0or spaces?"}, "question"),
         ({"template": "no-such"}, "template"),
         ({"template": "../../etc/passwd"}, "template"),
         ({"template": "/etc/passwd"}, "template"),
@@ -215,3 +216,44 @@ def test_files_that_are_too_large_together_are_refused_together(shared: Home, tr
     assert "together" in found["refused"]
     assert found["fix"]
     assert not any(one["refused"] for one in found["files"])
+
+
+DAMAGED = ("[1]", '"x"', "null", "nonsense", "[" * 9_000, '{"file": 5, "pid": 1, "created": 1}')
+
+
+@pytest.mark.parametrize(
+    ("folder", "name", "texts"),
+    [
+        (
+            "dialogs/somewhere",
+            "cast.json",
+            (*DAMAGED, '{"seats": 5}', '{"seats": null}', '{"seats": [{"project": [1]}, {"project": 5}, "x"]}'),
+        ),
+        (
+            "sessions",
+            "dialog-x.json",
+            (
+                *DAMAGED,
+                '{"file": "/etc/passwd", "pid": -1, "created": 1}',
+                '{"file": "", "pid": 1, "created": 1}',
+                '{"file": "/no/such", "pid": Infinity, "created": 1}',
+                f'{{"file": "/{"a" * 300}", "pid": 1, "created": 1}}',
+            ),
+        ),
+        ("running", "x.json", DAMAGED),
+    ],
+    ids=["cast", "begun", "daemon"],
+)
+def test_a_damaged_file_of_the_state_directory_takes_neither_the_list_nor_the_form(
+    shared: Home, folder: str, name: str, texts: tuple[str, ...]
+) -> None:
+    """What cannot be read is passed over."""
+    place = shared.commands.state.root / folder
+    place.mkdir(parents=True, exist_ok=True)
+    for text in texts:
+        (place / name).write_text(text)
+        try:
+            for path in ("/dialogs", "/choices"):
+                assert shared.ask(path).status == 200, (path, text[:60])
+        finally:
+            (place / name).unlink(missing_ok=True)
