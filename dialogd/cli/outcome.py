@@ -24,7 +24,7 @@ from dialogd.agent.costs import Bill, from_record
 from dialogd.backends.seats import Seat, saved_cast
 from dialogd.cli import options
 from dialogd.cli.cast import read_cast
-from dialogd.cli.terminal import Screen, as_json, light, line, plain, remark, show
+from dialogd.cli.terminal import Screen, as_json, line, plain, remark, show
 from dialogd.config import Settings, new_command
 from dialogd.errors import BadInput, DialogdError, NotInstalled, Refused, StorageError
 from dialogd.protocol.certificate import RECORDS, Certificate, Change, certify, changes, differences, where
@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 
 SYNTHESIZE = "--synthesize"
-READABLE = 88  # cells of a line of the plan, however wide the terminal
 EDITORS = ("sensible-editor", "editor", "nano", "vim", "vi")
 ANYBODY = "*"  # what stands for `--synthesize` without an agent
 
@@ -125,8 +124,7 @@ def _show(drawn: Plan, *, json: bool, is_whole: bool) -> None:
     if json or is_whole:
         show(plain(as_json(facts_of(drawn)) if json else markdown(drawn).removesuffix("\n")))
     elif screen.is_terminal:
-        for row in light(first_screen(drawn), min(screen.columns, READABLE), screen.styled):
-            show(row)
+        screen.document(first_screen(drawn))
         remark("\nthe whole of it: dialogd plan --out -; a copy to work on: dialogd plan --edit")
     else:
         show(plain(first_screen(drawn)))

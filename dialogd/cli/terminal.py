@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from dialogd.protocol.text import UNSEEN
 
@@ -65,6 +65,7 @@ _STYLES = {
 }  # fmt: skip
 AGENT_COLOURS = ("cyan", "magenta", "green", "blue", "bright cyan", "bright magenta", "bright green", "bright blue")
 
+READABLE = 88  # cells of a line of a document, however wide the terminal
 Span = tuple[str, tuple[str, ...]]  # text and its styles
 
 
@@ -248,6 +249,18 @@ class Screen:
             return text
         return f"\x1b[{';'.join(_STYLES[style] for style in styles)}m{text}\x1b[0m"
 
+    def document(self, text: str) -> None:
+        """Print a document in Markdown, laid out for reading."""
+        from rich.console import Console
+        from rich.markdown import Markdown
+        from rich.theme import Theme
+
+        console = Console(
+            width=min(self.columns, READABLE), force_terminal=self.is_terminal, highlight=False,
+            color_system="standard" if self.has_colour else None, theme=Theme({"markdown.code": "cyan"}),
+        )  # fmt: skip
+        console.print(Markdown(plain(text), justify="left", hyperlinks=False))
+
     def write(self, *spans: Span | str) -> None:
         """Print finished text above the live line, without control characters."""
         live = self._live
@@ -292,106 +305,3 @@ class Screen:
         if self.is_terminal:
             sys.stdout.write("\a")
             sys.stdout.flush()
-
-
-# -- Light Markdown ---------------------------------------------------------------------------------------------------
-
-_BLOCK = re.compile(r"((?:> ?)*)([ \t]*)([-*+][ \t]+|\d{1,9}[.)][ \t]+)?(.*)")
-_INLINE = re.compile(  # of limited length: what nothing closes is not looked for to the end of a long line
-    r"(?<!\\)(\*\*|__)(?=\S)(.{1,1000}?)(?<=\S)\1"
-    r"|(?<![\\`])(`+)(?!`)(.{1,1000}?)(?<!`)\3(?!`)"
-    r"|(?<![\w*\\])([*_])(?=[^\s*_])(.{1,1000}?)(?<=[^\s*_\\])\5(?![\w*])"
-)
-_ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
-_FENCED = re.compile(r"(?:> ?)*[ \t]*(`{3,}|~{3,})")
-
-
-def light(text: str, columns: int, styled: Callable[..., str]) -> Iterator[str]:
-    """Markdown as lines for a terminal: wrapped between words, signs that format it gone, quotes and lists kept.
-
-    `styled` puts a text into a style, or leaves it as it is. Control characters are made visible.
-    """
-    block: tuple[str, str, str] | None = None  # what stands before its first line, before the others, and its words
-    fence = ""
-
-    def flushed() -> Iterator[str]:
-        if block is not None:
-            yield from _wrapped(*block, columns, styled)
-
-    for row in plain(text).split("\n"):
-        match = _FENCED.match(row)
-        if fence or match is not None:
-            yield from flushed()
-            block = None
-            if match is not None and (not fence or match[1].startswith(fence)):
-                fence = "" if fence else match[1]
-            else:
-                quotes, indent, mark, rest = _parts(row)
-                yield f"{_bar(quotes, styled)}  {indent}{mark}{rest}"
-            continue
-        quotes, indent, mark, rest = _parts(row)
-        bar = _bar(quotes, styled)
-        if title := re.fullmatch(r"#{1,6}[ \t]+(.*)", rest) if not mark else None:
-            yield from flushed()
-            block = None
-            yield bar + styled(_bare(title[1]), "bold")
-        elif not rest.strip() or rest.startswith("|") or (not mark and re.fullmatch(r"-{3,}|\*{3,}", rest.strip())):
-            yield from flushed()
-            block = None
-            yield (bar + ("─" * min(columns, 40) if rest.strip("-* ") == "" and rest.strip() else rest)).rstrip()
-        elif mark or block is None or not block[1].startswith(bar):
-            yield from flushed()
-            sign = "• " if mark.strip() in ("-", "*", "+") else mark
-            block = (f"{bar}{indent}{sign}", f"{bar}{indent}{' ' * len(sign)}", rest)
-        else:
-            block = (block[0], block[1], f"{block[2]} {rest.strip()}")
-    yield from flushed()
-
-
-def _bar(quotes: int, styled: Callable[..., str]) -> str:
-    return styled("│ " * quotes, "dim") if quotes else ""
-
-
-def _parts(row: str) -> tuple[int, str, str, str]:
-    """How deep a line stands in quotes, its indentation, the sign of its list, and its words."""
-    match = _BLOCK.fullmatch(row)
-    return (match[1].count(">"), match[2], match[3] or "", match[4]) if match else (0, "", "", row)
-
-
-def _bare(text: str) -> str:
-    """A text without the signs that format it."""
-    return "".join(words for words, _ in _spans(text))
-
-
-def _spans(text: str) -> Iterator[Span]:
-    """A line of Markdown as texts and their styles."""
-    at = 0
-    for match in _INLINE.finditer(text):
-        yield _ESCAPED.sub(r"\1", text[at : match.start()]), ()
-        if match[4] is not None:
-            yield match[4], ("cyan",)
-        else:
-            yield _ESCAPED.sub(r"\1", match[2] or match[6]), ("bold",) if match[2] else ()
-        at = match.end()
-    yield _ESCAPED.sub(r"\1", text[at:]), ()
-
-
-def _wrapped(first: str, then: str, text: str, columns: int, styled: Callable[..., str]) -> Iterator[str]:
-    """The words of a paragraph on lines of that width; one that is wider than a line stands on its own."""
-    row, used, bare = first, 0, width(re.sub(r"\x1b\[[0-9;]*m", "", first))
-    glued = True
-    for words, style in _spans(text):
-        for index, word in enumerate(re.split(r"[ \t]+", words)):
-            glued = glued and not index
-            if word:
-                gap = 0 if glued or not used else 1
-                if used and not glued and bare + used + gap + width(word) > columns:
-                    yield row
-                    row, used, gap = then, 0, 0
-                row += " " * gap + styled(word, *style)
-                used += gap + width(word)
-                glued = True
-            else:
-                glued = False
-    if used:
-        yield row

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from dialogd import person
-from dialogd.cli.terminal import light
 from tests.cli.command import Commands, program
 from tests.plans.scenes import BY_HAND
 from tests.support.terminal import Terminal
@@ -150,7 +148,7 @@ def test_in_a_terminal_the_plan_is_laid_out(dialogd: Commands) -> None:
     terminal = Terminal([sys.executable, "-m", "dialogd", "plan"], environment, dialogd.folder)
     try:
         terminal.until("a copy to work on: dialogd plan --edit")
-        assert "│ Spaces, four of them, written by the formatter." in terminal.text
+        assert "▌ Spaces, four of them, written by the formatter." in terminal.text
         assert "##" not in terminal.text
         assert "**" not in terminal.text
     finally:
@@ -190,44 +188,3 @@ def test_what_keeps_an_editor_from_opening_is_said(dialogd: Commands) -> None:
     assert "your plan is kept: " in failed.err
     assert "no editor was found" in none.err
     assert (missing.code, failed.code, none.code, printed.code) == (1, 1, 1, 2)
-
-
-WIDE = """# A *title*
-
-Some **bold words** and `code`, which are wrapped, and \\*no\\* emphasis in snake_case_names.
-
-> Quoted words that
-> go on here.
->
-> 1. one item that goes on and on for a while
-> - two
-
-```
-**as it is**
-```
-"""
-
-
-def test_light_markdown_is_wrapped_between_words() -> None:
-    """Quotes and lists keep their place, code stays as it is, and no sign of formatting is left."""
-    shown = list(light(WIDE, 30, lambda text, *_: text))
-    assert max(map(len, shown)) <= 30
-    assert shown[0] == "A title"
-    assert "Some bold words and code," in shown
-    assert "*no* emphasis in" in " ".join(shown)
-    assert "snake_case_names." in shown[4]
-    assert "│ Quoted words that go on here." not in shown  # 31 cells
-    assert "│ 1. one item that goes on and" in shown
-    assert "│    on for a while" in shown
-    assert "│ • two" in shown
-    assert "  **as it is**" in shown
-    coloured = "".join(light("**b** `c`", 30, lambda text, *styles: f"<{styles[0]}>{text}" if styles else text))
-    assert coloured == "<bold>b <cyan>c"
-
-
-def test_no_line_of_a_plan_takes_long_to_be_shown() -> None:
-    """Signs of formatting that nothing closes, on a long line."""
-    for text in ("a " + "`" * 8_000 + "x" * 8_000, "a **" * 6_000, "_a " * 6_000, "*a " * 6_000):
-        began = time.process_time()
-        assert list(light(text, 80, lambda text, *_: text))
-        assert time.process_time() - began < 4
