@@ -81,7 +81,7 @@ def _own_command() -> list[str]:
     if script.name == NAME and script.is_file():
         return [str(script.absolute())]
     found = Path(sys.executable).with_name(NAME)
-    return [str(found)] if found.is_file() else [sys.executable, "-m", NAME]
+    return [str(found)] if found.is_file() else [sys.executable, "-P", "-m", NAME]
 
 
 def _by_command(client: str, words: Sequence[str], *, dry_run: bool) -> None:

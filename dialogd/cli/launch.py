@@ -26,7 +26,7 @@ from dialogd.backends.sessions import knock, of_key, without_tokens
 from dialogd.cli.client import daemons, health, notify
 from dialogd.cli.terminal import plain, remark
 from dialogd.config import Settings
-from dialogd.errors import AlreadyRunning, BadInput, DialogdError, Refused
+from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotADialog, Refused
 from dialogd.protocol.text import one_line
 from dialogd.store.disk import read_json, write_json
 from dialogd.store.folders import StateDir
@@ -35,6 +35,7 @@ from dialogd.store.logfile import LogFile
 from dialogd.store.origin import process_key
 from dialogd.store.registry import Running, process_started
 
+PROGRAM = (sys.executable, "-P", "-m", "dialogd")  # -P: Python takes no module from the folder that this is called in
 READY_SECONDS = 90.0  # a daemon answers within one, but for a coding agent's first start, which is a trial of seconds
 LATE_SECONDS = 3.0
 TRIAL = "a coding agent's first start takes longer: it is a trial, in which it must refuse to write"
@@ -75,7 +76,7 @@ def spawn(agent: str, words: Sequence[str], output: Path) -> Child:
             os.ftruncate(fd, 0)
         offset = os.fstat(fd).st_size
         process = subprocess.Popen(
-            [sys.executable, "-m", "dialogd", *words],
+            [*PROGRAM, *words],
             stdin=subprocess.DEVNULL,
             stdout=fd,
             stderr=fd,
@@ -316,12 +317,19 @@ def run_apart(state: StateDir, question: str, words: Sequence[str], variables: M
     environment. Raises `Refused` with what `run` said where it did not begin.
     """
     file = state.sessions / f"dialog-{secrets.token_hex(4)}.md"
+    log = LogFile(file, Journals(state.dialog(file)))
     asked, output = (file.with_suffix(suffix) for suffix in (".question", ".out"))
+
+    def is_written() -> bool:
+        with suppress(FileNotFoundError, NotADialog), log.locked():  # who makes a file holds its lock until it is whole
+            return bool(log.read().entries)
+        return False
+
     asked.touch(mode=0o600)
     asked.write_text(question, encoding="utf-8", errors="replace")
     run = ["run", "--file", str(file), *words, "--question-file", str(asked), "--", one_line(question, TOPIC)]
     try:
-        _apart(state, run, file, output, variables, file.exists)
+        _apart(state, run, file, output, variables, is_written)
     finally:
         asked.unlink(missing_ok=True)
     return file
@@ -349,7 +357,7 @@ def _apart(
 ) -> None:
     """Start `dialogd WORDS` as a process that belongs to nobody, note which it is, and wait until `is_there`."""
     before = output.stat().st_size if output.exists() else 0
-    pid = on_its_own([sys.executable, "-m", "dialogd", *words], output, without_tokens(os.environ) | dict(variables))
+    pid = on_its_own([*PROGRAM, *words], output, without_tokens(os.environ) | dict(variables))
     known = {"file": str(file), "pid": pid, "created": process_started(pid), "output": str(output)}
     write_json(state.sessions / f"{file.stem}.json", known)
     _wait(is_there, pid, output, before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any
 from dialogd.agent.prompt import is_shown, may_read
 from dialogd.cli import options
 from dialogd.cli.client import daemons, healths
-from dialogd.cli.launch import begun
+from dialogd.cli.launch import PROGRAM, begun
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError
 from dialogd.memory import Memory, Row
@@ -342,8 +341,7 @@ def now() -> datetime:
 
 def result_of_command(words: Sequence[str]) -> tuple[int, str, str]:
     """Run `dialogd WORDS` to its end: exit code, stdout, stderr. A process of its own: stdout may be the protocol's."""
-    command = [sys.executable, "-m", "dialogd", *words]
     done = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+        [*PROGRAM, *words], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
     return done.returncode, done.stdout, done.stderr

@@ -174,7 +174,7 @@ def _at_work(state: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.Error):
-            is_ours = "dialogd" in process.cmdline()[:3] and process.status() != psutil.STATUS_ZOMBIE
+            is_ours = "dialogd" in process.cmdline()[:4] and process.status() != psutil.STATUS_ZOMBIE
             if is_ours and process.environ().get("DIALOGD_STATE_DIR") == state:
                 found.append(process)
     return found

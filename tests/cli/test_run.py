@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -15,6 +16,7 @@ import pytest
 
 from dialogd.backends.seats import saved_cast
 from dialogd.cli.client import ask
+from dialogd.cli.launch import run_apart
 from dialogd.protocol.grammar import parse
 from dialogd.protocol.state import Dialog
 from tests.cli.command import PATIENCE, Commands, until
@@ -41,6 +43,40 @@ def leftovers(dialogd: Commands) -> list[Sequence[str]]:
         if "start" in words and str(dialogd.file) in words:
             found.append(words)
     return found
+
+
+def test_nothing_of_the_folder_is_run_that_bears_the_name_of_a_module(dialogd: Commands) -> None:
+    """A project may have a `queue.py` of its own, and a stranger's project a `json.py` with a purpose."""
+    for name in ("json", "queue", "secrets", "dialogd"):
+        (dialogd.folder / f"{name}.py").write_text(f"open({str(dialogd.folder / 'ran')!r}, 'a').write({name!r})\n")
+    done = dialogd("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--pace", "0", PYTHONPATH="")
+    assert done.code == 0, done.err
+    assert not (dialogd.folder / "ran").exists()
+
+
+SLOW = """
+import sys, time
+from pathlib import Path
+file = Path(sys.argv[sys.argv.index("--file") + 1])
+with file.open("wb") as out:
+    time.sleep(0.5)
+    out.write(Path({whole!r}).read_bytes())
+time.sleep(30)
+"""
+
+
+def test_a_dialog_that_is_run_apart_is_given_once_its_file_is_whole(dialogd: Commands) -> None:
+    """Also where the disk takes half a second from the file's name to its first byte: nobody is shown an empty one."""
+    whole = dialogd.begin("Tabs?").path
+    package = dialogd.folder / "slow" / "dialogd"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "__main__.py").write_text(SLOW.format(whole=str(whole)))
+    file = run_apart(dialogd.state, "Tabs?", [], {"PYTHONPATH": str(package.parent)})
+    try:
+        assert file.read_bytes() == whole.read_bytes()
+    finally:
+        os.kill(json.loads(file.with_suffix(".json").read_text())["pid"], signal.SIGKILL)
 
 
 def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
