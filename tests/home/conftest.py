@@ -11,12 +11,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
 
 from dialogd.home.site import WHO
-from tests.cli.command import Commands, until
+from tests.cli.command import PATIENCE, Commands, until
+from tests.support.minds import ANSWER, QUESTION
+from tests.support.pair import until as patient
+
+EXPORTS = {"md": "# ", "html": "<!doctype html>", "pdf": "%PDF", "json": "{"}  # how each begins
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,22 @@ class Answer:
         """A field of what was answered; fails with the whole answer where it was refused."""
         assert self.status < 300, self.text
         return self.json[name]
+
+
+def fetch(
+    port: int, path: str, body: object = None, *, method: str = "", raw: bytes | None = None, **headers: str
+) -> Answer:
+    """Ask Home or a daemon, as a page of its own would."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    data = raw if raw is not None else None if body is None else json.dumps(body).encode()
+    sent = {"Host": f"localhost:{port}", **({"Content-Type": "application/json"} if data else {})}
+    sent |= {name.replace("_", "-").title(): value for name, value in headers.items()}
+    try:
+        connection.request(method or ("POST" if data is not None else "GET"), path, data, sent)
+        response = connection.getresponse()
+        return Answer(response.status, dict(response.getheaders()), response.read().decode(errors="replace"))
+    finally:
+        connection.close()
 
 
 class Home:
@@ -79,20 +100,16 @@ class Home:
         """Where it listens."""
         return int(self.known["port"])
 
+    @property
+    def url(self) -> str:
+        """The page's address."""
+        return f"http://localhost:{self.port}/"
+
     def ask(
         self, path: str, body: object = None, *, method: str = "", raw: bytes | None = None, **headers: str
     ) -> Answer:
         """Ask it something, with these headers beside or in place of the usual ones (`sec_fetch_site`)."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        data = raw if raw is not None else None if body is None else json.dumps(body).encode()
-        sent = {"Host": f"localhost:{self.port}", **({"Content-Type": "application/json"} if data else {})}
-        sent |= {name.replace("_", "-").title(): value for name, value in headers.items()}
-        try:
-            connection.request(method or ("POST" if data is not None else "GET"), path, data, sent)
-            response = connection.getresponse()
-            return Answer(response.status, dict(response.getheaders()), response.read().decode())
-        finally:
-            connection.close()
+        return fetch(self.port, path, body, method=method, raw=raw, **headers)
 
     def start(self, **asked: object) -> Answer:
         """Start a dialog."""
@@ -107,6 +124,34 @@ class Home:
     def row(self, dialog: str) -> dict[str, Any]:
         """That dialog in the list."""
         return next(row for row in self.dialogs() if row["id"] == dialog)
+
+    def carry_through(self, dialog: str, patience: float = PATIENCE) -> dict[str, Any]:
+        """Be the person of a dialog of `curious` minds: answer, approve, export. Gives its row once that is done.
+
+        By the list and the page's routes alone.
+        """
+
+        def becomes(state: str) -> dict[str, Any]:
+            patient(lambda: self.row(dialog)["state"] == state, state, patience, lambda: json.dumps(self.row(dialog)))
+            return self.row(dialog)
+
+        waits = becomes("waiting")
+        assert waits["waits_for_you"]
+        assert waits["words"] == f"{waits['agents'][0]['name']} asks you: {QUESTION}"
+        page = urlsplit(waits["url"]).port
+        assert page is not None
+        assert fetch(page, "/say", {"text": ANSWER}).status == 200
+        over = becomes("ended")
+        assert (over["outcome"], over["waits_for_you"]) == ("CONSENSUS_REACHED", False)
+        assert ANSWER in over["words"]
+        assert fetch(page, "/approve", {}).status == 200
+        text = Path(over["file"]).read_text(encoding="utf-8")
+        assert text.count("[APPROVED]") == 1
+        for form, beginning in EXPORTS.items():
+            saved = fetch(page, f"/export/{form}")
+            assert (saved.status, saved.text[: len(beginning)]) == (200, beginning), form
+            assert form == "pdf" or ANSWER in saved.text, form
+        return self.row(dialog)
 
     def kill(self) -> None:
         """Kill it, where it runs."""

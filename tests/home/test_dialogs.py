@@ -21,7 +21,7 @@ from dialogd.store.registry import process_started
 from tests.cli.command import PATIENCE, until
 from tests.home.conftest import Home
 from tests.support import open_sessions
-from tests.support.minds import consensus
+from tests.support.minds import consensus, curious
 from tests.support.open_sessions import Claude
 from tests.support.pair import a_second
 from tests.support.past import BEGAN, Past
@@ -166,6 +166,33 @@ def test_a_dialog_of_two_services_is_estimated_and_held(tmp_path: Path) -> None:
             text = Path(begun["file"]).read_text()
             assert "**Budget:** $1.00" in text
             assert not any(key in text + json.dumps(row) for key in keys.values() if "test" in key)
+        finally:
+            home.close()
+
+
+@pytest.mark.slow
+def test_a_model_on_this_machine_is_found_and_its_dialog_carried_through(tmp_path: Path) -> None:
+    """Ollama: it is offered as one that nobody pays and nobody sees; asked, answered, approved, exported."""
+    with StandIn(curious, models=("qwen3:8b", "llama3.2")) as server:
+        home = Home(tmp_path, OLLAMA_HOST=server.url.removeprefix("http://"))
+        try:
+            home.open()
+            choices = home.ask("/choices").json
+            (ready,) = (one for one in choices["backends"] if one["ready"])
+            assert (ready["id"], ready["pays"], ready["metered"]) == ("ollama", "nobody pays", False)
+            assert "nobody outside this machine" in ready["sees"]
+            assert choices["defaults"]["agents"] == ["ollama", "ollama"]
+            agents = [{"backend": "ollama"}, {"backend": "ollama", "model": "llama3.2"}]
+            estimate = home.ask("/estimate", {"question": "Tabs?", "agents": agents})
+            assert estimate["words"].startswith("nothing"), estimate.text
+            begun = home.start(agents=agents)
+            row = home.carry_through(begun["id"])
+            assert [(one["backend"], one["model"]) for one in row["agents"]] == [
+                ("ollama", "qwen3:8b"),
+                ("ollama", "llama3.2"),
+            ]
+            assert {seen.key for seen in server.calls} <= {"", "none"}
+            assert {seen.model for seen in server.calls} == {"qwen3:8b", "llama3.2"}
         finally:
             home.close()
 

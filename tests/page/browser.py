@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 # Without these it looks for its maker's hosts at every start.
@@ -19,7 +20,7 @@ SWITCHES = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE localhost, EXCLUDE 127.0.0.1",
 )  # fmt: skip
 AXE = Path(__file__).resolve().parents[2] / ".axe" / "node_modules" / "axe-core" / "axe.min.js"
-PATIENCE = 10_000  # milliseconds
+PATIENCE = 40_000  # milliseconds; a loaded machine is slow, not wrong
 
 expect.set_options(timeout=PATIENCE)
 
@@ -75,6 +76,14 @@ class Visitor:
         look()
         return [number for number, times in seen.items() for _ in range(times)]
 
+    def open_tabs(self) -> Iterator[Any]:
+        """Every tab beside the conversation, opened, with what is in it there."""
+        for tab in self.page.locator("#panels [role=tab]").all():
+            tab.click()
+            panel = self.page.locator(f"#{tab.get_attribute('aria-controls')}:not([aria-busy])")
+            expect(panel.locator(".piece")).not_to_be_empty()
+            yield tab
+
     def is_clean(self) -> None:
         """No script error, no refused load, no request but to this machine's own daemons."""
         found = [text for text in self.complaints if not any(part in text for part in self.expected)]
@@ -82,9 +91,19 @@ class Visitor:
         assert self.strangers == []
 
 
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """The browser of this machine, until the end of the block."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program(), args=list(SWITCHES))
+        yield browser
+        browser.close()
+
+
 def open_visitor(browser: Browser, **options: Any) -> Visitor:
     """A fresh browser profile that watches over itself; `options` as Playwright's `new_context` takes them."""
     context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE)
     page = context.new_page()
     visitor = Visitor(context, page)
     context.on("request", _asked_for(visitor))

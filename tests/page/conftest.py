@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.page.browser import SWITCHES, Visitor, open_visitor, program
+from tests.page.browser import Visitor, launched, open_visitor, program
 from tests.server.daemon_process import Room
 
 if TYPE_CHECKING:
@@ -27,15 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     """One browser for all tests of a worker."""
-    from playwright.sync_api import sync_playwright
-
-    path = program()
-    if not path:
+    if not program():
         pytest.skip("no Chromium on PATH: Debian, Ubuntu: apt install chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(SWITCHES))
+    with launched() as browser:
         yield browser
-        browser.close()
 
 
 @pytest.fixture

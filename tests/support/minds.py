@@ -98,6 +98,22 @@ def consensus(seen: Seen) -> Say:
     return Say(_summary(scene))
 
 
+QUESTION, ANSWER = "How many users are there?", "About a million users."
+
+
+def curious(seen: Seen) -> Say:
+    """As `consensus`, but the first turn asks the person, and the agreed text holds what they answered."""
+    scene = look(seen)
+    if scene is None or _ASKED.search(seen.last):
+        return consensus(seen)
+    if scene.last_with("QUESTION_FOR_USER") < 0:
+        return Say(f"One thing only you can know.\n\n[QUESTION_FOR_USER: {QUESTION}]")
+    told = next((text for by, text in scene.turns if by == "USER" and ANSWER in text), "")
+    reply = consensus(seen)
+    said = f"## Consensus Summary\n\n{ANSWER if told else 'Nobody answered.'}"
+    return Say(reply.text.replace("## Consensus Summary\n", f"{said}\n"))
+
+
 def _meant(seen: Seen) -> str | None:
     """The answer to a closing question: of the lines that it offers, those that the reply says; None for a turn.
 
