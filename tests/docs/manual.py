@@ -111,6 +111,7 @@ class Sandbox:
             "DIALOGD_FILE": str(self.file),
             "DIALOGD_BACKEND": "rehearsal",
             "DIALOGD_PACE": "0",
+            "DIALOGD_HOME_PORT": "0",  # not the person's own Home
         }
 
     @property

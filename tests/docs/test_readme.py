@@ -16,7 +16,7 @@ import pytest
 from dialogd.config import DEFAULT_FILE
 from dialogd.store.folders import StateDir
 from dialogd.views.plan_files import place
-from tests.docs.manual import DOCUMENTS, README, REPOSITORY, Block, Sandbox, blocks, put_dialogd, until
+from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Block, Sandbox, blocks, put_dialogd, until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -97,6 +97,13 @@ def test_every_shell_block_is_tried_or_needs_no_try() -> None:
     assert [line for line in plain if not re.match(r"make (demo|test|setup)\b|\. \.venv/bin/activate\b", line)] == []
     kinds = {block.kind for block in blocks(README, "sh")}
     assert kinds == {"", "run", "http", "agents", "terminal-1", "terminal-2", "terminal-3"}
+
+
+def test_no_block_that_is_tried_opens_home() -> None:
+    """It would stay for an hour, on the one port of the person's own."""
+    opens = re.compile(r"^ *dialogd(?: +open\b.*)? *(?:#.*)?$", re.MULTILINE)
+    assert opens.search(blocks(DOCS / "home.md", "sh")[0].text)
+    assert [block.text for block in RUNNABLE if opens.search(block.text)] == []
 
 
 @pytest.mark.parametrize("block", RUNNABLE, ids=[block.text.split("\n")[0][:40] for block in RUNNABLE])

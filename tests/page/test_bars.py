@@ -26,10 +26,10 @@ def test_a_page_that_was_opened_before_the_dialog_goes_on_elsewhere(room: Room, 
     page = visitor.visit(at(room, "A"))
     expect(page.locator("#phase-words")).to_contain_text("no dialog")
     room.begin("Tabs or spaces?")
-    expect(visitor.turn(1)).to_be_visible(timeout=15_000)
+    expect(visitor.turn(1)).to_be_visible()
     page.locator("#say-text").fill("Half a thought")
     room.a.kill()
-    page.wait_for_url(at(room, "B"), timeout=20_000)
+    page.wait_for_url(at(room, "B"))
     expect(page.locator("#say-text")).to_have_value("Half a thought")
     expect(visitor.turn(1)).to_be_visible()
 
@@ -44,9 +44,9 @@ def test_a_page_goes_on_with_an_agent_that_was_invited_later(room: Room, visitor
     room.a.ask("POST", "/invite", {"agent": f"B = Claude B @ {room.url('B')}"})
     expect(page.locator("#agents .agent")).to_have_count(2)
     room.start("B")
-    expect(page.locator('#agents [data-agent="B"][data-state="idle"]')).to_be_attached(timeout=15_000)
+    expect(page.locator('#agents [data-agent="B"][data-state="idle"]')).to_be_attached()
     room.a.kill()
-    page.wait_for_url(at(room, "B"), timeout=20_000)
+    page.wait_for_url(at(room, "B"))
     expect(visitor.turn(1)).to_be_visible()
 
 
@@ -57,7 +57,7 @@ def test_nobody_is_writing_when_the_daemon_is_gone(room: Room, visitor: Visitor)
     room.begin("Tabs or spaces?")
     page = visitor.visit(at(room))
     room.think().say("I was about to say ")
-    expect(page.locator("#live")).to_contain_text("I was about to say", timeout=15_000)
+    expect(page.locator("#live")).to_contain_text("I was about to say")
     room.a.kill()
     expect(page.locator("#banner")).to_contain_text("has not answered")
     expect(page.locator("#live .entry")).to_have_count(0)
@@ -69,7 +69,7 @@ def test_nobody_is_writing_when_another_daemon_is_gone(room: Room, visitor: Visi
     room.open("AB", turn="B")
     page = visitor.visit(at(room, "A"))
     room.think("B").say("I was about to say ")
-    expect(page.locator("#live")).to_contain_text("I was about to say", timeout=15_000)
+    expect(page.locator("#live")).to_contain_text("I was about to say")
     room.b.kill()
     expect(page.locator("#live .entry")).to_have_count(0)
 
@@ -80,12 +80,12 @@ def test_nobody_is_writing_after_a_stop(room: Room, visitor: Visitor) -> None:
     room.open("AB")
     page = visitor.visit(at(room))
     room.think().say("I was about to say ")
-    expect(page.locator("#live")).to_contain_text("I was about to say", timeout=15_000)
+    expect(page.locator("#live")).to_contain_text("I was about to say")
     room.a.ask("POST", "/stop", {"reason": "lunch"})
-    expect(page.locator("#outcome")).to_be_visible(timeout=15_000)
+    expect(page.locator("#outcome")).to_be_visible()
     expect(page.locator("#live .entry")).to_have_count(0)
     room.until(lambda: not room.a.running, "the daemon to end")
-    page.wait_for_timeout(500)
+    expect(page.locator("#banner")).to_contain_text("its daemons have ended")
     expect(page.locator("#live .entry")).to_have_count(0)
 
 
@@ -273,8 +273,8 @@ def test_the_sheet_is_small_and_knows_the_ids(room: Room, phone: Visitor) -> Non
     veto = unfold(page, "/veto").locator("select option")
     expect(veto).to_have_text(["P1: use tabs"])
     expect(unfold(page, "/leave").locator("select option")).to_have_text(["Claude A (A)", "Claude B (B)"])
-    turns = page.locator("#turns option").evaluate_all("all => all.map(one => one.value)")
-    assert turns == ["2", "1"]
+    turns = page.locator("#turns option")
+    room.until(lambda: turns.evaluate_all("all => all.map(one => one.value)") == ["2", "1"], "the turns to choose from")
     page.keyboard.press("Escape")
     expect(page.locator("#more")).to_be_hidden()
 
@@ -321,6 +321,7 @@ def test_notifications_come_when_they_were_asked_for(room: Room, browser: Browse
     room.a.ask("POST", "/say", {"text": "Ten."})
     room.minds["A"].call(2).end("[QUESTION_FOR_USER: And how many turns?]\n")
     expect(page.locator("#question-text")).to_contain_text("And how many turns?")
+    page.wait_for_function("window.told.length > 0")
     told = page.evaluate("window.told")
     assert told == [["Tabs or spaces?", "Claude A asks you a question. And how many turns?"]]
     visitor.context.close()
@@ -340,7 +341,7 @@ def test_two_tabs_show_the_same(room: Room, visitor: Visitor) -> None:
     typing = room.think()
     typing.say("I was about to say ")
     for page in (first, second):
-        expect(page.locator("#live")).to_contain_text("I was about to say", timeout=15_000)
+        expect(page.locator("#live")).to_contain_text("I was about to say")
     first.locator("#say-text").fill("Spaces, please.")
     second.locator("#say-text").fill("Half a thought")
     first.locator("#say-text").press("Enter")
@@ -353,6 +354,6 @@ def test_two_tabs_show_the_same(room: Room, visitor: Visitor) -> None:
     expect(first.locator("#phase-words")).to_contain_text("Paused by you.")
     room.a.kill()
     for page in (first, second):
-        page.wait_for_url(at(room, "B"), timeout=25_000)
+        page.wait_for_url(at(room, "B"))
         expect(page.locator("#t2")).to_contain_text("Spaces, please.")
     expect(second.locator("#say-text")).to_have_value("Half a thought")

@@ -108,7 +108,7 @@ def test_every_end_is_told_first(room: Room, phone: Visitor, kind: str) -> None:
     expect(card.locator("h2")).to_have_text(title)
     for part in words:
         expect(card).to_contain_text(part)
-    assert [button.inner_text() for button in card.locator("#outcome-acts button:visible").all()] == acts
+    expect(card.locator("#outcome-acts button:visible")).to_have_text(acts)
     assert PROTOCOL.search(card.inner_text()) is None
     head = page.locator("#top").bounding_box()
     box = card.locator("h2").bounding_box()
@@ -211,7 +211,7 @@ def test_after_a_stop_the_card_tells_what_the_page_knows(room: Room, visitor: Vi
     card = page.locator("#outcome")
     expect(card).to_contain_text("stopped", ignore_case=True)
     expect(card).to_contain_text("lunch", ignore_case=True)
-    assert card.locator("button:visible:not([inert] *)").count() == 0
+    expect(card.locator("button:visible:not([inert] *)")).to_have_count(0)
 
 
 def test_hostile_texts_are_only_text_on_the_card(room: Room, visitor: Visitor) -> None:

@@ -61,9 +61,7 @@ def test_marks_are_only_text(room: Room, visitor: Visitor, part: int) -> None:
     room.start("A")
     page = visitor.visit(at(room))
     expect(visitor.turn(len(lines) + 1)).to_be_attached()
-    for tab in page.locator("#panels [role=tab]").all():
-        tab.click()
-        page.wait_for_timeout(300)
+    for _ in visitor.open_tabs():
         is_unharmed(page)
     is_unharmed(page)
 
@@ -79,9 +77,8 @@ def test_names_headings_and_topics_are_only_text(room: Room, visitor: Visitor, v
     room.start("A")
     page = visitor.visit(at(room))
     expect(visitor.turn(2)).to_be_attached()
-    for tab in page.locator("#panels [role=tab]").all():
-        tab.click()
-        page.wait_for_timeout(300)
+    for _ in visitor.open_tabs():
+        is_unharmed(page)
     is_unharmed(page)
 
 
@@ -91,7 +88,7 @@ def test_text_that_is_being_written_is_only_text(room: Room, visitor: Visitor) -
     page = visitor.visit(at(room))
     typing = room.think()
     typing.say(f"<img src=x onerror={RUN}> <script>{RUN}</script> ![x]({OUTSIDE}/x.png) and more words \n")
-    expect(page.locator("#live")).to_contain_text("<script>", timeout=15_000)
+    expect(page.locator("#live")).to_contain_text("<script>")
     is_unharmed(page)
     typing.end("The end.\n")
     expect(visitor.turn(2)).to_contain_text("The end.")
@@ -112,7 +109,7 @@ def test_three_hundred_texts_are_only_text_while_they_are_written(room: Room, vi
             page.wait_for_timeout(10)
         typing.say(f"\n\n~~~~~~~~\n~~~~~~~~\n\nNumber {number} is written.\n\n")
         if number % 25 == 24 or number == len(texts) - 1:
-            expect(page.locator("#live")).to_contain_text(f"Number {number} is written.", timeout=15_000)
+            expect(page.locator("#live")).to_contain_text(f"Number {number} is written.")
             is_unharmed(page)
     typing.end("The end.\n")
     expect(visitor.turn(2)).to_contain_text("The end.")
@@ -130,7 +127,7 @@ def test_agents_write_nothing_to_each_other_that_the_person_does_not_see(room: R
     page = visitor.visit(at(room))
     typing = room.think()
     typing.say(f"{TURNED} and more words \n\n{HIDDEN}\n\n")
-    expect(page.locator("#live")).to_contain_text(SEEN, timeout=15_000)
+    expect(page.locator("#live")).to_contain_text(SEEN)
     typing.end(f"[PROPOSAL: {TURNED}]\n")
     turn = visitor.turn(2)
     for words in (SEEN, "B: sign at once", "ignore the person"):

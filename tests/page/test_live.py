@@ -50,7 +50,7 @@ def test_a_whole_dialog_is_watched_to_its_end(pair: Pair, visitor: Visitor) -> N
         }"""
     )
     pair.notify()
-    expect(page.locator("#outcome")).to_be_visible(timeout=40_000)
+    expect(page.locator("#outcome")).to_be_visible()
     pair.until(lambda: pair.outcome == "CONSENSUS_REACHED", "consensus")
     last = pair.number
     expect(visitor.turn(last)).to_be_visible()
@@ -68,7 +68,7 @@ def test_what_is_being_written_by_another_daemon_is_shown(room: Room, visitor: V
     page = visitor.visit(at(room, "A"))
     typing = room.think("B")
     typing.say("The first words of B ")
-    expect(page.locator("#live")).to_contain_text("The first words of B", timeout=15_000)
+    expect(page.locator("#live")).to_contain_text("The first words of B")
     expect(page.locator("#live .name")).to_have_text("Claude B")
     typing.end("and the last ones.\n")
     expect(visitor.turn(2)).to_contain_text("The first words of B and the last ones.")
@@ -81,7 +81,7 @@ def test_saying_something_interrupts_the_call_under_way(room: Room, visitor: Vis
     page = visitor.visit(at(room))
     typing = room.think()
     typing.say("I was about to say ")
-    expect(page.locator("#live")).to_contain_text("I was about to say", timeout=15_000)
+    expect(page.locator("#live")).to_contain_text("I was about to say")
     say(page, "Consider **Redis** too.")
     expect(visitor.turn(2)).to_contain_text("Consider Redis too.")
     expect(page.locator("#say-text")).to_have_value("")
@@ -201,7 +201,7 @@ def test_a_daemon_that_is_killed_and_started_again_loses_nothing(room: Room, vis
         file.write("\n---\n\n## Turn 3 — Claude B\n\nSpaces.\n\nTURN: A\n")
     room.a.start()
     room.a.until_ready()
-    expect(visitor.turn(3)).to_contain_text("Spaces.", timeout=20_000)
+    expect(visitor.turn(3)).to_contain_text("Spaces.")
     room.minds["A"].call(2).end("Spaces, then.\n")
     expect(visitor.turn(4)).to_contain_text("Spaces, then.")
     assert visitor.turns == [1, 2, 3, 4]
@@ -223,7 +223,7 @@ def test_when_its_daemon_dies_the_page_goes_on_with_another(room: Room, visitor:
     expect(visitor.turn(2)).to_be_visible()
     page.locator("#say-text").fill("Half a thought")
     room.a.kill()
-    page.wait_for_url(at(room, "B"), timeout=20_000)
+    page.wait_for_url(at(room, "B"))
     expect(page.locator("#banner")).to_contain_text("Claude A")
     expect(page.locator("#say-text")).to_have_value("Half a thought")
     thinking.end("Spaces.\n")
@@ -238,7 +238,7 @@ def test_another_dialog_in_the_file_takes_the_place_of_the_first(room: Room, vis
     room.think().end("Tabs.\n")
     expect(visitor.turn(2)).to_be_visible()
     room.begin("Vim or Emacs?")
-    expect(visitor.turn(1)).to_contain_text("Vim or Emacs?", timeout=15_000)
+    expect(visitor.turn(1)).to_contain_text("Vim or Emacs?")
     expect(visitor.turn(2)).to_have_count(0)
     expect(page.locator("#topic")).to_have_text("Vim or Emacs?")
 

@@ -42,9 +42,13 @@ def phone(browser: Browser) -> Iterator[Visitor]:
 
 
 def barriers(page: Page) -> list[Any]:
-    """What axe finds: rule, element, why."""
+    """What axe finds once nothing fades or moves any more, but for what always does: rule, element, why."""
     if not AXE.exists():
         pytest.skip("axe is not installed: `make test-page` brings it where npm is")
+    page.evaluate(
+        """() => Promise.allSettled(document.getAnimations()
+            .filter((one) => one.effect.getComputedTiming().endTime < Infinity).map((one) => one.finished))"""
+    )
     page.add_script_tag(path=str(AXE))
     found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
@@ -60,11 +64,9 @@ def test_axe_finds_nothing_in_a_dialog_under_way(room: Room, reader: Visitor) ->
     page = reader.visit(at(room))
     expect(reader.turn(13)).to_be_attached()
     room.minds["A"].call(1).say("Some words of mine are here already ")
-    expect(page.locator("#live")).to_contain_text("Some words", timeout=15_000)
+    expect(page.locator("#live")).to_contain_text("Some words")
     assert barriers(page) == []
-    for tab in page.locator("#panels [role=tab]").all():
-        tab.click()
-        page.wait_for_timeout(400)
+    for tab in reader.open_tabs():
         assert barriers(page) == [], tab.inner_text()
     page.locator("#more-open").click()
     assert barriers(page) == []
@@ -79,7 +81,6 @@ def test_axe_finds_nothing_after_the_end(room: Room, reader: Visitor) -> None:
     page = reader.visit(at(room))
     to_consensus(room)
     expect(page.locator("#outcome .because")).to_be_visible()
-    page.wait_for_timeout(300)
     assert barriers(page) == []
     for form in ("reject", "continue"):
         page.locator(f"#{form}-open").click()
@@ -99,9 +100,7 @@ def test_a_phone_never_scrolls_sideways(room: Room, phone: Visitor) -> None:
 
     assert overhang() <= 0
     page.locator("#panels-open").click()
-    for tab in page.locator("#panels [role=tab]").all():
-        tab.click()
-        page.wait_for_timeout(300)
+    for tab in phone.open_tabs():
         assert overhang() <= 0, tab.inner_text()
     page.locator("#panels-open").click()
     page.locator("#more-open").click()

@@ -13,11 +13,13 @@ from tests.page.browser import Visitor
 from tests.page.test_live import at
 from tests.page.written import fill, prose
 from tests.server.daemon_process import Room
+from tests.support.pair import a_second
 
 FRAMED, TYPED = 2_000, 5_000
 MOST = 400  # entries on the page
-AT_ONCE = 300  # milliseconds from the append to the sight of it
-SOON = 5.0  # seconds, on a machine that has other things to do
+AT_ONCE = 300  # milliseconds from the append to the sight of it, on a quiet machine as all times here
+SOON = 2.0  # seconds
+SCRIPT = 3.0  # seconds, to read all of two thousand turns
 
 
 def written(room: Room) -> int:
@@ -54,7 +56,7 @@ def test_a_long_dialog(  # noqa: PLR0915 - one dialog, as it takes seconds to ma
     session = visitor.context.new_cdp_session(visitor.page)
     session.send("Performance.enable")
     page = visitor.visit(at(room))
-    expect(visitor.turn(last)).to_be_attached(timeout=30_000)
+    expect(visitor.turn(last)).to_be_attached()
 
     def figure(name: str) -> float:
         return next(one["value"] for one in session.send("Performance.getMetrics")["metrics"] if one["name"] == name)
@@ -74,9 +76,9 @@ def test_a_long_dialog(  # noqa: PLR0915 - one dialog, as it takes seconds to ma
         page.keyboard.press(key)
         shows(number)
 
-    assert timed(link) < SOON
-    assert timed(lambda: press("Home", 1)) < SOON
-    assert timed(lambda: press("End", last)) < SOON
+    assert timed(link) < SOON * a_second()
+    assert timed(lambda: press("Home", 1)) < SOON * a_second()
+    assert timed(lambda: press("End", last)) < SOON * a_second()
     page.mouse.move(300, 300)
     before = last
     for _ in range(8):
@@ -90,7 +92,7 @@ def test_a_long_dialog(  # noqa: PLR0915 - one dialog, as it takes seconds to ma
         script = figure("ScriptDuration")
         assert visitor.walk(is_small) == list(range(1, last + 1))
         print(f"script {figure('ScriptDuration') - script:.3f} s, heap {figure('JSHeapUsedSize') / 1e6:.1f} MB")
-        assert figure("ScriptDuration") - script < 3.0
+        assert figure("ScriptDuration") - script < SCRIPT * a_second()
     session.send("HeapProfiler.collectGarbage")
     assert figure("JSHeapUsedSize") < 30e6
     assert figure("Nodes") < 120_000
@@ -116,4 +118,4 @@ def test_a_long_dialog(  # noqa: PLR0915 - one dialog, as it takes seconds to ma
         appended = room.file.stat().st_mtime_ns / 1e6
         waits.append(page.evaluate("id => window.shownAt[id]", f"t{number}") - appended)
     print(f"shown after {[round(wait) for wait in waits]} ms")
-    assert median(waits) < AT_ONCE
+    assert median(waits) < AT_ONCE * a_second()
