@@ -190,6 +190,7 @@ async def _serve(settings: Settings, listener: socket.socket, linger: float) -> 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(number, server.leave)
     port = int(listener.getsockname()[1])
+    print(f"http://localhost:{port}", flush=True)
     pid = os.getpid()
     write_json(settings.state_dir / WHO, {"port": port, "pid": pid, "created": process_started(pid)})
     serving = asyncio.create_task(server.serve())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -163,11 +164,16 @@ async def _read(agent: Agent) -> str:
     return ""
 
 
+def sent(source: bytes) -> bytes:
+    """A script or a style sheet as it goes to a browser: without indentation, empty lines, and lines of comment."""
+    return re.sub(rb"^(?:[ \t]+|//[^\n]*\n|/\*[^\n]*\*/\n|\n)+", b"", source, flags=re.M)
+
+
 def _part(path: Path) -> Callable[[Request], Awaitable[Response]]:
     """A script, a style sheet or the icon of the page, as a route's function."""
 
     async def part(request: Request) -> Response:
-        data = await asyncio.to_thread(path.read_bytes)
+        data = sent(await asyncio.to_thread(path.read_bytes))
         if "gzip" not in request.headers.get("accept-encoding", ""):
             return Response(data, media_type=_KINDS[path.suffix])
         packed = {"content-encoding": "gzip", "vary": "accept-encoding"}

@@ -262,8 +262,11 @@ def _decision(mark: Mark, _who: str, talk: Talk) -> MarkShown:
     outcome, _, evidence, reason = (*mark.fields, "", "", "", "")[:4]
     what = "{} is" if mark.ref else "It is"
     ids = "|".join(re.escape(one) for one in sorted(talk.names, key=len, reverse=True)) or "(?!)"
+    # Ids of agents stand where turns are told, and in the brackets behind a count of votes.
     evidence = re.sub(rf"\b({ids})(?= in turn\b)", lambda found: talk.name(found[1]), evidence)
-    words = ". ".join(part for part in (f"{evidence[:1].upper()}{evidence[1:]}", reason) if part)
+    in_brackets = re.compile(rf"(?<=\()(?:{ids})(?:, (?:{ids}))*(?=\))")
+    evidence = in_brackets.sub(lambda found: ", ".join(map(talk.name, found[0].split(", "))), evidence)
+    words = ". ".join(f"{part[:1].upper()}{part[1:]}" for part in (evidence.rstrip("."), reason) if part)
     return MarkShown(mark, BLOCK, f"{what} {outcome}", named=mark.ref, text=words, tone=_OUTCOME_TONES.get(outcome, ""))
 
 
@@ -356,7 +359,7 @@ def _round(mark: Mark, _who: str, _talk: Talk) -> MarkShown:
     what = " – ".join(rest)
     known = {
         "closing": ("The last round", what),
-        "phase": (f"Now: {what}", ""),
+        "phase": (f"Now: {what.lower()}", ""),
         "red team": (f"The next turn argues against {what}", ""),
     }
     return _line(mark, "", *known.get(kind, (f"A round begins: {mark.value}", "")))

@@ -177,7 +177,7 @@ OUTCOMES = {
 
 
 _REOPEN = "A word of yours opens it again; turns, rounds and time are counted anew, and a budget can be raised."
-_REHEARSAL = "REHEARSAL, no model is asked. "
+_REHEARSAL = "A rehearsal, no model is asked. "
 
 
 class Left(BaseModel):
@@ -286,7 +286,8 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
         port=port,
         file=file,
         problem=problem,
-        words=f"{_REHEARSAL if dialog.is_rehearsed else ''}{words}",
+        # The card of the end says it by itself.
+        words=f"{_REHEARSAL if dialog.is_rehearsed and dialog.state.outcome is None else ''}{words}",
         needed=needed,
         start=start,
         phase=phase(dialog, thinking=any(a.state == "thinking" for a in agents)),

@@ -28,7 +28,7 @@ from dialogd.protocol.certificate import recorded
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.signals import assessed, signals
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.table import Proposal
+from dialogd.protocol.table import Decision, Proposal
 from dialogd.protocol.units import dollars, in_words, many
 from dialogd.server import wire
 from dialogd.server.page_entries import as_shown, cast, presentable, template
@@ -190,6 +190,7 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
         left_out=[len(rows) - len(rows[:most]), len(changes) - len(changes[:most])],
         flagged=sum(position.flagged for position, _ in changes),
         stances=_STANCES,
+        cause=_cause,
         votes=_VOTES,
         weak=assessed(dialog),
         noticed=signals(dialog) if dialog.state.outcome is None else (),  # their advice is for those who go on
@@ -200,6 +201,19 @@ def positions_piece(dialog: Dialog, most: int | None = MOST_ROWS) -> str:
 _STANCES = {board.FOR: "for", board.AGAINST: "against", board.OPEN: "abstains", board.CONCEDED: "concedes"}
 _VOTES = {"approve": "for", "reject": "against", "abstain": "neither"}
 _STATES = {"unchosen": "not chosen", "vetoed": "ruled out by you", "cleared": "objected to", "undecided": "left open"}
+
+
+def _why(decision: Decision) -> str:
+    """What stands behind a decision, without what the list of signatures above it says already."""
+    if decision.method == "mutual":
+        return "; ".join(filter(None, (decision.evidence.partition("; ")[2], decision.superseded)))
+    return "; ".join(filter(None, (decision.evidence, decision.reason, decision.superseded)))
+
+
+def _cause(written: str) -> str:
+    """What a change of mind gives as its cause, for people."""
+    words = re.sub(r"(^|; )RE: ", r"\1answering ", re.sub(r"(^|; )EVIDENCE: ", r"\1", written))
+    return re.sub(r"answering (\d)", r"answering turn \1", words)
 
 
 def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str, Any]]:
@@ -224,9 +238,7 @@ def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str
             "decision": decision,
             "decided": turn_of(decision.entry) if decision else None,
             "how": method(decision.method) if decision else "",
-            "why": "; ".join(filter(None, (decision.evidence, decision.reason, decision.superseded)))
-            if decision
-            else "",
+            "why": _why(decision) if decision else "",
             "positions": {agent: position for (agent, ref), position in held.items() if ref == made.ref},
             "votes": votes.get(made.ref, {}),
             "signed": _signed(dialog, made, decision),
@@ -370,7 +382,9 @@ def _signs(text: Agreed | None, who: str) -> bool:
 def _behind(plan: Plan, text: Agreed, signer: Signed) -> dict[str, Any]:
     """One who stands behind a text: how, in which turn, and with which reservation."""
     proposed = signer.agent == text.by and str(signer.turn) == text.stands_in
-    how = {"vote": "voted for it", "mutual": "signed", "": "signed", "judge": "wrote it"}.get(text.method, "for it")
+    how = {"vote": "voted for it", "mutual": "signed", "": "signed"}.get(text.method, "for it")
+    if text.method == "judge":
+        how = "wrote it" if signer.agent == text.by else "decided for it"
     return {
         "who": signer.agent,
         "how": "wrote and signed it" if proposed and how == "signed" else how,

@@ -145,12 +145,14 @@ def so_far(text: str) -> str:
     start = next((at + 1 for at in range(len(lines) - 2, -1, -1) if not lines[at].strip()), 0)
     if lines[start].lstrip().startswith("|") and len(lines) - start <= 2:
         return "\n".join(lines[:start])  # a table, once its second line is whole
+    # Only in a line that goes on may a link or a mark lack its end.
+    lines[-1] = _LINK.sub(r"\1", last.rstrip().rstrip("*_~`"))
     return "\n".join((*lines[:start], _closed("\n".join(lines[start:]))))
 
 
 def _closed(block: str) -> str:
     """A paragraph in which what was opened last is closed."""
-    block = _LINK.sub(r"\1", block.rstrip().rstrip("*_~`"))
+    block = block.rstrip().rstrip("*_~`")
     without = _without_code(block)
     if "`" in without:
         return f"{block}`" if without.count("`") % 2 else block

@@ -99,9 +99,10 @@ def test_it_ends_when_nobody_has_looked_for_a_while(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_the_one_in_the_foreground(home: Home) -> None:
-    """Exit code 0, at once."""
+    """Exit code 0, at once; until then its address stood there, also where no terminal shows it."""
     with home.commands.background("open", "--foreground", "--port", "0") as process:
         until(lambda: home.known, "Home")
+        assert f"http://localhost:{home.known['port']}\n" in home.commands.output
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0, home.commands.output
     assert home.known == {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Response, expect
 
 from tests.page.browser import Visitor
 from tests.page.test_live import at
@@ -20,6 +20,23 @@ MOST = 400  # entries on the page
 AT_ONCE = 300  # milliseconds from the append to the sight of it, on a quiet machine as all times here
 SOON = 2.0  # seconds
 SCRIPT = 3.0  # seconds, to read all of two thousand turns
+
+
+WEIGHT = 150_000  # bytes, unpacked
+
+
+def test_the_page_weighs_little(room: Room, visitor: Visitor) -> None:
+    """HTML, styles and scripts of a dialog's page, unpacked: below 150 kB together."""
+    room.open("A")
+    loaded = list[Response]()
+    visitor.context.on("response", lambda one: loaded.append(one))  # noqa: PLW0108 - a built-in function is refused
+    page = visitor.visit(at(room))
+    expect(page.locator("#panel-body h2")).to_be_visible()
+    kinds = ("document", "stylesheet", "script")
+    sizes = {one.url: len(one.body()) for one in loaded if one.request.resource_type in kinds}
+    print(sum(sizes.values()), sizes)
+    assert any(url.endswith("/page/entries.js") for url in sizes)
+    assert sum(sizes.values()) < WEIGHT
 
 
 def written(room: Room) -> int:

@@ -27,6 +27,12 @@ def test_no_sign_of_markdown_is_ever_seen() -> None:
         assert not re.search(r"[*`|#\[\]]|~~|__|\]\(", seen), (TEXT[max(0, end - 30) : end], seen[-60:])
 
 
+def test_a_whole_mark_stays_whole_while_the_next_one_is_written() -> None:
+    """It is lifted out of the text then, and none of it is read as words."""
+    for more in ("[", "[CONF", "[CONFIDENCE: 0.9"):
+        assert so_far(f"Done.\n\n[AGREE: P6]\n[RE: 7]\n{more}").rstrip() == "Done.\n\n[AGREE: P6]\n[RE: 7]"
+
+
 def test_what_was_seen_stays() -> None:
     """Words only come at the end: nothing that stood there is taken away, up to the line that is being written."""
     before = ""

@@ -16,7 +16,7 @@ from dialogd.backends.seats import Cast, Seat
 from dialogd.errors import BackendError
 from dialogd.protocol.grammar import parse
 from dialogd.server import page as page_module
-from dialogd.server.page import probe_policy
+from dialogd.server.page import probe_policy, sent
 from dialogd.server.page_entries import as_shown, cast, changed, presentable, window
 from dialogd.store.folders import StateDir
 from tests.server.daemon_process import Answer, Room, send
@@ -139,7 +139,7 @@ def test_the_page_is_light(room: Room) -> None:
         connection.close()
         weight += len(packed)
         if response.getheader("content-encoding") == "gzip":
-            assert gzip.decompress(packed) == path.read_bytes() == send(room.a, f"GET /page/{path.name}").body
+            assert gzip.decompress(packed) == sent(path.read_bytes()) == send(room.a, f"GET /page/{path.name}").body
     assert 10_000 < weight < 100_000
 
 

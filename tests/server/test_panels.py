@@ -133,14 +133,15 @@ def test_each_proposal_says_where_every_agent_stands_and_each_change_of_mind_why
     """Who proposed is for it; stance since when, signatures; each change with its reason, or that there is none."""
     played(room, agreed())
     words = positions(room)
-    assert "P2 agreed The text that is to be signed" in words
+    assert "P2 agreed The agreed text" in words
+    assert "this very text" not in words  # the signatures say so
     assert "Claude A for proposed it in turn 4, signed in turn 4" in words
     assert "Claude B for since turn 5, signed in turn 5" in words
     assert "P1 not chosen keep sessions in Postgres" in words
     assert "Claude A concedes since turn 4" in words
     assert "Claude B for since turn 5, changed without a reason" in words
     assert "Who changed their mind 2, 1 without a reason" in words
-    assert "Claude A on P1 in turn 4: for → concedes RE: 3, P1" in words
+    assert "Claude A on P1 in turn 4: for → concedes answering turn 3, P1" in words
     assert "Claude B on P1 in turn 5: against → for, without evidence or a turn that it answers" in words
 
 

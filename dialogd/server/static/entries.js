@@ -8,6 +8,7 @@ const NEAR = 2; // windows from an edge: then what lies behind it is fetched
 const log = $("#log");
 const live = $("#live");
 const newTurns = $("#new-turns");
+const end = $("#outcome");
 const html = document.documentElement;
 
 // What is shown: of which dialog, its last finished entry, how many entries there are in all, and whether the last is here.
@@ -436,8 +437,10 @@ export function beckon(words, isCalm = false) {
   show(newTurns, true);
 }
 
+const endIsSeen = () => !end.hidden && end.getBoundingClientRect().top < innerHeight * 0.7;
+
 function beckonBack() {
-  if (!isAtEnd()) beckon(unread ? (unread === 1 ? "1 new entry" : `${unread} new entries`) : "Latest", !unread);
+  if (!isAtEnd() && !endIsSeen()) beckon(unread ? (unread === 1 ? "1 new entry" : `${unread} new entries`) : "Latest", !unread);
 }
 
 function tellOfNews(count) {
@@ -501,7 +504,8 @@ function watchScrolling() {
       unread = 0;
       show(newTurns, false);
       if (!document.hidden) isSeen = true;
-    } else if (newTurns.hidden) beckonBack();
+    } else if (endIsSeen()) show(newTurns, false);
+    else if (newTurns.hidden) beckonBack();
     fill();
   };
   // What scrolls by itself, beside the conversation or in it, is no move through it.

@@ -131,12 +131,12 @@ function renderAgents(facts) {
 }
 
 function renderCard(card, agent, facts) {
-  card.className = `agent agent-${agent.seat % 10}${AILING.has(agent.state) ? " ails" : ""}`;
+  card.className = `agent agent-${agent.seat % 10}${AILING.has(agent.state) && !facts.outcome ? " ails" : ""}`;
   card.dataset.state = agent.state;
   card.toggleAttribute("data-owes", agent.owes);
   put($(".name", card), agent.name);
   put($(".word", card), agent.owes && agent.state === "idle" && !facts.outcome ? "is next" : WORDS[agent.state] ?? agent.state);
-  put($(".why", card), agent.reason);
+  put($(".why", card), facts.outcome ? "" : agent.reason); // after the end nobody has to come back
   card.title = visible([agent.id === agent.name ? "" : `@${agent.id}`, spentBy(agent)].filter(Boolean).join(" · "));
   const isOpen = !facts.outcome;
   for (const [act, yes] of [["retry", isOpen && (agent.owes || agent.failed || agent.state === "absent")], ["skip", isOpen && (agent.owes || agent.failed)]]) {
