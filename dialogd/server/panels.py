@@ -28,7 +28,7 @@ from dialogd.protocol.certificate import recorded
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.signals import assessed, signals
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.table import Decision, Proposal
+from dialogd.protocol.table import Proposal
 from dialogd.protocol.units import dollars, in_words, many
 from dialogd.server import wire
 from dialogd.server.page_entries import as_shown, cast, presentable, template
@@ -203,7 +203,7 @@ _VOTES = {"approve": "for", "reject": "against", "abstain": "neither"}
 _STATES = {"unchosen": "not chosen", "vetoed": "ruled out by you", "cleared": "objected to", "undecided": "left open"}
 
 
-def _why(decision: Decision) -> str:
+def _why(decision: board.Decided) -> str:
     """What stands behind a decision, without what the list of signatures above it says already."""
     if decision.method == "mutual":
         return "; ".join(filter(None, (decision.evidence.partition("; ")[2], decision.superseded)))

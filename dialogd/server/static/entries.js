@@ -535,7 +535,7 @@ function watchScrolling() {
   document.adoptedStyleSheets = [...document.adoptedStyleSheets, measures];
   let before = "";
   const bars = new ResizeObserver(() => {
-    const rule = `html, #banner, #panels { --top: ${$("#top").offsetHeight}px; --bottom: ${$("#composer").offsetHeight}px }`;
+    const rule = `html, #banner, #panels, #find { --top: ${$("#top").offsetHeight}px; --bottom: ${$("#composer").offsetHeight}px }`;
     if (rule !== before) measures.replaceSync(rule);
     before = rule;
     stayThere();
