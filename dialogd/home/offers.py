@@ -92,7 +92,7 @@ class Offers:
             defaults=defaults,
             projects=list(self._projects()),
             here=str(Path.cwd()),
-            home=str(Path.home()),
+            home=os.path.realpath(Path.home()),
         )
 
     def _survey(self) -> dict[str, Found]:
@@ -152,7 +152,7 @@ class Offers:
 
     def folder(self, under: str, *, files: bool) -> forms.Folder:
         """What is in one of the person's own folders; "" for their home. Raises `BadInput`, `Refused`."""
-        path = own(under or str(Path.home()))
+        path = own(under or os.path.realpath(Path.home()))
         if not path.is_dir():
             raise BadInput(f"{path} is not a folder", fix="name a folder")
         found: list[forms.Entry] = []

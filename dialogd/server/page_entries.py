@@ -321,13 +321,13 @@ def found(dialog: Dialog | None, words: str, limit: int) -> PageHits:
     wanted, players, hits = " ".join(words.split()), cast(dialog) if dialog else None, []
     if dialog is None or players is None or not wanted:
         return PageHits(total=0, hits=[])
+    look = re.compile(re.escape(wanted), re.I)  # in the text as it stands: in another case it may be longer
     for entry in dialog.entries:
         said = " ".join((entry.name, words_of(entry), *(f"{mark.ref} {mark.value}" for mark in entry.written)))
         text = " ".join(said.split())
-        at = text.casefold().find(wanted.casefold())
-        if at < 0:
+        if (hit := look.search(text)) is None:
             continue
-        end = at + len(wanted)
+        at, end = hit.span()
         anchor = f"{'t' if entry.is_turn else 'n'}{entry.id}"
         name = "You" if entry.by == USER and not entry.via else entry.name
         around_it = (text[max(0, at - 60) : at], text[at:end], text[end : end + 100])

@@ -158,6 +158,19 @@ def test_folders_show_what_is_ones_own_and_nothing_that_hides_or_leads_elsewhere
     assert shared.ask("/folders")["path"] == str(shared.commands.folder)
 
 
+def test_a_home_that_is_reached_by_a_link_can_be_looked_into(tmp_path: Path) -> None:
+    """Its folder is shown under its real name, for no path leads through a link."""
+    (tmp_path / "real" / "shop").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("real")
+    home = Home(tmp_path, HOME=str(tmp_path / "link"))
+    try:
+        home.open()
+        found = home.ask("/folders")
+        assert (found["path"], [one["name"] for one in found["folders"]]) == (str(tmp_path / "real"), ["shop"])
+    finally:
+        home.close()
+
+
 @pytest.mark.parametrize(
     "path", ["out", "in", "out/ssl", ".secret", "shop/../.secret", "shop/../../..", "linked.txt", ".env", "no-such"]
 )

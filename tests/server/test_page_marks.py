@@ -10,7 +10,7 @@ import pytest
 from dialogd import person
 from dialogd.protocol.grammar import joint, parse, render
 from dialogd.protocol.model import Draft, Mark
-from dialogd.server.page_entries import as_shown, cast
+from dialogd.server.page_entries import as_shown, cast, found
 from dialogd.server.page_marks import standings, talk_of
 from tests.support.cases import cases
 from tests.support.room import Room as Paper
@@ -182,3 +182,13 @@ def how(paper: Paper) -> dict[str, tuple[str, list[tuple[str, tuple[str, ...]]]]
     """By proposal: its state, and who stands how to it."""
     found = standings(paper.dialog)
     return {ref: (one.state, [(stand.how, stand.who) for stand in one.stands]) for ref, one in found.items()}
+
+
+@cases("wanted", ["needle", "NEEDLE", "needle  in"])
+def test_what_is_searched_stands_where_the_page_says(wanted: str) -> None:
+    """Also behind letters that are longer in another case."""
+    dialog = parse(opening("A", "B", question="ßßßß İİ ﬃ the needle in the hay").encode())
+    (hit,) = found(dialog, wanted, 10).hits
+    assert hit.before.endswith(" the ")
+    assert hit.words == " ".join(wanted.lower().split())
+    assert hit.after.startswith(" ")

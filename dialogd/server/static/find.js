@@ -71,15 +71,14 @@ function highlight() {
   if (!CSS.highlights) return;
   CSS.highlights.delete("found");
   if (!asked || box.hidden) return;
-  const wanted = asked.toLowerCase();
+  const wanted = new RegExp(asked.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&"), "giu");
   const ranges = [];
   const walk = document.createTreeWalker($("#log"), NodeFilter.SHOW_TEXT);
   while (walk.nextNode() && ranges.length < 1000) {
-    const words = walk.currentNode.data.toLowerCase();
-    for (let from = words.indexOf(wanted); from >= 0; from = words.indexOf(wanted, from + wanted.length)) {
+    for (const hit of walk.currentNode.data.matchAll(wanted)) {
       const range = new Range();
-      range.setStart(walk.currentNode, from);
-      range.setEnd(walk.currentNode, Math.min(from + wanted.length, walk.currentNode.length));
+      range.setStart(walk.currentNode, hit.index);
+      range.setEnd(walk.currentNode, hit.index + hit[0].length);
       ranges.push(range);
     }
   }
