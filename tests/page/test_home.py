@@ -341,6 +341,18 @@ def test_by_the_keyboard_alone_from_the_question_to_the_result(served: Home, vis
     until(lambda: "[APPROVED]" in file.read_text(encoding="utf-8"), "the approval")
 
 
+def test_keys_that_are_held_down_start_one_dialog(served: Home, visitor: Visitor) -> None:
+    """Ctrl+Enter again, while it starts, is no second Start."""
+    page, asked = visitor.visit(served.url), list[str]()
+    page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/start") else None)
+    expect(page.locator("#cards [aria-pressed=true]")).to_have_count(2)
+    page.keyboard.type("Tabs or spaces?")
+    for _ in range(3):
+        page.keyboard.press("Control+Enter")
+    expect(page).not_to_have_url(served.url, timeout=40_000)
+    assert len(asked) == 1
+
+
 def test_a_refused_start_keeps_what_was_typed(served: Home, tmp_path: Path, visitor: Visitor) -> None:
     """The problem stands at the field that it concerns, unfolded and focused, with what to do; then it starts."""
     visitor.expected = ("status of 4",)

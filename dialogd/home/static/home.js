@@ -356,6 +356,7 @@ const size = (bytes) => (bytes < 1000 ? plural(bytes, "byte") : bytes < 1e6 ? `$
 // -- Start --------------------------------------------------------------------------------------------------------------
 
 async function start(rehearsal) {
+  if (field("rehearse-go").disabled) return undefined; // one is being started: a key that is held down starts no other
   const body = rehearsal ? { question: field("question").value.trim() || EXAMPLE, template: chosenTemplate(), rehearsal } : wanted();
   [isNew, asked] = [false, asked + 1];
   clear();
