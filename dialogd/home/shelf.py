@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,10 +28,12 @@ from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
 from dialogd.store.logfile import LogFile
 from dialogd.store.registry import Running
+from dialogd.views.flow import words_of
 
 PAGE = 50  # dialogs of one answer
 WORDS = 300  # characters of what is said of one
-FOUND = 200  # entries that a search looks at
+FOUND = 200  # entries that a search of the archive looks at
+AROUND = 60  # characters before the words that a search found
 STATES: tuple[State, ...] = ("starting", "running", "waiting", "asleep", "ended")
 OPEN = "open"  # all but what has ended
 RANK: Mapping[State, int] = {"waiting": 0, "starting": 1, "running": 1, "asleep": 2, "ended": 3}
@@ -73,7 +75,7 @@ class Shelf:
         rows += (_kept(row) for row in self.memory.archived() if row.id.partition("~")[0] not in known)
         fits = [row for row in rows if state in ("", row.state) or (state == OPEN and row.state != "ended")]
         if search.strip():
-            fits = self._searched(fits, search)
+            fits = self._searched(fits, search, {one.dialog.id: one.dialog for one in going})
         shown = fits[after : after + PAGE]
         return Dialogs(dialogs=shown, more=len(fits) > after + PAGE, after=after + len(shown))
 
@@ -143,15 +145,30 @@ class Shelf:
 
     # -- search -----------------------------------------------------------------------------------------------------
 
-    def _searched(self, rows: list[Listed], words: str) -> list[Listed]:
-        """The rows that hold the words: in what is shown of them first, then in what was said there."""
+    def _searched(self, rows: list[Listed], words: str, going: Mapping[str, Dialog]) -> list[Listed]:
+        """The rows that hold the words: in what is shown of them first, then in what was said there.
+
+        Those that go on are in no archive: they are looked through.
+        """
         wanted = words.casefold().split()
         shown = [row for row in rows if all(word in _text(row) for word in wanted)]
-        said: dict[str, str] = {}
+        said = {id_: text for id_, dialog in going.items() if (text := _said(dialog, wanted))}
         for hit in self.memory.search(words, limit=FOUND):
             said.setdefault(hit.dialog, hit.snippet)
         rest = {row.id: row for row in rows if row not in shown}
         return [*shown, *(rest[id_].model_copy(update={"found": text}) for id_, text in said.items() if id_ in rest)]
+
+
+def _said(dialog: Dialog, wanted: Sequence[str]) -> str:
+    """A piece of the newest entry that holds all these words, which are in lower case; "" where none does."""
+    for entry in reversed(dialog.entries):
+        text = " ".join(words_of(entry).split())
+        lower = text.casefold()
+        if not entry.is_struck and all(word in lower for word in wanted):
+            start = text.rfind(" ", 0, max(lower.find(wanted[0]) - AROUND, 0)) + 1
+            piece = one_line(text[start:], 3 * AROUND)
+            return f"…{piece}" if start else piece
+    return ""
 
 
 def _text(row: Listed) -> str:

@@ -348,6 +348,19 @@ def test_a_dialog_that_waits_for_the_person_comes_first_and_says_why(home: Home)
     assert log.path.exists()
 
 
+def test_what_was_said_is_found_in_a_dialog_that_has_not_ended(home: Home) -> None:
+    """All words in one entry, in any case, with a piece of it from there; what nobody said is not."""
+    home.open()
+    home.commands.begin("Colours")
+    with home.commands.file.open("a", encoding="utf-8") as file:
+        file.write(f"\n---\n\n## Turn 2 — Claude A\n\n{'So many words. ' * 20}The Vault is blue.\n\nTURN: B\n")
+    (found,) = home.dialogs("?search=BLUE%20vault")
+    assert (found["state"], found["topic"]) == ("asleep", "Colours")
+    assert found["found"].startswith("…")
+    assert found["found"].endswith("The Vault is blue.")
+    assert home.dialogs("?search=green%20vault") == []
+
+
 def test_the_past_is_searched_by_title_by_name_and_by_what_was_said(home: Home) -> None:
     """Titles first; then where the words were said, with a piece of it. Paths of the archive are read, nothing else."""
     home.open()
