@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -14,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Response, expect
 
 from dialogd.store.folders import StateDir
-from dialogd.store.registry import Registry
+from dialogd.store.registry import Registry, process_started
 from tests.memory.shelf import LICENSE, RETRIES, SESSIONS, STOPPED, Shelf, past
 from tests.page.browser import Visitor, open_visitor
 from tests.page.payloads import VECTORS, bodies, names
@@ -77,7 +78,11 @@ class Home:
         until(answers, "Home to answer", why=lambda: self.process.said)
 
     def close(self) -> None:
-        """End it, and every daemon that it started."""
+        """End it, what it began, and then every daemon: those that began them would start them again."""
+        for began in StateDir(self.state_dir).sessions.glob("*.json"):
+            known = json.loads(began.read_text(encoding="utf-8"))
+            if process_started(known["pid"]) == known["created"]:
+                os.kill(known["pid"], signal.SIGKILL)
         for daemon in Registry(StateDir(self.state_dir)).running():
             with suppress(ProcessLookupError):
                 os.kill(daemon.pid, signal.SIGKILL)
