@@ -342,17 +342,18 @@ def main() -> int:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES))
         rehearse(stage, EARLIER)
         play(stage, 4)
+        if not given.only:  # first, as the dialog does not wait on a busy machine
+            page_pictures(stage, out, browser, ("light",))
+            until(lambda: "## Turn 4 " in stage.text, "a text that waits for a signature")
+            time.sleep(1.5)  # until the other one writes
+            page_pictures(stage, out, browser, ("dark", "phone"))
+            terminal_picture(stage, out)
         with home(stage.environment, Path(folder) / "state") as url:
             home_pictures(url, out, browser, ("light", "dark", "phone"), ASKED)
         with home(stage.environment, Path(folder) / "fresh") as url:
             home_pictures(url, out, browser, ("light",))
         if given.only:
             return 0
-        terminal_picture(stage, out)
-        page_pictures(stage, out, browser, ("light",))
-        until(lambda: "## Turn 4 " in stage.text, "a text that waits for a signature")
-        time.sleep(1.5)  # until the other one writes
-        page_pictures(stage, out, browser, ("dark", "phone"))
         until(lambda: "\n[CONSENSUS_REACHED]" in stage.text, "the end")
         page_pictures(stage, out, browser, ("dark",), "-end")
         browser.close()
