@@ -139,8 +139,8 @@ class Listener:
         self._is_over = False
 
     def tell(self, event: Event) -> None:
-        """Put an event into its queue; a piece of text joins the one before it that still waits."""
-        if event.is_relayed and not self.hears_all:
+        """Put an event into its queue, unless the stream ends; text joins a piece before it that still waits."""
+        if self._is_over or (event.is_relayed and not self.hears_all):
             return
         if self._waiting and (joined := _joined(self._waiting[-1][1], event)):
             self._waiting[-1] = self._waiting[-1][0], joined

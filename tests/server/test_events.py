@@ -448,6 +448,17 @@ async def test_a_burst_drops_no_listener() -> None:
     assert heard[-1].kind == "bye"
 
 
+async def test_bye_is_the_last_that_a_stream_tells() -> None:
+    """Also when another daemon of the dialog is heard to end before the client has read it."""
+    hub = Hub()
+    with hub.join(hears_all=True) as listener:
+        hub.agent("B", "idle", is_relayed=True)
+        await hub.close()
+        hub.agent("B", "stopped", reason="its daemon ends", is_relayed=True)
+        heard = [event.kind async for event in listener]
+    assert heard == ["agent", "bye"]
+
+
 async def test_text_pushes_no_turn_out_and_waits_as_one_piece() -> None:
     """2,000 pieces are no place in the backlog, and for a client that does not read they are one event."""
     hub = Hub()
