@@ -23,7 +23,7 @@ def test_a_dialog_goes_to_its_end_with_every_notification_dropped(cast: Cast, or
     pair = cast(told=False)
     for who in order:
         pair.start(who)
-    pair.begin("Where should user sessions live?", turn="A")
+    pair.begin("Tabs or spaces?", turn="A")
     pair.notify("A")
     pair.until(lambda: pair.outcome, "the end")
     assert pair.outcome == "CONSENSUS_REACHED"
@@ -37,7 +37,7 @@ def test_the_poll_alone_carries_a_dialog_on(cast: Cast) -> None:
     """Where the folder cannot be watched and nobody is told, a daemon looks by itself."""
     pair = cast(told=False, environment={"WATCHFILES_FORCE_POLLING": "true", "WATCHFILES_POLL_DELAY_MS": "60000"})
     pair.start()
-    pair.begin("Where should user sessions live?", turn="A")
+    pair.begin("Tabs or spaces?", turn="A")
     pair.notify("A")
     pair.until(lambda: pair.outcome, "the end")
     assert problems(pair.file) == []
@@ -48,7 +48,7 @@ def test_every_notification_a_hundred_times_makes_no_turn_more(cast: Cast) -> No
     """Peers are told again and again while the dialog runs: each agent answers once."""
     pair = cast(backend="rehearsal:slow=0.3")
     pair.start()
-    pair.begin("Where should user sessions live?", turn="A")
+    pair.begin("Tabs or spaces?", turn="A")
     pair.notify("A")
     before = 0
     while not pair.outcome:
