@@ -57,6 +57,17 @@ def test_what_is_said_about_a_turn_begins_beside_it(talk: Page) -> None:
     expect(words).to_have_value("@Claude A About P1: ")
 
 
+def test_who_is_replied_to_is_known_at_once(room: Room, visitor: Visitor) -> None:
+    """By the page as it was sent, before it has heard from the daemon how things stand."""
+    fill(room, ["Two weeks of data."], PROPOSED)
+    room.start("A")
+    visitor.page.route("**/page/state", lambda _: None)
+    page = visitor.visit(at(room))
+    act(page, "Reply to turn 2")
+    expect(page.locator("#say-text")).to_have_value("@Claude A On turn 2: ")
+    page.unroute("**/page/state")
+
+
 def test_a_proposal_is_ruled_out_and_another_suggested_where_it_stands(
     room: Room, visitor: Visitor, talk: Page
 ) -> None:

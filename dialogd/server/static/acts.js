@@ -1,12 +1,12 @@
 // What the reader can do beside a turn and a proposal: quiet until wanted, and each reached by keys and by touch.
 import { $, all, put, say } from "./dom.js";
 import { draft } from "./controls.js";
-import { now } from "./head.js";
+import { cast } from "./head.js";
 
 const MOST = 2000; // characters of a quotation
 const entryOf = (button) => button.closest(".entry");
 const titleOf = (entry) => (entry.dataset.number === "0" ? "your note" : `turn ${entry.dataset.number}`);
-const isAgent = (who) => Boolean(now()?.agents.some((agent) => agent.id === who));
+const isAgent = (who) => cast().some((agent) => agent.id === who);
 const toAuthor = (who) => ({ to: isAgent(who) ? who : "" });
 
 const ACTS = {

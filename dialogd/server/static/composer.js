@@ -2,7 +2,7 @@
 import { $, make, put, say, show, stored, visible } from "./dom.js";
 import { send } from "./controls.js";
 import { toEnd } from "./entries.js";
-import { now, setBusy } from "./head.js";
+import { cast, now, setBusy } from "./head.js";
 
 const text = $("#say-text");
 const note = $("#say-note");
@@ -62,7 +62,7 @@ function settle() {
 function addressed(words) {
   if (!words.startsWith("@")) return null;
   const rest = words.slice(1).toLowerCase();
-  const known = (now()?.agents ?? []).flatMap((agent) => [agent.id, agent.name].map((name) => ({ name: name.toLowerCase(), agent })));
+  const known = cast().flatMap((agent) => [agent.id, agent.name].map((name) => ({ name: name.toLowerCase(), agent })));
   known.sort((one, other) => other.name.length - one.name.length);
   return known.find(({ name }) => rest.startsWith(name) && !/[\p{L}\p{N}_-]/u.test(rest[name.length] ?? " ")) ?? null;
 }
@@ -75,7 +75,7 @@ function pass(to) {
   const words = text.value.trimStart();
   const before = addressed(words);
   if (before?.agent.id === to) return;
-  const name = now()?.agents.find((agent) => agent.id === to)?.name ?? to;
+  const name = cast().find((agent) => agent.id === to)?.name ?? to;
   text.value = `@${name} ${before ? words.slice(before.name.length + 1).trimStart() : words}`;
 }
 
@@ -122,7 +122,7 @@ function complete() {
   const place = typed();
   if (!place) left = -1;
   const fits = (name) => name.toLowerCase().startsWith(place.words) || name.toLowerCase().split(" ").some((word) => word.startsWith(place.words));
-  const fresh = place && place.from !== left ? (now()?.agents ?? []).filter((agent) => fits(agent.id) || fits(agent.name)) : [];
+  const fresh = place && place.from !== left ? cast().filter((agent) => fits(agent.id) || fits(agent.name)) : [];
   const isSame = fresh.map((agent) => agent.id).join(" ") === found.map((agent) => agent.id).join(" ");
   if (!isSame) at = 0;
   found = fresh;

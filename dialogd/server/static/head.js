@@ -18,6 +18,10 @@ const told = { question: "", calls: "", outcome: "", dead: "", news: "" };
 
 export const now = () => state;
 
+// Who takes part: before the first state has come, those of the cards with which the page was sent.
+export const cast = () =>
+  state?.agents ?? all("#agents .agent").map((card) => ({ id: card.dataset.agent, name: $(".name", card).textContent }));
+
 // A button that sends cannot be pressed while what it sent is under way, nor while the daemon is gone.
 export function setBusy(button, yes) {
   button.toggleAttribute("data-busy", yes);
