@@ -233,6 +233,7 @@ def test_when_its_daemon_dies_the_page_goes_on_with_another(room: Room, visitor:
 
 def test_another_dialog_in_the_file_takes_the_place_of_the_first(room: Room, visitor: Visitor) -> None:
     """The page begins anew; nothing of the old one is left."""
+    visitor.expected = ("status of", "ERR_")  # what is asked about the old dialog while the new one takes its place
     room.open("AB")
     page = visitor.visit(at(room))
     room.think().end("Tabs.\n")
