@@ -45,6 +45,13 @@ class Visitor:
         self.page.goto(url, wait_until="domcontentloaded")
         return self.page
 
+    @contextmanager
+    def learns_of_others(self) -> Iterator[None]:
+        """Wait until the page can find out which other daemons live: it fetches what asks them while its own lives."""
+        with self.page.expect_response("**/page/probe.js", timeout=PATIENCE) as probe:
+            yield
+        probe.value.finished()
+
     def turn(self, number: int) -> Any:
         """The turn of that number, as it stands on the page."""
         return self.page.locator(f"#t{number}")

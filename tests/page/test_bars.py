@@ -25,7 +25,8 @@ def test_a_page_that_was_opened_before_the_dialog_goes_on_elsewhere(room: Room, 
     room.start("AB")
     page = visitor.visit(at(room, "A"))
     expect(page.locator("#phase-words")).to_contain_text("no dialog")
-    room.begin("Tabs or spaces?")
+    with visitor.learns_of_others():
+        room.begin("Tabs or spaces?")
     expect(visitor.turn(1)).to_be_visible()
     page.locator("#say-text").fill("Half a thought")
     room.a.kill()
@@ -41,13 +42,30 @@ def test_a_page_goes_on_with_an_agent_that_was_invited_later(room: Room, visitor
     room.begin("Tabs or spaces?", agents=f"A = Claude A @ {room.url('A')}")
     page = visitor.visit(at(room, "A"))
     expect(page.locator("#agents .agent")).to_have_count(1)
-    room.a.ask("POST", "/invite", {"agent": f"B = Claude B @ {room.url('B')}"})
+    with visitor.learns_of_others():
+        room.a.ask("POST", "/invite", {"agent": f"B = Claude B @ {room.url('B')}"})
     expect(page.locator("#agents .agent")).to_have_count(2)
     room.start("B")
     expect(page.locator('#agents [data-agent="B"][data-state="idle"]')).to_be_attached()
     room.a.kill()
     page.wait_for_url(at(room, "B"))
     expect(visitor.turn(1)).to_be_visible()
+
+
+def test_when_no_daemon_answers_the_page_says_where_the_others_were(room: Room, visitor: Visitor) -> None:
+    """A link to each of them: they may be started again, and a page may be unable to find out by itself."""
+    visitor.expected = GONE
+    room.open("AB")
+    with visitor.learns_of_others():
+        page = visitor.visit(at(room, "A"))
+    expect(page.locator('#agents [data-agent="B"][data-state="idle"]')).to_be_attached()
+    room.b.kill()
+    room.a.kill()
+    there = page.locator("#banner").get_by_role("link", name="Go to Claude B's page")
+    expect(there).to_have_attribute("href", at(room, "B").rstrip("/"))
+    room.b.start()
+    room.b.until_ready()
+    page.wait_for_url(at(room, "B"))
 
 
 def test_nobody_is_writing_when_the_daemon_is_gone(room: Room, visitor: Visitor) -> None:

@@ -217,7 +217,8 @@ def test_when_its_daemon_dies_the_page_goes_on_with_another(room: Room, visitor:
     """It says who died, takes the unsent text along, and shows every turn once."""
     visitor.expected = ("ERR_", "403")  # the probe learns that somebody is there, and no more
     room.open("AB")
-    page = visitor.visit(at(room, "A"))
+    with visitor.learns_of_others():
+        page = visitor.visit(at(room, "A"))
     room.think().end("Tabs.\n")
     thinking = room.minds["B"].call(1)
     expect(visitor.turn(2)).to_be_visible()

@@ -129,15 +129,18 @@ function found() {
 function tellOfLoss() {
   const since = timeOfDay(new Date(lostAt));
   const me = nameOf(document.body.dataset.me);
-  const others = otherDaemons().map((agent) => agent.name);
+  const others = otherDaemons();
   renderLost(`Not connected to ${me}'s daemon since ${since}.`);
   if (hasStopped()) {
     banner(`The dialog was stopped and its daemons have ended. All of it stands in ${document.body.dataset.file}; this page goes on by itself when ${me}'s daemon is started again.`, "calm");
     return;
   }
-  const plan = others.length ? ` If it stays away, this page goes on with the daemon of ${others.join(" or ")}.` : "";
-  banner(`${me}'s daemon (${location.host}) has not answered since ${since}. Nothing is lost: the file is the truth. The page tries it again.${plan}`, "bad");
+  const plan = others.length ? ` If it stays away, this page goes on with the daemon of ${others.map((agent) => agent.name).join(" or ")}.` : "";
+  banner(`${me}'s daemon (${location.host}) has not answered since ${since}. Nothing is lost: the file is the truth. The page tries it again.${plan}`, "bad", 0, others.map(linkTo));
 }
+
+// For a page that cannot find out by itself who answers: its daemon died before it had fetched what asks them.
+const linkTo = (agent) => make("a", { href: here(agent.url), text: `Go to ${agent.name}'s page` });
 
 // The agents with daemons of their own: those that answered when they were last asked, or else all.
 function otherDaemons() {
@@ -203,11 +206,11 @@ const startOf = (who) => now()?.agents.find((agent) => agent.id === who)?.start 
 
 let bannerTimer = 0;
 
-function banner(text, tone, milliseconds = 0) {
+function banner(text, tone, milliseconds = 0, links = []) {
   clearTimeout(bannerTimer);
   const place = $("#banner");
   place.dataset.tone = tone;
-  if (place.firstChild?.textContent !== text) place.replaceChildren(make("p", { text }), dismissal());
+  if (place.firstChild?.textContent !== text) place.replaceChildren(make("p", { text }), ...links, dismissal());
   if (milliseconds) bannerTimer = setTimeout(() => place.replaceChildren(), milliseconds);
 }
 
