@@ -23,10 +23,10 @@ from typing import Any
 
 from dialogd import person
 from dialogd.cli import options
-from dialogd.cli.begin import new_cast
 from dialogd.cli.cast import SEATS
 from dialogd.cli.create import Wanted
 from dialogd.cli.launch import FAILED, Daemons, Interrupt
+from dialogd.cli.run import new_cast
 from dialogd.cli.watch import LOOK, Tell, Teller, events
 from dialogd.config import Settings
 from dialogd.errors import BadInput, StorageError

@@ -29,9 +29,9 @@ class Command(NamedTuple):
 GROUPS = {
     "Begin": {
         "open": Command("open:open_home", "Open the page on which dialogs are found, and started."),
-        "run": Command("begin:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
+        "run": Command("run:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
         "ask": Command("seat:ask", "Ask another agent something, from the session you are in."),
-        "new": Command("begin:new", "Write the file of a new dialog.", "past:RecallCommand"),
+        "new": Command("run:new", "Write the file of a new dialog.", "past:RecallCommand"),
         "start": Command("start:start", "Run one agent's daemon, in a terminal of its own."),
         "templates": Command("setup:templates", "List the templates that a dialog can start from."),
     },

@@ -140,9 +140,9 @@ def ask(
     Type `!dialogd ask codex "Is this schema right?"` into an open session of Claude Code, Codex or OpenCode: it takes
     the seat A of a new dialog, speaks first, and a new Codex, which only reads the project, takes B.
     """
-    from dialogd.cli.begin import new_cast
     from dialogd.cli.create import Wanted
     from dialogd.cli.launch import Daemons, Interrupt, end
+    from dialogd.cli.run import new_cast
 
     words = options.typed(question)
     one = _around("ask", f"in any terminal, with two fresh agents: dialogd run --agents auto,{agent} …")

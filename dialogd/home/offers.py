@@ -21,16 +21,16 @@ from dialogd.backends import BACKENDS, Found, auto, keys
 from dialogd.backends.live import UNASKED
 from dialogd.backends.seats import CAST, Seat
 from dialogd.backends.sessions import TITLES, running_sessions
-from dialogd.cli.begin import with_budget
 from dialogd.cli.cast import SEATS, seated
 from dialogd.cli.client import ask, daemons
 from dialogd.cli.create import MOST_OF_ALL, Wanted, along, draw_up, usual_ports
 from dialogd.cli.launch import continue_apart, run_apart
 from dialogd.cli.outcome import costs_of, estimate_of
+from dialogd.cli.run import with_budget
 from dialogd.config import Settings, dotenv
 from dialogd.errors import BadInput, DialogdError, Refused, concerning
 from dialogd.home import forms
-from dialogd.home.shelf import Standing
+from dialogd.home.listing import OnDisk
 from dialogd.memory.index import read_dialog
 from dialogd.protocol import units
 from dialogd.protocol.model import Limits
@@ -233,7 +233,7 @@ class Offers:
         port = int(dialog.header.agents[0].url.rpartition(":")[2])
         return forms.Started(id=dialog.id, file=str(file), url=f"http://localhost:{port}/" if _ready(port) else "")
 
-    def go_on(self, one: Standing | None) -> forms.Started:
+    def go_on(self, one: OnDisk | None) -> forms.Started:
         """Have a dialog go on whose agents are gone. Raises `DialogdError`."""
         if one is None or one.dialog.state.outcome is not None:
             raise Refused("it has ended, or is not here any more", fix="begin another on the same question")

@@ -20,8 +20,8 @@ from dialogd import __version__
 from dialogd.config import Settings
 from dialogd.errors import AlreadyRunning, StorageError
 from dialogd.home import forms
+from dialogd.home.listing import Listing, text_of
 from dialogd.home.offers import Offers
-from dialogd.home.shelf import Shelf, text_of
 from dialogd.server.guard import PROCESSES
 from dialogd.server.refusals import handle_errors
 from dialogd.server.serving import bind, make_server
@@ -48,14 +48,14 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
     """Home's HTTP API. Dialogs that are begun here stay `linger` seconds after their end."""
     app = FastAPI(title="dialogd home", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     handle_errors(app)
-    shelf, offers = Shelf(settings), Offers(settings, linger)
-    _list_routes(app, shelf)
+    listing, offers = Listing(settings), Offers(settings, linger)
+    _list_routes(app, listing)
     _beginning_routes(app, offers)
 
     @app.post("/continue", status_code=201)
     def go_on(asked: forms.GoOn) -> forms.Started:
         """Have a dialog go on whose agents are gone: after a restart of the machine, for example."""
-        return offers.go_on(shelf.standing(asked.dialog))
+        return offers.go_on(listing.standing(asked.dialog))
 
     @app.get("/", response_class=HTMLResponse)
     def page() -> Response:
@@ -76,7 +76,7 @@ def create_app(settings: Settings, linger: float = LINGER) -> FastAPI:
     return app
 
 
-def _list_routes(app: FastAPI, shelf: Shelf) -> None:
+def _list_routes(app: FastAPI, listing: Listing) -> None:
     """The dialogs that there are. Not `async`: they read files, and daemons are asked, so each has a thread."""
 
     @app.get("/dialogs")
@@ -86,7 +86,7 @@ def _list_routes(app: FastAPI, shelf: Shelf) -> None:
         after: Annotated[int, Query(ge=0, description="how many to leave out at the beginning")] = 0,
     ) -> forms.Dialogs:
         """Running and past dialogs: what waits for the person first."""
-        return shelf.dialogs(search, state, after)
+        return listing.dialogs(search, state, after)
 
     @app.get("/past/{dialog}", response_class=HTMLResponse)
     def past(dialog: Annotated[str, PathParameter(max_length=forms.SHORT)]) -> Response:
@@ -94,7 +94,7 @@ def _list_routes(app: FastAPI, shelf: Shelf) -> None:
         from dialogd.store.archive import attachments_of
         from dialogd.views.export import export
 
-        found, path = text_of(shelf, dialog)
+        found, path = text_of(listing, dialog)
         text = export(found, "html", attachments=attachments_of(path))
         return HTMLResponse(text, headers={"content-security-policy": READING})
 

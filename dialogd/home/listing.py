@@ -42,7 +42,7 @@ Health = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Standing:
+class OnDisk:
     """A dialog that stands in its file, and what runs on it; `healths` holds the agents with a daemon."""
 
     dialog: Dialog
@@ -52,7 +52,7 @@ class Standing:
     is_starting: bool
 
 
-class Shelf:
+class Listing:
     """All dialogs of one state directory. What did not change is not read again."""
 
     def __init__(self, settings: Settings) -> None:
@@ -79,13 +79,13 @@ class Shelf:
         shown = fits[after : after + PAGE]
         return Dialogs(dialogs=shown, more=len(fits) > after + PAGE, after=after + len(shown))
 
-    def standing(self, wanted: str) -> Standing | None:
+    def standing(self, wanted: str) -> OnDisk | None:
         """The dialog of that id, where it stands in its file still."""
         return next((one for one in self._going(asked=False) if one.dialog.id == wanted), None)
 
     # -- what goes on -----------------------------------------------------------------------------------------------
 
-    def _going(self, *, asked: bool = True) -> Iterator[Standing]:
+    def _going(self, *, asked: bool = True) -> Iterator[OnDisk]:
         """The dialogs with daemons, and those that have not ended; `asked`: with what their daemons say now."""
         served: dict[Path, list[Running]] = {}
         for daemon in daemons(self.settings):
@@ -103,7 +103,7 @@ class Shelf:
                 self.memory.keep(dialog, file)
                 continue
             said = {one.id: answers.get(one) for one in running}
-            yield Standing(dialog, file, running, said, is_starting=runs.get(file, False))
+            yield OnDisk(dialog, file, running, said, is_starting=runs.get(file, False))
 
     def _unkept(self, files: Iterable[Path]) -> Iterator[Path]:
         """Those of the files whose dialog is not in the archive as it stands: the others are not read at all."""
@@ -122,7 +122,7 @@ class Shelf:
         except (DialogdError, OSError):
             return None
 
-    def _listed(self, one: Standing) -> Listed:
+    def _listed(self, one: OnDisk) -> Listed:
         """A dialog that goes on, or whose daemons still run, as the list has it."""
         row, dialog = row_of(one.dialog, one.file), one.dialog
         state, words, waits = _stands(one, row)
@@ -175,7 +175,7 @@ def _text(row: Listed) -> str:
     return " ".join((row.topic, row.words, row.outcome, row.file, row.id, *(a.name for a in row.agents))).casefold()
 
 
-def _stands(one: Standing, row: Row) -> tuple[State, str, bool]:
+def _stands(one: OnDisk, row: Row) -> tuple[State, str, bool]:
     """How a dialog stands: its state, in a sentence, and whether it waits for the person."""
     dialog, state = one.dialog, one.dialog.state
     names = {agent.id: agent.name for agent in dialog.everybody}
@@ -253,10 +253,10 @@ def _cost(row: Row) -> str:
     return f"{row.tokens:,} tokens" if row.tokens is not None else ""
 
 
-def text_of(shelf: Shelf, wanted: str) -> tuple[Dialog, Path]:
+def text_of(listing: Listing, wanted: str) -> tuple[Dialog, Path]:
     """A dialog to read, by its id, from its file or from the archive, and where it stands. Raises `BadInput`."""
-    standing = shelf.standing(wanted)
+    standing = listing.standing(wanted)
     if standing is not None:
         return standing.dialog, standing.file
-    path = shelf.memory.dialog_path(wanted)
+    path = listing.memory.dialog_path(wanted)
     return read_dialog(path), path
