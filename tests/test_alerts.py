@@ -463,10 +463,8 @@ def desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproc
     bus = subprocess.Popen(
         ["dbus-daemon", f"--config-file={config}", "--print-address", "--nofork"], stdout=subprocess.PIPE, text=True
     )
-    assert bus.stdout is not None
     monkeypatch.setenv("DBUS_SESSION_BUS_ADDRESS", bus.stdout.readline().strip())
     server = subprocess.Popen([sys.executable, "-c", NOTIFICATIONS], stdout=subprocess.PIPE, text=True)
-    assert server.stdout is not None
     try:
         assert server.stdout.readline() == "ready\n"
         yield server
@@ -474,7 +472,6 @@ def desktop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subproc
         for process in (server, bus):
             process.kill()
             process.wait()
-            assert process.stdout is not None
             process.stdout.close()
 
 
@@ -485,7 +482,6 @@ def test_the_desktop_shows_a_notification_without_markup(desktop: subprocess.Pop
     with Room(tmp_path, "A", environment={"DIALOGD_POLL": "0.1"}) as room:
         room.open()
         room.think("A").end('Well.\n\n[QUESTION_FOR_USER: <a href="http://x/">Soft</a> & <b>hard?]\n')
-        assert desktop.stdout is not None
         app, title, body = json.loads(desktop.stdout.readline())
     assert (app, title) == ("dialogd", "dialogd: your turn (Tabs or spaces?)")
     assert "<" not in body

@@ -199,7 +199,6 @@ async def test_who_leaves_in_the_middle_leaves_no_process(
     assert stage.processes == []
     assert not any(psutil.pid_exists(pid) for pid in alive)
     outcome = stage.dialog.state.outcome
-    assert outcome is not None
     assert (outcome.name, outcome.reason) == ("STOPPED", "the program that ran it closed it")
 
 
@@ -220,7 +219,6 @@ def test_a_program_that_breaks_off_and_ends_leaves_no_process(stage: Stage, repo
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
     assert stage.processes == []
     outcome = stage.dialog.state.outcome
-    assert outcome is not None
     assert outcome.name == "STOPPED"
 
 
@@ -254,7 +252,6 @@ async def test_a_daemon_that_dies_is_started_again_and_told(stage: Stage) -> Non
     assert killed == ["state", "warning"]
     assert stage.processes == []
     outcome = stage.dialog.state.outcome
-    assert outcome is not None
     assert outcome.reason == "error: a daemon could not be started, or ended twice"
 
 

@@ -75,8 +75,7 @@ def test_only_what_came_since_is_news(voted: Room) -> None:
 def test_what_is_needed_of_the_person_stands_first(voted: Room) -> None:
     """A question for them, open, with whose it is; nothing while the agents go on; the result once it has ended."""
     assert away(voted.dialog, 0).needed == ""
-    voted.thinks("B")
-    voted.answers("B", "[QUESTION_FOR_USER: which region? | by 2026-11-21T22:00:00Z | default: eu]")
+    voted.says("B", "[QUESTION_FOR_USER: which region? | by 2026-11-21T22:00:00Z | default: eu]")
     news = away(voted.dialog, 4)
     terms = "by 2026-11-21 22:00 UTC; default: eu (not taken: this dialog takes no defaults)"
     assert news.needed == f"answer B: which region? ({terms})"
@@ -107,8 +106,7 @@ def test_a_decision_is_told_with_its_text_and_evidence() -> None:
     """Also the end that it was, and what is left to do: look at the result."""
     room = Room(opening("A", "B", "C", more=VOTE))
     for who, line in (("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve]"), ("C", "[VOTE: P1 approve]")):
-        room.thinks(who)
-        room.answers(who, line)
+        room.says(who, line)
     news = away(room.dialog, 1)
     (decided,) = news.decided
     assert decided.text.startswith("P1 approved (vote): Postgres; 2 for")
@@ -154,8 +152,7 @@ def test_a_change_by_a_vote_is_told_with_the_reason_of_the_vote() -> None:
         "[VOTE: P3 reject | slow]\n[EVIDENCE: iozone, 90 a second]",
     ):
         for who, said in (("A", line), ("B", "Hm."), ("C", "Hm.")):
-            room.thinks(who)
-            room.answers(who, said)
+            room.says(who, said)
     assert texts(room, "changed") == [
         "P1: for → against, voting with the reason: dear",
         "P2: for → against, naming no cause",
@@ -192,8 +189,7 @@ def test_a_screenful_tells_how_much_it_leaves_out() -> None:
     room = Room(opening("A", "B", keys=["Max Turns: 40"]))
     for number in range(9):
         who = "AB"[number % 2]
-        room.thinks(who)
-        room.answers(who, f"[IDEA: {number}]\n[PROPOSAL: way {number} {'very ' * 60}long]")
+        room.says(who, f"[IDEA: {number}]\n[PROPOSAL: way {number} {'very ' * 60}long]")
     told = as_text(away(room.dialog, 1), most=3, width=80).split("\n")
     assert "proposed: 9" in told
     assert "  and 6 earlier" in told

@@ -18,8 +18,6 @@ def planting() -> ModuleType:
     path = Path(__file__).resolve().parent.parent / "scripts" / "plant_bugs.py"
     sys.path.append(str(path.parent))
     spec = importlib.util.spec_from_file_location("plant_bugs", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -22,8 +22,7 @@ def talked(*lines: tuple[str, str], text: str = "") -> Room:
     """A room in which these agents have said these things."""
     room = Room(text or opening("A", "B", "C", more=HANDED))
     for who, line in lines:
-        room.thinks(who)
-        room.answers(who, line)
+        room.says(who, line)
     return room
 
 
@@ -78,11 +77,9 @@ def test_a_question_stays_open_until_the_one_it_is_for_speaks() -> None:
     room = talked(("A", "[QUESTION: how many reads?]\n[TO: C]"))
     assert one(room, "QUESTION").payload["is_open"]
     room.say("Go on, B.", to="B")
-    room.thinks("B")
-    room.answers("B", "I would not know.\n[TO: C]")
+    room.says("B", "I would not know.\n[TO: C]")
     assert one(room, "QUESTION").payload["is_open"]
-    room.thinks("C")
-    room.answers("C", "Two hundred a second.\n\n[CONCEDE: caches may wait]")
+    room.says("C", "Two hundred a second.\n\n[CONCEDE: caches may wait]")
     assert not one(room, "QUESTION").payload["is_open"]
     answer = one(room, "TEXT")
     assert (answer.payload["answers"], answer.payload["summary"]) == (

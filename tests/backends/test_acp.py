@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.util import find_spec
@@ -22,7 +22,7 @@ from dialogd.backends.acp import ACP, Wire
 from dialogd.backends.parts import Part, Prompt
 from dialogd.backends.session import ASKED_BACK, INTRO
 from dialogd.errors import BackendError, BadInput
-from tests.support.backend_contract import BackendContract, answer, text_of
+from tests.support.backend_contract import BackendContract, answer, children, text_of, until
 from tests.support.cases import cases
 from tests.support.pair import a_second
 
@@ -34,11 +34,6 @@ def agent(habit: str, value: object = "") -> str:
     """The command line of an agent with that habit."""
     words = [sys.executable, "-m", "tests.support.acp_agent", habit, str(value)]
     return shlex.join(words[: 5 if value != "" else 4])
-
-
-def children() -> set[int]:
-    """Every process below this one, zombies included."""
-    return {child.pid for child in psutil.Process().children(recursive=True)}
 
 
 def whole(request: Request) -> str:
@@ -60,14 +55,6 @@ async def talking_to(command: str, project: Path | None = None, model: str = "")
     finally:
         await backend.close()
     assert children() <= before
-
-
-async def until(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait until the condition holds; fails when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
 
 
 async def failure(command: str, request: Request) -> BackendError:
@@ -122,12 +109,6 @@ class TestContract(BackendContract):
         assert len(after_one) == 2, "the leash and the agent"
         await backend.close()
         assert children() <= before
-
-
-@pytest.fixture
-def request_() -> Request:
-    """A turn to ask for."""
-    return TestContract().request()
 
 
 class TestSettingUp:

@@ -63,7 +63,6 @@ async def asked(asking: Request | None = None, said: Answer | None = None, **cha
 
 def blocks(seen: Seen) -> list[dict[str, object]]:
     """The blocks of the one message."""
-    assert seen.body is not None
     (message,) = seen.body["messages"]
     assert message["role"] == "user"
     content: list[dict[str, object]] = message["content"]
@@ -73,7 +72,6 @@ def blocks(seen: Seen) -> list[dict[str, object]]:
 async def test_the_prompt_is_sent_in_blocks_with_what_changes_last() -> None:
     """System prompt, then one block per part, then `now`; the cache ends before `now`."""
     seen = await asked(request("header", "first", "second", now="your turn"))
-    assert seen.body is not None
     assert seen.path == "/v1/messages"
     assert seen.body["system"] == [{"type": "text", "text": "You are A.", "cache_control": {"type": "ephemeral"}}]
     assert blocks(seen) == [
@@ -108,7 +106,6 @@ async def test_every_request_begins_with_all_the_last_one_marked_for_the_cache()
 async def test_options_reach_the_service() -> None:
     """Model, effort and the longest reply are the person's to set."""
     seen = await asked(model="claude-haiku-5-5", effort="high", max_tokens=1234)
-    assert seen.body is not None
     assert (seen.model, seen.body["max_tokens"]) == ("claude-haiku-5-5", 1234)
     assert seen.body["output_config"] == {"effort": "high"}
 
@@ -246,7 +243,6 @@ def test_what_it_says_of_itself() -> None:
     assert (backend.name, backend.model, backend.costs) == ("anthropic", "claude-opus-5-5", True)
     assert backend.secrets == (KEY,)
     assert KEY not in repr(backend.service)
-    assert backend.price is not None
     assert (backend.price.tokens_in, backend.price.tokens_out) == (4.0, 20.0)
     assert (backend.most_out, backend.room) == (MAX_TOKENS, 1_000_000 - MAX_TOKENS)
     older = Anthropic(Options(model="claude-haiku-4-5", max_tokens=1000, variables={"ANTHROPIC_API_KEY": KEY}))

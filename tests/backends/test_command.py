@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from dialogd.backends.child import STDERR_TAIL
 from dialogd.backends.command import Command, clean_environment, last_line
 from dialogd.backends.parts import Part, Prompt
 from dialogd.errors import BackendError, BadInput
-from tests.support.backend_contract import BackendContract, answer
+from tests.support.backend_contract import BackendContract, answer, until
 from tests.support.cases import cases
 
 ROOT = Path(__file__).parents[2]
@@ -53,14 +52,6 @@ def dead(pid: int) -> bool:
         return True
 
 
-async def until(condition: Callable[[], bool], seconds: float) -> None:
-    """Wait until the condition holds; fails when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
-
-
 def pids(directory: Path) -> list[int]:
     """The process ids that programs left as file names."""
     return [int(path.name) for path in directory.iterdir()]
@@ -77,12 +68,6 @@ class TestContract(BackendContract):
 
     def make_failing(self) -> Backend:
         return sh("echo no quota left >&2; exit 1")
-
-
-@pytest.fixture
-def request_() -> Request:
-    """A turn to ask for."""
-    return TestContract().request()
 
 
 class TestSettingUp:
@@ -332,7 +317,6 @@ class TestNothingIsLeft:
         command = [sys.executable, "-c", patient, str(theirs.fileno()), "/bin/sh", "-c", polite]
         with subprocess.Popen(command, stdout=subprocess.PIPE, pass_fds=(theirs.fileno(),), cwd=ROOT) as leash:
             theirs.close()
-            assert leash.stdout is not None
             assert leash.stdout.readline() == b"ready\n"
             ours.close()
             assert leash.wait(20) == 7

@@ -141,7 +141,6 @@ async def test_a_damaged_file_holds_nobody_back(tmp_path: Path, content: bytes) 
     """Whatever stands in the file, it neither stops anybody nor raises; the next complaint mends it."""
     a, b = pair(tmp_path)
     a.hold(30)
-    assert a.file is not None
     a.file.write_bytes(content)
     assert b.told.left == 0.0
     await b.ready()

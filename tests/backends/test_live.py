@@ -93,7 +93,6 @@ async def test_a_session_is_knocked_at_and_replies(session: Claude, tmp_path: Pa
         assert "dialogd turn" in line
         assert "Postgres" not in line
         opened = live.open()
-        assert opened is not None
         await asyncio.sleep(2 * live.deaf)
         assert len(session.knocks()) == 1
         assert live.deliver(opened[0].debt, "Postgres.") == "taken"
@@ -135,7 +134,6 @@ async def test_a_reply_that_comes_as_the_seat_gives_up_counts(session: Claude, t
     async with asked(live) as found:
         await until(session.knocks, "the knock")
         opened = live.open()
-        assert opened is not None
         knocking = next(one for one in asyncio.all_tasks() if "_knock" in repr(one.get_coro()))
         async with asyncio.timeout(20):
             while not knocking.done():
@@ -206,7 +204,6 @@ async def test_what_is_new_is_shown_to_who_has_read_the_rest(session: Claude, tm
     async with asked(live) as found:
         await until(lambda: live.owed is not None, "the turn")
         opened = live.open()
-        assert opened is not None
         assert "You are A." in opened[1]
         live.deliver(opened[0].debt, "Postgres.")
         await until(lambda: "Postgres." in found, "the reply")
@@ -217,8 +214,6 @@ async def test_what_is_new_is_shown_to_who_has_read_the_rest(session: Claude, tm
     async with asked(again, later):
         await until(lambda: again.owed is not None, "the turn")
         new, whole = again.open(), again.open(full=True)
-        assert new is not None
-        assert whole is not None
         for part, is_new in (("Redis.", True), ("Keep both.", True), ("turn 4", True), ("You are A.", False)):
             assert (part in new[1]) == is_new, part
         assert "by A (you)" not in new[1]
@@ -227,7 +222,6 @@ async def test_what_is_new_is_shown_to_who_has_read_the_rest(session: Claude, tm
     async with asked(stranger, later):
         await until(lambda: stranger.owed is not None, "the turn")
         opened = stranger.open()
-        assert opened is not None
         assert "You are A." in opened[1]
 
 

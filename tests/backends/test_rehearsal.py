@@ -221,7 +221,6 @@ class TestConsensus:
         stage = Stage()
         written = await stage.go()
         objection = written[1].mark("OBJECTION")
-        assert objection is not None
         text = stage.dialog.state.table.proposals[-1].text
         assert objection.value in text
         assert BY_CLAIM[objection.value].remedy in text
@@ -500,7 +499,6 @@ class TestQuarrel:
         assert not any(entry.mark("DEADLOCK") for entry in written[:4])
         for entry in written[4:]:
             called = entry.mark("DEADLOCK")
-            assert called is not None
             assert called.fields == (CRUX, EXPERIMENT)
             assert PLAN in entry.body
             assert COUNTER in entry.body

@@ -227,7 +227,6 @@ def elsewhere(one: Claude) -> None:
     )
     thief = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
     THIEVES.append(thief)
-    assert thief.stdout is not None
     thief.stdout.readline()
     one.change(messagingSocketPath=str(other))
     one.key.rename(one.key.with_name(f"{one.pid}.{hashlib.sha256(os.fsencode(other)).hexdigest()}.key"))
@@ -301,7 +300,6 @@ def test_a_process_of_another_user_is_no_session(config: Path, tmp_path: Path) -
     """Also where a file of this user's says that it is one."""
     command = [sys.executable, "-c", f"import os; os.setuid({NOBODY}); print(1, flush=True); input()"]
     with open_sessions.claude(config, tmp_path, command=command) as session:
-        assert session.process.stdout is not None
         session.process.stdout.readline()
         refused: list[DialogdError] = []
         assert running_sessions(refused) == ()
@@ -390,7 +388,6 @@ def thread(session: open_sessions.Codex) -> Session | None:
 def test_an_open_thread_is_found_with_what_its_rollout_says(codex: open_sessions.Codex, tmp_path: Path) -> None:
     """Whoever holds its lock and its rollout runs it; the last begin or end of a turn says whether it is busy."""
     found = thread(codex)
-    assert found is not None
     assert (found.program, found.pid, found.project) == ("codex", codex.process.pid, str(tmp_path / "shop"))
     assert found.key == f"codex:{codex.thread}"
     assert of_key(found.key) == found

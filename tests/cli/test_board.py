@@ -29,8 +29,7 @@ def held(dialogd: Commands) -> Commands:
         ("C", "[VOTE: P1 reject | slow]\n[RESULTS: 数据库 " + "数" * 200 + "]"),
         ("A", "Mine, too.\n[VOTE: P1 approve]"),
     ):
-        room.thinks(who)
-        room.answers(who, text)
+        room.says(who, text)
     dialogd.file.write_bytes(room.paper.data)
     return dialogd
 
@@ -63,8 +62,7 @@ def test_three_tables_that_fit_a_page(held: Commands) -> None:
 def test_marks_that_take_no_cell_are_not_counted(dialogd: Commands) -> None:
     """A text of fifty letters with a vowel sign each fits into the table's hundred columns."""
     room = Room(opening("A", "B", "C", more=SETUP))
-    room.thinks("A")
-    room.answers("A", f"[IDEA: {FIFTY}]")
+    room.says("A", f"[IDEA: {FIFTY}]")
     dialogd.file.write_bytes(room.paper.data)
     assert f"  {FIFTY}\n" in dialogd("board").out
 
@@ -134,16 +132,14 @@ def test_votes_that_weigh_more_say_so(dialogd: Commands) -> None:
     )
     room = Room(opening("A", "B", "C", more=heavy))
     for who, text in (("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve]")):
-        room.thinks(who)
-        room.answers(who, text)
+        room.says(who, text)
     dialogd.file.write_bytes(room.paper.data)
     said, before = dialogd("status").out, dialogd("status", "--json").json
     assert "P1: B approve (weight 3); not yet: A, C" in said
     assert before["consensus_reached"] is False
     assert [vote["weight"] for vote in before["rules"]["polls"][0]["votes"]] == [3.0]
     for who, text in (("C", "[VOTE: P1 reject]"), ("A", "It stands.\n[VOTE: P1 approve]")):
-        room.thinks(who)
-        room.answers(who, text)
+        room.says(who, text)
     dialogd.file.write_bytes(room.paper.data)
     shown, facts = dialogd.all([["board"], ["board", "--json"]])
     assert "B approve (weight 3), C reject, A approve\n" in shown.out

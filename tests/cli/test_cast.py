@@ -192,7 +192,6 @@ def test_run_counts_tokens_where_a_key_pays_and_no_price_is_known(dialogd: Comma
     assert (limits.budget, limits.tokens) == (5.0, None), priced.err
     assert re.search(r"^estimate: about \$[\d.]+ for 20 turns \(A \$", priced.err, re.MULTILINE)
     cast = saved_cast(dialogd.state, dialogd.file)
-    assert cast is not None
     assert [seat.price for seat in cast.seats] == ["1/2", ""]
     assert cast.seats[0].flags()[-2:] == ["--price", "1/2"]
 
@@ -221,7 +220,6 @@ def test_run_lets_a_projects_own_code_run_only_when_told(dialogd: Commands) -> N
     assert f"; {auto.RUNS_PROJECT}\n" in next(row for row in dialogd.output.splitlines(True) if "A: acp" in row)
     assert auto.RUNS_PROJECT not in next(row for row in dialogd.output.splitlines(True) if "B: rehearsal" in row)
     cast = saved_cast(dialogd.state, dialogd.file)
-    assert cast is not None
     assert [seat.trust_project for seat in cast.seats] == [True, False]
     idle = dialogd("run", "Tabs?", "--agents", "rehearsal,rehearsal", "--trust-project", "--replace")
     assert idle.code == 2

@@ -175,7 +175,6 @@ def test_a_daemon_on_a_port_of_its_own_is_nothing_to_warn_of(dialogd: Commands) 
     started = dialogd("start", "A", "--detach", "--port", str(port))
     assert (started.code, "warning" in started.err) == (0, False), started.err
     answer = ask(port, "GET", "/health", seconds=PATIENCE)
-    assert answer is not None
     assert answer[1]["warnings"] == []
     assert "warning" not in Path(dialogd.daemons()[0].log).read_text(encoding="utf-8")
     assert dialogd("stop").code == 0

@@ -343,7 +343,6 @@ def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp
     )
     words = [sys.executable, "-c", program, str(state.root), str(gone)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         file = tmp_path / "d.md"
         with registry.seat("A", file), registry.entry("A", 4001, file, file):
@@ -363,7 +362,6 @@ def test_registrations_and_seats_of_the_dead_go_and_those_of_the_living_stay(tmp
         with registry.seat("A", file):
             age_seats(state)
             assert not reap(seat)
-            assert seat.path is not None
             assert seat.path.exists()
             assert kept(state, tmp_path) == []
 

@@ -98,8 +98,7 @@ def test_what_no_font_can_set_is_named_and_html_offered(dialogd: Commands) -> No
     """By `export --to pdf`, for a character that hardly a machine has a font for; by other formats nothing is lost."""
     pytest.importorskip("typst", reason="typst is not installed: pip install 'dialogd[pdf]'")
     room = Room(opening("A", "B"))
-    room.thinks("A")
-    room.answers("A", "Some \U0001e922 and more.")
+    room.says("A", "Some \U0001e922 and more.")
     dialogd.file.write_bytes(room.paper.data)
     pdf, html = dialogd.all([["export", "--to", to, "--out", f"x.{to}"] for to in ("pdf", "html")])
     assert (pdf.code, html.code, html.err) == (0, 0, "")

@@ -184,7 +184,6 @@ def test_a_bare_stop_of_a_seat_stops_its_own_dialog_alone(dialogd: Commands) -> 
         other.kill()
         other.wait()
     ended = own.read().state.outcome
-    assert ended is not None
     assert (ended.name, own.read().entries[-1].via) == ("STOPPED", "B")
     assert log.read().state.outcome is None
 
@@ -229,14 +228,12 @@ def test_ways_around_it(live: tuple[Pair, Shell, Shell]) -> None:
     for came in [*held, *gone]:
         assert (came.code, ALONE in came.out) == (1, True), came
     dialog = pair.dialog()
-    assert dialog is not None
     assert len(dialog.entries) == 1
     # Nothing is left that leads to the session: any other program of the user looks the same.
     assert [came.code for came in session.orphans(("setsid,bare", limit(36)))] == [0]
     assert [came.code for came in terminal.orphans(("setsid", limit(37)))] == [0]
     assert terminal.run(limit(38)).code == 0
     dialog = pair.dialog()
-    assert dialog is not None
     assert [entry.via for entry in dialog.entries[1:]] == ["", "", ""]
 
 
@@ -303,7 +300,6 @@ def test_ways_around_it_over_http(live: tuple[Pair, Shell, Shell]) -> None:
     stopped = session.run(post("/stop", '{"reason": "enough"}'))
     assert stopped.out.endswith("\n200")
     dialog = pair.dialog()
-    assert dialog is not None
     assert [(one.via, *map(str, one.marks)) for one in dialog.entries[1:]] == [
         ("", "[LIMIT: max_turns 35]"), ("B", "[PAUSED]"), ("B", "[RESUMED]"), ("B", "[STOPPED: enough]"),
     ]  # fmt: skip
@@ -360,7 +356,6 @@ def test_only_keys_are_read_as_keys() -> None:
     """`claude:PID:START`, `codex:THREAD` and `opencode:PID:START:SESSION`; a process by clock ticks or seconds."""
     pid, start = os.getpid(), start_of(os.getpid())
     key = read_key(f"claude:{pid}:{start}")
-    assert key is not None
     assert (key.pid, key.started, key.is_running, str(key)) == (pid, start, True, f"claude:{pid}:{start}")
     assert (thread := read_key("codex:0199-abc")) is not None
     assert (thread.id, thread.pid, str(thread)) == ("0199-abc", 0, "codex:0199-abc")

@@ -319,7 +319,6 @@ def test_a_session_that_is_asked_from_outside_agrees_first(dialogd: Commands, se
     assert (refused.code, "dialogd accept" in refused.err) == (1, True)
     port = seat(dialogd).port
     outside = ask(port, "POST", "/accept", {}, seconds=PATIENCE)
-    assert outside is not None
     assert outside[0] == 409
     assert "only the session that was asked" in outside[1]["detail"]
     assert "nobody has asked this session" in typed(dialogd, other, "accept").err

@@ -10,8 +10,7 @@ def test_a_digest_says_what_is_needed_and_what_happened(dialogd: Commands) -> No
     """Since the person's last entry, or since a turn or a time that is named; as JSON all of it."""
     room = Room(opening("A", "B"))
     for who, text in (("A", "[PROPOSAL: Postgres]"), ("B", "[QUESTION_FOR_USER: which region?]")):
-        room.thinks(who)
-        room.answers(who, text)
+        room.says(who, text)
     dialogd.file.write_bytes(room.paper.data)
     plain, since, facts, refused = dialogd.all(
         [

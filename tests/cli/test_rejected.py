@@ -22,8 +22,7 @@ def agreed(*, then: str) -> Room:
     room = Room(opening("A", "B", more=VOTE))
     for who, text in (("A", "[PROPOSAL: Redis]"), ("B", "[VOTE: P1 approve | simple]"), ("A", "[VOTE: P1 approve]")):
         if room.dialog.state.outcome is None:
-            room.thinks(who)
-            room.answers(who, text)
+            room.says(who, text)
     assert room.dialog.state.outcome is not None
     if then == "rejected":
         room.reject("too slow")
@@ -36,8 +35,7 @@ def decided(room: Room) -> Room:
     """The same dialog after it decided on another proposal."""
     owing = room.dialog.state.owing[0]
     for who, text in ((owing, "[PROPOSAL: Postgres]"), ("B" if owing == "A" else "A", "[VOTE: P2 approve | fast]")):
-        room.thinks(who)
-        room.answers(who, text)
+        room.says(who, text)
     return room
 
 

@@ -85,7 +85,6 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
     with dialogd.background(*words) as process:
         assert process.wait(40) == 0, dialogd.output
         dialog = dialog_of(dialogd)
-        assert dialog is not None
         assert dialog.state.outcome is not None
         ports = [agent.url.rpartition(":")[2] for agent in dialog.header.agents]
         head = "".join(
@@ -103,7 +102,6 @@ def test_a_dialog_from_topic_to_consensus(dialogd: Commands) -> None:
         assert f"\nnext   dialogd approve --file {dialogd.file}, or dialogd reject" in dialogd.output
         assert (leftovers(dialogd), dialogd.daemons()) == ([], ())
     cast = saved_cast(dialogd.state, dialogd.file)
-    assert cast is not None
     assert [(seat.id, seat.backend, str(seat.port)) for seat in cast.seats] == [
         ("A", "rehearsal", ports[0]),
         ("B", "rehearsal", ports[1]),
@@ -130,7 +128,6 @@ def test_without_a_model_it_says_what_it_is_and_only_then_rehearses(dialogd: Com
     text = dialogd.file.read_text(encoding="utf-8")
     assert text.split("\n")[2] == "**REHEARSAL:** no model is asked; the lines of A, B are scripted"
     assert "\n**Outcome:** REHEARSAL, consensus on P2" in text
-    assert state is not None
     assert state[1]["outcome"]["words"].startswith("A rehearsal, no model is asked. ")
     plan = next(dialogd.folder.glob("collaboration_plan_*.md")).read_text(encoding="utf-8")
     assert plan.startswith("# REHEARSAL, no plan: Tabs?\n\n**Outcome:** REHEARSAL, no model was asked: agreed")
@@ -186,8 +183,6 @@ def test_ctrl_c_stops_the_dialog_and_leaves_nothing(dialogd: Commands) -> None:
         assert process.wait(PATIENCE) == 130
         assert leftovers(dialogd) == []
         dialog = dialog_of(dialogd)
-        assert dialog is not None
-        assert dialog.state.outcome is not None
         assert (dialog.state.outcome.name, dialog.state.outcome.by) == ("STOPPED", "USER")
         assert "ended with STOPPED: interrupted by the person" in dialogd.output
 
@@ -302,7 +297,6 @@ def test_in_step_mode_enter_passes_the_word_on(dialogd: Commands) -> None:
             process.wait()
         os.close(screen)
     dialog = dialog_of(dialogd)
-    assert dialog is not None
     assert [entry.body for entry in dialog.turns if entry.by == "USER"][1:] == ["Mind the tests"]
     assert any(entry.by == "USER" and not entry.is_turn and entry.turn for entry in dialog.entries)
     assert leftovers(dialogd) == []
@@ -332,7 +326,6 @@ def test_a_dialog_on_keys_says_before_it_starts_what_it_is_and_may_cost(dialogd:
         with dialogd.background("run", "Tabs?", "--pace", "0", **variables) as process:
             assert process.wait(50) == 0, dialogd.output
     dialog = dialog_of(dialogd)
-    assert dialog is not None
     assert [agent.name for agent in dialog.header.agents] == ["Claude A", "Grok B"]
     assert dialog.header.limits.budget == 5.0
     said = dialogd.output

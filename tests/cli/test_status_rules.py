@@ -296,7 +296,6 @@ def test_the_convergence_is_the_same_number_wherever_it_is_shown() -> None:
     stage.step("A")
     stage.step("B")
     found = assessed(stage.dialog)
-    assert found is not None
     assert "convergence 0.66" in dict(standing.signal_row(stage.dialog))["signals"]
     assert "share 66% of their words" in str(found["reason"])
 

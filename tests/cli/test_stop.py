@@ -152,7 +152,6 @@ def test_a_posted_stop_is_answered_at_once_while_the_disk_hangs(dialogd: Command
         slow = ["-e", "trace=fsync", "-e", "inject=fsync:delay_enter=3000000:when=1"]
         strace = ["strace", "-f", "-p", str(pair["A"].pid), "-o", os.devnull, *slow]
         with subprocess.Popen(strace, stderr=subprocess.PIPE) as tracing:
-            assert tracing.stderr is not None
             assert b"attached" in tracing.stderr.readline()
             replies.let_go()
             pair.until(lambda: records(pair.state_dir, "intent"), "the flush of an intent to begin")

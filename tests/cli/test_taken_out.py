@@ -43,7 +43,6 @@ def test_without_a_daemon_status_says_so_and_the_line_works(dialogd: Commands) -
     assert done.out.startswith("they are back, as a note of yours; ")
     dialog = dialogd.log.read()
     note = dialog.last
-    assert note is not None
     assert (note.by, note.number, note.marks, dialog.state.number, dialog.state.outcome) == ("USER", 0, (), 2, None)
     for number in (3, 4, 5):
         assert f"**Turn {number} — User** (" in note.body

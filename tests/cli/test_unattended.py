@@ -59,7 +59,6 @@ def test_unattended_it_ends_with_a_plan_and_a_code(
         assert process.wait(40) == code, dialogd.output
         output = dialogd.output
     dialog = dialog_of(dialogd)
-    assert dialog.state.outcome is not None
     assert (dialog.state.outcome.name, reason in dialog.state.outcome.reason) == (outcome, True)
     assert "\nTURN: USER\n" not in dialogd.file.read_text()
     assert "\nplan " in output
@@ -97,7 +96,6 @@ def test_a_dialog_goes_on_with_nobody_at_the_table(dialogd: Commands) -> None:
             assert process.wait(40) == 4, dialogd.output
             assert "may wait for you" not in dialogd.output
         outcome = dialog_of(dialogd).state.outcome
-        assert outcome is not None
         assert outcome.name == "MAX_TURNS_REACHED"
         assert dialogd.file.read_text().count("\n[LEAVE: USER]\n") == 1
         assert dialogd("status", "--json").json["unattended"] is True

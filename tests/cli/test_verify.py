@@ -111,8 +111,7 @@ def decided(dialogd: Commands, name: str = "dialog.md", setup: str = "") -> byte
         ("A", "## Consensus Summary\n\nPostgres.\nNo cache.\n\n[CONSENSUS_REACHED]"),
         ("B", "Yes.\n[AGREE: P1]\n[RESERVATION: nobody measured]"),
     ):
-        room.thinks(who)
-        room.answers(who, text)
+        room.says(who, text)
     room.run()
     (dialogd.folder / name).write_bytes(room.paper.data)
     return room.paper.data

@@ -181,8 +181,6 @@ def test_a_reader_that_goes_away_ends_it_quietly(dialogd: Commands) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
-    assert process.stdout is not None
-    assert process.stderr is not None
     with process, process.stdout, process.stderr:
         assert process.stdout.readline().startswith("─".encode())
         process.stdout.close()
@@ -258,8 +256,6 @@ def test_what_is_appended_without_a_turn_line_is_told_everywhere(dialogd: Comman
         for command in ("status", "verify"):
             assert what in dialogd(command).out
         page, health = (ask(daemon.port, "GET", path, seconds=PATIENCE) for path in ("/page/state", "/health"))
-        assert page is not None
-        assert health is not None
         assert what.casefold() in page[1]["words"].casefold()
         assert what in health[1]["waiting"]["reason"]
         until(lambda: what in dialogd("logs", "A").out, "its log")

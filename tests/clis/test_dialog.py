@@ -96,7 +96,6 @@ def test_two_coding_agents_agree_also_after_a_kill(tmp_path: Path, projects: Map
         assert pair.file.read_bytes().startswith(before.rstrip(b"\n"))
         numbers = [entry.number for entry in pair.dialog().turns]  # type: ignore[union-attr]
         assert numbers == list(range(1, len(numbers) + 1))
-    assert first is not None
     assert set(first.state.spent) == {"A", "B"}
     assert all(spent.tokens_in for spent in first.state.spent.values())
     assert sorted(path.name for folder in projects.values() for path in folder.iterdir()) == ["AGENTS.md"] * 3

@@ -398,7 +398,6 @@ def test_codex_is_knocked_at_and_replies_by_its_tools(codex: World) -> None:
         finally:
             dialogd(environment, "stop")
     turn = next(turn for turn in parse(file.read_bytes()).turns if turn.by == "B")
-    assert turn.frame is not None
     assert int(turn.frame.knocks) >= 1
 
 
@@ -457,7 +456,6 @@ class OpenCodeServer:
     def post(self, path: str, **body: object) -> Any:
         """What it answers to a request."""
         found = re.search(r"http://127\.0\.0\.1:(\d+)", self.log.read_text())
-        assert found is not None
         connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=PATIENCE)
         try:
             connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
@@ -546,7 +544,6 @@ def test_a_session_of_opencode_joins_and_takes_its_turns(opencode: World) -> Non
         finally:
             dialogd(environment, "stop")
     turn = next(turn for turn in parse(file.read_bytes()).turns if turn.by == "B")
-    assert turn.frame is not None
     assert int(turn.frame.knocks) >= 1
 
 

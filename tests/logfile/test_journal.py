@@ -85,7 +85,6 @@ def test_a_reply_has_landed_only_where_its_own_debt_was_opened(tmp_path: Path) -
     log.append(turn("one"), log.journals.of("A"))
     dialog = log.read()
     opened = dialog.entry("1")
-    assert opened is not None
     here, elsewhere = (Received(("A", "1", chain), "I say one", {}, 5) for chain in (opened.chain, "0" * 16))
     assert here.landed(dialog, "A") == dialog.last
     assert here.landed(dialog, "B") is None

@@ -35,7 +35,6 @@ def holder(path: Path) -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
         command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"held\n"
         yield process
         if process.poll() is None:

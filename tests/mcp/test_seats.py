@@ -146,7 +146,6 @@ async def test_what_a_seat_sends_is_its_turn_and_only_while_it_owes_one(host: Ho
         assert "for the person alone" in (await call(client, "gallery_emit", message="x", type="IDEA")).error
         stopped = await call(client, "sessions_stop")
     dialog = room.dialog()
-    assert dialog is not None
     spoken = [(entry.by, entry.via) for entry in dialog.entries]
     assert spoken[:4] == [("USER", ""), ("A", ""), ("B", ""), ("USER", "B")]
     assert dialog.entries[2].mark("QUESTION") is not None
@@ -172,7 +171,6 @@ async def test_a_seat_sees_no_answer_of_the_round_before_its_own(host: Host, tmp
             other = str(tmp_path / "link" / room.file.name)
             assert "I say tabs." not in str((await call(client, "sessions_history", session=other))["messages"])
             dialog = room.dialog()
-            assert dialog is not None
             with pytest.raises(MCPError):
                 await client.read_resource(f"dialog://{dialog.id}/transcript")
 

@@ -72,7 +72,6 @@ async def test_what_a_host_sends_is_a_turn_of_the_persons_that_says_so(host: Hos
         sent = await call(client, "sessions_send", message="Consider width.", to="B", type="QUESTION")
         assert (sent["turn"], sent["to"]) == (2, ["B"])
         last = log.read().entries[-1]
-        assert last.frame is not None
         assert (last.by, last.frame.host, last.turn) == ("USER", "mcp", ("B",))
         assert Mark("QUESTION", "Consider width.") in last.marks
         assert (await call(client, "sessions_send", message="All of you.", to="all"))["to"] == ["A", "B"]

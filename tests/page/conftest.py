@@ -44,6 +44,15 @@ def visitor(browser: Browser) -> Iterator[Visitor]:
 
 
 @pytest.fixture
+def phone(browser: Browser) -> Iterator[Visitor]:
+    """A person with a phone of 390 pixels."""
+    visitor = open_visitor(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    yield visitor
+    visitor.context.close()
+    visitor.is_clean()
+
+
+@pytest.fixture
 def room(tmp_path: Path) -> Iterator[Room]:
     """Two agents that think only what the test types."""
     with Room(tmp_path) as room:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
-import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.page.browser import Visitor, open_visitor
@@ -156,15 +154,6 @@ def test_one_sentence_says_what_happens_and_what_is_needed(room: Room, visitor: 
 
 
 # -- The composer ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def phone(browser: Browser) -> Iterator[Visitor]:
-    """A person with a phone of 390 pixels."""
-    visitor = open_visitor(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    yield visitor
-    visitor.context.close()
-    visitor.is_clean()
 
 
 def test_enter_sends_and_shift_enter_breaks_the_line(room: Room, visitor: Visitor) -> None:

@@ -32,15 +32,6 @@ def reader(request: pytest.FixtureRequest, browser: Browser) -> Iterator[Visitor
     visitor.is_clean()
 
 
-@pytest.fixture
-def phone(browser: Browser) -> Iterator[Visitor]:
-    """A person with a phone of 390 pixels."""
-    visitor = open_visitor(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    yield visitor
-    visitor.context.close()
-    visitor.is_clean()
-
-
 def barriers(page: Page) -> list[Any]:
     """What axe finds once nothing fades or moves any more, but for what always does: rule, element, why."""
     if not AXE.exists():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -14,15 +12,6 @@ from tests.page.written import fill, prose
 from tests.server.daemon_process import Room
 
 PROPOSED = ((Mark("PROPOSAL", "keep sessions in **Postgres**", "P1"), Mark("CONFIDENCE", "0.8")),)
-
-
-@pytest.fixture
-def phone(browser: Browser) -> Iterator[Visitor]:
-    """A person with a touch screen of 390 pixels."""
-    visitor = open_visitor(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    yield visitor
-    visitor.context.close()
-    visitor.is_clean()
 
 
 @pytest.fixture

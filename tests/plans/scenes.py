@@ -29,7 +29,6 @@ def with_costs(dialog: Dialog, data: bytes, model: str = "m-1") -> bytes:
 
 
 def _costing(entry: Entry, model: str) -> Draft:
-    assert entry.frame is not None
     attributes = [("re", entry.re), ("at", entry.frame.at), ("nonce", entry.frame.nonce)]
     if entry.is_turn and entry.by not in (USER, SYSTEM):
         n = entry.number

@@ -91,18 +91,15 @@ def test_a_finding_is_no_choice() -> None:
 def test_the_score_is_the_mean_of_its_five_parts() -> None:
     """Each reviewer's last word counts, and several reviewers count the same."""
     once = score(said(f"[SCORE: {FULL}]"))
-    assert once is not None
     assert (dict(once.parts), once.total) == (dict(zip(PARTS, (80, 70, 30, 60, 80), strict=True)), 64)
     better = FULL.replace("security 30", "Security: 90/100")
     twice = score(said(f"[SCORE: {FULL}]", f"[SCORE: {FULL}]", f"[SCORE: {better}]"))
-    assert twice is not None
     assert (twice.parts["security"], twice.total) == (60, 70)
 
 
 def test_the_points_of_a_score_sum_up_to_it() -> None:
     """In the JSON and in the table of the plan: each part has its fifth."""
     drawn = Plan(review())
-    assert drawn.score is not None
     assert drawn.score.total == sum(drawn.score.points.values()) == 64
     page = markdown(drawn)
     points = [float(row) for row in re.findall(r"^\| [a-z ]+ \| [\d.]+ \| ([\d.]+) \|$", page, re.M)]
@@ -113,7 +110,6 @@ def test_the_points_of_a_score_sum_up_to_it() -> None:
 def test_a_score_with_a_part_missing_has_no_total() -> None:
     """What was said is shown; nobody's silence counts as a number, and nothing is over 100."""
     part = score(said("[SCORE: code quality 300 | charm 90 | security good]"))
-    assert part is not None
     assert (dict(part.parts), part.total) == ({"code quality": 100}, None)
     assert score(said("[SCORE: lovely]")) is None
     assert score(said("No marks.")) is None

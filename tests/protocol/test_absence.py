@@ -459,7 +459,6 @@ def test_unattended_unknown_prices_end_at_the_budget() -> None:
     here = unattended("AB", keys=("Budget: $1",), A=["One."])
     action = decide(here.dialog, "A", replace(here.clock(), priced=False))
     assert isinstance(action, Write)
-    assert action.draft is not None
     assert [str(mark) for mark in action.draft.marks] == ["[STOPPED: budget: nobody knows what A's model costs]"]
 
 

@@ -22,8 +22,7 @@ def room_of(setup: str = "", agents: str = "AB") -> Room:
 def said(room: Room, *turns: tuple[str, str]) -> Room:
     """The room once the agents have said this."""
     for who, text in turns:
-        room.thinks(who)
-        room.answers(who, text)
+        room.says(who, text)
     return room
 
 
@@ -120,8 +119,7 @@ def test_a_round_is_complete_when_everybody_who_speaks_has_spoken() -> None:
 def test_who_failed_or_was_skipped_is_not_waited_for() -> None:
     """The round goes on without it."""
     room = said(room_of('order = "round-robin"', "ABC"), ("A", "One."))
-    room.thinks("B")
-    room.answers("B", BackendError("no credit", fix="pay"))
+    room.says("B", BackendError("no credit", fix="pay"))
     said(room, ("C", "Three."), ("A", "Four."))
     assert [c.round for c in contributions(room.dialog)] == [1, 1, 2]
     room = said(room_of('order = "round-robin"', "ABC"), ("A", "One."), ("B", "Two."))

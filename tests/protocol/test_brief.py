@@ -107,8 +107,7 @@ def golden(name: str, text: str) -> None:
 def speak(room: Room, *said: tuple[str, str]) -> Room:
     """Let agents speak in turn, whatever they are asked."""
     for me, line in said:
-        room.thinks(me)
-        room.answers(me, line)
+        room.says(me, line)
     return room
 
 
@@ -169,9 +168,7 @@ def test_the_judges_second_reading_begins_a_session_of_its_own() -> None:
     room = a_trial()
     first = asked_of(room.dialog, "C")
     debt = room.dialog.state.debt("C")
-    assert debt is not None
-    room.thinks("C")
-    room.answers("C", "A it is.\n\n[DECIDE: A | figures]")
+    room.says("C", "A it is.\n\n[DECIDE: A | figures]")
     point = checkpoint(first, debt.re, "s", session="one", reply="A it is.", usage=Usage())
     assert plan(asked_of(room.dialog, "C"), "C", "s", [point]).after is None
 
@@ -640,7 +637,6 @@ def test_a_digest_is_read_by_who_may_read_what_it_sums_up() -> None:
             speak(room, ("AB"[number % 2], f"Point {number}. {'words and words ' * 20}"))
         agents = {who: room.dialog.header.agent(who) or Participant(who, "", "") for who in "AB"}
         wanted = prompt.Prompts(room=1_800).digest(room.dialog, agents[author])
-        assert wanted is not None
         note = prompt.digest_note(author, wanted[1], "They differ.", "$0.01", (("calls", "1"), ("usd", "0.01")))
         room.paper.append(lambda _, note=note: Addition(note))
         for who, is_read in ((author, True), (reader, False)):

@@ -163,7 +163,6 @@ def test_unfinished_text_waits_for_thirty_seconds(text: str) -> None:
     room.step("A")
     room.types("\n" + text)
     last = room.dialog.last
-    assert last is not None
     assert last.condition is Condition.UNFINISHED
     action = room.look("B")
     assert isinstance(action, Wait)
@@ -413,7 +412,6 @@ def test_a_finished_dialog_written_by_hand_reads_as_ended_by_consensus() -> None
         (1, "USER"),
         *zip((2, 3, 4, 5), "ABAB", strict=True),
     ]
-    assert state.outcome is not None
     assert (state.outcome.name, state.outcome.by, state.owing) == ("CONSENSUS_REACHED", "B", ())
     assert all(isinstance(room.look(me), Stop) for me in "AB")
     assert room.dialog.entries[4].body.startswith("**Response:**\nConvinced.")
@@ -431,7 +429,6 @@ def test_cut_after_any_turn_line_it_goes_on_from_there(turns: int) -> None:
     assert (waits(room.look(me)), waits(room.look(other))) == ("Reply", "not_my_turn")
     room.step(me)
     last = room.dialog.last
-    assert last is not None
     assert (last.number, last.by, last.linked, last.turn) == (turns + 1, me, True, (other,))
     assert room.dialog.state.limits.max_turns - room.dialog.state.counted == 20 - turns - 1
 
@@ -443,7 +440,6 @@ def test_a_dialog_ended_by_hand_opens_again_by_a_turn_of_the_persons() -> None:
     assert room.dialog.state.counted == 1
     room.step("A")
     last = room.dialog.last
-    assert last is not None
     assert (last.number, last.turn) == (7, ("B",))
 
 

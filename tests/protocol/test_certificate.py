@@ -36,8 +36,7 @@ def played(*turns: tuple[str, str], setup: str = "", agents: str = "AB") -> Room
         if who == "USER":
             room.say(text, note=True)
         else:
-            room.thinks(who)
-            room.answers(who, text)
+            room.says(who, text)
     return room
 
 
@@ -66,8 +65,7 @@ def both_sealed() -> Room:
     """Two first answers that were sealed."""
     room = Room(opening("A", "B", turn="A, B", more="## Setup\n\n```toml\nsealed = true\n```"))
     for who in "AB":
-        room.thinks(who)
-        room.answers(who, f"I am {who}.\n[PROPOSAL: {who}]")
+        room.says(who, f"I am {who}.\n[PROPOSAL: {who}]")
     room.run()
     return room
 
@@ -143,7 +141,6 @@ def test_a_moderator_and_a_judge_sign_what_they_decided() -> None:
     assert (made.method, made.text, [(s.agent, s.turn) for s in made.signers]) == ("moderator", "Postgres", [("B", 3)])
     path = next(path for path in GOLDEN if path.name == "judge.txt")
     judged = certify(parse(path.read_bytes().partition(b"====\n")[2]))
-    assert judged is not None
     assert (judged.ref, judged.text, judged.stands_in) == ("", "Nobody has measured that it is slow.", "4")
     assert [(s.agent, s.turn) for s in judged.signers] == [("J", 7)]
 
@@ -191,7 +188,6 @@ def test_a_dialog_written_by_hand_has_one_too() -> None:
     """Who wrote the end has signed; no time, and no hash but the computed one."""
     text = "# By hand\n\n## Turn 1 — User\n\nWhere?\n\nTURN: A\n\n## Turn 2 — A\n\n## Consensus Summary\n\nPostgres.\n"
     made = certify(parse(f"{text}\n[CONSENSUS_REACHED]\n\nTURN: B\n\n## Turn 3 — B\n\n[CONSENSUS_REACHED]\n".encode()))
-    assert made is not None
     assert (made.text, made.sha, made.decided_at) == ("Postgres.", digest("Postgres."), "")
     assert [(s.agent, s.turn, s.at) for s in made.signers] == [("A", 2, ""), ("B", 3, "")]
 
@@ -226,10 +222,8 @@ def test_a_dialog_that_goes_on_keeps_the_certificate_of_what_was_decided() -> No
     room.say("And the cache?")
     assert certify(room.dialog) == before
     assert compare(before.as_json(), room.dialog) == ("1 entry was added after it",)
-    room.thinks("B")
-    room.answers("B", "## Consensus Summary\n\nNo cache.\n\n[CONSENSUS_REACHED]")
-    room.thinks("A")
-    room.answers("A", "[AGREE: P2]")
+    room.says("B", "## Consensus Summary\n\nNo cache.\n\n[CONSENSUS_REACHED]")
+    room.says("A", "[AGREE: P2]")
     assert certificate_of(room).text == "No cache."
     assert compare(before.as_json(), room.dialog) == ("3 entries were added after it",)
 
@@ -326,7 +320,6 @@ def reframed(room: Room, old: str, new: str) -> bytes:
     data, prev = room.text[: room.text.index("## Turn 2")], room.dialog.entries[0].chain
     for entry in room.dialog.entries[1:]:
         marks = tuple(Mark(m.name, m.value.replace(digest(old), digest(new)), m.ref) for m in entry.marks)
-        assert entry.frame is not None
         attributes = (("re", entry.re), ("at", entry.frame.at))
         draft = Draft(entry.by, entry.name, entry.number, entry.body.replace(old, new), marks, entry.turn, attributes)
         written = render(draft, prev)
@@ -558,8 +551,7 @@ def test_what_is_sealed_is_what_stands_in_the_file_afterwards(
     more = f"## Setup\n\n```toml\nsealed = true{setup}\n```"
     room = Room(opening("A", "B", turn="A, B", keys=[f"Max Rounds: {max_rounds}"], more=more))
     for who, text in (("A", first), ("B", second)):
-        room.thinks(who)
-        room.answers(who, text)
+        room.says(who, text)
     room.run()
     assert [(a.agent, a.status, a.is_independent) for a in answers(room.dialog)] == [
         ("A", "fits", True),

@@ -63,7 +63,6 @@ def pair() -> Room:
 def in_words(here: Room) -> str:
     """The file's last entry."""
     last = here.dialog.last
-    assert last is not None
     return here.text[last.start :]
 
 
@@ -103,7 +102,6 @@ def test_a_vote_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
         )
         return
     say(here, "A", "[VOTE: P1 approve]")
-    assert here.dialog.state.outcome is not None
     assert here.dialog.state.outcome.name == "DECIDED"
 
 
@@ -128,7 +126,6 @@ def test_a_judgement_is_read_as_it_is_meant(words: str, is_meant: bool) -> None:
         question = here.asked[-1][1]
         assert all(form in question for form in ("[DECIDE: A]", "[DECIDE: B]", "[DECIDE: none]"))
     outcome = here.dialog.state.outcome
-    assert outcome is not None
     assert outcome.name == ("DECIDED" if is_meant else "DEADLOCK")
 
 
@@ -155,8 +152,7 @@ def test_a_sealed_text_is_asked_about_before_it_is_sealed(words: str, is_meant: 
     here = room(SETUPS["sealed"], "A", "B", turn="A, B")
     here.confirms["A"] = ["[CONSENSUS_REACHED]" if is_meant else "[PASS]"]
     for who, text in (("A", f"{words}\n\n{TEXT.partition(chr(10))[2]}"), ("B", "[IDEA: a cache]")):
-        here.thinks(who)
-        here.answers(who, text)
+        here.says(who, text)
     assert [who for who, _ in here.asked] == ["A"]
     here.run()
     assert (here.dialog.state.table.standing is not None) == is_meant
@@ -498,7 +494,6 @@ def test_what_is_dropped_leaves_its_reason_in_a_plain_dialog_too(mark: str, why:
     here = pair()
     say(here, "B", f"See.\n\n{mark}", answer="")
     refused = here.dialog.turns[-1].mark("REFUSED")
-    assert refused is not None
     assert why in refused.value
 
 
@@ -514,6 +509,5 @@ def test_a_contribution_without_the_confidence_that_is_asked_for_is_refused() ->
 def test_an_error_of_the_backend_is_no_answer() -> None:
     """A turn that fails is told as that; the closing question belongs to a reply that came."""
     here = pair()
-    here.thinks("B")
-    here.answers("B", BackendError("gone", fix="come back"))
+    here.says("B", BackendError("gone", fix="come back"))
     assert [who for who, _ in here.asked] == ["A"]

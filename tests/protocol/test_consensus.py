@@ -25,8 +25,7 @@ def talk(*lines: str, agents: str = "AB") -> Room:
     room = Room(opening(*agents))
     for line in lines:
         (me,) = room.dialog.state.owing
-        room.thinks(me)
-        room.answers(me, line)
+        room.says(me, line)
     return room
 
 
@@ -62,7 +61,6 @@ def test_two_who_sign_the_same_text_end_the_dialog(signature: str) -> None:
     """By its number, by the mark alone, or by the same text again, blanks aside."""
     room = talk("I propose Postgres.", "Why?", POSTGRES, f"Fine.\n\n{signature}")
     state = room.dialog.state
-    assert state.outcome is not None
     assert (state.outcome.name, state.outcome.by, state.owing) == ("CONSENSUS_REACHED", "B", ())
     assert (
         state.outcome.reason
@@ -74,7 +72,6 @@ def test_the_last_signature_brings_the_closing_lines() -> None:
     """Turns, duration and outcome under the last words; DECISION and the mark in the trailer, no TURN line."""
     room = talk(POSTGRES, "Good.\n\n[AGREE: P1]")
     last = room.dialog.last
-    assert last is not None
     assert last.body == (
         "Good.\n\n---\n\n**Total turns:** 3\n**Duration:** 1 second\n"
         "**Outcome:** consensus on P1, signed by A in turn 2, B in turn 3"
@@ -137,7 +134,6 @@ def test_one_alone_never_ends_it() -> None:
     """The same agent, again and again, by every form; not even when the other says nothing to it."""
     room = talk(POSTGRES, "Hm.", POSTGRES, "Hm.", "[AGREE: P1]", "Hm.", "[CONSENSUS_REACHED]", "Hm.")
     assert (outcome(room), signers(room)) == (None, "A")
-    assert room.dialog.state.table.standing is not None
     assert room.dialog.state.table.standing.replaced == 0
 
 
@@ -184,8 +180,7 @@ def test_a_turn_of_the_persons_clears_it_and_a_note_does_not() -> None:
     assert signers(room) == "A"
     room.say("I want Redis.")
     assert signers(room) == "-"
-    room.thinks("B")
-    room.answers("B", "[AGREE: P1]")
+    room.says("B", "[AGREE: P1]")
     assert outcome(room) is None
 
 
@@ -193,18 +188,15 @@ def test_a_different_text_replaces_it_and_that_is_counted() -> None:
     """Only the newest can be signed; from the second replacement on the next agent is told to sign or object."""
     room = talk(POSTGRES, REDIS)
     standing = room.dialog.state.table.standing
-    assert standing is not None
     assert (standing.proposal.ref, standing.replaced, signers(room)) == ("P2", 1, "B")
     assert "sign P2 as it stands" not in room.thinks("A")
     room.answers("A", POSTGRES)
     assert "replaced 2 times by now, so sign P3 as it stands" in room.thinks("B")
     room.answers("B", "[AGREE: P2]")
     assert (outcome(room), signers(room)) == (None, "A")
-    room.thinks("A")
-    room.answers("A", "[AGREE: P3]")
+    room.says("A", "[AGREE: P3]")
     assert outcome(room) is None
-    room.thinks("B")
-    room.answers("B", "[AGREE: P3]")
+    room.says("B", "[AGREE: P3]")
     assert outcome(room) == "CONSENSUS_REACHED"
 
 
@@ -268,8 +260,7 @@ def test_in_a_round_signatures_come_in_any_order() -> None:
     room.say("Note only.", note=True)
     room.types("\n## Note — User\n\nTURN: C, B\n")
     for me in ("C", "B"):
-        room.thinks(me)
-        room.answers(me, "[AGREE: P1]")
+        room.says(me, "[AGREE: P1]")
     assert outcome(room) == "CONSENSUS_REACHED"
 
 
@@ -287,7 +278,6 @@ def test_a_deadlock_needs_everybody_in_a_row() -> None:
     assert outcome(talk("[DEADLOCK]", "Not yet.", "[DEADLOCK]", "Not yet.")) is None
     room = talk("[DEADLOCK]", "Both positions.\n[DEADLOCK]")
     end = room.dialog.state.outcome
-    assert end is not None
     assert (end.name, end.by) == ("DEADLOCK", "B")
     assert "deadlock, called by A, B" in room.dialog.entries[-1].body
     assert outcome(talk("[DEADLOCK]", "[DEADLOCK]", agents="ABC")) is None
@@ -298,8 +288,7 @@ def test_a_persons_turn_takes_a_call_for_a_deadlock_back() -> None:
     """What was called before it does not count after it."""
     room = talk("[DEADLOCK]")
     room.say("Try harder.")
-    room.thinks("B")
-    room.answers("B", "[DEADLOCK]")
+    room.says("B", "[DEADLOCK]")
     assert outcome(room) is None
 
 
@@ -314,7 +303,6 @@ def test_proposals_are_numbered_by_the_daemon() -> None:
         ("P5", "A"),
     ]
     standing = room.dialog.state.table.standing
-    assert standing is not None
     assert (standing.proposal.ref, standing.proposal.sha) == ("P4", digest("Sessions live in Postgres."))
     assert standing.proposal.text == "Sessions live in Postgres."
 
@@ -389,8 +377,7 @@ def test_no_talk_ends_in_consensus_that_not_everybody_signed(agents: str, lines:
         if room.dialog.state.outcome is not None:
             break
         (me,) = room.dialog.state.owing
-        room.thinks(me)
-        room.answers(me, line)
+        room.says(me, line)
         assert (outcome(room) == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
 
 
@@ -404,8 +391,7 @@ def test_no_talk_ends_in_consensus_that_not_everybody_signed_at_length(agents: s
     for line in lines:
         if room.dialog.state.outcome is None:
             (me,) = room.dialog.state.owing
-            room.thinks(me)
-            room.answers(me, line)
+            room.says(me, line)
             assert (outcome(room) == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
 
 
@@ -418,8 +404,7 @@ def test_one_talker_never_ends_a_dialog(lines: list[str]) -> None:
         for me, words in (("A", line), ("B", "[PASS]")):
             if room.dialog.state.owing == ("USER",):
                 room.pass_on()
-            room.thinks(me)
-            room.answers(me, words)
+            room.says(me, words)
     assert outcome(room) is None
 
 

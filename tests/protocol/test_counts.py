@@ -26,8 +26,7 @@ def room(ids: str, setup: str, *keys: str, turn: str = "") -> Room:
 def speak(here: Room, *lines: tuple[str, str]) -> None:
     """Let agents take their turns, one after another, with these words."""
     for who, text in lines:
-        here.thinks(who)
-        assert here.answers(who, text) is not None, f"{who} comes too late"
+        assert here.says(who, text) is not None, f"{who} comes too late"
 
 
 def ended(here: Room) -> str:
@@ -76,7 +75,6 @@ def test_a_limit_is_named_as_one_or_as_many(limit: str, why: str) -> None:
     here = room("AB", "objections = true", limit)
     here.scripts = {"A": ["Tabs."] * 3, "B": ["Spaces."] * 3}
     here.run()
-    assert here.dialog.state.outcome is not None
     assert here.dialog.state.outcome.reason == why
 
 
@@ -121,7 +119,6 @@ def test_a_pass_is_no_signature() -> None:
     here = room("AB", "")
     speak(here, ("A", TEXT), ("B", "[PASS]"))
     assert ended(here) == ""
-    assert here.dialog.state.table.standing is not None
     assert [who for who, _ in here.dialog.state.table.standing.signers] == ["A"]
 
 
@@ -206,7 +203,6 @@ def test_a_budget_that_allows_no_turn_ends_the_dialog_with_what_the_votes_decide
     speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
     action = decide(here.dialog, "C", Clock(next=Estimate(None, 11)))
     assert isinstance(action, Write)
-    assert action.draft is not None
     assert [(mark.name, mark.fields[:2]) for mark in action.draft.marks] == [
         ("DECISION", ("approved", "vote")),
         ("DECIDED", ("",)),
@@ -232,7 +228,6 @@ def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_
     here.step("A")
     assert ended(here) == "CONSENSUS_REACHED"
     certified = certify(here.dialog)
-    assert certified is not None
     assert (certified.ref, [signer.agent for signer in certified.signers]) == ("P1", ["A", "B"])
 
 
@@ -271,8 +266,7 @@ def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once(
     """The first exchange is the one in which they could read each other."""
     here = room("AB", "sealed = true\nred_team = true", turn="A, B")
     for who in "AB":
-        here.thinks(who)
-        here.answers(who, "Postgres.")
+        here.says(who, "Postgres.")
     here.step("A")
     here.step("B")
     speak(here, ("A", TEXT), ("B", "[AGREE: P1 | yes]"))
@@ -392,8 +386,7 @@ def acts(here: Room, who: str, what: str) -> None:
     if what == "is skipped":
         here.skip(who)
         return
-    here.thinks(who)
-    here.answers(who, {"says": "One more thing.", "passes": "[PASS]"}.get(what, BackendError("down", fix="wait")))
+    here.says(who, {"says": "One more thing.", "passes": "[PASS]"}.get(what, BackendError("down", fix="wait")))
 
 
 @examples(200)

@@ -75,7 +75,6 @@ def test_a_frame_that_stands_there_again_takes_the_next_number() -> None:
     """A turn is counted from the one before it, whatever its copied heading says: nobody's number goes back."""
     data = DATA[: FRAMED[-1].start]
     copied = parse(data + DATA[FRAMED[0].start : FRAMED[0].end])
-    assert copied.last is not None
     assert copied.last.condition is Condition.SOUND
     assert copied.last.number == copied.state.number == parse(data).state.number + 1
     assert not copied.last.linked
@@ -87,7 +86,6 @@ def test_what_the_person_set_by_a_note_that_was_cut_is_not_set() -> None:
     person.say(room.log, "Spend no more than that, please.", note=True, budget="$4")
     assert room.dialog.state.limits.budget == 4
     cut = parse(room.paper.data.replace(b", please", b""))
-    assert cut.last is not None
     assert cut.last.condition is Condition.DAMAGED
     assert cut.state.limits.budget is None
 

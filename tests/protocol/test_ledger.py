@@ -21,8 +21,7 @@ def talk(*lines: str, agents: str = "AB", setup: str = "") -> Room:
     room = Room(opening(*agents, keys=["Max Turns: 200"], more=setup))
     for line in lines:
         me = room.dialog.state.owing[0]
-        room.thinks(me)
-        room.answers(me, line)
+        room.says(me, line)
     return room
 
 
@@ -107,8 +106,7 @@ def test_an_objection_to_nothing_named_is_against_the_text_on_the_table() -> Non
     assert ledger(*said, "No.\n[OBJECTION: dear]", "No.\n[OBJECTION: late]")[-1] == ("A", "P2", "against", 4)
     room = talk(*said)
     room.say("Go on.")
-    room.thinks("A")
-    room.answers("A", "No.\n[OBJECTION: dear]")
+    room.says("A", "No.\n[OBJECTION: dear]")
     assert [p.ref for p in positions(room.dialog)] == ["P1", "P2"]
 
 

@@ -243,7 +243,6 @@ def test_weak_signals_are_facts_once_two_agents_have_spoken() -> None:
     assert assessed(stage.dialog) is None
     stage.step("B")
     found = assessed(stage.dialog)
-    assert found is not None
     assert list(found) == ["advice", "reason", "agreements", "disagreements", "convergence", "confidence"]
     assert (found["advice"], found["agreements"], found["disagreements"]) == ("CONTINUE", 1, 0)
     assert 0 < float(found["convergence"]) <= 1

@@ -36,8 +36,7 @@ def a_talk() -> Room:
         ("B", "~~~~\nfenced\n~~~~\nWhy?"),
         ("A", SUMMARY),
     ):
-        room.thinks(me)
-        room.answers(me, line)
+        room.says(me, line)
     room.say("I read along.", note=True)
     room.drafts["B"] = ["Half a thought."]
     return room
@@ -93,8 +92,7 @@ def test_no_text_gets_out_of_its_fence(replies: list[str], draft: str) -> None:
         room = Room(opening())
         for number, line in enumerate(lines):
             me = "AB"[number % 2]
-            room.thinks(me)
-            room.answers(me, f"Said.\n> {line.replace(chr(10), chr(10) + '> ')}")
+            room.says(me, f"Said.\n> {line.replace(chr(10), chr(10) + '> ')}")
         agent = room.dialog.header.agents[0]
         return outside(prompt.Prompts().turn(room.dialog, agent, [own]).text)
 
@@ -193,8 +191,7 @@ def test_nobody_is_asked_to_sign_a_text_of_the_round_that_they_do_not_see() -> N
 def test_a_text_that_everybody_sees_is_offered_for_signing() -> None:
     """Outside a round, the one who has not signed is told how."""
     room = Room(opening("A", "B"))
-    room.thinks("A")
-    room.answers("A", SUMMARY)
+    room.says("A", SUMMARY)
     assert "The text P1 waits for your signature" in room.thinks("B")
 
 
@@ -217,8 +214,7 @@ def long_talk(turns: int = 30) -> Room:
     room = Room(opening("A", "B", keys=["Max Turns: 500"]))
     for number in range(turns):
         me = "AB"[number % 2]
-        room.thinks(me)
-        room.answers(me, f"Point {number}. " + "words and words " * 20 + f"\n\n[PROPOSAL: number {number}]")
+        room.says(me, f"Point {number}. " + "words and words " * 20 + f"\n\n[PROPOSAL: number {number}]")
     return room
 
 
@@ -246,8 +242,7 @@ def test_the_beginning_stays_the_same_for_many_turns_although_it_is_cut() -> Non
         text = "\n\n".join(part.text for part in asked.parts)
         same += text.startswith(known)
         known = text
-        room.thinks(me)
-        room.answers(me, f"More {number}. " + "words and words " * 20)
+        room.says(me, f"More {number}. " + "words and words " * 20)
     assert same >= 32
 
 

@@ -252,7 +252,6 @@ def test_a_default_is_taken_once_at_its_deadline_by_whoever_comes_first() -> Non
     assert all(isinstance(action, Write) for action in seen.values())
     stage.step("B")
     note = stage.dialog.last
-    assert note is not None
     assert (note.by, note.is_turn, note.body) == (SYSTEM, False, "")
     assert [str(m) for m in note.marks] == ["[DEFAULT_TAKEN: keep Postgres]"]
     assert note.turn == ("A",)
@@ -275,7 +274,6 @@ def test_defaults_are_taken_once_the_last_deadline_has_passed() -> None:
     assert [waits(stage.step(me)) for me in "AB"] == ["waiting_for_user"] * 2
     stage.advance(second - first)
     stage.step("B")
-    assert stage.dialog.last is not None
     assert [str(m) for m in stage.dialog.last.marks] == ["[DEFAULT_TAKEN: keep Postgres]", "[DEFAULT_TAKEN: one]"]
 
 
@@ -403,7 +401,6 @@ def test_a_question_in_a_daemons_note_is_a_question() -> None:
     for me in "ABCABC":
         silent.step(me)
     note = silent.dialog.last
-    assert note is not None
     assert (note.by, note.turn) == (SYSTEM, ("USER",))
     assert silent.dialog.state.questions.text == "everybody passed: close the dialog, or say what is missing"
     assert silent.dialog.state.questions.askers == ()
@@ -475,7 +472,6 @@ def test_a_result_is_approved_once_and_a_new_turn_forgets_it() -> None:
     stage.approve()
     assert stage.text == before
     note = stage.dialog.last
-    assert note is not None
     assert (note.id, stage.dialog.state.approved) == ("3.1", "3.1")
     assert "approve" not in lifecycle.allowed(stage.dialog)
     stage.types("\n[APPROVED]\n")
@@ -488,7 +484,6 @@ def test_a_result_is_approved_once_and_a_new_turn_forgets_it() -> None:
 def told(dialog: Dialog, text: str = "") -> tuple[object, ...]:
     """What is known of the rejection that opened the dialog."""
     found = board.rejected(dialog)
-    assert found is not None
     return found.turn, found.reason, found.ended_in, found.outcome, bool(found.at)
 
 

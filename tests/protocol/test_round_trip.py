@@ -74,7 +74,6 @@ def test_an_entry_reads_back_as_it_was_written(file: str, draft: Draft) -> None:
     before, grown = parse(data), appended(data, draft)
     after = parse(grown)
     entry = after.last
-    assert entry is not None
     assert (entry.condition, entry.linked) == (Condition.SOUND, True)
     assert (entry.by, entry.name, entry.number) == (draft.by, one_line(draft.name, 80), draft.number)
     assert (entry.body, entry.marks, entry.turn) == (draft.body.strip("\n"), draft.marks, draft.turn)
@@ -127,7 +126,6 @@ def test_an_entry_copied_behind_the_end_does_not_link() -> None:
     """A replay outside of frames is an entry, and `linked` tells that it does not belong there."""
     earlier = TALK[TALK.index(b"## Turn 2") : TALK.index(b"\n---\n\n## Note")]
     last = parse(TALK + b"\n---\n\n" + earlier).last
-    assert last is not None
     assert (last.condition, last.linked) == (Condition.SOUND, False)
 
 
@@ -340,8 +338,7 @@ def test_a_vote_on_which_nothing_is_said_is_not_made_anew() -> None:
     """Who has had the chance to vote has had it: the poll stays the value that it was."""
     here = Room(opening("A", "B", "C", more='## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```'))
     for who, text in (("A", "[PROPOSAL: Postgres]"), ("B", "Hm.")):
-        here.thinks(who)
-        here.answers(who, text)
+        here.says(who, text)
     (poll,) = here.dialog.state.polls.open
     draft = Draft("B", "Claude B", 4, "Hm, again.", turn=("A",), attributes=(("re", "3"),))
     grown = read_on(here.dialog, joint(here.dialog) + render(draft, here.dialog.last.chain if here.dialog.last else ""))

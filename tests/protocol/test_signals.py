@@ -15,8 +15,7 @@ def talk(*lines: str, agents: str = "AB", setup: str = "") -> Room:
     room = Room(opening(*agents, keys=["Max Turns: 100"], more=setup))
     for line in lines:
         me = room.dialog.state.owing[0]
-        room.thinks(me)
-        room.answers(me, line)
+        room.says(me, line)
     return room
 
 
@@ -164,8 +163,7 @@ def test_a_word_of_the_persons_in_between_makes_no_first_exchange() -> None:
     room = talk(said(1, "A"), said(2), said(3, "A"), said(4), setup=VOTE)
     room.say("Well?")
     for me, line in (("A", said(5, "A")), ("B", f"{said(6)}\n[CONCEDE: that]")):
-        room.thinks(me)
-        room.answers(me, line)
+        room.says(me, line)
     assert of("quick_agreement", room) == []
 
 
@@ -194,8 +192,7 @@ def test_who_spoke_twice_and_has_not_voted_is_noticed() -> None:
     room = Room(opening("A", "B", "C", keys=["Max Turns: 100"], more=VOTE))
 
     def says(me: str, line: str) -> list[tuple[tuple[str, ...], str]]:
-        room.thinks(me)
-        room.answers(me, line)
+        room.says(me, line)
         return of("absent_vote", room)
 
     assert says("A", f"{said(8, 'A')}\n[TO: B]") == says("B", f"{said(9)}\n[TO: A]") == []

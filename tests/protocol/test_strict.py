@@ -303,7 +303,6 @@ def test_a_seal_that_does_not_fit_is_named() -> None:
     """Sealed answers are opened and compared."""
     text = (GOLDEN / "sealed.txt").read_text(encoding="utf-8").rpartition("====\n")[2]
     first = re.search(r"nonce=\S+ [^\n]*-->\n\n([^\n]+)\n", text)
-    assert first is not None
     found = faults(resealed(text.replace(first[1], "Another answer.", 1)))
     assert any("does not fit its seal" in fault.words for fault in found), found
 

@@ -22,8 +22,7 @@ def room(ids: str, setup: str, *keys: str, turn: str = "") -> Room:
 def speak(here: Room, *lines: tuple[str, str]) -> None:
     """Let agents take their turns, one after another, with these words."""
     for who, text in lines:
-        here.thinks(who)
-        assert here.answers(who, text) is not None, f"{who} comes too late"
+        assert here.says(who, text) is not None, f"{who} comes too late"
 
 
 def owing(here: Room) -> tuple[str, ...]:
@@ -116,8 +115,7 @@ def test_a_judge_cannot_choose_an_agent_that_said_nothing() -> None:
     """It has no position: the judge is asked, among those that there are, and then it is undecided."""
     here = room("ABCJ", 'verdict = "judge"\njudge = "J"\norder = "parallel"', "Max Rounds: 1", turn="A, B, C")
     speak(here, ("A", "Postgres."), ("B", "Redis."))
-    here.thinks("C")
-    here.answers("C", DOWN)
+    here.says("C", DOWN)
     speak(here, ("J", "[DECIDE: C | shown]"), ("J", "[DECIDE: C | shown]"))
     (who, question), *_ = here.asked
     assert (who, "[DECIDE: B]" in question, "[DECIDE: C]" in question) == ("J", True, False)
@@ -180,12 +178,10 @@ def test_an_observer_does_not_answer_what_anybody_may_answer() -> None:
 def test_a_sealed_pair_goes_on_without_the_one_that_gives_no_answer() -> None:
     """What the other has sealed follows."""
     here = room("AB", "sealed = true", turn="A, B")
-    here.thinks("A")
-    here.answers("A", "Postgres.")
+    here.says("A", "Postgres.")
     here.advance(OVERDUE)
     here.step("A")
     here.step("A")
-    assert here.dialog.last is not None
     assert here.dialog.last.body == "Postgres."
     assert owing(here) == ("B",)
 
@@ -194,8 +190,7 @@ def test_sealed_first_answers_call_no_deadlock() -> None:
     """Nobody has read anybody yet: the texts are shown, and the dialog goes on."""
     here = room("AB", "sealed = true\norder = 'parallel'", turn="A, B")
     for who in ("A", "B"):
-        here.thinks(who)
-        here.answers(who, CALLS_IT)
+        here.says(who, CALLS_IT)
     here.step("A")
     here.step("B")
     assert here.dialog.state.number == 3
@@ -208,8 +203,7 @@ def test_a_seal_that_follows_an_open_answer_is_not_called_independent() -> None:
     here.retry("A")
     speak(here, ("A", "Postgres."))
     for who in ("B", "C"):
-        here.thinks(who)
-        here.answers(who, "Redis.")
+        here.says(who, "Redis.")
     here.step("B")
     here.step("C")
     assert [(answer.agent, answer.is_independent) for answer in answers(here.dialog)] == [("B", False), ("C", False)]
@@ -232,12 +226,10 @@ def test_votes_do_not_wait_for_an_absent_agent() -> None:
     """Absent is not a vote, and failing twice is no reason to keep a vote open."""
     here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
     speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]"))
-    here.thinks("C")
-    here.answers("C", DOWN)
+    here.says("C", DOWN)
     speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "I stay with it."))
     assert here.dialog.state.table.decisions == ()
-    here.thinks("C")
-    here.answers("C", DOWN)
+    here.says("C", DOWN)
     assert [(found.outcome, "absent: C" in found.evidence) for found in here.dialog.state.table.decisions] == [
         ("rejected", True)
     ]
@@ -250,10 +242,8 @@ def test_a_failure_does_not_keep_a_closing_round_open() -> None:
     here.advance(600)
     here.step("B")
     speak(here, ("A", "In sum: Postgres."))
-    here.thinks("B")
-    here.answers("B", DOWN)
+    here.says("B", DOWN)
     outcome = here.dialog.state.outcome
-    assert outcome is not None
     assert (outcome.name, outcome.cause) == ("STOPPED", "time")
 
 
@@ -352,7 +342,6 @@ def test_a_judge_does_not_judge_and_ask_in_one_reply() -> None:
     assert [who for who, _ in here.asked] == []
     assert owing(here) == (USER,)
     last = here.dialog.last
-    assert last is not None
     assert [mark.name for mark in last.marks] == ["QUESTION_FOR_USER", "REFUSED"]
     assert last.marks[-1].value.endswith("J asks the person first, and judges once they have answered")
 
@@ -362,7 +351,6 @@ def test_what_a_judge_may_not_bring_in_is_refused_with_the_state_and_what_it_tak
     here = room("ABJ", JUDGED)
     speak(here, *BOTH, ("J", "[PROPOSAL: mine]\n[EVIDENCE: untested]\n[DECIDE: none]"))
     last = here.dialog.last
-    assert last is not None
     assert [mark.name for mark in last.marks] == ["EVIDENCE", "DECIDE", "REFUSED"]
     assert "the dialog is deciding: J judges; it takes CONFIDENCE, DECIDE" in last.marks[-1].value
 
@@ -389,7 +377,6 @@ def test_with_nobody_at_the_table_a_last_round_breaks_the_circle() -> None:
     here = Room(opening(more=setup), A=[ROUND[0]] * 9, B=[ROUND[1]] * 9)
     here.run()
     outcome = here.dialog.state.outcome
-    assert outcome is not None
     assert (outcome.name, outcome.reason) == ("DEADLOCK", "a cycle: the same 2 turns have come 3 times")
     assert "[ROUND: closing | a cycle: the same 2 turns have come 3 times]" in here.text
     assert here.dialog.state.number == 9

@@ -65,7 +65,6 @@ def test_a_daemon_that_nobody_looks_at_loads_no_page(repository: Path, tmp_path:
                 assert [asked(port, "POST", "/notify"), asked(port, "GET", path)] == [200, 200]
             finally:
                 daemon.terminate()
-            assert daemon.stdout is not None
             modules = set(daemon.stdout.read().split())
         assert "dialogd.server.routes" in modules
         assert bool(modules & UNSEEN) is is_loaded, (path, modules & UNSEEN)

@@ -1,9 +1,11 @@
-"""The guarded site that most tests of the server share."""
+"""What the tests of the server share: a guarded site, a room of two agents."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.server.daemon_process import Room
 from tests.server.serving import Site, guarded, running
 
 
@@ -19,3 +21,10 @@ def site(shared: Site) -> Site:
     """The guarded site, with no hits yet."""
     shared.hits.clear()
     return shared
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    """Two agents, A and B; nobody runs yet."""
+    with Room(tmp_path) as room:
+        yield room

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from dialogd.protocol.grammar import parse
 from tests.server.daemon_process import Room, listening, send
 from tests.support.pair import until
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
-    """Two agents, A and B; nobody runs yet."""
-    with Room(tmp_path) as room:
-        yield room
 
 
 def test_every_route_of_the_hand_writes_one_entry_and_tells(room: Room) -> None:
@@ -78,7 +68,6 @@ def test_no_reason_is_too_long_for_a_route(room: Room) -> None:
         reason = f"{path} " * 3_000
         assert send(room.a, f"POST /{path}", {**body, "reason": reason}).status == 200
         entry = parse(room.file.read_bytes()).last
-        assert entry is not None
         assert (entry.body.split(), len(entry.written[0].value) < 520) == (reason.split(), True)
     assert room.a.wait() == 0
 

@@ -122,7 +122,6 @@ def test_a_turn_is_fetched_and_answered(room: Pair) -> None:
     assert "In Postgres." in whole
     assert "`[PASS]`" in whole
     dialog = room.dialog()
-    assert dialog is not None
     assert [(turn.number, turn.by) for turn in dialog.turns] == [(1, "USER"), (2, "A"), (3, "B")]
     assert [turn.frame.usd for turn in dialog.turns if turn.frame] == ["", ""], "what it costs is unknown, never $0"
 
@@ -153,7 +152,6 @@ def test_a_reply_counts_once_and_a_late_one_is_a_draft(room: Pair) -> None:
     until(lambda: send(room["A"], "GET /turn").json["status"] != "owed", "the turn to pass")
     assert reply(room["A"], second["debt"], "Too late.").json["status"] == "draft"
     dialog = room.dialog()
-    assert dialog is not None
     assert [turn.body for turn in dialog.turns if turn.by == "A"] == ["Mine."]
 
 
@@ -167,7 +165,6 @@ def test_a_reply_to_nothing_that_was_asked_is_refused(room: Pair) -> None:
     metrics = send(room["A"], "GET /metrics").body.decode()
     assert 'dialogd_deliveries_refused_total{agent="A"} 2.0' in metrics
     dialog = room.dialog()
-    assert dialog is not None
     assert len(dialog.turns) == 1
 
 
@@ -201,7 +198,6 @@ def test_a_question_about_a_reply_is_fetched_like_a_turn(room: Pair) -> None:
     assert question["debt"].endswith(question["text"].partition("--debt B-")[2].partition(" ")[0])
     assert reply(room["B"], question["debt"], "[PASS]").json["status"] == "appended"
     dialog = room.dialog()
-    assert dialog is not None
     assert dialog.state.outcome is None
 
 
@@ -286,10 +282,8 @@ def test_a_reply_that_comes_in_a_pause_after_a_restart_is_written_once_it_ends(r
     send(room["A"], "POST /resume")
     until(lambda: room.number == 2, "the turn")
     dialog = room.dialog()
-    assert dialog is not None
     (turn,) = (turn for turn in dialog.turns if turn.by == "A")
     assert turn.body.startswith("Mine. [redacted")
-    assert turn.frame is not None
     assert turn.frame.usd == "", "what it costs is unknown, never $0"
     answered(room["B"], "Yours.")
     assert "Something else." in owed(room["A"])["text"]

@@ -67,7 +67,6 @@ def test_what_only_happened_is_one_thin_line(by: str, mark: Mark, said: str) -> 
     """A sentence that needs no other, with no block and no heading of its own."""
     html = shown(by, mark)
     line = re.search(r'<li class="line.*?</li>', html, re.S)
-    assert line is not None
     assert words(line[0]).startswith(said)
     assert "thin" in html.split(">")[0]
     assert "<h3" not in html

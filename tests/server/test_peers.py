@@ -39,13 +39,6 @@ class Unnamed(Room):
 
 
 @pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
-    """Two agents, A and B; nobody runs yet."""
-    with Room(tmp_path) as room:
-        yield room
-
-
-@pytest.fixture
 def unnamed(tmp_path: Path) -> Iterator[Unnamed]:
     """Two agents who know each other by the registry alone."""
     with Unnamed(tmp_path) as room:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,13 +10,6 @@ import pytest
 
 from tests.server.daemon_process import Room, send
 from tests.support.pair import until
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
-    """Two agents, A and B; nobody runs yet."""
-    with Room(tmp_path) as room:
-        yield room
 
 
 def in_minutes(minutes: float) -> str:
@@ -50,7 +42,6 @@ def test_a_default_is_taken_once_by_daemons_that_start_after_its_deadline(room: 
     until(lambda: room.number >= 4, "two turns after the default")
     assert taken(room) == ["keep Postgres"]
     dialog = room.dialog()
-    assert dialog is not None
     (note,) = (entry for entry in dialog.entries if entry.mark("DEFAULT_TAKEN"))
     assert (note.by, note.turn) == ("SYSTEM", ("A",))
 
@@ -64,9 +55,7 @@ def test_a_daemon_looks_right_at_the_deadline(tmp_path: Path) -> None:
         room.start("A")
         room.minds["A"].call(1)
         dialog = room.dialog()
-        assert dialog is not None
         (note,) = (entry for entry in dialog.entries if entry.mark("DEFAULT_TAKEN"))
-        assert note.frame is not None
         assert note.frame.at >= by
 
 

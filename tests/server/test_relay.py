@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +19,6 @@ from tests.server.daemon_process import Room, listening, send
 from tests.server.test_events import clients, written
 from tests.support.pair import until
 from tests.turns.minds import Mind, agent_with
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
-    """Two agents, A and B; nobody runs yet."""
-    with Room(tmp_path) as room:
-        yield room
 
 
 def test_who_asks_for_all_hears_the_other_daemons_too(room: Room) -> None:

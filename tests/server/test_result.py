@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from dialogd.protocol.model import USER
 from tests.server.daemon_process import Room, send
 from tests.support.pair import until
@@ -15,13 +10,6 @@ CONSENSUS = (
     "## Turn 2 — Claude A\n\n## Consensus Summary\n\nSessions live in Postgres.\n\n[CONSENSUS_REACHED]\n\nTURN: B\n\n"
     "## Turn 3 — Claude B\n\n[AGREE: P1]\n\n[CONSENSUS_REACHED]\n"
 )
-
-
-@pytest.fixture
-def room(tmp_path: Path) -> Iterator[Room]:
-    """Two agents, A and B; nobody runs yet."""
-    with Room(tmp_path) as room:
-        yield room
 
 
 def test_a_result_is_approved_then_rejected_and_the_dialog_goes_on(room: Room) -> None:
@@ -52,7 +40,6 @@ def test_a_result_is_approved_then_rejected_and_the_dialog_goes_on(room: Room) -
     call.end("Then with a migration.")
     until(lambda: room.number == 5, "the turn after the rejection")
     dialog = room.dialog()
-    assert dialog is not None
     assert [(e.by, [str(m) for m in e.marks]) for e in dialog.entries if e.mark("REJECTED")] == [
         (USER, ["[REJECTED: It forgets the migration.]"])
     ]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
@@ -102,15 +103,15 @@ class BackendContract:
 
     async def test_a_finished_reply_leaves_no_process(self) -> None:
         """Nothing that a call started is there when the reply has ended."""
-        backend, before = self.make(), _children()
+        backend, before = self.make(), children()
         await answer(backend, self.request())
-        assert _children() <= before
+        assert children() <= before
         await backend.close()
 
     @pytest.mark.parametrize("after", [0.0, 0.1, 0.4])
     async def test_cancelling_ends_the_call_and_all_it_started(self, after: float) -> None:
         """A cancelled call is over within a second, and leaves no process."""
-        backend, before = self.make_slow(), _children()
+        backend, before = self.make_slow(), children()
         call = asyncio.create_task(answer(backend, self.request()))
         await asyncio.wait((call,), timeout=after)
         assert not call.done()
@@ -119,16 +120,16 @@ class BackendContract:
         await asyncio.wait((call,))
         assert call.cancelled()
         assert time.monotonic() - started < a_second()
-        assert _children() <= before
+        assert children() <= before
         await backend.close()
 
     async def test_leaving_a_reply_early_ends_the_call(self) -> None:
         """Closing the iterator after its first piece is a way to cancel, too."""
-        backend, before = self.make(), _children()
+        backend, before = self.make(), children()
         async with aclosing(backend.reply(self.request())) as pieces:
             async for _ in pieces:
                 break
-        assert _children() <= before
+        assert children() <= before
         await backend.close()
 
     async def test_replies_at_the_same_time_do_not_mix(self) -> None:
@@ -152,13 +153,13 @@ class BackendContract:
 
     async def test_a_failure_is_a_backend_error_with_cause_and_fix(self) -> None:
         """A backend fails in one way only, and says in one line each what happened and what to do."""
-        backend, before = self.make_failing(), _children()
+        backend, before = self.make_failing(), children()
         with pytest.raises(BackendError) as caught:
             await answer(backend, self.request())
         for line in (caught.value.cause, caught.value.fix):
             assert line.strip()
             assert "\n" not in line
-        assert _children() <= before
+        assert children() <= before
         await backend.close()
 
 
@@ -172,6 +173,14 @@ async def answer(backend: Backend, request: Request) -> str:
     return text_of([piece async for piece in backend.reply(request)])
 
 
-def _children() -> set[int]:
+def children() -> set[int]:
     """Every process below this one, zombies included."""
     return {child.pid for child in psutil.Process().children(recursive=True)}
+
+
+async def until(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until the condition holds; fails when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)

@@ -117,7 +117,6 @@ def claude(folder: Path, project: Path, name: str = "shop-3f", command: list[str
     )
     try:
         if command is None:
-            assert process.stdout is not None
             assert process.stdout.readline() == b"listening\n"
         started = started_at(process.pid)
         registration = sessions / f"{process.pid}.json"
@@ -195,7 +194,6 @@ def codex(folder: Path, project: Path, originator: str = "codex-tui", source: st
         stdout=subprocess.PIPE,
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"open\n"
         yield Codex(folder, thread, process, rollout, lock)
     finally:
@@ -321,7 +319,6 @@ def opencode(
         stdout=subprocess.PIPE,
     )
     try:
-        assert process.stdout is not None
         one = OpenCode(folder, process, project.resolve(), int(process.stdout.readline()))
         one.says(one.session("ses_one", "Which tables?"))
         yield one

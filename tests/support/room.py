@@ -130,8 +130,7 @@ class Room:
             case Reply() if me in self.held:
                 self.answers(me, self.held.pop(me))
             case Reply() if self.scripts.get(me):
-                self.thinks(me)
-                self.answers(me, self.scripts[me].pop(0))
+                self.says(me, self.scripts[me].pop(0))
             case Write(None):
                 self.types("\n")
             case Write(draft) if draft is not None:
@@ -187,6 +186,11 @@ class Room:
         if entry is None:
             self.drafts.setdefault(me, []).append(line)
         return entry
+
+    def says(self, me: str, line: Line) -> Entry | None:
+        """Agent `me` is asked, and answers at once."""
+        self.thinks(me)
+        return self.answers(me, line)
 
     def _confirmed(self, me: str, reply: Text) -> str | None:
         """What agent `me` says to the closing question: the next of `confirms`, else that it means what it wrote."""

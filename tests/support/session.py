@@ -92,7 +92,6 @@ class Shell:
 
     def type(self, line: str) -> None:
         """Type a line; does not wait for its end."""
-        assert self.process.stdin is not None
         self.process.stdin.write(f"{line}\n")
         self.process.stdin.flush()
 

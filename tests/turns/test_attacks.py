@@ -47,7 +47,6 @@ async def test_neither_key_nor_dialog_follows_a_redirection(tmp_path: Path, form
             await backend.close()
         assert elsewhere.seen == []
     mark = log_of(path).read().entries[-1].mark("AGENT_ERROR")
-    assert mark is not None
     assert str(status) in mark.fields[1]
 
 
@@ -94,6 +93,5 @@ async def test_a_wait_longer_than_the_turn_is_not_waited_for(tmp_path: Path) -> 
             took = time.monotonic() - began
         await backend.close()
     mark = log_of(path).read().entries[-1].mark("AGENT_ERROR")
-    assert mark is not None
     assert "429" in mark.fields[1]
     assert took < 4.0

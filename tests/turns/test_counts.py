@@ -208,7 +208,6 @@ async def test_typed_by_hand_a_long_dialog_costs_what_a_short_one_does(tmp_path:
         async with a_pair(path, into, asyncio.Event(), asks=True, opening=OPENING + said) as (agent, _):
             await agent.look()
             first = await agent.look()
-            assert first is not None
             agent.prompts.turn(first, first.header.agents[0])  # what is there already is read once
             with counted(into):
                 for number, passes in enumerate(("USER", "USER", "USER", "A"), length):
@@ -220,7 +219,6 @@ async def test_typed_by_hand_a_long_dialog_costs_what_a_short_one_does(tmp_path:
                     now = Counter(into)
                     now["entries rendered"] = agent.prompts.made - made
                     found.append(now)
-            assert agent.dialog is not None
             assert (agent.dialog.state.number, agent.dialog.state.owing) == (length + 4, ("B",))
             assert len(agent.dialog.turns) == length + 4
         return found

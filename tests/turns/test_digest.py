@@ -106,7 +106,6 @@ async def test_a_digest_that_leaves_too_little_ends_the_dialog_before_the_turn(t
     await step(path, mind, options=SUMMING_UP)
     dialog = await step(path, mind, options=SUMMING_UP)
     assert len(mind.asked) == 1
-    assert dialog.state.outcome is not None
     assert dialog.state.outcome.cause == "budget"
 
 
@@ -142,6 +141,5 @@ async def test_a_digest_that_fails_costs_its_call_and_not_the_turn(tmp_path: Pat
     refused = BackendError("refused", fix="ask otherwise", kind="refusal")
     mind = Mind((SAID, refused), ("Postgres.", SAID), price=DEAR, room=WINDOW)
     dialog = await step(path, mind, options=SUMMING_UP)
-    assert dialog.last is not None
     assert dialog.last.body == "Postgres."
     assert account(dialog)[:2] == ("2", "2000")

@@ -33,7 +33,6 @@ async def test_a_reply_counts_as_it_came_where_the_question_back_fails(tmp_path:
 async def test_an_empty_reply_is_none_also_where_the_question_back_fails(tmp_path: Path) -> None:
     """There is nothing to keep: the failure is written down."""
     dialog = await step(dialog_in(tmp_path), Mind(("  \n",), (WRONG,)))
-    assert dialog.last is not None
     assert "bad key" in str(dialog.last.mark("AGENT_ERROR"))
 
 
@@ -69,7 +68,6 @@ async def test_a_failure_is_not_bought_again_while_the_disk_refuses_to_write_it_
     assert len(mind.asked) == 1
     assert log_of(path).journals.of("A").drafts() == ("Half a ",)
     last = log_of(path).read().last
-    assert last is not None
     assert last.mark("AGENT_ERROR")
 
 
@@ -88,7 +86,6 @@ async def test_a_failure_is_not_bought_again_while_the_file_refuses_its_note(tmp
         await agent.step()
     assert len(mind.asked) == 1
     last = log_of(path).read().last
-    assert last is not None
     assert last.mark("AGENT_ERROR")
 
 
@@ -96,7 +93,6 @@ async def test_a_reply_to_another_question_is_no_reply_to_this_one(tmp_path: Pat
     """Received and not written when its daemon died; now another turn 1 asks the same agent: it is asked anew."""
     path = dialog_in(tmp_path)
     opened = log_of(path).read().last
-    assert opened is not None
     log_of(path).journals.of("A").reply(Received(("A", "1", opened.chain), "Postgres.", {}, 5))
     path.write_text(path.read_text(encoding="utf-8").replace("Postgres or Redis?", "What is for lunch?"))
     mind = Mind(("Soup.",))
@@ -167,12 +163,10 @@ async def test_a_sealed_answer_stands_in_no_file_before_all_are_sealed(tmp_path:
     setup = '## Setup\n\n```toml\nsealed = true\norder = "parallel"\n```\n\n## Rules'
     path.write_text(path.read_text(encoding="utf-8").replace("## Rules", setup), encoding="utf-8")
     dialog = await step(path, Mind(("Postgres, for its backups.",)))
-    assert dialog.last is not None
     assert [mark.name for mark in dialog.last.marks] == ["SEALED"]
     assert dialog.state.owing == ("A", "B")
     assert "backups" not in path.read_text(encoding="utf-8")
     received = log_of(path).journals.of("A").received()
-    assert received is not None
     assert received.text == "Postgres, for its backups."
 
 
@@ -197,7 +191,6 @@ async def test_a_save_that_is_read_while_a_look_ends_is_not_overlooked(tmp_path:
     async with agent_with(path, Mind(("Postgres, for its backups.\n\nTURN: User",))) as agent:
         await agent.step()
         before = await agent.look()
-        assert before is not None
         turn, is_saved = before.turns[-1], threading.Event()
         person.say(log_of(path), "Consider the cost.")
 

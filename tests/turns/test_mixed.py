@@ -62,7 +62,6 @@ def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
         assert keys_seen(server, "/messages") == {"ANTHROPIC_API_KEY"}
         assert keys_seen(server, "/completions") == {"OPENAI_API_KEY"}
         dialog = pair.dialog()
-    assert dialog is not None
     assert {entry.name for entry in dialog.turns if entry.by == "B"} == {"Claude B"}
     frames = [entry.frame for entry in dialog.turns if entry.frame]
     assert all(frame.usd and frame.tokens_in and frame.model for frame in frames)
@@ -82,7 +81,6 @@ def test_two_models_hold_a_council(tmp_path: Path) -> None:
         pair.until(lambda: pair.outcome, "the end", seconds=40)
         assert pair.outcome == "DECIDED"
         dialog = pair.dialog()
-    assert dialog is not None
     first = [entry for entry in dialog.entries if entry.frame and entry.re == "1"]
     assert [bool(entry.mark("SEALED")) for entry in first] == [True, True, False, False]
     (decision,) = [d for d in dialog.state.table.decisions if d.outcome == "approved"]
@@ -104,7 +102,6 @@ def test_three_of_three_houses_agree(tmp_path: Path) -> None:
         pair.notify()
         pair.until(lambda: pair.outcome, "the end", seconds=40)
         dialog = pair.dialog()
-    assert dialog is not None
     assert dialog.state.outcome is not None
     assert {entry.by for entry in dialog.turns} == {"USER", "A", "B", "C"}
     assert keys_seen(server, "/completions") == {"XAI_API_KEY"}
@@ -130,7 +127,6 @@ def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
         pair["A"].notify()
         pair.until(lambda: pair.number >= 3, "an answer", seconds=20)
         dialog = pair.dialog()
-    assert dialog is not None
     assert "Consider Redis too." in said[1]
     assert [entry.by for entry in dialog.turns][:3] == ["USER", "USER", "A"]
 

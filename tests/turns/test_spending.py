@@ -42,7 +42,6 @@ def dialog_in(tmp_path: Path, *keys: str, turn: str = "A") -> Path:
 
 def frame(dialog: Dialog) -> Frame:
     """The last entry's frame."""
-    assert dialog.last is not None
     assert dialog.last.frame is not None
     return dialog.last.frame
 
@@ -186,7 +185,6 @@ async def test_the_dialog_ends_before_the_turn_that_would_pass_its_budget(tmp_pa
         if dialog.state.outcome is not None:
             break
         dialog = await step(path, Mind(("Words.", Usage(tokens_in=10, tokens_out=1)), price=FREE), "B")
-    assert dialog.state.outcome is not None
     assert dialog.state.outcome.cause == "budget"
     assert bought == 3
     assert dialog.state.spent["A"].usd == 0.036
@@ -202,7 +200,6 @@ async def test_an_end_after_a_kill_does_not_say_that_nothing_was_spent(tmp_path:
     log_of(path).journals.of("A").calling(asdict(killed), is_first=True)
     mind = Mind(("Words.", SAID), price=DEAR)
     outcome = (await step(path, mind)).state.outcome
-    assert outcome is not None
     assert (outcome.cause, mind.asked) == ("budget", [])
     assert outcome.reason == (
         "budget: the budget of $0.06: $0.012 spent on what stands in the file, about $0.062 with calls that were cut"
@@ -223,7 +220,6 @@ async def test_a_cap_of_ones_own_ends_the_dialog_too(tmp_path: Path) -> None:
     path = dialog_in(tmp_path, "**Budget:** $100")
     options = Behavior(pace=0.0, poll=0.05, budget=0.001)
     dialog = await step(path, Mind(("Words.", SAID), price=DEAR), options=options)
-    assert dialog.state.outcome is not None
     assert dialog.state.outcome.cause == "budget"
     assert "A's own budget" in dialog.state.outcome.reason
 

@@ -90,7 +90,6 @@ class World:
         """The body of A's turn, once it stands in the file."""
         self.pair.until(lambda: self.pair.number == 2, "the turn of A", seconds=40)
         dialog = self.pair.dialog()
-        assert dialog is not None
         return dialog.entries[-1].body
 
     def asked(self) -> dict[str, Any]:
@@ -134,9 +133,7 @@ def test_an_allowed_call_is_made_and_its_result_stands_in_the_turn(tmp_path: Pat
         assert body.startswith(quoted)
         assert body.endswith(f"Let me look.\n\n{WORDS}")
         dialog = world.pair.dialog()
-        assert dialog is not None
         frame = dialog.entries[-1].frame
-        assert frame is not None
         assert frame.calls == "2"  # both requests are billed
         bodies = [seen.body or {} for seen in (first, second)]
         key = "messages" if form != "responses" else "input"
@@ -425,7 +422,6 @@ def test_a_server_may_listen_on_the_loopback(tmp_path: Path) -> None:
     """One that runs already is called by its address."""
     words = [sys.executable, str(SERVER), str(tmp_path / "calls.txt"), "--http"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as server:
-        assert server.stderr is not None
         lines = iter(server.stderr.readline, "")
         port = next(found[1] for line in lines if (found := re.search(r"http://127\.0\.0\.1:(\d+)", line)))
         config = f'[tools.tickets]\nurl = "http://127.0.0.1:{port}/mcp"\nmay = "allow"\n'
