@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from dialogd.protocol.build import score_form
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import Header, Participant
 from dialogd.protocol.questions import NAME, how_to_ask
@@ -221,6 +222,8 @@ def _decides(header: Header, agent: Participant) -> str:
                 " end: by arguments and evidence, asked in both orders of the positions. Your last turn is what is"
                 " judged, so let it hold your position and your best reasons."
             )
+        case "build":
+            return _build(header, agent)
         case _:
             signers = header.voters
             who = "The others sign" if len(signers) == len(header.agents) else f"{_and(signers) or 'Nobody'} sign"
@@ -229,6 +232,31 @@ def _decides(header: Header, agent: Participant) -> str:
                 f"Agreement counts only over one exact text: {text}. {who} that text with `[AGREE: P4]` (its number)"
                 " and their reason."
             )
+
+
+def _build(header: Header, agent: Participant) -> str:
+    """What the moderator and the lead of a build do, and what counts."""
+    rules = header.rules.build
+    assert rules is not None
+    times = f"{rules.iterations} attempt{'' if rules.iterations == 1 else 's'}"
+    if agent.id == rules.lead:
+        return (
+            f"{rules.moderator} plans and reviews; you carry out one task at a time, in a folder that holds a worktree"
+            " of the repository and nothing else of it. Edit files there; never run git: your daemon commits what you"
+            " leave in the folder when your turn ends, and says itself which files and lines that were, and what the"
+            f" tests said. A task has {times}. Say in your reply what you did and why, and what you could not do."
+        )
+    improves = " When all tasks are done you are asked for one improvement: `[IMPROVEMENT: …]`, or `[PASS]`."
+    return (
+        "You plan and review; you change no file. A plan is one line for each task: `[TASK_PROPOSED: description |"
+        " criterion; criterion | after 1, 2 | 2 h]` (what must be true of it, which tasks come first, hours); the"
+        f" person confirms it. {rules.lead} carries each out, and its daemon tells you what git and the tests say of"
+        f" it: believe that, not what {rules.lead} says. A review names what is wrong as `[FINDING: …]`, gives points"
+        f" as `{score_form(rules)}`, and decides on the submission with `[DECIDE: P1 approve | reason]`, or reject. A"
+        f" task is approved at {rules.pass_score} of 100 points or more, with your approval, with no finding open that"
+        f" blocks and with green tests; after {times} the person decides.{improves if rules.cycles else ''} Your"
+        " summary at the end, asked for when nothing is left to do, ends the dialog."
+    )
 
 
 def _vote(header: Header) -> str:
@@ -258,7 +286,7 @@ def _conditions(header: Header) -> list[str]:
         lines.append(f"Each {what} needs a line `[RESERVATION: …]` that names the strongest objection left.")
     if rules.red_team:
         lines.append("Agreement in the very first exchange counts only after one turn has argued against it.")
-    if rules.review:
+    if rules.has_findings:
         lines.append("Nothing is approved while a finding blocks; only who raised it may say that it is resolved.")
     if rules.sealed:
         lines.append("The first answers are sealed: nobody sees another's before all have given theirs.")

@@ -245,6 +245,7 @@ def procedure_rows(dialog: Dialog, at: str) -> Iterator[tuple[str, str]]:
             "vote": f"threshold {rules.threshold:.0%}, quorum {rules.quorum:.0%}{first}",
             "moderator": "the moderator decides",
             "judge": f"{rules.judge or 'nobody'} judges",
+            "build": "its tasks are carried out and reviewed",
         }[rules.verdict]
         name = f"{rules.template}: " if rules.template else ""
         yield "rules", f"{name}order {rules.order}; verdict {rules.verdict}, {verdict}"

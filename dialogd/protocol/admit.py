@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from dialogd.protocol import lifecycle
+from dialogd.protocol import build, lifecycle
 from dialogd.protocol.interventions import vetoes
 from dialogd.protocol.marks import (
     APPROVE,
@@ -150,6 +150,8 @@ class Permits:
             length += len(str(mark))
             why = f"the marks of a turn have at most {most:,} characters together" if length > most else ""
             why = why or self._vetoed(mark, reply) or self._to_nobody(mark) or self._why_not(mark, reply)
+            if not why and self.rules.build is not None:
+                why = build.refused(self.rules.build, self.state.tasks, self.me, mark, kept)
             if not why and contributes(mark):
                 why = self._full(made)
                 made += not why
@@ -706,7 +708,13 @@ class _Matters:
         """A decision from whom it was asked for."""
         state, table = self.permits.state, self.permits.state.table
         decides = any(self.kept.has(name) for name in ("DECIDE", "ESCALATE", QUESTION))
-        if decides or not state.is_asked_to_decide(self.permits.me):
+        rules, me = self.permits.rules.build, self.permits.me
+        task = build.reviewing(rules, state.tasks, me) if rules is not None else None
+        if decides or not (task is not None or state.is_asked_to_decide(me)):
+            return
+        if task is not None:
+            said = "It is yours to decide on the submitted task, and your reply does not."
+            yield Matter(task.ref, said, self.permits.forms("DECIDE", task.ref), stands=True)
             return
         done = {*table.vetoed, *(decision.ref for decision in table.decisions if decision.is_final)}
         open_ = [proposal.ref for proposal in table.proposals if proposal.ref not in done][-MOST:]

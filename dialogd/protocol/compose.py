@@ -59,6 +59,7 @@ def agent_turn(
     *,
     answer: str | None = None,
     calls: str = "",
+    done: Sequence[Mark] = (),
     attributes: tuple[tuple[str, str], ...],
     duration: str,
     folder: str,
@@ -67,7 +68,8 @@ def agent_turn(
     """The turn by which `agent` pays `debt` in the dialog in which its reply was admitted.
 
     `answer` is what the agent said to the closing question about its reply, None where it was not asked. `calls` are
-    the calls of tools that it made, quoted: they stand before what it says, and nothing in them counts.
+    the calls of tools that it made, quoted: they stand before what it says, and nothing in them counts. `done` are the
+    records of what its daemon did for this turn.
     `attributes` go to the frame (`at`, `ms`, `model` …). `duration` is the dialog's age in words, for the closing
     lines. `folder` is the name of the attachments' folder, as linked from the file. By `here` the deadlines of
     questions are read; default: `at`.
@@ -77,7 +79,7 @@ def agent_turn(
     # What did not count goes before the body: a summary reaches to the body's end.
     said = "\n\n".join(filter(None, (left_in_words(refused), reply.body)))
     body, attachment, overflow = _with_calls(calls, said, dialog.state.limits.max_message, folder)
-    ruling = concluded(dialog, agent.id, reply, refused, body)
+    ruling = concluded(dialog, agent.id, reply, refused, body, done)
     number = dialog.state.number + 1
     marks = written(ruling.marks, here or Here(dict(attributes).get("at", "")))
     if ruling.outcome in ("CONSENSUS_REACHED", "DECIDED", "DEADLOCK"):
@@ -95,22 +97,27 @@ def agent_turn(
     return Written(draft, ruling.outcome, ruling.why, attachment, overflow)
 
 
-def concluded(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str) -> Step:
+def concluded(
+    dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str, done: Sequence[Mark] = ()
+) -> Step:
     """What a reply that counts comes to: all marks of the turn, with the one that ends the dialog, and how it ends.
 
     `body` is what is written of it. Deadlines of questions are still as the agent gave them.
     """
-    ruling = _ruled(dialog, me, reply, refused, body)
+    ruling = _ruled(dialog, me, reply, refused, body, done)
     return replace(ruling, marks=(*_with_one_end(ruling), *_last_mark(dialog, ruling)))
 
 
-def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str) -> Step:
+def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str, done: Sequence[Mark]) -> Step:
     """What the reply comes to; the turn for which the file has no more room ends the dialog, with what is decided."""
-    ruling, most = _uncycled(dialog, me, rule(dialog, me, reply, refused), body), dialog.state.limits.max_size
+    ruling, most = (
+        _uncycled(dialog, me, rule(dialog, me, reply, refused, done=done), body),
+        dialog.state.limits.max_size,
+    )
     size = sum(len(part.encode("utf-8", "replace")) for part in (body, *map(str, ruling.marks)))
     if ruling.turn is None or dialog.size + size < most:
         return ruling
-    ruling = rule(dialog, me, reply, refused, is_last=True)
+    ruling = rule(dialog, me, reply, refused, done=done, is_last=True)
     why = f"size: the limit of {most:,} bytes"
     return ruling if ruling.turn is None else Step(ruling.marks, None, "STOPPED", why)
 
@@ -121,7 +128,9 @@ def _uncycled(dialog: Dialog, me: str, ruling: Step, body: str) -> Step:
     With nobody at the table there is a closing round instead, as after `Max Time`.
     """
     state = dialog.state
-    if ruling.turn in (None, (USER,)) or dialog.header.is_unattended or state.closing or set(state.owing) - {me}:
+    header = dialog.header
+    is_alike = header.rules.build is None and not header.is_unattended  # the iterations of a task resemble one another
+    if ruling.turn in (None, (USER,)) or not is_alike or state.closing or set(state.owing) - {me}:
         return ruling
     why = cycle(dialog, Said("", state.number + 1, me, "", body, ruling.marks, ruling.turn))
     question = Mark("QUESTION_FOR_USER", f"{why}: how is it to go on?")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from dialogd.protocol import questions
+from dialogd.protocol.build import Due, Task, due
 from dialogd.protocol.compose import closing_note, decided_note, going_on, limit_note, raising_note, stall_note
 from dialogd.protocol.grammar import nearly_passes
 from dialogd.protocol.model import ANY, USER, Condition, Draft, Mark, whose
@@ -87,13 +88,22 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """Do what a build asks this agent's daemon for: open the worktree of `task`, or run its gate. A note says so."""
+
+    debt: Debt
+    due: Due
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """The dialog is over."""
 
     outcome: Outcome
 
 
-Action = Reply | Write | Wait | Stop
+Action = Reply | Write | Work | Wait | Stop
 
 
 def decide(dialog: Dialog, me: str, clock: Clock) -> Action:
@@ -214,6 +224,8 @@ def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
     all_ = dialog.header.speakers or (me,)
     able = [who for who in all_ if who not in dialog.state.absent] or all_
     if mine is not None and (mine.agent == me or me in able):
+        if (work := _work(dialog, me, mine)) is not None:
+            return work
         if (sealed := _sealed(dialog, me, clock)) is not None:
             return sealed
         if (stop := _budget(dialog, me, clock)) is not None:
@@ -225,6 +237,15 @@ def _turn(dialog: Dialog, me: str, clock: Clock) -> Action:
             return Wait("pace", f"{me} failed; it is asked again after a pause", rest)
         return Reply(mine)
     return _others(dialog, clock)
+
+
+def _work(dialog: Dialog, me: str, mine: Debt) -> Work | None:
+    """What a build asks the lead's daemon for before its agent, or anybody, can go on."""
+    rules = dialog.header.rules.build
+    if rules is None or me != rules.lead:
+        return None
+    what, task = due(rules, dialog.state.tasks)
+    return Work(mine, what, task) if task is not None and what in (Due.ASSIGN, Due.GATE) else None
 
 
 def _has_just_failed(dialog: Dialog, me: str, debt: Debt) -> bool:

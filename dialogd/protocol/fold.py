@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 
-from dialogd.protocol import interventions, order
+from dialogd.protocol import build, interventions, order
 from dialogd.protocol.marks import picked, round_of
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Mark, Said
 from dialogd.protocol.money import accounted
 from dialogd.protocol.polls import Polls
 from dialogd.protocol.questions import asked_in
 from dialogd.protocol.review import reviewed
+from dialogd.protocol.rules import Build
 from dialogd.protocol.state import Dialog, Escalation, Outcome, Questions, State
 from dialogd.protocol.table import Table
 
@@ -45,6 +46,8 @@ def foreseen(header: Header, state: State, said: Said) -> State:
 
 def _said(header: Header, state: State, said: Said) -> None:
     state.number, state.notes = (said.number, 0) if said.is_turn else (state.number, state.notes + 1)
+    if header.rules.build is not None:
+        state.tasks = build.folded(header.rules.build, state.tasks, said, is_unattended=header.is_unattended)
     if said.by == USER:
         _person(header, state, said)
     elif said.is_turn:
@@ -79,11 +82,23 @@ def _person(header: Header, state: State, said: Said) -> None:
         state.debts, state.questions = state.debts.without(USER), replace(state.questions, open=())
     _proposed(header, state, said)
     _last_word(state, said)
+    if header.rules.build is not None and said.turn is None and said.ending is None:
+        _tasked(header.rules.build, state, said)
+
+
+def _tasked(rules: Build, state: State, said: Said) -> None:
+    """After the person's word on tasks, or on the gate: whose turn it is then."""
+    named = build.next_turn(rules, state.tasks)
+    spoke = any(mark.name in ("TASK", "GATE") for mark in said.marks)
+    if spoke and named != USER and state.outcome is None and set(state.owing) <= {USER}:
+        state.debts, state.questions = state.debts.without(USER), replace(state.questions, open=())
+        state.debts = state.debts.opened(said, (named,))
 
 
 def _approved(header: Header, state: State, said: Said) -> None:
     """Take the person's approval, by a note: of the result, or of a text that only absent agents have not signed."""
-    if said.is_turn or state.approved or said.mark("APPROVED") is None:
+    mark = said.mark("APPROVED")
+    if said.is_turn or state.approved or mark is None or mark.value.startswith("task-"):
         return
     if state.outcome is not None or order.is_takeable(header, state):
         state.approved = said.id
@@ -168,7 +183,7 @@ def _agent(header: Header, state: State, said: Said) -> None:
     if not said.is_struck:
         _decided(state, said)
     _escalated(header, state, said)
-    if header.rules.review:
+    if header.rules.has_findings:
         state.table = reviewed(state.table, said)
     state.questions = asked_in(said, said.by, state.questions)
     _last_word(state, said)
@@ -233,6 +248,10 @@ def _escalated(header: Header, state: State, said: Said) -> None:
 
 
 def _system(header: Header, state: State, said: Said) -> None:
+    if (rules := header.rules.build) is not None:
+        state.table = reviewed(state.table, said)
+        if said.turn is not None and any(mark.name in ("TASK", "GATE") for mark in said.marks):
+            state.debts = state.debts.without(rules.lead)
     for mark in said.marks:
         who = mark.fields[0]
         if mark.name in ("AGENT_ERROR", "STALLED") and header.agent(who):
@@ -241,7 +260,7 @@ def _system(header: Header, state: State, said: Said) -> None:
             state.debts = state.debts.sealed(said, who)
         elif mark.name == "ROUND" and who == "closing":
             _closing(state, round_of((mark,), "closing") or "time")
-    if said.mark("PROPOSAL") is not None:  # a point that several contributions refer to
+    if said.mark("PROPOSAL") is not None:  # a point that several contributions refer to, or a task that was carried on
         _proposed(header, state, said)
         state.floor = order.raised(state.floor, said)
     _decided(state, said)

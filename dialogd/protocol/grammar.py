@@ -91,7 +91,21 @@ _NEARLY = re.compile(r"\W{0,6}([A-Za-z]{3,5})(\W{0,6})(|\w.*)")
 _NEARLY_LINE = 200  # characters; what is longer is no line of a word and names
 _PERSON = frozenset({"user", "me", "human", "you", "person"})
 CONTROLS = frozenset(
-    {"PAUSED", "RESUMED", "LIMIT", "STRIKE", "VETO", "SKIP", "RETRY", "APPROVED", "INVITE", "LEAVE", "STEP"}
+    {
+        "PAUSED",
+        "RESUMED",
+        "LIMIT",
+        "STRIKE",
+        "VETO",
+        "SKIP",
+        "RETRY",
+        "APPROVED",
+        "INVITE",
+        "LEAVE",
+        "STEP",
+        "TASK",
+        "GATE",
+    }
 )
 
 

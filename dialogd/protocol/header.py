@@ -17,13 +17,14 @@ from typing import Any, TypeVar
 from dialogd.protocol import units
 from dialogd.protocol.model import RESERVED, WHY_RESERVED, Header, Limits, Participant
 from dialogd.protocol.rules import (
+    CRITERIA,
     PARALLEL_ROUNDS,
     PERMISSIONS,
-    REVIEW,
     STANDARD,
     THRESHOLDS,
     USUAL,
     Board,
+    Build,
     Phase,
     Role,
     Rules,
@@ -211,12 +212,17 @@ _RAW = re.compile("[\x7f-\x9f\u2028\u2029]")  # a reader of lines may split at s
 
 def setup(rules: Rules, more: Mapping[str, Value]) -> str:
     """The `## Setup` section; "" where it would be empty. `more` holds the keys that are no rules."""
-    tables: list[tuple[str, Mapping[str, Value]]] = [("", {**_differing(rules, Rules(), _PLAIN), **more})]
+    tables: list[tuple[str, Mapping[str, Value]]] = [("", {**_differing(rules, Rules(), _rules_of(rules)), **more})]
     if rules.board is not None:
         board = _differing(rules.board, Board(), Board.__dataclass_fields__)
         if (seconds := rules.board.contribution_timeout) is not None:
             board["contribution_timeout"] = f"{seconds:.9f}".rstrip("0").rstrip(".") + " seconds"
         tables.append(("[board]", board))
+    if rules.build is not None:
+        fields = [key for key in Build.__dataclass_fields__ if key != "criteria"]
+        tables.append(("[build]", _differing(rules.build, Build("", ""), fields)))
+        if rules.build.criteria != CRITERIA:
+            tables.append(("[build.criteria]", dict(rules.build.criteria)))
     for agent, role in rules.roles.items():
         usual = Role(permissions=STANDARD.get(role.name.casefold(), USUAL))  # which the role's name brings
         own: dict[str, Value] = {"role": role.name} if role.name else {}
@@ -226,13 +232,17 @@ def setup(rules: Rules, more: Mapping[str, Value]) -> str:
         tables.append((f"[roles.{agent}]", own | _differing(role, usual, keys)))
     for phase in rules.phases:
         tables.append(("[[phases]]", {"name": phase.name} | _differing(phase, Phase(""), ("description", "rounds"))))
-    known = REVIEW if rules.review else {}
-    kinds = {name: kind.meaning for name, kind in rules.kinds.items() if known.get(name) != kind}
+    kinds = {name: kind.meaning for name, kind in rules.kinds.items() if rules.known_kinds.get(name) != kind}
     if kinds:
         tables.append(("[messages]", kinds))
     lines = (("", head, *(f"{key} = {_toml(value)}" for key, value in values.items())) for head, values in tables)
     text = "\n".join(line for table in lines for line in table).strip("\n")
     return f"## Setup\n\n```toml\n{text}\n```" if text else ""
+
+
+def _rules_of(rules: Rules) -> Sequence[str]:
+    """The keys of a Setup's own rules; order and verdict of a build follow from its table."""
+    return [key for key in _PLAIN if rules.build is None or key not in ("order", "verdict")]
 
 
 def _differing(one: object, usual: object, keys: Iterable[str]) -> dict[str, Value]:

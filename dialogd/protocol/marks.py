@@ -61,6 +61,7 @@ _RECORDS = {
     "STALLED": "an agent gave no answer in time",
     "AGENT_ERROR": "an agent failed: who, cause, fix",
     "DIGEST": "sums up turns for the agents whose window they no longer fit: author, turns, cost",
+    "GATE": "what the tests said of a submitted tree",
     "DEFAULT_TAKEN": "the deadline of a question passed: its default counts as the answer",
     "DECIDED": "the rule of this dialog decided: it ends",
     "MAX_TURNS_REACHED": "the limit of turns or rounds ended the dialog",
@@ -85,7 +86,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "contributions": tuple(CONTRIBUTIONS),
         "decisions": tuple(_DECISIONS),
-        "records": (*_RECORDS, "STOPPED"),
+        "records": (*_RECORDS, "TASK", "STOPPED"),
         "the person's hand": tuple(_HAND),
     }
 )
@@ -99,6 +100,9 @@ MARKS: Mapping[str, Row] = MappingProxyType(
         **{name: Row(_D, meaning) for name, meaning in _RECORDS.items()},
         "STOPPED": Row(_D | _P, "ended by the person, an error, or a limit of time, size or budget: `time: why`"),
         **{name: Row(_P, meaning) for name, meaning in _HAND.items()},
+        "TASK": Row(_D | _P, "what became of a task of a build; by the person: confirmed, changed, dropped, retry …"),
+        "GATE": Row(_D | _P, "what the tests said of a submitted tree; by the person: run, untested"),
+        "APPROVED": Row(_D | _P, "the person takes the result; of a task: its exact tree is approved"),
     }
 )
 

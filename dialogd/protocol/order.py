@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from dialogd.protocol import marks
+from dialogd.protocol import build, marks
 from dialogd.protocol.marks import contributes
 from dialogd.protocol.model import USER, Header, Mark, Said
 from dialogd.protocol.polls import can_pass
@@ -22,6 +22,9 @@ def following(header: Header, state: State, after: str) -> tuple[str, ...]:
     """
     if state.escalation.to not in ("", USER, after, *state.absent):
         return (state.escalation.to,)
+    if header.rules.build is not None:
+        who = build.next_turn(header.rules.build, state.tasks)
+        return (USER,) if who in state.absent else (who,)
     asking = {*state.questions.askers} - state.questions.told
     if after and after == header.judge and (len(state.table.judged) == 1 or after in asking):
         return (after,)
@@ -80,6 +83,9 @@ def reopened(header: Header, state: State) -> tuple[str, ...]:
     owing = tuple(a for a in state.owing if a != USER)
     if owing:
         return owing
+    if (rules := header.rules.build) is not None:
+        who = build.next_turn(rules, state.tasks)
+        return (rules.moderator if who == USER else who,)  # what the person says of the plan is for who made it
     askers = tuple(who for who in state.questions.askers if header.agent(who))
     if header.rules.order != "parallel" and askers:
         return askers
@@ -118,6 +124,8 @@ def awaited(header: Header, state: State) -> tuple[str, ...]:
         return ()
     if one:
         return (one,) if one in absent else ()
+    if rules.build is not None:
+        return tuple(who for who in (rules.build.moderator, rules.build.lead) if who in absent)
     if rules.verdict == "moderator":
         able = tuple(agent.id for agent in header.agents if rules.role(agent.id).may(DECIDE, MODERATE))
         return able if able and set(able) <= absent else ()

@@ -70,6 +70,20 @@ REVIEW: Mapping[str, Kind] = MappingProxyType(
         ),
     }
 )
+BUILD: Mapping[str, Kind] = MappingProxyType(
+    {
+        **{name: kind for name, kind in REVIEW.items() if name != "SCORE"},
+        "SCORE": Kind("your points, each part up to the most it may have", ("code quality N", "…"), counts=False),
+        "TASK_PROPOSED": Kind(
+            "one task; the daemon counts them: 001, 002 …",
+            ("description", "criterion; criterion", "after 1, 2", "2 h"),
+        ),
+        "IMPROVEMENT": Kind(
+            "one improvement, once all tasks are done",
+            ("category", "priority", "impact", "effort hours", "rationale", "files", "criterion; criterion"),
+        ),
+    }
+)
 
 
 # -- Roles ------------------------------------------------------------------------------------------------------------
@@ -160,6 +174,7 @@ T = TypeVar("T")
 
 ORDERS = ("alternate", "round-robin", "priority", "free", "parallel")
 VERDICTS = ("mutual", "vote", "moderator", "judge")
+BUILDS = "build"  # the order and the verdict of a build: what is due follows from its tasks
 WINNERS = ("most", "first")
 THRESHOLDS = ("convergence_threshold", "escalation_threshold", "auto_propose_threshold")
 PARALLEL_ROUNDS = 5
@@ -193,6 +208,34 @@ class Phase:
     rounds: int = 1
 
 
+CRITERIA: Mapping[str, int] = MappingProxyType(
+    {"code_quality": 25, "test_coverage": 20, "security": 20, "documentation": 10, "acceptance_criteria": 25}
+)
+
+
+@dataclass(frozen=True)
+class Build:
+    """The rules of a build: `moderator` plans and reviews, `lead` carries out; both are agents' ids.
+
+    repo          the repository; `branch` is the person's, `base` the commit from which the work starts
+    gate          the command that tests a tree, "" for none; `gate_timeout` in seconds
+    iterations    attempts that a task has before the person decides; `cycles` of improvement after the tasks
+    pass_score    points that a review needs; `criteria` are the most that each part may have, together 100
+    """
+
+    moderator: str
+    lead: str
+    repo: str = ""
+    branch: str = ""
+    base: str = ""
+    gate: str = ""
+    gate_timeout: float = 900.0
+    iterations: int = 3
+    pass_score: int = 80
+    cycles: int = 1
+    criteria: Mapping[str, int] = field(default_factory=lambda: CRITERIA)
+
+
 @dataclass(frozen=True)
 class Rules:
     """How a dialog is decided. The defaults are those of a plain pair.
@@ -201,7 +244,7 @@ class Rules:
     once. After `escalation_threshold` failed votes the moderator decides, else the person; `auto_propose_threshold`
     contributions to a board that refer to the same one make it a proposal. `roles` are those of agents by id, `judge`
     is an agent's id, `kinds` are this dialog's own kinds of contribution with their meaning. `board` is None where
-    nothing is counted.
+    nothing is counted, `build` where no tasks are carried out.
     """
 
     template: str = ""
@@ -220,6 +263,7 @@ class Rules:
     auto_propose_threshold: int = 3
     guidelines: str = ""
     board: Board | None = None
+    build: Build | None = None
     roles: Mapping[str, Role] = field(default_factory=lambda: MappingProxyType({}))
     phases: tuple[Phase, ...] = ()
     kinds: Mapping[str, Kind] = field(default_factory=lambda: MappingProxyType({}))
@@ -241,6 +285,16 @@ class Rules:
             if rounds < 0:
                 return index
         return len(self.phases) - 1
+
+    @property
+    def has_findings(self) -> bool:
+        """True where findings may keep an approval from counting."""
+        return self.review or self.build is not None
+
+    @property
+    def known_kinds(self) -> Mapping[str, Kind]:
+        """The kinds of contribution that these rules bring with them."""
+        return BUILD if self.build is not None else REVIEW if self.review else {}
 
     @cached_property
     def is_plain(self) -> bool:
@@ -282,12 +336,12 @@ def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[s
         return _PLAIN
     reader = _Reader(warnings)
     ids = {agent.casefold(): agent for agent in agents}
-    board = reader.table(setup, "board")
+    board, build = reader.table(setup, "board"), _build(reader, reader.table(setup, "build"), ids)
     is_review = reader.take(setup, "review", _flag, default=False)
     return Rules(
         template=reader.take(setup, "template", _text, ""),
-        order=reader.take(setup, "order", _one_of(ORDERS), "alternate"),
-        verdict=reader.take(setup, "verdict", _one_of(VERDICTS), "mutual"),
+        order=BUILDS if build else reader.take(setup, "order", _one_of(ORDERS), "alternate"),
+        verdict=BUILDS if build else reader.take(setup, "verdict", _one_of(VERDICTS), "mutual"),
         sealed=reader.take(setup, "sealed", _flag, default=False),
         red_team=reader.take(setup, "red_team", _flag, default=False),
         objections=reader.take(setup, "objections", _flag, default=False),
@@ -301,9 +355,10 @@ def read_rules(setup: Mapping[str, Any], agents: Sequence[str], warnings: list[s
         auto_propose_threshold=reader.take(setup, "auto_propose_threshold", _from(0), 3),
         guidelines=reader.take(setup, "guidelines", _text, ""),
         board=None if board is None else _board(reader, board),
+        build=build,
         roles=MappingProxyType(_roles(reader, setup, ids)),
         phases=reader.take(setup, "phases", _phases, ()),
-        kinds=MappingProxyType(_kinds(reader, setup, REVIEW if is_review else {})),
+        kinds=MappingProxyType(_kinds(reader, setup, BUILD if build else REVIEW if is_review else {})),
         success=reader.take(setup, "success", _texts, ()),
         errors=reader.take(setup, "errors", _texts, ()),
     )
@@ -317,6 +372,36 @@ def _board(reader: _Reader, table: Mapping[str, Any]) -> Board:
         read = _flag if isinstance(default, bool) else _from(0) if isinstance(default, int) else _seconds
         values[key] = reader.take(table, key, read, default, "board.")
     return Board(**values)
+
+
+def _build(reader: _Reader, table: Mapping[str, Any] | None, ids: Mapping[str, str]) -> Build | None:
+    """The rules of a build; None where there is none, or where it does not name two agents."""
+    if table is None:
+        return None
+    who = {key: reader.take(table, key, _one_of(ids), "", "build.") for key in ("moderator", "lead")}
+    if not all(who.values()) or who["moderator"] == who["lead"]:
+        reader.warnings.append("header: Setup: build names no two agents as moderator and lead; ignoring it")
+        return None
+    words = {key: reader.take(table, key, _text, "", "build.") for key in ("repo", "branch", "base", "gate")}
+    criteria = reader.take(table, "criteria", _criteria, CRITERIA, "build.")
+    return Build(
+        **who,
+        **words,
+        gate_timeout=float(reader.take(table, "gate_timeout", _from(1), 900, "build.")),
+        iterations=reader.take(table, "iterations", _from(1), 3, "build."),
+        pass_score=reader.take(table, "pass_score", _from(0), 80, "build."),
+        cycles=reader.take(table, "cycles", _from(0), 1, "build."),
+        criteria=criteria,
+    )
+
+
+def _criteria(value: Any) -> Mapping[str, int]:
+    if not isinstance(value, Mapping) or not value:
+        raise TypeError("criteria are a table of names and points")
+    points = {"_".join(re.findall("[a-z]+", name.casefold())): _integer(most) for name, most in value.items()}
+    if sum(points.values()) != 100 or not all(most > 0 for most in points.values()) or "" in points:
+        raise ValueError("the points of all criteria are not 100 together")
+    return MappingProxyType(points)
 
 
 def _roles(reader: _Reader, setup: Mapping[str, Any], ids: Mapping[str, str]) -> dict[str, Role]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from dialogd.protocol.build import Tasks
 from dialogd.protocol.model import ANY, USER, Condition, Entry, Header, Limits, Participant, Said, digest
 from dialogd.protocol.polls import Polls
 from dialogd.protocol.table import Table
@@ -379,6 +380,7 @@ class State:
     approved  the note by which the person took the result
     rejected  the turn in which they rejected the result before this opening
     spent     by agent, since the beginning
+    tasks     of a build
     """
 
     number: int = 0
@@ -400,6 +402,7 @@ class State:
     polls: Polls = field(default_factory=Polls)
     escalation: Escalation = field(default_factory=Escalation)
     questions: Questions = field(default_factory=Questions)
+    tasks: Tasks = field(default_factory=Tasks)
 
     @property
     def owing(self) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ class Decision:
     @property
     def is_final(self) -> bool:
         """True when nobody decides it again: it was approved, or an agent that may has rejected it."""
-        return self.outcome == "approved" or self.method in ("moderator", "decide")
+        return self.outcome == "approved" or self.method in ("moderator", "decide", "review")
 
 
 @dataclass(frozen=True, slots=True)

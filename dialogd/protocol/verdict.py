@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dialogd.protocol import build
 from dialogd.protocol.admit import Permits, Refusal, claims_consensus, shown
 from dialogd.protocol.fold import foreseen
-from dialogd.protocol.marks import Reply, agreed, decision, same_text
+from dialogd.protocol.marks import APPROVE, Reply, agreed, decision, same_text
 from dialogd.protocol.model import ANY, USER, Header, Mark, Said, digest
 from dialogd.protocol.order import awaited, following, signing, ways_out
 from dialogd.protocol.polls import Poll, Tally, is_closed, tally
 from dialogd.protocol.questions import NAME as QUESTION
 from dialogd.protocol.questions import without_fields
+from dialogd.protocol.rules import BUILDS, Build
 from dialogd.protocol.state import SINCE, Dialog, Question, Questions, State
 from dialogd.protocol.table import Standing
 from dialogd.protocol.units import many
@@ -47,19 +49,36 @@ def lacks_body(dialog: Dialog, me: str, reply: Reply) -> str:
         )
     if claims_consensus(reply) and len(reply.body) > limit:
         return f"An agreed text is never cut, and yours has over {limit} characters. Send the reply again, shorter."
+    if (rules := dialog.header.rules.build) is not None and build.reviewing(rules, dialog.state.tasks, me) is not None:
+        missing = build.unscored(rules, reply.marks)
+        if missing and not reply.has(QUESTION):
+            return (
+                f"A review gives points for every criterion, and yours has none for {', '.join(missing)}. Send it again"
+                f" with one line {build.score_form(rules)}."
+            )
     if any(mark.name == "PROPOSAL" and len(mark.value) > limit for mark in reply.marks):
         return f"A proposal is never cut, and yours has over {limit} characters. Send the reply again, shorter."
     return ""
 
 
-def rule(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal] = (), *, is_last: bool = False) -> Step:
+def rule(
+    dialog: Dialog,
+    me: str,
+    reply: Reply,
+    refused: Sequence[Refusal] = (),
+    *,
+    done: Sequence[Mark] = (),
+    is_last: bool = False,
+) -> Step:
     """What the admitted `reply` of `me` comes to in `dialog` as it stands now; `refused` is what did not count of it.
+
+    `done` are the records of what the agent's daemon did for this turn: a submission.
 
     Pure; called again if the dialog has moved on. `is_last` says that the file has room for no other turn.
     """
     header, before = dialog.header, dialog.state
     debt, rules = before.debt(me), header.rules
-    marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *shown(refused)]
+    marks = [*_numbered(before, reply), *_consensus(dialog, me, reply), *done, *shown(refused)]
     if header.is_unattended and reply.has(QUESTION):
         alone = "nobody is at the table: take your default, or decide, and say what you assume"
         marks.append(Mark("REFUSED", f"{QUESTION} | {alone}"))
@@ -69,6 +88,9 @@ def rule(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal] = (),
         marks += found
         after = _after(dialog, me, reply, marks)
     outcome, why = end_of(header, found)
+    if not outcome and rules.build is not None and me == rules.build.moderator and not after.questions.open:
+        is_last_word = build.due(rules.build, before.tasks)[0] is build.Due.SUMMARY
+        outcome, why = build.ending(before.tasks) if is_last_word else ("", "")
     if outcome:
         return Step(tuple(marks), None, outcome, why)
     callers = (*before.table.deadlock, me)
@@ -226,6 +248,10 @@ def _next(header: Header, after: State, me: str, marks: tuple[Mark, ...]) -> Ste
         )
     if after.escalation.to:
         return Step(marks, (after.escalation.to,))
+    if (rules := header.rules.build) is not None:
+        ask = ways_out(header, after) or build.question(rules, after.tasks)
+        named = following(header, after, me)
+        return Step((*marks, Mark("QUESTION_FOR_USER", ask)) if ask and named == (USER,) else marks, named)
     if after.floor.is_quiet and not header.rules.is_plain:
         question = Mark("QUESTION_FOR_USER", "everybody passed: close the dialog, or say what is missing")
         return Step((*marks, question), (USER,))
@@ -257,6 +283,11 @@ def _end_alone(header: Header, after: State, passed_up: str) -> tuple[str, str]:
     here = [who for who in everybody if who not in after.absent]
     if passed_up:
         return "DEADLOCK", without_fields(passed_up)
+    if (rules := header.rules.build) is not None and not awaited(header, after):
+        what, task = build.due(rules, after.tasks)
+        if what is build.Due.STUCK and task is not None:
+            return "STOPPED", f"error: task {task.id}: {task.why}"
+        return "", ""
     if after.escalation.to == USER:
         return "DEADLOCK", f"nobody could decide: {without_fields(after.escalation.why)}"
     if len(here) < 2 and not (len(everybody) == 1 and here and after.limits.max_rounds is not None):
@@ -270,7 +301,13 @@ def _end_alone(header: Header, after: State, passed_up: str) -> tuple[str, str]:
 
 # -- What is decided once an agent's turn stands ----------------------------------------------------------------------
 
-_ENDS = {"mutual": ("mutual",), "vote": ("vote", "moderator"), "moderator": ("moderator",), "judge": ("judge",)}
+_ENDS: Mapping[str, tuple[str, ...]] = {
+    "mutual": ("mutual",),
+    "vote": ("vote", "moderator"),
+    "moderator": ("moderator",),
+    "judge": ("judge",),
+    BUILDS: (),  # its moderator's last word ends it
+}
 
 
 def settled(dialog: Dialog, me: str, after: State, marks: Sequence[Mark], *, is_last: bool = False) -> list[Mark]:
@@ -283,6 +320,8 @@ def settled(dialog: Dialog, me: str, after: State, marks: Sequence[Mark], *, is_
         return []  # first answers decide nothing: they were given without the others'
     if me == header.judge:
         return list(_judged(dialog.state, after, me))
+    if header.rules.build is not None:
+        return list(_reviewed(dialog, header.rules.build, me, after, marks))
     found = list(_deciders(dialog, me, after, marks))
     match header.rules.verdict:
         case "mutual":
@@ -468,6 +507,22 @@ def _deciders(dialog: Dialog, me: str, after: State, marks: Sequence[Mark]) -> I
         method = "moderator" if may_end else "decide"
         evidence = f"by {me} in turn {state.number + 1}"
         yield Mark("DECISION", f"{outcome} | {method} | {evidence} | {choice.reason or 'no reason given'}", choice.ref)
+
+
+def _reviewed(dialog: Dialog, rules: Build, me: str, after: State, marks: Sequence[Mark]) -> Iterator[Mark]:
+    """What a review of the submitted task comes to; nothing while its reviewer has not decided."""
+    task = build.reviewing(rules, dialog.state.tasks, me)
+    choices = [choice for mark in marks if mark.name == "DECIDE" and (choice := decision(mark)) is not None]
+    choice = next((one for one in choices if task is not None and one.ref == task.ref), None)
+    if task is None or choice is None:
+        return
+    blocking = [number for number, _ in after.table.blocking]
+    why = build.objections(rules, task, marks, blocking, approves=choice.choice == APPROVE)
+    outcome = "rejected" if why else "approved"
+    evidence = f"by {me} in turn {dialog.state.number + 1}; tree {task.tree}; gate {task.gate}"
+    reason = "; ".join(why) or choice.reason or "no reason given"
+    yield Mark("DECISION", f"{outcome} | review | {evidence} | {reason}", task.ref)
+    yield from build.records(rules, task, marks, why, is_unattended=dialog.header.is_unattended)
 
 
 def _judged(before: State, after: State, me: str) -> Iterator[Mark]:

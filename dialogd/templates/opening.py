@@ -153,6 +153,7 @@ _DECIDED = {
     "mutual": "It ends in `[CONSENSUS_REACHED]` once all who may vote have signed the same `## Consensus Summary`.",
     "vote": "It ends once a `[PROPOSAL: text]` has won its vote: `[VOTE: P1 approve | reason]`, reject or abstain.",
     "moderator": "It ends once the moderator has approved a `[PROPOSAL: text]`: `[DECIDE: P1 approve | reason]`.",
+    "build": "The moderator proposes tasks, the person confirms them, the lead carries each out, and each is reviewed.",
     "judge": "It ends once the judge, who takes no part, has found for one position: `[DECIDE: A | reason]`.",
 }
 
@@ -185,7 +186,12 @@ def _warnings(header: Header) -> Iterator[str]:
                 " or DECIDE from its **Permissions**"
             )
     yield from _conflicts(header)
-    if limits.max_rounds is None and limits.max_time is None and rules.board is None and rules.order != "parallel":
+    if (
+        limits.max_rounds is None
+        and limits.max_time is None
+        and rules.board is None
+        and rules.order not in ("parallel", "build")
+    ):
         yield (
             f"there is no limit on rounds: only that of {limits.max_turns} turns will end it, in the middle of one;"
             " --max-rounds N sets one (or `max_rounds: N` in the template)"
@@ -212,7 +218,7 @@ def _conflicts(header: Header) -> Iterator[str]:
         yield "no conflict can be resolved: nobody may decide; give one agent MODERATE and DECIDE"
     elif rules.verdict == "judge" and not rules.judge:
         yield "no conflict can be resolved: there is no judge; name one with `judge:` in the template"
-    elif rules.verdict != "judge" and not proposers:
+    elif rules.verdict not in ("judge", "build") and not proposers:
         yield "nobody may propose, so there is nothing to decide on; give PROPOSE to one agent"
     elif rules.verdict == "vote" and may_tie and not header.moderator:
         failed = "the first" if rules.escalation_threshold == 1 else f"{rules.escalation_threshold} of them"

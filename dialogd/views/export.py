@@ -139,6 +139,7 @@ def _rules(dialog: Dialog) -> Iterator[str]:
         "vote": f"By vote: {rules.threshold:.0%} of the votes decide, if {rules.quorum:.0%} of the voters vote.",
         "moderator": "The moderator decides.",
         "judge": f"{rules.judge or 'A judge'} decides between the positions.",
+        "build": "Tasks are carried out by one agent and reviewed by another.",
     }.get(rules.verdict, "")
     most = [f"at most {many(limits.max_turns, 'turn')}", f"{in_words(limits.timeout)} for a turn"]
     most += [f"{in_words(limits.max_time)} in all"] if limits.max_time else []

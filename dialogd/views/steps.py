@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 
-from dialogd.protocol.decide import Action, Clock, Reply, Stop, Wait, Write, decide
+from dialogd.protocol.decide import Action, Clock, Reply, Stop, Wait, Work, Write, decide
 from dialogd.protocol.grammar import parse, read_on
 from dialogd.protocol.lifecycle import in_words
 from dialogd.protocol.model import Entry
@@ -95,6 +95,8 @@ def _said(action: Action) -> dict[str, str]:
             return {"action": "reply", "status": "", "reason": f"it owes the turn that {debt.re} asked for"}
         case Write(_, reason):
             return {"action": "write", "status": "", "reason": reason}
+        case Work(_, what, task):
+            return {"action": "work", "status": what.value[0], "reason": f"its daemon's step at task {task.id}"}
         case Wait(status, reason):
             return {"action": "wait", "status": status, "reason": reason}
         case Stop(outcome):

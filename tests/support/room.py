@@ -15,12 +15,12 @@ from typing import cast
 from dialogd import person
 from dialogd.agent import prompt
 from dialogd.errors import BackendError
-from dialogd.protocol import admit, compose, units, verdict
-from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide
+from dialogd.protocol import admit, build, compose, units, verdict
+from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide
 from dialogd.protocol.header import agent_url
 from dialogd.protocol.marks import Reply as Text
 from dialogd.protocol.marks import is_yes
-from dialogd.protocol.model import Entry, Participant
+from dialogd.protocol.model import Draft, Entry, Mark, Participant
 from dialogd.protocol.order import is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
 from dialogd.protocol.state import Debt, Dialog
@@ -55,7 +55,8 @@ class Room:
 
     `prompts`, `questions` (for a new body) and `asked` (closing questions) are what they were asked; `confirms` is what
     an agent answers to its closing questions, one after the other: without it, it means what it wrote. `drafts` is
-    what came too late, `held` what waits because somebody is typing, `attachments` what was too long, by name.
+    what came too late, `held` what waits because somebody is typing, `attachments` what was too long, by name. `gates`
+    are what the gate of a build says, one after the other: "passed" without it.
     """
 
     def __init__(self, text: str | bytes, **scripts: Sequence[Line]) -> None:
@@ -70,6 +71,8 @@ class Room:
         self.attachments: dict[str, str] = {}
         self.nudged, self.lain, self.pace, self.retry_pause = True, 0.0, 0.0, 0.0
         self.working: frozenset[str] = frozenset()
+        self.gates: list[str] = []
+        self.made = 0
         self.held: dict[str, str] = {}
         self.sealed: dict[str, str] = {}
         self._calls: dict[str, Debt] = {}
@@ -131,6 +134,8 @@ class Room:
                 self.answers(me, self.held.pop(me))
             case Reply() if self.scripts.get(me):
                 self.says(me, self.scripts[me].pop(0))
+            case Work(_, due, task):
+                self._append(lambda _: Addition(self._worked(due, task)))
             case Write(None):
                 self.types("\n")
             case Write(draft) if draft is not None:
@@ -224,6 +229,7 @@ class Room:
             self._agent(me),
             debt,
             answer=self._answers.get(me),
+            done=self._submitted(now, me),
             attributes=(("nonce", nonce),),
             duration=duration,
             folder="dialog.md.d",
@@ -232,6 +238,38 @@ class Room:
         if written.attachment:
             self.attachments[written.attachment] = written.overflow
         return Addition(written.draft)
+
+    def _worked(self, what: build.Due, task: build.Task) -> Draft:
+        """The note of the lead's daemon: a worktree without files, or the next of `gates`."""
+        rules = self.dialog.header.rules.build
+        assert rules is not None
+        if what is build.Due.GATE:
+            state = self.gates.pop(0) if self.gates else "passed"
+            if state == "asked":
+                return build.ask_gate_note(rules, task, "there is none here", self.paper.at)
+            result = build.GateResult(state, task.tree, int(state != "passed"), 1.0, "f" * 64, "1 passed")
+            return build.gate_note(rules, task, result, (), self.paper.at)
+        base = self.dialog.state.tasks.base or rules.base
+        if task.carried:
+            made = self._made(task, base)
+            return build.carried_note(task, made, self.dialog.state.table.next_ref, self.paper.at)
+        return build.assigned_note(task, f"dialogd/task-{task.id}", base, self.paper.at)
+
+    def _made(self, task: build.Task, base: str) -> build.Submission:
+        """What git would say of a submission; each has a commit and a tree of its own."""
+        self.made += 1
+        commit, tree = f"{self.made:040x}", f"{self.made + 0xABC000:040x}"
+        return build.Submission(f"dialogd/task-{task.id}", commit, tree, base, ("a.py",), 1, 0, 0, 5, 0)
+
+    def _submitted(self, now: Dialog, me: str) -> tuple[Mark, ...]:
+        """The records of the lead's turn."""
+        rules = now.header.rules.build
+        if rules is None or me != rules.lead:
+            return ()
+        what, task = build.due(rules, now.state.tasks)
+        if what is not build.Due.WORK or task is None:
+            return ()
+        return build.submitted(task, self._made(task, task.base), now.state.table.next_ref, task.iteration)
 
     def _failed(self, now: Dialog, me: str, debt: Debt, error: BackendError) -> Addition | None:
         if not is_open(now, me, debt):

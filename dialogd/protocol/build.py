@@ -1,0 +1,586 @@
+"""A build: tasks that a lead carries out and a moderator reviews. What became of each, and what is due. Pure.
+
+[TASK_PROPOSED: description | criterion; criterion | after 1, 2 | 2 h]     by the moderator; 001, 002 … in file order
+[IMPROVEMENT: category | priority | impact | hours | rationale | files | criterion; criterion]     likewise
+[TASK: 001 | state | …] and [GATE: 001 | state | …]     records of daemons, and the person's word on them
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from dialogd.protocol.model import SYSTEM, USER, Draft, Mark, Said
+from dialogd.protocol.rules import Build
+
+# States of a task, in the order in which it passes through them; the last ones are ends.
+PROPOSED, CONFIRMED, ASSIGNED, SUBMITTED, STUCK, ERROR = (
+    "proposed", "confirmed", "assigned", "submitted", "stuck", "error",
+)  # fmt: skip
+APPROVED, MERGED, DROPPED = "approved", "merged", "dropped"
+DONE = frozenset({APPROVED, MERGED, DROPPED})
+GREEN = frozenset({"passed", "untested"})  # what the gate may have said of a tree that is approved
+RAN = frozenset({"passed", "failed", "timeout", "untested"})  # the gate's results; "asked" and "run" come before them
+
+_HAND = frozenset({"confirmed", "dropped", "changed", "retry", "accepted", "merged", "rebase"})
+_NUMBERS = re.compile(r"\d{1,6}")
+_HOURS = re.compile(r"\d{1,4}(?:\.\d{1,2})?")
+_PART = re.compile(r"(.+?)[ :=]+(\d{1,3})(?:\.\d+)?(?: ?/ ?\d{1,3})?")
+
+
+class Due(enum.Enum):
+    """What a build waits for; the value says whose it is: `moderator`, `lead`, or the person (`USER`)."""
+
+    PLAN = ("plan", "moderator")  # tasks are to be proposed
+    CONFIRM = ("confirm", USER)  # the proposed ones are to be confirmed, changed or dropped
+    ASSIGN = ("assign", "lead")  # the lead's daemon opens a worktree for the next one
+    WORK = ("work", "lead")  # the lead works on it
+    GATE = ("gate", "lead")  # the lead's daemon runs the gate
+    ALLOW = ("allow", USER)  # the gate cannot be run in a sandbox: may it run all the same?
+    REVIEW = ("review", "moderator")
+    STUCK = ("stuck", USER)  # a task failed too often, or could not be gone on with
+    IMPROVE = ("improve", "moderator")  # one improvement, or a pass
+    SUMMARY = ("summary", "moderator")  # the last word, which ends the build
+
+    @property
+    def by(self) -> str:
+        """Whose it is: `moderator`, `lead`, or USER."""
+        return self.value[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One task, as the file tells of it.
+
+    state      proposed, confirmed, assigned, submitted, stuck, error, approved, merged or dropped; `why` in words
+    after      numbers of the tasks that come first; `hours` as estimated
+    iteration  which attempt it is, from 1
+    base       the commit from which it started; `commit` and `tree` are what was submitted last
+    ref        the proposal under which that is reviewed
+    gate       what the gate said of that tree, "" before; `log` is the hash of its output
+    author     who submitted it; `reviewer` whose word approved it: an agent's id, or USER
+    carried    the commits `base..commit` that are to be carried to another base; "" for none
+    asks       for an improvement: category, priority, impact and files
+    entries    the ids of the entries in which it was proposed, submitted last and reviewed last
+    """
+
+    number: int
+    description: str
+    criteria: tuple[str, ...] = ()
+    after: tuple[int, ...] = ()
+    hours: float | None = None
+    state: str = PROPOSED
+    why: str = ""
+    iteration: int = 0
+    branch: str = ""
+    base: str = ""
+    commit: str = ""
+    tree: str = ""
+    ref: str = ""
+    gate: str = ""
+    log: str = ""
+    score: int | None = None
+    author: str = ""
+    reviewer: str = ""
+    carried: str = ""
+    asks: Mapping[str, str] = field(default_factory=dict)
+    entries: tuple[str, str, str] = ("", "", "")
+
+    @property
+    def id(self) -> str:
+        """Its number as the file has it: `003`."""
+        return f"{self.number:03}"
+
+    @property
+    def is_improvement(self) -> bool:
+        """True for an improvement."""
+        return bool(self.asks)
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """All tasks by number, how many cycles of improvement there were, and where the next one starts.
+
+    `base` is the last approved commit, "" before the first one: then it is the build's own. `top` is the highest
+    number that was given, also to a task of a struck turn.
+    """
+
+    all: tuple[Task, ...] = ()
+    cycles: int = 0
+    base: str = ""
+    top: int = 0
+
+    def of(self, number: int) -> Task | None:
+        """The task of that number, or None."""
+        return next((task for task in self.all if task.number == number), None)
+
+    def with_(self, task: Task, **changes: object) -> Tasks:
+        """The same with this task changed."""
+        new = replace(task, **changes)  # type: ignore[arg-type]
+        return replace(self, all=tuple(new if one.number == task.number else one for one in self.all))
+
+
+def due(build: Build, tasks: Tasks) -> tuple[Due, Task | None]:
+    """What is due, and of which task."""
+    current = next((task for task in tasks.all if task.state in (ASSIGNED, SUBMITTED, STUCK, ERROR)), None)
+    if current is not None:
+        if current.state in (STUCK, ERROR):
+            return Due.STUCK, current
+        if current.state == ASSIGNED:
+            return Due.WORK, current
+        if current.gate in RAN:
+            return Due.REVIEW, current
+        return (Due.ALLOW if current.gate == "asked" else Due.GATE), current
+    if not tasks.all:
+        return Due.PLAN, None
+    if waiting := next((task for task in tasks.all if task.state == PROPOSED), None):
+        return Due.CONFIRM, waiting
+    if ready := next((task for task in tasks.all if task.state == CONFIRMED and _is_ready(tasks, task)), None):
+        return Due.ASSIGN, ready
+    has_result = any(task.state in (APPROVED, MERGED) for task in tasks.all)
+    return (Due.IMPROVE if has_result and tasks.cycles < build.cycles else Due.SUMMARY), None
+
+
+def _is_ready(tasks: Tasks, task: Task) -> bool:
+    """True once the tasks before it have ended; they are all older, so that no two wait for one another."""
+    return all(other is None or other.state in DONE for other in map(tasks.of, task.after))
+
+
+def next_turn(build: Build, tasks: Tasks) -> str:
+    """Whose turn it is: an agent's id, or USER."""
+    whose = due(build, tasks)[0].by
+    return {"moderator": build.moderator, "lead": build.lead}.get(whose, USER)
+
+
+def reviewing(build: Build, tasks: Tasks, me: str) -> Task | None:
+    """The task that `me` is to review now, or None."""
+    what, task = due(build, tasks)
+    return task if what is Due.REVIEW and me == build.moderator else None
+
+
+# -- What the marks say -----------------------------------------------------------------------------------------------
+
+
+def fields_of(mark: Mark) -> tuple[str, ...]:
+    """A mark's fields, split at every bar, without emphasis."""
+    return tuple(part.strip(" \t*_`") for part in mark.value.split("|"))
+
+
+def value_of(mark: Mark, key: str) -> str:
+    """The value of a field that begins with `key` and a blank; "" without one."""
+    found = (part for part in fields_of(mark) if part.casefold().startswith(f"{key} "))
+    return next(found, "")[len(key) :].strip()
+
+
+def _list(field_: str) -> tuple[str, ...]:
+    return tuple(part for part in (" ".join(one.split()) for one in field_.split(";")) if part)
+
+
+def proposed(mark: Mark, number: int, entry: str) -> Task:
+    """The task that a TASK_PROPOSED or an IMPROVEMENT asks for; it can only come after older ones."""
+    fields = (*fields_of(mark), *[""] * 7)
+    if mark.name == "IMPROVEMENT":
+        category, priority, impact, hours, rationale, files, criteria = fields[:7]
+        asks = {"category": category, "priority": priority, "impact": impact, "files": files}
+        return Task(number, rationale, _list(criteria), (), _hours(hours), asks=asks, entries=(entry, "", ""))
+    description, criteria, after, hours = fields[:4]
+    before = tuple(dict.fromkeys(n for n in map(int, _NUMBERS.findall(after)) if 0 < n < number))
+    return Task(number, description, _list(criteria), before, _hours(hours), entries=(entry, "", ""))
+
+
+def _hours(text: str) -> float | None:
+    match = _HOURS.search(text)
+    return float(match[0]) if match else None
+
+
+def points(build: Build, marks: Sequence[Mark]) -> dict[str, int]:
+    """The points that a review gives, by criterion, none above its maximum; criteria that it leaves out are missing."""
+    found: dict[str, int] = {}
+    for mark in marks:
+        for part in fields_of(mark) if mark.name == "SCORE" else ():
+            match = _PART.fullmatch(part)
+            name = "_".join(re.findall("[a-z]+", match[1].casefold())) if match else ""
+            if match and name in build.criteria:
+                found[name] = min(int(match[2]), build.criteria[name])
+    return found
+
+
+def total(build: Build, marks: Sequence[Mark]) -> int | None:
+    """The score: the sum of all criteria; None where one is missing."""
+    found = points(build, marks)
+    return sum(found.values()) if len(found) == len(build.criteria) else None
+
+
+def unscored(build: Build, marks: Sequence[Mark]) -> list[str]:
+    """The criteria for which a review gives no points, in words."""
+    found = points(build, marks)
+    return [name.replace("_", " ") for name in build.criteria if name not in found]
+
+
+def score_form(build: Build) -> str:
+    """The SCORE that a review gives, with the most that each part may have."""
+    parts = (f"{name.replace('_', ' ')} 0-{most}" for name, most in build.criteria.items())
+    return f"[SCORE: {' | '.join(parts)}]"
+
+
+def refused(build: Build, tasks: Tasks, me: str, mark: Mark, earlier: Sequence[Mark]) -> str:
+    """Why a mark of a build does not count, of agent `me`, after `earlier` ones of the same reply; "" where it does."""
+    what, task = due(build, tasks)
+    if mark.name in ("TASK_PROPOSED", "IMPROVEMENT", "SCORE", "FINDING", "RESOLVED") and me != build.moderator:
+        return f"{build.moderator} alone reviews and proposes tasks"
+    if mark.name == "TASK_PROPOSED" and what not in (Due.PLAN, Due.CONFIRM):
+        return "tasks are proposed before the work begins; the person may change them"
+    if mark.name == "TASK_PROPOSED" and not fields_of(mark)[0]:
+        return "it has no description"
+    if mark.name == "IMPROVEMENT":
+        if what is not Due.IMPROVE:
+            return "an improvement is proposed once all tasks are done"
+        if any(other.name == "IMPROVEMENT" for other in earlier):
+            return "one improvement per cycle"
+        return "" if len(fields_of(mark)) > 4 and fields_of(mark)[4] else "it has no rationale"
+    if mark.name == "SCORE" and what is not Due.REVIEW:
+        return "nothing is reviewed now"
+    if mark.name == "DECIDE":
+        ref = mark.value.split()[0] if mark.value else ""
+        is_it = what is Due.REVIEW and task is not None and task.ref == ref
+        return "" if is_it else f"{ref or 'it'} is not what is reviewed now"
+    return ""
+
+
+# -- The fold ---------------------------------------------------------------------------------------------------------
+
+
+def folded(build: Build, tasks: Tasks, said: Said, *, is_unattended: bool) -> Tasks:
+    """The tasks after an entry. Records count where a daemon wrote them, the person's words where the person did."""
+    if said.by == build.moderator and said.is_turn:
+        tasks = _planned(build, tasks, said)
+    for mark in said.marks:
+        if mark.name == "TASK":
+            tasks = _task(tasks, said, mark)
+        elif mark.name == "GATE":
+            tasks = _gate(tasks, said, mark)
+        elif mark.name == "APPROVED" and (task := tasks.of(number_of(mark))) is not None and not said.by_hand:
+            tasks = replace(tasks.with_(task, reviewer=said.by), base=task.commit)
+    if is_unattended:
+        waiting = [task for task in tasks.all if task.state == PROPOSED]
+        for task in waiting:
+            tasks = tasks.with_(task, state=CONFIRMED)
+    return tasks
+
+
+def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
+    """After a turn of the moderator: the tasks that it proposes, in place of those that nobody has confirmed."""
+    before = due(build, tasks)[0]
+    new = [mark for mark in said.written if mark.name in ("TASK_PROPOSED", "IMPROVEMENT")]
+    if said.is_struck:
+        return replace(tasks, top=tasks.top + len(new))
+    if before is Due.IMPROVE:
+        tasks = replace(tasks, cycles=tasks.cycles + 1)
+    if any(mark.name == "TASK_PROPOSED" for mark in new):
+        for task in [task for task in tasks.all if task.state == PROPOSED]:
+            tasks = tasks.with_(task, state=DROPPED, why="replaced")
+    for mark in new:
+        task = proposed(mark, tasks.top + 1, said.id)
+        tasks = replace(tasks, all=(*tasks.all, task), top=tasks.top + 1)
+    return tasks
+
+
+def number_of(mark: Mark) -> int:
+    """The number of the task that a record is about (`001`, `task-001`); 0 for none."""
+    match = _NUMBERS.search(fields_of(mark)[0])
+    return int(match[0]) if match else 0
+
+
+def _named(tasks: Tasks, mark: Mark) -> Iterator[Task]:
+    """The tasks that a mark names: `001, 002`, or `all`."""
+    head = fields_of(mark)[0]
+    if head.casefold() == "all":
+        yield from tasks.all
+        return
+    yield from filter(None, (tasks.of(int(number)) for number in dict.fromkeys(_NUMBERS.findall(head))))
+
+
+def _task(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
+    state = (*fields_of(mark), "")[1].casefold()
+    if said.by == USER:
+        return _by_hand(tasks, mark, state) if state in _HAND else tasks
+    task = tasks.of(number_of(mark))
+    if said.by_hand or task is None:
+        return tasks
+    rest = " | ".join(fields_of(mark)[2:])
+    match state:
+        case "assigned":
+            new = {"branch": value_of(mark, "branch"), "base": value_of(mark, "base"), "carried": "", "gate": ""}
+            return tasks.with_(
+                task, state=ASSIGNED, iteration=task.iteration + 1, why=value_of(mark, "conflict"), **new
+            )
+        case "submitted":
+            return _submitted(tasks, task, said, mark)
+        case "changes":
+            again = {"state": ASSIGNED, "iteration": task.iteration + 1, "gate": "", "score": _score(mark)}
+            return tasks.with_(task, why=rest, entries=(*task.entries[:2], said.id), **again)
+        case "approved":
+            return tasks.with_(task, state=APPROVED, score=_score(mark), why="", entries=(*task.entries[:2], said.id))
+        case "stuck" | "error" | "dropped":
+            return tasks.with_(task, state=state, why=rest, score=_score(mark) or task.score)
+    return tasks
+
+
+def _score(mark: Mark) -> int | None:
+    text = value_of(mark, "score")
+    return int(text) if text.isdecimal() else None
+
+
+def _submitted(tasks: Tasks, task: Task, said: Said, mark: Mark) -> Tasks:
+    """After a submission; one that was carried to another base comes without a turn of the lead's."""
+    ref = next((m.ref for m in said.marks if m.name == "PROPOSAL" and m.value.startswith(f"task-{task.id},")), "")
+    is_carried = task.state == CONFIRMED
+    return tasks.with_(
+        task,
+        state=SUBMITTED,
+        iteration=task.iteration + is_carried,
+        branch=value_of(mark, "branch") or task.branch,
+        base=value_of(mark, "base") or task.base,
+        commit=value_of(mark, "commit"),
+        tree=value_of(mark, "tree"),
+        ref=ref,
+        gate="",
+        log="",
+        carried="",
+        author=task.author if is_carried else said.by,
+        entries=(task.entries[0], said.id, task.entries[2]),
+    )
+
+
+def _gate(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
+    task, state = tasks.of(number_of(mark)), (*fields_of(mark), "")[1].casefold()
+    if task is None or task.state != SUBMITTED or value_of(mark, "tree") not in ("", task.tree):
+        return tasks
+    if said.by == USER:
+        allows = task.gate == "asked" and state in ("run", "untested")
+        return tasks.with_(task, gate=state) if allows else tasks
+    if said.by_hand or state not in {*RAN, "asked"}:
+        return tasks
+    return tasks.with_(task, gate=state, log=value_of(mark, "log"))
+
+
+def _by_hand(tasks: Tasks, mark: Mark, state: str) -> Tasks:
+    """After what the person says of tasks."""
+    fields = (*fields_of(mark), *[""] * 6)
+    if state == "rebase":
+        return _rebased(tasks, fields[2])
+    for task in list(_named(tasks, mark)):
+        is_open, is_held = task.state in (PROPOSED, CONFIRMED), task.state in (STUCK, ERROR)
+        if state == "confirmed" and task.state == PROPOSED:
+            tasks = tasks.with_(task, state=CONFIRMED)
+        elif state == "dropped" and task.state not in (APPROVED, MERGED):
+            tasks = tasks.with_(task, state=DROPPED, why=fields[2])
+        elif state == "changed" and is_open:
+            description, criteria, after, hours = fields[2:6]
+            before = tuple(n for n in map(int, _NUMBERS.findall(after)) if 0 < n < task.number)
+            tasks = tasks.with_(
+                task,
+                description=description or task.description,
+                criteria=_list(criteria) or task.criteria,
+                after=before if after else task.after,
+                hours=_hours(hours) or task.hours,
+            )
+        elif state == "retry" and is_held:
+            tasks = tasks.with_(task, state=ASSIGNED if task.branch else CONFIRMED, iteration=min(task.iteration, 1))
+        elif state == "accepted" and task.state == STUCK:
+            tasks = replace(tasks.with_(task, state=APPROVED, reviewer=USER), base=task.commit)
+        elif state == "merged" and task.state == APPROVED:
+            tasks = tasks.with_(task, state=MERGED)
+    return tasks
+
+
+def _rebased(tasks: Tasks, base: str) -> Tasks:
+    """After the person moved the base: what was approved on another one is gone through again, in its order."""
+    for task in [task for task in tasks.all if task.state == APPROVED]:
+        carried = f"{task.base}..{task.commit}"
+        tasks = tasks.with_(task, state=CONFIRMED, carried=carried, reviewer="", gate="", iteration=0)
+    return replace(tasks, base=base)
+
+
+# -- The review -------------------------------------------------------------------------------------------------------
+
+
+def objections(
+    build: Build, task: Task, marks: Sequence[Mark], blocking: Sequence[int], *, approves: bool
+) -> list[str]:
+    """What keeps the submitted task from being approved by a review of these marks, in words; [] where nothing does.
+
+    `blocking` are the numbers of the findings that are open after it, `approves` says that the reviewer decided so.
+    """
+    score = total(build, marks)
+    found = []
+    if not approves:
+        found.append("the reviewer does not approve")
+    if task.gate not in GREEN:
+        found.append(f"the gate {'ran out of time' if task.gate == 'timeout' else 'failed'}")
+    if score is None:
+        found.append(f"no score for {', '.join(unscored(build, marks))}")
+    elif score < build.pass_score:
+        found.append(f"{score} of 100 is below {build.pass_score}")
+    if blocking:
+        found.append(f"findings that block are open: {', '.join(map(str, blocking))}")
+    return found
+
+
+def records(build: Build, task: Task, marks: Sequence[Mark], why: Sequence[str], *, is_unattended: bool) -> list[Mark]:
+    """The records of a review; `why` is what stands against an approval."""
+    score = total(build, marks)
+    said = f"score {score}" if score is not None else "no score"
+    if not why:
+        return [
+            Mark("TASK", f"{task.id} | approved | {said} | iteration {task.iteration}"),
+            approval(task, score),
+        ]
+    reason = "; ".join(why)
+    if task.iteration < build.iterations:
+        return [Mark("TASK", f"{task.id} | changes | {said} | iteration {task.iteration} | {reason}")]
+    times = f"{task.iteration} iteration{'' if task.iteration == 1 else 's'}"
+    if is_unattended:
+        return [Mark("TASK", f"{task.id} | dropped | {said} | not approved in {times} | {reason}")]
+    return [Mark("TASK", f"{task.id} | stuck | {said} | after {times} | {reason}")]
+
+
+def approval(task: Task, score: int | None) -> Mark:
+    """The record that names the exact tree; it is void for any other."""
+    gate = task.log or task.gate or "untested"
+    return Mark(
+        "APPROVED", f"task-{task.id} | tree {task.tree} | gate {gate} | score {score if score is not None else '-'}"
+    )
+
+
+def question(build: Build, tasks: Tasks) -> str:
+    """What the person is asked where the build waits for them; "" where it does not."""
+    what, task = due(build, tasks)
+    if what is Due.CONFIRM:
+        names = ", ".join(task.id for task in tasks.all if task.state == PROPOSED)
+        return f"confirm, change or drop the proposed tasks: {names}"
+    if what is Due.STUCK and task is not None:
+        ways = "retry it, drop it" + (", or accept it as it is" if task.state == STUCK else "")
+        return f"task {task.id} is {'stuck' if task.state == STUCK else 'stopped by an error'}: {ways}"
+    if what is Due.ALLOW and task is not None:
+        return f"may the gate of task {task.id} run without a sandbox? It runs what the agent wrote, as you"
+    return ""
+
+
+def ending(tasks: Tasks) -> tuple[str, str]:
+    """The outcome of a build whose summary is given, and why."""
+    done = [task for task in tasks.all if task.state in (APPROVED, MERGED)]
+    kept = [task for task in tasks.all if not (task.state == DROPPED and task.why == "replaced")]
+    said = f"{len(done)} of {len(kept)} tasks approved"
+    return ("DECIDED" if done else "DEADLOCK"), said
+
+
+# -- What daemons write -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What git says of a submission: against `base`, on `branch`. Line counts leave out binary files."""
+
+    branch: str
+    commit: str
+    tree: str
+    base: str
+    files: tuple[str, ...] = ()
+    files_added: int = 0
+    files_modified: int = 0
+    files_deleted: int = 0
+    lines_added: int = 0
+    lines_deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """What the gate said of a tree: `state` is passed, failed, timeout or untested; `log` the hash of its output.
+
+    `code` is the exit code, None without one; `tail` the end of the output.
+    """
+
+    state: str
+    tree: str
+    code: int | None = None
+    seconds: float = 0.0
+    log: str = ""
+    tail: str = ""
+
+
+def submitted(task: Task, made: Submission, ref: str, iteration: int) -> tuple[Mark, Mark]:
+    """The records of a submission: what git knows, and the proposal under which it is reviewed."""
+    size = f"{len(made.files)} file{'' if len(made.files) == 1 else 's'} | +{made.lines_added} -{made.lines_deleted}"
+    where = f"branch {made.branch} | base {made.base} | commit {made.commit} | tree {made.tree}"
+    return (
+        Mark("TASK", f"{task.id} | submitted | iteration {iteration} | {where} | {size}"),
+        Mark("PROPOSAL", f"task-{task.id}, iteration {iteration}, tree {made.tree}", ref),
+    )
+
+
+def assigned_note(task: Task, branch: str, base: str, at: str, conflict: Sequence[str] = ()) -> Draft:
+    """The note that a worktree is open; the lead's debt stays open. `conflict`: files that could not be carried."""
+    said = f"{task.id} | assigned | iteration {task.iteration + 1} | branch {branch} | base {base}"
+    if conflict:
+        said += f" | conflict {', '.join(conflict)}"
+    return Draft(SYSTEM, "System", marks=(Mark("TASK", said),), attributes=(("at", at),))
+
+
+def carried_note(task: Task, made: Submission, ref: str, at: str) -> Draft:
+    """The note that what was approved on another base was carried over, and is to be tested and reviewed again."""
+    body = f"Task {task.id} was carried to another base; its approval was for the old one."
+    marks = submitted(task, made, ref, task.iteration + 1)
+    return Draft(SYSTEM, "System", body=body, marks=marks, attributes=(("at", at),))
+
+
+def gate_note(build: Build, task: Task, result: GateResult, findings: Sequence[Mark], at: str) -> Draft:
+    """The note with the gate's result, which passes the turn to the reviewer; `findings` are the daemon's own."""
+    said = f"{task.id} | {result.state} | tree {result.tree}"
+    if result.code is not None:
+        said += f" | exit {result.code}"
+    if result.log:
+        said += f" | {result.seconds:.0f} s | log {result.log}"
+    return Draft(
+        SYSTEM,
+        "System",
+        body=result.tail,
+        marks=(Mark("GATE", said), *findings),
+        turn=(build.moderator,),
+        attributes=(("at", at),),
+    )
+
+
+def ask_gate_note(build: Build, task: Task, why: str, at: str) -> Draft:
+    """The note that asks the person whether the gate may run without a sandbox, and `why` there is none."""
+    body = f"The gate `{build.gate}` cannot run in a sandbox here: {why}. It runs what the agent wrote, as you."
+    marks = (
+        Mark("GATE", f"{task.id} | asked | tree {task.tree}"),
+        Mark("QUESTION_FOR_USER", f"may the gate of task {task.id} run without a sandbox on tree {task.tree[:12]}?"),
+    )
+    return Draft(SYSTEM, "System", body=body, marks=marks, turn=(USER,), attributes=(("at", at),))
+
+
+def error_note(task: Task, kind: str, message: str, at: str, *, is_unattended: bool) -> Draft:
+    """The note that a task cannot be gone on with: the person decides, or, with nobody at the table, it ends."""
+    words = " ".join(message.split()).replace(" | ", " / ")
+    marks = (Mark("TASK", f"{task.id} | error | {kind} | {words}"),)
+    if is_unattended:
+        end = Mark("STOPPED", f"error: task {task.id}: {words}")
+        return Draft(SYSTEM, "System", marks=(*marks, end), turn=None, attributes=(("at", at),))
+    ask = Mark("QUESTION_FOR_USER", f"task {task.id} cannot go on: {words}")
+    return Draft(SYSTEM, "System", marks=(*marks, ask), turn=(USER,), attributes=(("at", at),))
+
+
+def astray(before: Sequence[str], files: Sequence[str], named: Sequence[str]) -> tuple[Mark, ...]:
+    """The daemon's finding on a fix that changed files which neither the findings name nor the attempt before changed.
+
+    `before` are the files of the attempt before, `files` those that this one changed since, `named` those of findings.
+    """
+    known = {*before, *named}
+    other = [name for name in files if name not in known]
+    text = f"changed outside the findings it answers: {', '.join(other[:10])}" + (" …" if len(other) > 10 else "")
+    safe = text.replace("|", "/")
+    return (Mark("FINDING", f"medium | scope | {other[0].replace('|', '/')} | | {safe} |"),) if other else ()
