@@ -27,7 +27,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 BUGS = REPOSITORY / "tests" / "bugs.toml"
 PACKAGE = "dialogd"
 FAST = "not (slow or ptrace or root or clis or browser)"
-LEFT_OUT = (".*", "dist", "build", "node_modules")
+LEFT_OUT = (".*", "node_modules")
 PATIENCE = 300.0  # seconds for the tests of one bug
 FAILED = 1  # pytest's exit code where a test failed; all others say that nothing was tested
 

@@ -1,0 +1,1 @@
+"""From decision to done: git, worktrees, the sandbox, the gate."""

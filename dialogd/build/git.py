@@ -1,0 +1,430 @@
+"""The one place that runs git: no hook, filter or other program that a repository brings along runs by these calls.
+
+Files, trees and commits are worked on from a *clean room*: a git directory of dialogd's own inside the repository's
+one (`.git/dialogd`), with the repository's objects and none of its settings, attributes, hooks or names. What has to
+do with names (branches, worktrees) is asked of the repository itself, by the few commands that run nothing but hooks
+and with hooks switched off. Nothing is inherited from the environment, and nothing reaches the network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from dialogd.errors import DialogdError, NotInstalled, Refused, StorageError
+from dialogd.store.disk import fix, make_folder, why, write_over
+
+PATIENCE = 300.0  # seconds for one call of git
+OLDEST = (2, 38)  # `merge-tree --write-tree`, by which a task is carried onto another base
+CHUNK = 1024 * 1024
+
+# What remains of the repository's settings: properties of its file system, and how text is written to a checkout.
+_KEPT = ("core.filemode", "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.autocrlf", "core.eol")
+
+# In force for each call, also where the repository says otherwise. The clean room needs none of them; they are what
+# the calls on names stand on.
+_OVERRIDES = {
+    "core.hooksPath": os.devnull,
+    "core.fsmonitor": "false",
+    "core.attributesFile": os.devnull,
+    "core.excludesFile": os.devnull,
+    "core.commitGraph": "false",
+    "core.splitIndex": "false",
+    "core.untrackedCache": "false",
+    "core.fsync": "committed,reference",
+    "core.protectHFS": "true",
+    "core.protectNTFS": "true",
+    "core.quotePath": "false",
+    "core.pager": "cat",
+    "core.editor": "false",
+    "core.sshCommand": "false",
+    "core.askPass": "",
+    "core.logAllRefUpdates": "true",
+    "credential.helper": "",
+    "commit.gpgSign": "false",
+    "tag.gpgSign": "false",
+    "gpg.program": "false",
+    "gpg.ssh.program": "false",
+    "diff.ignoreSubmodules": "all",
+    "submodule.recurse": "false",
+    "fetch.recurseSubmodules": "false",
+    "protocol.allow": "never",
+    "gc.auto": "0",
+    "maintenance.auto": "false",
+    "worktree.useRelativePaths": "false",
+    "advice.detachedHead": "false",
+}
+
+
+def _environment() -> dict[str, str]:
+    """What git is given: nothing of ours but where programs are."""
+    who = {
+        f"GIT_{role}_{part}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for part, value in (("NAME", "dialogd"), ("EMAIL", "dialogd@localhost"))
+    }
+    overrides = {"GIT_CONFIG_COUNT": str(len(_OVERRIDES))}
+    for number, (name, value) in enumerate(_OVERRIDES.items()):
+        overrides[f"GIT_CONFIG_KEY_{number}"] = name
+        overrides[f"GIT_CONFIG_VALUE_{number}"] = value
+    return {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": os.devnull,
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_SYSTEM": os.devnull,
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ATTR_NOSYSTEM": "1",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "GIT_LITERAL_PATHSPECS": "1",
+        "GIT_NO_REPLACE_OBJECTS": "1",  # a replaced object has another content than its id says
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_ALLOW_PROTOCOL": "",
+        "GIT_ASKPASS": "false",
+        "GIT_EDITOR": "false",
+        "GIT_PAGER": "cat",
+        "GIT_SSH_COMMAND": "false",
+        **who,
+        **overrides,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A call of git that came to its end: exit code, output, and what it said."""
+
+    code: int
+    out: bytes
+    said: str
+
+
+class Git:
+    """Git on one repository. `git_dir` is the directory that all its worktrees share: `.git` of the main checkout.
+
+    `here` is that of the checkout whose `HEAD` is meant where a commit is named so.
+    """
+
+    def __init__(self, git_dir: Path, *, here: Path | None = None, patience: float = PATIENCE) -> None:
+        _check_version()
+        self.git_dir = git_dir
+        self.here = here or git_dir
+        self.patience = patience
+        self.room = git_dir / "dialogd"
+        settings = self.settings()
+        self.has_modes = settings.get("core.filemode") != "false"
+        self.digest = "sha256" if settings.get("extensions.objectformat") == "sha256" else "sha1"
+        self.nothing = _EMPTY[self.digest]
+        self._make_room(settings)
+
+    def run(
+        self,
+        *words: str,
+        work_tree: Path | None = None,
+        index: Path | None = None,
+        stdin: bytes = b"",
+        codes: tuple[int, ...] = (0,),
+        keep: tuple[int, ...] = (),
+        when: str = "",
+    ) -> bytes:
+        """What a command says about files, trees and commits, asked from the clean room: it knows ids, no names.
+
+        Exit codes but `codes` are raised as errors. The command inherits the descriptors `keep`; a commit that it
+        makes is of the time `when` ("" for now).
+        """
+        return self.done(*words, work_tree=work_tree, index=index, stdin=stdin, codes=codes, keep=keep, when=when).out
+
+    def done(
+        self,
+        *words: str,
+        work_tree: Path | None = None,
+        index: Path | None = None,
+        stdin: bytes = b"",
+        codes: tuple[int, ...] = (0,),
+        keep: tuple[int, ...] = (),
+        when: str = "",
+    ) -> Done:
+        """As `run`, with the exit code."""
+        dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when} if when else {}
+        return self._call(words, {**self._clean(index, work_tree), **dates}, work_tree, stdin, codes, keep)
+
+    def names(
+        self, *words: str, git_dir: Path | None = None, stdin: bytes = b"", codes: tuple[int, ...] = (0,)
+    ) -> Done:
+        """What a command does with names of the repository: rev-parse, symbolic-ref, update-ref, worktree ...
+
+        `git_dir` is that of a worktree, where its `HEAD` is meant. Nothing that reads files, attributes or an index
+        may be asked here: that would go by the repository's settings.
+        """
+        return self._call(words, {"GIT_DIR": str(git_dir or self.git_dir)}, None, stdin, codes, ())
+
+    def settings(self) -> dict[str, str]:
+        """The repository's own settings, names in small letters; only read."""
+        listed = self.names("config", "--local", "--includes", "-z", "--list").out.decode("utf-8", "replace")
+        pairs = (setting.partition("\n") for setting in listed.split("\0") if setting)
+        return {name.lower(): value if equals else "true" for name, equals, value in pairs}
+
+    def commit(self, name: str) -> str:
+        """The full id of the commit that a name or an id stands for."""
+        done = self.names(
+            "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}",
+            git_dir=self.here, codes=(0, 1, 128),
+        )  # fmt: skip
+        found = done.out.decode().strip()
+        if done.code or not _ID.fullmatch(found):
+            raise Refused(f"{shown(name)} is no commit of {shown(self.git_dir)}", fix="name a commit or a branch of it")
+        return found
+
+    def ref(self, name: str) -> str:
+        """The id that a full name such as `refs/heads/main` stands for; "" where there is none."""
+        done = self.names("rev-parse", "--verify", "--quiet", "--end-of-options", name, codes=(0, 1))
+        return done.out.decode().strip()
+
+    def update(self, message: str, *changes: tuple[str, str, str], git_dir: Path | None = None) -> None:
+        """Set refs all together: full name, new id, id they must have until then ("" for none there)."""
+        zero = "0" * len(self.nothing)
+        lines = [f"update {name}\0{new}\0{old or zero}\0" for name, new, old in changes]
+        self.names("update-ref", "-m", message, "-z", "--stdin", git_dir=git_dir, stdin="".join(lines).encode())
+
+    @contextmanager
+    def reading(self, *words: str) -> Iterator[IO[bytes]]:
+        """What a command of the clean room writes, as it comes; whoever leaves early ends it."""
+        with self._started(words, self._clean(None, None), is_quiet=True) as process:
+            assert process.stdout is not None
+            timer = threading.Timer(self.patience, _kill, (process,))
+            timer.daemon = True
+            timer.start()
+            try:
+                yield process.stdout
+                if not process.stdout.read(1) and process.wait():
+                    raise failure(words[0], Done(process.returncode, b"", ""))
+            finally:
+                timer.cancel()
+
+    @contextmanager
+    def contents(self) -> Iterator[Callable[[str, Callable[[bytes], object]], int]]:
+        """A function that hands the content of a blob to another, piece by piece, and tells its size."""
+        with self._started(("cat-file", "--batch"), self._clean(None, None), is_quiet=True) as process:
+            into, out = process.stdin, process.stdout
+            assert into is not None
+            assert out is not None
+
+            def hand(blob: str, write: Callable[[bytes], object]) -> int:
+                into.write(f"{blob}\n".encode())
+                into.flush()
+                kind, size = ([*out.readline().split(), b"", b""])[1:3]
+                if kind != b"blob":
+                    problem = f"{shown(self.git_dir)} has no content {blob}: the clone is partial or damaged"
+                    raise Refused(problem, fix="fetch what is missing: git fetch --refetch; git fsck says what it is")
+                left = int(size)
+                while left:
+                    chunk = out.read(min(left, CHUNK))
+                    if not chunk:
+                        raise Refused(f"git ended while {blob} was read", fix="try again; git fsck finds damage")
+                    left -= len(chunk)
+                    write(chunk)
+                out.read(1)
+                return int(size)
+
+            yield hand
+
+    def _clean(self, index: Path | None, work_tree: Path | None) -> dict[str, str]:
+        """Where the clean room is."""
+        places = {
+            "GIT_DIR": str(self.room),
+            "GIT_OBJECT_DIRECTORY": str(self.git_dir / "objects"),
+            "GIT_SHALLOW_FILE": str(self.git_dir / "shallow"),
+        }
+        if index is not None:
+            places["GIT_INDEX_FILE"] = str(index)
+        if work_tree is not None:
+            places["GIT_WORK_TREE"] = str(work_tree)
+        return places
+
+    def _make_room(self, settings: Mapping[str, str]) -> None:
+        """Make the clean room, or make it anew where its settings are not as they have to be."""
+        kept = [f"\t{name[5:]} = {settings[name]}\n" for name in _KEPT if settings.get(name, "") in _PLAIN]
+        config = "[core]\n\trepositoryformatversion = 1\n\tbare = true\n" + "".join(kept)
+        if self.digest != "sha1":
+            config += f"[extensions]\n\tobjectFormat = {self.digest}\n"
+        try:
+            make_folder(self.room / "refs")
+            for name, text in (("HEAD", "ref: refs/heads/none\n"), ("config", config)):
+                path = self.room / name
+                if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                    write_over(text.encode(), path)
+        except OSError as error:
+            raise StorageError(f"cannot write {shown(self.room)}: {why(error)}", fix=fix(error)) from error
+
+    def _call(
+        self,
+        words: tuple[str, ...],
+        places: Mapping[str, str],
+        folder: Path | None,
+        stdin: bytes,
+        codes: tuple[int, ...],
+        keep: tuple[int, ...],
+    ) -> Done:
+        with self._started(words, places, folder, keep) as process:
+            try:
+                out, said = process.communicate(stdin, self.patience)
+            except subprocess.TimeoutExpired:
+                problem = f"git {words[0]} took longer than {self.patience:g} s"
+                raise Refused(problem, fix="see what keeps the disk busy, and try again") from None
+        done = Done(process.returncode, out, said.decode("utf-8", "backslashreplace"))
+        if done.code not in codes:
+            raise failure(words[0], done)
+        return done
+
+    @contextmanager
+    def _started(
+        self,
+        words: tuple[str, ...],
+        places: Mapping[str, str],
+        folder: Path | None = None,
+        keep: tuple[int, ...] = (),
+        *,
+        is_quiet: bool = False,
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        """Git, running in a group of its own that is gone when this is left."""
+        try:
+            process = subprocess.Popen(
+                ["git", *words],
+                cwd=folder or self.git_dir,
+                env={**_environment(), **places},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL if is_quiet else subprocess.PIPE,
+                start_new_session=True,
+                pass_fds=keep,
+            )
+        except FileNotFoundError as error:
+            raise _not_there(folder or self.git_dir) from error
+        except OSError as error:
+            raise StorageError(f"cannot run git: {why(error)}", fix=fix(error)) from error
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                _kill(process)
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream is not None:
+                    with suppress(OSError):
+                        stream.close()
+            process.wait()
+
+
+_EMPTY = {
+    "sha1": "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    "sha256": "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+}
+_ID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
+_PLAIN = frozenset({"true", "false", "input", "lf", "crlf", "native"})
+
+
+def shown(name: str | bytes | Path) -> str:
+    """A name of a file or a branch on one line: what could pass for something else is escaped."""
+    text = name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(character if character.isprintable() else f"\\u{ord(character):04x}" for character in text)
+
+
+def failure(command: str, done: Done) -> DialogdError:
+    """What went wrong with a call, as an error that says what to do."""
+    lines = [line for line in done.said.split("\n") if line.strip()]
+    said = shown(next((line for line in lines if line.startswith(("fatal: ", "error: "))), "".join(lines[:1])))
+    said = said.removeprefix("fatal: ").removeprefix("error: ")
+    if done.code < 0:
+        said = f"it was ended by signal {-done.code}"
+    problem = f"git {command}: {said or f'exit code {done.code}'}"
+    if done.code == -signal.SIGXFSZ or any(word in done.said for word in _FULL):
+        return StorageError(problem, fix="free some space; nothing was changed, and it will be tried again")
+    lock = re.search(r"'([^'\n]+\.lock)': File exists", done.said)
+    if lock:
+        return Refused(problem, fix=f"wait for the git that is at work there; if there is none: rm '{shown(lock[1])}'")
+    return Refused(problem, fix="`git status` and `git fsck` in the repository say more")
+
+
+_FULL = ("No space left on device", "Disk quota exceeded", "File too large", "Read-only file system")
+
+
+def _not_there(folder: Path) -> DialogdError:
+    if not folder.is_dir():
+        return Refused(f"{shown(folder)} is not there any more", fix="put it back, or name another repository")
+    return NotInstalled("git is not installed", fix=f"install git {OLDEST[0]}.{OLDEST[1]} or newer")
+
+
+def _check_version() -> None:
+    global _version  # noqa: PLW0603 - asked once a process
+    if not _version:
+        try:
+            said = subprocess.run(
+                ["git", "version"], env=_environment(), capture_output=True, timeout=60, check=False
+            ).stdout
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NotInstalled("git cannot be run", fix=f"install git {OLDEST[0]}.{OLDEST[1]} or newer") from error
+        _version = tuple(int(number) for number in re.findall(rb"\d+", said)[:2])
+    if _version < OLDEST:
+        problem = f"git {'.'.join(map(str, _version))} is too old"
+        raise NotInstalled(problem, fix=f"install git {OLDEST[0]}.{OLDEST[1]} or newer")
+
+
+_version: tuple[int, ...] = ()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """End git and what it started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkout:
+    """A folder with files of a repository: its git directory, and the one that all worktrees share."""
+
+    path: Path
+    git_dir: Path
+    common_dir: Path
+
+
+def checkout_at(repo: Path) -> Checkout:
+    """The checkout whose top folder `repo` is. Errors: no repository, a bare one, a folder inside one."""
+    _check_version()
+    choose = "name the top folder of a git repository"
+    try:
+        path = repo.resolve(strict=True)
+    except OSError as error:
+        raise Refused(f"{shown(repo)}: {why(error)}", fix=choose) from error
+    if not path.is_dir():
+        raise Refused(f"{shown(repo)} is not a folder", fix=choose)
+    if b"\n" in os.fsencode(path):
+        raise Refused(f"{shown(path)} has a line break in its name", fix="rename it: git cannot keep worktrees of it")
+    asked = ("--is-bare-repository", "--absolute-git-dir", "--git-common-dir", "--show-toplevel")
+    answers = []
+    for word in asked:
+        done = subprocess.run(
+            ["git", "rev-parse", "--path-format=absolute", word],
+            cwd=path, env=_environment(), capture_output=True, timeout=60, check=False, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        said = done.stderr.decode("utf-8", "backslashreplace")
+        if done.returncode and "not a git repository" in said:
+            raise Refused(f"{shown(path)} is no git repository", fix=f"{choose}; `git init` and a commit make one")
+        if done.returncode and "dubious ownership" in said:
+            raise Refused(f"the repository {shown(path)} belongs to another user", fix="use a clone of your own")
+        answers.append(done.stdout.removesuffix(b"\n"))
+        if answers[0] == b"true":
+            raise Refused(f"{shown(path)} is a bare repository", fix="name a checkout of it: git clone makes one")
+        if done.returncode:
+            raise failure("rev-parse", Done(done.returncode, done.stdout, said))
+    _, git_dir, common, top = (Path(os.fsdecode(answer)) for answer in answers)
+    if top.resolve() != path:
+        raise Refused(f"{shown(path)} is a folder of the repository {shown(top)}", fix=f"name {shown(top)} itself")
+    return Checkout(path, git_dir.resolve(), common.resolve())

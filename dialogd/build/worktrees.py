@@ -1,0 +1,1098 @@
+"""A worktree and a branch for each task, beside the person's checkout: made, committed, compared, carried, merged.
+
+What stands in a worktree is what is committed, byte for byte: files are read here, without following a symlink and
+without a conversion, and git is handed their content. What `.gitignore` names does not take part.
+
+Three names keep what a kill could lose. `refs/dialogd/<task>/tip` is the last commit made here, and `…/before` the one
+before it; with the branch they are set together, so a branch that stands elsewhere was moved by somebody. Beside git's
+own files of the worktree stands `dialogd`, the tree that its files were written from: where that is not the tip's, the
+files are brought there first, except those that somebody edited.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import shlex
+import stat
+import threading
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from dialogd.build.git import CHUNK, Checkout, Git, checkout_at, shown
+from dialogd.errors import BadInput, Refused, StorageError, UnsafeFile
+from dialogd.store.disk import why, write_over
+
+LARGEST = 100 * 1024 * 1024  # bytes of a file that a task may add or change
+BATCH = 100  # files that git is handed at a time
+_LINK, _MODULE = b"120000", b"160000"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What a build starts from: the branch that is checked out, its commit and tree.
+
+    `uncommitted` names what the checkout holds beyond it, and what does not take part.
+    """
+
+    branch: str
+    commit: str
+    tree: str
+    uncommitted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Worktree:
+    """The worktree of a task: its folder, its branch, the commit that it starts from, and where git keeps its own."""
+
+    path: Path
+    branch: str
+    base: str
+    git_dir: Path
+    common_dir: Path
+
+    @property
+    def name(self) -> str:
+        """The task's name, such as `task-003-short-title`."""
+        return self.path.name
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A commit of a task, and what git says about it beside its base; renames count as one file."""
+
+    branch_name: str
+    commit: str
+    tree: str
+    base: str
+    files_changed: int
+    files_added: int
+    files_modified: int
+    lines_added: int
+    lines_deleted: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """The commit that could not be carried onto another base, and the files that are in the way; nothing changed."""
+
+    commit: str
+    files: tuple[str, ...]
+
+
+class FileDiff(NamedTuple):
+    """What happened to a file. `status` is git's letter; lines are None where it is binary; names fit on one line."""
+
+    path: str
+    status: str
+    added: int | None
+    deleted: int | None
+    patch: str
+    old_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """All files that differ: `files` with their patches, `omitted` those for which there was no room."""
+
+    stat: str
+    files: tuple[FileDiff, ...]
+    omitted: tuple[FileDiff, ...]
+
+
+class _Entry(NamedTuple):
+    """A file of a tree: mode, and the id of its content."""
+
+    mode: bytes
+    id: str
+
+
+_Tree = Mapping[bytes, _Entry]
+
+
+# -- The base ---------------------------------------------------------------------------------------------------------
+
+_UNDER_WAY = {
+    "MERGE_HEAD": "merge",
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "BISECT_LOG": "bisect",
+}
+
+
+def base_of(repo: Path) -> Base:
+    """What a build in this repository would start from; errors say what is in the way."""
+    checkout = checkout_at(repo)
+    git = Git(checkout.common_dir)
+    branch = git.names("symbolic-ref", "--quiet", "HEAD", git_dir=checkout.git_dir, codes=(0, 1)).out.decode().strip()
+    if not branch:
+        raise Refused(f"no branch is checked out in {shown(checkout.path)}", fix="check one out: git switch BRANCH")
+    commit = git.ref(branch)
+    if not commit:
+        raise Refused(f"{shown(checkout.path)} has no commit yet", fix="commit something there first")
+    _nothing_under_way(checkout)
+    tree = tree_of(git, commit)
+    modules = [path for path, entry in _files(git, tree).items() if entry.mode == _MODULE]
+    if modules:
+        problem = f"{shown(checkout.path)} has submodules ({_some(modules)}), with which no task can work"
+        raise Refused(problem, fix="name a repository without submodules")
+    return Base(_short(branch), commit, tree, tuple(map(shown, _uncommitted(git, checkout, commit))))
+
+
+def _nothing_under_way(checkout: Checkout) -> None:
+    """Refuse where git waits for the person to finish something."""
+    for name, what in _UNDER_WAY.items():
+        if (checkout.git_dir / name).exists():
+            problem = f"a {what} is under way in {shown(checkout.path)}"
+            raise Refused(problem, fix=f"finish or leave it: git {what} --continue or --abort")
+
+
+def _uncommitted(git: Git, checkout: Checkout, commit: str) -> list[bytes]:
+    """Files of a checkout that are not as in the commit; nothing there is changed, the index neither."""
+    with _copied_index(git, checkout) as index:
+        look = partial(git.run, work_tree=checkout.path, index=index)
+        look("update-index", "-q", "--refresh", codes=(0, 1))
+        changed = look("diff-index", "-z", "--name-only", "--no-ext-diff", "--ignore-submodules", commit)
+        new = look("ls-files", "-z", "--others", "--directory", *_ignoring(git))
+    return sorted({*_split(changed), *_split(new)})
+
+
+@contextmanager
+def _copied_index(git: Git, checkout: Checkout) -> Iterator[Path]:
+    """A copy of a checkout's index, for a look at it."""
+    index = git.room / f"look.{os.getpid()}.{threading.get_ident()}"
+    with _storing(index):
+        try:
+            index.write_bytes((checkout.git_dir / "index").read_bytes())
+        except FileNotFoundError:
+            git.run("read-tree", "--empty", index=index)
+    try:
+        yield index
+    finally:
+        index.unlink(missing_ok=True)
+
+
+# -- Worktrees --------------------------------------------------------------------------------------------------------
+
+
+class Worktrees:
+    """The worktrees of a build, in a folder of their own beside the checkout (`root`, by default NAME.dialogd).
+
+    `build` names the build, such as the dialog's id: a worktree of another one is not taken for its own.
+    """
+
+    def __init__(self, repo: Path, root: Path | None = None, *, build: str = "") -> None:
+        self.checkout = checkout_at(repo)
+        self.git = Git(self.checkout.common_dir, here=self.checkout.git_dir)
+        path = self.checkout.path
+        self.root = root.absolute() if root else path.with_name(f"{path.name}.dialogd")
+        self.build = build
+        for place in (path, self.checkout.common_dir):
+            if self.root.resolve().is_relative_to(place):
+                raise BadInput(f"{shown(self.root)} is inside {shown(place)}", fix="name a folder beside the checkout")
+
+    def open(self, number: int, title: str, base: str) -> Worktree:
+        """The worktree of a task, made from the commit `base`, or as it is there; what a kill left half is made whole.
+
+        Nothing that is there already is overwritten: a branch or a folder of that name that is not this task's is an
+        error, and so is a branch that somebody moved.
+        """
+        base = self.git.commit(base)
+        name = task_name(number, title)
+        branch = f"refs/heads/dialogd/{name}"
+        self._make_root()
+        self._make_branch(name, branch, base)
+        git_dir = self._make_worktree(self.root / name, branch)
+        worktree = Worktree(self.root / name, _short(branch), base, git_dir, self.git.git_dir)
+        self._settle(worktree)
+        return worktree
+
+    def keep(self, worktree: Worktree, message: str) -> str:
+        """Make half-made edits a commit of their own; its id, or "" where there are none."""
+        tip = self._settle(worktree)
+        tree = self._snapshot(worktree, tip)
+        if tree == self.tree_of(tip):
+            return ""
+        return self._commit(worktree, tip, tree, message, {"Task": _number(worktree), "Kept": "true"})
+
+    def submit(self, worktree: Worktree, number: int, debt: str, message: str) -> Submission:
+        """Commit everything in answer to a debt; a commit that was made for it already is taken as it is."""
+        tip = self._settle(worktree)
+        trailers = {"Task": f"{number:03}", "Debt": debt}
+        for commit in _ids(self.git.run("rev-list", "--first-parent", tip, f"^{worktree.base}")):
+            if trailers.items() <= self._trailers(commit).items():
+                return self._submission(commit, worktree.base, worktree.branch)
+        commit = self._commit(worktree, tip, self._snapshot(worktree, tip), message, trailers)
+        return self._submission(commit, worktree.base, worktree.branch)
+
+    def submission_of(self, commit: str, base: str) -> Submission:
+        """What git says about a commit beside its base; the branch is the task's that holds it, "" where none does."""
+        commit, base = self.git.commit(commit), self.git.commit(base)
+        names = self.git.names(
+            "for-each-ref", "--format=%(refname)", f"--contains={commit}", "refs/heads/dialogd/"
+        ).out.decode()
+        wanted = f"refs/heads/dialogd/task-{self._trailers(commit).get('Task', '')}-"
+        branch = next((name for name in sorted(names.split("\n")) if f"{name}-".startswith(wanted)), "")
+        return self._submission(commit, base, _short(branch))
+
+    def diff(self, base: str, commit: str, limit: int) -> Diff:
+        """What a commit changes, in patches of up to `limit` characters together; a file is in whole or only named."""
+        base, commit = self.git.commit(base), self.git.commit(commit)
+        changes = _changes(self.git, base, commit)
+        files, omitted = [], []
+        for change, patch in zip(changes, _patches(self.git, base, commit, changes, limit), strict=True):
+            if patch is not None and len(patch) <= limit:
+                limit -= len(patch)
+                files.append(change._replace(patch=patch))
+            else:
+                omitted.append(change)
+        return Diff(_summary(changes), tuple(files), tuple(omitted))
+
+    def carry(self, worktree: Worktree, commits: Sequence[str], onto: str) -> Submission | Conflict:
+        """Make a task's commits anew on another base, as a cherry-pick would, and bring branch and folder there.
+
+        The commits that were there stay under `refs/dialogd/<task>/<id>`.
+        """
+        tip, onto = self._settle(worktree), self.git.commit(onto)
+        if self._snapshot(worktree, tip) != self.tree_of(tip):
+            problem = f"{shown(worktree.path)} has edits that are in no commit"
+            raise Refused(problem, fix="commit them, or take them away, and try again")
+        at = onto
+        for commit in map(self.git.commit, commits):
+            picked = self._picked(commit, at)
+            if isinstance(picked, Conflict):
+                return picked
+            at = picked
+        if at != tip:
+            kept = _kept(worktree.name, tip)
+            self._advance(worktree, tip, at, (kept, tip, self.git.ref(kept)))
+            self._settle(replace(worktree, base=onto))
+        return self._submission(at, onto, worktree.branch)
+
+    def tree_of(self, commit: str) -> str:
+        """The id of a commit's tree."""
+        return tree_of(self.git, self.git.commit(commit))
+
+    def is_ancestor(self, ancestor: str, commit: str) -> bool:
+        """Whether a commit, or itself, leads to another."""
+        words = ("merge-base", "--is-ancestor", self.git.commit(ancestor), self.git.commit(commit))
+        return self.git.done(*words, codes=(0, 1)).code == 0
+
+    def forward(self, branch: str, to: str) -> Path | None:
+        """Fast-forward a branch of the person, with the checkout that has it: that one's folder, None for none.
+
+        Refused, with nothing changed: a branch that is no ancestor, edits in files that would change, files that
+        only the person's own git writes as they should be (a filter, a sparse checkout).
+        """
+        to, name = self.git.commit(to), f"refs/heads/{branch}"
+        at = self.git.ref(name)
+        if not at:
+            raise Refused(f"there is no branch {shown(branch)}", fix="name the branch that the work started from")
+        checkout = self._checkout_of(name)
+        if not self.is_ancestor(at, to):
+            problem = f"{shown(branch)} has moved: {at[:12]} is no ancestor of {to[:12]}"
+            raise Refused(problem, fix="rebase the tasks on it; then gate and review look at them again")
+        if checkout is not None:
+            _nothing_under_way(checkout)
+            self._bring_along(checkout, at, to, branch)
+        if at != to:
+            where = checkout.git_dir if checkout else None
+            self.git.update(f"dialogd: fast-forward to {to[:12]}", (name, to, at), git_dir=where)
+        return checkout.path if checkout else None
+
+    def export(self, commit: str, into: Path) -> None:
+        """Write a commit's files to a folder that is empty or not there: as they are, symlinks as links, no `.git`."""
+        files = _files(self.git, self.tree_of(commit))
+        with _storing(into):
+            into.mkdir(mode=0o700, exist_ok=True)
+            if any(into.iterdir()):
+                raise Refused(f"{shown(into)} is not empty", fix="name an empty folder")
+            with _Folder(into) as folder, self.git.contents() as contents:
+                for path, entry in files.items():
+                    folder.put(path, entry, contents)
+
+    def files_of_gate(self, command: str, commit: str) -> tuple[str, ...]:
+        """Files of a commit that the gate's command is made of, as far as its words and known programs tell.
+
+        Look at both ends of a change: a file that is added counts too.
+        """
+        tracked = {shown(path): path for path in _files(self.git, self.tree_of(commit))}
+        patterns = {pattern for word in _words(command) for pattern in _made_of(word)}
+        return tuple(sorted(path for path in tracked if any(_matches(path, pattern) for pattern in patterns)))
+
+    # -- Names and folders of a task ----------------------------------------------------------------------------------
+
+    def _make_root(self) -> None:
+        """Make the folder of all worktrees, or see that it is safe."""
+        with _storing(self.root):
+            with suppress(FileExistsError):
+                self.root.mkdir(mode=0o700)
+            status = self.root.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise UnsafeFile(f"{shown(self.root)} is not a folder", fix="move it away, or name another place")
+        if status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            problem = f"{shown(self.root)} can be written by others"
+            raise UnsafeFile(problem, fix=f"take that away: chmod 700 '{shown(self.root)}'")
+
+    def _make_branch(self, name: str, branch: str, base: str) -> None:
+        """Have the task's branch, and the names that say where it stands."""
+        git = self.git
+        tip_name, before_name = _tip(name), _before(name)
+        tip, before, at = git.ref(tip_name), git.ref(before_name), git.ref(branch)
+        if at and tip:
+            return  # whether they agree is looked at with the worktree
+        if at and at != base:
+            problem = f"there is a branch {_short(branch)} already, at {at[:12]}, which is not of this task"
+            raise Refused(problem, fix=f"give it another name: git branch -m {_short(branch)} NAME")
+        if git.ref("refs/heads/dialogd"):
+            raise Refused("a branch `dialogd` is in the way", fix="give it another name: git branch -m dialogd NAME")
+        changes = [(before_name, base, before), (tip_name, base, tip)]
+        if tip not in ("", base):  # somebody deleted the branch: its work is not lost
+            changes.append((_kept(name, tip), tip, git.ref(_kept(name, tip))))
+        if not at:
+            changes.append((branch, base, ""))
+        git.update(f"dialogd: {name} starts", *changes)
+
+    def _make_worktree(self, path: Path, branch: str) -> Path:
+        """Have git's worktree at the path, without its files; the git directory that it has."""
+        git_dir = self._registered().get(path.resolve())
+        there = self._listed(path)
+        if git_dir is not None and _is_whole(git_dir) and there:
+            return git_dir
+        other = self._checkout_of(branch)
+        if other is not None and other.path != path.resolve():
+            problem = f"{_short(branch)} is checked out in {shown(other.path)}"
+            raise Refused(problem, fix=f"take that away: git worktree remove '{shown(other.path)}'")
+        if there:
+            link = path / ".git"
+            if there != [".git"] or not link.is_file() or not link.read_bytes().startswith(b"gitdir: "):
+                problem = f"{shown(path)} is there and is no worktree of {shown(self.checkout.path)}"
+                raise Refused(problem, fix="move it away, and try again")
+            with _storing(link):
+                link.unlink()  # git was killed while it made the worktree
+        self.git.names("worktree", "add", "--no-checkout", "--force", "--force", str(path), _short(branch))
+        return self._registered()[path.resolve()]
+
+    def _listed(self, path: Path) -> list[str]:
+        """What is in the folder; nothing where there is none."""
+        with _storing(path):
+            if path.is_symlink():
+                raise UnsafeFile(f"{shown(path)} is a symlink", fix="move it away, and try again")
+            try:
+                return [inside.name for inside in path.iterdir()]
+            except FileNotFoundError:
+                return []
+
+    def _registered(self) -> dict[Path, Path]:
+        """Folders of worktrees that the repository knows, each with the git directory that it has."""
+        found = {}
+        with suppress(FileNotFoundError):
+            for git_dir in (self.git.git_dir / "worktrees").iterdir():
+                with suppress(OSError):
+                    link = os.fsdecode((git_dir / "gitdir").read_bytes().removesuffix(b"\n"))
+                    found[(git_dir / link).parent.resolve()] = git_dir
+        return found
+
+    def _checkout_of(self, branch: str) -> Checkout | None:
+        """The checkout that has a branch, if any has."""
+        here = {**self._registered(), self._main: self.git.git_dir} if self._main else self._registered()
+        for path, git_dir in here.items():
+            head = self.git.names("symbolic-ref", "--quiet", "HEAD", git_dir=git_dir, codes=(0, 1, 128))
+            if head.out.decode().strip() == branch:
+                return Checkout(path, git_dir, self.git.git_dir)
+        return None
+
+    @property
+    def _main(self) -> Path | None:
+        """The main checkout; None where the repository has only linked ones."""
+        if self.checkout.git_dir == self.git.git_dir:
+            return self.checkout.path
+        parent = self.git.git_dir.parent
+        return parent if self.git.git_dir.name == ".git" else None
+
+    # -- A worktree as it has to be -----------------------------------------------------------------------------------
+
+    def _settle(self, worktree: Worktree) -> str:
+        """See that nobody moved the worktree or its branch, finish what a kill left half; the branch's tip."""
+        git, branch = self.git, f"refs/heads/{worktree.branch}"
+        path, git_dir = worktree.path, worktree.git_dir
+        _check_link(worktree)
+        if git.names("symbolic-ref", "--quiet", "HEAD", git_dir=git_dir, codes=(0, 1)).out.decode().strip() != branch:
+            problem = f"another branch than {worktree.branch} is checked out in {shown(path)}"
+            raise Refused(problem, fix=f"go back: git -C '{shown(path)}' switch {worktree.branch}")
+        tip, before, at = git.ref(_tip(worktree.name)), git.ref(_before(worktree.name)), git.ref(branch)
+        if at != tip and at and at == before:
+            git.update("dialogd: what was interrupted", (branch, tip, at), git_dir=git_dir)
+        elif at != tip or not tip:
+            problem = f"somebody moved {worktree.branch}: it was at {tip[:12]}, and is at {at[:12]}"
+            keep = f"git branch NAME {at[:12]} keeps what is there, git -C '{shown(path)}' reset --soft {tip[:12]}"
+            raise Refused(problem, fix=f"{keep} goes back; files stay as they are")
+        if not any(self.is_ancestor(worktree.base, commit) for commit in {tip, before} - {""}):
+            problem = f"{worktree.branch} does not start from {worktree.base[:12]}"
+            raise Refused(
+                problem, fix=f"rebase the task, or give it another name: git branch -m {worktree.branch} NAME"
+            )
+        have, want = self._files_from(worktree), self.tree_of(tip)
+        if have != want:
+            self._bring(worktree, have, want)
+            git.run("read-tree", want, index=self._index(worktree))
+            self._written(worktree, want)
+        return tip
+
+    def _files_from(self, worktree: Worktree) -> str:
+        """The tree that the worktree's files were written from; the empty one where they were not yet."""
+        try:
+            build, _, tree = (worktree.git_dir / "dialogd").read_text(encoding="utf-8").rstrip("\n").rpartition("\n")
+        except FileNotFoundError:
+            return self.git.nothing
+        if build != self.build:
+            problem = f"{shown(worktree.path)} is the worktree of another build"
+            fix = f"when that one is not needed: git worktree remove, and git branch -m {worktree.branch} NAME"
+            raise Refused(problem, fix=fix)
+        return tree
+
+    def _written(self, worktree: Worktree, tree: str) -> None:
+        """Note that the files are those of a tree; git's own index, which was made anew, tells them as unchanged."""
+        index = self._index(worktree, is_new=False)
+        self.git.run("update-index", "-q", "--refresh", codes=(0, 1), work_tree=worktree.path, index=index)
+        with _storing(worktree.git_dir):
+            index.replace(worktree.git_dir / "index")
+            write_over(f"{self.build}\n{tree}\n".encode(), worktree.git_dir / "dialogd")
+
+    def _index(self, worktree: Worktree, *, is_new: bool = True) -> Path:
+        """An index of our own, beside git's."""
+        index = worktree.git_dir / "dialogd.index"
+        if is_new:
+            with _storing(index):
+                for name in (index, index.with_name(f"{index.name}.lock")):
+                    name.unlink(missing_ok=True)
+        return index
+
+    def _bring(self, worktree: Worktree, have: str, want: str) -> None:
+        """Bring the worktree's files from one tree to another; what somebody edited stays as it is."""
+        old, new = _files(self.git, have), _files(self.git, want)
+        changed = sorted(path for path in old.keys() | new.keys() if old.get(path) != new.get(path))
+        part = self.root / f".{worktree.name}.part"
+        with _storing(worktree.path), _Folder(worktree.path, part) as folder, self.git.contents() as contents:
+            for path in reversed(changed):
+                if path not in new and folder.entry(path, self.git) == old[path]:
+                    folder.remove(path)
+            for path in changed:
+                if path in new and folder.entry(path, self.git) == old.get(path):
+                    folder.put(path, new[path], contents)
+            os.sync()  # a power loss must not leave empty files that would pass for edits
+
+    # -- Commits ------------------------------------------------------------------------------------------------------
+
+    def _snapshot(self, worktree: Worktree, tip: str) -> str:
+        """The tree of the worktree's files as they are, written to the repository; `_index` holds it."""
+        git, index, path = self.git, self._index(worktree), worktree.path
+        git.run("read-tree", tip, index=index)
+        tracked = _files(git, self.tree_of(tip))
+        others = _split(git.run("ls-files", "-z", "--others", *_ignoring(git), work_tree=path, index=index))
+        gone: list[bytes] = []
+        changed: list[tuple[bytes, _Entry]] = []
+        with _storing(path), _Folder(path) as folder:
+            _refuse_nested(folder, path, [*tracked, *others])
+            for paths in _batches(sorted({*tracked, *others})):
+                there = folder.written(paths, tracked, git)
+                gone += [name for name in paths if name in tracked and name not in there]
+                changed += [(name, entry) for name, entry in there.items() if tracked.get(name) != entry]
+        lines = [b"0 %s\t%s\0" % (b"0" * len(git.nothing), name) for name in gone]
+        lines += [b"%s %s\t%s\0" % (entry.mode, entry.id.encode(), name) for name, entry in changed]
+        git.run("update-index", "-z", "--index-info", index=index, stdin=b"".join(lines))
+        return git.run("write-tree", index=index).decode().strip()
+
+    def _commit(self, worktree: Worktree, tip: str, tree: str, message: str, trailers: Mapping[str, str]) -> str:
+        """Commit a tree that `_index` holds on the task's branch."""
+        text = message.replace("\0", "").strip() or worktree.name
+        text += "\n\n" + "".join(f"Dialogd-{name}: {shown(value)}\n" for name, value in trailers.items())
+        stdin = text.encode("utf-8", "backslashreplace")
+        commit = self.git.run("commit-tree", tree, "-p", tip, stdin=stdin).decode().strip()
+        self._advance(worktree, tip, commit)
+        self._written(worktree, tree)
+        return commit
+
+    def _advance(self, worktree: Worktree, tip: str, commit: str, *more: tuple[str, str, str]) -> None:
+        """Set the branch, and the names that say where it stands."""
+        name, before = worktree.name, self.git.ref(_before(worktree.name))
+        self.git.update(
+            f"dialogd: {name}",
+            (_before(name), tip, before),
+            (_tip(name), commit, tip),
+            *more,
+            (f"refs/heads/{worktree.branch}", commit, tip),
+            git_dir=worktree.git_dir,
+        )
+
+    def _trailers(self, commit: str) -> dict[str, str]:
+        """Our trailers of a commit: those of its last paragraph, so that no text before it passes for them."""
+        message = self.git.run("cat-file", "commit", commit).decode("utf-8", "replace").partition("\n\n")[2]
+        last = message.rstrip("\n").rpartition("\n\n")[2]
+        pairs = (line.removeprefix("Dialogd-").partition(": ") for line in last.split("\n") if line[:8] == "Dialogd-")
+        return {name: value for name, _, value in pairs}
+
+    def _submission(self, commit: str, base: str, branch: str) -> Submission:
+        changes = _changes(self.git, base, commit)
+        return Submission(
+            branch_name=branch,
+            commit=commit,
+            tree=tree_of(self.git, commit),
+            base=base,
+            files_changed=len(changes),
+            files_added=sum(change.status == "A" for change in changes),
+            files_modified=sum(change.status not in "AD" for change in changes),
+            lines_added=sum(change.added or 0 for change in changes),
+            lines_deleted=sum(change.deleted or 0 for change in changes),
+        )
+
+    def _picked(self, commit: str, at: str) -> str | Conflict:
+        """A commit made anew on top of another one; the same whenever it is made."""
+        git = self.git
+        head, _, message = git.run("cat-file", "commit", commit).decode("utf-8", "replace").partition("\n\n")
+        parents = re.findall(r"^parent (\w+)$", head, re.M)
+        if len(parents) != 1:
+            raise Refused(f"{commit[:12]} is a merge, or has no parent", fix="carry over the task's own commits")
+        if parents == [at]:
+            return commit
+        # A stand-in with the files of `at` and the parent of `commit`: the merge of both is the cherry-pick.
+        ours = git.run("commit-tree", tree_of(git, at), "-p", parents[0], stdin=b"base\n").decode().strip()
+        merged = git.done(
+            "merge-tree", "--write-tree", "-z", "--name-only", "--no-messages", ours, commit, codes=(0, 1)
+        )
+        tree, *files = (part.strip(b"\n") for part in merged.out.split(b"\0"))
+        if merged.code:
+            return Conflict(commit, tuple(sorted({shown(name) for name in files if name})))
+        stdin = message.encode("utf-8", "backslashreplace")
+        when = " ".join(re.findall(r"^committer .*> (\d+) (\S+)$", head, re.M)[0])
+        return git.run("commit-tree", tree.decode(), "-p", at, stdin=stdin, when=when).decode().strip()
+
+    # -- The person's checkout ----------------------------------------------------------------------------------------
+
+    def _bring_along(self, checkout: Checkout, at: str, to: str, branch: str) -> None:
+        """Bring a checkout's files from one commit to another, or refuse before anything is touched.
+
+        What is as it will be already counts as done: a kill leaves it so.
+        """
+        git, old, new = self.git, _files(self.git, self.tree_of(at)), _files(self.git, self.tree_of(to))
+        there = partial(git.run, work_tree=checkout.path, index=checkout.git_dir / "index")
+        by_hand = f"do it yourself: git -C '{shown(checkout.path)}' merge --ff-only {to[:12]}"
+        changed = [path for path in sorted(old.keys() | new.keys()) if old.get(path) != new.get(path)]
+        if any(line.startswith((b"S ", b"s ")) for line in _split(there("ls-files", "-t", "-z"))):
+            raise Refused(f"{shown(checkout.path)} is a sparse checkout", fix=by_hand)
+        names = b"".join(path + b"\0" for path in changed)
+        attributes = _split(there("check-attr", "-z", "--stdin", "filter", stdin=names))
+        filtered = [path for path, value in zip(attributes[::3], attributes[2::3], strict=True)
+                    if value not in (b"unspecified", b"unset")]  # fmt: skip
+        if filtered:
+            problem = f"files that change go through a filter, which dialogd does not run: {_some(filtered)}"
+            raise Refused(problem, fix=by_hand)
+        with _copied_index(git, checkout) as index:
+            look = partial(git.run, work_tree=checkout.path, index=index)
+            look("update-index", "-q", "--refresh", codes=(0, 1))
+            differing = set(_split(look("diff-index", "-z", "--name-only", "--no-ext-diff", at)))
+        done: list[bytes] = []
+        edited: list[bytes] = []
+        with _storing(checkout.path), _Folder(checkout.path) as folder:
+            for path in changed:
+                if path in old and path not in differing:
+                    continue
+                if path not in old and folder.is_free(path, old):
+                    continue
+                (done if self._is_at(folder, checkout, path, new.get(path)) else edited).append(path)
+        if edited:
+            problem = f"{shown(branch)} is checked out in {shown(checkout.path)}, where edits are in the way"
+            raise Refused(f"{problem}: {_some(edited)}", fix="commit or stash them, and try again")
+        zero = _Entry(b"0", "0" * len(git.nothing))
+        lines = [b"%s %s\t%s\0" % (entry.mode, entry.id.encode(), path)
+                 for path in done for entry in [new.get(path, zero)]]  # fmt: skip
+        if lines:
+            there("update-index", "-z", "--index-info", stdin=b"".join(lines))
+        there("read-tree", "-m", "-u", at, to)
+        there("update-index", "-q", "--refresh", codes=(0, 1))
+
+    def _is_at(self, folder: _Folder, checkout: Checkout, path: bytes, entry: _Entry | None) -> bool:
+        """Whether a file of the person's checkout is what it will be, line ends aside."""
+        there = folder.entry(path, self.git)
+        if there is None or entry is None or there.mode != entry.mode or there == entry or there.mode == _LINK:
+            return there == entry
+        with folder.opened(path) as fd:
+            name = os.fsdecode(path)
+            words = ("hash-object", f"--path={name}", "--stdin-paths")
+            stdin = f"/dev/fd/{fd}\n".encode()
+            return self.git.run(*words, work_tree=checkout.path, stdin=stdin, keep=(fd,)).decode().strip() == entry.id
+
+
+# -- Names ------------------------------------------------------------------------------------------------------------
+
+
+def task_name(number: int, title: str) -> str:
+    """What a task's folder and branch are called: `task-003-short-title`."""
+    plain = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode().lower()
+    words = re.findall(r"[a-z0-9]+", plain)
+    short = ""
+    for word in words:
+        if len(short) + len(word) > 40:
+            break
+        short += f"-{word}"
+    return f"task-{number:03}{short or ('-' + words[0][:40] if words else '')}"
+
+
+def _tip(name: str) -> str:
+    return f"refs/dialogd/{name}/tip"
+
+
+def _before(name: str) -> str:
+    return f"refs/dialogd/{name}/before"
+
+
+def _kept(name: str, commit: str) -> str:
+    return f"refs/dialogd/{name}/{commit[:16]}"
+
+
+def _short(ref: str) -> str:
+    return ref.removeprefix("refs/heads/")
+
+
+def _number(worktree: Worktree) -> str:
+    return worktree.name.split("-")[1]
+
+
+def _some(paths: Iterable[bytes]) -> str:
+    """The first few names, and how many there are besides."""
+    names = [shown(path) for path in paths]
+    rest = len(names) - 5
+    return ", ".join(names[:5]) + (f" and {rest} more" if rest > 0 else "")
+
+
+# -- What git says ----------------------------------------------------------------------------------------------------
+
+
+def tree_of(git: Git, commit: str) -> str:
+    """The id of the tree of a commit that is named by its full id."""
+    return git.run("rev-parse", "--verify", "--end-of-options", f"{commit}^{{tree}}").decode().strip()
+
+
+def _files(git: Git, tree: str) -> dict[bytes, _Entry]:
+    """All files of a tree."""
+    found = {}
+    for line in _split(git.run("ls-tree", "-r", "-z", "--full-tree", tree)):
+        head, _, path = line.partition(b"\t")
+        mode, _, id_ = head.split(b" ")
+        found[path] = _Entry(mode, id_.decode())
+    return found
+
+
+def _ignoring(git: Git) -> list[str]:
+    """How `ls-files` leaves out what is ignored: by the files' own rules and the repository's, not the person's."""
+    own = git.git_dir / "info" / "exclude"
+    return ["--exclude-standard", *([f"--exclude-from={own}"] if own.is_file() else [])]
+
+
+def _split(out: bytes) -> list[bytes]:
+    return out.removesuffix(b"\0").split(b"\0") if out else []
+
+
+def _ids(out: bytes) -> list[str]:
+    return out.decode().split()
+
+
+_DIFF = ("diff-tree", "-r", "-M", "--no-ext-diff", "--no-textconv", "--no-color", "--ignore-submodules=none")
+
+
+def _changes(git: Git, base: str, commit: str) -> list[FileDiff]:
+    """What happened to each file between two commits, without patches."""
+    raw = iter(_split(git.run(*_DIFF, "--raw", "-z", base, commit)))
+    numbers = iter(_split(git.run(*_DIFF, "--numstat", "-z", base, commit)))
+    changes = []
+    for head in raw:
+        status = head.decode().rsplit(" ", 1)[1][0]
+        path = next(raw)
+        old, path = (path, next(raw)) if status in "RC" else (b"", path)
+        added, deleted, name = next(numbers).split(b"\t", 2)
+        if not name:
+            next(numbers), next(numbers)
+        lines = [None if number == b"-" else int(number) for number in (added, deleted)]
+        changes.append(FileDiff(shown(path), status, lines[0], lines[1], "", shown(old)))
+    return changes
+
+
+def _summary(changes: Sequence[FileDiff]) -> str:
+    """`3 files, +40 -2`, as it is told beside a submission."""
+    added, deleted = (sum(lines or 0 for lines in column) for column in (
+        [change.added for change in changes], [change.deleted for change in changes]
+    ))  # fmt: skip
+    binary = sum(change.added is None for change in changes)
+    files = f"{len(changes)} file{'' if len(changes) == 1 else 's'}"
+    return f"{files}, +{added} -{deleted}" + (f", {binary} binary" if binary else "")
+
+
+def _patches(git: Git, base: str, commit: str, changes: Sequence[FileDiff], limit: int) -> Iterator[str | None]:
+    """The patch of each change, in order; None where it is longer than `limit` bytes could be."""
+    most = 4 * limit
+    with git.reading(*_DIFF, "-p", "--full-index", base, commit) as out:
+        starts = out.readline(CHUNK)
+        starts = out.readline(CHUNK) if not starts.startswith(b"diff --git ") else starts
+        for change in changes:
+            patch, size = b"", 0
+            for _ in range(2 if change.status == "T" else 1):  # a file for a link: one goes, one comes
+                block, starts = _block(out, starts, most)
+                size += len(block)
+                patch += block
+            yield None if size > most else patch.decode("utf-8", "replace")
+
+
+def _block(out: Iterable[bytes], starts: bytes, most: int) -> tuple[bytes, bytes]:
+    """Lines to the next header, no more than a little beyond `most` bytes of them, and that header."""
+    pieces, size, is_start = [starts], len(starts), starts.endswith(b"\n")
+    readline = out.readline  # type: ignore[attr-defined]
+    while piece := readline(CHUNK):
+        if is_start and piece.startswith(b"diff --git "):
+            return b"".join(pieces), piece
+        is_start = piece.endswith(b"\n")
+        if size <= most:
+            pieces.append(piece)
+            size += len(piece)
+    return b"".join(pieces), b""
+
+
+# -- What is looked at first ------------------------------------------------------------------------------------------
+
+
+def _is_whole(git_dir: Path) -> bool:
+    """Whether git came to the end of making a worktree."""
+    try:
+        return not (git_dir / "locked").read_bytes().startswith(b"initializing")
+    except FileNotFoundError:
+        return (git_dir / "HEAD").is_file()
+
+
+def _check_link(worktree: Worktree) -> None:
+    """Refuse a worktree whose `.git`, a file that says where its git directory is, says something else."""
+    link, right = worktree.path / ".git", f"gitdir: {worktree.git_dir}\n"
+    try:
+        is_file = stat.S_ISREG(link.lstat().st_mode)
+        said = os.fsdecode(link.read_bytes()) if is_file else ""
+    except FileNotFoundError:
+        is_file, said = False, ""
+    if said.startswith("gitdir: "):
+        there = worktree.path / said.removeprefix("gitdir: ").rstrip("\n")
+        if there.resolve() == worktree.git_dir.resolve():
+            return
+    what = "was changed" if said else "is no file any more"
+    problem = f"{shown(link)} {what}: a git that is run there would follow it elsewhere"
+    raise Refused(problem, fix=f"see who did that, and put the file back, with this line: {shown(right.strip())}")
+
+
+def _refuse_nested(folder: _Folder, root: Path, paths: Iterable[bytes]) -> None:
+    """Refuse a repository inside of the worktree: a git that is run there would run what it names."""
+    folders = {path[: match.start()] for path in paths for match in re.finditer(b"/", path)}
+    planted = [path for path in paths if path.endswith(b"/") or any(map(_is_dot_git, path.split(b"/")))]
+    planted += [name + b"/.git" for name in sorted(folders) if folder.status(name + b"/.git") is not None]
+    if planted:
+        problem = f"a repository is inside of {shown(root)}: {_some(planted)}"
+        raise Refused(problem, fix="see who put it there, and take it away")
+
+
+_IGNORED_BY_HFS = dict.fromkeys(
+    [*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF]
+)  # characters that macOS leaves out of names
+
+
+def _is_dot_git(name: bytes) -> bool:
+    """Whether some file system takes a name for `.git`."""
+    plain = name.decode("utf-8", "replace").translate(_IGNORED_BY_HFS).casefold()
+    return plain.split(":")[0].split("\\")[0].rstrip(". ") in (".git", "git~1")
+
+
+def _batches(paths: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+    return (paths[start : start + BATCH] for start in range(0, len(paths), BATCH))
+
+
+# -- Files of a folder ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _storing(path: Path) -> Iterator[None]:
+    """What the disk refuses is an error with a fix."""
+    try:
+        yield
+    except OSError as error:
+        name = error.filename if isinstance(error.filename, (str, bytes)) else path
+        raise StorageError(
+            f"{shown(name)}: {why(error)}", fix="make room or give the right to it, and try again"
+        ) from error
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def _mode(status: os.stat_result) -> bytes:
+    return b"100755" if status.st_mode & stat.S_IXUSR else b"100644"
+
+
+def _digest(git: Git, size: int, chunks: Iterable[bytes]) -> str:
+    """The id that git gives to a content."""
+    digest = hashlib.new(git.digest, b"blob %d\0" % size, usedforsecurity=False)
+    for chunk in chunks:
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _read(fd: int) -> Iterator[bytes]:
+    """What is in an open file; the next reader starts at its beginning again."""
+    while chunk := os.read(fd, CHUNK):
+        yield chunk
+    os.lseek(fd, 0, os.SEEK_SET)
+
+
+def _size(git: Git, entry: _Entry) -> int:
+    return int(git.run("cat-file", "-s", entry.id))
+
+
+class _Folder:
+    """Files under a folder, by paths relative to it; no symlink on the way is followed.
+
+    Files are written beside it first (`part`), where it is there to be worked in; without, they must be new.
+    """
+
+    def __init__(self, root: Path, part: Path | None = None) -> None:
+        self.root = root
+        self._part = part
+        self._top = os.open(root, _DIRECTORY)
+        self._last: tuple[bytes, int] = (b"", self._top)
+
+    def __enter__(self) -> _Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._forget()
+        os.close(self._top)
+
+    def entry(self, path: bytes, git: Git) -> _Entry | None:
+        """Mode and id of what stands there; None where nothing or a folder does."""
+        status = self.status(path)
+        if status is None or stat.S_ISDIR(status.st_mode):
+            return None
+        if stat.S_ISLNK(status.st_mode):
+            link = self._at(path, lambda name, at: os.readlink(name, dir_fd=at))
+            return _Entry(_LINK, _digest(git, len(link), [link]))
+        if not stat.S_ISREG(status.st_mode):
+            return _Entry(b"", "")
+        with self.opened(path) as fd:
+            return _Entry(_mode(status), _digest(git, os.fstat(fd).st_size, _read(fd)))
+
+    def status(self, path: bytes) -> os.stat_result | None:
+        """What the path itself is; None where nothing stands there, or a symlink on the way leads elsewhere."""
+        try:
+            return self._at(path, lambda name, at: os.stat(name, dir_fd=at, follow_symlinks=False))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            if error.errno == errno.ELOOP:
+                return None
+            raise
+
+    @contextmanager
+    def opened(self, path: bytes) -> Iterator[int]:
+        """A regular file, open for reading."""
+        fd = self._at(path, lambda name, at: os.open(name, _READ, dir_fd=at))
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def written(self, paths: Sequence[bytes], known: _Tree, git: Git) -> dict[bytes, _Entry]:
+        """Mode and id of those paths that are there; what differs from `known` is written to the repository."""
+        there: dict[bytes, _Entry] = {}
+        fresh: dict[bytes, int] = {}
+        try:
+            for path in paths:
+                entry = self._checked(path, known.get(path), git)
+                if entry is None:
+                    continue
+                there[path] = entry
+                old = known.get(path)
+                if old is not None and old.id == entry.id:
+                    continue
+                if entry.mode == _LINK:
+                    link = self._at(path, lambda name, at: os.readlink(name, dir_fd=at))
+                    id_ = git.run("hash-object", "-w", "--stdin", "--no-filters", stdin=link).decode().strip()
+                    there[path] = entry._replace(id=id_)
+                else:
+                    fresh[path] = self._at(path, lambda name, at: os.open(name, _READ, dir_fd=at))
+            if fresh:
+                stdin = "".join(f"/dev/fd/{fd}\n" for fd in fresh.values()).encode()
+                words = ("hash-object", "-w", "--no-filters", "--stdin-paths")
+                ids = _ids(git.run(*words, stdin=stdin, keep=tuple(fresh.values())))
+                there |= {path: there[path]._replace(id=id_) for path, id_ in zip(fresh, ids, strict=True)}
+        finally:
+            for fd in fresh.values():
+                os.close(fd)
+        return there
+
+    def _checked(self, path: bytes, old: _Entry | None, git: Git) -> _Entry | None:
+        """Mode and id of what stands there, if a task may submit it; None where nothing or a folder does."""
+        status = self.status(path)
+        if status is None or stat.S_ISDIR(status.st_mode):
+            return None
+        name = shown(self.root / os.fsdecode(path))
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISLNK(status.st_mode):
+            raise Refused(f"{name} is neither a file nor a symlink", fix="remove it, or name it in .gitignore")
+        if status.st_size > LARGEST and not (old and _size(git, old) == status.st_size):
+            problem = f"{name} is larger than {LARGEST // 1024**2} MiB"
+            raise Refused(problem, fix="remove it, or name it in .gitignore: no reviewer could read it")
+        entry = self.entry(path, git)
+        if entry and old and not git.has_modes and _LINK not in (entry.mode, old.mode):
+            return entry._replace(mode=old.mode)
+        return entry
+
+    def put(self, path: bytes, entry: _Entry, contents: Callable[[str, Callable[[bytes], object]], int]) -> None:
+        """Write a file of a tree."""
+        if any(part in (b"", b".", b"..") or _is_dot_git(part) for part in path.split(b"/")):
+            raise Refused(f"the tree has a file {shown(path)}, which no checkout may have", fix="git fsck tells where")
+        if entry.mode == _MODULE:
+            return
+        self._at(path, lambda name, at: self._put(name, at, entry, contents), make=True)
+
+    def _put(
+        self, name: bytes, at: int, entry: _Entry, contents: Callable[[str, Callable[[bytes], object]], int]
+    ) -> None:
+        """Write it in the folder `at`: in one step, where there is a place beside."""
+        where: bytes = os.fsencode(self._part) if self._part else name
+        here = None if self._part else at
+        if self._part:
+            self._part.unlink(missing_ok=True)
+        if entry.mode == _LINK:
+            target = bytearray()
+            contents(entry.id, target.extend)
+            os.symlink(bytes(target), where, dir_fd=here)
+        else:
+            fd = os.open(where, _WRITE, 0o777 if entry.mode == b"100755" else 0o666, dir_fd=here)
+            with os.fdopen(fd, "wb") as file:
+                contents(entry.id, file.write)
+        if self._part:
+            os.rename(where, name, dst_dir_fd=at)
+
+    def remove(self, path: bytes) -> None:
+        """Remove a file, and the folders above it that are empty then."""
+        self._at(path, lambda name, at: os.unlink(name, dir_fd=at))
+        while b"/" in path:
+            self._forget()
+            path = path.rpartition(b"/")[0]
+            try:
+                self._at(path, lambda name, at: os.rmdir(name, dir_fd=at))
+            except OSError:
+                return
+
+    def is_free(self, path: bytes, going: _Tree) -> bool:
+        """Whether a file can come there without one of the person's being lost; those of `going` are git's to judge."""
+        parts = path.split(b"/")
+        for count in range(1, len(parts) + 1):
+            name = b"/".join(parts[:count])
+            status = self.status(name)
+            if status is None:
+                return True
+            if not stat.S_ISDIR(status.st_mode):
+                return name in going
+        return all(
+            os.fsencode(inside.relative_to(self.root)) in going
+            for inside in (self.root / os.fsdecode(path)).rglob("*")
+            if inside.is_symlink() or not inside.is_dir()
+        )
+
+    def _at(self, path: bytes, do: Callable[[bytes, int], T], *, make: bool = False) -> T:
+        """Do something with a path's last name and its folder, which is made where it is missing and may be."""
+        parent, _, name = path.rpartition(b"/")
+        if parent != self._last[0]:
+            self._forget()
+            if parent:
+                self._last = (parent, self._below(parent, make))
+        return do(name, self._last[1])
+
+    def _below(self, parent: bytes, make: bool) -> int:
+        """A folder, opened step by step."""
+        fd = os.dup(self._top)
+        for part in parent.split(b"/"):
+            above = fd
+            try:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(part, 0o777, dir_fd=above)
+                fd = os.open(part, _DIRECTORY, dir_fd=above)
+            finally:
+                os.close(above)
+        return fd
+
+    def _forget(self) -> None:
+        if self._last[1] != self._top:
+            os.close(self._last[1])
+        self._last = (b"", self._top)
+
+
+# -- The gate's command -----------------------------------------------------------------------------------------------
+
+_PYTHON = ("pyproject.toml", "setup.py", "setup.cfg", "requirements*.txt", "uv.lock", "poetry.lock", "conftest.py")
+_NODE = ("package.json", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-*.yaml", "bun.lock*",
+         ".npmrc", ".yarnrc*", "bunfig.toml")  # fmt: skip
+_JAVA = ("pom.xml", "build.gradle*", "settings.gradle*", "gradle.properties", "gradle-wrapper.*", "maven.config",
+         "jvm.config", "extensions.xml")  # fmt: skip
+_MADE_OF = {
+    ("make", "gmake"): ("Makefile", "makefile", "GNUmakefile", "*.mk"),
+    ("npm", "npx", "pnpm", "yarn", "bun", "node", "deno"): (*_NODE, "deno.json*"),
+    ("jest", "vitest", "mocha"): (*_NODE, "jest.config.*", "vitest.config.*", "vite.config.*", ".mocharc*"),
+    ("pytest", "py.test"): (*_PYTHON, "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini"),
+    ("tox",): (*_PYTHON, "tox.ini", "tox.toml"),
+    ("nox",): (*_PYTHON, "noxfile.py"),
+    ("python", "python3", "uv", "poetry", "hatch", "pdm", "pip"): (*_PYTHON, "pytest.ini", "tox.ini"),
+    ("cargo",): ("Cargo.toml", "Cargo.lock", "build.rs", "config.toml", "rust-toolchain*"),
+    ("go",): ("go.mod", "go.sum", "go.work"),
+    ("mvn", "mvnw", "gradle", "gradlew", "ant"): (*_JAVA, "build.xml"),
+    ("just",): ("justfile", ".justfile", "Justfile"),
+    ("task",): ("Taskfile.*",),
+    ("rake", "bundle", "rspec", "ruby"): ("Rakefile", "Gemfile", "Gemfile.lock", ".rspec"),
+    ("cmake", "ctest", "ninja", "meson"): ("CMakeLists.txt", "*.cmake", "meson.build", "build.ninja"),
+    ("composer", "phpunit", "php"): ("composer.json", "composer.lock", "phpunit.xml*"),
+    ("dotnet",): ("*.csproj", "*.sln", "Directory.Build.*", "global.json"),
+    ("bazel", "bazelisk"): ("BUILD", "BUILD.bazel", "WORKSPACE*", "MODULE.bazel", ".bazelrc", "*.bzl"),
+    ("mix",): ("mix.exs", "mix.lock"),
+    ("pre-commit",): (".pre-commit-config.yaml",),
+}
+_PATTERNS = {program: patterns for programs, patterns in _MADE_OF.items() for program in programs}
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command line, and those of command lines that are words of it."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        words = command.split()
+    return [part for word in words for part in ([word] if word == command or " " not in word else _words(word))]
+
+
+def _made_of(word: str) -> Iterator[str]:
+    """Patterns for what a word of the command may read: its own path, and a known program's files in any folder."""
+    path = os.path.normpath(word.strip(";&|()").rpartition("=")[2] or ".")
+    yield f"={path}"
+    program = path.rpartition("/")[2]
+    yield from _PATTERNS.get(program, _PATTERNS.get(re.sub(r"[\d.]+$", "", program), ()))
+
+
+def _matches(path: str, pattern: str) -> bool:
+    if pattern.startswith("="):
+        return path == pattern[1:]
+    return fnmatchcase(path.rpartition("/")[2], pattern)
