@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+
+import psutil
 
 from dialogd.backends import Options, Request, Usage, load_backend
 from dialogd.backends.coding_agent import AgentCLI
 from dialogd.backends.parts import Part, Prompt
 from dialogd.protocol.grammar import parse
 from tests.support.backend_contract import DIALOG
-from tests.support.standin import Say, Script, Seen
+from tests.support.standin import Hang, Say, Script, Seen, StandIn, Use
 
 BIN = os.environ.get("DIALOGD_CLIS_BIN", "")  # the tests' own environment has no such variables any more
 PATH = os.pathsep.join(filter(None, [BIN, os.environ.get("PATH", "")]))
-KEYS = {"claude-code": "ANTHROPIC_API_KEY", "codex": "OPENAI_API_KEY"}
-BASES = {"claude-code": "", "codex": "/v1"}
-URLS = {"claude-code": "ANTHROPIC_BASE_URL", "codex": "OPENAI_BASE_URL"}
+SERVICES = {  # variables of key and address, and what follows the address
+    "claude-code": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", ""),
+    "codex": ("OPENAI_API_KEY", "OPENAI_BASE_URL", "/v1"),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", ""),
+    "opencode": ("OPENCODE_API_KEY", "OPENCODE_BASE_URL", "/v1"),
+}
 KEY = "sk-ant-test-0123456789"
 
 
@@ -33,10 +41,11 @@ class World:
 
     def options(self, url: str, **more: object) -> Options:
         """Options for this world: a fake key, and the stand-in as the service."""
+        key, address, base = SERVICES[self.name]
         options = Options(
             project=self.project,
             state=self.state,
-            variables={KEYS[self.name]: KEY, URLS[self.name]: url + BASES[self.name]},
+            variables={key: KEY, address: url + base},
             environment={"HOME": str(self.home), "PATH": PATH},
         )
         return replace(options, **more)  # type: ignore[arg-type]
@@ -46,6 +55,12 @@ class World:
         backend = load_backend(self.name, self.options(url, **more))
         assert isinstance(backend, AgentCLI)
         return backend
+
+    def write(self, files: Mapping[str, str]) -> None:
+        """Put these texts into the project, by their paths."""
+        for name, text in files.items():
+            (self.project / name).parent.mkdir(exist_ok=True, parents=True)
+            (self.project / name).write_text(text)
 
     def files(self) -> dict[str, bytes]:
         """Every file of the project with its content."""
@@ -96,3 +111,49 @@ def counting() -> Script:
     """A script that numbers its replies."""
     numbers = count(1)
     return lambda _: Say(f"Reply of request {next(numbers)}.", tokens_in=100, tokens_out=20)
+
+
+async def prepared(world: World, url: str, **more: object) -> AgentCLI:
+    """The backend, after its canary."""
+    backend = world.make(url, **more)
+    await backend.prepare()
+    return backend
+
+
+async def nothing_happens(world: World, orders: Callable[[str], list[Use]]) -> StandIn:
+    """In a first and in a later turn, the model calls for these tools: nothing is written, sent or read by them."""
+    world.write({"in.txt": "INSIDE"})
+    (world.home / "out.txt").write_text("OUTSIDE-SECRET")
+    script: list[Use | Say] = []
+
+    def answer(seen: Seen) -> Use | Say:
+        return script.pop(0) if script else Say("Done.")
+
+    with StandIn(answer) as server:
+        backend = await prepared(world, server.url)
+        for asked, re in ((prompt(), "1"), (prompt(turn(2, "A", "Done.", re="1"), turn(3, "B", "Now do it.")), "3")):
+            script = [*orders(server.url), Say("Done.")]
+            assert (await ask(backend, asked, re=re))[0] == "Done."
+            assert not script
+        said = json.dumps([seen.body for seen in server.calls])
+        assert not [seen for seen in server.seen if "made" in seen.path]
+    assert world.files() == {"in.txt": b"INSIDE"}
+    assert not (world.home / "made").exists()
+    assert "OUTSIDE-SECRET" not in said
+    assert KEY not in said
+    return server
+
+
+async def leaves_nothing_when_cancelled(world: World) -> None:
+    """A service that never answers: the deadline ends the call in a second, and all that it started."""
+    before = set(psutil.Process().children(recursive=True))
+    with StandIn(lambda _: Hang()) as server:
+        call = asyncio.create_task(ask(await prepared(world, server.url), prompt()))
+        async with asyncio.timeout(30):
+            while not server.calls:
+                await asyncio.sleep(0.02)
+        call.cancel()
+        async with asyncio.timeout(1):
+            await asyncio.wait((call,))
+    assert call.cancelled()
+    assert set(psutil.Process().children(recursive=True)) <= before

@@ -5,46 +5,39 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 
-from dialogd.backends import Options, probe
-from dialogd.backends.coding_agent import AgentCLI
+from dialogd.backends import probe
 from dialogd.backends.gemini import Gemini
 from dialogd.backends.parts import Part
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
 from tests.clis.conftest import make_world
-from tests.clis.rig import KEY, PATH, SYSTEM, World, ask, numbered, prompt, turn
-from tests.support.standin import Answer, Cut, EndEarly, Fail, Hang, Say, Seen, StandIn, Use, in_order
+from tests.clis.rig import (
+    KEY,
+    PATH,
+    SYSTEM,
+    World,
+    ask,
+    leaves_nothing_when_cancelled,
+    nothing_happens,
+    numbered,
+    prompt,
+    turn,
+)
+from tests.support.standin import Answer, Cut, EndEarly, Fail, Say, StandIn, Use, in_order
 
 MINE = turn(2, "A", "Reply of request 1.", re="1", marks="[PROPOSAL P1: Postgres]")
 THEIRS = turn(3, "B", "I object.")
 
 
-@dataclass(frozen=True)
-class GeminiWorld(World):
-    """A home and a project for Gemini CLI."""
-
-    def options(self, url: str, **more: object) -> Options:
-        """Options for this world: a fake key, and the stand-in as the service."""
-        options = Options(
-            project=self.project,
-            state=self.state,
-            variables={"GEMINI_API_KEY": KEY, "GOOGLE_GEMINI_BASE_URL": url},
-            environment={"HOME": str(self.home), "PATH": PATH},
-        )
-        return replace(options, **more)  # type: ignore[arg-type]
-
-
 @pytest.fixture
 def world(tmp_path: Path, states: Path) -> World:
     """A world for Gemini CLI."""
-    made = make_world("gemini", tmp_path, states)
-    return GeminiWorld(made.name, made.home, made.project, made.state)
+    return make_world("gemini", tmp_path, states)
 
 
 async def fails(world: World, *answers: Answer) -> BackendError:
@@ -171,28 +164,10 @@ class TestSafety:
 
     async def test_nothing_happens_to_the_disk(self, world: World) -> None:
         """Writes, commands, reads outside the project and fetches are called for, in a first and in a later turn."""
-        (world.project / "in.txt").write_text("INSIDE")
-        (world.home / "out.txt").write_text("OUTSIDE-SECRET")
-        script: list[Use | Say] = []
-
-        def answer(seen: Seen) -> Use | Say:
-            return script.pop(0) if script else Say("Done.")
-
-        with StandIn(answer) as server:
-            backend = world.make(server.url)
-            for asked, re in ((prompt(), "1"), (prompt(turn(2, "A", "Done.", re="1"), THEIRS), "3")):
-                await backend.prepare()
-                script = [*orders(world, server.url), Say("Done.")]
-                await ask(backend, asked, re=re)
-                assert not script
-            results = [result for seen in server.calls for result in seen.tool_results]
-            said = json.dumps([seen.body for seen in server.calls])
-            fetched = [seen for seen in server.seen if "made" in seen.path]
+        server = await nothing_happens(world, partial(orders, world))
+        results = [result for seen in server.calls for result in seen.tool_results]
         assert len(results) == 2 * len(orders(world, ""))
-        assert world.files() == {"in.txt": b"INSIDE"}
         assert [path.name for path in world.home.iterdir()] == ["out.txt"]
-        assert not fetched
-        assert "OUTSIDE-SECRET" not in said
 
     async def test_reading_the_project_works(self, world: World) -> None:
         """What is refused is not refused because nothing works."""
@@ -212,9 +187,7 @@ class TestSafety:
         if trust:  # what it runs must work
             files[".gemini/settings.json"] = json.dumps({"hooks": json.loads(files[".gemini/settings.json"])["hooks"]})
             files.pop(".env")
-        for name, text in files.items():
-            (world.project / name).parent.mkdir(exist_ok=True)
-            (world.project / name).write_text(text)
+        world.write(files)
         before = world.files()
         with StandIn(in_order(*orders(world, "http://127.0.0.1:9"), Say("Done."))) as server:
             await ask(world.make(server.url, trust_project=trust), prompt())
@@ -302,15 +275,4 @@ class TestFailing:
 
     async def test_a_cancelled_turn_leaves_no_process(self, world: World) -> None:
         """The call ends in a second, with all that it started."""
-        with StandIn(lambda _: Hang()) as server:
-            backend: AgentCLI = world.make(server.url)
-            await backend.prepare()
-            call = asyncio.create_task(ask(backend, prompt()))
-            async with asyncio.timeout(20):
-                while not server.calls:
-                    await asyncio.sleep(0.02)
-            call.cancel()
-            async with asyncio.timeout(1):
-                await asyncio.wait((call,))
-        assert call.cancelled()
-        assert not psutil.Process().children(recursive=True)
+        await leaves_nothing_when_cancelled(world)

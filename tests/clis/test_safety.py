@@ -7,20 +7,18 @@ import json
 import subprocess
 import uuid
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from dialogd.backends import probe
 from dialogd.backends.session import GOES_ON, INTRO
 from dialogd.errors import BackendError
 from dialogd.store.origin import CODEX_THREAD
-from tests.clis.rig import KEY, PATH, World, ask, counting, prompt, turn
-from tests.support.standin import Fail, Hang, Say, Seen, StandIn, Use, in_order
-
-MINE = turn(2, "A", "Done.", re="1")
+from tests.clis.rig import KEY, PATH, World, ask, counting, leaves_nothing_when_cancelled, nothing_happens, prompt, turn
+from tests.support.standin import Fail, Say, StandIn, Use, in_order
 
 
 def orders(world: World, url: str) -> list[Use]:
@@ -59,31 +57,9 @@ def orders(world: World, url: str) -> list[Use]:
 
 async def test_nothing_happens_to_the_disk(world: World) -> None:
     """Writes, commands, reads outside the project and fetches are called for, in a first and in a later turn."""
-    (world.project / "in.txt").write_text("INSIDE")
-    (world.home / "out.txt").write_text("OUTSIDE-SECRET")
-    script: list[Use | Say] = []
-
-    def answer(seen: Seen) -> Use | Say:
-        return script.pop(0) if script else Say("Done.")
-
-    with StandIn(answer) as server:
-        backend = world.make(server.url)
-        await backend.prepare()
-        for asked in (prompt(), prompt(MINE, turn(3, "B", "Now do it."))):
-            script = [*orders(world, server.url), Say("Done.")]
-            text, _ = await ask(backend, asked, re="1" if asked == prompt() else "3")
-            assert text == "Done."
-            assert not script
-        results = [result for seen in server.calls for result in seen.tool_results]
-        assert server.calls[-1].prompt.count(GOES_ON) == 1
-        fetched = [seen for seen in server.seen if "made" in seen.path]
-        said = json.dumps([seen.body for seen in server.calls])
-    assert len(results) == 2 * len(orders(world, ""))
-    assert world.files() == {"in.txt": b"INSIDE"}
-    assert not (world.home / "made").exists()
-    assert not fetched
-    assert "OUTSIDE-SECRET" not in said
-    assert KEY not in said
+    server = await nothing_happens(world, partial(orders, world))
+    assert server.calls[-1].prompt.count(GOES_ON) == 1
+    assert sum(len(seen.tool_results) for seen in server.calls) == 2 * len(orders(world, ""))
 
 
 async def test_reading_the_project_works(world: World) -> None:
@@ -137,9 +113,7 @@ def hostile(world: World) -> tuple[Path, Mapping[str, str]]:
 async def test_a_hostile_project_runs_nothing(world: World, trust: bool) -> None:
     """Neither hooks nor servers run, and no note of the project is read, unless the person trusts it."""
     marks, files = hostile(world)
-    for name, text in files.items():
-        (world.project / name).parent.mkdir(exist_ok=True)
-        (world.project / name).write_text(text)
+    world.write(files)
     with StandIn(counting()) as server:
         await ask(world.make(server.url, trust_project=trust), prompt())
         said = json.dumps([seen.body for seen in server.calls])
@@ -151,17 +125,14 @@ async def test_a_hostile_project_runs_nothing(world: World, trust: bool) -> None
         assert not [note for note in ("CLAUDE-NOTE", "IMPORTED-NOTE", "AGENTS-NOTE") if note in said]
 
 
-@pytest.mark.parametrize("trust", [True])
-async def test_a_trusted_project_still_cannot_write(world: World, trust: bool) -> None:
+async def test_a_trusted_project_still_cannot_write(world: World) -> None:
     """Trust lets the project's own things run; the tools stay as they are."""
     _, files = hostile(world)
-    for name, text in files.items():
-        (world.project / name).parent.mkdir(exist_ok=True)
-        (world.project / name).write_text(text)
+    world.write(files)
     before = world.files()
     write = [use for use in orders(world, "http://127.0.0.1:1") if "made" in str(use.input)]
     with StandIn(in_order(*write, Say("Done."))) as server:
-        await ask(world.make(server.url, trust_project=trust), prompt())
+        await ask(world.make(server.url, trust_project=True), prompt())
     assert world.files() == before
     assert not (world.home / "made").exists()
 
@@ -211,19 +182,7 @@ async def test_an_empty_answer_is_a_failure(world: World) -> None:
 
 async def test_a_cancelled_turn_leaves_no_process(world: World) -> None:
     """A service that never answers: the deadline ends the call in a second, and all that it started."""
-    before = set(psutil.Process().children(recursive=True))
-    with StandIn(lambda _: Hang()) as server:
-        backend = world.make(server.url)
-        await backend.prepare()
-        call = asyncio.create_task(ask(backend, prompt()))
-        async with asyncio.timeout(20):
-            while not server.calls:
-                await asyncio.sleep(0.02)
-        call.cancel()
-        async with asyncio.timeout(1):
-            await asyncio.wait((call,))
-    assert call.cancelled()
-    assert set(psutil.Process().children(recursive=True)) <= before
+    await leaves_nothing_when_cancelled(world)
 
 
 def persons_session(world: World, url: str, said: str) -> Path:
