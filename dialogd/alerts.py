@@ -27,7 +27,7 @@ from dialogd.agent.clock import local
 from dialogd.backends.child import Child
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
-from dialogd.backends.tools import Asked
+from dialogd.backends.tools import PendingCall
 from dialogd.config import HOOKS, Settings
 from dialogd.errors import DialogdError
 from dialogd.protocol import questions
@@ -85,7 +85,7 @@ class Alerts:
         for alert in worth(dialog, entry, file=file, url=self.url, at=at, zone=local, secrets=secrets):
             self._raise(alert)
 
-    def asked(self, call: Asked) -> None:
+    def asked(self, call: PendingCall) -> None:
         """This daemon's agent wants to call a tool: the person is asked, in time."""
         dialog, now, left = self._agent.dialog, datetime.now(UTC), call.facts["seconds"]
         if dialog is None:
@@ -358,7 +358,7 @@ class Channel(Protocol):
 
 def hook(name: str, target: str) -> Channel:
     """The hook that the setting `name` means: a URL is posted to, anything else is a command."""
-    return Webhook(name, target) if is_url(target) else Command(name, target)
+    return Webhook(name, target) if is_url(target) else CommandAlert(name, target)
 
 
 def is_url(target: str) -> bool:
@@ -377,7 +377,7 @@ def wants(channel: Channel, alert: Alert) -> bool:
     return alert.is_main and (channel.name == "on_event" or alert.event != "entry")
 
 
-class Command:
+class CommandAlert:
     """Runs a command of the person's, without a shell; the alert comes as JSON on stdin.
 
     It sees `PATH`, `HOME` and the like, what leads to the screen, and no key. After `COMMAND_SECONDS` it is ended with

@@ -194,7 +194,7 @@ def new_command(file: Path) -> str:
     return shlex.join(["dialogd", "new", "TOPIC", *file_words(file)])
 
 
-class Row(NamedTuple):
+class SettingLine(NamedTuple):
     """One line of `dialogd config show --origin`; the value as text, "" where nothing is set."""
 
     name: str
@@ -533,9 +533,9 @@ class Settings:
         """The source of the value of `name`: `flag --port`, `environment DIALOGD_PORT`, a file, `default`."""
         return self.origins.get(name, "default")
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[SettingLine, ...]:
         """Every setting with its value and origin, in the order of `SETTINGS`."""
-        return tuple(Row(s.name, _shown(getattr(self, s.name)), self.origin(s.name)) for s in SETTINGS)
+        return tuple(SettingLine(s.name, _shown(getattr(self, s.name)), self.origin(s.name)) for s in SETTINGS)
 
 
 SETTINGS = tuple(

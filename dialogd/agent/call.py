@@ -12,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
 from dialogd.agent.costs import Bill, is_possible, of_call
-from dialogd.backends import Backend, Delivery, Request, Step, Tool, Usage
+from dialogd.backends import Backend, Delivery, NextRequest, Request, Tool, Usage
 from dialogd.backends.service import asked_to_wait
 from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.text import SHORTEST, clean, key_begins, key_ends, key_may_begin, one_line, redact
@@ -234,7 +234,7 @@ class Call:
                 async for chunk in chunks:
                     if isinstance(chunk, Usage):
                         usage = chunk if is_possible(chunk) else usage
-                    elif isinstance(chunk, Step):
+                    elif isinstance(chunk, NextRequest):
                         self.bill, usage = self.bill.plus(of_call(usage, self.backend.price)), Usage(calls=0)
                         if self.book is not None:
                             await self.book(request)

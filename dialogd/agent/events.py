@@ -23,7 +23,7 @@ KEPT = 256 * 1024  # characters of a turn in the making that are kept; of more, 
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Activity:
     """What an agent does. `since` is monotonic: while it is at a turn, when it began with that."""
 
     state: str
@@ -200,7 +200,7 @@ class Hub:
         self._log = log
         self._lag_seconds = lag_seconds
         self._closed = False
-        self._standing: dict[str, Standing] = {}
+        self._standing: dict[str, Activity] = {}
         self._writing: dict[str, Writing] = {}
         self._audience_changed: list[Callable[[], None]] = []
 
@@ -251,7 +251,7 @@ class Hub:
     ) -> None:
         """Tell what an agent does now, when that is news. `seconds` is for how long, where that is known better."""
         before, since = self._standing.get(who), time.monotonic() - (seconds or 0.0)
-        now = Standing(state, turn, self._safe(reason), is_relayed, since)
+        now = Activity(state, turn, self._safe(reason), is_relayed, since)
         if before == now:
             return
         if seconds is None and before is not None and now.is_at_it and before.is_at_it and before.turn == turn:
@@ -261,7 +261,7 @@ class Hub:
             self._writing.pop(who, None)
         self._tell_now("agent", now.data(who), is_relayed=is_relayed)
 
-    def state_of(self, who: str) -> Standing | None:
+    def state_of(self, who: str) -> Activity | None:
         """What an agent was last said to do."""
         return self._standing.get(who)
 

@@ -44,7 +44,7 @@ class Durations:
 
 
 @dataclass(slots=True)
-class Tally:
+class Counters:
     """What this daemon has done; `thinking` in seconds, `bill` of all its calls, `unpriced` of unknown cost.
 
     `refused` counts deliveries to a live seat that were refused, `ends` calls by how they ended (written, interrupted,

@@ -18,7 +18,7 @@ from dialogd.agent.clock import Seen, duration, here, wall
 from dialogd.agent.costs import Bill, at_stake, forecast, from_record, is_priced, reading, usual_cap
 from dialogd.agent.events import Hub
 from dialogd.agent.peers import Peers
-from dialogd.agent.reporting import Tally, standing
+from dialogd.agent.reporting import Counters, standing
 from dialogd.backends import Backend, Delivery, Request
 from dialogd.backends.parts import Prompt
 from dialogd.backends.tools import Called, Desk, Toolbox
@@ -115,7 +115,7 @@ class Speaker:
         self.behavior = behavior
         self.journal = file.journals.of(me)
         self.seen = Seen(behavior.pace, peers.own, PAUSE * behavior.retry_wait)
-        self.tally = Tally()
+        self.tally = Counters()
         self.secrets = (*behavior.secrets, *backend.secrets)
         self.prompts = prompt.Prompts(notes=behavior.notes, room=backend.room, secrets=self.secrets)
         self.dialog: Dialog | None = None

@@ -157,7 +157,7 @@ class Delivery:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextRequest:
     """One request of a turn is over and another is about to go out: the last `Usage` was that of the first, in full."""
 
 
@@ -218,9 +218,9 @@ class Backend(Protocol):
 
     `reply` yields text as it arrives (any chunks; their concatenation is the reply) and may yield `Usage`, as often as
     it knows more: the last one counts, also when the call fails afterwards or is cancelled. It may yield `Tool` when an
-    agent begins to run one, and when that is over, `Delivery` where somebody else replies, and `Step` between two
-    requests that are billed. It raises `BackendError` and nothing else. Cancelling the task that iterates it ends the
-    call and everything the call started before the cancellation returns. Its class also has
+    agent begins to run one, and when that is over, `Delivery` where somebody else replies, and `NextRequest` between
+    two requests that are billed. It raises `BackendError` and nothing else. Cancelling the task that iterates it ends
+    the call and everything the call started before the cancellation returns. Its class also has
     `probe(variables, variant) -> Found`, which calls no service. Where somebody else replies, `is_opened` says whether
     they are at the turn.
 
@@ -239,7 +239,7 @@ class Backend(Protocol):
     room: int
     secrets: tuple[str, ...]
 
-    def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Delivery | Step, None]: ...
+    def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Delivery | NextRequest, None]: ...
 
     async def close(self) -> None: ...
 

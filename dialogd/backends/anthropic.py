@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from anthropic.types import MessageDeltaUsage, RawMessageStreamEvent
     from anthropic.types import Usage as MessageUsage
 
-    from dialogd.backends.tools import Offered
+    from dialogd.backends.tools import OfferedTool
 
 URL = "https://api.anthropic.com"
 KEYS = ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN")
@@ -66,7 +66,7 @@ class Anthropic(API):
         return body | ({"output_config": {"effort": self._options.effort}} if self._options.effort else {})
 
     def with_tools(
-        self, body: dict[str, Any], offered: Sequence[Offered], so_far: Sequence[Exchange], *, may_call: bool
+        self, body: dict[str, Any], offered: Sequence[OfferedTool], so_far: Sequence[Exchange], *, may_call: bool
     ) -> dict[str, Any]:
         """That body with tools. What came of calls ends in a breakpoint of the cache, for the next request."""
         messages = list(body["messages"])

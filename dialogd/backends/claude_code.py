@@ -12,7 +12,7 @@ from typing import Any
 
 from dialogd.backends import Usage
 from dialogd.backends.canary import Run, Sandbox
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, ended, table
+from dialogd.backends.coding_agent import AgentCLI, Event, Output, counts, ended, table
 from dialogd.backends.session import INTRO
 from dialogd.errors import BackendError
 from dialogd.store.disk import read_json, write_json
@@ -22,7 +22,7 @@ _DIALOG = json.dumps(f"{INTRO}\n\n#")[1:-1].encode()  # how a dialog begins in a
 _SESSION = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class _Events(Reader):
+class _Events(Output):
     """stream-json: `init`, `api_retry`, `assistant`, and one `result`, whose text is the reply."""
 
     def __init__(self, cli: AgentCLI) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from dialogd.backends import Usage
 from dialogd.backends.canary import Run, Sandbox
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, table
+from dialogd.backends.coding_agent import AgentCLI, Event, Output, counts, table
 from dialogd.errors import BadInput
 from dialogd.store.disk import read_json
 
@@ -26,7 +26,7 @@ _OFF = ("apps", "plugins", "remote_plugin", "hooks", "memories", "goals", "brows
 _TOOLS = frozenset({"command_execution", "file_change", "mcp_tool_call", "web_search"})
 
 
-class _Events(Reader):
+class _Events(Output):
     """Its JSON lines: the reply is the last message of a turn that was completed. Usage counts the whole thread."""
 
     _last = ""

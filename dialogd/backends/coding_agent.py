@@ -1,7 +1,7 @@
 """What coding-agent CLIs share: probing, one run per turn, reading its events, sessions.
 
 A new one is a module with subclasses of `AgentCLI` (names, paths, arguments, the calls by which the canary tries
-it) and `Reader` (what its events mean).
+it) and `Output` (what its events mean).
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class LostSession(BackendError):
     """The CLI no longer has the session that was to be continued."""
 
 
-class Reader:
+class Output:
     """Takes the events of one run. A subclass notes what they say; success needs a positive sign, `text` set.
 
     `begun` is the session that it runs in, `session` the one that can be continued. `total` is what the CLI has counted
@@ -250,7 +250,7 @@ class AgentCLI:
     address: ClassVar[str] = ""
     own: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[tuple[str, str, str]] = ("", "", "")
-    events: ClassVar[type[Reader]] = Reader
+    events: ClassVar[type[Output]] = Output
     at_files: ClassVar[bool] = False
     forks: ClassVar[bool] = True
     one_file: ClassVar[bool] = False
@@ -456,7 +456,7 @@ class AgentCLI:
             yield reply
 
     async def _attempt(
-        self, prompt: Prompt, chosen: Continuation, request: Request, reader: Reader
+        self, prompt: Prompt, chosen: Continuation, request: Request, reader: Output
     ) -> AsyncGenerator[Usage | Tool, None]:
         """One run of the CLI, whose output `reader` takes. Yields what was used and what ran; raises `BackendError`."""
         if chosen.after and not self.forks and not request.question:
@@ -490,7 +490,7 @@ class AgentCLI:
         """The text with every `@` that would attach a file defused; undone in the reply."""
         return text.replace("@", f"@{_JOINER}") if self.at_files else text
 
-    async def run(self, run: Run, reader: Reader, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
+    async def run(self, run: Run, reader: Output, before: Usage | None = None) -> AsyncGenerator[Usage | Tool, None]:
         """Run the CLI once. Yields what was used so far, and which tools run. Raises `BackendError`."""
         reader.folder = run.folder
         own = {**self.settings(run), "TMPDIR": str(run.folder)}

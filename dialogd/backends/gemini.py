@@ -12,7 +12,7 @@ from typing import Any
 
 from dialogd.backends import Options, Usage
 from dialogd.backends.canary import Run, Sandbox
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, ended, table
+from dialogd.backends.coding_agent import AgentCLI, Event, Output, counts, ended, table
 from dialogd.errors import BackendError
 from dialogd.protocol.model import digest
 from dialogd.store.disk import read_json, write_json
@@ -21,7 +21,7 @@ HOME = "gemini"  # the CLI's own home, in the agent's folder
 TELEMETRY = "telemetry"  # in the run's folder
 
 
-class _Events(Reader):
+class _Events(Output):
     """stream-json: `init`, `message`, tools, `error`, one `result`.
 
     It leaves things out. A stream that broke off and was asked for again stands in it twice: the kept session has the

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionChunk
     from openai.types.responses import ResponseStreamEvent
 
-    from dialogd.backends.tools import Offered, Told
+    from dialogd.backends.tools import OfferedTool, Told
 
 # -- Ollama: where it listens, and which models it has ----------------------------------------------------------------
 
@@ -176,7 +176,7 @@ class OpenAI(API):
         return body | ({"reasoning": {"effort": self._options.effort}} if self._options.effort else {})
 
     def with_tools(
-        self, body: dict[str, Any], offered: Sequence[Offered], so_far: Sequence[Exchange], *, may_call: bool
+        self, body: dict[str, Any], offered: Sequence[OfferedTool], so_far: Sequence[Exchange], *, may_call: bool
     ) -> dict[str, Any]:
         """That body with tools, and the calls so far. Thoughts go back as the service has sealed them."""
         choice: dict[str, Any] = {} if may_call else {"tool_choice": "none"}

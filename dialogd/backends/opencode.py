@@ -11,7 +11,7 @@ from typing import Any
 
 from dialogd.backends import Options, Usage
 from dialogd.backends.canary import Run, Sandbox
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader, counts, ended, table
+from dialogd.backends.coding_agent import AgentCLI, Event, Output, counts, ended, table
 from dialogd.errors import BackendError
 from dialogd.store.disk import read_json
 
@@ -20,7 +20,7 @@ AGENT = "dialogd"
 PROVIDER = "dialogd-address"  # where the person names an address: any service that speaks Chat Completions
 
 
-class _Events(Reader):
+class _Events(Output):
     """`step_start`, `text`, `step_finish`, `error`. The reply is the text of the last step, once it has ended."""
 
     def __init__(self, cli: AgentCLI) -> None:

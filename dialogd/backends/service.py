@@ -25,7 +25,7 @@ from traceback import clear_frames
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
-from dialogd.backends import Found, Options, Request, Step, Tool, Usage
+from dialogd.backends import Found, NextRequest, Options, Request, Tool, Usage
 from dialogd.backends.parts import CHARACTERS_PER_TOKEN, Prompt, tokens_of
 from dialogd.backends.prices import Price
 from dialogd.errors import BackendError, BadInput
@@ -33,7 +33,7 @@ from dialogd.protocol.text import one_line, redact
 from dialogd.store.disk import read_json, write_json
 
 if TYPE_CHECKING:
-    from dialogd.backends.tools import Offered, Told
+    from dialogd.backends.tools import OfferedTool, Told
 
 PAUSE = 2.0  # seconds to hold back where the service names no time
 LONGEST = 600.0  # seconds; a service, a clock or a damaged file may ask for more
@@ -706,7 +706,7 @@ class API:
         raise NotImplementedError
 
     def with_tools(
-        self, body: dict[str, Any], offered: Sequence[Offered], so_far: Sequence[Exchange], *, may_call: bool
+        self, body: dict[str, Any], offered: Sequence[OfferedTool], so_far: Sequence[Exchange], *, may_call: bool
     ) -> dict[str, Any]:
         """That body with the tools, and with the calls that were made for it so far; without `may_call` the last."""
         raise NotImplementedError
@@ -723,7 +723,7 @@ class API:
         """Headers of the person's, for this service; `omit` takes one out that the SDK would send."""
         return dict(headers_in(self._options.variables, self.headers))
 
-    async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Step, None]:
+    async def reply(self, request: Request) -> AsyncGenerator[str | Usage | Tool | NextRequest, None]:
         """Stream the model's text. Raises `BackendError` for everything else than a reply that ended by itself."""
         yield Usage(self.model, calls=0)
         if request.tools is None:
@@ -740,7 +740,7 @@ class API:
         finally:
             await request.tools.close()
 
-    async def _steps(self, request: Request) -> AsyncGenerator[str | Usage | Tool | Step, None]:
+    async def _steps(self, request: Request) -> AsyncGenerator[str | Usage | Tool | NextRequest, None]:
         """Ask, make the calls that the model asks for, and ask again, until it asks for none."""
         tools, so_far, before = request.tools, list[Exchange](), ""
         assert tools is not None
@@ -765,7 +765,7 @@ class API:
                 yield Tool()
             so_far.append(Exchange(reply.said, results))
             self._must_pay(request, coming + sum(tokens_of(told.text) for _, told in results), reply)
-            yield Step()
+            yield NextRequest()
 
     def _after(self, request: Request, reply: StreamedReply) -> Request:
         """The request with what its budget has left."""

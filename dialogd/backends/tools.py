@@ -57,7 +57,7 @@ Record = Callable[..., Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class OfferedTool:
     """A tool as the model is offered it."""
 
     name: str
@@ -115,7 +115,7 @@ def _short(text: str, most: int) -> str:
 
 
 @dataclass(slots=True)
-class Asked:
+class PendingCall:
     """A call that waits for the person, until `until` (monotonic)."""
 
     id: str
@@ -147,14 +147,14 @@ class Desk:
 
     def __init__(self, agent: str, publish: Tell) -> None:
         self.agent = agent
-        self.open: dict[str, Asked] = {}
-        self.followers: list[Callable[[Asked], None]] = []  # they are told of each call that waits
+        self.open: dict[str, PendingCall] = {}
+        self.followers: list[Callable[[PendingCall], None]] = []  # they are told of each call that waits
         self.publish = publish
 
     async def ask(self, tool: str, arguments: str, until: float) -> bool | None:
         """The person's answer; None where none came by `until` (monotonic)."""
         answer = asyncio.get_running_loop().create_future()
-        asked = Asked(f"{self.agent}-{token_hex(3)}", self.agent, tool, arguments, until, answer)
+        asked = PendingCall(f"{self.agent}-{token_hex(3)}", self.agent, tool, arguments, until, answer)
         self.open[asked.id] = asked
         self.publish("call", **asked.facts)
         for follower in self.followers:
@@ -171,7 +171,7 @@ class Desk:
             self.publish("judged", call=asked.id, agent=self.agent, tool=tool, answer=word)
         return approved
 
-    def answer(self, call: str, *, approve: bool) -> Asked:
+    def answer(self, call: str, *, approve: bool) -> PendingCall:
         """Answer a call. Raises `BadInput`, which names those that wait, for one that does not."""
         asked = self.open.get(call)
         if asked is None or asked.answer.done():
@@ -396,7 +396,7 @@ class Toolbox:
 
     def __post_init__(self) -> None:
         self.calls = {call.number: call for call in self.earlier}
-        self.offered: tuple[Offered, ...] = ()
+        self.offered: tuple[OfferedTool, ...] = ()
         self._until = float("inf")
         self._open: list[Connection] = []
         self._tools: dict[str, _Tool] = {}
@@ -431,7 +431,7 @@ class Toolbox:
                 elif name not in self._tools:
                     self._tools[name] = _Tool(connection, tool.name, dict(tool.input_schema))
                     about = clean(tool.description or tool.title or "")[:MOST_DESCRIBED]
-                    offered.append(Offered(name, about, dict(tool.input_schema)))
+                    offered.append(OfferedTool(name, about, dict(tool.input_schema)))
         self.offered = tuple(offered)
 
     async def close(self) -> None:
@@ -564,7 +564,7 @@ class Toolbox:
 
     # -- the dialog's own tools -----------------------------------------------------------------------------------
 
-    def _own_tools(self) -> tuple[Offered, Offered]:
+    def _own_tools(self) -> tuple[OfferedTool, OfferedTool]:
         ids = [agent.id for agent in self._others]
         text = {"type": "string", "description": "the message"}
         to = {"type": "string", "enum": [*ids, "all"], "description": "whom it is for"}
@@ -577,8 +577,8 @@ class Toolbox:
             "additionalProperties": False,
         }
         return (
-            Offered(LIST, "The agents of this dialog, with what each does now.", nothing),
-            Offered(SEND, "Put a message to one agent, or to all, into the turn that you write now.", message),
+            OfferedTool(LIST, "The agents of this dialog, with what each does now.", nothing),
+            OfferedTool(SEND, "Put a message to one agent, or to all, into the turn that you write now.", message),
         )
 
     @property

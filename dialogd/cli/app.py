@@ -18,7 +18,7 @@ from dialogd import __version__
 NO_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
-class Command(NamedTuple):
+class Located(NamedTuple):
     """A command or a group: its module, the first line of its help, and its class if it has its own."""
 
     place: str
@@ -28,71 +28,71 @@ class Command(NamedTuple):
 
 GROUPS = {
     "Begin": {
-        "open": Command("open:open_home", "Open the page on which dialogs are found, and started."),
-        "run": Command("run:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
-        "ask": Command("seat:ask", "Ask another agent something, from the session you are in."),
-        "new": Command("run:new", "Write the file of a new dialog.", "past:RecallCommand"),
-        "start": Command("start:start", "Run one agent's daemon, in a terminal of its own."),
-        "templates": Command("setup:templates", "List the templates that a dialog can start from."),
+        "open": Located("open:open_home", "Open the page on which dialogs are found, and started."),
+        "run": Located("run:run", "Run a whole dialog: every agent, until it ends.", "past:RecallCommand"),
+        "ask": Located("seat:ask", "Ask another agent something, from the session you are in."),
+        "new": Located("run:new", "Write the file of a new dialog.", "past:RecallCommand"),
+        "start": Located("start:start", "Run one agent's daemon, in a terminal of its own."),
+        "templates": Located("setup:templates", "List the templates that a dialog can start from."),
     },
     "Speak": {
-        "say": Command("speak:say", "Say something: an answer, a question, a proposal, a note."),
-        "pass": Command("speak:pass_on", "Let the next agent speak instead of you."),
-        "floor": Command("speak:floor", "Ask for the floor, where the order of speakers is free."),
+        "say": Located("speak:say", "Say something: an answer, a question, a proposal, a note."),
+        "pass": Located("speak:pass_on", "Let the next agent speak instead of you."),
+        "floor": Located("speak:floor", "Ask for the floor, where the order of speakers is free."),
     },
     "Join": {
-        "join": Command("seat:join", "Take part with the coding session that you are in."),
-        "accept": Command("seat:accept", "Agree to take part, in a session that was asked to."),
-        "sessions": Command("seat:sessions", "List the coding sessions that are open on this machine."),
-        "turn": Command("seat:turn", "Show the turn that a live seat owes, and how to answer."),
-        "reply": Command("seat:reply", "Reply for a live seat: to the turn that it owes."),
+        "join": Located("seat:join", "Take part with the coding session that you are in."),
+        "accept": Located("seat:accept", "Agree to take part, in a session that was asked to."),
+        "sessions": Located("seat:sessions", "List the coding sessions that are open on this machine."),
+        "turn": Located("seat:turn", "Show the turn that a live seat owes, and how to answer."),
+        "reply": Located("seat:reply", "Reply for a live seat: to the turn that it owes."),
     },
     "Steer": {
-        "pause": Command("speak:pause", "Stop after the current turn, until you resume."),
-        "resume": Command("speak:resume", "Let agents continue after a pause."),
-        "step": Command("speak:step", "Turn step mode (you decide after every turn) on or off."),
-        "retry": Command("speak:retry", "Ask an agent again, such as after an error."),
-        "skip": Command("speak:skip", "Skip an agent whose turn it is; the next one speaks."),
-        "invite": Command("speak:invite", "Add an agent to the dialog."),
-        "leave": Command("speak:leave", "Remove an agent, or yourself, from the dialog."),
-        "veto": Command("speak:veto", "Rule out a proposal: nobody can agree to it any more."),
-        "strike": Command("speak:strike", "Withdraw a turn: nothing it says counts any more."),
-        "approve-call": Command("speak:approve_call", "Let an agent call the tool that it asks for, or refuse it."),
-        "limit": Command("speak:limit", "Change a limit, such as the number of turns or the budget."),
-        "restore": Command("speak:restore", "Put back turns that an editor has overwritten."),
-        "stop": Command("speak:stop", "Stop everything: all your daemons and their dialogs."),
+        "pause": Located("speak:pause", "Stop after the current turn, until you resume."),
+        "resume": Located("speak:resume", "Let agents continue after a pause."),
+        "step": Located("speak:step", "Turn step mode (you decide after every turn) on or off."),
+        "retry": Located("speak:retry", "Ask an agent again, such as after an error."),
+        "skip": Located("speak:skip", "Skip an agent whose turn it is; the next one speaks."),
+        "invite": Located("speak:invite", "Add an agent to the dialog."),
+        "leave": Located("speak:leave", "Remove an agent, or yourself, from the dialog."),
+        "veto": Located("speak:veto", "Rule out a proposal: nobody can agree to it any more."),
+        "strike": Located("speak:strike", "Withdraw a turn: nothing it says counts any more."),
+        "approve-call": Located("speak:approve_call", "Let an agent call the tool that it asks for, or refuse it."),
+        "limit": Located("speak:limit", "Change a limit, such as the number of turns or the budget."),
+        "restore": Located("speak:restore", "Put back turns that an editor has overwritten."),
+        "stop": Located("speak:stop", "Stop everything: all your daemons and their dialogs."),
     },
     "See": {
-        "status": Command("status:status", "Show how the dialog stands, or what you missed."),
-        "watch": Command("watch:watch", "Watch a dialog live, until it ends."),
-        "board": Command("see:board", "Show what was contributed, proposed and decided."),
-        "flow": Command("see:flow", "Show who said what to whom, one line per message."),
-        "replay": Command("see:replay", "Step through a dialog: what each entry changed."),
-        "cost": Command("outcome:cost", "Show what each agent has spent, and what is left."),
-        "logs": Command("see:logs", "Print the last lines of a daemon's log."),
+        "status": Located("status:status", "Show how the dialog stands, or what you missed."),
+        "watch": Located("watch:watch", "Watch a dialog live, until it ends."),
+        "board": Located("see:board", "Show what was contributed, proposed and decided."),
+        "flow": Located("see:flow", "Show who said what to whom, one line per message."),
+        "replay": Located("see:replay", "Step through a dialog: what each entry changed."),
+        "cost": Located("outcome:cost", "Show what each agent has spent, and what is left."),
+        "logs": Located("see:logs", "Print the last lines of a daemon's log."),
     },
     "Result": {
-        "plan": Command("outcome:plan", "Show the plan: decisions, dissent, open points.", "outcome:PlanCommand"),
-        "export": Command("outcome:export", "Save the dialog as Markdown, HTML, PDF or JSON."),
-        "approve": Command("speak:approve", "Accept the result."),
-        "reject": Command("speak:reject", "Reject the result, with a reason; the dialog continues."),
-        "verify": Command("outcome:verify", "Check that no entry was altered after it was written."),
-        "conform": Command("outcome:conform", "Check that a participant keeps the protocol."),
+        "plan": Located("outcome:plan", "Show the plan: decisions, dissent, open points.", "outcome:PlanCommand"),
+        "export": Located("outcome:export", "Save the dialog as Markdown, HTML, PDF or JSON."),
+        "approve": Located("speak:approve", "Accept the result."),
+        "reject": Located("speak:reject", "Reject the result, with a reason; the dialog continues."),
+        "verify": Located("outcome:verify", "Check that no entry was altered after it was written."),
+        "conform": Located("outcome:conform", "Check that a participant keeps the protocol."),
     },
     "Past": {
-        "list": Command("past:list_dialogs", "List your dialogs, newest first."),
-        "show": Command("past:show_dialog", "Show one dialog in full: result, decisions, every turn."),
-        "search": Command("past:search", "Search what was said in past dialogs."),
-        "recall": Command("past:recall", "Find past decisions about something, best match first."),
-        "outcome": Command("past:outcome", "Record how a decision turned out: worked or failed."),
-        "memory": Command("past:memory", "Show or rebuild the index of past dialogs."),
+        "list": Located("past:list_dialogs", "List your dialogs, newest first."),
+        "show": Located("past:show_dialog", "Show one dialog in full: result, decisions, every turn."),
+        "search": Located("past:search", "Search what was said in past dialogs."),
+        "recall": Located("past:recall", "Find past decisions about something, best match first."),
+        "outcome": Located("past:outcome", "Record how a decision turned out: worked or failed."),
+        "memory": Located("past:memory", "Show or rebuild the index of past dialogs."),
     },
     "Setup": {
-        "doctor": Command("setup:doctor", "Check this machine: backends, who pays, ports, files."),
-        "config": Command("setup:config", "Show the settings and where each comes from."),
-        "init": Command("host:init", "Add dialogd's commands to this project."),
-        "mcp": Command("host:mcp", "Serve dialogs as tools, for programs that speak MCP."),
-        "alerts": Command("setup:alerts", "Test how you are alerted when you are not looking."),
+        "doctor": Located("setup:doctor", "Check this machine: backends, who pays, ports, files."),
+        "config": Located("setup:config", "Show the settings and where each comes from."),
+        "init": Located("host:init", "Add dialogd's commands to this project."),
+        "mcp": Located("host:mcp", "Serve dialogs as tools, for programs that speak MCP."),
+        "alerts": Located("setup:alerts", "Test how you are alerted when you are not looking."),
     },
 }
 """Every command, in the order in which they are listed, by what it is for. Its module is imported once it is called."""
@@ -155,7 +155,7 @@ class _Command(TyperCommand):
             return super().parse_args(ctx, args)
 
 
-def _import(name: str, command: Command) -> Any:
+def _import(name: str, command: Located) -> Any:
     from typer.main import get_command
 
     def found(place: str) -> Any:

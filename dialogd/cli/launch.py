@@ -48,7 +48,7 @@ NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Child:
+class Spawned:
     """A daemon that this process started. What it prints goes to `output`, from `offset` on."""
 
     id: str
@@ -65,7 +65,7 @@ class Child:
         return ""
 
 
-def spawn(agent: str, words: Sequence[str], output: Path) -> Child:
+def spawn(agent: str, words: Sequence[str], output: Path) -> Spawned:
     """Start a daemon in a session of its own: a Ctrl-C in this terminal does not reach it.
 
     It is no part of the coding session that this may run inside of, and is not given that session's tokens.
@@ -85,10 +85,10 @@ def spawn(agent: str, words: Sequence[str], output: Path) -> Child:
         )
     finally:
         os.close(fd)
-    return Child(agent, process, output, offset)
+    return Spawned(agent, process, output, offset)
 
 
-def answering(child: Child, settings: Settings) -> Running | None:
+def answering(child: Spawned, settings: Settings) -> Running | None:
     """The child's registration, once it answers. Raises `DialogdError` when it has ended."""
     code = child.process.poll()
     if code is not None:
@@ -104,7 +104,7 @@ def answering(child: Child, settings: Settings) -> Running | None:
 
 
 def until_ready(
-    children: Mapping[str, Child], settings: Settings, backends: Iterable[str], interrupt: Interrupt | None = None
+    children: Mapping[str, Spawned], settings: Settings, backends: Iterable[str], interrupt: Interrupt | None = None
 ) -> dict[str, Running]:
     """Wait until each child answers, or somebody interrupts; gives the daemons that do, by id.
 
@@ -141,7 +141,7 @@ def died_of(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"signal {-code}"
 
 
-def end(children: Iterable[Child]) -> None:
+def end(children: Iterable[Spawned]) -> None:
     """End these processes, gently first; returns when they are gone."""
     running = [child for child in children if child.process.poll() is None]
     for child in running:
@@ -201,7 +201,7 @@ class Daemons:
     def __init__(self, settings: Settings, cast: Cast) -> None:
         self.settings = settings
         self.cast = cast
-        self.children: dict[str, Child] = {}
+        self.children: dict[str, Spawned] = {}
         self.running: dict[str, Running] = {}
         self._died: set[str] = set()
         self._told: set[int] = set()
@@ -255,7 +255,7 @@ class Daemons:
             except (DialogdError, OSError) as error:
                 remark(f"warning: {seat.id}: its session was not asked yet: {error}; it is once its turn comes")
 
-    def _spawn(self, seat: Seat) -> Child:
+    def _spawn(self, seat: Seat) -> Spawned:
         plan, file = self.settings.plan, self.settings.file
         words = ["start", seat.id, "--file", str(file), "--port", str(seat.port), *seat.flags()]
         words += ["--pace", self.cast.pace] if self.cast.pace else []
@@ -278,17 +278,17 @@ class Daemons:
                 self.running[child.id] = daemon
                 notify([daemon])
 
-    def dead(self) -> list[Child]:
+    def dead(self) -> list[Spawned]:
         """The daemons that have ended, and were not started again."""
         return [child for child in self.children.values() if child.process.poll() is not None]
 
-    def farewell(self, dead: Sequence[Child]) -> str:
+    def farewell(self, dead: Sequence[Spawned]) -> str:
         """The message that these daemons are gone and not started again; "" where it was said before."""
         new = [child for child in dead if child.process.pid not in self._told]
         self._told.update(child.process.pid for child in new)
         return "\n".join(f"the daemon of {one.id} ended ({died_of(one.process.returncode)})" for one in new)
 
-    def _replace(self, dead: Child) -> str:
+    def _replace(self, dead: Spawned) -> str:
         """Restart a daemon that ended; returns a message. Raises `DialogdError` on its second end."""
         what = f"the daemon of {dead.id} ended unexpectedly ({died_of(dead.process.returncode)}); it said last:"
         if dead.id in self._died:

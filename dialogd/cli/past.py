@@ -21,7 +21,7 @@ from dialogd.protocol import units
 
 if TYPE_CHECKING:
     from dialogd.config import Settings
-    from dialogd.memory import Decision, Hit, Memory, Row
+    from dialogd.memory import Hit, Memory, PastDecision, Row
     from dialogd.protocol.model import Entry
     from dialogd.protocol.state import Dialog
 
@@ -79,7 +79,7 @@ def show_dialog(which: Which, json: options.JsonOption = False) -> None:
     options.answer(facts, _page(row, decisions, dialog), json=json)
 
 
-def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[Row, Sequence[Decision]]:
+def _unlisted(known: Memory, path: Path, dialog: Dialog) -> tuple[Row, Sequence[PastDecision]]:
     """A dialog that is named by its file: its archived copy, else the file itself."""
     from dialogd.memory.memory import live_decisions, row_of
 
@@ -133,7 +133,7 @@ def _hit(hit: Hit, screen: Screen) -> str:
     return f"{plain(head)}\n    {text}{plain(hit.snippet[end:])}"
 
 
-def _page(row: Row, decisions: Sequence[Decision], dialog: Dialog) -> Iterator[str]:
+def _page(row: Row, decisions: Sequence[PastDecision], dialog: Dialog) -> Iterator[str]:
     """The dialog as text for a terminal: its result, then every entry."""
     yield f"{line(row.topic)}  ({row.id})"
     yield line(row.headline)
@@ -161,7 +161,7 @@ def _said(entry: Entry) -> Iterator[str]:
     yield from map(str, entry.marks if entry.frame is not None else ())
 
 
-def told(decision: Decision) -> Iterator[str]:
+def told(decision: PastDecision) -> Iterator[str]:
     """A decision as text for a terminal: how it was made and turned out, its text, the reason."""
     from dialogd.memory.recall import about
 

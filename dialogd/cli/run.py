@@ -31,7 +31,7 @@ from dialogd.cli.outcome import estimate_of, leave_plan, prices_of
 from dialogd.cli.past import keep_ended
 from dialogd.cli.status import AGREED, ended, exit_code, next_step
 from dialogd.cli.terminal import plain, remark
-from dialogd.cli.watch import LOOK, Live
+from dialogd.cli.watch import LOOK, LiveView
 from dialogd.config import DEFAULT_FILE, FIRST_PORT, Settings, default_port, dotenv, file_words, start_command
 from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, Refused
 from dialogd.protocol.certificate import certify
@@ -330,7 +330,7 @@ def _perform(
 ) -> int:
     """Start all daemons, show the dialog to its end, stop them; returns the exit code."""
     file = shlex.quote(str(settings.file))
-    show = Live(settings, hint="Ctrl-C stops the dialog", is_run=True)
+    show = LiveView(settings, hint="Ctrl-C stops the dialog", is_run=True)
     agents = Daemons(settings, cast)
     port = cast.seats[0].port
     for label, text in (
@@ -364,7 +364,7 @@ def _perform(
     return INTERRUPTED if interrupt.is_set() and not (stay and show.outcome) else code
 
 
-def _watch(show: Live, agents: Daemons, interrupt: Interrupt, *, stay: float) -> None:
+def _watch(show: LiveView, agents: Daemons, interrupt: Interrupt, *, stay: float) -> None:
     """Show the dialog until it ends or the person interrupts; with `stay`, until they do or every daemon is gone.
 
     `stay` is how many seconds it may have been over, with nothing new in it, before this ends.
@@ -395,7 +395,7 @@ def _watch(show: Live, agents: Daemons, interrupt: Interrupt, *, stay: float) ->
             show.say(words)
 
 
-def _close(show: Live, *, stay: float) -> int:
+def _close(show: LiveView, *, stay: float) -> int:
     """Print how it ended; returns the exit code."""
     try:
         dialog = show.log.read()

@@ -338,7 +338,7 @@ class Writing:
         return replace(self, words=self.words + len(text.split()) - joined, tail=(self.tail + text)[-TAIL:])
 
 
-class Listener:
+class EventReader:
     """Listens to the daemons of one dialog file, from the first `listen` on until the process ends or `close`."""
 
     def __init__(self, settings: Settings) -> None:
@@ -453,7 +453,7 @@ HELP = """\
 STEADY = 2.0  # seconds that a reason must hold before it is worth a line of its own
 
 
-class Live:
+class LiveView:
     """Shows one dialog file and takes the person's keys, in a `with` block: call `look` and `listen` in turn.
 
     `hint` stands at the end of the live line where no keys are taken. With `is_run`, for `dialogd run`, a line to type
@@ -466,7 +466,7 @@ class Live:
         self.log = log_of(settings)
         self.feed = Feed(self.log)
         self.screen = Screen()
-        self.listener = Listener(settings)
+        self.listener = EventReader(settings)
         self.keyboard = Keyboard(self.screen.clear, lines=is_run)
         self.hint = hint
         self.is_run = is_run
@@ -483,7 +483,7 @@ class Live:
         self._ended: Outcome | None = None
         self._calls: set[str] = set()
 
-    def __enter__(self) -> Live:
+    def __enter__(self) -> LiveView:
         self.keyboard.__enter__()
         return self
 
@@ -766,7 +766,7 @@ def watch(file: options.FileOption = None, follow: Follow = False, json: options
     settings = options.settings_for(file)
     if json:
         raise typer.Exit(exit_code(_as_lines(settings, follow=follow)))
-    with Live(settings, hint="Ctrl-C leaves") as live:
+    with LiveView(settings, hint="Ctrl-C leaves") as live:
         live.look()
         while (follow or live.outcome is None) and not live.has_left:
             live.listen(LOOK)

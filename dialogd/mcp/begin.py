@@ -56,7 +56,7 @@ class Position(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class NewSession:
     """A session as it was asked for. `agents` are backends, or `ID=BACKEND[:MODEL][@DIR]`; () for what is here."""
 
     question: str
@@ -69,7 +69,7 @@ class Asked:
     tools: bool = True
 
 
-def begin(settings: Settings, asked: Asked) -> Path:
+def begin(settings: Settings, asked: NewSession) -> Path:
     """Begin the session, and return the dialog's file once it is written. Raises `DialogdError`.
 
     Its process belongs to nobody: it goes on when the program that asked ends, and ends with the dialog.
@@ -86,7 +86,7 @@ def begin(settings: Settings, asked: Asked) -> Path:
     return run_apart(StateDir(settings.state_dir), asked.question, words, variables)
 
 
-def on(position: str, config: Position) -> Asked:
+def on(position: str, config: Position) -> NewSession:
     """The session in which agents take that position on the target. Raises `BadInput`, `Refused`."""
     if not position.strip():
         raise BadInput("no position is named", fix=f"name one of: {', '.join(names())}")
@@ -96,7 +96,7 @@ def on(position: str, config: Position) -> Asked:
         if place.is_dir() and not config.allow_tools:
             raise Refused(f"{place} is a folder, which only tools can read", fix="set allow_tools, or name a file")
         context, project = ((str(place),), project) if place.is_file() else ((), place)
-    return Asked(
+    return NewSession(
         target, tuple(config.agents), position, context, project, config.limits, config.unattended, config.allow_tools
     )
 
@@ -112,7 +112,7 @@ def inside(path: str) -> Path:
     return whole
 
 
-def _cast_words(settings: Settings, asked: Asked) -> list[str]:
+def _cast_words(settings: Settings, asked: NewSession) -> list[str]:
     """The options that name template and agents. Raises `BadInput` for agents that are not to be had, or too many."""
     is_named = [equals for spec in asked.agents for _, equals, _ in [spec.split(":")[0].partition("=")]]
     each = asked.agents if any(is_named) else ()
@@ -150,7 +150,7 @@ def _harmless(seat: Seat) -> None:
         inside(seat.project)
 
 
-def _limit_words(settings: Settings, asked: Asked) -> Iterator[str]:
+def _limit_words(settings: Settings, asked: NewSession) -> Iterator[str]:
     """The options that limit the dialog. Raises `BadInput` for what cannot be read, `Refused` for what is too much."""
     limits, most = asked.limits, settings.session_max_messages
     if limits.max_turns is not None and limits.max_turns > most:

@@ -26,7 +26,7 @@ from dialogd.cli.client import daemons, healths, notify
 from dialogd.config import Settings
 from dialogd.errors import BadInput, DialogdError, NotRunning, Refused
 from dialogd.mcp import dialogs as known
-from dialogd.mcp.begin import Asked, Limits, Position, begin, on
+from dialogd.mcp.begin import Limits, NewSession, Position, begin, on
 from dialogd.mcp.dialogs import Session, find, history, listed, result_of_command
 from dialogd.memory import Memory
 from dialogd.protocol.certificate import certify
@@ -200,7 +200,7 @@ class Tools:
                     f"seat {reader} takes part in that session itself", fix="wait for its turn: wait_for_turn"
                 )
             return await self._wait(one.file, wait, ctx, session)
-        asked = Asked(
+        asked = NewSession(
             question, tuple(agents or ()), position, tuple(context or ()), None, limits or Limits(), unattended
         )
         return await self._wait(await asyncio.to_thread(begin, self.settings, asked), wait, ctx)

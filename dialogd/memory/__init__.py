@@ -5,6 +5,6 @@ The archive's files and `outcomes.jsonl` are the truth; the index can always be 
 
 from dialogd.memory.keeping import keep
 from dialogd.memory.memory import Memory
-from dialogd.memory.values import Decision, Hit, Row, Verdict
+from dialogd.memory.values import Hit, PastDecision, Row, Verdict
 
-__all__ = ["Decision", "Hit", "Memory", "Row", "Verdict", "keep"]
+__all__ = ["Hit", "Memory", "PastDecision", "Row", "Verdict", "keep"]

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.memory.values import Behind, Decision, moment
+from dialogd.memory.values import Behind, PastDecision, moment
 from dialogd.protocol.board import WENT_ON, Reopening, as_of_now, reopenings
 from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, until
 from dialogd.protocol.state import Dialog
-from dialogd.protocol.table import Decision as Record
+from dialogd.protocol.table import Decision
 from dialogd.protocol.text import clean, redact
 from dialogd.views.plan import Plan, turn_of, without_marks
 
@@ -26,7 +26,7 @@ class Made:
 
     place: int
     entry: str
-    decision: Decision
+    decision: PastDecision
 
 
 def decided(dialog: Dialog, topic: str) -> tuple[Made, ...]:
@@ -50,14 +50,14 @@ def _recorded(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
             yield _read(dialog, topic, record, places[record.entry])
 
 
-def _read(dialog: Dialog, topic: str, record: Record, place: int) -> Made:
+def _read(dialog: Dialog, topic: str, record: Decision, place: int) -> Made:
     entries = dialog.entries[: place + 1]
     proposal = next((p for p in dialog.state.table.proposals if p.ref == record.ref), None)
     behind = _behind(dialog, recorded(entries, record.ref, record.method, record.evidence))
     text = _plain(dialog, proposal.text, proposal.entry) if proposal else ""
     if not text and (certificate := certify(until(dialog, place + 1))) is not None:
         text = certificate.text if certificate.decided_in == record.entry else ""
-    decision = Decision(
+    decision = PastDecision(
         dialog=dialog.id,
         topic=topic,
         ref=record.ref,
@@ -81,7 +81,7 @@ def _unrecorded(dialog: Dialog, topic: str) -> Iterator[Made]:
             behind = tuple(Behind(s.agent, s.turn, s.reservation) for s in c.signers)
             turns, text = _turns(c.stands_in, entry.id, behind), cut(c.text)
             how = ("approved", text, c.method, behind, c.evidence, c.reason, turns, moment(entry))
-            yield Made(place, entry.id, Decision(dialog.id, topic, c.ref, *how))
+            yield Made(place, entry.id, PastDecision(dialog.id, topic, c.ref, *how))
 
 
 def _deadlock(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Made]:
@@ -102,10 +102,10 @@ def _deadlock(dialog: Dialog, topic: str, places: dict[str, int]) -> Iterator[Ma
     text = cut("\n".join(lines) or outcome.reason or "no agreement was in sight")
     place = places[outcome.entry]
     how = (text, "deadlock", behind, "", outcome.reason, turns, moment(dialog.entries[place]))
-    yield Made(place, outcome.entry, Decision(dialog.id, topic, "", "undecided", *how))
+    yield Made(place, outcome.entry, PastDecision(dialog.id, topic, "", "undecided", *how))
 
 
-def _as_it_stands(dialog: Dialog, made: Made, found: Sequence[Made], opened: Mapping[str, Reopening]) -> Decision:
+def _as_it_stands(dialog: Dialog, made: Made, found: Sequence[Made], opened: Mapping[str, Reopening]) -> PastDecision:
     """The decision with what came after it: a refusal of the person's, an approval, a dialog that went on."""
     decision = made.decision
     if made.entry not in opened:

@@ -31,7 +31,7 @@ SCHEMA = 7
 NAME = "index.sqlite"
 LOCK = "index.lock"  # held by whoever makes an index or throws one away
 
-# `facts` is a `Row` or a `Decision` as JSON; beside it stands what is looked for.
+# `facts` is a `Row` or a `PastDecision` as JSON; beside it stands what is looked for.
 _WORDS = "tokenize='porter unicode61 remove_diacritics 2'"
 _TABLES = f"""
 BEGIN;
@@ -170,7 +170,7 @@ _BLOCK = re.compile(rf"^{re.escape(RECALLED)}.*\n(?:\n|>.*(?:\n|$))*", re.M)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class SearchedEntry:
     """An entry as it is searched: its id, its turn, who wrote it, when, its text with its marks."""
 
     entry: str
@@ -190,7 +190,7 @@ class Facts:
     first: str
     last: tuple[str, int]
     question: str
-    said: tuple[Said, ...]
+    said: tuple[SearchedEntry, ...]
     made: tuple[Made, ...]
 
 
@@ -264,7 +264,7 @@ def _topic(dialog: Dialog, entries: Sequence[Entry]) -> str:
     return one_line(question or dialog.header.title, TOPIC)
 
 
-def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[Said]:
+def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[SearchedEntry]:
     """What agents and the person said, without withdrawn turns and quotes by `--recall`."""
     for entry in entries:
         if entry.by == SYSTEM or entry.is_struck:
@@ -273,7 +273,7 @@ def _said(entries: Sequence[Entry], attachments: Mapping[str, str]) -> Iterator[
         marks = "\n".join(str(mark) for mark in entry.marks) if entry.frame is not None else ""
         text = clean(f"{body}\n{marks}").replace("\ufffd", " ").strip()
         if text:
-            yield Said(entry.id, int(entry.id.partition(".")[0]), entry.by, moment(entry), text)
+            yield SearchedEntry(entry.id, int(entry.id.partition(".")[0]), entry.by, moment(entry), text)
 
 
 def _whole(body: str, attachments: Mapping[str, str]) -> str:

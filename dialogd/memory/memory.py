@@ -15,7 +15,7 @@ from dialogd.memory import index, keeping
 from dialogd.memory.index import facts, read_dialog
 from dialogd.memory.keeping import keep
 from dialogd.memory.recall import decisions_of, recall, search
-from dialogd.memory.values import FAILED, WORKED, Decision, Hit, Row, Verdict
+from dialogd.memory.values import FAILED, WORKED, Hit, PastDecision, Row, Verdict
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
 from dialogd.store.registry import Registry
@@ -49,7 +49,7 @@ def row_of(dialog: Dialog, file: Path) -> Row:
     return replace(index.row_of(dialog), file=str(file))
 
 
-def live_decisions(dialog: Dialog) -> Iterator[Decision]:
+def live_decisions(dialog: Dialog) -> Iterator[PastDecision]:
     """The decisions of a dialog that is not archived."""
     f = facts(dialog)
     return (replace(m.decision, at=m.decision.at or f.row.ended) for m in f.made)
@@ -107,7 +107,7 @@ class Memory:
         """The path of the archived copy of that dialog. Raises `BadInput`."""
         return Path(self.dialog(wanted).archive)
 
-    def decisions(self, wanted: str) -> list[Decision]:
+    def decisions(self, wanted: str) -> list[PastDecision]:
         """What that dialog decided, in order. Raises `BadInput`."""
         row = self.dialog(wanted)
         return self._told(self._ask(lambda c: decisions_of(c, row.id)))
@@ -119,7 +119,7 @@ class Memory:
         """
         return list(self._ask(lambda c: search(c, words, agent=agent, since=since, limit=limit, offset=offset)))
 
-    def recall(self, question: str, limit: int = 3) -> list[Decision]:
+    def recall(self, question: str, limit: int = 3) -> list[PastDecision]:
         """The past decisions that answer a question, best first; empty where nothing does."""
         return self._told(self._ask(lambda c: recall(c, question, limit)))
 
@@ -230,7 +230,7 @@ class Memory:
             for row in found
         ]
 
-    def _told(self, decisions: Iterable[Decision]) -> list[Decision]:
+    def _told(self, decisions: Iterable[PastDecision]) -> list[PastDecision]:
         """The decisions with their outcomes."""
         history = keeping.history(self._outcomes)
         last = {dialog: verdicts[-1] for dialog, verdicts in history.items()}

@@ -141,7 +141,7 @@ class Behind:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class PastDecision:
     """A past decision.
 
     `status` is approved, rejected, undecided (a deadlock: `text` is the crux and the positions), or discussed: nobody
@@ -171,7 +171,7 @@ class Decision:
         return _facts(asdict(self))
 
     @classmethod
-    def from_json(cls, facts: Mapping[str, Any]) -> Decision:
+    def from_json(cls, facts: Mapping[str, Any]) -> PastDecision:
         """The decision of such fields, as the index keeps them: without a verdict."""
         behind = tuple(Behind(**who) for who in facts["behind"])
         return cls(**{**facts, "behind": behind, "turns": tuple(facts["turns"])})

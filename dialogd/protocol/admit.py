@@ -14,7 +14,7 @@ from dialogd.protocol.marks import (
     DECIDING,
     FENCE,
     MARKS,
-    Reply,
+    Lifted,
     Who,
     agreed,
     confidence,
@@ -70,7 +70,7 @@ def left_in_words(refused: Sequence[Refusal]) -> str:
     return "\n".join(str(refusal.mark) for refusal in lost)
 
 
-def claims_consensus(reply: Reply) -> bool:
+def claims_consensus(reply: Lifted) -> bool:
     """True when the reply says that everybody agrees, and nothing against it."""
     return reply.has("CONSENSUS_REACHED") and not (reply.has("OBJECTION") or reply.has("DEADLOCK"))
 
@@ -126,7 +126,7 @@ class Permits:
         """What a judge may choose."""
         return (*positioned(self.header, self.state), "none")
 
-    def signed(self, mark: Mark, reply: Reply) -> str:
+    def signed(self, mark: Mark, reply: Lifted) -> str:
         """The number of the text on the table that this mark would sign; "" where it signs none."""
         standing = self.state.table.standing if mark.name == "AGREE" else self.text
         if standing is None:
@@ -137,11 +137,11 @@ class Permits:
         same = not reply.summary or digest(same_text(reply.summary)) == standing.proposal.sha
         return ref if mark.name == "CONSENSUS_REACHED" and same else ""
 
-    def lacks_reservation(self, reply: Reply) -> bool:
+    def lacks_reservation(self, reply: Lifted) -> bool:
         """True for a reply whose yes must name the strongest objection left, and that does not."""
         return self.rules.objections and not any(m.value for m in reply.marks if m.name == "RESERVATION")
 
-    def admitted(self, reply: Reply) -> tuple[Reply, tuple[Refusal, ...]]:
+    def admitted(self, reply: Lifted) -> tuple[Lifted, tuple[Refusal, ...]]:
         """The reply with the marks that count, and those that do not."""
         refused = [Refusal(mark, _strange(mark), stays=True) for mark in reply.strange]
         kept: list[Mark] = []
@@ -161,7 +161,7 @@ class Permits:
                 kept.append(mark)
         return replace(reply, marks=tuple(kept), strange=()), tuple(refused)
 
-    def _vetoed(self, mark: Mark, reply: Reply) -> str:
+    def _vetoed(self, mark: Mark, reply: Lifted) -> str:
         """Why a mark does not count that says yes or no to what the person ruled out, or puts its text anew."""
         ruled_out = vetoes(self.dialog)
         if not ruled_out:
@@ -202,7 +202,7 @@ class Permits:
             return f"the blackboard is full: {board.blackboard_capacity} contributions"
         return f"{self.me} has made {most} contributions in this round, the most there may be"
 
-    def _why_not(self, mark: Mark, reply: Reply) -> str:
+    def _why_not(self, mark: Mark, reply: Lifted) -> str:
         """Why a mark of this agent does not count; "" when it does."""
         me = self.me
         if self.is_judge:
@@ -216,7 +216,7 @@ class Permits:
             return why
         return self._by_kind(mark, reply)
 
-    def _by_kind(self, mark: Mark, reply: Reply) -> str:
+    def _by_kind(self, mark: Mark, reply: Lifted) -> str:
         """Why a mark does not count that this agent may use: what it says makes no sense here."""
         rules = self.rules
         match mark.name:
@@ -236,7 +236,7 @@ class Permits:
                 return "" if confidence(mark) is not None else "it is no number from 0 to 1"
         return self._contributes(mark, reply) if contributes(mark) else ""
 
-    def _accepts(self, mark: Mark, reply: Reply) -> str:
+    def _accepts(self, mark: Mark, reply: Lifted) -> str:
         known = {proposal.ref for proposal in self.state.table.proposals}
         if strange := [ref for ref in agreed(mark) if ref not in known]:
             return f"there is no {', '.join(strange)}"
@@ -249,14 +249,14 @@ class Permits:
         can = self.rules.order == "free" or self.role.may(MODERATE)
         return "" if can else f"the order is {self.rules.order}: nobody hands the floor on"
 
-    def _judges(self, mark: Mark, reply: Reply) -> str:
+    def _judges(self, mark: Mark, reply: Lifted) -> str:
         if mark.name != "DECIDE":
             return ""
         if reply.has(QUESTION):
             return f"{self.me} asks the person first, and judges once they have answered"
         return "" if pick(mark, self.choices[:-1]) else f"it names none of {', '.join(self.choices)}"
 
-    def _votes(self, mark: Mark, reply: Reply) -> str:
+    def _votes(self, mark: Mark, reply: Lifted) -> str:
         if self.rules.verdict != "vote":
             return "nothing is voted on in this dialog"
         choice = vote(mark)
@@ -279,7 +279,7 @@ class Permits:
             return f"{choice.ref} is the voters' to decide, until their votes fail"
         return ""
 
-    def _claims(self, mark: Mark, reply: Reply) -> str:
+    def _claims(self, mark: Mark, reply: Lifted) -> str:
         if self.signed(mark, reply):
             return self._signs(reply)
         if not reply.summary:
@@ -290,18 +290,18 @@ class Permits:
             return f"{self.me} may not put a text on the table ({self.role.name or 'no PROPOSE'})"
         return self._signs(reply) if self.role.may(VOTE) and claims_consensus(reply) else ""
 
-    def _signs(self, reply: Reply) -> str:
+    def _signs(self, reply: Lifted) -> str:
         if self.rules.verdict != "mutual":
             return ""
         if not self.role.may(VOTE):
             return f"{self.me} may not sign ({self.role.name or 'no VOTE'})"
         return self._without_reservation(reply)
 
-    def _without_reservation(self, reply: Reply) -> str:
+    def _without_reservation(self, reply: Lifted) -> str:
         lacking = self.lacks_reservation(reply)
         return "its strongest remaining objection is not named: [RESERVATION: …]" if lacking else ""
 
-    def _contributes(self, mark: Mark, reply: Reply) -> str:
+    def _contributes(self, mark: Mark, reply: Lifted) -> str:
         """Why a contribution does not count: it lacks what its kind, or this dialog, asks for."""
         kind = CONTRIBUTIONS.get(mark.name) or self.rules.kinds.get(mark.name)
         if kind is not None and kind.levels and level(mark) not in kind.levels:
@@ -389,8 +389,8 @@ class Admission:
 
     dialog: Dialog
     me: str
-    reply: Reply
-    kept: Reply
+    reply: Lifted
+    kept: Lifted
     refused: tuple[Refusal, ...]
     tried: tuple[tuple[str, str], ...]
     unclear: tuple[Matter, ...]
@@ -407,7 +407,7 @@ class Admission:
         """The same reply in the dialog as it is now; nothing is done where that is the one it was admitted in."""
         return self if dialog is self.dialog else admit(dialog, self.me, self.reply)
 
-    def counted(self, answer: str | None) -> tuple[Reply, tuple[Refusal, ...]]:
+    def counted(self, answer: str | None) -> tuple[Lifted, tuple[Refusal, ...]]:
         """What counts after the `answer` to the closing question, and what does not; None where it was not asked."""
         reply, unclear = self._settled(answer)
         permits = Permits(self.dialog, self.me)
@@ -417,7 +417,7 @@ class Admission:
         kept, refused = permits.admitted(reply)
         return kept, (*unclear, *refused)
 
-    def _settled(self, answer: str | None) -> tuple[Reply, tuple[Refusal, ...]]:
+    def _settled(self, answer: str | None) -> tuple[Lifted, tuple[Refusal, ...]]:
         """The reply after the `answer` to its closing question, and what of it stayed unclear.
 
         Without an answer (None, or "") every matter stays unclear. All marks that were not asked about stay as they
@@ -456,7 +456,7 @@ class Admission:
         return replace(reply, body=body, marks=tuple(dict.fromkeys(marks)), tried=()), tuple(refused)
 
 
-def admit(dialog: Dialog, me: str, reply: Reply) -> Admission:
+def admit(dialog: Dialog, me: str, reply: Lifted) -> Admission:
     """Rule on a reply of agent `me`: what may count, and what must be asked."""
     permits = Permits(dialog, me)
     named = Mark("RESERVATION", "to be named")  # where a yes lacks one, that is asked for, too
@@ -575,8 +575,8 @@ class _Matters:
     """What must be clear about a `reply` and is not; `kept` is what of it may count."""
 
     permits: Permits
-    reply: Reply
-    kept: Reply
+    reply: Lifted
+    kept: Lifted
 
     @cached_property
     def tried(self) -> tuple[tuple[str, str], ...]:

@@ -169,7 +169,7 @@ class Contribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast(Ballot):
+class WeightedBallot(Ballot):
     """A vote and what it weighs."""
 
     weight: float = 1.0
@@ -191,11 +191,11 @@ class Proposed:
     refs: tuple[str, ...] = ()
     supporters: tuple[str, ...] = ()
     opponents: tuple[str, ...] = ()
-    votes: tuple[Cast, ...] = ()
+    votes: tuple[WeightedBallot, ...] = ()
     decision: str = ""
 
 
-class Standing:
+class AnyDecision:
     """What a decision with these fields came to; `rejected_in` is "" or 0 where the person did not reject it."""
 
     __slots__ = ()
@@ -215,7 +215,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided(Standing):
+class Decided(AnyDecision):
     """One decision: what was decided about `ref`, by which method, on which evidence and why, in which entry.
 
     An approval that the person did not take is `rejected`, for their reason, in their turn `rejected_in` ("" else).
@@ -311,7 +311,7 @@ def proposals(dialog: Dialog) -> tuple[Proposed, ...]:
             supporters=sides.get((p.ref, FOR), ()),
             opponents=sides.get((p.ref, AGAINST), ()),
             votes=tuple(
-                Cast(b.agent, b.choice, b.reason, b.turn, dialog.header.rules.weight([b.agent]))
+                WeightedBallot(b.agent, b.choice, b.reason, b.turn, dialog.header.rules.weight([b.agent]))
                 for b in votes.get(p.ref, ())
             ),
             decision=in_a_word(decided.get(p.ref)),

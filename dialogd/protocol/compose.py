@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from dialogd.protocol.admit import Admission, Refusal, left_in_words
 from dialogd.protocol.fold import foreseen
 from dialogd.protocol.interventions import effective
-from dialogd.protocol.marks import Reply, contributes, read_reply, round_of
+from dialogd.protocol.marks import Lifted, contributes, read_reply, round_of
 from dialogd.protocol.model import ANY, SYSTEM, USER, Draft, Mark, Participant, Said, digest
 from dialogd.protocol.order import following, ways_out
 from dialogd.protocol.questions import written
@@ -21,7 +21,7 @@ from dialogd.protocol.signals import cycle
 from dialogd.protocol.state import Debt, Dialog, Escalation
 from dialogd.protocol.text import clean, one_line, redact
 from dialogd.protocol.units import Here
-from dialogd.protocol.verdict import Step, as_it_stands, end_of, onward, rule, taken, without
+from dialogd.protocol.verdict import Close, as_it_stands, end_of, onward, rule, taken, without
 
 _TURN_LINE = re.compile(r"TURN: [A-Za-z][A-Za-z0-9_-]*(?:, [A-Za-z][A-Za-z0-9_-]*)*")
 
@@ -37,7 +37,7 @@ class Written:
     overflow: str = ""
 
 
-def received(text: str, kinds: Collection[str] = ()) -> tuple[Reply, int]:
+def received(text: str, kinds: Collection[str] = ()) -> tuple[Lifted, int]:
     """A raw reply, cleaned, redacted and read; with the number of secrets that were taken out.
 
     `kinds` are the dialog's own kinds of contribution.
@@ -98,8 +98,8 @@ def agent_turn(
 
 
 def concluded(
-    dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str, done: Sequence[Mark] = ()
-) -> Step:
+    dialog: Dialog, me: str, reply: Lifted, refused: Sequence[Refusal], body: str, done: Sequence[Mark] = ()
+) -> Close:
     """What a reply that counts comes to: all marks of the turn, with the one that ends the dialog, and how it ends.
 
     `body` is what is written of it. Deadlines of questions are still as the agent gave them.
@@ -108,7 +108,9 @@ def concluded(
     return replace(ruling, marks=(*_with_one_end(ruling), *_last_mark(dialog, ruling)))
 
 
-def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], body: str, done: Sequence[Mark]) -> Step:
+def _ruled(
+    dialog: Dialog, me: str, reply: Lifted, refused: Sequence[Refusal], body: str, done: Sequence[Mark]
+) -> Close:
     """What the reply comes to; the turn for which the file has no more room ends the dialog, with what is decided."""
     ruling, most = (
         _uncycled(dialog, me, rule(dialog, me, reply, refused, done=done), body),
@@ -119,10 +121,10 @@ def _ruled(dialog: Dialog, me: str, reply: Reply, refused: Sequence[Refusal], bo
         return ruling
     ruling = rule(dialog, me, reply, refused, done=done, is_last=True)
     why = f"size: the limit of {most:,} bytes"
-    return ruling if ruling.turn is None else Step(ruling.marks, None, "STOPPED", why)
+    return ruling if ruling.turn is None else Close(ruling.marks, None, "STOPPED", why)
 
 
-def _uncycled(dialog: Dialog, me: str, ruling: Step, body: str) -> Step:
+def _uncycled(dialog: Dialog, me: str, ruling: Close, body: str) -> Close:
     """How it goes on with the turn: where it closes a cycle thrice, and nobody else owes one, the person is asked.
 
     With nobody at the table there is a closing round instead, as after `Max Time`.
@@ -134,10 +136,10 @@ def _uncycled(dialog: Dialog, me: str, ruling: Step, body: str) -> Step:
         return ruling
     why = cycle(dialog, Said("", state.number + 1, me, "", body, ruling.marks, ruling.turn))
     question = Mark("QUESTION_FOR_USER", f"{why}: how is it to go on?")
-    return Step((*ruling.marks, question), (USER,)) if why else ruling
+    return Close((*ruling.marks, question), (USER,)) if why else ruling
 
 
-def _with_one_end(ruling: Step) -> tuple[Mark, ...]:
+def _with_one_end(ruling: Close) -> tuple[Mark, ...]:
     """The marks of a turn; under one that ends otherwise what its agent alone called for is no end, and says so."""
     if ruling.turn is not None or ruling.outcome == "DEADLOCK":
         return ruling.marks
@@ -150,7 +152,7 @@ def _with_one_end(ruling: Step) -> tuple[Mark, ...]:
     )
 
 
-def _last_mark(dialog: Dialog, ruling: Step) -> tuple[Mark, ...]:
+def _last_mark(dialog: Dialog, ruling: Close) -> tuple[Mark, ...]:
     """The mark by which a turn ends the dialog, with the reason where no other line says it."""
     if not ruling.outcome or any(mark.name == ruling.outcome for mark in ruling.marks):
         return ()
@@ -212,7 +214,7 @@ def stall_note(dialog: Dialog, agent: str, at: str) -> Draft:
     return _note(passed_on(dialog, agent, mark), (mark,), (("at", at),))
 
 
-def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Step:
+def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Close:
     """How it goes on when a note with `mark` passes over `agent`: the rest of the round, else what comes next.
 
     Of two agents, and where it is the judge, who failed once is asked again; then the person is next, but in rounds:
@@ -221,18 +223,18 @@ def passed_on(dialog: Dialog, agent: str, mark: Mark) -> Step:
     header, state = dialog.header, dialog.state
     rest = tuple(who for who in state.owing if who != agent and not (who == USER and header.is_unattended))
     if rest:
-        return Step(turn=rest)
+        return Close(turn=rest)
     after = foreseen(header, state, _note_with(SYSTEM, mark))
     is_told = mark.name == "STALLED" and not header.is_unattended  # of two, the person is told who is silent
     if agent not in after.absent and (agent == header.judge or (_is_pair(dialog) and not is_told)):
-        return Step(turn=(agent,))
+        return Close(turn=(agent,))
     found = tuple(without(dialog, agent, after))
     outcome, why = end_of(header, found)
     if outcome:
-        return Step(found, outcome=outcome, why=why)
+        return Close(found, outcome=outcome, why=why)
     if _is_pair(dialog) and not header.is_unattended:
         ways = ways_out(header, after)
-        return Step((Mark("QUESTION_FOR_USER", ways),) if ways else (), (USER,))
+        return Close((Mark("QUESTION_FOR_USER", ways),) if ways else (), (USER,))
     step = onward(header, state, after, agent)
     is_still = mark.name == "STALLED" and step.turn is not None and _is_silent(dialog, agent)
     if is_still and not header.is_unattended:
@@ -250,7 +252,7 @@ def _is_pair(dialog: Dialog) -> bool:
     return len(dialog.header.agents) <= 2 and dialog.header.rules.order != "parallel" and not dialog.state.closing
 
 
-def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Step:
+def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Close:
     """How it goes on when the person passes over `agent`, or lets it go: the rest of the round, else what comes next.
 
     Step mode gives the person the turn after turns alone. What a person's note cannot say (an escalation, a count of
@@ -259,13 +261,13 @@ def passed_by_hand(dialog: Dialog, agent: str, mark: Mark) -> Step:
     header, state = dialog.header, dialog.state
     alone = foreseen(header, state, _note_with(USER, mark, None))
     if mark.name == "LEAVE" and alone.questions.open and alone.owing == (USER,):
-        return Step()  # a TURN line would answer the question; it is the person's turn without one
+        return Close()  # a TURN line would answer the question; it is the person's turn without one
     passed = foreseen(header, state, _note_with(USER, mark))
     passed.hand = replace(alone.hand, step=False)
     after = replace(passed, debts=replace(passed.debts, missed={**passed.debts.missed, agent: 2}))
     rest = tuple(who for who in after.owing if who not in (agent, USER))
     if rest:
-        return Step(turn=rest)
+        return Close(turn=rest)
     if mark.name == "LEAVE":
         header, agent = effective(header, after.hand), after.floor.last
     step = onward(header, replace(state, escalation=Escalation()), after, agent)  # what it was to decide is dropped
@@ -284,7 +286,7 @@ def _is_silent(dialog: Dialog, agent: str) -> bool:
     return set(dialog.header.speakers) <= silent | dialog.state.debts.failed | {agent}
 
 
-def _note(step: Step, marks: tuple[Mark, ...], attributes: tuple[tuple[str, str], ...]) -> Draft:
+def _note(step: Close, marks: tuple[Mark, ...], attributes: tuple[tuple[str, str], ...]) -> Draft:
     """A daemon's note that goes on as `step` says."""
     marks = (*marks, *step.marks, *((Mark(step.outcome, step.why),) if step.outcome else ()))
     return Draft(SYSTEM, "System", marks=marks, turn=step.turn, attributes=attributes)

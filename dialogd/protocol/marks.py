@@ -30,7 +30,7 @@ class Who(enum.Flag):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MarkRule:
     """One row of the table: who may write the mark and what it means."""
 
     who: Who
@@ -40,17 +40,17 @@ class Row:
 _A, _D, _P = Who.AGENT, Who.DAEMON, Who.PERSON
 
 _DECISIONS = {
-    "AGREE": Row(
+    "AGREE": MarkRule(
         _A, "accepts a proposal as it stands, without any condition; over the consensus text it is a signature"
     ),
-    "VOTE": Row(_A, "approve, reject or abstain on a proposal"),
-    "DECIDE": Row(_A, "decides on a proposal, for whom the rules name"),
-    "CONSENSUS_REACHED": Row(_A | _D | _P, "everyone agreed to the same text: the dialog ends"),
-    "DEADLOCK": Row(_A | _D | _P, "no agreement is in sight; ends the dialog when every agent says so"),
-    "PASS": Row(_A, "nothing to add; never a yes"),
-    "TO": Row(_A | _D | _P, "hands the floor on, where the order allows it; by the person: asks for it"),
-    "ESCALATE": Row(_A | _D, "to the moderator, else to the person"),
-    "QUESTION_FOR_USER": Row(_A | _D, "the dialog waits for the person"),
+    "VOTE": MarkRule(_A, "approve, reject or abstain on a proposal"),
+    "DECIDE": MarkRule(_A, "decides on a proposal, for whom the rules name"),
+    "CONSENSUS_REACHED": MarkRule(_A | _D | _P, "everyone agreed to the same text: the dialog ends"),
+    "DEADLOCK": MarkRule(_A | _D | _P, "no agreement is in sight; ends the dialog when every agent says so"),
+    "PASS": MarkRule(_A, "nothing to add; never a yes"),
+    "TO": MarkRule(_A | _D | _P, "hands the floor on, where the order allows it; by the person: asks for it"),
+    "ESCALATE": MarkRule(_A | _D, "to the moderator, else to the person"),
+    "QUESTION_FOR_USER": MarkRule(_A | _D, "the dialog waits for the person"),
 }
 _RECORDS = {
     "CONSENSUS_PROPOSED": "the exact text, by its hash, that the others may sign",
@@ -90,19 +90,21 @@ FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "the person's hand": tuple(_HAND),
     }
 )
-MARKS: Mapping[str, Row] = MappingProxyType(
+MARKS: Mapping[str, MarkRule] = MappingProxyType(
     {
         **{
-            name: Row(_A | _D | _P if name in ("PROPOSAL", "RE") else _A, k.meaning)
+            name: MarkRule(_A | _D | _P if name in ("PROPOSAL", "RE") else _A, k.meaning)
             for name, k in CONTRIBUTIONS.items()
         },
         **_DECISIONS,
-        **{name: Row(_D, meaning) for name, meaning in _RECORDS.items()},
-        "STOPPED": Row(_D | _P, "ended by the person, an error, or a limit of time, size or budget: `time: why`"),
-        **{name: Row(_P, meaning) for name, meaning in _HAND.items()},
-        "TASK": Row(_D | _P, "what became of a task of a build; by the person: confirmed, changed, dropped, retry …"),
-        "GATE": Row(_D | _P, "what the tests said of a submitted tree; by the person: run, untested"),
-        "APPROVED": Row(_D | _P, "the person takes the result; of a task: its exact tree is approved"),
+        **{name: MarkRule(_D, meaning) for name, meaning in _RECORDS.items()},
+        "STOPPED": MarkRule(_D | _P, "ended by the person, an error, or a limit of time, size or budget: `time: why`"),
+        **{name: MarkRule(_P, meaning) for name, meaning in _HAND.items()},
+        "TASK": MarkRule(
+            _D | _P, "what became of a task of a build; by the person: confirmed, changed, dropped, retry …"
+        ),
+        "GATE": MarkRule(_D | _P, "what the tests said of a submitted tree; by the person: run, untested"),
+        "APPROVED": MarkRule(_D | _P, "the person takes the result; of a task: its exact tree is approved"),
     }
 )
 
@@ -250,7 +252,7 @@ MOST_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class Lifted:
     """An agent's reply with its marks lifted out. `summary` is its `## Consensus Summary`, without heading.
 
     `tried` are lines, with the name they begin with, that begin like a deciding mark and are none: not in its form, or
@@ -278,7 +280,7 @@ class Reply:
         return "\n".join(part for part in (body.strip(), *said) if part)
 
 
-def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
+def read_reply(text: str, kinds: Collection[str] = ()) -> Lifted:
     """Lift the marks that an agent may use out of its reply; everything else stays text.
 
     `kinds` are this dialog's own kinds of contribution.
@@ -317,7 +319,7 @@ def read_reply(text: str, kinds: Collection[str] = ()) -> Reply:
     body = _without(lines, found)
     once = {id(found[index]): found[index] for index in sorted(found)}
     marks = tuple(dict.fromkeys(once.values()))
-    return Reply(body, marks, summary_of(body), tuple(tried), tuple(strange))
+    return Lifted(body, marks, summary_of(body), tuple(tried), tuple(strange))
 
 
 def _counts(mark: Mark, kinds: Container[str], *, in_closing_block: bool) -> bool:
@@ -501,7 +503,7 @@ _NUMBER = re.compile(r"(\d{1,3}(?:\.\d{1,6})?|\.\d{1,6})\s?(%|/\s?10\b)?")
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class VoteChoice:
     """`choice` (approve, reject or abstain) on proposal `ref`, "" where the mark names none."""
 
     ref: str
@@ -509,23 +511,23 @@ class Choice:
     reason: str = ""
 
 
-def vote(mark: Mark) -> Choice | None:
+def vote(mark: Mark) -> VoteChoice | None:
     """What a VOTE or DECIDE on a proposal chooses; None for one in no such form."""
     match = _CHOICE.fullmatch(mark.value)
     if match is None or (match[1] and mark.ref):
         return None
-    return Choice((match[1] or mark.ref).upper(), match[2].lower(), match[3] or "")
+    return VoteChoice((match[1] or mark.ref).upper(), match[2].lower(), match[3] or "")
 
 
-def decision(mark: Mark) -> Choice | None:
+def decision(mark: Mark) -> VoteChoice | None:
     """Approve or reject, as a DECIDE mark says; None when it says neither."""
     choice = vote(mark)
     return choice if choice is not None and choice.ref and choice.choice in (APPROVE, REJECT) else None
 
 
-def read_vote(marks: Iterable[Mark]) -> Mapping[str, Choice]:
+def read_vote(marks: Iterable[Mark]) -> Mapping[str, VoteChoice]:
     """The votes of one entry by proposal; two different ones on the same proposal are none."""
-    found: dict[str, Choice] = {}
+    found: dict[str, VoteChoice] = {}
     unclear: set[str] = set()
     for mark in marks:
         choice = vote(mark) if mark.name == "VOTE" else None

@@ -32,7 +32,7 @@ from dialogd.protocol.marks import (
     DECIDING,
     FORMS,
     MARKS,
-    Reply,
+    Lifted,
     Who,
     canonical,
     contributes,
@@ -60,7 +60,7 @@ from dialogd.protocol.seal import answers, own_words
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, escape, one_line
 from dialogd.protocol.units import iso
-from dialogd.protocol.verdict import Step
+from dialogd.protocol.verdict import Close
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,7 +455,7 @@ class _Judge:
             alike = [step for step in steps if step.turn == self.entry.turn]
             yield self._fault(self._differs((alike or steps)[0]), len(self.raw.split(b"\n")) - 2)
 
-    def _replies(self) -> Iterator[Reply]:
+    def _replies(self) -> Iterator[Lifted]:
         """What the agent may have said: the marks that its daemon writes too are its own, or are not."""
         entry, own, either = self.entry, list[Mark](), list[Mark]()
         body = own_words(entry.body)
@@ -471,12 +471,12 @@ class _Judge:
             claims.append([_CLAIM])  # an end that fewer than two may sign leaves no mark
         for count in range(len(either), -1, -1):
             for chosen, claim in itertools.product(itertools.combinations(either, count), claims):
-                yield Reply(body, (*own, *chosen, *claim), summary_of(body))
+                yield Lifted(body, (*own, *chosen, *claim), summary_of(body))
 
-    def _is_like(self, step: Step) -> bool:
+    def _is_like(self, step: Close) -> bool:
         return step.turn == self.entry.turn and _counted(step.marks) == _counted(self.entry.marks)
 
-    def _differs(self, step: Step) -> str:
+    def _differs(self, step: Close) -> str:
         """What is not as the rules make it, in words."""
         entry, end = self.entry, self.entry.ending
         goes_on = f"the rules go on with `TURN: {', '.join(step.turn)}`" if step.turn else ""

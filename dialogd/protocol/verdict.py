@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from dialogd.protocol import build
 from dialogd.protocol.admit import Permits, Refusal, claims_consensus, shown
 from dialogd.protocol.fold import foreseen
-from dialogd.protocol.marks import APPROVE, Reply, agreed, decision, same_text
+from dialogd.protocol.marks import APPROVE, Lifted, agreed, decision, same_text
 from dialogd.protocol.model import ANY, USER, Header, Mark, Said, digest
 from dialogd.protocol.order import awaited, following, signing, ways_out
 from dialogd.protocol.polls import Poll, Tally, is_closed, tally
@@ -25,7 +25,7 @@ from dialogd.protocol.units import many
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Close:
     """What is written under an entry, and how it ends: with a `turn`, or with an `outcome` for the reason `why`."""
 
     marks: tuple[Mark, ...] = ()
@@ -34,7 +34,7 @@ class Step:
     why: str = ""
 
 
-def lacks_body(dialog: Dialog, me: str, reply: Reply) -> str:
+def lacks_body(dialog: Dialog, me: str, reply: Lifted) -> str:
     """Why the reply must be written anew, in words for its agent; "" when it need not. Asked for once, before all else.
 
     An empty reply, a consensus without its text, an agreed text or a proposal that is too long: those are never cut.
@@ -64,12 +64,12 @@ def lacks_body(dialog: Dialog, me: str, reply: Reply) -> str:
 def rule(
     dialog: Dialog,
     me: str,
-    reply: Reply,
+    reply: Lifted,
     refused: Sequence[Refusal] = (),
     *,
     done: Sequence[Mark] = (),
     is_last: bool = False,
-) -> Step:
+) -> Close:
     """What the admitted `reply` of `me` comes to in `dialog` as it stands now; `refused` is what did not count of it.
 
     `done` are the records of what the agent's daemon did for this turn: a submission.
@@ -92,31 +92,31 @@ def rule(
         is_last_word = build.due(rules.build, before.tasks)[0] is build.Due.SUMMARY
         outcome, why = build.ending(before.tasks) if is_last_word else ("", "")
     if outcome:
-        return Step(tuple(marks), None, outcome, why)
+        return Close(tuple(marks), None, outcome, why)
     callers = (*before.table.deadlock, me)
     was_sealed = rules.sealed and debt is not None and debt.is_ready  # first answers decide nothing
     if reply.has("DEADLOCK") and not was_sealed and _all_call_it(header, before, {*callers}):
         if header.judge and header.judge not in before.absent and after.counted < after.limits.max_turns:
-            return Step(tuple(marks), (header.judge,))
+            return Close(tuple(marks), (header.judge,))
         last = sorted(marks, key=lambda mark: mark.name == "DEADLOCK")  # its own call, with its crux, is the end
-        return Step(tuple(last), None, "DEADLOCK", f"deadlock, called by {', '.join(callers)}")
+        return Close(tuple(last), None, "DEADLOCK", f"deadlock, called by {', '.join(callers)}")
     # Nobody agrees alone: where fewer than two may sign, an agent's end waits for the person.
     ends = reply.has("CONSENSUS_REACHED") or reply.has("DEADLOCK")
     if ends and rules.verdict == "mutual" and len(header.voters) < 2 and not header.is_unattended:
         after = replace(after, questions=Questions((Question("asked"), *after.questions.open)))
     own = any(mark.name == "DECISION" and mark.fields[1:2] in (("moderator",), ("decide",)) for mark in found)
     step = onward(header, before, after, me, is_decided=own)
-    return Step((*marks, *step.marks), step.turn, step.outcome, step.why)
+    return Close((*marks, *step.marks), step.turn, step.outcome, step.why)
 
 
-def _after(dialog: Dialog, me: str, reply: Reply, marks: Sequence[Mark]) -> State:
+def _after(dialog: Dialog, me: str, reply: Lifted, marks: Sequence[Mark]) -> State:
     """The state once the turn stands in the file, before anybody is named in its TURN line."""
     number, debt = dialog.state.number + 1, dialog.state.debt(me)
     said = Said(str(number), number, me, "", reply.body, tuple(marks), (), re=debt.re if debt else "")
     return foreseen(dialog.header, dialog.state, said)
 
 
-def _numbered(state: State, reply: Reply) -> list[Mark]:
+def _numbered(state: State, reply: Lifted) -> list[Mark]:
     """The reply's marks in canonical form; proposals get their numbers, claims of consensus are judged apart."""
     marks: list[Mark] = []
     number = int(state.table.next_ref[1:]) if reply.has("PROPOSAL") else 0
@@ -129,7 +129,7 @@ def _numbered(state: State, reply: Reply) -> list[Mark]:
     return marks
 
 
-def _consensus(dialog: Dialog, me: str, reply: Reply) -> list[Mark]:
+def _consensus(dialog: Dialog, me: str, reply: Lifted) -> list[Mark]:
     """The mark that a claim of consensus becomes: a signature, a new text to sign, or nothing."""
     state, rules = dialog.state, dialog.header.rules
     if not claims_consensus(reply) or (rules.verdict == "mutual" and len(dialog.header.voters) < 2):
@@ -182,7 +182,7 @@ def turns_limit(state: State) -> str:
     return f"the limit of {many(state.limits.max_turns, 'turn')}" + (f" {SINCE}" if state.base else "")
 
 
-def onward(header: Header, before: State, after: State, me: str, *, is_decided: bool = False) -> Step:
+def onward(header: Header, before: State, after: State, me: str, *, is_decided: bool = False) -> Close:
     """How the dialog goes on after an entry of `me` that does not end it by its rule.
 
     `before` and `after` are the states around the entry; `after` holds no debt that the entry itself opens.
@@ -193,7 +193,7 @@ def onward(header: Header, before: State, after: State, me: str, *, is_decided: 
     if outcome:
         is_hard = after.counted >= after.limits.max_turns  # which nothing goes beyond
         last = None if rest or is_hard else _last_resort(header, before, after, outcome, why)
-        return last or Step(outcome=outcome, why=why)
+        return last or Close(outcome=outcome, why=why)
     marks: tuple[Mark, ...] = ()
     rules = header.rules
     now = rules.phase(after.floor.rounds)
@@ -203,11 +203,11 @@ def onward(header: Header, before: State, after: State, me: str, *, is_decided: 
     is_passed_up = not is_decided and me and before.escalation.to == me and not after.escalation.to
     why = f"{me} did not decide: {before.escalation.why}" if is_passed_up else ""
     if header.is_unattended:
-        return Step(marks, rest) if rest else _alone(header, before, after, me, marks, why)
+        return Close(marks, rest) if rest else _alone(header, before, after, me, marks, why)
     if why:
         ask = f"{me} did not decide; please do: {without_fields(before.escalation.why)}"
         marks = (*marks, Mark("ESCALATE", why), Mark("QUESTION_FOR_USER", ask))
-    return Step(marks, rest) if rest else _next(header, after, me, marks)
+    return Close(marks, rest) if rest else _next(header, after, me, marks)
 
 
 def _rest(after: State, me: str) -> tuple[str, ...]:
@@ -215,19 +215,19 @@ def _rest(after: State, me: str) -> tuple[str, ...]:
     return tuple(who for who in after.owing if who not in (me, ANY))
 
 
-def _last_resort(header: Header, before: State, after: State, outcome: str, why: str) -> Step | None:
+def _last_resort(header: Header, before: State, after: State, outcome: str, why: str) -> Close | None:
     """Who has the last word where this dialog's rule gives it to one: the judge, the moderator, or the person."""
     board, one = header.rules.board, header.judge
     if one and one not in after.absent and len(after.table.judged) < 2:
         waits = one in after.questions.askers and not header.is_unattended
-        return Step((), (USER,) if waits else (one,))
+        return Close((), (USER,) if waits else (one,))
     above = header.moderator if header.rules.verdict == "moderator" else ""
     if above and not before.escalation.to and above not in after.absent and not _has_decided(after):
-        return Step((Mark("ESCALATE", why),), (above,))
+        return Close((Mark("ESCALATE", why),), (above,))
     if header.is_unattended:
         return None
     if board is not None and not board.terminate_on_rounds and outcome == "MAX_TURNS_REACHED":
-        return Step((Mark("QUESTION_FOR_USER", f"{why} is reached: how is it to go on?"),), (USER,))
+        return Close((Mark("QUESTION_FOR_USER", f"{why} is reached: how is it to go on?"),), (USER,))
     return None
 
 
@@ -237,30 +237,30 @@ def _has_decided(after: State) -> bool:
     return any(int(entry.partition(".")[0] or 0) > after.base for entry in found)
 
 
-def _next(header: Header, after: State, me: str, marks: tuple[Mark, ...]) -> Step:
+def _next(header: Header, after: State, me: str, marks: tuple[Mark, ...]) -> Close:
     """Whose turn it is once nobody owes one."""
     asked = any(mark.name == "QUESTION_FOR_USER" for mark in marks)
     if after.questions.text or asked or after.hand.step:
-        return Step(marks, (USER,))
+        return Close(marks, (USER,))
     if after.escalation.to == USER:
-        return Step(
+        return Close(
             (*marks, Mark("QUESTION_FOR_USER", without_fields(after.escalation.why) or "please decide")), (USER,)
         )
     if after.escalation.to:
-        return Step(marks, (after.escalation.to,))
+        return Close(marks, (after.escalation.to,))
     if (rules := header.rules.build) is not None:
         ask = ways_out(header, after) or build.question(rules, after.tasks)
         named = following(header, after, me)
-        return Step((*marks, Mark("QUESTION_FOR_USER", ask)) if ask and named == (USER,) else marks, named)
+        return Close((*marks, Mark("QUESTION_FOR_USER", ask)) if ask and named == (USER,) else marks, named)
     if after.floor.is_quiet and not header.rules.is_plain:
         question = Mark("QUESTION_FOR_USER", "everybody passed: close the dialog, or say what is missing")
-        return Step((*marks, question), (USER,))
+        return Close((*marks, question), (USER,))
     if ways := ways_out(header, after):
-        return Step((*marks, Mark("QUESTION_FOR_USER", ways)), (USER,))
-    return Step(marks, following(header, after, me))
+        return Close((*marks, Mark("QUESTION_FOR_USER", ways)), (USER,))
+    return Close(marks, following(header, after, me))
 
 
-def _alone(header: Header, before: State, after: State, me: str, marks: tuple[Mark, ...], passed_up: str) -> Step:
+def _alone(header: Header, before: State, after: State, me: str, marks: tuple[Mark, ...], passed_up: str) -> Close:
     """How it goes on with nobody at the table: what would wait for the person goes back, or ends the dialog.
 
     `passed_up` is what the moderator leaves to the person, in words.
@@ -268,13 +268,13 @@ def _alone(header: Header, before: State, after: State, me: str, marks: tuple[Ma
     back = tuple(who for who in after.questions.askers if who not in {*after.questions.told, *after.absent})
     back = tuple(who for who in back if header.agent(who))
     if back:
-        return Step(marks, back)
+        return Close(marks, back)
     if after.escalation.to not in ("", USER):
-        return Step(marks, (after.escalation.to,))
+        return Close(marks, (after.escalation.to,))
     outcome, why = _end_alone(header, after, passed_up)
     if outcome:
-        return _last_resort(header, before, after, outcome, why) or Step(marks, outcome=outcome, why=why)
-    return Step(marks, following(header, after, me))
+        return _last_resort(header, before, after, outcome, why) or Close(marks, outcome=outcome, why=why)
+    return Close(marks, following(header, after, me))
 
 
 def _end_alone(header: Header, after: State, passed_up: str) -> tuple[str, str]:

@@ -182,7 +182,7 @@ SHOWN = 200  # characters of a path that the log shows; of a longer one nothing,
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Bounds:
     """What a connection may cost: seconds for a whole request, bytes, how many at once.
 
     `linger_seconds` is how long a refused client may go on sending, so that it reads the answer and not a reset.
@@ -197,7 +197,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Denial:
     """The reason why a request is refused, and what its sender can do.
 
     `resource_policy` says which origins may notice the refusal; "" for this one only. `closes` the connection where
@@ -217,10 +217,10 @@ class Guard:
     `port` is the public port. A request on a connection without a known caller is refused.
     """
 
-    def __init__(self, app: ASGIApp, port: int, limits: Limits | None = None) -> None:
+    def __init__(self, app: ASGIApp, port: int, limits: Bounds | None = None) -> None:
         self.app = app
         self.port = port
-        self.limits = limits or Limits()
+        self.limits = limits or Bounds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -231,7 +231,7 @@ class Guard:
             await self.app(scope, receive, send)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        outcome: Refusal | bytes | None = check(scope, self.port, self.limits) or check_caller(scope)
+        outcome: Denial | bytes | None = check(scope, self.port, self.limits) or check_caller(scope)
         if outcome is None:
             outcome = await read_body(receive, self.limits.body_bytes)
         if isinstance(outcome, bytes):
@@ -242,7 +242,7 @@ class Guard:
             await answer(outcome, send)
 
 
-def check(scope: Scope, port: int, limits: Limits) -> Refusal | None:
+def check(scope: Scope, port: int, limits: Bounds) -> Denial | None:
     """Return why this request's line and headers are not acceptable, if they are not. Pure."""
     headers: Headers = scope["headers"]
     return (
@@ -255,14 +255,14 @@ def check(scope: Scope, port: int, limits: Limits) -> Refusal | None:
     )
 
 
-def check_caller(scope: Scope) -> Refusal | None:
+def check_caller(scope: Scope) -> Denial | None:
     """Return why the process that opened this connection is not acceptable, if it is not."""
     ask: Callable[[], Caller] | None = scope.get("state", {}).get(CALLER)
     caller = ask() if ask else Caller.UNKNOWN
     if caller is Caller.OTHER:
-        return Refusal(403, "another user of this machine started this daemon", "call it as the user who started it")
+        return Denial(403, "another user of this machine started this daemon", "call it as the user who started it")
     if caller is Caller.UNKNOWN:
-        return Refusal(
+        return Denial(
             403,
             "the system does not say which user opened this connection",
             "keep the connection open until the answer is there, and call from outside any container or sandbox",
@@ -270,41 +270,41 @@ def check_caller(scope: Scope) -> Refusal | None:
     return None
 
 
-def _check_target(scope: Scope) -> Refusal | None:
+def _check_target(scope: Scope) -> Denial | None:
     if scope.get("http_version") not in ("1.0", "1.1"):
-        return Refusal(505, "the request is not HTTP/1.1", "send HTTP/1.1", closes=True)
+        return Denial(505, "the request is not HTTP/1.1", "send HTTP/1.1", closes=True)
     if scope.get("raw_path", b"").startswith(b"/"):
         return None
     fix = "send a path such as /health, not through a proxy"
-    return Refusal(400, "the request target is not a path", fix, closes=True)
+    return Denial(400, "the request target is not a path", fix, closes=True)
 
 
-def _check_header_size(scope: Scope, limit: int) -> Refusal | None:
+def _check_header_size(scope: Scope, limit: int) -> Denial | None:
     # The parser measures only what is incomplete, so a large read can carry more than its limit.
     line = len(scope["raw_path"]) + len(scope.get("query_string", b""))
     size = line + sum(len(name) + len(value) + len(": \r\n") for name, value in scope["headers"])
     return too_large_header(limit) if size > limit else None
 
 
-def too_large_header(limit: int) -> Refusal:
+def too_large_header(limit: int) -> Denial:
     """Return the refusal of a request line and headers over `limit` bytes."""
     what = f"the request's headers are larger than {limit} bytes"
-    return Refusal(431, what, "send fewer or shorter headers", closes=True)
+    return Denial(431, what, "send fewer or shorter headers", closes=True)
 
 
-def _check_host(headers: Headers, port: int) -> Refusal | None:
+def _check_host(headers: Headers, port: int) -> Denial | None:
     hosts = _values(headers, b"host")
     own = {f"{name}:{port}".encode() for name in ("localhost", "127.0.0.1", "[::1]")}
     if len(hosts) == 1 and hosts[0].lower() in own:
         return None
-    return Refusal(
+    return Denial(
         403,
         f"the Host header must be localhost:{port} or 127.0.0.1:{port}, once",
         f"call this daemon at http://localhost:{port}",
     )
 
 
-def _check_site(scope: Scope) -> Refusal | None:
+def _check_site(scope: Scope) -> Denial | None:
     sites = _values(scope["headers"], b"sec-fetch-site")
     # `same-site` is refused: a page on any other port of localhost is same-site.
     if not sites or sites in ([b"same-origin"], [b"none"]) or _is_arrival(scope):
@@ -342,7 +342,7 @@ def _fetched(scope: Scope) -> tuple[list[bytes], list[bytes], list[bytes]]:
     return site, mode, dest
 
 
-def _check_origin(headers: Headers) -> Refusal | None:
+def _check_origin(headers: Headers) -> Denial | None:
     origins = _values(headers, b"origin")
     # No Origin: not a browser, or a browser's own GET, which Host and Sec-Fetch-Site answer for.
     if not origins or [origin.lower() for origin in origins] == [b"http://" + _values(headers, b"host")[0].lower()]:
@@ -350,27 +350,27 @@ def _check_origin(headers: Headers) -> Refusal | None:
     return _foreign_page("a page of another origin sent this request")
 
 
-def _foreign_page(detail: str) -> Refusal:
-    return Refusal(403, detail, "type this daemon's own address into the browser, or use curl or the dialogd command")
+def _foreign_page(detail: str) -> Denial:
+    return Denial(403, detail, "type this daemon's own address into the browser, or use curl or the dialogd command")
 
 
-def _check_length(headers: Headers, limit: int) -> Refusal | None:
+def _check_length(headers: Headers, limit: int) -> Denial | None:
     lengths = _values(headers, b"content-length")
     if lengths and _values(headers, b"transfer-encoding"):
         what = "the body has two lengths: Content-Length and Transfer-Encoding"
-        return Refusal(400, what, "send one of the two", closes=True)
+        return Denial(400, what, "send one of the two", closes=True)
     return _too_large_body(limit) if any(int(length) > limit for length in lengths) else None
 
 
-def _too_large_body(limit: int) -> Refusal:
-    return Refusal(413, f"the request's body is larger than {limit} bytes", "send less, or link to a file instead")
+def _too_large_body(limit: int) -> Denial:
+    return Denial(413, f"the request's body is larger than {limit} bytes", "send less, or link to a file instead")
 
 
 def _values(headers: Headers, name: bytes) -> list[bytes]:
     return [value for key, value in headers if key == name]
 
 
-async def read_body(receive: Receive, limit: int) -> bytes | Refusal | None:
+async def read_body(receive: Receive, limit: int) -> bytes | Denial | None:
     """Read the whole body, at most `limit` bytes; None when the client left.
 
     Here and not in a route, because a framework that reads a body turns what a limit raises into a 400.
@@ -414,7 +414,7 @@ def harden(headers: Any) -> Headers:
     return kept + [header for header in SECURITY_HEADERS if header[0] not in names]
 
 
-async def answer(refusal: Refusal, send: Send) -> None:
+async def answer(refusal: Denial, send: Send) -> None:
     """Send a refusal as problem JSON."""
     body = problem(refusal.status, refusal.detail, refusal.fix)
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(body)).encode())]

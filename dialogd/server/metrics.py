@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dialogd import __version__
 from dialogd.agent.loop import Agent
-from dialogd.agent.reporting import BUCKETS, Tally, phase
+from dialogd.agent.reporting import BUCKETS, Counters, phase
 from dialogd.errors import BackendError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class _Now:
         yield from self._spent(tally)
         yield from self._stands()
 
-    def _work(self, tally: Tally) -> Iterator[Metric]:
+    def _work(self, tally: Counters) -> Iterator[Metric]:
         ends = {end: float(tally.ends[end]) for end in ENDS}
         errors = {kind: float(tally.errors[kind]) for kind in sorted(BackendError.KINDS)}
         yield self._count("turns", "Turns asked for, by how they ended.", ends, "outcome")
@@ -53,7 +53,7 @@ class _Now:
         waited = self._agent.file.lock.waited
         yield self._count("lock_wait_seconds", "Time spent waiting for the dialog's lock.", {"": waited})
 
-    def _spent(self, tally: Tally) -> Iterator[Metric]:
+    def _spent(self, tally: Counters) -> Iterator[Metric]:
         bill = tally.bill
         tokens = {"in": bill.tokens_in - bill.cached, "cached": bill.cached, "out": bill.tokens_out}
         yield self._count("tokens", "Tokens of its calls, as far as known.", tokens, "type")
@@ -103,7 +103,7 @@ class _Now:
             family.add_sample(family.name + suffix, labels, value)
         return family
 
-    def _times(self, name: str, about: str, tally: Tally) -> Metric:
+    def _times(self, name: str, about: str, tally: Counters) -> Metric:
         from prometheus_client.core import HistogramMetricFamily
 
         family = HistogramMetricFamily(f"dialogd_{name}", about, labels=["agent"])

@@ -89,7 +89,7 @@ class PageEntries(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
+class Seats:
     """The agents' colours and names; seats never change during a dialog."""
 
     seats: Mapping[str, int]
@@ -106,14 +106,14 @@ class Cast:
         return "you" if who == USER else self.names.get(who, who)
 
 
-def cast(dialog: Dialog) -> Cast:
+def cast(dialog: Dialog) -> Seats:
     """Everybody who takes or took part, in order of arrival; those who leave keep their seats."""
     agents = (*dialog.header_as_written.agents, *dialog.header.agents)
     names = {agent.id: agent.name for agent in agents}
     seats: dict[str, int] = {}
     for who in (*(agent.id for agent in dialog.header_as_written.agents), *_came(dialog), *names):
         seats.setdefault(who, len(seats))
-    return Cast(seats, names)
+    return Seats(seats, names)
 
 
 def _came(dialog: Dialog) -> Iterator[str]:
@@ -186,7 +186,7 @@ def window(dialog: Dialog | None, after: int | None, before: int | None, limit: 
     )
 
 
-def as_shown(entry: Entry, index: int, players: Cast, talk: Talk | None = None, *, is_past: bool = False) -> PageEntry:
+def as_shown(entry: Entry, index: int, players: Seats, talk: Talk | None = None, *, is_past: bool = False) -> PageEntry:
     """One entry, rendered; `is_past`: of an earlier dialog, without controls."""
     frame = entry.frame
     facts = (
@@ -250,7 +250,7 @@ def _closing(body: str, words: str) -> list[str]:
     return [f"{name}: {value}" for name, value in re.findall(r"^\*\*(.+?):\*\* (.*)$", body[len(words) :], re.M)]
 
 
-def _with(players: Cast, talk: Talk | None) -> dict[str, Any]:
+def _with(players: Seats, talk: Talk | None) -> dict[str, Any]:
     """What the templates of an entry need besides its own values."""
     return {
         "players": players,
@@ -272,7 +272,7 @@ def inline(text: str) -> Any:
     return safe(html[3:-4] if is_one else html)
 
 
-def _next(entry: Entry, players: Cast) -> str:
+def _next(entry: Entry, players: Seats) -> str:
     """Who is next, where that does not go without saying."""
     named = entry.turn or ()
     is_plain = len(players.seats) <= 2 and USER not in named

@@ -51,7 +51,7 @@ class Stand:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Stands:
     """A proposal as it stands now: its state in a word, "" while it is open, and who stands how to it."""
 
     ref: str
@@ -65,7 +65,7 @@ class Talk:
 
     names: Mapping[str, str] = field(default_factory=dict)
     proposals: Mapping[str, Proposal] = field(default_factory=dict)
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    standings: Mapping[str, Stands] = field(default_factory=dict)
 
     def name(self, who: str) -> str:
         """What somebody is called; the person is `you`."""
@@ -135,7 +135,7 @@ def talk_of(dialog: Dialog) -> Talk:
     return Talk(names, {one.ref: one for one in dialog.state.table.proposals}, standings(dialog))
 
 
-def standings(dialog: Dialog) -> Mapping[str, Standing]:
+def standings(dialog: Dialog) -> Mapping[str, Stands]:
     """Who stands behind which proposal now, by its number: of the latest ones, as their marks say."""
     table = dialog.state.table
     if not table.proposals:
@@ -155,7 +155,7 @@ def standings(dialog: Dialog) -> Mapping[str, Standing]:
         for stance, how in ((FOR, "for"), (AGAINST, "against"), (CONCEDED, "gave it up")):
             who = [agent for agent, held_now in stances.items() if held_now == stance and agent not in signers]
             stands += [Stand(how, tuple(who))] if who else []
-        found[made.ref] = Standing(made.ref, state, tuple(stands))
+        found[made.ref] = Stands(made.ref, state, tuple(stands))
     return found
 
 
@@ -454,7 +454,7 @@ def as_streamed(found: Sequence[Mark], summary: str, next_ref: str) -> Iterator[
             yield mark
 
 
-def at_first(who: str, found: Sequence[Mark]) -> Mapping[str, Standing]:
+def at_first(who: str, found: Sequence[Mark]) -> Mapping[str, Stands]:
     """How the proposals that `who` is making stand, once they are made."""
     hows = {"PROPOSAL": "for", "CONSENSUS_PROPOSED": "signed by"}
-    return {mark.ref: Standing(mark.ref, "", (Stand(hows[mark.name], (who,)),)) for mark in found if mark.name in hows}
+    return {mark.ref: Stands(mark.ref, "", (Stand(hows[mark.name], (who,)),)) for mark in found if mark.name in hows}

@@ -25,7 +25,7 @@ from dialogd.protocol.state import Dialog, Outcome, Spent, State
 from dialogd.protocol.text import one_line
 from dialogd.protocol.units import dollars, in_words
 from dialogd.server import wire
-from dialogd.server.page_entries import Cast, cast, changed
+from dialogd.server.page_entries import Seats, cast, changed
 from dialogd.server.report import health, phase
 from dialogd.store.folders import StateDir
 
@@ -86,7 +86,7 @@ class Neighbours:
             self._asking = None
 
 
-def page_agents(agent: Agent, dialog: Dialog, players: Cast, healths: Healths, state_dir: StateDir) -> list[PageAgent]:
+def page_agents(agent: Agent, dialog: Dialog, players: Seats, healths: Healths, state_dir: StateDir) -> list[PageAgent]:
     """All agents that take part now; `healths` includes this daemon's own."""
     urls = agent.peers.of(dialog)
     return [
@@ -320,7 +320,7 @@ def page_state(agent: Agent, port: int, state_dir: StateDir, healths: Healths, p
     )
 
 
-def _calls(own: wire.Health, healths: Healths, players: Cast) -> Iterator[CallAsked]:
+def _calls(own: wire.Health, healths: Healths, players: Seats) -> Iterator[CallAsked]:
     """The calls that wait for the person, of this daemon's agent and of the others."""
     others = (said.get("calls") for who, said in healths.items() if said and who != own.id)
     told = [one.model_dump() for one in own.calls]
@@ -342,7 +342,7 @@ def _start_button(dialog: Dialog, healths: Healths) -> str:
 
 
 def _stand(
-    dialog: Dialog, players: Cast, agents: Sequence[PageAgent], calls: Sequence[CallAsked], start: str
+    dialog: Dialog, players: Seats, agents: Sequence[PageAgent], calls: Sequence[CallAsked], start: str
 ) -> tuple[str, str]:
     """What happens, and what is needed of the person, each in a sentence; "" where nothing is needed."""
     state = dialog.state
@@ -367,7 +367,7 @@ def _stand(
     return _owed(dialog, players, agents)
 
 
-def _owed(dialog: Dialog, players: Cast, agents: Sequence[PageAgent]) -> tuple[str, str]:
+def _owed(dialog: Dialog, players: Seats, agents: Sequence[PageAgent]) -> tuple[str, str]:
     """Who is next while nobody writes, and what keeps them."""
     notice = dialog.last.notice if dialog.last is not None else ""
     odd = f" {notice[0].upper()}{notice[1:]}." if notice else ""

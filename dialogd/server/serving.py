@@ -23,10 +23,10 @@ from dialogd.errors import AlreadyRunning, BadInput, DialogdError
 from dialogd.server.guard import (
     CALLER,
     PROCESSES,
+    Bounds,
     Caller,
+    Denial,
     Guard,
-    Limits,
-    Refusal,
     UidOf,
     choose_lookup,
     harden,
@@ -96,7 +96,7 @@ class GuardedConfig(uvicorn.Config):
     """uvicorn's settings and ours: a connection's limits, how to look up its caller (None: cannot), who takes hints."""
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, uid_of: UidOf | None, port: int, take_hint: TakeHint, **settings: Any
+        self, app: ASGIApp, *, limits: Bounds, uid_of: UidOf | None, port: int, take_hint: TakeHint, **settings: Any
     ) -> None:
         self.limits = limits
         self.uid_of = uid_of
@@ -119,7 +119,7 @@ def _answer_bytes(status: int, kind: str, body: bytes, *more: tuple[bytes, bytes
 HINTED = _answer_bytes(202, "application/json", b'{"status":"accepted"}')
 
 
-class Phase(Enum):
+class ConnectionPhase(Enum):
     """A connection's phase: a request is arriving (or none came yet), is being answered, or it is idle."""
 
     SENDING = "sending"
@@ -170,18 +170,18 @@ class HttpProtocol(H11Protocol):
             return ()
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> ConnectionPhase:
         """The connection's phase."""
         if self._deadline is not None:
-            return Phase.SENDING
-        return Phase.IDLE if self.cycle is None or self.cycle.response_complete else Phase.ANSWERED
+            return ConnectionPhase.SENDING
+        return ConnectionPhase.IDLE if self.cycle is None or self.cycle.response_complete else ConnectionPhase.ANSWERED
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, unless all are in use; its first request has to arrive in time."""
         super().connection_made(transport)
         self._set_deadline(self.limits.request_seconds)
         if not self._make_room():
-            self._refuse(Refusal(503, "too many connections are open", "close some, and try again"))
+            self._refuse(Denial(503, "too many connections are open", "close some, and try again"))
 
     def data_received(self, data: bytes) -> None:
         """Take bytes from the client."""
@@ -225,7 +225,7 @@ class HttpProtocol(H11Protocol):
     def shutdown(self) -> None:
         """Close, at once where nothing is being answered; never wait for a client that does not read."""
         self.loop.call_later(GRACE_SECONDS, self._abort_if_unread)
-        if self.phase is Phase.SENDING:
+        if self.phase is ConnectionPhase.SENDING:
             self.transport.abort()
         else:
             super().shutdown()
@@ -241,7 +241,7 @@ class HttpProtocol(H11Protocol):
         if status == 431:
             self._refuse(too_large_header(self.limits.header_bytes))
         else:
-            self._refuse(Refusal(status, "this is not a valid HTTP/1.1 request", "send it with curl or a browser"))
+            self._refuse(Denial(status, "this is not a valid HTTP/1.1 request", "send it with curl or a browser"))
 
     def _watch(self) -> None:
         """Run the deadline exactly while a request is incomplete."""
@@ -273,9 +273,9 @@ class HttpProtocol(H11Protocol):
             self.transport.abort()
         else:
             seconds = self.limits.request_seconds
-            self._refuse(Refusal(408, f"the request was not complete after {seconds:g} s", "send it in one go"))
+            self._refuse(Denial(408, f"the request was not complete after {seconds:g} s", "send it in one go"))
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: Denial) -> None:
         """Answer in place of the app, then read and drop what the client still sends, for a short while."""
         if self.cycle is not None:
             self.cycle.disconnected = True
@@ -298,11 +298,11 @@ class HttpProtocol(H11Protocol):
             return True
         full = len(self.connections) > 2 * self.limits.connections
         others = [cast(HttpProtocol, other) for other in self.connections if other is not self]
-        victim = _oldest(others, Phase.SENDING)
+        victim = _oldest(others, ConnectionPhase.SENDING)
         if victim is not None and not full and self.loop.time() - victim.since < GRACE_SECONDS:
             return True
         if victim is None and full:
-            victim = _oldest(others, Phase.IDLE)
+            victim = _oldest(others, ConnectionPhase.IDLE)
         if victim is not None:
             victim.give_way()
         return victim is not None or not full
@@ -313,7 +313,7 @@ class HttpProtocol(H11Protocol):
         self.transport.abort()
 
 
-def _oldest(connections: list[HttpProtocol], phase: Phase) -> HttpProtocol | None:
+def _oldest(connections: list[HttpProtocol], phase: ConnectionPhase) -> HttpProtocol | None:
     of_phase = (connection for connection in connections if connection.phase is phase)
     return min(of_phase, key=lambda connection: connection.since, default=None)
 
@@ -383,7 +383,7 @@ def make_server(
     listener: socket.socket,
     *,
     on_shutdown: Iterable[Callable[[], Awaitable[None]]] = (),
-    limits: Limits | None = None,
+    limits: Bounds | None = None,
     find_lookup: Callable[[], UidOf | None] = choose_lookup,
     take_hint: TakeHint = lambda _: False,
 ) -> Server:
@@ -393,7 +393,7 @@ def make_server(
     `find_lookup` returns the way to look up a caller's uid, None to let every local user in.
     `take_hint` handles peers' hints without the app.
     """
-    limits, port = limits or Limits(), listener.getsockname()[1]
+    limits, port = limits or Bounds(), listener.getsockname()[1]
     config = GuardedConfig(
         Guard(app, port, limits),
         limits=limits,

@@ -180,7 +180,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class AgentSection:
     """A value as it stands in the file, and its line."""
 
     value: Value
@@ -191,7 +191,7 @@ class Written:
 class Front:
     """The front matter's values by key, what could not be read in it, and in which line (from 0) the rest begins."""
 
-    values: Mapping[str, Written] = field(default_factory=lambda: MappingProxyType({}))
+    values: Mapping[str, AgentSection] = field(default_factory=lambda: MappingProxyType({}))
     problems: tuple[Problem, ...] = ()
     end: int = 0
 
@@ -203,7 +203,7 @@ def front_matter(lines: Sequence[str]) -> Front:
     end = next((index for index, line in enumerate(lines[1:], 1) if line.rstrip() in ("---", "...")), 0)
     if not end:
         return Front(problems=(Problem(1, "front matter without an end", "close it with a line of `---`"),), end=1)
-    values: dict[str, Written] = {}
+    values: dict[str, AgentSection] = {}
     problems: list[Problem] = []
     for found in _yaml(lines[1:end]):
         if isinstance(found, Problem):
@@ -216,7 +216,7 @@ def front_matter(lines: Sequence[str]) -> Front:
     return Front(MappingProxyType(values), tuple(problems), end + 1)
 
 
-def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, Written] | Problem]:
+def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, AgentSection] | Problem]:
     """The keys of these lines, which begin in line 2 of a file, and their values; or why they are not read.
 
     Every value is taken as the text that is written: nothing of it is made an object.
@@ -242,7 +242,7 @@ def _yaml(lines: Sequence[str]) -> Iterator[tuple[str, Written] | Problem]:
         yield problem
     elif isinstance(root, yaml.MappingNode):
         for key, value in root.value:
-            yield _key(_words(key)), Written(_value(value), key.start_mark.line + 2)
+            yield _key(_words(key)), AgentSection(_value(value), key.start_mark.line + 2)
     elif root is not None:
         line = root.start_mark.line + 2
         yield Problem(line, f"{_words(root)[:60]!r} is no `key: value`", "write one key per line")
@@ -333,7 +333,7 @@ class Member:
 
     name: str
     line: int
-    fields: dict[str, Written] = field(default_factory=dict)
+    fields: dict[str, AgentSection] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,7 +387,7 @@ def members(section: Section) -> Iterator[Member]:
         yield Member(_COUNTED.sub("", name).strip("*_` "), line, dict(_fields(lines)))
 
 
-def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, Written]]:
+def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, AgentSection]]:
     """The fields of one agent: text, or a list where bullets stand below the name."""
     key, at, words, items = "", 0, list[str](), list[str]()
     for line, text in lines:
@@ -409,9 +409,9 @@ def _fields(lines: Sequence[Line]) -> Iterator[tuple[str, Written]]:
         yield key, _written(at, words, items)
 
 
-def _written(line: int, words: Sequence[str], items: Sequence[str]) -> Written:
+def _written(line: int, words: Sequence[str], items: Sequence[str]) -> AgentSection:
     text = " ".join(words)
-    return Written(tuple(item for item in (text, *items) if item) if items else text, line)
+    return AgentSection(tuple(item for item in (text, *items) if item) if items else text, line)
 
 
 def steps(section: Section) -> Iterator[Point]:
@@ -497,7 +497,7 @@ class Skill:
     rules: str
     opening: str
     opening_line: int
-    front: Mapping[str, Written]
+    front: Mapping[str, AgentSection]
     problems: tuple[Problem, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -553,13 +553,13 @@ def read(text: str, name: str) -> Skill:
     )
 
 
-def joined(written: Written | None) -> str:
+def joined(written: AgentSection | None) -> str:
     """A value as one text; the points of a list after one another."""
     value = written.value if written else ""
     return value if isinstance(value, str) else "; ".join(value)
 
 
-def listed(written: Written | None) -> tuple[str, ...]:
+def listed(written: AgentSection | None) -> tuple[str, ...]:
     """A value as a list; a text is its only point."""
     value = written.value if written else ()
     return tuple(value) if not isinstance(value, str) else (value,) if value else ()

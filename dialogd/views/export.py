@@ -37,7 +37,7 @@ WITHDRAWN = "withdrawn by the person: its marks do not count"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Piece:
     """One entry. `anchor` is `t7` or `n7-2`, `caption` its time, `note` its condition, `told` its marks in words."""
 
     anchor: str
@@ -62,7 +62,7 @@ class Document:
     facts: tuple[tuple[str, str], ...]
     summary: str
     proposals: tuple[tuple[str, ...], ...]
-    parts: tuple[Part, ...]
+    parts: tuple[Piece, ...]
     attachments: tuple[tuple[str, str], ...]
     rules: tuple[str, ...]
     records: tuple[tuple[str, ...], ...]
@@ -149,11 +149,11 @@ def _rules(dialog: Dialog) -> Iterator[str]:
         yield "Nobody was at the table: what the agents would have asked the person had to be answered without them."
 
 
-def _part(plan: Plan, entry: Entry, attachments: tuple[str, ...]) -> Part:
+def _part(plan: Plan, entry: Entry, attachments: tuple[str, ...]) -> Piece:
     notes = [WITHDRAWN if entry.is_struck else "", STATES.get(entry.condition, ""), entry.notice]
     kind = f"Turn {entry.number}" if entry.is_turn else "Note"
     who = whose(entry.via) if entry.via else plan.name(entry.by)
-    return Part(
+    return Piece(
         anchor=f"t{entry.number}" if entry.is_turn else f"n{entry.id.replace('.', '-')}",
         title=f"{kind} — {who[:1].upper()}{' '.join(who[1:].split())}" if who.strip() else kind,
         caption=_time(entry) if entry.frame is not None else "written by hand",
@@ -366,7 +366,7 @@ def _stands(rest: list[str]) -> str:
     return "; ".join([decision, *named])
 
 
-def _markdown_part(part: Part) -> Iterator[str]:
+def _markdown_part(part: Piece) -> Iterator[str]:
     yield f"### {_line(part.title)}"
     if part.caption:
         yield f"*{_line(part.caption)}*"

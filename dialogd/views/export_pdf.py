@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from dialogd.errors import DialogdError, NotInstalled
 from dialogd.protocol.text import visible
-from dialogd.views.export import HASHES, PROPOSALS, RECORDS, Document, Part, anchor_of
+from dialogd.views.export import HASHES, PROPOSALS, RECORDS, Document, Piece, anchor_of
 from dialogd.views.markup import parsed
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _appendix(document: Document) -> Iterator[str]:
     yield f"#par({string(HASHES.replace('`', ''))})\n"
 
 
-def _part(part: Part, anchors: Collection[str]) -> Iterator[str]:
+def _part(part: Piece, anchors: Collection[str]) -> Iterator[str]:
     yield f"#heading(level: 2, {string(part.title)})\n"
     yield f"#block(sticky: true, text(size: 8.5pt, fill: luma(90), {string(part.caption)}))\n" if part.caption else ""
     yield f"#strong({string(part.note)})\n\n" if part.note else ""

@@ -13,10 +13,10 @@ from typing import Any
 
 from dialogd.protocol import marks, review, seal
 from dialogd.protocol.board import (
+    AnyDecision,
     Position,
     Rejection,
     Reopening,
-    Standing,
     as_of_now,
     contributions,
     latest,
@@ -37,7 +37,7 @@ from dialogd.protocol.units import dollars, in_words, many, seconds_between
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class Statement:
     """Something that somebody said in a turn: a mark's name as `kind`, and its text."""
 
     kind: str
@@ -89,7 +89,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided(Standing):
+class PlanDecision(AnyDecision):
     """What was decided on a proposal: `outcome` is approved, rejected or undecided.
 
     An approval that the person did not take is rejected, for their reason, in their turn `rejected_in` (0 else).
@@ -118,20 +118,20 @@ class View:
     turn: int
     text: str
     is_cut: bool
-    stands: tuple[Said, ...] = ()
+    stands: tuple[Statement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
     """An objection or critique; `how` says in words what became of it, "" while it is open."""
 
-    said: Said
+    said: Statement
     about: tuple[str, ...] = ()
     how: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StanceChange:
     """An agent's change of stance on a proposal; `is_unexplained` when neither evidence nor an argument was named."""
 
     agent: str
@@ -144,7 +144,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class NextStep:
     """A next step and where it was read: `the agreed text`, `turn 7, by A`, `turn 7, by A: what would settle it`."""
 
     text: str
@@ -152,7 +152,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class PlanCost:
     """What some turns came to; None where nobody knows. `seconds` is the time of the calls, added up."""
 
     turns: int
@@ -170,11 +170,11 @@ class Comparison:
     """
 
     basis: str
-    choices: tuple[Said, ...]
+    choices: tuple[Statement, ...]
     verdict: str
     outcome: str
     same: bool | None
-    first: Cost
+    first: PlanCost
     remark: str = ""
 
 
@@ -183,7 +183,7 @@ class Worth:
     """Was the debate worth it: the comparisons that can be made, or `why` there is none; `whole` is all it cost."""
 
     comparisons: tuple[Comparison, ...]
-    whole: Cost
+    whole: PlanCost
     why: str = ""
 
 
@@ -495,14 +495,14 @@ class Plan:
         return Agreed(standing.proposal.ref, standing.proposal.text, standing.proposal.sha, "", "", "", signers)
 
     @cached_property
-    def decisions(self) -> tuple[Decided, ...]:
+    def decisions(self) -> tuple[PlanDecision, ...]:
         """Every decision of a mark, with its votes."""
         return tuple(map(self._decision, self.dialog.state.table.decisions))
 
-    def _decision(self, decision: Decision) -> Decided:
+    def _decision(self, decision: Decision) -> PlanDecision:
         proposal, turn = self._by_ref.get(decision.ref), turn_of(decision.entry)
         now = as_of_now(self._opened, decision.entry, decision.outcome, decision.reason)
-        return Decided(
+        return PlanDecision(
             ref=decision.ref,
             by=proposal.by if proposal else "",
             text=proposal.text if proposal else "",
@@ -533,17 +533,17 @@ class Plan:
         return list(dict.fromkeys((*refs, *(d.ref for d in self.decisions if d.outcome == "approved"))))
 
     @property
-    def agreements(self) -> tuple[Said, ...]:
+    def agreements(self) -> tuple[Statement, ...]:
         """What was approved and stands: who proposed it, and the turn that decided. A text in full stands elsewhere."""
         agreed = self._now
         found = [
-            Said("APPROVED", d.by, d.turn, _make_named(d.ref, d.text))
+            Statement("APPROVED", d.by, d.turn, _make_named(d.ref, d.text))
             for d in {decision.ref: decision for decision in self.decisions if decision.ref}.values()
             if d.stands == "approved" and (agreed is None or d.ref != agreed.ref)
         ]
         if agreed is not None:
             what = _make_named(agreed.ref, agreed.text) if agreed.ref else f"what stands in turn {agreed.stands_in}"
-            found.append(Said("APPROVED", agreed.by, turn_of(agreed.decided_in), what))
+            found.append(Statement("APPROVED", agreed.by, turn_of(agreed.decided_in), what))
         return tuple(found)
 
     # -- who is who, and how it ended, or stands, for somebody who has not read it --------------------------------
@@ -616,7 +616,7 @@ class Plan:
         text = f"{self.name(', '.join(signed))} signed the same text{f', {agreed.ref}' if agreed.ref else ''}"
         return f"{text}; left out, being absent: {self.name(left)}" if left else text
 
-    def _how(self, decision: Decided) -> str:
+    def _how(self, decision: PlanDecision) -> str:
         """What was decided, and by whose voices where there was a vote."""
         if not decision.ref:
             who, turn = position(decision.evidence)
@@ -705,7 +705,7 @@ class Plan:
         for entry in turns_of(self.dialog):
             for mark in (mark for mark in entry.marks if mark.name in RAISED):
                 about = self._aims(entry, mark)
-                said = Said(mark.name, entry.by, entry.number, mark.value)
+                said = Statement(mark.name, entry.by, entry.number, mark.value)
                 sides = {said.by, *(by_ref[ref].by for ref in about if ref in by_ref)}
                 given_up = _conceded(said, about, [(e, m) for e, m in conceded if e.by in sides], self.name)
                 found.append(Conflict(said, about, given_up or self._settled(said, about)))
@@ -720,7 +720,7 @@ class Plan:
         before = [(turn, ref) for turn, ref in before if turn < entry.number]
         return tuple(ref for turn, ref in before if turn in turns) or tuple(ref for _, ref in before[-1:])
 
-    def _settled(self, said: Said, about: Sequence[str]) -> str:
+    def _settled(self, said: Statement, about: Sequence[str]) -> str:
         """That an objection's proposal was decided later, or that its author signed; "" for neither."""
         for d in self.decisions:
             if d.ref in about and d.turn >= said.turn and d.outcome in ("approved", "rejected"):
@@ -732,25 +732,25 @@ class Plan:
         return ""
 
     @property
-    def dissent(self) -> tuple[Said, ...]:
+    def dissent(self) -> tuple[Statement, ...]:
         """Who is against, or has a reservation about, what was decided; each agent's latest statement on it."""
-        agreed, found = self.agreed, list[Said]()
+        agreed, found = self.agreed, list[Statement]()
         for signer in agreed.signers if agreed else ():
             if signer.reservation:
-                found.append(Said("RESERVATION", signer.agent, signer.turn, signer.reservation))
+                found.append(Statement("RESERVATION", signer.agent, signer.turn, signer.reservation))
         for ref in self._approved_refs:
             found += self._against(ref)
         if agreed is not None and not agreed.ref:  # a judge chose a position: the last ones of the others
             last = {p.by: p for p in self.dialog.state.table.proposals if p.by != agreed.by and not p.sha}
-            found += (Said("OTHER_SIDE", p.by, turn_of(p.entry), f"{p.ref}: {p.text}") for p in last.values())
+            found += (Statement("OTHER_SIDE", p.by, turn_of(p.entry), f"{p.ref}: {p.text}") for p in last.values())
         if self._approved_refs:
             turns = ((entry, mark) for entry in turns_of(self.dialog) for mark in entry.all("RESERVATION"))
-            reserved = {entry.by: Said("RESERVATION", entry.by, entry.number, mark.value) for entry, mark in turns}
+            reserved = {entry.by: Statement("RESERVATION", entry.by, entry.number, mark.value) for entry, mark in turns}
             known = {said.by for said in found}
             found += (said for who, said in reserved.items() if who not in known)
         return tuple(found)
 
-    def _against(self, ref: str) -> Iterator[Said]:
+    def _against(self, ref: str) -> Iterator[Statement]:
         """Whose last position on a proposal is a no, with the reason of that turn."""
         votes = {
             vote.agent: vote for d in self.decisions if d.ref == ref for vote in d.votes if vote.choice == "reject"
@@ -760,17 +760,17 @@ class Plan:
                 entry = self.dialog.entry(str(held.turn))
                 mark = entry.mark("OBJECTION") if entry is not None else None
                 reason = votes[agent].reason if agent in votes else mark.value if mark else ""
-                yield Said("AGAINST", agent, held.turn, f"{ref}: {reason}" if reason else ref)
+                yield Statement("AGAINST", agent, held.turn, f"{ref}: {reason}" if reason else ref)
 
     @property
-    def changes(self) -> tuple[Change, ...]:
+    def changes(self) -> tuple[StanceChange, ...]:
         """Each stance that is not the first an agent took on a proposal."""
         before: dict[tuple[str, str], str] = {}
         found = []
         for p in self._stances:
             known = before.get((p.agent, p.ref), "")
             if known and known != p.stance:
-                found.append(Change(p.agent, p.ref, known, p.stance, p.turn, p.cause, p.flagged))
+                found.append(StanceChange(p.agent, p.ref, known, p.stance, p.turn, p.cause, p.flagged))
             before[p.agent, p.ref] = p.stance
         return tuple(found)
 
@@ -784,48 +784,50 @@ class Plan:
         for who in dict.fromkeys((*names, *(entry.by for entry in turns_of(self.dialog)))):
             turns = tuple(turns_of(self.dialog, who))
             number, text = _last_of_substance(turns)
-            stands = {m.name: Said(m.name, who, e.number, m.value) for e in turns for m in e.marks if m.name in STANDS}
+            stands = {
+                m.name: Statement(m.name, who, e.number, m.value) for e in turns for m in e.marks if m.name in STANDS
+            }
             if text:
                 last = tuple(sorted(stands.values(), key=lambda said: said.turn))
                 found.append(View(who, names.get(who, who), number, *beginning(text), last))
         return tuple(found)
 
     @property
-    def positions(self) -> tuple[Said, ...]:
+    def positions(self) -> tuple[Statement, ...]:
         """Each agent's last position: its last plain proposal, and its last objection after that."""
-        found: list[Said] = []
+        found: list[Statement] = []
         for agent in dict.fromkeys(entry.by for entry in turns_of(self.dialog)):
-            last: dict[str, Said] = {}
+            last: dict[str, Statement] = {}
             for entry in turns_of(self.dialog, agent):
                 for mark in entry.marks:
                     if mark.name == "PROPOSAL":
                         last = {}
                     if mark.name in ("PROPOSAL", "OBJECTION"):
-                        last[mark.name] = Said(mark.name, agent, entry.number, mark.value)
+                        last[mark.name] = Statement(mark.name, agent, entry.number, mark.value)
             found += last.values()
         return tuple(found)
 
     @cached_property
-    def crux(self) -> tuple[Said, ...]:
+    def crux(self) -> tuple[Statement, ...]:
         """The questions on which the disagreement turns."""
         return self._named("CRUX", crux, CRUX)
 
     @cached_property
-    def experiments(self) -> tuple[Said, ...]:
+    def experiments(self) -> tuple[Statement, ...]:
         """The cheapest experiments that would settle it."""
         return self._named("EXPERIMENT", experiment, EXPERIMENT)
 
-    def _named(self, name: str, read: Callable[[Iterable[Mark]], Iterable[str]], label: str) -> tuple[Said, ...]:
+    def _named(self, name: str, read: Callable[[Iterable[Mark]], Iterable[str]], label: str) -> tuple[Statement, ...]:
         """What each agent's last deadlock names; where it names none, what its last turn says under `label`.
 
         What several say in the same words stands once, under all their names.
         """
-        same: dict[str, Said] = {}
+        same: dict[str, Statement] = {}
         for agent in dict.fromkeys(entry.by for entry in turns_of(self.dialog)):
             turns = tuple(turns_of(self.dialog, agent))
-            said = [Said(name, agent, e.number, text) for e in turns for text in read(e.marks)]
+            said = [Statement(name, agent, e.number, text) for e in turns for text in read(e.marks)]
             texts = labelled(own_words(turns[-1]), label)
-            for item in said[-1:] or [Said(name, agent, turns[-1].number, text) for text in texts[:1]]:
+            for item in said[-1:] or [Statement(name, agent, turns[-1].number, text) for text in texts[:1]]:
                 key = " ".join(item.text.casefold().split()).rstrip(".")
                 same[key] = replace(same[key], by=f"{same[key].by}, {item.by}") if key in same else item
         return tuple(same.values())
@@ -843,22 +845,22 @@ class Plan:
         return review.score(self.dialog)
 
     @property
-    def questions(self) -> tuple[Said, ...]:
+    def questions(self) -> tuple[Statement, ...]:
         """What the marks leave open, most pressing first."""
         asked = self.dialog.state.questions.open
         return (
-            *(Said("QUESTION_FOR_USER", q.asker or "a daemon", turn_of(q.entry), q.said) for q in asked),
+            *(Statement("QUESTION_FOR_USER", q.asker or "a daemon", turn_of(q.entry), q.said) for q in asked),
             *(() if self._now else self.crux),
             *self._unanswered(),
             *self._undecided(),
             *(
-                Said("FINDING", f.by, f.turn, f"finding {f.number} blocks: {f.issue}")
+                Statement("FINDING", f.by, f.turn, f"finding {f.number} blocks: {f.issue}")
                 for f in self.findings
                 if f.blocks
             ),
         )
 
-    def _unanswered(self) -> Iterator[Said]:
+    def _unanswered(self) -> Iterator[Statement]:
         """Questions to the other agents, in turns that nobody else answered by number."""
         answered: dict[int, set[str]] = {}
         for entry in turns_of(self.dialog):
@@ -866,9 +868,9 @@ class Plan:
                 answered.setdefault(number, set()).add(entry.by)
         for entry in turns_of(self.dialog):
             if not answered.get(entry.number, set()) - {entry.by}:
-                yield from (Said("QUESTION", entry.by, entry.number, mark.value) for mark in entry.all("QUESTION"))
+                yield from (Statement("QUESTION", entry.by, entry.number, mark.value) for mark in entry.all("QUESTION"))
 
-    def _undecided(self) -> Iterator[Said]:
+    def _undecided(self) -> Iterator[Statement]:
         """Proposals that nothing was decided about. What everybody signed, or a judge chose, settles them all."""
         state, agreed, stances = self.dialog.state, self._now, latest(self._stances)
         if agreed is not None and (agreed.method in ("mutual", "person", "by hand") or not agreed.ref):
@@ -881,19 +883,19 @@ class Plan:
             is_gone = (position is not None and position.stance == "conceded") or (p.sha and p.ref != newest)
             if not (is_gone or p.ref in done or same_text(p.text).casefold() in texts):
                 text = f"{p.ref}: {p.text}" if not p.sha else f"the text {p.ref}"
-                yield Said("PROPOSAL", p.by, turn_of(p.entry), text)
+                yield Statement("PROPOSAL", p.by, turn_of(p.entry), text)
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[NextStep, ...]:
         """Next steps: those of the agreed text, else of the last turns that name any, else the experiments."""
         agreed = self._now
         if agreed is not None and (found := labelled(agreed.text, STEPS)):
-            return tuple(Step(text, "the agreed text") for text in found)
+            return tuple(NextStep(text, "the agreed text") for text in found)
         for entry in tuple(turns_of(self.dialog))[: -LAST_TURNS - 1 : -1]:
             if found := labelled(own_words(entry), STEPS):
-                return tuple(Step(text, f"turn {entry.number}, by {entry.by}") for text in found)
+                return tuple(NextStep(text, f"turn {entry.number}, by {entry.by}") for text in found)
         tried = self.experiments if agreed is None else ()
-        return tuple(Step(said.text, f"turn {said.turn}, by {said.by}: what would settle it") for said in tried)
+        return tuple(NextStep(said.text, f"turn {said.turn}, by {said.by}: what would settle it") for said in tried)
 
     # -- the figures ----------------------------------------------------------------------------------------------
 
@@ -1026,7 +1028,7 @@ class Plan:
             )
         return Comparison(
             basis=self._basis(first),
-            choices=tuple(Said("FIRST", who, first[who].number, name) for who, (_, name) in chosen.items()),
+            choices=tuple(Statement("FIRST", who, first[who].number, name) for who, (_, name) in chosen.items()),
             verdict=said if len(tied) > 1 else f"{names[top]}, with {voices} of {len(chosen)} voices",
             outcome=f"{ref}, {method(how)}" if ref else "nothing was decided",
             same=same,
@@ -1067,12 +1069,12 @@ class Plan:
         if not polled:
             return None
         decision = next((d for d in reversed(polled) if d.made == "approved"), polled[-1])
-        first: dict[str, Said] = {}
+        first: dict[str, Statement] = {}
         for entry in turns_of(self.dialog):
             for mark in entry.all("VOTE"):
                 vote = marks.vote(mark)
                 if vote is not None and vote.ref == decision.ref and entry.number <= decision.turn:
-                    first.setdefault(entry.by, Said("VOTE", entry.by, entry.number, vote.choice))
+                    first.setdefault(entry.by, Statement("VOTE", entry.by, entry.number, vote.choice))
         if len(first) < 2:
             return None
         last = {vote.agent: vote.choice for vote in decision.votes}
@@ -1112,7 +1114,7 @@ def referred(entry: Entry) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def _conceded(
-    said: Said, about: Sequence[str], conceded: Sequence[tuple[Entry, Mark]], name: Callable[[str], str]
+    said: Statement, about: Sequence[str], conceded: Sequence[tuple[Entry, Mark]], name: Callable[[str], str]
 ) -> str:
     """Who gave up the point later: the one who raised it, or whose proposal it was."""
     for entry, mark in conceded:
@@ -1121,7 +1123,7 @@ def _conceded(
     return ""
 
 
-def _is_meant(entry: Entry, mark: Mark, said: Said, about: Sequence[str]) -> bool:
+def _is_meant(entry: Entry, mark: Mark, said: Statement, about: Sequence[str]) -> bool:
     """A concession names the proposal or the turn of the objection, or nothing at all."""
     turns, refs = referred(entry)
     own = marks.references(mark)
@@ -1172,7 +1174,7 @@ def _key(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.casefold())) or text
 
 
-def cost(entries: Iterable[Entry]) -> Cost:
+def cost(entries: Iterable[Entry]) -> PlanCost:
     """What these entries came to, as far as their frames say."""
     turns, spent, times = 0, Spent(), []
     for entry in entries:
@@ -1182,7 +1184,7 @@ def cost(entries: Iterable[Entry]) -> Cost:
         turns += entry.is_turn
         spent = spent.plus(account(frame.tokens_in, frame.tokens_out, frame.usd))
         times += [int(frame.ms)] if _MS.fullmatch(frame.ms) else []
-    return Cost(
+    return PlanCost(
         turns,
         usd=None if spent.unknown == spent.entries else spent.usd,
         tokens=None if (spent.uncounted and not spent.tokens) or not spent.entries else spent.tokens,
@@ -1190,7 +1192,7 @@ def cost(entries: Iterable[Entry]) -> Cost:
     )
 
 
-def spent(cost: Cost) -> str:
+def spent(cost: PlanCost) -> str:
     """A cost in words: `$0.014, 12,400 tokens, 23 seconds of calls`."""
     parts = [
         dollars(cost.usd) if cost.usd is not None else "",

@@ -15,12 +15,12 @@ from dialogd.protocol.text import one_line, visible
 from dialogd.protocol.units import dollars, in_words, many, moment_of
 from dialogd.views.plan import (
     Agreed,
-    Change,
     Comparison,
-    Cost,
-    Decided,
     Plan,
-    Said,
+    PlanCost,
+    PlanDecision,
+    StanceChange,
+    Statement,
     listed,
     method,
     spent,
@@ -206,7 +206,7 @@ def _changes(plan: Plan) -> Iterator[str]:
     yield "\n".join(table(("turn", "agent", "on", "change", "because of"), rows))
 
 
-def _cause(change: Change) -> str:
+def _cause(change: StanceChange) -> str:
     answered = change.cause.removeprefix("RE: ")
     return change.cause if answered == change.cause else f"what it answers: {answered}"
 
@@ -218,7 +218,7 @@ def _worth(plan: Plan) -> Iterator[str]:
         yield "\n".join(_compared(plan, comparison, plan.worth.whole))
 
 
-def _compared(plan: Plan, c: Comparison, whole: Cost) -> Iterator[str]:
+def _compared(plan: Plan, c: Comparison, whole: PlanCost) -> Iterator[str]:
     verdict = {True: "The same result.", False: "Another result.", None: "It cannot be compared by marks."}[c.same]
     vote = f"A plain count of {inline(c.basis)} would have said: {inline(c.verdict)}."
     yield f"**{verdict}** {vote} The outcome: {inline(c.outcome)}."
@@ -227,7 +227,7 @@ def _compared(plan: Plan, c: Comparison, whole: Cost) -> Iterator[str]:
     yield f"- counted: {choices}"
     if c.remark:
         yield f"- {inline(c.remark)}"
-    is_known = whole != Cost(whole.turns)
+    is_known = whole != PlanCost(whole.turns)
     took = f"{spent(c.first)} for these; {spent(whole)} for all" if is_known else "unknown, no turn says what it took"
     yield f"- cost: {took}"
 
@@ -435,7 +435,7 @@ def _signers(plan: Plan, agreed: Agreed) -> str:
     return f"Behind it: {listed(who)}." if who else ""
 
 
-def _decision(plan: Plan, d: Decided) -> str:
+def _decision(plan: Plan, d: PlanDecision) -> str:
     what, how = f"**{d.ref or 'A position'} was {d.outcome}**", f"in turn {d.turn}, {inline(method(d.method))}"
     said, text = inline(d.evidence) or "no evidence named", f": {inline(d.text)}" if d.text else ""
     if d.rejected_in:
@@ -455,7 +455,7 @@ def _positions(plan: Plan) -> Iterator[str]:
     yield "\n".join(_with_names(plan, said) for said in plan.experiments) or "No agent named one."
 
 
-def _with_names(plan: Plan, said: Said) -> str:
+def _with_names(plan: Plan, said: Statement) -> str:
     return f"- {inline(said.text)} ({_name(plan, said.by)}, turn {said.turn})"
 
 
@@ -499,12 +499,12 @@ KINDS = {
 }
 
 
-def _said(plan: Plan, said: Said) -> str:
+def _said(plan: Plan, said: Statement) -> str:
     what = KINDS.get(said.kind, said.kind.lower())
     return f"- **{_name(plan, said.by)} {what}:** {inline(said.text) or 'see there'} (turn {said.turn})"
 
 
-def _list(plan: Plan, said: Sequence[Said]) -> str:
+def _list(plan: Plan, said: Sequence[Statement]) -> str:
     lines = [_said(plan, item) for item in said[:MOST]]
     return "\n".join([*lines, *([f"- and {len(said) - MOST} more, below"] if len(said) > MOST else [])])
 

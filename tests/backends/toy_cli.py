@@ -12,7 +12,7 @@ from typing import Any
 
 from dialogd.backends import Options, Usage
 from dialogd.backends.canary import Run, Sandbox
-from dialogd.backends.coding_agent import AgentCLI, Event, Reader
+from dialogd.backends.coding_agent import AgentCLI, Event, Output
 
 SCRIPT = r"""
 import json, os, pathlib, re, sys, time, urllib.request, uuid
@@ -92,7 +92,7 @@ print(json.dumps({"session": session, "text": "".join(texts), "in": answer["usag
 """
 
 
-class _Line(Reader):
+class _Line(Output):
     def take(self, event: Event) -> None:
         """The reply and all the rest."""
         if "text" not in event:

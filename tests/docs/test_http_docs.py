@@ -17,7 +17,7 @@ from dialogd.errors import BackendError, DialogdError
 from dialogd.protocol.marks import MARKS
 from dialogd.protocol.model import OUTCOMES
 from dialogd.server import wire
-from dialogd.server.guard import Limits
+from dialogd.server.guard import Bounds
 from dialogd.server.routes import _STATUS, create_app
 from dialogd.server.told import KINDS
 from dialogd.store.folders import StateDir
@@ -147,7 +147,7 @@ def test_every_status_of_an_error_has_its_row() -> None:
 
 def test_the_numbers_are_the_codes_own() -> None:
     """Limits are said as they are."""
-    limits = Limits()
+    limits = Bounds()
     for said in (
         f"the last {events.BACKLOG} events",
         f"{events.LAG} events and {events.LAG_SECONDS:g} seconds behind",

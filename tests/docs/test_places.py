@@ -27,9 +27,9 @@ from dialogd.errors import DialogdError
 from dialogd.protocol import text
 from dialogd.protocol.header import read_header
 from dialogd.protocol.marks import MARKS, Who
-from dialogd.protocol.model import Limits as DialogLimits
+from dialogd.protocol.model import Limits
 from dialogd.protocol.strict import ATTRIBUTES
-from dialogd.server.guard import Limits
+from dialogd.server.guard import Bounds
 from dialogd.server.routes import create_app
 from dialogd.store.folders import StateDir
 from tests.docs.manual import DOCS, DOCUMENTS, README, REPOSITORY, Sandbox, blocks, codes, section, table
@@ -87,7 +87,7 @@ def test_every_header_key_has_its_row_and_default() -> None:
     rows = {codes(row[0])[0]: row[2] for row in table(page)}
     text = "# D\n\n" + "".join(f"**{key}:** {value}\n" for key, value in rows.items() if value[:1].isdigit())
     assert read_header(text).warnings == ()
-    assert read_header(text).limits == DialogLimits()
+    assert read_header(text).limits == Limits()
     assert set(rows) == set(KEYS.split(", "))
     code = "".join(path.read_text(encoding="utf-8") for path in (REPOSITORY / "dialogd").rglob("*.py"))
     known = set(re.findall(r'(?:setup\.get\(|(?:take|table)\(setup, )"(\w+)"', code))
@@ -98,7 +98,7 @@ def test_every_header_key_has_its_row_and_default() -> None:
 
 def test_the_limits_of_the_readme_are_the_defaults() -> None:
     """What it says of turns, time, characters, size and attempts is so."""
-    limits = DialogLimits()
+    limits = Limits()
     said = section(README, "What you can rely on")
     for words in (
         f"{limits.max_turns} turns",
@@ -201,7 +201,7 @@ def test_modules_are_listed_in_the_order_of_their_layers() -> None:
 
 def test_the_numbers_of_the_reliability_page_are_the_codes_own() -> None:
     """Limits of requests, logs and output are said as they are."""
-    page, limits = RELIABILITY.read_text(encoding="utf-8"), Limits()
+    page, limits = RELIABILITY.read_text(encoding="utf-8"), Bounds()
     for words in (
         f"{limits.header_bytes // 1024} KiB of headers",
         f"{limits.body_bytes // 1024 // 1024} MiB of body",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dialogd import person
 from dialogd.cli.create import Wanted, draw_up, usual_ports
-from dialogd.memory import Decision, Verdict
+from dialogd.memory import PastDecision, Verdict
 from dialogd.memory.recall import block
 from dialogd.memory.values import Behind
 from dialogd.protocol.grammar import parse
@@ -152,7 +152,7 @@ def test_a_recalled_block_is_inert(text: str) -> None:
     """Whatever stood in an earlier dialog: the new one reads as one turn of the person's, without a mark, owed by A."""
     verdict = Verdict("worked", text, "")
     behind = (Behind("A", 2, text),)
-    hostile = Decision(
+    hostile = PastDecision(
         "d1", text, "P1", "approved", text, "mutual", behind, text, text, (2,), "", text, verdict=verdict
     )
     quote = block([hostile, hostile])
@@ -178,7 +178,7 @@ def test_no_secret_and_no_part_of_one_is_recalled(secret: str) -> None:
     """From wherever it stands in a decision, and wherever a quote is cut."""
     for length in (*range(1_160, 1_200, 8), *range(84, 120, 8), *range(160, 300, 16), 0):
         said = f"{'x' * length} {secret} y"
-        decision = Decision(
+        decision = PastDecision(
             "d", said, "P1", "approved", said, "mutual", (Behind("A", 2),), said, said, (2,), "2026-11-21",
             superseded=said, verdict=Verdict("worked", said, "2026-11-22"),
         )  # fmt: skip

@@ -12,7 +12,7 @@ from dialogd.protocol.marks import (
     FAMILIES,
     FORMS,
     MARKS,
-    Choice,
+    VoteChoice,
     agreed,
     canonical,
     confidence,
@@ -216,10 +216,10 @@ def test_a_name_in_capitals_that_no_agent_may_write_is_strange(line: str) -> Non
 
 def test_a_vote_names_its_proposal_and_its_choice() -> None:
     """Approve, reject or abstain; a decision is approve or reject."""
-    assert vote(Mark("VOTE", "P1 approve | simple")) == Choice("P1", "approve", "simple")
-    assert vote(Mark("VOTE", "p2 Abstain")) == Choice("P2", "abstain")
+    assert vote(Mark("VOTE", "P1 approve | simple")) == VoteChoice("P1", "approve", "simple")
+    assert vote(Mark("VOTE", "p2 Abstain")) == VoteChoice("P2", "abstain")
     assert [vote(Mark("VOTE", value)) for value in ("", "P1", "P1 yes", "P1 approve but", "approve P1")] == [None] * 5
-    assert decision(Mark("DECIDE", "P1 reject | no")) == Choice("P1", "reject", "no")
+    assert decision(Mark("DECIDE", "P1 reject | no")) == VoteChoice("P1", "reject", "no")
     assert decision(Mark("DECIDE", "P1 abstain")) is None
 
 

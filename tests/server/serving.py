@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from dialogd.server.guard import Limits
+from dialogd.server.guard import Bounds
 from dialogd.server.serving import bind, make_server
 
 
@@ -178,7 +178,7 @@ def guarded(site: Site, listener: socket.socket) -> uvicorn.Server:
     return make_server(site.app(), listener, on_shutdown=[site.close])
 
 
-def limited(limits: Limits) -> Make:
+def limited(limits: Bounds) -> Make:
     """Return what makes a guarded server with other limits."""
     return lambda site, listener: make_server(site.app(), listener, on_shutdown=[site.close], limits=limits)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dialogd.agent.peers import hint_head
-from dialogd.server.guard import Limits
+from dialogd.server.guard import Bounds
 from dialogd.server.serving import make_server
 from tests.server.serving import (
     Answer,
@@ -156,7 +156,7 @@ class TestSlowClients:
     def test_an_honest_client_is_answered_while_hundreds_hang(self) -> None:
         """300 half-open connections delay nobody, and are closed after the deadline."""
         with (
-            running(limited(Limits(request_seconds=1.5, linger_seconds=0.1, connections=256))) as site,
+            running(limited(Bounds(request_seconds=1.5, linger_seconds=0.1, connections=256))) as site,
             ExitStack() as stack,
         ):
             started = time.monotonic()
@@ -173,7 +173,7 @@ class TestSlowClients:
 
     def test_a_half_sent_request_is_told_why_it_ends(self) -> None:
         """408 with the seconds; dripping bytes does not help."""
-        with running(limited(Limits(request_seconds=0.4))) as site, connect(site.port) as connection:
+        with running(limited(Bounds(request_seconds=0.4))) as site, connect(site.port) as connection:
             started = time.monotonic()
             connection.sendall(request(site.port, "POST /notify", "Content-Length: 900"))
             while not select.select([connection], [], [], 0.01)[0]:
@@ -184,7 +184,7 @@ class TestSlowClients:
 
     def test_a_refused_body_leaves_no_connection_behind(self) -> None:
         """Its last bytes stop the idle timer of the server; the deadline takes over."""
-        limits = Limits(request_seconds=0.3, linger_seconds=0.2, body_bytes=10)
+        limits = Bounds(request_seconds=0.3, linger_seconds=0.2, body_bytes=10)
         with running(limited(limits)) as site, connect(site.port) as connection:
             connection.sendall(request(site.port, "POST /notify", "Content-Length: 20") + b"x" * 10)
             assert_refused(read_answer(connection), 413)
@@ -200,7 +200,7 @@ class TestSlowClients:
 
     def test_an_idle_connection_outlives_the_deadline(self) -> None:
         """Peers keep one open; only unfinished requests have a deadline."""
-        with running(limited(Limits(request_seconds=0.4))) as site, connect(site.port) as connection:
+        with running(limited(Bounds(request_seconds=0.4))) as site, connect(site.port) as connection:
             connection.sendall(request(site.port))
             assert read_answer(connection).status == 200
             time.sleep(0.6)
@@ -209,7 +209,7 @@ class TestSlowClients:
 
     def test_over_the_cap_the_unfinished_give_way(self) -> None:
         """New calls are answered, and running streams stay, however many hang."""
-        with running(limited(Limits(connections=4))) as site, ExitStack() as stack:
+        with running(limited(Bounds(connections=4))) as site, ExitStack() as stack:
             stream = stack.enter_context(connect(site.port))
             stream.sendall(request(site.port, "GET /events"))
             assert read_answer(stream).status == 200
@@ -222,7 +222,7 @@ class TestSlowClients:
 
     def test_over_the_cap_idle_connections_give_way_and_busy_ones_stay(self) -> None:
         """When every connection is a running stream, a new one is told so."""
-        with running(limited(Limits(connections=2))) as site, ExitStack() as stack:
+        with running(limited(Bounds(connections=2))) as site, ExitStack() as stack:
             for path in ["/health"] * 4 + ["/events"] * 4:
                 connection = stack.enter_context(connect(site.port))
                 connection.sendall(request(site.port, f"GET {path}"))
@@ -231,7 +231,7 @@ class TestSlowClients:
 
     def test_a_burst_of_honest_calls_is_answered_in_full(self) -> None:
         """400 connections opened at once, more than the cap, lose none."""
-        with running(limited(Limits(connections=256))) as site, ExitStack() as stack:
+        with running(limited(Bounds(connections=256))) as site, ExitStack() as stack:
             connections = [stack.enter_context(connect(site.port)) for _ in range(400)]
             for connection in connections:
                 connection.sendall(request(site.port, "POST /notify", "Connection: close"))
@@ -245,7 +245,7 @@ class TestHints:
     def test_a_hint_alone_is_taken_and_answered_as_the_app_would(self) -> None:
         """Again and again on one connection, also after it has been idle for long; other requests go between."""
         taken: list[bytes] = []
-        limits = Limits(request_seconds=0.4)
+        limits = Bounds(request_seconds=0.4)
         with running(hinted(taken, limits=limits)) as site, connect(site.port) as connection:
             for _ in range(2):
                 connection.sendall(a_hint(site))

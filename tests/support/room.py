@@ -18,8 +18,7 @@ from dialogd.errors import BackendError
 from dialogd.protocol import admit, build, compose, units, verdict
 from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide
 from dialogd.protocol.header import agent_url
-from dialogd.protocol.marks import Reply as Text
-from dialogd.protocol.marks import is_yes
+from dialogd.protocol.marks import Lifted, is_yes
 from dialogd.protocol.model import Draft, Entry, Mark, Participant
 from dialogd.protocol.order import is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
@@ -197,7 +196,7 @@ class Room:
         self.thinks(me)
         return self.answers(me, line)
 
-    def _confirmed(self, me: str, reply: Text) -> str | None:
+    def _confirmed(self, me: str, reply: Lifted) -> str | None:
         """What agent `me` says to the closing question: the next of `confirms`, else that it means what it wrote."""
         found = admit.admit(self.dialog, me, reply).asked
         if not found:
@@ -206,7 +205,7 @@ class Room:
         given = self.confirms.get(me)
         return given.pop(0) if given else confirmed(found)
 
-    def _seal(self, now: Dialog, me: str, debt: Debt, reply: Text) -> Addition | None:
+    def _seal(self, now: Dialog, me: str, debt: Debt, reply: Lifted) -> Addition | None:
         addition = self._turn(now, me, debt, reply)
         if addition is None:
             return None
@@ -220,7 +219,7 @@ class Room:
     def _agent(self, me: str) -> Participant:
         return self.dialog.header.agent(me) or Participant(me, f"Claude {me}", "")
 
-    def _turn(self, now: Dialog, me: str, debt: Debt, reply: Text, *, nonce: str = "") -> Addition | None:
+    def _turn(self, now: Dialog, me: str, debt: Debt, reply: Lifted, *, nonce: str = "") -> Addition | None:
         if not is_open(now, me, debt):
             return None
         duration = in_words(max(self.paper.now, 1.0))
