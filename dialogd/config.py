@@ -3,7 +3,8 @@
 `dialogd.toml` in the working directory, or else `[tool.dialogd]` of its pyproject.toml, and the user's
 `config.toml` hold the same keys, the names of `SETTINGS`. A relative path counts from where it is written:
 from the file's folder, or from the working directory for flags and variables. What names programs to run for agents
-(`tools`) counts in the user's `config.toml` alone: a folder that somebody else made must not decide that.
+(`tools`, `gate`) counts in the user's `config.toml` and in flags alone: a folder that somebody else made must not
+decide that.
 """
 
 from __future__ import annotations
@@ -481,6 +482,12 @@ class Settings:
     )
     tools: tuple[ToolServer, ...] = _setting(
         (), _servers, "MCP servers whose tools agents on an API may call; in your own config.toml only", is_users=True
+    )
+    repo: Path | None = _setting(
+        None, _path, "of a build's lead: the repository that it works on; no project may say it", is_users=True
+    )
+    gate: str = _setting(
+        "", _line, "of a build's lead: the command that tests its work; no project may say it", is_users=True
     )
     tool_calls: int = _setting(10, _count_or_none, "calls of tools that one turn may make; 0: no tools are offered")
     plan: bool | Path = _setting(

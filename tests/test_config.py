@@ -297,6 +297,21 @@ def test_no_project_names_servers_of_tools(tmp_path: Path, user_file: Path, name
     assert str(user_file) in caught.value.fix
 
 
+def test_no_project_and_no_variable_says_what_tests_a_build(tmp_path: Path, user_file: Path) -> None:
+    """The gate's command and its repository come by flag, or from the user's own file."""
+    (tmp_path / "dialogd.toml").write_text('gate = "sh evil"\n')
+    with pytest.raises(BadInput, match="may not set 'gate'"):
+        load({}, {}, tmp_path)
+    (tmp_path / "dialogd.toml").unlink()
+    (tmp_path / ".env").write_text("DIALOGD_REPO=.\n")
+    with pytest.raises(BadInput, match="may not set 'repo'"):
+        load({}, {}, tmp_path)
+    (tmp_path / ".env").unlink()
+    user_file.write_text('gate = "make test"\n')
+    settings = load({"repo": "code"}, {"DIALOGD_GATE": "sh evil"}, tmp_path)
+    assert (settings.gate, settings.repo) == ("make test", tmp_path / "code")
+
+
 def test_a_file_of_servers_that_anybody_may_write_is_refused(tmp_path: Path, user_file: Path) -> None:
     """Another user could name a program in it."""
     user_file.write_text(SERVER)

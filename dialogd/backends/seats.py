@@ -25,7 +25,8 @@ class Seat:
     """One agent of a cast. Empty: what the daemon's own settings say. `port` 0: not chosen yet.
 
     `title` is what the template calls it, `price` what the person says its tokens cost; with `trust_project` what the
-    project contains may run. `session` is the key of the open session that it is.
+    project contains may run. `session` is the key of the open session that it is. `repo` and `gate` are what the lead
+    of a build works on, and the command that tests it.
     """
 
     id: str
@@ -38,6 +39,8 @@ class Seat:
     price: str = ""
     trust_project: bool = False
     session: str = ""
+    repo: str = ""
+    gate: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -57,7 +60,7 @@ class Seat:
         """The flags of `dialogd start` for it, without port and file."""
         pairs = {
             "backend": self.backend, "model": self.model, "command": self.command, "project": self.project,
-            "price": self.price, "session": self.session,
+            "price": self.price, "session": self.session, "repo": self.repo, "gate": self.gate,
         }  # fmt: skip
         words = [part for name, value in pairs.items() if value for part in (f"--{name}", value)]
         return [*words, "--trust-project"] if self.trust_project else words
