@@ -12,13 +12,14 @@ from pathlib import Path
 
 from dialogd.config import file_words
 from dialogd.errors import BadInput, Refused
-from dialogd.protocol import interventions, lifecycle, units
+from dialogd.protocol import build, interventions, lifecycle, units
 from dialogd.protocol.compose import decided_note, passed_by_hand
+from dialogd.protocol.fold import foreseen
 from dialogd.protocol.grammar import who
 from dialogd.protocol.header import read_agent
-from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Participant, whose
+from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Participant, Said, whose
 from dialogd.protocol.order import following, reopened
-from dialogd.protocol.rules import CONTRIBUTIONS
+from dialogd.protocol.rules import CONTRIBUTIONS, Build
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line, redact, unescape
 from dialogd.store.folders import StateDir
@@ -630,3 +631,227 @@ def step(log: LogFile, *, on: bool) -> Dialog:
 def _mark(name: str, value: str, short: str) -> Mark:
     """A mark with the person's reason behind its bar."""
     return Mark(name, f"{value} | {short}" if short else value)
+
+
+# -- The tasks of a build ---------------------------------------------------------------------------------------------
+
+_WORDS = {"confirm": "confirmed", "drop": "dropped", "retry": "retry", "accept": "accepted"}
+_OPEN = frozenset({build.PROPOSED, build.CONFIRMED, build.ASSIGNED, build.SUBMITTED, build.STUCK, build.ERROR})
+_FROM = {  # the states from which each leads on, and those in which it was done before
+    "confirm": (frozenset({build.PROPOSED}), frozenset({*_OPEN, *build.DONE} - {build.PROPOSED, build.DROPPED})),
+    "drop": (_OPEN, frozenset({build.DROPPED})),
+    "retry": (frozenset({build.STUCK, build.ERROR}), frozenset[str]()),
+    "accept": (frozenset({build.STUCK}), frozenset({build.APPROVED, build.MERGED})),
+}
+_UNDER_WAY = frozenset({build.ASSIGNED, build.SUBMITTED})
+
+
+def tasks(log: LogFile, act: str, named: str = "", reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:
+    """`confirm`, `drop`, `retry` or `accept` tasks of a build (`001, 003`); without a name, those that wait for it.
+
+    Does nothing where it was done before. Dropping one that is under way is a turn of the person's, which ends the
+    call; all else is a note. Where confirmed tasks need more turns than there are, the limit is raised with them.
+    `secrets` are taken out of the reason. Raises `BadInput` for a task that is none, `Refused` after the end, where no
+    task waits for it, and in a dialog that is no build.
+    """
+    if act not in _WORDS:
+        raise BadInput(f"nothing is called {act[:60]!r} here", fix=f"name one of: {', '.join(_WORDS)}")
+    short, whole = in_mark(reason, secrets)
+
+    def make(dialog: Dialog) -> Draft | None:
+        rules = rules_of_build(dialog)
+        lifecycle.refuse(dialog, "tasks")
+        wanted = _tasks(dialog, named) if named.strip() or act == "drop" else _waiting(dialog, act)
+        able, done = _FROM[act]
+        if wrong := next((task for task in wanted if task.state not in able | done), None):
+            raise Refused(f"cannot {act} task {wrong.id}: it is {wrong.state}", fix=_ways(dialog))
+        new = [task for task in wanted if task.state in able]
+        if not new:
+            return None
+        mark = _mark("TASK", f"{', '.join(task.id for task in new)} | {_WORDS[act]}", short.replace("|", "/"))
+        after = foreseen(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
+        marks = (mark, *_room(rules, dialog, after.tasks))
+        if act == "drop" and any(task.state in _UNDER_WAY for task in new):
+            turn = (build.next_turn(rules, after.tasks),)
+            return Draft(USER, "User", dialog.state.number + 1, whole, marks, turn)
+        return note_of(*marks, body=whole)
+
+    return write(log, f"tasks {act}", make)
+
+
+def change_task(
+    log: LogFile,
+    named: str,
+    *,
+    description: str = "",
+    criteria: Sequence[str] = (),
+    after: str = "",
+    hours: str = "",
+    secrets: Sequence[str] = (),
+) -> Dialog:
+    """Change what a task asks for, before the work on it begins; what is left out stays.
+
+    `after` are the tasks that come first (`1, 2`; `none`), `hours` an estimate. `secrets` are taken out. Does nothing
+    where that changes nothing. Raises `BadInput` for a task that is none, and for no change at all, `Refused` for one
+    that is under way or done.
+    """
+    texts = [_field(description, secrets), "; ".join(_field(one, secrets).replace(";", ",") for one in criteria)]
+    texts += [_field(after, secrets), _field(hours, secrets)]
+
+    def make(dialog: Dialog) -> Draft | None:
+        rules_of_build(dialog)
+        lifecycle.refuse(dialog, "tasks")
+        (task, *others) = _tasks(dialog, named)
+        if others or not any(texts):
+            what = "several tasks cannot be changed at once" if others else "nothing is to be changed"
+            raise BadInput(what, fix=f"dialogd tasks change {task.id} --description TEXT")
+        first = [*map(int, re.findall(r"\d+", texts[2]))]
+        if texts[2] and texts[2].casefold() != "none" and (not first or any(n >= task.number or n < 1 for n in first)):
+            fix = "name older ones, such as --after 1; --after none: it waits for no other"
+            raise BadInput(f"task {task.id} cannot come after {texts[2][:60]!r}", fix=fix)
+        if texts[3] and not re.fullmatch(r"\d{1,4}(\.\d{1,2})?( ?h)?", texts[3]):
+            raise BadInput(f"{texts[3][:60]!r} is no estimate in hours", fix="write it like --hours 2")
+        if task.state not in (build.PROPOSED, build.CONFIRMED):
+            raise Refused(f"cannot change task {task.id}: it is {task.state}", fix=_ways(dialog))
+        mark = Mark("TASK", " | ".join((task.id, "changed", *texts)).rstrip(" |"))
+        same = foreseen(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ())).tasks == dialog.state.tasks
+        return None if same else note_of(mark)
+
+    return write(log, "tasks change", make)
+
+
+def _field(text: str, secrets: Sequence[str]) -> str:
+    """A text as one field of a mark has it."""
+    return one_line(text, LONGEST, secrets).replace("|", "/")
+
+
+def gate(log: LogFile, how: str) -> Dialog:
+    """Where no sandbox is: let the gate `run` on the submitted tree all the same, or have it reviewed `untested`.
+
+    The word is for that very tree. Raises `BadInput` for another word, `Refused` where nothing of that kind waits.
+    """
+    if how not in ("run", "untested"):
+        raise BadInput(f"a gate cannot be {how[:60]!r}", fix="dialogd tasks gate run, or dialogd tasks gate untested")
+
+    def make(dialog: Dialog) -> Draft:
+        rules = rules_of_build(dialog)
+        lifecycle.refuse(dialog, "tasks")
+        what, task = build.due(rules, dialog.state.tasks)
+        if what is not build.Due.ALLOW or task is None:
+            raise Refused("no gate waits for your word", fix=_ways(dialog))
+        return note_of(Mark("GATE", f"{task.id} | {how} | tree {task.tree}"))
+
+    return write(log, "tasks gate", make)
+
+
+def rebase(log: LogFile, commit: str) -> Dialog:
+    """Have all approved tasks carried to this commit, in their order, to be tested and reviewed anew: a turn.
+
+    It opens a build again that had ended. Does nothing where they stand on it already. Raises `Refused` where nothing
+    is approved, or a task is under way.
+    """
+
+    def make(dialog: Dialog) -> Draft | None:
+        rules, known = rules_of_build(dialog), dialog.state.tasks
+        if busy := next((task for task in known.all if task.state in _UNDER_WAY), None):
+            raise Refused(f"task {busy.id} is under way", fix="wait for its review, or drop it: dialogd tasks drop")
+        approved = [task for task in known.all if task.state == build.APPROVED]
+        if not approved:
+            raise Refused("no task is approved, and nothing can be carried", fix=_ways(dialog))
+        if approved[0].base == commit:
+            return None
+        mark = Mark("TASK", f"all | rebase | {commit}")
+        after = foreseen(dialog.header, dialog.state, Said("", 0, USER, "", "", (mark,), ()))
+        room = _room(rules, dialog, after.tasks)
+        return Draft(USER, "User", dialog.state.number + 1, "", (mark, *room), (rules.lead,))
+
+    return write(log, "build rebase", make)
+
+
+def merged(log: LogFile, commit: str) -> Dialog:
+    """Note that the tasks up to this approved commit are in the person's branch. Does nothing where it is noted."""
+
+    def make(dialog: Dialog) -> Draft | None:
+        rules_of_build(dialog)
+        done = [task for task in dialog.state.tasks.all if task.state == build.APPROVED]
+        new = done[: 1 + next((n for n, task in enumerate(done) if task.commit == commit), -1)]
+        if not new:
+            return None
+        return note_of(Mark("TASK", f"{', '.join(task.id for task in new)} | merged | commit {commit}"))
+
+    return write(log, "build merge", make)
+
+
+def carry_on(log: LogFile, budget: str = "") -> Dialog:
+    """Have a build go on that was stopped, or whose task could not be gone on with; with another budget if wanted.
+
+    Does nothing where it goes on anyway. Raises `Refused` where it has come to its end.
+    """
+    limits = _budget_mark(budget)
+
+    def make(dialog: Dialog) -> Draft | None:
+        rules, state = rules_of_build(dialog), dialog.state
+        failed = [task.id for task in state.tasks.all if task.state == build.ERROR]
+        marks = ((Mark("TASK", f"{', '.join(failed)} | retry"),) if failed else ()) + limits
+        if state.outcome is None:
+            return note_of(*marks) if marks else None
+        if state.outcome.name in ("DECIDED", "DEADLOCK"):
+            raise Refused(
+                f"cannot continue: the build is {lifecycle.in_words(dialog)}",
+                fix='look at it: dialogd tasks; ask for more: dialogd say "…"; take it over: dialogd build merge',
+            )
+        after = foreseen(dialog.header, state, Said("", 0, USER, "", "", marks, ()))
+        turn = (build.next_turn(rules, after.tasks),)
+        return Draft(USER, "User", state.number + 1, "Go on.", (*marks, *_room(rules, dialog, after.tasks)), turn)
+
+    return write(log, "build --continue", make)
+
+
+def rules_of_build(dialog: Dialog) -> Build:
+    """The rules of a build. Raises `Refused` for a dialog that is none."""
+    if dialog.header.rules.build is None:
+        raise Refused("this dialog is no build: it has no tasks", fix="begin one: dialogd build GOAL --repo DIR")
+    return dialog.header.rules.build
+
+
+def _tasks(dialog: Dialog, named: str) -> list[build.Task]:
+    """The tasks that these numbers mean: `001, 3`; `all`. Raises `BadInput` for one that is none."""
+    known = dialog.state.tasks
+    if named.strip().casefold() == "all":
+        return list(known.all)
+    words = re.split(r"[\s,]+", named.strip(" ,"))
+    found = [known.of(int(word)) if re.fullmatch(r"\d{1,6}", word) else None for word in words]
+    if None in found:
+        ids = ", ".join(task.id for task in known.all)
+        strange = words[found.index(None)][:60]
+        fix = f"name one of: {ids}" if ids else "wait for them: none is proposed yet"
+        raise BadInput(f"there is no task {strange!r}" if strange else "no task is named", fix=fix)
+    numbers = {task.number for task in found if task is not None}
+    return [task for task in known.all if task.number in numbers]
+
+
+def _waiting(dialog: Dialog, act: str) -> list[build.Task]:
+    """The tasks that wait for this act. Raises `Refused` for none."""
+    found = [task for task in dialog.state.tasks.all if task.state in _FROM[act][0]]
+    if not found:
+        raise Refused(f"no task waits for you to {act} it", fix=_ways(dialog))
+    return found
+
+
+def _ways(dialog: Dialog) -> str:
+    """What the person can do with the tasks as they stand."""
+    rules = rules_of_build(dialog)
+    what, task = build.due(rules, dialog.state.tasks)
+    ways = {
+        build.Due.CONFIRM: "dialogd tasks confirm, change or drop",
+        build.Due.STUCK: f"dialogd tasks retry, drop{' or accept' if task and task.state == build.STUCK else ''}",
+        build.Due.ALLOW: "dialogd tasks gate run, or untested",
+    }
+    return ways.get(what, "see how they stand: dialogd tasks")
+
+
+def _room(rules: Build, dialog: Dialog, after: build.Tasks) -> tuple[Mark, ...]:
+    """The LIMIT that leaves room for every attempt of every task; () where there is enough."""
+    used = 0 if dialog.state.outcome else dialog.state.counted
+    most = used + 1 + build.most_turns(rules, after)
+    return (Mark("LIMIT", f"max_turns {most}"),) if most > dialog.state.limits.max_turns else ()

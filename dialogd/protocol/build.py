@@ -154,6 +154,19 @@ def next_turn(build: Build, tasks: Tasks) -> str:
     return {"moderator": build.moderator, "lead": build.lead}.get(whose, USER)
 
 
+def most_turns(build: Build, tasks: Tasks) -> int:
+    """The most turns that it may take from here: every attempt of every known task, its reviews, the summary."""
+    each = 2 * build.iterations
+    open_ = [task for task in tasks.all if task.state not in DONE]
+    work = sum(each - 2 * max(task.iteration - 1, 0) for task in open_)
+    return (not tasks.all) + max(work, 0) + max(build.cycles - tasks.cycles, 0) * (1 + each) + 1
+
+
+def expected(count: int) -> Tasks:
+    """Tasks of which nothing is known but how many there will be."""
+    return Tasks(tuple(Task(number, "", state=CONFIRMED) for number in range(1, count + 1)))
+
+
 def reviewing(build: Build, tasks: Tasks, me: str) -> Task | None:
     """The task that `me` is to review now, or None."""
     what, task = due(build, tasks)

@@ -47,7 +47,7 @@ _ESCALATED = frozenset(
 )
 _JUDGING = frozenset({"DECIDE", "RE", "CONFIDENCE", "EVIDENCE", "QUESTION_FOR_USER", "PASS"})
 
-_IN_WORDS = {"floor": "ask for the floor"}
+_IN_WORDS = {"floor": "ask for the floor", "tasks": "decide on tasks"}
 _OPEN_AGAIN = 'open it again with a turn of yours: dialogd say "…"'
 
 
@@ -134,6 +134,7 @@ def commands(dialog: Dialog) -> tuple[str, ...]:
         **dict.fromkeys(("say", "resume" if state.paused else "pause", "retry", "skip", "stop"), True),
         "floor": dialog.header.rules.order == "free",
         "pass": USER in state.owing,
+        "tasks": dialog.header.rules.build is not None,
         "veto": any(proposal.ref not in state.table.vetoed for proposal in state.table.proposals),
         **dict.fromkeys(("strike", "limit", "invite"), True),
         "leave": bool(leave),
