@@ -11,9 +11,9 @@ import subprocess
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from functools import reduce
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +33,7 @@ from dialogd.protocol.model import USER, Condition, Participant
 from dialogd.protocol.money import estimate, in_dollars, standing, total, used
 from dialogd.protocol.seal import SealedAnswer, answers
 from dialogd.protocol.state import Dialog, Spent
-from dialogd.protocol.strict import faults
+from dialogd.protocol.strict import Fault, faults
 from dialogd.protocol.units import dollars, many
 from dialogd.store.archive import attachments_of
 from dialogd.store.disk import fix, why, write_over
@@ -50,8 +50,6 @@ from dialogd.views.plan_page import first_screen, markdown
 if TYPE_CHECKING:
     from dialogd.backends.auto import Choice
     from dialogd.backends.prices import Price
-    from dialogd.backends.seats import Seat
-    from dialogd.config import Settings
     from dialogd.templates.opening import Opening
     from dialogd.views.plan import Synthesis
 
@@ -526,55 +524,116 @@ def verify(
             fix=f"name the dialog file: dialogd verify FILE; or begin a dialog: {new_command(settings.file)}",
         )
     kept = _kept(Path(certificate)) if certificate is not None else None
+    found = _verified(settings, kept, strict=strict)
+    options.answer(found.facts(settings.file), list(found.rows()), json=json)
+    raise typer.Exit(0 if found.is_sound else 1)
+
+
+@dataclass(frozen=True)
+class _Verified:
+    """What was found of a file.
+
+    `problems` has an entry's problem, "" for none, and its line of the report; `missing` are the headings of what was
+    written and is gone. `compared` is None without a certificate that was kept, `faults` where nobody asked for them.
+    """
+
+    dialog: Dialog
+    problems: Sequence[tuple[str, str]]
+    missing: Sequence[str]
+    aside: Sequence[str]
+    odd: Sequence[str]
+    folder: Path
+    compared: Sequence[Change] | None
+    faults: Sequence[Fault] | None
+
+    @cached_property
+    def changed(self) -> Sequence[Change]:
+        """What was changed of what was agreed."""
+        return changes(self.dialog)
+
+    @cached_property
+    def seals(self) -> Sequence[SealedAnswer]:
+        """The sealed answers, held against their seals."""
+        return answers(self.dialog)
+
+    @property
+    def bad(self) -> int:
+        """How many entries have a problem."""
+        return sum(bool(problem) for problem, _ in self.problems)
+
+    @property
+    def is_kept(self) -> bool:
+        """True where what was agreed, sealed and kept is as it was."""
+        changed = any(change.is_harm for change in (*self.changed, *(self.compared or ())))
+        return not changed and not any(seal.is_harm for seal in self.seals)
+
+    @property
+    def is_sound(self) -> bool:
+        """True where nothing is wrong."""
+        return self.is_kept and not self.missing and not self.bad and not self.faults
+
+    def facts(self, file: Path) -> dict[str, Any]:
+        """All of it, for programs."""
+        certified = certify(self.dialog)
+        return {
+            "file": str(file),
+            "sound": self.is_sound,
+            "entries": [
+                {
+                    "id": e.id, "number": e.number, "by": e.by, "line": e.line, "condition": e.condition.value,
+                    "linked": e.linked, "problem": problem,
+                }
+                for e, (problem, _) in zip(self.dialog.entries, self.problems, strict=True)
+            ],
+            "missing": self.missing,
+            "set_aside": self.aside,
+            "journals": self.odd,
+            "certificate": certified.as_json() if certified else None,
+            "changes": [change.words for change in self.changed],
+            "compared": None if self.compared is None else [change.words for change in self.compared],
+            "seals": [asdict(seal) for seal in self.seals],
+            "faults": None if self.faults is None else [{"line": f.line, "words": f.words} for f in self.faults],
+        }  # fmt: skip
+
+    def rows(self) -> Iterator[str]:
+        """The lines of the report."""
+        for entry, (_, verdict) in zip(self.dialog.entries, self.problems, strict=True):
+            title = f"line {entry.line}: {f'turn {entry.number}' if entry.is_turn else f'note {entry.id}'}"
+            words = "; ".join(filter(None, (verdict, line(entry.notice))))
+            yield f"{title}, {line(entry.name)}: {words}"
+        for name in self.missing:
+            yield f"missing: {name.removeprefix('## ')}: it was written and is no longer in the file"
+        if self.missing:
+            yield f"  the journals in {self.folder} keep the text of what is missing"
+        yield from self.odd
+        for path in self.aside:
+            yield f"set aside earlier: turns of another dialog here, or taken out of this one: {path}"
+        yield from _agreed(certify(self.dialog), self.changed, self.compared, self.seals)
+        yield from (f"line {fault.line}: {line(fault.words)}" for fault in self.faults or ())
+        if self.faults is not None:
+            yield f"the protocol: {many(len(self.faults), 'fault') if self.faults else 'nothing breaks it'}"
+        entries = "1 entry" if len(self.problems) == 1 else f"{len(self.problems)} entries"
+        problems = f"{self.bad or 'no'} problem{'' if self.bad == 1 else 's'}"
+        last = f"{entries}, {problems}, {len(self.missing) or 'none'} missing"
+        yield last + ("" if self.is_kept else "; what was agreed, sealed or kept was changed since: see above")
+
+
+def _verified(settings: Settings, kept: Mapping[str, Any] | None, *, strict: bool) -> _Verified:
+    """Look at the file, the journals and the certificate that was kept."""
     journals = (log := options.log_of(settings)).journals
     written = journals.turns()  # before the file: what is written meanwhile stands there, and is not missed
     dialog = log.read(full=True)
-    broken = faults(settings.file.read_bytes()) if strict else ()
     present = {entry.chain for entry in dialog.entries}
-    dropped = [_heading(text) for _, chain, text in written if chain not in present]
-    aside = [str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))]
-    odd = journals.odd()
-    problems = [*_problems(dialog, _remembered(journals), is_open=strict)]
-    compared = differences(kept, dialog) if kept is not None else None
-    certified, changed, seals = certify(dialog), changes(dialog), answers(dialog)
-    is_kept = not any(c.is_harm for c in (*changed, *(compared or ()))) and not any(seal.is_harm for seal in seals)
-    bad = sum(bool(problem) for problem, _ in problems)
-    sound = is_kept and not dropped and not bad and not broken
-    facts = {
-        "file": str(settings.file),
-        "sound": sound,
-        "entries": [
-            {
-                "id": e.id, "number": e.number, "by": e.by, "line": e.line, "condition": e.condition.value,
-                "linked": e.linked, "problem": problem,
-            }
-            for e, (problem, _) in zip(dialog.entries, problems, strict=True)
-        ],
-        "missing": dropped,
-        "set_aside": aside,
-        "journals": odd,
-        "certificate": certified.as_json() if certified else None,
-        "changes": [change.words for change in changed],
-        "compared": None if compared is None else [change.words for change in compared],
-        "seals": [asdict(seal) for seal in seals],
-        "faults": [{"line": fault.line, "words": fault.words} for fault in broken] if strict else None,
-    }  # fmt: skip
-    rows = []
-    for entry, (_, verdict) in zip(dialog.entries, problems, strict=True):
-        title = f"line {entry.line}: {f'turn {entry.number}' if entry.is_turn else f'note {entry.id}'}"
-        words = "; ".join(filter(None, (verdict, line(entry.notice))))
-        rows.append(f"{title}, {line(entry.name)}: {words}")
-    rows += [f"missing: {name.removeprefix('## ')}: it was written and is no longer in the file" for name in dropped]
-    rows += [f"  the journals in {journals.folder} keep the text of what is missing"] if dropped else []
-    rows += [*odd, *(f"set aside earlier: turns of another dialog here, or taken out of this one: {p}" for p in aside)]
-    rows += _agreed(certified, changed, compared, seals)
-    rows += [f"line {fault.line}: {line(fault.words)}" for fault in broken]
-    rows += [f"the protocol: {many(len(broken), 'fault') if broken else 'nothing breaks it'}"] if strict else []
-    entries = "1 entry" if len(problems) == 1 else f"{len(problems)} entries"
-    last = f"{entries}, {bad or 'no'} problem{'' if bad == 1 else 's'}, {len(dropped) or 'none'} missing"
-    rows.append(last + ("" if is_kept else "; what was agreed, sealed or kept was changed since: see above"))
-    options.answer(facts, rows, json=json)
-    raise typer.Exit(0 if sound else 1)
+    return _Verified(
+        dialog,
+        problems=[*_problems(dialog, _remembered(journals), is_open=strict)],
+        missing=[_heading(text) for _, chain, text in written if chain not in present],
+        aside=[str(path) for path in sorted(journals.folder.glob("aside/*/dropped.md"))],
+        odd=journals.odd(),
+        folder=journals.folder,
+        compared=differences(kept, dialog) if kept is not None else None,
+        faults=faults(settings.file.read_bytes()) if strict else None,
+    )
 
 
 def _kept(path: Path) -> Mapping[str, Any]:

@@ -81,29 +81,7 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         full: Annotated[bool, Query(description="everything, not only what is new since the last turn")] = False,
     ) -> Owed:
         """What this agent owes: what to read, and how to answer."""
-        live = await _seat(agent)
-        until = time.monotonic() + wait
-        while live.owed is None and not agent.is_stopping and time.monotonic() < until:
-            await live.changed(min(until - time.monotonic(), LOOK))  # what ends the dialog changes nothing there
-            if isinstance(agent.action, Stop) or await _has_left(request):
-                break
-        found = None if await _has_left(request) else live.open(page, full=full)
-        dialog = agent.dialog.id if agent.dialog is not None else ""
-        if found is None:
-            status, reason = _standing(agent)
-            return Owed(agent=agent.me, dialog=dialog, status=status, text=reason)
-        owed, text, pages = found
-        return Owed(
-            agent=agent.me,
-            dialog=dialog,
-            status="owed",
-            debt=owed.debt,
-            turn=owed.turn,
-            page=page,
-            pages=pages,
-            text=text,
-            seconds=round(max(owed.until - time.monotonic(), 0.0), 1),
-        )
+        return await _owed(agent, request, wait, page, full=full)
 
     @app.post("/accept")
     async def accept() -> Accepted:
@@ -138,6 +116,33 @@ def turn_routes(app: FastAPI, agent: Agent) -> None:
         if came in ("late", "kept"):
             return await _draft(agent, asked, delivered.text if came == "late" else "")
         return await _outcome(agent, live, asked, delivered.text, until)
+
+
+async def _owed(agent: Agent, request: Request, wait: float, page: int, *, full: bool) -> Owed:
+    """The turn that is owed, waited for so many seconds while the one who asks is still there."""
+    live = await _seat(agent)
+    until = time.monotonic() + wait
+    while live.owed is None and not agent.is_stopping and time.monotonic() < until:
+        await live.changed(min(until - time.monotonic(), LOOK))  # what ends the dialog changes nothing there
+        if isinstance(agent.action, Stop) or await _has_left(request):
+            break
+    found = None if await _has_left(request) else live.open(page, full=full)
+    dialog = agent.dialog.id if agent.dialog is not None else ""
+    if found is None:
+        status, reason = _standing(agent)
+        return Owed(agent=agent.me, dialog=dialog, status=status, text=reason)
+    owed, text, pages = found
+    return Owed(
+        agent=agent.me,
+        dialog=dialog,
+        status="owed",
+        debt=owed.debt,
+        turn=owed.turn,
+        page=page,
+        pages=pages,
+        text=text,
+        seconds=round(max(owed.until - time.monotonic(), 0.0), 1),
+    )
 
 
 async def _has_left(request: Request) -> bool:
