@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,45 +16,20 @@ import pytest
 
 from dialogd.home.site import WHO
 from tests.cli.command import PATIENCE, Commands, until
+from tests.server.serving import Answer, sent
 from tests.support.minds import ANSWER, QUESTION
 from tests.support.pair import until as patient
 
 EXPORTS = {"md": "# ", "html": "<!doctype html>", "pdf": "%PDF", "json": "{"}  # how each begins
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What Home answered."""
-
-    status: int
-    headers: Mapping[str, str]
-    text: str
-
-    @property
-    def json(self) -> Any:
-        """The body, read as JSON."""
-        return json.loads(self.text)
-
-    def __getitem__(self, name: str) -> Any:
-        """A field of what was answered; fails with the whole answer where it was refused."""
-        assert self.status < 300, self.text
-        return self.json[name]
-
-
 def fetch(
     port: int, path: str, body: object = None, *, method: str = "", raw: bytes | None = None, **headers: str
 ) -> Answer:
     """Ask Home or a daemon, as a page of its own would."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-    data = raw if raw is not None else None if body is None else json.dumps(body).encode()
-    sent = {"Host": f"localhost:{port}", **({"Content-Type": "application/json"} if data else {})}
-    sent |= {name.replace("_", "-").title(): value for name, value in headers.items()}
-    try:
-        connection.request(method or ("POST" if data is not None else "GET"), path, data, sent)
-        response = connection.getresponse()
-        return Answer(response.status, dict(response.getheaders()), response.read().decode(errors="replace"))
-    finally:
-        connection.close()
+    given, kind = (raw, "application/json" if raw else "") if raw is not None else (body, "")
+    line = f"{method or ('GET' if given is None else 'POST')} {path}"
+    return sent(port, line, given, kind, **{"host": f"localhost:{port}", **headers})
 
 
 class Home:

@@ -214,7 +214,7 @@ def test_a_dialog_whose_agents_are_gone_goes_on(home: Home) -> None:
     assert gone["id"] == begun["id"]
     assert ended(home, begun["id"])["outcome"] == "CONSENSUS_REACHED"
     over = home.ask("/continue", {"dialog": begun["id"]})
-    assert (over.status, bool(over.json["fix"])) == (409, True)
+    assert (over.status, bool(over.problem["fix"])) == (409, True)
 
 
 @pytest.mark.slow
@@ -224,8 +224,8 @@ def test_a_dialog_that_nobody_knows_the_cast_of_says_how_to_start_it(home: Home)
     home.commands.begin("Where do sessions live?")
     (row,) = home.dialogs()
     found = home.ask("/continue", {"dialog": row["id"]})
-    assert (found.status, "nobody knows who played" in found.json["detail"]) == (409, True), found.text
-    assert "dialogd start A" in found.json["fix"]
+    assert (found.status, "nobody knows who played" in found.problem["detail"]) == (409, True), found.text
+    assert "dialogd start A" in found.problem["fix"]
     assert home.ask("/continue", {"dialog": "../../etc/passwd"}).status == 409
     assert home.ask("/continue", {"dialog": row["id"]}, origin="http://evil.example").status == 403
 
@@ -235,8 +235,8 @@ def test_what_run_refuses_is_told_with_its_fix_and_leaves_nothing(home: Home) ->
     home.open()
     found = home.start(agents=[{"backend": "codex"}, {"backend": "codex"}])
     assert found.status == 409, found.text
-    assert "codex cannot be used here" in found.json["detail"]
-    assert found.json["fix"] == "install codex"
+    assert "codex cannot be used here" in found.problem["detail"]
+    assert found.problem["fix"] == "install codex"
     assert home.dialogs() == []
 
 
@@ -288,7 +288,7 @@ def test_a_session_is_asked_and_told_nothing_before_it_agrees(session: Claude, t
         (held,) = home.ask("/choices")["sessions"]
         assert held["seat"].startswith("A in ")
         again = home.ask("/start", asked)
-        assert (again.status, again.json["field"]) == (409, "agents.0.session")
+        assert (again.status, again.problem["field"]) == (409, "agents.0.session")
         done = session.run(home.commands.words(["accept"]), home.commands.environment, home.commands.folder)
         assert done.code == 0, done.err
         turn = session.run(home.commands.words(["turn"]), home.commands.environment, home.commands.folder)

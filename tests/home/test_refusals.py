@@ -41,7 +41,7 @@ def test_a_page_of_elsewhere_can_neither_read_nor_start_anything(shared: Home, h
     for path in ("/start", "/estimate", "/context"):
         found = shared.ask(path, START, **headers)
         assert (found.status, found.headers["content-type"]) == (403, "application/problem+json"), path
-        assert found.json["fix"]
+        assert found.problem["fix"]
     assert nothing_began(shared)
 
 
@@ -109,8 +109,8 @@ def test_what_is_not_offered_is_refused_at_its_field(shared: Home, asked: Mappin
     for path in ("/start", "/estimate"):
         found = shared.ask(path, {**START, "rehearsal": False, **asked})
         assert found.status in (400, 409, 422), found.text
-        assert found.json["field"] == field, found.text
-        assert found.json["fix"]
+        assert found.problem["field"] == field, found.text
+        assert found.problem["fix"]
     assert nothing_began(shared)
     assert not (shared.commands.folder / "ran").exists()
 
@@ -178,7 +178,7 @@ def test_no_path_leads_to_what_hides_or_lies_elsewhere(shared: Home, tree: Path,
     """As a folder to look into, as a file to take along, as a project: each is refused with its reason."""
     looked = shared.ask(f"/folders?under={tree}/{path}")
     assert looked.status in (400, 409), looked.text
-    assert looked.json["fix"]
+    assert looked.problem["fix"]
     file = f"{path}/note.txt" if path.startswith((".secret", "shop")) else path
     (along,) = shared.ask("/context", {"project": str(tree), "paths": [file]})["files"]
     assert along["refused"], along

@@ -13,10 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.server.serving import PATIENCE, Answer, sent
 from tests.support.forked import fork
 from tests.support.pair import Daemon, Pair, until
-
-PATIENCE = 40.0  # seconds
 
 
 class Thinking:
@@ -95,51 +94,9 @@ class Typing:
         return True
 
 
-@dataclass(frozen=True)
-class Answer:
-    """A response."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        """The body, which is said to be JSON."""
-        return self.json_of("application/json")
-
-    def json_of(self, kind: str) -> Any:
-        """The body, which is said to be this kind of JSON."""
-        assert self.headers["content-type"] == kind, self
-        return json.loads(self.body)
-
-    @property
-    def problem(self) -> dict[str, Any]:
-        """The problem in the body: whole, with a fix, and its status that of the response."""
-        assert self.headers["content-type"] == "application/problem+json", self
-        problem = json.loads(self.body)
-        assert set(problem) - {"field"} == {"type", "title", "status", "detail", "fix"}
-        assert problem["status"] == self.status
-        assert problem["detail"]
-        assert problem["fix"]
-        return dict(problem)
-
-
-def send(
-    daemon: Daemon, line: str, body: bytes | str | dict[str, Any] | list[Any] | None = None, kind: str = ""
-) -> Answer:
-    """One request, `POST /notify`; a dict or list goes as JSON, `kind` is the content type."""
-    method, path = line.split(" ")
-    if isinstance(body, dict | list):
-        body, kind = json.dumps(body), kind or "application/json"
-    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=PATIENCE)
-    try:
-        connection.request(method, path, body, {"Content-Type": kind} if kind else {})
-        response = connection.getresponse()
-        headers = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, headers, response.read())
-    finally:
-        connection.close()
+def send(daemon: Daemon, line: str, body: object = None, kind: str = "", **headers: str) -> Answer:
+    """One request to a daemon, `POST /notify`, as `sent` takes it."""
+    return sent(daemon.port, line, body, kind, **headers)
 
 
 @dataclass(frozen=True)

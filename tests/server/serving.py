@@ -1,6 +1,7 @@
 """A small guarded app on a real port, and raw requests to it."""
 
 import asyncio
+import http.client
 import json
 import socket
 import threading
@@ -18,6 +19,8 @@ from starlette.routing import Route
 
 from dialogd.server.guard import Bounds
 from dialogd.server.serving import bind, make_server
+
+PATIENCE = 60.0  # seconds; Home takes its time to start daemons
 
 
 @dataclass
@@ -123,12 +126,55 @@ class Answer:
     body: bytes
 
     @property
+    def text(self) -> str:
+        """The body, as text."""
+        return self.body.decode("utf-8", "replace")
+
+    def __getitem__(self, name: str) -> Any:
+        """A field of what was answered; fails with the whole answer where it was refused."""
+        assert self.status < 300, self.text
+        return self.json[name]
+
+    @property
+    def json(self) -> Any:
+        """The body, which is said to be JSON."""
+        return self.json_of("application/json")
+
+    def json_of(self, kind: str) -> Any:
+        """The body, which is said to be this kind of JSON."""
+        assert self.headers["content-type"] == kind, self
+        return json.loads(self.body)
+
+    @property
     def problem(self) -> dict[str, Any]:
-        """The problem in the body."""
-        assert self.headers["content-type"] == "application/problem+json"
+        """The problem in the body: whole, with a fix, and its status that of the response."""
+        assert self.headers["content-type"] == "application/problem+json", self
         problem = json.loads(self.body)
-        assert set(problem) == {"type", "title", "status", "detail", "fix"}
+        assert set(problem) - {"field"} == {"type", "title", "status", "detail", "fix"}
+        assert problem["status"] == self.status
+        assert problem["detail"]
+        assert problem["fix"]
         return dict(problem)
+
+
+def sent(port: int, line: str, body: object = None, kind: str = "", **headers: str) -> Answer:
+    """One request, `POST /notify`; a dict or list goes as JSON, `kind` is the content type.
+
+    `headers` stand beside or in place of the usual ones (`sec_fetch_site`).
+    """
+    method, path = line.split(" ")
+    if isinstance(body, dict | list):
+        body, kind = json.dumps(body), kind or "application/json"
+    usual = {"Content-Type": kind} if kind else {}
+    named = {name.replace("_", "-").title(): value for name, value in headers.items()}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        connection.request(method, path, body, {**usual, **named})  # type: ignore[arg-type]
+        response = connection.getresponse()
+        answered = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, answered, response.read())
+    finally:
+        connection.close()
 
 
 def connect(port: int, seconds: float = 5.0) -> socket.socket:
