@@ -90,6 +90,11 @@ class Commands:
         create(log, Settings(file=file, state_dir=self.state.root), opening)
         return log
 
+    def types(self, text: str) -> None:
+        """The person types at the end of the dialog's file."""
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(text)
+
     def __call__(self, *words: str, given: str = "", **environment: str) -> Done:
         """Run one command to its end."""
         return self._end(self._begin(words, given, environment))

@@ -34,8 +34,7 @@ def test_the_persons_hand_without_any_daemon(dialogd: Commands) -> None:
     ]
     for words, answer in [*steps, *later]:
         if words == later[0][0]:
-            with dialogd.file.open("a") as typed:
-                typed.write("\n## Turn 4 — Claude A\n\nSpaces.\n\nTURN: USER\n")
+            dialogd.types("\n## Turn 4 — Claude A\n\nSpaces.\n\nTURN: USER\n")
         done = dialogd(*words, given="use\nRedis\n")
         assert (done.code, done.out, done.err) == (0, f"{answer}\n", "")
     invited = dialogd("invite", "C=rehearsal")

@@ -106,8 +106,7 @@ def test_status_shows_question_deadline_and_default(dialogd: Commands) -> None:
     assert "question_defaults = true" in dialogd.file.read_text(encoding="utf-8")
     by = datetime.now(UTC) + timedelta(hours=1, minutes=4, seconds=30)
     question = f"[QUESTION_FOR_USER: tabs or spaces? | by {by:%Y-%m-%dT%H:%M:%SZ} | default: tabs]"
-    with dialogd.file.open("a", encoding="utf-8") as file:
-        file.write(f"\n## Turn 2 — A\n\n{question}\n\nTURN: USER\n")
+    dialogd.types(f"\n## Turn 2 — A\n\n{question}\n\nTURN: USER\n")
     text = dialogd("status").out
     assert re.search(
         r"^  question A asks: tabs or spaces\?; by .*\d\d:\d\d, in 1 hour [45] minutes?; default: tabs \(taken then\)$",

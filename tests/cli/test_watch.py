@@ -242,8 +242,7 @@ def test_nothing_that_steers_a_terminal_survives() -> None:
 def test_what_is_appended_without_a_turn_line_is_told_everywhere(dialogd: Commands, typed: str) -> None:
     """`>>` in the shell: it passes no turn, and in which line, say `watch`, `status`, `verify`, page, daemon."""
     dialogd.begin("Tabs?")
-    with dialogd.file.open("a", encoding="utf-8") as file:
-        file.write(typed)
+    dialogd.types(typed)
     line = dialogd.file.read_text(encoding="utf-8").count("\n")
     what = (
         f"line {line}, `TRUN: B`, is no TURN line" if "TRUN" in typed else f"the text up to line {line} passes no turn"

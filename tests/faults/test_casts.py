@@ -17,9 +17,7 @@ Cast = Callable[..., Pair]
 def test_three_agents_speak_in_turns_and_agree(cast: Cast) -> None:
     """A, B, C, A …; the consensus is signed by all three."""
     pair = cast("ABC")
-    pair.start()
-    pair.begin("Where should user sessions live?", turn="A")
-    pair.notify("A")
+    pair.hold("Where should user sessions live?", turn="A")
     pair.until(lambda: pair.outcome, "the end")
     assert pair.outcome == "CONSENSUS_REACHED"
     speakers = [entry.by for entry in read(pair.file) if entry.number > 1]
@@ -41,9 +39,7 @@ def test_a_round_is_answered_in_any_order_of_arrival(
 ) -> None:
     """`TURN: A, B, C`: each is asked once and written once; then the next in order goes on."""
     pair = cast("ABC", command={who: replies.command(wait) for who, wait in zip("ABC", waits, strict=True)})
-    pair.start()
-    pair.begin("What does each of you think?", turn="A, B, C", max_turns=5)
-    pair.notify("A")
+    pair.hold("What does each of you think?", turn="A, B, C", max_turns=5)
     pair.until(lambda: pair.outcome, "the end")
     entries = [entry for entry in read(pair.file) if entry.number > 1]
     assert sorted(entry.by for entry in entries[:3]) == ["A", "B", "C"]

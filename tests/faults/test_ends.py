@@ -68,9 +68,7 @@ def everything(client: socket.socket) -> bytes:
 def test_a_stop_in_the_middle_of_a_call_ends_and_keeps_everything(cast: Cast, replies: Replies) -> None:
     """POST /stop: answered in a second, both daemons gone with exit code 0, the dialog archived as it stands."""
     pair = cast(command={"A": replies.command(), "B": replies.command(30)})
-    pair.start()
-    pair.begin("What now?", turn="A")
-    pair.notify("A")
+    pair.hold("What now?", turn="A")
     pair.until(lambda: replies.alive() and replies.asked("B"), "B's call")
     with listening(pair["A"], 2), listening(pair["B"], 2):
         began = time.monotonic()
@@ -92,9 +90,7 @@ def test_a_stop_in_the_middle_of_a_call_ends_and_keeps_everything(cast: Cast, re
 def test_two_stops_at_once_write_one_end(cast: Cast, replies: Replies) -> None:
     """Both daemons are told to stop at the same time: `[STOPPED]` stands once."""
     pair = cast(command=replies.command(30))
-    pair.start()
-    pair.begin("What now?", turn="A, B")
-    pair.notify("A")
+    pair.hold("What now?", turn="A, B")
     pair.notify("B")
     pair.until(lambda: len(replies.asked()) == 2, "both calls")
     connections = [http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=5) for daemon in pair.daemons.values()]

@@ -28,9 +28,7 @@ def assert_history(pair: Pair, replies: Replies, kills: int) -> None:
 def test_killed_between_reply_and_append_it_appends_after_the_restart(cast: Cast, replies: Replies) -> None:
     """Six times: the reply is received, the daemon dies before it may write, and nobody asks a second time."""
     pair = cast(command=replies.command("held"))
-    pair.start()
-    pair.begin("What now?", turn="A", max_turns=8)
-    pair.notify("A")
+    pair.hold("What now?", turn="A", max_turns=8)
     for kills, who in enumerate("ABABAB", start=1):
         pair.until(lambda n=kills: len(replies.asked()) == n, f"{who} to be asked")  # type: ignore[misc]
         with locked(pair.file):
@@ -53,9 +51,7 @@ def test_killed_at_any_moment_a_dialog_goes_on(cast: Cast, replies: Replies) -> 
     """A hundred and twenty kills, each a little later after an answer than the one before, A and B in turns."""
     kills = 120
     pair = cast(command=replies.command(0.02))
-    pair.start()
-    pair.begin("What now?", turn="A", max_turns=10_000)
-    pair.notify("A")
+    pair.hold("What now?", turn="A", max_turns=10_000)
     for kill, who in zip(range(kills), itertools.cycle("ABBA"), strict=False):
         count = len(replies.answered())
         pair.until(lambda n=count: len(replies.answered()) > n, "an answer")  # type: ignore[misc]

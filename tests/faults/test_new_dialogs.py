@@ -47,9 +47,7 @@ def test_the_same_text_over_an_ended_dialog_is_a_new_one(cast: Cast, replies: Re
 def test_a_reply_that_comes_after_the_file_was_replaced_is_a_draft(cast: Cast, replies: Replies) -> None:
     """Received for a turn of yesterday's dialog, it is kept, and not appended to today's."""
     pair = cast(command=replies.command())
-    pair.start()
-    pair.begin("What now?", turn="A", max_turns=1000)
-    pair.notify("A")
+    pair.hold("What now?", turn="A", max_turns=1000)
     pair.until(lambda: pair.number >= 4, "a dialog that runs")
     with held_reply(pair) as late:
         pair.begin("What now?", turn="A", max_turns=1000)
@@ -67,9 +65,7 @@ def test_a_reply_that_comes_after_the_file_was_replaced_is_a_draft(cast: Cast, r
 def test_a_call_under_way_ends_when_the_file_is_replaced(cast: Cast, replies: Replies) -> None:
     """The old dialog's command is ended, not waited for; the new one does not start by itself."""
     pair = cast(command={"A": replies.command(), "B": replies.command(30)})
-    pair.start()
-    pair.begin("What now?", turn="A")
-    pair.notify("A")
+    pair.hold("What now?", turn="A")
     pair.until(lambda: replies.asked("B"), "B's call")
     pair.begin("What now?", turn="A")
     pair.until(lambda: not replies.alive(), "the end of the call", seconds=3)
@@ -81,9 +77,7 @@ def test_a_call_under_way_ends_when_the_file_is_replaced(cast: Cast, replies: Re
 def test_a_file_that_is_deleted_and_written_again_is_a_new_dialog(cast: Cast, replies: Replies) -> None:
     """Without a file the daemons say so; a new one with the same text waits for a notify."""
     pair = cast(command=replies.command())
-    pair.start()
-    pair.begin("What now?", turn="A", max_turns=2)
-    pair.notify("A")
+    pair.hold("What now?", turn="A", max_turns=2)
     pair.until(lambda: pair.outcome, "the end")
     pair.file.unlink()
     pair.until(lambda: (pair["A"].health() or {}).get("phase") == "no_dialog", "A to notice")

@@ -36,9 +36,7 @@ def test_a_dialog_goes_to_its_end_with_every_notification_dropped(cast: Cast, or
 def test_the_poll_alone_carries_a_dialog_on(cast: Cast) -> None:
     """Where the folder cannot be watched and nobody is told, a daemon looks by itself."""
     pair = cast(told=False, environment={"WATCHFILES_FORCE_POLLING": "true", "WATCHFILES_POLL_DELAY_MS": "60000"})
-    pair.start()
-    pair.begin("Tabs or spaces?", turn="A")
-    pair.notify("A")
+    pair.hold("Tabs or spaces?", turn="A")
     pair.until(lambda: pair.outcome, "the end")
     assert problems(pair.file) == []
 
@@ -47,9 +45,7 @@ def test_the_poll_alone_carries_a_dialog_on(cast: Cast) -> None:
 def test_every_notification_a_hundred_times_makes_no_turn_more(cast: Cast) -> None:
     """Peers are told again and again while the dialog runs: each agent answers once."""
     pair = cast(backend="rehearsal:slow=0.3")
-    pair.start()
-    pair.begin("Tabs or spaces?", turn="A")
-    pair.notify("A")
+    pair.hold("Tabs or spaces?", turn="A")
     before = 0
     while not pair.outcome:
         number = pair.number

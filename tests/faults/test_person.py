@@ -21,14 +21,11 @@ Cast = Callable[..., Pair]
 def test_a_turn_typed_while_an_agent_thinks_ends_its_call(cast: Cast, replies: Replies) -> None:
     """`>>` is enough: the command is ended in a second, and the agent is asked anew, about what the person said."""
     pair = cast(command={"A": replies.command(30), "B": replies.command(30)})
-    pair.start()
-    pair.begin("What now?", turn="A")
-    pair.notify("A")
+    pair.hold("What now?", turn="A")
     pair.until(replies.alive, "the call")
     (first,) = replies.asked()
     began = time.monotonic()
-    with pair.file.open("a") as file:
-        file.write("\n## User\n\nConsider Redis too.\n\nturn: a.\n")
+    pair.types("\n## User\n\nConsider Redis too.\n\nturn: a.\n")
     pair.until(lambda: first[2] not in replies.alive(), "the end of the call")
     assert time.monotonic() - began < 5
     pair.until(lambda: len(replies.asked()) == 2, "the next call")
@@ -37,8 +34,7 @@ def test_a_turn_typed_while_an_agent_thinks_ends_its_call(cast: Cast, replies: R
 
 def move_on_by_hand(pair: Pair) -> None:
     """The person types a turn for B."""
-    with pair.file.open("a") as file:
-        file.write("\n\n## Turn 2 — User\n\nNo. B first.\n\nTURN: B\n")
+    pair.types("\n\n## Turn 2 — User\n\nNo. B first.\n\nTURN: B\n")
 
 
 def move_on_by_command(pair: Pair) -> None:
@@ -53,9 +49,7 @@ def test_a_daemon_frozen_in_a_call_wakes_too_late(
 ) -> None:
     """The person went on while it stood still: its reply is not written."""
     pair = cast(command={"A": replies.command(0.3), "B": replies.command(0)})
-    pair.start()
-    pair.begin("What now?", turn="A", max_turns=4)
-    pair.notify("A")
+    pair.hold("What now?", turn="A", max_turns=4)
     pair.until(lambda: replies.asked("A"), "the call")
     freeze(pair["A"])
     pair.until(lambda: replies.answered("A"), "the answer that nobody reads")
@@ -94,9 +88,7 @@ def test_a_daemon_frozen_before_its_append_wakes_too_late(
 def test_a_started_dialog_goes_on_with_whom_the_person_names(cast: Cast, replies: Replies) -> None:
     """A was told to start and still thinks; the person types a turn for B: B needs no notify of its own."""
     pair = cast(command={"A": replies.command(30), "B": replies.command()})
-    pair.start()
-    pair.begin("What now?", turn="A", max_turns=3)
-    pair.notify("A")
+    pair.hold("What now?", turn="A", max_turns=3)
     pair.until(lambda: replies.asked("A"), "the call")
     move_on_by_hand(pair)
     pair.until(lambda: replies.asked("B"), "B's call")
@@ -106,9 +98,7 @@ def test_a_started_dialog_goes_on_with_whom_the_person_names(cast: Cast, replies
 def test_a_pause_outlives_the_daemons(cast: Cast, replies: Replies) -> None:
     """Paused after the turn under way; killed and started again, they stay so until the person resumes."""
     pair = cast(command=replies.command(0.2))
-    pair.start()
-    pair.begin("What now?", turn="A", max_turns=5)
-    pair.notify("A")
+    pair.hold("What now?", turn="A", max_turns=5)
     pair.until(lambda: replies.asked("A"), "the call")
     assert pair["A"].ask("POST", "/pause")[0] == 200
     pair.until(lambda: pair.number == 2, "the turn that was under way")
@@ -139,8 +129,7 @@ def test_a_reply_in_hand_waits_behind_an_entry_that_was_torn(cast: Cast, replies
         torn = pair.file.read_bytes()
     pair.until(lambda: "cut or overwritten" in pair["B"].said, "B to wait")
     assert pair.file.read_bytes() == torn
-    with pair.file.open("a") as file:
-        file.write("\n\n## Note — User\n\n[LIMIT: max_turns 3]\n")
+    pair.types("\n\n## Note — User\n\n[LIMIT: max_turns 3]\n")
     pair.until(lambda: late in pair.file.read_text(), "B's turn")
     assert len(replies.asked("B")) == 1
     assert problems(pair.file) == []
@@ -153,12 +142,10 @@ def test_an_error_waits_until_the_person_has_typed(cast: Cast, tmp_path: Path) -
     pair.begin("What now?", turn="A")
     pair.notify("A")
     pair.until(lambda: (pair["A"].health() or {}).get("phase") == "thinking", "the call")
-    with pair.file.open("a") as file:
-        file.write("\nConsider Re")
+    pair.types("\nConsider Re")
     (tmp_path / "go").touch()
     pair.until(lambda: "exited 7" in pair["A"].said, "the error")
-    with pair.file.open("a") as file:
-        file.write("dis too.\n\n[LIMIT: max_turns 30]\n")
+    pair.types("dis too.\n\n[LIMIT: max_turns 30]\n")
     pair.until(lambda: "AGENT_ERROR" in pair.file.read_text(), "the note")
     assert "\nConsider Redis too.\n" in pair.file.read_text()
     assert problems(pair.file) == []

@@ -59,9 +59,7 @@ def test_nobody_reads_an_answer_before_all_are_bound(cast: Cast, tmp_path: Path)
     """A's text is in no file that B could read before B has sealed its own; then both follow and fit."""
     go = tmp_path / "go"
     pair = cast(command={"A": answering("secret-of-A"), "B": waiting("answer-of-B", go)})
-    pair.start()
-    pair.begin("What now?", turn="A, B", setup=SETUP, max_rounds=1)
-    pair.notify()
+    pair.hold("What now?", turn="A, B", setup=SETUP, max_rounds=1)
     pair.until(lambda: seals(pair) == ["A"], "A's seal")
     pair.until(lambda: waits_for(pair) == "sealed", "A to wait for the others' seals")
     assert "secret-of-A" not in pair.file.read_text(encoding="utf-8")
@@ -76,9 +74,7 @@ def test_killed_after_its_seal_it_follows_with_the_text_it_had_sealed(cast: Cast
     go, asked = tmp_path / "go", tmp_path / "asked"
     command = shlex.join(["sh", "-c", f"cat >/dev/null; echo x >>{asked}; echo kept-$(wc -l <{asked})"])
     pair = cast(command={"A": command, "B": waiting("answer-of-B", go)})
-    pair.start()
-    pair.begin("What now?", turn="A, B", setup=SETUP, max_rounds=1)
-    pair.notify()
+    pair.hold("What now?", turn="A, B", setup=SETUP, max_rounds=1)
     pair.until(lambda: seals(pair) == ["A"], "A's seal")
     pair["A"].kill()
     go.touch()
@@ -96,9 +92,7 @@ def test_a_sealed_answer_that_is_lost_is_an_error_and_no_other_answer(cast: Cast
     """The journal is gone: what was sealed cannot be written, and nothing else may take its place."""
     go = tmp_path / "go"
     pair = cast(command={"A": answering("mine"), "B": waiting("answer-of-B", go)})
-    pair.start()
-    pair.begin("What now?", turn="A, B", setup=SETUP, max_rounds=1)
-    pair.notify()
+    pair.hold("What now?", turn="A, B", setup=SETUP, max_rounds=1)
     pair.until(lambda: seals(pair) == ["A"], "A's seal")
     pair["A"].kill()
     for journal in pair.state_dir.rglob("A.journal"):
@@ -116,9 +110,7 @@ def test_a_sealed_answer_that_is_lost_is_an_error_and_no_other_answer(cast: Cast
 def test_a_seat_whose_tools_could_read_files_says_so(cast: Cast) -> None:
     """A command may read whatever its user may; a rehearsed agent may not."""
     pair = cast(command={"A": answering("mine")})
-    pair.start()
-    pair.begin("What now?", turn="A, B", setup=SETUP, max_rounds=1)
-    pair.notify()
+    pair.hold("What now?", turn="A, B", setup=SETUP, max_rounds=1)
     pair.until(lambda: pair.outcome, "the end")
     fields = {entry.by: entry.mark("SEALED") for entry in entries(pair) if entry.mark("SEALED")}
     assert {who: mark.fields[1:] for who, mark in fields.items() if mark} == {"A": ("could read files",), "B": ()}
@@ -131,9 +123,7 @@ def test_who_is_left_alone_in_the_round_answers_without_a_seal(cast: Cast, tmp_p
     go = tmp_path / "go"
     failing = shlex.join(["sh", "-c", "cat >/dev/null; exit 3"])
     pair = cast(command={"A": failing, "B": waiting("answer-of-B", go)})
-    pair.start()
-    pair.begin("What now?", turn="A, B", setup=SETUP, max_rounds=1)
-    pair.notify()
+    pair.hold("What now?", turn="A, B", setup=SETUP, max_rounds=1)
     pair.until(lambda: any(entry.mark("AGENT_ERROR") for entry in entries(pair)), "A's error")
     go.touch()
     pair.until(lambda: pair.outcome, "the end")

@@ -440,8 +440,7 @@ def test_a_late_reply_is_kept_without_secrets(room: Pair) -> None:
 def test_a_seat_has_a_time_of_its_own(room: Pair) -> None:
     """As the file says; after it the agent has failed, whoever has opened the turn."""
     room.begin("Where?")
-    with room.file.open("a", encoding="utf-8") as file:
-        file.write("\n---\n\n## Note — User\n\n[LIMIT: timeout A 1 second]\n")
+    room.types("\n---\n\n## Note — User\n\n[LIMIT: timeout A 1 second]\n")
     room.start()
     room.notify()
     assert owed(room["A"])["seconds"] <= 1.0

@@ -185,8 +185,7 @@ def test_a_fragment_follows_the_file(room: Room) -> None:
     played(room, Table(opening("A", "B", keys=["Max Turns: 3"]), A=[POSTGRES], B=[]))
     before = positions(room)
     assert positions(room) == before
-    with room.file.open("a", encoding="utf-8") as file:
-        file.write("\n## Turn 3 — Claude B\n\n[AGREE: P1]\n\nTURN: A\n")
+    room.types("\n## Turn 3 — Claude B\n\n[AGREE: P1]\n\nTURN: A\n")
     assert "Claude B has not said" in before
     assert "Claude B for since turn 3" in positions(room)
 
@@ -196,8 +195,7 @@ def test_after_the_end_nothing_says_what_to_do_next(room: Room) -> None:
     played(room, Table(opening("A", "B"), A=["Tabs, for they are one key."] * 2, B=["Spaces, as ever."] * 2))
     (noticed, *_) = send(room.a, "GET /page/state").json["signals"]
     assert noticed["text"] in piece(room.a, "/page/positions").words
-    with room.file.open("a", encoding="utf-8") as file:
-        file.write("\n## Note — User\n\n[STOPPED: enough]\n")
+    room.types("\n## Note — User\n\n[STOPPED: enough]\n")
     assert noticed["text"] not in piece(room.a, "/page/positions").words
     assert send(room.a, "GET /page/state").json["signals"] == []
     with listening(room.a) as stream:

@@ -21,8 +21,7 @@ def asks(room: Room, by: str, *, allowed: bool = True) -> None:
     """A file in which A has asked the person, with a deadline and a default."""
     room.begin("Where?", setup="question_defaults = true" if allowed else "")
     question = f"[QUESTION_FOR_USER: Postgres or Redis? | by {by} | default: keep Postgres]"
-    with room.file.open("a", encoding="utf-8") as file:
-        file.write(f"\n---\n\n## Turn 2 — Claude A\n\nIt depends.\n\n{question}\n\nTURN: USER\n")
+    room.types(f"\n---\n\n## Turn 2 — Claude A\n\nIt depends.\n\n{question}\n\nTURN: USER\n")
 
 
 def taken(room: Room) -> list[str]:

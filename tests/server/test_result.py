@@ -20,8 +20,7 @@ def test_a_result_is_approved_then_rejected_and_the_dialog_goes_on(room: Room) -
         problem = send(room.a, line, body).problem
         assert problem["status"] == 409
         assert "the dialog is not begun" in problem["detail"]
-    with room.file.open("a", encoding="utf-8") as file:
-        file.write(f"\n---\n\n{CONSENSUS}")
+    room.types(f"\n---\n\n{CONSENSUS}")
     until(lambda: send(room.a, "GET /dialog").json["outcome"] == "CONSENSUS_REACHED", "the end")
     for _ in range(2):
         done = send(room.a, "POST /approve").json

@@ -220,8 +220,7 @@ def test_a_damaged_entry_at_the_end_waits_for_somebody_to_look(room: Room) -> No
     lock = Lock(room.file.with_name(f"{room.file.name}.lock"))
     with lock.held():  # free once A has read back what it wrote: until then it would mend this itself
         os.truncate(room.file, len(room.file.read_bytes()) - 20)
-        with room.file.open("a") as file:
-            file.write("\n")
+        room.types("\n")
     before = room.text
     answer = send(room.a, NOTIFY)
     assert (answer.status, answer.json["status"]) == (200, "damaged")
@@ -232,8 +231,7 @@ def test_a_damaged_entry_at_the_end_waits_for_somebody_to_look(room: Room) -> No
 def test_an_old_dialog_waits_for_the_person(room: Room) -> None:
     """After an hour of silence a peer's notify answers `lain`; the person's makes it go on."""
     room.begin("Tabs or spaces?", "A")
-    with room.file.open("a") as file:
-        file.write("\n---\n\n## Turn 2 — Claude A\n\nTabs.\n\nTURN: A\n")
+    room.types("\n---\n\n## Turn 2 — Claude A\n\nTabs.\n\nTURN: A\n")
     os.utime(room.file, (time.time() - 7200,) * 2)
     room.start("A")
     answer = send(room.a, NOTIFY, {"from": "B"})
@@ -290,8 +288,7 @@ def test_wait_holds_through_the_pace(tmp_path: Path) -> None:
     with Room(tmp_path, command="echo Tabs.", pace=0.5) as room:
         room.open()
         send(room.a, "POST /notify?wait=true")
-        with room.file.open("a") as file:
-            file.write("\n---\n\n## Turn 3 — Claude B\n\nSpaces.\n\nTURN: A\n")
+        room.types("\n---\n\n## Turn 3 — Claude B\n\nSpaces.\n\nTURN: A\n")
         answer = send(room.a, "POST /notify?wait=true", {"from": "B"})
         assert answer.json == {"status": "ok", "turn_passed": True}
         assert room.number == 4
@@ -376,8 +373,7 @@ def test_health_tells_every_phase(room: Room) -> None:
     facts = at(room, "waiting_for_user")
     assert facts["waiting"] == {"status": "waiting_for_user", "reason": "waiting for the person: Which editor?"}
     assert (facts["turn_of"], facts["turns_written"], facts["working_on"]) == (["USER"], 1, None)
-    with room.file.open("a") as file:
-        file.write("\nEnough.\n\n[CONSENSUS_REACHED]\n")
+    room.types("\nEnough.\n\n[CONSENSUS_REACHED]\n")
     assert at(room, "ended")["outcome"] == "CONSENSUS_REACHED"
 
 
@@ -768,8 +764,7 @@ def test_retry_and_skip_refuse_what_makes_no_sense(room: Room, path: str) -> Non
     if path == "/skip":
         problem = send(room.a, "POST /skip", {"agent": "B"}).problem
         assert (problem["status"], problem["fix"]) == (409, "skip A, or wait for B's turn")
-    with room.file.open("a") as file:
-        file.write("\nEnough.\n\n[CONSENSUS_REACHED]\n")
+    room.types("\nEnough.\n\n[CONSENSUS_REACHED]\n")
     problem = send(room.a, f"POST {path}", {"agent": "A"}).problem
     assert problem["status"] == 409
     assert "dialogd say" in problem["fix"]
@@ -800,8 +795,7 @@ def test_the_word_is_refused_where_nobody_can_ask_for_it(room: Room) -> None:
     assert problem["status"] == 409
     assert "the dialog is not begun, and its order is alternate, not free" in problem["detail"]
     assert send(room.a, "POST /floor", {"agent": "A", "x": 1}).problem["status"] == 422
-    with room.file.open("a") as file:
-        file.write("\nEnough.\n\n[CONSENSUS_REACHED]\n")
+    room.types("\nEnough.\n\n[CONSENSUS_REACHED]\n")
     assert "the dialog is over" in send(room.a, "POST /floor").problem["detail"]
     room.file.write_text(room.opening("Or both?", "A").replace("## Rules", FREE), encoding="utf-8")
     assert send(room.a, "POST /floor", {"agent": "Z"}).problem["status"] == 400

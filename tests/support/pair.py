@@ -263,6 +263,17 @@ class Pair:
         """Write a new dialog over whatever is there, as `cat >` does."""
         self.file.write_text(self.opening(question, turn, setup, **keys), encoding="utf-8")
 
+    def hold(self, question: str, turn: str = "", setup: str = "", **keys: object) -> None:
+        """Start every daemon, write a new dialog, and notify the first agent."""
+        self.start()
+        self.begin(question, turn, setup, **keys)
+        self.notify()
+
+    def types(self, text: str) -> None:
+        """The person types at the end of the file."""
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(text)
+
     def notify(self, agent: str = "") -> dict[str, Any]:
         """`curl -X POST …/notify`, at the first agent by default."""
         return self.daemons[agent or next(iter(self.daemons))].notify()

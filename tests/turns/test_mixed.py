@@ -54,9 +54,7 @@ def test_a_model_and_a_model_of_another_house_agree(tmp_path: Path) -> None:
         StandIn(consensus) as server,
         Pair(tmp_path, backend={"A": "anthropic", "B": "gpt"}, environment=services(server), launch=fork) as pair,
     ):
-        pair.start()
-        pair.begin(TOPIC)
-        pair.notify()
+        pair.hold(TOPIC)
         pair.until(lambda: pair.outcome, "the end", seconds=40)
         assert pair.outcome == "CONSENSUS_REACHED"
         assert keys_seen(server, "/messages") == {"ANTHROPIC_API_KEY"}
@@ -75,9 +73,7 @@ def test_two_models_hold_a_council(tmp_path: Path) -> None:
         StandIn(consensus) as server,
         Pair(tmp_path, backend={"A": "anthropic", "B": "grok"}, environment=services(server), launch=fork) as pair,
     ):
-        pair.start()
-        pair.begin(TOPIC, turn="A, B", setup=setup)
-        pair.notify()
+        pair.hold(TOPIC, turn="A, B", setup=setup)
         pair.until(lambda: pair.outcome, "the end", seconds=40)
         assert pair.outcome == "DECIDED"
         dialog = pair.dialog()
@@ -97,9 +93,7 @@ def test_three_of_three_houses_agree(tmp_path: Path) -> None:
         StandIn(consensus) as server,
         Pair(tmp_path, "ABC", backend=backends, environment=services(server), launch=fork) as pair,
     ):
-        pair.start()
-        pair.begin(TOPIC)
-        pair.notify()
+        pair.hold(TOPIC)
         pair.until(lambda: pair.outcome, "the end", seconds=40)
         dialog = pair.dialog()
     assert dialog.state.outcome is not None
@@ -119,9 +113,7 @@ def test_a_model_and_a_person_talk(tmp_path: Path) -> None:
         StandIn(mind) as server,
         Pair(tmp_path, "A", backend="anthropic", environment=services(server), launch=fork) as pair,
     ):
-        pair.start()
-        pair.begin(TOPIC)
-        pair.notify()
+        pair.hold(TOPIC)
         pair.until(lambda: said, "the first call", seconds=20)
         person.say(log_of(pair.file), "Consider Redis too.")
         pair["A"].notify()
@@ -171,9 +163,7 @@ def test_stop_during_a_call_is_over_within_a_second(tmp_path: Path, backend: str
         StandIn(lambda _: Hang()) as server,
         Pair(tmp_path, "A", backend=backend, environment=services(server), launch=fork) as pair,
     ):
-        pair.start()
-        pair.begin(TOPIC)
-        pair.notify()
+        pair.hold(TOPIC)
         pair.until(lambda: server.calls, "the call", seconds=20)
         family = [psutil.Process(pair["A"].pid), *psutil.Process(pair["A"].pid).children(recursive=True)]
         began = time.monotonic()

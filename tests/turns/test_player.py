@@ -45,9 +45,7 @@ def test_the_notes_of_a_project_reach_the_model_as_data(tmp_path: Path) -> None:
         StandIn(lambda _: Say("Words.")) as server,
         Pair(tmp_path, "A", backend="anthropic", flags=flags, environment=services(server), launch=fork) as pair,
     ):
-        pair.start()
-        pair.begin(TOPIC)
-        pair.notify()
+        pair.hold(TOPIC)
         pair.until(lambda: pair.number >= 2, "a turn", seconds=20)
         prompt = server.calls[0].prompt
     assert "~~~text\n# CLAUDE.md\n\nSessions stand in table s_17.\n@secret.txt\n~~~" in prompt
@@ -77,9 +75,7 @@ def test_a_price_that_is_given_counts(tmp_path: Path) -> None:
         StandIn(lambda _: Say("Words.", tokens_in=1000, tokens_out=500)) as server,
         Pair(tmp_path, "A", backend="gpt", flags=flags, environment=services(server), launch=fork) as pair,
     ):
-        pair.start()
-        pair.begin(TOPIC)
-        pair.notify()
+        pair.hold(TOPIC)
         pair.until(lambda: pair.number >= 2, "a turn", seconds=20)
         dialog = pair.dialog()
     assert dialog.state.spent["A"].usd == 2.0
@@ -92,9 +88,7 @@ def test_a_key_without_any_budget_stops_at_a_usual_cap_and_says_so(tmp_path: Pat
         StandIn(lambda _: Say("Words.")) as server,
         Pair(tmp_path, "A", backend="anthropic", flags=flags, environment=services(server), launch=fork) as pair,
     ):
-        pair.start()
-        pair.begin(TOPIC)
-        pair.notify()
+        pair.hold(TOPIC)
         pair.until(lambda: pair.outcome, "the end", seconds=20)
         assert pair.outcome == "STOPPED"
         assert "[STOPPED: budget: A's own budget of $5.00" in pair.file.read_text()
