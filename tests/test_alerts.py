@@ -161,7 +161,7 @@ def test_what_each_kind_of_entry_is_worth() -> None:
 def test_a_question_says_until_when_and_what_counts_then() -> None:
     """By the person's clock, in the reason as in the facts; a long question is cut, and not its deadline."""
     paper = Paper(
-        opening("A", "B", more="## Setup\n\n```toml\nquestion_defaults = true\n```"),
+        opening("A", "B", setup="question_defaults = true"),
         A=[f"Hm.\n\n[QUESTION_FOR_USER: Soft, {'really ' * 90}? | in 2h | default: hard]"],
     )
     paper.step("A")

@@ -43,7 +43,7 @@ def plan(*lines: str, of: str = "AB", more: str = "") -> Plan:
     """The plan of a dialog in which these lines were said, each by whoever's turn it was."""
     room = Room(opening(*of, more=more, question="Where to?"))
     for line in lines:
-        me = next(who for who in room.dialog.state.owing if who != "USER")
+        me = next(who for who in room.owing if who != "USER")
         room.advance(5)
         room.says(me, line)
     return Plan(room.dialog, "dialog.md")
@@ -695,7 +695,7 @@ def test_every_dialog_has_a_plan(said: list[str]) -> None:
         return
     room = Room(opening("A", "B"))
     for text in said:
-        me = next((who for who in room.dialog.state.owing if who in ("A", "B")), None)
+        me = next((who for who in room.owing if who in ("A", "B")), None)
         if me is not None:
             room.says(me, text)
     for dialog in (by_hand, room.dialog):

@@ -21,7 +21,7 @@ from tests.support.room import Room, opening
 @pytest.fixture
 def held(dialogd: Commands) -> Commands:
     """A proposal, a question that stays open, an objection with signs that steer a terminal."""
-    room = Room(opening("A", "B", more='## Setup\n\n```toml\norder = "free"\n```'))
+    room = Room(opening("A", "B", setup='order = "free"'))
     for who, text in (
         ("A", "[PROPOSAL: keep sessions in Postgres]\n[CONFIDENCE: 0.8]"),
         ("B", "[QUESTION: how many reads?]\n[TO: A]\n[RE: P1]"),

@@ -218,7 +218,7 @@ def test_what_else_holds_a_dialog_is_shown() -> None:
 
 def test_seals_of_an_open_round_and_whom_it_waits_for() -> None:
     """Agents that owe an answer and have not sealed it; nothing where nobody has."""
-    dialog = Room(opening("A", "B", "C", turn="A, B, C", more='## Setup\n\n```toml\norder = "parallel"\n```')).dialog
+    dialog = Room(opening("A", "B", "C", turn="A, B, C", setup='order = "parallel"')).dialog
     assert "sealed" not in rows(dialog)
     seals = (Seal("A", "x", "1.1", "1"), Seal("C", "y", "1.2", "1"))
     some = replace(dialog, state=state_with(dialog.state, seals=seals))

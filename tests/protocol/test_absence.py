@@ -43,11 +43,6 @@ def unattended(ids: str, *lines: str, keys: tuple[str, ...] = (), turn: str = ""
     return room(ids, 'person = "absent"', *lines, keys=keys, turn=turn, **scripts)
 
 
-def owing(here: Room) -> tuple[str, ...]:
-    """Who owes a turn."""
-    return here.dialog.state.owing
-
-
 def end(here: Room) -> Outcome:
     """How it ended."""
     assert here.dialog.state.outcome is not None, here.text
@@ -86,11 +81,11 @@ def test_of_two_who_failed_is_asked_again_after_a_pause() -> None:
     here = room("AB", A=[DOWN, DOWN])
     here.retry_pause = 10
     here.step("A")
-    assert owing(here) == ("A",)
+    assert here.owing == ("A",)
     assert waits(here.look("A")) == "pace"
     here.advance(10)
     here.step("A")
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
 
 
 def awaits_b(ids: str = "ABC", *lines: str) -> Room:
@@ -105,7 +100,7 @@ def awaits_b(ids: str = "ABC", *lines: str) -> Room:
 def test_nobody_pays_on_where_only_absent_signers_are_missing(ids: str) -> None:
     """The person is asked, by a question that names the three ways; not the limit of turns ends it."""
     here = awaits_b(ids)
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
     assert paid(here) <= 3
     question = here.dialog.state.questions.text
     assert all(way in question for way in ("`retry B`", "`leave B`", "`approve`", "P1"))
@@ -118,7 +113,7 @@ def test_a_retry_has_the_absent_one_sign() -> None:
     before = paid(here)
     here.retry("B")
     here.run()
-    assert (owing(here), paid(here)) == ((USER,), before)
+    assert (here.owing, paid(here)) == ((USER,), before)
     here.scripts["B"] = [SIGNS]
     here.retry("B")
     here.run()
@@ -155,7 +150,7 @@ def test_a_pair_from_which_the_absent_one_left_ends_by_approval() -> None:
     here = awaits_b("AB")
     here.by_hand(person.leave, "B")
     here.run()
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
     here.approve()
     assert end(here).name == "DECIDED"
 
@@ -193,7 +188,7 @@ def test_a_vote_that_nobody_can_win_without_the_absent_asks_the_person() -> None
         C=["Well.", *["More."] * 9],
     )
     here.run()
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
     assert "`leave B`" in here.dialog.state.questions.text
     here.by_hand(person.leave, "B")
     here.scripts["C"] = ["[VOTE: P1 approve | fine]"]
@@ -219,11 +214,11 @@ def test_an_agent_that_stalls_twice_is_absent() -> None:
     here = room("ABC", A=[TEXT, "More.", "More."], B=[None] * 9, C=[SIGNS, "More."])
     here.run()
     for _ in range(2):
-        assert owing(here) == ("B",)
+        assert here.owing == ("B",)
         here.advance(OVERDUE)
         here.run()
     assert here.dialog.state.absent == {"B"}
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
 
 
 def test_a_failure_of_who_was_called_stalled_counts_once() -> None:
@@ -235,7 +230,7 @@ def test_a_failure_of_who_was_called_stalled_counts_once() -> None:
     here.step("A")
     here.answers("B", DOWN)
     assert here.dialog.state.debts.missed == {"B": 1}
-    assert owing(here) == ("B",)
+    assert here.owing == ("B",)
 
 
 # -- nobody at the table: the table of docs/protocol.md, row by row ---------------------------------------------------
@@ -313,13 +308,13 @@ def test_unattended_a_question_goes_back_and_a_second_one_is_refused() -> None:
     here = unattended("AB", A=[asks, asks, asks], B=["One.", "Two."])
     here.step("A")
     assert "nobody is at the table" in here.prompts[0][1]
-    assert owing(here) == ("A",)
+    assert here.owing == ("A",)
     (refused,) = here.dialog.entries[-1].all("REFUSED")
     assert "nobody is at the table" in refused.value
     assert here.dialog.state.questions.text == "Postgres or Redis?"
     here.step("A")
     assert "take your default, or decide" in here.prompts[1][1]
-    assert owing(here) == ("B",)
+    assert here.owing == ("B",)
     assert here.dialog.entries[-1].mark("QUESTION_FOR_USER") is None
     assert "nobody is at the table" in here.dialog.entries[-1].all("REFUSED")[0].value
     assert len(here.dialog.state.questions.open) == 1
@@ -331,10 +326,10 @@ def test_unattended_questions_of_a_round_go_back_to_all_who_asked() -> None:
     here = unattended("ABC", 'order = "parallel"', turn="A, B, C", A=[asks, "a"], B=["One."], C=[asks, "c"])
     for who in "ABC":
         here.step(who)
-    assert owing(here) == ("A", "C")
+    assert here.owing == ("A", "C")
     for who in "AC":
         here.step(who)
-    assert owing(here) == ("A", "B", "C")
+    assert here.owing == ("A", "B", "C")
 
 
 @cases("lines", [(), ('order = "round-robin"',), ('order = "parallel"',), ('verdict = "vote"',)])
@@ -362,7 +357,7 @@ def test_unattended_nobody_ends_a_dialog_alone_by_escalating() -> None:
     """Where nobody else moderates an agent's escalation is refused, like a question to nobody."""
     here = unattended("AB", 'order = "round-robin"', A=["[ESCALATE: I give up]"] * 2, B=["One."])
     here.step("A")
-    assert owing(here) == ("B",)
+    assert here.owing == ("B",)
     assert "nobody" in here.dialog.entries[-1].all("REFUSED")[0].value
 
 
@@ -399,10 +394,10 @@ def test_unattended_step_mode_means_nothing() -> None:
     """There is nobody to take the steps with: neither by the Setup nor by a mark."""
     here = unattended("AB", "step = true", A=["One."], B=["Two."])
     here.step("A")
-    assert owing(here) == ("B",)
+    assert here.owing == ("B",)
     here.types("[STEP: on]\n")
     here.step("B")
-    assert owing(here) == ("A",)
+    assert here.owing == ("A",)
 
 
 def test_unattended_an_end_that_is_struck_goes_on() -> None:
@@ -443,7 +438,7 @@ def test_unattended_the_word_cannot_be_handed_to_the_person() -> None:
     """Where the order is free, who asks for the person's word is not heard."""
     here = unattended("AB", 'order = "free"', A=["[TO: USER]\nYours."], B=["Two."])
     here.step("A")
-    assert owing(here) == ("B",)
+    assert here.owing == ("B",)
 
 
 def test_unattended_an_agent_alone_is_too_few() -> None:
@@ -488,7 +483,7 @@ def test_the_time_limit_holds_while_a_pair_waits_for_the_person(scripts: dict[st
     """An unanswered question, and a failed agent, keep nothing open beyond it."""
     here = room("AB", keys=TEN, **scripts)
     here.run()
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
     goes(here, hours=1)
     assert end(here).name == "STOPPED"
     assert here.paper.now < 600 + 120
@@ -612,7 +607,7 @@ def test_the_person_leaves_once_and_not_one_agent_alone() -> None:
     """Said twice it does nothing; step mode is over; a strike of what the end rests on goes on without them."""
     here = room("AB", "step = true", A=[TEXT, "More."], B=[SIGNS])
     here.run()
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
     here.by_hand(person.leave, "user", "back tomorrow")
     before = here.text
     assert "[LEAVE: USER | back tomorrow]" in before

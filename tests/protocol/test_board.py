@@ -16,20 +16,12 @@ VOTE = 'verdict = "vote"\norder = "round-robin"'
 
 def room_of(setup: str = "", agents: str = "AB") -> Room:
     """A room with that Setup."""
-    return Room(opening(*agents, more=f"## Setup\n\n```toml\n{setup}\n```" if setup else ""))
-
-
-def said(room: Room, *turns: tuple[str, str]) -> Room:
-    """The room once the agents have said this."""
-    for who, text in turns:
-        room.says(who, text)
-    return room
+    return Room(opening(*agents, setup=setup))
 
 
 def test_typed_contributions_are_listed_one_by_one() -> None:
     """Type, text, what it refers to, how sure its agent is; proposals with the number they got."""
-    room = said(
-        room_of('[messages]\nRESULTS = "what was found"'),
+    room = room_of('[messages]\nRESULTS = "what was found"').speak(
         ("A", "Some words.\n[IDEA: cache it]\n[PROPOSAL: Postgres]\n[CONFIDENCE: 80%]"),
         ("B", "[RESULTS: 300 a second | measured]\n[RE: 2, P1]"),
     )
@@ -42,24 +34,23 @@ def test_typed_contributions_are_listed_one_by_one() -> None:
 
 def test_a_plain_turn_is_one_contribution_and_a_pass_is_none() -> None:
     """Signatures and votes alone are no contributions; nor is what the daemon writes below the last turn."""
-    room = said(
-        room_of(), ("A", "Postgres."), ("B", "[PASS]"), ("A", "## Consensus Summary\n\nX.\n[CONSENSUS_REACHED]")
+    room = room_of().speak(
+        ("A", "Postgres."), ("B", "[PASS]"), ("A", "## Consensus Summary\n\nX.\n[CONSENSUS_REACHED]")
     )
-    said(room, ("B", "Fine.\n[AGREE: P1]"))
+    room.speak(("B", "Fine.\n[AGREE: P1]"))
     assert "**Total turns:**" in room.text
     assert [(c.turn, c.kind, c.text) for c in contributions(room.dialog)] == [
         (2, TEXT, "Postgres."),
         (4, TEXT, "## Consensus Summary\n\nX."),
         (5, TEXT, "Fine."),
     ]
-    silent = said(room_of(), ("A", "## Consensus Summary\n\nX.\n[CONSENSUS_REACHED]"), ("B", "[AGREE: P1]"))
+    silent = room_of().speak(("A", "## Consensus Summary\n\nX.\n[CONSENSUS_REACHED]"), ("B", "[AGREE: P1]"))
     assert [c.turn for c in contributions(silent.dialog)] == [2]
 
 
 def test_proposals_show_who_is_for_and_against_their_votes_and_their_decision() -> None:
     """The vote that counted is the last; a proposal without a decision is open."""
-    room = said(
-        room_of(VOTE, "ABC"),
+    room = room_of(VOTE, "ABC").speak(
         ("A", "[PROPOSAL: Postgres]"),
         ("B", "[VOTE: P1 approve | simple]\n[PROPOSAL: Redis]"),
         ("C", "[VOTE: P1 reject | slow]"),
@@ -78,7 +69,7 @@ def test_proposals_show_who_is_for_and_against_their_votes_and_their_decision() 
 
 def test_an_open_vote_shows_what_was_cast_so_far() -> None:
     """Before it is decided, and with a vote that was changed."""
-    room = said(room_of(VOTE, "ABC"), ("A", "[PROPOSAL: Postgres]\n[RE: 1]"), ("B", "[VOTE: P1 reject]"), ("C", "Hm."))
+    room = room_of(VOTE, "ABC").speak(("A", "[PROPOSAL: Postgres]\n[RE: 1]"), ("B", "[VOTE: P1 reject]"), ("C", "Hm."))
     (one,) = proposals(room.dialog)
     assert [(v.agent, v.choice) for v in one.votes] == [("B", "reject")]
     assert (one.decision, one.refs) == ("", ("1",))
@@ -87,8 +78,7 @@ def test_an_open_vote_shows_what_was_cast_so_far() -> None:
 def test_decisions_are_listed_with_method_evidence_and_reason() -> None:
     """What was rejected too, in order, each in its round."""
     setup = 'verdict = "moderator"\norder = "round-robin"\n[roles.B]\nrole = "moderator"'
-    room = said(
-        room_of(setup),
+    room = room_of(setup).speak(
         ("A", "[PROPOSAL: Redis]"),
         ("B", "[DECIDE: P1 reject | no number]"),
         ("A", "[PROPOSAL: Postgres]"),
@@ -102,7 +92,7 @@ def test_decisions_are_listed_with_method_evidence_and_reason() -> None:
 
 def test_an_agreement_written_by_hand_is_a_decision_too() -> None:
     """No daemon wrote a mark about it."""
-    room = said(room_of(), ("A", "Postgres."))
+    room = room_of().speak(("A", "Postgres."))
     room.types("\n## Consensus Summary\n\nPostgres, I say.\n\n[CONSENSUS_REACHED]\n")
     (made,) = decisions(room.dialog)
     assert (made.outcome, made.method, made.evidence, made.entry) == ("approved", "person", "by USER in turn 3", "3")
@@ -110,31 +100,31 @@ def test_an_agreement_written_by_hand_is_a_decision_too() -> None:
 
 def test_a_round_is_complete_when_everybody_who_speaks_has_spoken() -> None:
     """Observers are not waited for; a note belongs to the round it falls into."""
-    room = said(room_of('order = "round-robin"\n[roles.C]\nrole = "observer"', "ABC"), ("A", "One."), ("B", "Two."))
+    room = room_of('order = "round-robin"\n[roles.C]\nrole = "observer"', "ABC").speak(("A", "One."), ("B", "Two."))
     room.say("Go on.", note=True)
-    said(room, ("A", "Three."))
+    room.speak(("A", "Three."))
     assert dict(rounds_of(room.dialog)) == {"1": 1, "2": 1, "3": 1, "3.1": 2, "4": 2}
 
 
 def test_who_failed_or_was_skipped_is_not_waited_for() -> None:
     """The round goes on without it."""
-    room = said(room_of('order = "round-robin"', "ABC"), ("A", "One."))
+    room = room_of('order = "round-robin"', "ABC").speak(("A", "One."))
     room.says("B", BackendError("no credit", fix="pay"))
-    said(room, ("C", "Three."), ("A", "Four."))
+    room.speak(("C", "Three."), ("A", "Four."))
     assert [c.round for c in contributions(room.dialog)] == [1, 1, 2]
-    room = said(room_of('order = "round-robin"', "ABC"), ("A", "One."), ("B", "Two."))
+    room = room_of('order = "round-robin"', "ABC").speak(("A", "One."), ("B", "Two."))
     room.skip("C")
-    said(room, ("A", "Four."))
+    room.speak(("A", "Four."))
     assert [c.round for c in contributions(room.dialog)] == [1, 1, 2]
 
 
 def test_a_reopened_dialog_counts_its_rounds_anew() -> None:
     """From the person's turn on."""
-    room = said(room_of(), ("A", "One."), ("B", "Two."), ("A", "Three."))
+    room = room_of().speak(("A", "One."), ("B", "Two."), ("A", "Three."))
     assert rounds_of(room.dialog)["4"] == 2
     room.stop()
     room.say("Once more.", to="A")
-    said(room, ("A", "Four."))
+    room.speak(("A", "Four."))
     assert (rounds_of(room.dialog)["5"], rounds_of(room.dialog)["6"]) == (1, 1)
 
 

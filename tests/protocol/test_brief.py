@@ -104,17 +104,9 @@ def golden(name: str, text: str) -> None:
     assert text + "\n" == path.read_bytes().decode()
 
 
-def speak(room: Room, *said: tuple[str, str]) -> Room:
-    """Let agents speak in turn, whatever they are asked."""
-    for me, line in said:
-        room.says(me, line)
-    return room
-
-
 def a_rich_talk() -> Room:
     """One round and a turn under nearly every rule; it is B's turn again."""
-    return speak(
-        Room(dialog_of(RICH, "A", "B", "C", "D", keys=["Max Rounds: 5", "Topic: sessions"])),
+    return Room(dialog_of(RICH, "A", "B", "C", "D", keys=["Max Rounds: 5", "Topic: sessions"])).speak(
         ("A", "Postgres does it.\n\n[PROPOSAL: keep sessions in Postgres]\n[CONFIDENCE: 0.6]"),
         (
             "B",
@@ -139,8 +131,7 @@ JUDGED = 'verdict = "judge"\njudge = "C"\n[roles.C]\nspecialization = "operation
 
 def a_trial() -> Room:
     """Two agents have taken their positions; the judge is next."""
-    return speak(
-        Room(dialog_of(JUDGED, turn="A", keys=["Max Rounds: 2"])),
+    return Room(dialog_of(JUDGED, turn="A", keys=["Max Rounds: 2"])).speak(
         ("A", "Postgres, as it is there.\n\n[PROPOSAL: Postgres]"),
         ("B", "Redis is faster.\n\n[PROPOSAL: Redis]"),
         ("A", "Four milliseconds are enough."),
@@ -189,8 +180,7 @@ def test_the_judge_is_asked_for_nothing_but_a_judgement() -> None:
 
 def test_an_agent_that_only_passed_at_last_keeps_the_position_it_had() -> None:
     """Its last turn that says something, and the proposal it made before."""
-    room = speak(
-        Room(dialog_of(JUDGED, turn="A", keys=["Max Rounds: 3"])),
+    room = Room(dialog_of(JUDGED, turn="A", keys=["Max Rounds: 3"])).speak(
         ("A", "Postgres.\n\n[PROPOSAL: Postgres]"),
         ("B", "Redis."),
         ("A", "Still so."),
@@ -220,7 +210,7 @@ def test_the_system_part_is_the_same_in_every_turn() -> None:
     room = Room(dialog_of(RICH, "A", "B", "C", "D", keys=["Max Rounds: 9"]))
     known = {me: asked_of(room.dialog, me).system for me in "ABCD"}
     for me in "ABCDABC":
-        speak(room, (me, f"So says {me}.\n\n[PROPOSAL: another]\n[CONFIDENCE: 0.5]"))
+        room.speak((me, f"So says {me}.\n\n[PROPOSAL: another]\n[CONFIDENCE: 0.5]"))
         assert {who: asked_of(room.dialog, who).system for who in "ABCD"} == known
     later = with_state(room.dialog, closing="time", escalation=Escalation("A"), red_team="P1", rounds=3)
     assert asked_of(later, "A").system == known["A"]
@@ -393,8 +383,7 @@ def test_a_poll_is_told_with_the_text_and_the_line_to_write() -> None:
 
 def test_who_has_voted_is_not_asked_again() -> None:
     """The others are."""
-    room = speak(
-        Room(dialog_of('verdict = "vote"')),
+    room = Room(dialog_of('verdict = "vote"')).speak(
         ("A", "So.\n\n[PROPOSAL: Postgres]"),
         ("B", "No.\n\n[VOTE: P1 reject | slow]"),
     )
@@ -482,15 +471,14 @@ def test_a_mark_that_did_not_count_is_said_once() -> None:
     room = a_rich_talk()
     now = asked_of(room.dialog, "B").now
     assert "Of your last turn this did not count:\n\n~~~text\nPROPOSAL" in now
-    speak(room, ("B", "Well."))
+    room.speak(("B", "Well."))
     assert "did not count" not in asked_of(room.dialog, "B").now
     assert "did not count" not in asked_of(room.dialog, "C").now
 
 
 def test_what_did_not_count_in_a_turn_that_passed_is_said_too() -> None:
     """The last turn is the last one, whatever it holds."""
-    room = speak(
-        Room(dialog_of('verdict = "vote"\n[roles.A]\nrole = "critic"')),
+    room = Room(dialog_of('verdict = "vote"\n[roles.A]\nrole = "critic"')).speak(
         *((who, "Well.") for who in "ABC"),
         ("A", "[PASS]\n[PROPOSAL: Redis]"),
     )
@@ -501,10 +489,10 @@ def test_what_was_said_before_the_person_reopened_it_is_no_position() -> None:
     """The judge is shown what was said since; an agent that said nothing since has none."""
     room = a_trial()
     for _ in range(2):
-        speak(room, ("C", "A it is.\n\n[DECIDE: A | figures]"))
+        room.speak(("C", "A it is.\n\n[DECIDE: A | figures]"))
     assert room.dialog.state.outcome is not None
     room.say("And with a million users?", to="A")
-    speak(room, ("A", "Then Redis."))
+    room.speak(("A", "Then Redis."))
     now = asked_of(room.dialog, "C").now
     assert "Then Redis." in now
     assert "The position of B" not in now
@@ -529,7 +517,7 @@ def test_who_reads_only_its_own_hears_of_its_own_repetitions_alone() -> None:
     """What is noticed of the others would tell what they said."""
     room = Room(dialog_of(OWN, "A", "B", keys=["Max Turns: 40"]))
     for _ in range(3):
-        speak(room, ("A", "Mine.\n\n[PROPOSAL: Postgres]"), ("B", "Postgres it is.\n\n[AGREE: P1]"))
+        room.speak(("A", "Mine.\n\n[PROPOSAL: Postgres]"), ("B", "Postgres it is.\n\n[AGREE: P1]"))
     noticed = [line for line in asked_of(room.dialog, "A").now.split("\n") if line.startswith("Noticed")]
     assert noticed == []
     assert "Noticed: B accepts P1" in asked_of(room.dialog, "B").now
@@ -537,14 +525,13 @@ def test_who_reads_only_its_own_hears_of_its_own_repetitions_alone() -> None:
 
 def test_findings_that_block_are_named_by_their_numbers() -> None:
     """Who raised one is told that it is its own."""
-    room = speak(
-        Room(dialog_of(REVIEW)),
+    room = Room(dialog_of(REVIEW)).speak(
         ("A", "See.\n\n[FINDING: blocking | load | a.py | 3 | no numbers | measure]"),
     )
     assert "~~~text\n1, raised by you: no numbers\n~~~" in asked_of(room.dialog, "A").now
     assert "~~~text\n1, raised by A: no numbers\n~~~" in asked_of(room.dialog, "B").now
     own = "[roles.B]\npermissions = ['READ_OWN', 'CRITIQUE']"
-    room = speak(Room(dialog_of(f"{REVIEW}\n{own}")), ("A", "See.\n\n[FINDING: blocking | a | b | 3 | no numbers | c]"))
+    room = Room(dialog_of(f"{REVIEW}\n{own}")).speak(("A", "See.\n\n[FINDING: blocking | a | b | 3 | no numbers | c]"))
     assert "~~~text\n1, raised by A\n~~~" in asked_of(room.dialog, "B").now
 
 
@@ -573,7 +560,7 @@ def test_who_reads_only_its_own_is_shown_nothing_of_the_others(
             break
         me = owing[0]
         said = f"{me}-{word}-{number}" if me != "A" else f"own-{number}"
-        speak(held, (me, f"{said} {'and so on ' * 60}\n\n{mark.format(said)}"))
+        held.speak((me, f"{said} {'and so on ' * 60}\n\n{mark.format(said)}"))
         if number == 2:
             held.say("person-says-so", note=True)
         agent = held.dialog.header.agents[0]
@@ -585,14 +572,14 @@ def test_who_reads_only_its_own_is_shown_nothing_of_the_others(
 
 def test_who_reads_only_its_own_is_shown_what_it_is_to_sign_or_vote_on_and_no_more() -> None:
     """The exact text, not the turn around it."""
-    room = speak(Room(dialog_of(OWN)), ("A", "Mine."), ("B", f"Secretly thought.\n\n{SUMMARY}"))
+    room = Room(dialog_of(OWN)).speak(("A", "Mine."), ("B", f"Secretly thought.\n\n{SUMMARY}"))
     asked = asked_of(room.dialog, "A").text
     assert "The text P1 waits for your signature" in asked
     assert "The text P1:\n\n~~~text\nPostgres.\n~~~" in asked
     assert "Secretly" not in asked
     assert "You are shown the question, your own turns, the person's and what was decided" in asked
     assert "You are shown the question" not in asked_of(room.dialog, "B").text
-    vote = speak(Room(dialog_of(f'verdict = "vote"\n{OWN}')), ("A", "Mine."), ("B", "Secretly.\n\n[PROPOSAL: Redis]"))
+    vote = Room(dialog_of(f'verdict = "vote"\n{OWN}')).speak(("A", "Mine."), ("B", "Secretly.\n\n[PROPOSAL: Redis]"))
     asked = asked_of(vote.dialog, "A").text
     assert "~~~text\nRedis\n~~~" in asked
     assert "Secretly" not in asked
@@ -601,8 +588,7 @@ def test_who_reads_only_its_own_is_shown_what_it_is_to_sign_or_vote_on_and_no_mo
 def test_who_reads_only_its_own_is_shown_decisions_by_their_turn() -> None:
     """One line, without the turn in which it was taken."""
     setup = f'verdict = "judge"\njudge = "C"\n{OWN}\n[roles.B]\npermissions = ["POST", "DECIDE"]'
-    room = speak(
-        Room(dialog_of(setup)),
+    room = Room(dialog_of(setup)).speak(
         ("A", "Mine.\n\n[PROPOSAL: Postgres]"),
         ("B", "Between us.\n\n[DECIDE: P1 reject | too slow]"),
     )
@@ -620,9 +606,9 @@ def test_what_others_proposed_is_not_named_where_a_window_left_it_out() -> None:
     setup = f'verdict = "judge"\njudge = "C"\n{OWN}\n[roles.B]\npermissions = ["POST", "PROPOSE", "DECIDE"]'
     room = Room(dialog_of(setup, keys=["Max Turns: 500"]))
     for number in range(20):
-        speak(room, ("A", f"Mine. {'words and words ' * 20}\n\n[PROPOSAL: own-{number}]"))
+        room.speak(("A", f"Mine. {'words and words ' * 20}\n\n[PROPOSAL: own-{number}]"))
         ref = room.dialog.state.table.proposals[-1].ref
-        speak(room, ("B", f"Theirs.\n\n[PROPOSAL: secret-{number}]\n[DECIDE: {ref} reject | no]"))
+        room.speak(("B", f"Theirs.\n\n[PROPOSAL: secret-{number}]\n[DECIDE: {ref} reject | no]"))
     asked = prompt.Prompts(room=1_800).turn(room.dialog, room.dialog.header.agents[0]).text
     assert "Left out here" in asked
     assert "by A: own-0" in asked
@@ -634,7 +620,7 @@ def test_a_digest_is_read_by_who_may_read_what_it_sums_up() -> None:
     for author, reader in (("B", "A"), ("A", "B")):
         room = Room(dialog_of(OWN, "A", "B", keys=["Max Turns: 500"]))
         for number in range(30):
-            speak(room, ("AB"[number % 2], f"Point {number}. {'words and words ' * 20}"))
+            room.speak(("AB"[number % 2], f"Point {number}. {'words and words ' * 20}"))
         agents = {who: room.dialog.header.agent(who) or Participant(who, "", "") for who in "AB"}
         wanted = prompt.Prompts(room=1_800).digest(room.dialog, agents[author])
         note = prompt.digest_note(author, wanted[1], "They differ.", "$0.01", (("calls", "1"), ("usd", "0.01")))
@@ -651,7 +637,7 @@ def test_its_prompt_begins_as_the_one_before_also_where_it_reads_only_its_own() 
     for number in range(12):
         me = "ABC"[number % 3]
         decided = f"\n\n[DECIDE: P{number} reject | no]" if me == "B" else ""
-        speak(room, (me, f"Said {number}.\n\n[PROPOSAL: number {number}]{decided}"))
+        room.speak((me, f"Said {number}.\n\n[PROPOSAL: number {number}]{decided}"))
         asked = asked_of(room.dialog, "A")
         text = "\n\n".join([asked.system, *(part.text for part in asked.parts)])
         assert text.startswith(known)

@@ -262,7 +262,7 @@ def test_a_struck_submission_is_done_again() -> None:
 
 def test_a_build_needs_two_agents() -> None:
     """A table that names one agent twice, or nobody, is ignored with a warning."""
-    text = opening("M", "L", more='## Setup\n\n```toml\n[build]\nmoderator = "M"\nlead = "M"\n```')
+    text = opening("M", "L", setup='[build]\nmoderator = "M"\nlead = "M"')
     read = Room(text)
     assert read.dialog.header.rules.build is None
     assert any("two agents" in warning for warning in read.dialog.header.warnings)

@@ -246,7 +246,7 @@ def test_a_turn_that_only_lacks_its_newline_gets_it() -> None:
     room.types("Wait, why?\nTURN: A")
     room.advance(31)
     room.step("B")
-    assert room.dialog.state.owing == ("A",)
+    assert room.owing == ("A",)
     assert [entry.by for entry in room.dialog.turns] == ["USER", "A", "USER"]
 
 

@@ -63,7 +63,7 @@ def voted() -> Room:
 
 def both_sealed() -> Room:
     """Two first answers that were sealed."""
-    room = Room(opening("A", "B", turn="A, B", more="## Setup\n\n```toml\nsealed = true\n```"))
+    room = Room(opening("A", "B", turn="A, B", setup="sealed = true"))
     for who in "AB":
         room.says(who, f"I am {who}.\n[PROPOSAL: {who}]")
     room.run()

@@ -22,17 +22,7 @@ REDIS = "## Consensus Summary\n\nSessions live in Redis.\n\n[CONSENSUS_REACHED]"
 
 def talk(*lines: str, agents: str = "AB") -> Room:
     """A room in which the lines were said, in order, by whoever's turn it was."""
-    room = Room(opening(*agents))
-    for line in lines:
-        (me,) = room.dialog.state.owing
-        room.says(me, line)
-    return room
-
-
-def outcome(room: Room) -> str | None:
-    """How it ended, if it has."""
-    end = room.dialog.state.outcome
-    return end.name if end else None
+    return Room(opening(*agents)).talk(*lines)
 
 
 def signers(room: Room) -> str:
@@ -126,38 +116,38 @@ def test_the_last_signature_brings_the_closing_lines() -> None:
 def test_whatever_is_less_than_a_signature_does_not_end_it(second: str, left: str) -> None:
     """Silence, hints, quotes, other numbers, conditions, contradictions and other texts: never a yes."""
     room = talk(POSTGRES, second)
-    assert (outcome(room), signers(room)) == (None, left)
-    assert room.dialog.state.owing == ("A",)
+    assert (room.outcome, signers(room)) == ("", left)
+    assert room.owing == ("A",)
 
 
 def test_one_alone_never_ends_it() -> None:
     """The same agent, again and again, by every form; not even when the other says nothing to it."""
     room = talk(POSTGRES, "Hm.", POSTGRES, "Hm.", "[AGREE: P1]", "Hm.", "[CONSENSUS_REACHED]", "Hm.")
-    assert (outcome(room), signers(room)) == (None, "A")
+    assert (room.outcome, signers(room)) == ("", "A")
     assert room.dialog.state.table.standing.replaced == 0
 
 
 def test_a_signature_stays_while_nobody_objects() -> None:
     """The signer may talk on, and the other may sign turns later."""
     room = talk(POSTGRES, "Let me think.", "Take your time.", "[AGREE: P1]")
-    assert outcome(room) == "CONSENSUS_REACHED"
+    assert room.outcome == "CONSENSUS_REACHED"
 
 
 def test_an_objection_clears_the_table() -> None:
     """After it nobody can sign the old text by its number; the same text anew is a new one."""
     room = talk(POSTGRES, "[OBJECTION: cost]", "[AGREE: P1]", "[AGREE: P1]")
-    assert (outcome(room), signers(room)) == (None, "-")
+    assert (room.outcome, signers(room)) == ("", "-")
     room = talk(POSTGRES, "[OBJECTION: cost]", POSTGRES, "[AGREE: P1]")
-    assert (outcome(room), signers(room)) == (None, "A")
+    assert (room.outcome, signers(room)) == ("", "A")
     room = talk(POSTGRES, "[OBJECTION: cost]", POSTGRES, "[AGREE: P2]")
-    assert outcome(room) == "CONSENSUS_REACHED"
+    assert room.outcome == "CONSENSUS_REACHED"
 
 
 @cases("against", ["[OBJECTION: one thing]", "[DEADLOCK]"])
 def test_a_text_that_comes_with_an_objection_is_not_on_the_table(against: str) -> None:
     """A claim and its contradiction in one reply: only the contradiction counts."""
     room = talk(f"{POSTGRES}\n{against}", "[AGREE: P1]")
-    assert (outcome(room), signers(room)) == (None, "-")
+    assert (room.outcome, signers(room)) == ("", "-")
     assert [mark.name for mark in room.dialog.entries[1].marks] == [against.strip("[]").split(":")[0], "REFUSED"]
 
 
@@ -170,7 +160,7 @@ def test_a_bare_claim_is_no_mark_at_all() -> None:
 def test_the_proposers_own_objection_clears_it_too() -> None:
     """Whoever objects."""
     room = talk(POSTGRES, "Hm.", "[OBJECTION: I was wrong]", "[AGREE: P1]")
-    assert (outcome(room), signers(room)) == (None, "-")
+    assert (room.outcome, signers(room)) == ("", "-")
 
 
 def test_a_turn_of_the_persons_clears_it_and_a_note_does_not() -> None:
@@ -181,7 +171,7 @@ def test_a_turn_of_the_persons_clears_it_and_a_note_does_not() -> None:
     room.say("I want Redis.")
     assert signers(room) == "-"
     room.says("B", "[AGREE: P1]")
-    assert outcome(room) is None
+    assert room.outcome == ""
 
 
 def test_a_different_text_replaces_it_and_that_is_counted() -> None:
@@ -193,11 +183,11 @@ def test_a_different_text_replaces_it_and_that_is_counted() -> None:
     room.answers("A", POSTGRES)
     assert "replaced 2 times by now, so sign P3 as it stands" in room.thinks("B")
     room.answers("B", "[AGREE: P2]")
-    assert (outcome(room), signers(room)) == (None, "A")
+    assert (room.outcome, signers(room)) == ("", "A")
     room.says("A", "[AGREE: P3]")
-    assert outcome(room) is None
+    assert room.outcome == ""
     room.says("B", "[AGREE: P3]")
-    assert outcome(room) == "CONSENSUS_REACHED"
+    assert room.outcome == "CONSENSUS_REACHED"
 
 
 def test_a_claim_without_a_text_is_asked_back_once_and_then_counts_as_absent() -> None:
@@ -207,14 +197,14 @@ def test_a_claim_without_a_text_is_asked_back_once_and_then_counts_as_absent() -
     assert [who for who, _ in room.questions] == ["A"]
     assert "## Consensus Summary" in room.questions[0][1]
     assert [entry.body for entry in room.dialog.entries[1:]] == ["As I said.", "Do we?"]
-    assert (outcome(room), [mark.name for mark in room.dialog.entries[1].marks]) == (None, ["REFUSED"])
+    assert (room.outcome, [mark.name for mark in room.dialog.entries[1].marks]) == ("", ["REFUSED"])
 
 
 def test_an_answer_to_the_question_back_counts() -> None:
     """With its summary the second time, the text is on the table."""
     room = Room(opening(), A=["[CONSENSUS_REACHED]", POSTGRES], B=["[AGREE: P1]"])
     room.run()
-    assert outcome(room) == "CONSENSUS_REACHED"
+    assert room.outcome == "CONSENSUS_REACHED"
 
 
 def test_an_agreed_text_is_never_cut() -> None:
@@ -251,7 +241,7 @@ def test_an_empty_reply_is_asked_back() -> None:
 )
 def test_among_three_all_must_sign(lines: list[str], ended: bool) -> None:
     """Two of three are not enough; the third may come later."""
-    assert (outcome(talk(*lines, agents="ABC")) == "CONSENSUS_REACHED") is ended
+    assert (talk(*lines, agents="ABC").outcome == "CONSENSUS_REACHED") is ended
 
 
 def test_in_a_round_signatures_come_in_any_order() -> None:
@@ -261,27 +251,27 @@ def test_in_a_round_signatures_come_in_any_order() -> None:
     room.types("\n## Note — User\n\nTURN: C, B\n")
     for me in ("C", "B"):
         room.says(me, "[AGREE: P1]")
-    assert outcome(room) == "CONSENSUS_REACHED"
+    assert room.outcome == "CONSENSUS_REACHED"
 
 
 def test_with_one_agent_an_end_waits_for_the_person() -> None:
     """Nobody ends a dialog alone, except the person."""
     for line in (POSTGRES, "[DEADLOCK]", "[CONSENSUS_REACHED]"):
         room = talk(line, agents="A")
-        assert (outcome(room), room.dialog.state.owing) == (None, ("USER",))
+        assert (room.outcome, room.owing) == ("", ("USER",))
     room.types("\n[CONSENSUS_REACHED]\n")
-    assert outcome(room) == "CONSENSUS_REACHED"
+    assert room.outcome == "CONSENSUS_REACHED"
 
 
 def test_a_deadlock_needs_everybody_in_a_row() -> None:
     """One alone does not call it; a word in between takes it back; two in a row end it, with closing lines."""
-    assert outcome(talk("[DEADLOCK]", "Not yet.", "[DEADLOCK]", "Not yet.")) is None
+    assert talk("[DEADLOCK]", "Not yet.", "[DEADLOCK]", "Not yet.").outcome == ""
     room = talk("[DEADLOCK]", "Both positions.\n[DEADLOCK]")
     end = room.dialog.state.outcome
     assert (end.name, end.by) == ("DEADLOCK", "B")
     assert "deadlock, called by A, B" in room.dialog.entries[-1].body
-    assert outcome(talk("[DEADLOCK]", "[DEADLOCK]", agents="ABC")) is None
-    assert outcome(talk("[DEADLOCK]", "[DEADLOCK]", "[DEADLOCK]", agents="ABC")) == "DEADLOCK"
+    assert talk("[DEADLOCK]", "[DEADLOCK]", agents="ABC").outcome == ""
+    assert talk("[DEADLOCK]", "[DEADLOCK]", "[DEADLOCK]", agents="ABC").outcome == "DEADLOCK"
 
 
 def test_a_persons_turn_takes_a_call_for_a_deadlock_back() -> None:
@@ -289,7 +279,7 @@ def test_a_persons_turn_takes_a_call_for_a_deadlock_back() -> None:
     room = talk("[DEADLOCK]")
     room.say("Try harder.")
     room.says("B", "[DEADLOCK]")
-    assert outcome(room) is None
+    assert room.outcome == ""
 
 
 def test_proposals_are_numbered_by_the_daemon() -> None:
@@ -376,9 +366,9 @@ def test_no_talk_ends_in_consensus_that_not_everybody_signed(agents: str, lines:
     for line in lines:
         if room.dialog.state.outcome is not None:
             break
-        (me,) = room.dialog.state.owing
+        (me,) = room.owing
         room.says(me, line)
-        assert (outcome(room) == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
+        assert (room.outcome == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
 
 
 @pytest.mark.slow
@@ -390,9 +380,9 @@ def test_no_talk_ends_in_consensus_that_not_everybody_signed_at_length(agents: s
     room = Room(opening(*agents))
     for line in lines:
         if room.dialog.state.outcome is None:
-            (me,) = room.dialog.state.owing
+            (me,) = room.owing
             room.says(me, line)
-            assert (outcome(room) == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
+            assert (room.outcome == "CONSENSUS_REACHED") == signed_by_everybody(room.dialog)
 
 
 @examples(60)
@@ -402,10 +392,10 @@ def test_one_talker_never_ends_a_dialog(lines: list[str]) -> None:
     room = Room(opening(keys=["Max Turns: 1000"]))
     for line in lines:
         for me, words in (("A", line), ("B", "[PASS]")):
-            if room.dialog.state.owing == ("USER",):
+            if room.owing == ("USER",):
                 room.pass_on()
             room.says(me, words)
-    assert outcome(room) is None
+    assert room.outcome == ""
 
 
 # -- the reader of replies -----------------------------------------------------------------------------------------
@@ -490,4 +480,4 @@ def test_an_ordinary_talk_is_asked_nothing() -> None:
         "The price is none.",
         "[AGREE: P1]",
     )
-    assert (room.questions, room.asked, outcome(room)) == ([], [], "CONSENSUS_REACHED")
+    assert (room.questions, room.asked, room.outcome) == ([], [], "CONSENSUS_REACHED")

@@ -20,19 +20,7 @@ TEXT = "## Consensus Summary\nPostgres.\n[CONSENSUS_REACHED]"
 
 def room(ids: str, setup: str, *keys: str, turn: str = "") -> Room:
     """A room of these agents (`AB`) with that Setup and header lines."""
-    return Room(opening(*ids, turn=turn, keys=keys, more=f"## Setup\n\n```toml\n{setup}\n```" if setup else ""))
-
-
-def speak(here: Room, *lines: tuple[str, str]) -> None:
-    """Let agents take their turns, one after another, with these words."""
-    for who, text in lines:
-        assert here.says(who, text) is not None, f"{who} comes too late"
-
-
-def ended(here: Room) -> str:
-    """The outcome's name; "" while it goes on."""
-    outcome = here.dialog.state.outcome
-    return outcome.name if outcome else ""
+    return Room(opening(*ids, turn=turn, keys=keys, setup=setup))
 
 
 def refused(here: Room) -> list[str]:
@@ -43,8 +31,8 @@ def refused(here: Room) -> list[str]:
 def test_votes_that_fail_in_one_turn_are_one_failed_vote() -> None:
     """A council's three texts without a majority are one ballot."""
     here = room("AB", 'verdict = "vote"')
-    speak(here, ("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"))
-    speak(here, ("B", "[VOTE: P1 reject | no]\n[VOTE: P2 reject | no]"))
+    here.speak(("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"))
+    here.speak(("B", "[VOTE: P1 reject | no]\n[VOTE: P2 reject | no]"))
     assert len(here.dialog.state.table.decisions) == 2
     assert here.dialog.state.polls.failed == 1
 
@@ -52,16 +40,16 @@ def test_votes_that_fail_in_one_turn_are_one_failed_vote() -> None:
 def test_a_vote_stands_until_its_agent_votes_anew() -> None:
     """Saying something else takes nothing back."""
     here = room("ABC", 'verdict = "vote"\norder = "free"')
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]\n[TO: A]"), ("A", "[TO: B]"))
-    speak(here, ("B", "And it is there."))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]\n[TO: A]"), ("A", "[TO: B]"))
+    here.speak(("B", "And it is there."))
     assert [ballot.choice for ballot in here.dialog.state.polls.open[0].ballots] == ["approve"]
 
 
 def test_one_agent_alone_approves_nothing() -> None:
     """Two that abstain bring the quorum, and no second yes."""
     here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[VOTE: P1 abstain]"))
-    speak(here, ("A", "[VOTE: P1 abstain]"))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[VOTE: P1 abstain]"))
+    here.speak(("A", "[VOTE: P1 abstain]"))
     assert [found.outcome for found in here.dialog.state.table.decisions] == ["rejected"]
 
 
@@ -82,8 +70,8 @@ def test_a_limit_is_named_as_one_or_as_many(limit: str, why: str) -> None:
 def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
     """Neither yes, no nor abstention: it brings no quorum, and the count says that its agent is absent."""
     here = room("ABC", f'verdict = "vote"\norder = "round-robin"\nquorum = {quorum}')
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[PASS]"))
-    speak(here, ("A", "[VOTE: P1 approve | mine]"))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"), ("C", "[PASS]"))
+    here.speak(("A", "[VOTE: P1 approve | mine]"))
     (found,) = here.dialog.state.table.decisions
     assert found.outcome == outcome
     assert found.evidence == "2 for (B, A), absent: C"
@@ -93,7 +81,7 @@ def test_a_pass_is_no_vote(quorum: str, outcome: str) -> None:
 def test_who_may_not_vote_neither_votes_nor_signs_by_hand(verdict: str) -> None:
     """An analyst's turn that the person typed is read as one: its yes stands there, and counts for nothing."""
     here = room("ABC", f'verdict = "{verdict}"\norder = "round-robin"\n[roles.C]\nrole = "analyst"')
-    speak(here, ("A", "[PROPOSAL: Postgres]" if verdict == "vote" else TEXT))
+    here.speak(("A", "[PROPOSAL: Postgres]" if verdict == "vote" else TEXT))
     here.types("## Turn 3 — Claude C\n\nFine.\n\n[VOTE: P1 approve]\n[AGREE: P1]\n\nTURN: B\n")
     (turn,) = (entry for entry in here.dialog.turns if entry.by == "C")
     assert [mark.name for mark in turn.marks] == ["VOTE", "AGREE"]
@@ -105,9 +93,9 @@ def test_who_may_not_vote_neither_votes_nor_signs_by_hand(verdict: str) -> None:
 def test_a_turn_of_the_persons_clears_all_votes() -> None:
     """What was approved before they spoke is approved anew, or not at all."""
     here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 approve | good]"))
     here.say("Consider the cost.", to="C")
-    speak(here, ("C", "[VOTE: P1 approve | cheap]"))
+    here.speak(("C", "[VOTE: P1 approve | cheap]"))
     assert here.dialog.state.table.decisions == ()
     (poll,) = here.dialog.state.polls.open
     assert [ballot.agent for ballot in poll.ballots] == ["C"]
@@ -117,8 +105,8 @@ def test_a_turn_of_the_persons_clears_all_votes() -> None:
 def test_a_pass_is_no_signature() -> None:
     """The text stays on the table, signed by who proposed it alone, and the dialog goes on."""
     here = room("AB", "")
-    speak(here, ("A", TEXT), ("B", "[PASS]"))
-    assert ended(here) == ""
+    here.speak(("A", TEXT), ("B", "[PASS]"))
+    assert here.outcome == ""
     assert [who for who, _ in here.dialog.state.table.standing.signers] == ["A"]
 
 
@@ -133,13 +121,13 @@ def test_a_pass_is_no_signature() -> None:
 def test_of_several_that_are_approved_at_once_one_wins_by_the_rule(rule: str, won: str, reason: str) -> None:
     """The one with most for it, or the earliest, however many are for the others; the decision says so."""
     here = room("ABC", f'verdict = "vote"\norder = "parallel"\n{rule}', turn="A, B, C")
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
-    speak(here, ("A", "[VOTE: P1 approve]\n[VOTE: P2 approve]"), ("B", "[VOTE: P1 approve]\n[VOTE: P2 approve]"))
-    speak(here, ("C", "[VOTE: P1 abstain]\n[VOTE: P2 approve]"))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
+    here.speak(("A", "[VOTE: P1 approve]\n[VOTE: P2 approve]"), ("B", "[VOTE: P1 approve]\n[VOTE: P2 approve]"))
+    here.speak(("C", "[VOTE: P1 abstain]\n[VOTE: P2 approve]"))
     other = "P1" if won == "P2" else "P2"
     found = [(d.ref, d.outcome, d.reason) for d in here.dialog.state.table.decisions]
     assert found == [(won, "approved", f"at least 67% for it, and for {other}: {reason}")]
-    assert ended(here) == "DECIDED"
+    assert here.outcome == "DECIDED"
 
 
 def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
@@ -148,13 +136,13 @@ def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
     won = []
     for weights in ("", "[roles.C]\nweight = 3"):
         here = room("ABC", f'verdict = "vote"\norder = "parallel"\n{weights}', turn="A, B, C")
-        speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
-        speak(here, *votes, ("C", "[VOTE: P1 approve]\n[VOTE: P2 abstain]"))
+        here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
+        here.speak(*votes, ("C", "[VOTE: P1 approve]\n[VOTE: P2 abstain]"))
         won.append(here.dialog.state.table.decisions[0].ref)
     assert won == ["P1", "P1"]
     heavy = room("ABC", 'verdict = "vote"\norder = "parallel"\n[roles.B]\nweight = 3', turn="A, B, C")
-    speak(heavy, ("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
-    speak(heavy, *votes, ("C", "[VOTE: P1 approve]\n[VOTE: P2 abstain]"))
+    heavy.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[PROPOSAL: Redis]"), ("C", "Well."))
+    heavy.speak(*votes, ("C", "[VOTE: P1 approve]\n[VOTE: P2 abstain]"))
     assert heavy.dialog.state.table.decisions[0].ref == "P2"
 
 
@@ -162,7 +150,7 @@ def test_of_equals_the_earliest_wins_and_a_weight_counts() -> None:
 def test_votes_that_fail_are_handed_on_after_as_many_as_the_dialog_says(most: int, escalates: bool) -> None:
     """To the person, where nobody moderates."""
     here = room("AB", f'verdict = "vote"\nescalation_threshold = {most}')
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | no]"))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | no]"))
     assert (here.dialog.state.escalation.to == "USER") == escalates
     assert [mark.value for e in here.dialog.entries for mark in e.all("ESCALATE")] == ["1 vote failed"] * escalates
 
@@ -171,7 +159,7 @@ def test_votes_that_fail_are_handed_on_after_as_many_as_the_dialog_says(most: in
 def test_as_many_references_as_the_dialog_says_make_a_proposal(enough: int, made: bool) -> None:
     """On a board, of the turn that they refer to."""
     here = room("ABC", f'order = "round-robin"\nauto_propose_threshold = {enough}\n[board]')
-    speak(here, ("A", "[IDEA: Postgres]"), ("B", "[RE: 2]\n[IDEA: with a job]"), ("C", "[RE: 2]\n[IDEA: and an index]"))
+    here.speak(("A", "[IDEA: Postgres]"), ("B", "[RE: 2]\n[IDEA: with a job]"), ("C", "[RE: 2]\n[IDEA: and an index]"))
     for who in "ABC":
         here.step(who)
     assert bool(here.dialog.state.table.proposals) == made
@@ -180,27 +168,27 @@ def test_as_many_references_as_the_dialog_says_make_a_proposal(enough: int, made
 def test_at_the_limit_votes_count_although_the_round_is_not_over() -> None:
     """Nobody will be heard any more: what was cast is what there is."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Max Turns: 6", turn="A, B, C")
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
-    speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
-    assert ended(here) == "DECIDED"
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
+    here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
+    assert here.outcome == "DECIDED"
 
 
 @cases("limit", ["max_turns 3", "max_size 500 bytes"])
 def test_a_limit_that_the_person_lowers_ends_the_dialog_with_what_the_votes_decide(limit: str) -> None:
     """A round is not heard to its end, and what was cast is not lost: the daemon's note counts it."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
-    speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
+    here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
     here.types(f"\n[LIMIT: {limit}]\n")
     here.step("C")
-    assert (ended(here), [found.outcome for found in here.dialog.state.table.decisions]) == ("DECIDED", ["approved"])
+    assert (here.outcome, [found.outcome for found in here.dialog.state.table.decisions]) == ("DECIDED", ["approved"])
 
 
 def test_a_budget_that_allows_no_turn_ends_the_dialog_with_what_the_votes_decide() -> None:
     """The vote that it would have bought cannot change what the two others decided together."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Budget: 10 tokens", turn="A, B, C")
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
-    speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
+    here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "[VOTE: P1 approve | good]"))
     action = decide(here.dialog, "C", Clock(next=Estimate(None, 11)))
     assert isinstance(action, Write)
     assert [(mark.name, mark.fields[:2]) for mark in action.draft.marks] == [
@@ -213,20 +201,20 @@ def test_a_budget_that_allows_no_turn_ends_the_dialog_with_what_the_votes_decide
 def test_a_limit_says_which_vote_failed_and_invents_none(vote: str, outcomes: list[str]) -> None:
     """A poll without a vote is no failed one; one with too few is. Either way the limit is what ended it."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', turn="A, B, C")
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
-    speak(here, ("A", f"[VOTE: P1 {vote} | no]" if vote else "Well."))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
+    here.speak(("A", f"[VOTE: P1 {vote} | no]" if vote else "Well."))
     here.types("\n[LIMIT: max_turns 2]\n")
     here.step("B")
-    assert (ended(here), [d.outcome for d in here.dialog.state.table.decisions]) == ("MAX_TURNS_REACHED", outcomes)
+    assert (here.outcome, [d.outcome for d in here.dialog.state.table.decisions]) == ("MAX_TURNS_REACHED", outcomes)
 
 
 def test_a_text_that_all_who_are_left_have_signed_is_agreed_before_a_limit_ends_the_dialog() -> None:
     """The one whose signature was missing has left; no turn came in between."""
     here = room("ABC", "")
-    speak(here, ("A", TEXT), ("B", "[AGREE: P1]"))
+    here.speak(("A", TEXT), ("B", "[AGREE: P1]"))
     here.types("\n[LEAVE: C]\n[LIMIT: max_turns 2]\n")
     here.step("A")
-    assert ended(here) == "CONSENSUS_REACHED"
+    assert here.outcome == "CONSENSUS_REACHED"
     certified = certify(here.dialog)
     assert (certified.ref, [signer.agent for signer in certified.signers]) == ("P1", ["A", "B"])
 
@@ -235,10 +223,10 @@ def test_who_speaks_without_voting_is_no_yes() -> None:
     """Two for, two against, two silent: half of what was cast, whatever the silent ones might have meant."""
     here = room("ABCDEF", 'verdict = "vote"')
     yes, no = "[VOTE: P1 approve | good]", "[VOTE: P1 reject | it is slow]"
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", yes), ("C", yes), ("D", no), ("E", "Well."), ("F", "Well."))
-    speak(here, ("A", no))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", yes), ("C", yes), ("D", no), ("E", "Well."), ("F", "Well."))
+    here.speak(("A", no))
     (decision,) = here.dialog.state.table.decisions
-    assert (ended(here), decision.outcome) == ("", "rejected")
+    assert (here.outcome, decision.outcome) == ("", "rejected")
     assert decision.evidence.endswith("absent: E, F")
 
 
@@ -247,19 +235,19 @@ def test_at_a_limit_nothing_is_agreed_that_nobody_has_argued_against(ids: str, v
     """The red-team turn is owed, and a limit does not buy it off."""
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
     here = room(ids, f'red_team = true\nverdict = "{verdict}"')
-    speak(here, ("A", first), *((who, yes) for who in ids[1:]))
+    here.speak(("A", first), *((who, yes) for who in ids[1:]))
     assert here.dialog.state.table.red_team == "P1"
     here.types("\n[LIMIT: max_turns 2]\n")
     here.step("A")
-    assert (ended(here), here.dialog.state.table.decisions) == ("MAX_TURNS_REACHED", ())
+    assert (here.outcome, here.dialog.state.table.decisions) == ("MAX_TURNS_REACHED", ())
 
 
 def test_the_turn_that_fills_the_file_counts_the_votes() -> None:
     """There is no room for the third one's; two are enough."""
     here = room("ABC", 'verdict = "vote"\norder = "parallel"', "Max Size: 3 KB", turn="A, B, C")
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
-    speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "x" * 3000 + "\n[VOTE: P1 approve | good]"))
-    assert ended(here) == "DECIDED"
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "Well."), ("C", "Well."))
+    here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "x" * 3000 + "\n[VOTE: P1 approve | good]"))
+    assert here.outcome == "DECIDED"
 
 
 def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once() -> None:
@@ -269,9 +257,9 @@ def test_after_sealed_answers_agreement_in_the_second_turn_is_agreement_at_once(
         here.says(who, "Postgres.")
     here.step("A")
     here.step("B")
-    speak(here, ("A", TEXT), ("B", "[AGREE: P1 | yes]"))
+    here.speak(("A", TEXT), ("B", "[AGREE: P1 | yes]"))
     assert here.dialog.state.table.red_team == "P1"
-    assert ended(here) == ""
+    assert here.outcome == ""
 
 
 @cases(("ids", "verdict"), [("AB", "mutual"), ("ABC", "mutual"), ("ABC", "vote")])
@@ -279,30 +267,30 @@ def test_a_mere_pass_is_no_red_team_turn(ids: str, verdict: str) -> None:
     """The next agent is asked, a round of passes asks the person, and what is argued against counts after that."""
     first, yes = (TEXT, "[AGREE: P1]") if verdict == "mutual" else ("[PROPOSAL: x]", "[VOTE: P1 approve]")
     here = room(ids, f'red_team = true\nverdict = "{verdict}"')
-    speak(here, ("A", first), *((who, yes) for who in ids[1:]))
+    here.speak(("A", first), *((who, yes) for who in ids[1:]))
     assert here.dialog.state.table.red_team == "P1"
-    speak(here, ("A", "[PASS]"))
-    assert (ended(here), here.dialog.state.table.red_team, here.dialog.state.owing) == ("", "P1", ("B",))
+    here.speak(("A", "[PASS]"))
+    assert (here.outcome, here.dialog.state.table.red_team, here.owing) == ("", "P1", ("B",))
     argued = Room(here.paper.data)
-    speak(argued, ("B", "It fails when the disk is full. That can be lived with."))
-    assert ended(argued) == {"mutual": "CONSENSUS_REACHED", "vote": "DECIDED"}[verdict]
-    speak(here, *((who, "[PASS]") for who in ids[1:]))
-    assert (ended(here), here.dialog.state.owing) == ("", ("USER",))
+    argued.speak(("B", "It fails when the disk is full. That can be lived with."))
+    assert argued.outcome == {"mutual": "CONSENSUS_REACHED", "vote": "DECIDED"}[verdict]
+    here.speak(*((who, "[PASS]") for who in ids[1:]))
+    assert (here.outcome, here.owing) == ("", ("USER",))
 
 
 def test_as_many_contributions_as_an_end_needs_are_enough() -> None:
     """Two where two are needed."""
     here = room("AB", "[board]\nminimum_contributions = 2")
-    speak(here, ("A", TEXT), ("B", "Yes.\n[AGREE: P1 | yes]"))
-    assert ended(here) == "CONSENSUS_REACHED"
+    here.speak(("A", TEXT), ("B", "Yes.\n[AGREE: P1 | yes]"))
+    assert here.outcome == "CONSENSUS_REACHED"
 
 
 def test_the_first_of_two_decisions_on_a_proposal_counts() -> None:
     """Rejected by who may decide, it is not approved later; both in one reply decide nothing."""
     here = room("ABS", '[roles.S]\nrole = "synthesizer"')
-    speak(here, ("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"), ("B", "Well."))
-    speak(here, ("S", "[DECIDE: P1 reject | no]\n[DECIDE: P2 approve | fine]\n[DECIDE: P2 reject | or not]"))
-    speak(here, ("A", "Well."), ("B", "Well."), ("S", "[DECIDE: P1 approve | after all]"))
+    here.speak(("A", "[PROPOSAL: Postgres]\n[PROPOSAL: Redis]"), ("B", "Well."))
+    here.speak(("S", "[DECIDE: P1 reject | no]\n[DECIDE: P2 approve | fine]\n[DECIDE: P2 reject | or not]"))
+    here.speak(("A", "Well."), ("B", "Well."), ("S", "[DECIDE: P1 approve | after all]"))
     decided = [(d.ref, d.outcome) for d in here.dialog.state.table.decisions]
     assert decided == [("P1", "rejected")]
 
@@ -310,28 +298,28 @@ def test_the_first_of_two_decisions_on_a_proposal_counts() -> None:
 def test_nothing_goes_beyond_the_limit_of_turns() -> None:
     """Not even the judge, whose word comes last elsewhere."""
     here = room("ABJ", 'verdict = "judge"\njudge = "J"', "Max Turns: 3", "Max Rounds: 1")
-    speak(here, ("A", "Postgres."), ("B", "Redis."))
-    assert ended(here) == "MAX_TURNS_REACHED"
+    here.speak(("A", "Postgres."), ("B", "Redis."))
+    assert here.outcome == "MAX_TURNS_REACHED"
 
 
 def test_a_plain_dialog_is_not_closed_by_passes() -> None:
     """Everything new is off where the header does not ask for it."""
     here = room("AB", "")
-    speak(here, ("A", "[PASS]"), ("B", "[PASS]"))
-    assert here.dialog.state.owing == ("A",)
+    here.speak(("A", "[PASS]"), ("B", "[PASS]"))
+    assert here.owing == ("A",)
 
 
 def test_one_that_passes_makes_no_round_of_passes() -> None:
     """All of them have to."""
     here = room("AB", 'order = "round-robin"')
-    speak(here, ("A", "[PASS]"), ("B", "Redis is one more thing to run."))
-    assert here.dialog.state.owing == ("A",)
+    here.speak(("A", "[PASS]"), ("B", "Redis is one more thing to run."))
+    assert here.owing == ("A",)
 
 
 def test_a_deadlock_needs_both_its_crux_and_its_experiment() -> None:
     """Where one is missing the agent is asked for both; without an answer it counts as it stands."""
     here = room("AB", 'order = "round-robin"')
-    speak(here, ("A", "[DEADLOCK: load]"), ("B", "[DEADLOCK: load | measure]"))
+    here.speak(("A", "[DEADLOCK: load]"), ("B", "[DEADLOCK: load | measure]"))
     assert [who for who, _ in here.asked] == ["A"]
     assert here.dialog.state.outcome is not None
 
@@ -339,7 +327,7 @@ def test_a_deadlock_needs_both_its_crux_and_its_experiment() -> None:
 def test_a_moderator_may_hand_the_word_on_in_any_order() -> None:
     """Others may not, where the order is not free."""
     here = room("AM", 'order = "round-robin"\n[roles.M]\nrole = "moderator"')
-    speak(here, ("A", "[TO: M]"), ("M", "[TO: A]"))
+    here.speak(("A", "[TO: M]"), ("M", "[TO: A]"))
     assert [said.split(" ")[0] for said in refused(here)] == ["TO"]
 
 
@@ -348,9 +336,9 @@ def test_what_was_escalated_to_one_is_not_decided_by_another() -> None:
     here = room(
         "ASM", 'verdict = "vote"\norder = "parallel"\n[roles.S]\nrole = "synthesizer"\n[roles.M]\nrole = "moderator"'
     )
-    speak(here, ("A", "[PROPOSAL: Postgres]\n[ESCALATE: we cannot]"))
+    here.speak(("A", "[PROPOSAL: Postgres]\n[ESCALATE: we cannot]"))
     here.retry("S")
-    speak(here, ("S", "[DECIDE: P1 approve | mine]"))
+    here.speak(("S", "[DECIDE: P1 approve | mine]"))
     assert not here.dialog.state.table.decisions
     assert any("voters' to decide" in said for said in refused(here))
 
@@ -358,14 +346,14 @@ def test_what_was_escalated_to_one_is_not_decided_by_another() -> None:
 def test_who_may_not_propose_may_sign() -> None:
     """A claim of consensus over the text on the table is a signature, not a text."""
     here = room("ABC", 'order = "round-robin"\n[roles.C]\nrole = "critic"')
-    speak(here, ("A", TEXT), ("B", "[AGREE: P1 | yes]"), ("C", "Yes.\n[CONSENSUS_REACHED]"))
-    assert ended(here) == "CONSENSUS_REACHED"
+    here.speak(("A", TEXT), ("B", "[AGREE: P1 | yes]"), ("C", "Yes.\n[CONSENSUS_REACHED]"))
+    assert here.outcome == "CONSENSUS_REACHED"
 
 
 def test_a_full_board_takes_nothing_more() -> None:
     """What exceeds it is refused and shown."""
     here = room("AB", "[board]\nblackboard_capacity = 1")
-    speak(here, ("A", "[IDEA: Postgres]"), ("B", "[IDEA: Redis]"))
+    here.speak(("A", "[IDEA: Postgres]"), ("B", "[IDEA: Redis]"))
     assert len(refused(here)) == 1
     assert "the blackboard is full" in refused(here)[0]
 
@@ -394,7 +382,7 @@ def acts(here: Room, who: str, what: str) -> None:
 def test_rounds_in_which_all_are_asked_begin_and_end_together(given_: tuple[Room, list[tuple[str, str]]]) -> None:
     """Whoever was asked alone before, in whatever order they answer: no limit cuts one off, passes are noticed."""
     here, script = given_
-    full, asked, did = 0, set(here.dialog.state.owing), dict[str, str]()
+    full, asked, did = 0, set(here.owing), dict[str, str]()
     for name, what in script:
         state = here.dialog.state
         if state.outcome is not None:
@@ -425,11 +413,11 @@ def test_rounds_in_which_all_are_asked_begin_and_end_together(given_: tuple[Room
 def test_all_are_told_of_the_last_round_where_one_was_asked_alone() -> None:
     """The signals go by the same rounds: everybody who is asked in the last one hears that it is."""
     here = room("ABC", 'order = "parallel"', "Max Rounds: 2", turn="B")
-    speak(here, ("B", "Alone."), ("C", "One."), ("A", "One."))
+    here.speak(("B", "Alone."), ("C", "One."), ("A", "One."))
     assert is_last_round(here.dialog) == ""
-    speak(here, ("B", "One."))
+    here.speak(("B", "One."))
     for who in "CAB":
         assert is_last_round(here.dialog) == "the limit of 2 rounds"
         assert "Round 2 of 2: 0 more rounds at most after it." in here.thinks(who)
-        speak(here, (who, "Two."))
-    assert ended(here) == "MAX_TURNS_REACHED"
+        here.speak((who, "Two."))
+    assert here.outcome == "MAX_TURNS_REACHED"

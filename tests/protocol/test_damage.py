@@ -251,7 +251,7 @@ def test_a_damaged_last_entry_stops_the_daemons_until_the_person_has_written() -
     room.advance(10_000)
     assert not any(isinstance(room.look(me), Write) for me in "AB")
     room.retry("B")
-    assert room.dialog.state.owing == ("B",)
+    assert room.owing == ("B",)
     assert type(room.look("B")).__name__ == "Reply"
 
 

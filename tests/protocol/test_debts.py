@@ -19,17 +19,6 @@ from tests.support.room import Room, opening, waits
 BROKEN = BackendError("exit code 1", fix="look at its log")
 
 
-def owing(room: Room) -> tuple[str, ...]:
-    """Who owes a turn now."""
-    return room.dialog.state.owing
-
-
-def outcome(room: Room) -> str | None:
-    """How it ended, if it has."""
-    end = room.dialog.state.outcome
-    return end.name if end else None
-
-
 def chatty(text: str, turns: int = 20) -> Room:
     """A room in which everybody always has something to say."""
     agents = [agent.id for agent in parse(text.encode()).header.agents]
@@ -52,7 +41,7 @@ def test_in_a_round_each_owes_one_turn_in_any_order(order: str) -> None:
         assert {d.agent: d.key for d in room.dialog.state.debts.open} == {who: debts[who] for who in left}
         room.step(me)
     assert speakers(room) == "u" + order
-    assert owing(room) == (chr(ord("A") + (ord(order[-1]) - ord("A") + 1) % 3),)
+    assert room.owing == (chr(ord("A") + (ord(order[-1]) - ord("A") + 1) % 3),)
     assert [waits(room.look(who)) for who in order].count("Reply") == 1
 
 
@@ -70,20 +59,20 @@ def test_a_question_in_a_round_waits_for_the_last_reply() -> None:
     """Only when everybody has answered does the turn pass to the person."""
     room = Room(opening("A", "B", "C", turn="A, B, C"), A=["[QUESTION_FOR_USER: how many users?]"], B=["b"], C=["c"])
     room.step("A")
-    assert owing(room) == ("B", "C")
+    assert room.owing == ("B", "C")
     room.step("C")
     room.step("B")
-    assert owing(room) == ("USER",)
+    assert room.owing == ("USER",)
     assert "how many users?" in getattr(room.look("A"), "reason", "")
     room.say("Ten.")
-    assert owing(room) == ("A",)
+    assert room.owing == ("A",)
 
 
 def test_two_agents_alternate() -> None:
     """A, B, A, B, and so on to the limit."""
     room = chatty(opening("A", "B", keys=["Max Turns: 8"]))
     room.run()
-    assert (speakers(room), outcome(room)) == ("uABABABA", "MAX_TURNS_REACHED")
+    assert (speakers(room), room.outcome) == ("uABABABA", "MAX_TURNS_REACHED")
 
 
 def test_three_agents_go_round() -> None:
@@ -100,7 +89,7 @@ def test_any_is_for_whoever_comes_first() -> None:
     room.thinks("A")
     assert room.says("B", "me first") is not None
     assert room.answers("A", "me too") is None
-    assert (owing(room), room.drafts) == (("A",), {"A": ["me too"]})
+    assert (room.owing, room.drafts) == (("A",), {"A": ["me too"]})
 
 
 def test_a_draft_is_shown_to_its_agent_next_time() -> None:
@@ -134,7 +123,7 @@ def test_a_reply_is_to_the_very_words_that_asked_for_it() -> None:
     room = Room(opening("A", "B", question="Where should user sessions live?"))
     room.thinks("A")
     room.paper = Paper(opening("A", "B", question="What is for lunch?").encode())
-    assert owing(room) == ("A",)
+    assert room.owing == ("A",)
     assert room.answers("A", "In Postgres.") is None
     assert room.drafts["A"] == ["In Postgres."]
     assert speakers(room) == "u"
@@ -146,7 +135,7 @@ def test_the_same_words_typed_again_ask_again() -> None:
     room.types("## User\n\nGo on.\n\nTURN: A\n")
     room.thinks("A")
     room.types("\n## User\n\nGo on.\n\nTURN: A\n")
-    assert owing(room) == ("A",)
+    assert room.owing == ("A",)
     assert room.answers("A", "In Postgres.") is None
     assert speakers(room) == "uuu"
 
@@ -169,22 +158,22 @@ def test_a_persons_turn_closes_every_debt_and_a_note_none() -> None:
     room.say("By the way.", note=True)
     assert room.dialog.state.debts.open == before
     room.say("Only C, please.", to="C")
-    assert owing(room) == ("C",)
+    assert room.owing == ("C",)
 
 
 def test_a_persons_turn_passes_to_who_owed_who_asked_or_the_next() -> None:
     """Nobody named: whoever was interrupted, else who asked, else the next in order."""
     room = chatty(opening("A", "B", "C", turn="B"))
     room.say("Wait.")
-    assert owing(room) == ("B",)
+    assert room.owing == ("B",)
     room.scripts["B"] = ["[QUESTION_FOR_USER: why?]"]
     room.step("B")
     room.say("Because.")
-    assert owing(room) == ("B",)
+    assert room.owing == ("B",)
     room.step("B")
     room.stop()
     room.say("Go on.")
-    assert owing(room) == ("C",)
+    assert room.owing == ("C",)
 
 
 def test_a_persons_turn_always_passes_to_an_agent() -> None:
@@ -192,20 +181,20 @@ def test_a_persons_turn_always_passes_to_an_agent() -> None:
     room = Room(opening("A"), A=["One.", "Two."])
     room.run()
     room.say("And?")
-    assert owing(room) == ("A",)
+    assert room.owing == ("A",)
     room = chatty(opening("A", "B", "C"))
     room.scripts["A"], room.scripts["B"] = [BROKEN, BROKEN, "back"], [BROKEN, BROKEN, "back"]
     for me in "ABCABC":
         room.step(me)
-    assert owing(room) == ("USER",)
+    assert room.owing == ("USER",)
     room.say("Try once more.")
-    assert owing(room) == ("A",)
+    assert room.owing == ("A",)
     room = chatty(opening("A", "B", "C", turn="B"))
     room.scripts["B"], room.scripts["C"] = [BROKEN, "back"], [BROKEN, "back"]
     for me in "BCA":
         room.step(me)
     room.say("Try once more.")
-    assert owing(room) == ("B",)
+    assert room.owing == ("B",)
 
 
 def test_a_skip_passes_over_an_agent() -> None:
@@ -213,10 +202,10 @@ def test_a_skip_passes_over_an_agent() -> None:
     room = chatty(opening("A", "B", "C", turn="A, B"))
     room.thinks("A")
     room.skip("A")
-    assert owing(room) == ("B",)
+    assert room.owing == ("B",)
     assert room.answers("A", "too late") is None
     room.skip("B")
-    assert owing(room) == ("C",)
+    assert room.owing == ("C",)
     with pytest.raises(Refused, match="owes no turn"):
         room.skip("A")
 
@@ -226,7 +215,7 @@ def test_a_retry_asks_once_more_for_a_new_reply() -> None:
     room = chatty(opening())
     room.thinks("A")
     room.retry("A")
-    assert owing(room) == ("A",)
+    assert room.owing == ("A",)
     assert room.answers("A", "old") is None
     room.step("A")
     assert speakers(room) == "uA"
@@ -245,9 +234,9 @@ def test_a_skip_typed_by_hand_takes_the_turn_from_the_person() -> None:
     """A asked them something, and they type no more than `[SKIP: A]`: B goes on."""
     room = Room(opening("A", "B"), A=["Which one?\n\n[QUESTION_FOR_USER: Postgres or Redis?]"])
     room.step("A")
-    assert owing(room) == (USER,)
+    assert room.owing == (USER,)
     room.types("\n[SKIP: A]\n")
-    assert owing(room) == ("B",)
+    assert room.owing == ("B",)
 
 
 def test_an_agents_turn_typed_by_hand_closes_every_debt() -> None:
@@ -274,19 +263,19 @@ def test_a_pause_typed_by_hand_is_one() -> None:
     room = chatty(opening())
     room.types("\n[PAUSED]\n")
     assert room.dialog.state.paused
-    assert owing(room) == ("A",)
+    assert room.owing == ("A",)
     room.types("\n**[resumed]**\n")
     assert not room.dialog.state.paused
 
 
 def test_step_mode_passes_every_turn_to_the_person() -> None:
     """Each agent turn ends in TURN: USER; passing on asks the next in order, without a word."""
-    room = chatty(opening("A", "B", more="## Setup\n\n```toml\nstep = true\n```"))
+    room = chatty(opening("A", "B", setup="step = true"))
     for expected in ("uA", "uAB", "uABA"):
         room.run()
-        assert (speakers(room), owing(room)) == (expected, ("USER",))
+        assert (speakers(room), room.owing) == (expected, ("USER",))
         room.pass_on()
-    assert owing(room) == ("B",)
+    assert room.owing == ("B",)
 
 
 @cases(
@@ -343,7 +332,7 @@ def test_a_person_who_reaches_the_limit_is_told_by_a_note() -> None:
     room.say("One more thing.")
     assert waits(room.look("A")) == "Write"
     room.step("A")
-    assert outcome(room) == "MAX_TURNS_REACHED"
+    assert room.outcome == "MAX_TURNS_REACHED"
     assert speakers(room) == "uu"
 
 
@@ -354,7 +343,7 @@ def test_a_limit_lowered_below_what_was_said_ends_the_dialog() -> None:
     room.step("B")
     room.types("\n[LIMIT: max_turns 3]\n")
     room.step("B")
-    assert outcome(room) == "MAX_TURNS_REACHED"
+    assert room.outcome == "MAX_TURNS_REACHED"
 
 
 def test_the_limit_of_bytes_ends_the_dialog_and_never_refuses_the_person() -> None:
@@ -398,21 +387,21 @@ def test_a_file_that_grew_past_its_limit_ends_by_a_note() -> None:
     room = chatty(opening(keys=["Max Size: 1 KB"]))
     room.types("\n## User\n" + "z" * 5000 + "\nTURN: B\n")
     room.run()
-    assert (outcome(room), speakers(room)) == ("STOPPED", "uu")
+    assert (room.outcome, speakers(room)) == ("STOPPED", "uu")
 
 
 def test_a_turn_after_the_end_opens_the_dialog_and_counts_anew() -> None:
     """A person's turn after any end: the limit counts from there, and `turns` grants more."""
     room = chatty(opening(keys=["Max Turns: 4"]))
     room.run()
-    assert (outcome(room), room.dialog.state.number) == ("MAX_TURNS_REACHED", 4)
+    assert (room.outcome, room.dialog.state.number) == ("MAX_TURNS_REACHED", 4)
     room.say("I disagree.")
-    assert (outcome(room), room.dialog.state.counted) == (None, 1)
+    assert (room.outcome, room.dialog.state.counted) == ("", 1)
     room.run()
-    assert (outcome(room), room.dialog.state.number) == ("MAX_TURNS_REACHED", 8)
+    assert (room.outcome, room.dialog.state.number) == ("MAX_TURNS_REACHED", 8)
     room.say("Ten more.", turns=10)
     room.run()
-    assert (outcome(room), room.dialog.state.number) == ("MAX_TURNS_REACHED", 19)
+    assert (room.outcome, room.dialog.state.number) == ("MAX_TURNS_REACHED", 19)
 
 
 def test_more_turns_can_be_granted_on_the_way() -> None:
@@ -430,7 +419,7 @@ def test_a_note_does_not_open_an_ended_dialog() -> None:
     room.stop("enough")
     room.say("Just a remark.", note=True)
     room.types("\n[SKIP: A]\n\n[RETRY: B]\n")
-    assert (outcome(room), owing(room)) == ("STOPPED", ())
+    assert (room.outcome, room.owing) == ("STOPPED", ())
     with pytest.raises(Refused, match="ended with STOPPED"):
         room.retry("A")
 
@@ -441,7 +430,7 @@ def test_a_stop_ends_it_while_an_agent_thinks() -> None:
     room.thinks("A")
     room.stop()
     assert room.answers("A", "but") is None
-    assert (outcome(room), speakers(room)) == ("STOPPED", "u")
+    assert (room.outcome, speakers(room)) == ("STOPPED", "u")
 
 
 # -- failures and stalls -------------------------------------------------------------------------------------------
@@ -451,14 +440,14 @@ def test_of_two_agents_one_that_failed_twice_leaves_the_turn_to_the_person() -> 
     """The error is a note with cause and fix; a retry asks it again, and its turn clears the error."""
     room = Room(opening(), A=[BROKEN, BROKEN, "Now it works."])
     room.step("A")
-    assert owing(room) == ("A",)
+    assert room.owing == ("A",)
     room.step("A")
     note = room.dialog.last
     assert [str(mark) for mark in note.marks] == ["[AGENT_ERROR: A | exit code 1 | look at its log]"]
-    assert (note.number, owing(room), room.dialog.state.debts.failed) == (0, ("USER",), {"A"})
+    assert (note.number, room.owing, room.dialog.state.debts.failed) == (0, ("USER",), {"A"})
     room.retry("A")
     room.step("A")
-    assert (owing(room), room.dialog.state.debts.failed) == (("B",), frozenset())
+    assert (room.owing, room.dialog.state.debts.failed) == (("B",), frozenset())
 
 
 def test_of_three_agents_one_that_failed_twice_is_passed_over() -> None:
@@ -479,10 +468,10 @@ def test_a_failure_in_a_round_leaves_the_others_their_turns() -> None:
     room = chatty(opening("A", "B", "C", turn="A, B, C"))
     room.scripts["B"] = [BROKEN]
     room.step("B")
-    assert owing(room) == ("A", "C")
+    assert room.owing == ("A", "C")
     room.step("C")
     room.step("A")
-    assert owing(room) == ("B",)
+    assert room.owing == ("B",)
 
 
 @cases("agents", ["AB", "ABC"])
@@ -491,7 +480,7 @@ def test_a_failure_in_a_round_asks_nobody_else(agents: str) -> None:
     room = chatty(opening(*agents, turn="A, B"))
     room.scripts["B"] = [BROKEN]
     room.step("B")
-    assert owing(room) == ("A",)
+    assert room.owing == ("A",)
 
 
 @cases("agents", ["AB", "ABC"])
@@ -521,12 +510,12 @@ def test_of_two_agents_a_stalled_one_still_owes_its_turn() -> None:
     assert waits(room.look("B")) == "not_my_turn"
     room.advance(1)
     room.step("B")
-    assert (owing(room), room.dialog.state.debts.open[0].stalled) == (("A",), True)
+    assert (room.owing, room.dialog.state.debts.open[0].stalled) == (("A",), True)
     room.advance(10_000)
     assert waits(room.look("B")) == "not_my_turn"
     assert "no answer in time from A" in getattr(room.look("B"), "reason", "")
     assert room.answers("A", "Sorry, late.") is not None
-    assert owing(room) == ("B",)
+    assert room.owing == ("B",)
 
 
 def test_of_three_agents_a_stalled_one_is_passed_over() -> None:
@@ -535,22 +524,22 @@ def test_of_three_agents_a_stalled_one_is_passed_over() -> None:
     room.thinks("A")
     room.advance(361)
     room.step("C")
-    assert owing(room) == ("B",)
+    assert room.owing == ("B",)
     assert room.answers("A", "Sorry, late.") is None
 
 
 @cases("order", ["free", "priority"])
 def test_of_two_that_have_waited_as_long_who_has_not_spoken_in_this_round_is_next(order: str) -> None:
     """C's turn ended the round, then A gave no answer: both had their chance after turn 4, A its one of this round."""
-    room = chatty(opening("A", "B", "C", more=f'## Setup\n\n```toml\norder = "{order}"\n```'))
+    room = chatty(opening("A", "B", "C", setup=f'order = "{order}"'))
     for me in "ABC":
         room.step(me)
     room.thinks("A")
     room.advance(361)
     room.step("C")
-    assert owing(room) == ("B",)
+    assert room.owing == ("B",)
     room.step("B")
-    assert owing(room) == ("C",)
+    assert room.owing == ("C",)
 
 
 def test_an_agent_that_says_it_is_at_work_is_not_called_stalled() -> None:

@@ -125,7 +125,7 @@ def test_a_dialog_of_one_agent_waits_for_the_person() -> None:
     """Nobody else is there to answer."""
     room = Room(opening("A"), A=["One.", "Two."])
     room.run()
-    assert room.dialog.state.owing == (USER,)
+    assert room.owing == (USER,)
     assert len(room.dialog.turns) == 2
 
 
@@ -295,7 +295,7 @@ def interfere(room: Room, act: str) -> None:
         "resume": room.resume,
         "stop": room.stop,
         "skip": lambda: room.types("\n[SKIP: A]\n"),
-        "retry": lambda: room.types(f"\n[RETRY: {(*room.dialog.state.owing, 'A')[0]}]\n"),
+        "retry": lambda: room.types(f"\n[RETRY: {(*room.owing, 'A')[0]}]\n"),
     }
     if act:
         with suppress(Refused):  # nothing is paused after the end

@@ -72,7 +72,7 @@ def test_such_a_file_goes_on(name: str) -> None:
     """The person speaks, also after each old end, and whoever is asked answers in the form of today."""
     room = Room((FILES / f"{name}.md").read_bytes())
     room.say("Go on, please.")
-    who = room.dialog.state.owing[0]
+    who = room.owing[0]
     entry = room.says(who, "One more thing.\n\n[EVIDENCE: a lookup takes 4 ms]\n[CONFIDENCE: 0.8]")
     assert [mark.name for mark in entry.marks if mark.name in EARLIER] == []
     assert "EVIDENCE" in [mark.name for mark in entry.marks]

@@ -113,7 +113,7 @@ def test_a_strike_of_what_the_end_rests_on_opens_the_dialog_again(turn: str, tab
     assert isinstance(decide(after, "A", room.clock()), Wait)
     assert parse(room.paper.data) == after
     room.say("Once more.")
-    assert room.dialog.state.owing == ("A",)
+    assert room.owing == ("A",)
 
 
 def test_a_strike_of_another_turn_leaves_the_end_alone() -> None:
@@ -239,7 +239,7 @@ def test_consensus_on_a_text_that_was_ruled_out_is_refused_by_name() -> None:
     assert [str(m) for m in room.dialog.entries[-1].marks] == ["[REFUSED: AGREE P1 | P1 was ruled out by the person]"]
     replies(room, "A", f"But it is best.\n{TEXT}")
     assert [m.name for m in room.dialog.entries[-1].marks] == ["REFUSED"]
-    assert (room.dialog.state.table.standing, room.dialog.state.owing) == (None, ("B",))
+    assert (room.dialog.state.table.standing, room.owing) == (None, ("B",))
     replies(room, "B", "## Consensus Summary\n\nIn memory.\n\n[CONSENSUS_REACHED]")
     replies(room, "A", "Yes.\n[AGREE: P2]")
     assert room.dialog.state.outcome is not None
@@ -282,7 +282,7 @@ def test_one_more_agent_comes_behind_the_others_and_has_to_sign() -> None:
     assert [a.id for a in after.header_as_written.agents] == ["A", "B"]
     assert (after.header.agents[-1].url, after.state.owing) == ("http://localhost:3003", ("B",))
     replies(room, "B", "yes\n[AGREE: P1]")
-    assert (room.dialog.state.outcome, room.dialog.state.owing) == (None, ("C",))
+    assert (room.dialog.state.outcome, room.owing) == (None, ("C",))
     assert "The others: A, B" in asked(room, "C")
     assert room.answers("C", "me too\n[AGREE: P1]") is not None
     assert room.dialog.state.outcome is not None
@@ -297,7 +297,7 @@ def test_an_invited_agent_waits_for_its_turn_in_every_order(order: str) -> None:
     does(room, person.invite, "C = Guest (critic) @ http://127.0.0.1:4000")
     seen = []
     for _ in range(6):
-        (me,) = room.dialog.state.owing
+        (me,) = room.owing
         seen.append(me)
         replies(room, me, f"Turn of {me}.")
     assert seen[0] == "B"
@@ -370,7 +370,7 @@ def test_when_everybody_who_is_left_has_signed_it_ends() -> None:
     replies(room, "A", f"Here.\n{TEXT}")
     replies(room, "B", "yes\n[AGREE: P1]")
     does(room, person.leave, "C")
-    room.step(room.dialog.state.owing[0])
+    room.step(room.owing[0])
     outcome = room.dialog.state.outcome
     assert outcome.name == "CONSENSUS_REACHED"
 
@@ -397,7 +397,7 @@ def test_what_one_that_leaves_was_to_decide_is_the_persons(*, by_hand: bool) -> 
     """A moderator to whom something was escalated, a judge that was to judge: the person is asked."""
     room = room_of("A", "M", "B", toml='verdict = "vote"\n[roles.M]\nrole = "moderator"')
     replies(room, "A", "help\n[ESCALATE: we are stuck]")
-    assert room.dialog.state.owing == ("M",)
+    assert room.owing == ("M",)
     if by_hand:
         room.types("\n[LEAVE: M]\n")
     else:
@@ -428,7 +428,7 @@ def test_the_last_agent_cannot_leave_and_of_one_an_end_waits_for_the_person() ->
     assert [a.id for a in room.dialog.header.agents] == ["A"]
     room.say("And?")
     replies(room, "A", TEXT)
-    assert (room.dialog.state.outcome, room.dialog.state.owing) == (None, ("USER",))
+    assert (room.dialog.state.outcome, room.owing) == (None, ("USER",))
 
 
 # -- step mode, limits, suggestions, questions ----------------------------------------------------------------------
@@ -439,9 +439,9 @@ def test_step_mode_begins_and_ends_in_the_middle() -> None:
     room = room_of("A", "B")
     does(room, person.step, on=True)
     replies(room, "A", "One.")
-    assert room.dialog.state.owing == ("USER",)
+    assert room.owing == ("USER",)
     person.pass_on(room.log)
-    assert room.dialog.state.owing == ("B",)
+    assert room.owing == ("B",)
     replies(room, "B", "Two.")
     after = does(room, person.step, on=False)
     assert (after.state.hand.step, after.state.owing) == (False, ("A",))
@@ -488,7 +488,7 @@ def test_one_agent_is_asked_alone_and_then_the_order_goes_on() -> None:
     room = room_of("A", "B", "C")
     assert does(room, person.say, "Why?", to="claude b").state.owing == ("B",)
     replies(room, "B", "Because.")
-    assert room.dialog.state.owing == ("C",)
+    assert room.owing == ("C",)
     for name in ("Z", "me"):
         with pytest.raises(BadInput):
             person.say(room.log, "Why?", to=name)
@@ -541,9 +541,9 @@ def test_a_turn_line_by_hand_names_whom_the_same_text_invites() -> None:
     """An invitation counts for the TURN line below it, and for what is typed after it."""
     room = room_of("A", "B")
     room.types("\n## User\nLet C answer.\n\n[INVITE: C = Carla @ http://localhost:3009]\n\nTURN: Carla\n")
-    assert room.dialog.state.owing == ("C",)
+    assert room.owing == ("C",)
     room.types("\n## Turn 3 - Carla\nHere I am.\nTURN: B\n")
-    assert (room.dialog.entries[-1].by, room.dialog.state.owing) == ("C", ("B",))
+    assert (room.dialog.entries[-1].by, room.owing) == ("C", ("B",))
     assert parse(room.paper.data) == room.dialog
 
 
@@ -581,7 +581,7 @@ SETUPS = st.sampled_from(
 
 def act(draw: Callable[..., str], room: Room) -> None:
     """Somebody does something: who owes a turn answers, or the person's hand, typed or commanded."""
-    owing = [who for who in room.dialog.state.owing if isinstance(room.look(who), Reply)]
+    owing = [who for who in room.owing if isinstance(room.look(who), Reply)]
     kind = draw(st.sampled_from(["reply", "reply", "note", "types", "turn", "unfinished", "say"]))
     if kind == "reply" and owing:
         room.says(owing[0], draw(SAID))

@@ -18,11 +18,7 @@ SIGN = "## Consensus Summary\n\nPostgres, version {}.\n\n[CONSENSUS_REACHED]"
 
 def talk(*lines: str, agents: str = "AB", setup: str = "") -> Room:
     """A room in which the lines were said, in order, by whoever's turn it was."""
-    room = Room(opening(*agents, keys=["Max Turns: 200"], more=setup))
-    for line in lines:
-        me = room.dialog.state.owing[0]
-        room.says(me, line)
-    return room
+    return Room(opening(*agents, keys=["Max Turns: 200"], more=setup)).talk(*lines)
 
 
 def ledger(*lines: str, agents: str = "AB", setup: str = "") -> list[tuple[str, str, str, int]]:

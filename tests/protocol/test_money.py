@@ -345,7 +345,7 @@ def test_a_dialog_ends_before_the_turn_that_would_pass_its_budget() -> None:
     assert all(isinstance(room.look(me), Stop) for me in "AB")
     room.types("\n## User\n\nIt is worth it. Go on.\n\n[LIMIT: budget $4]\nTURN: A\n")
     room.step("A")
-    assert (room.dialog.state.owing, round(total(room.dialog.state.spent).usd, 2)) == (("B",), 2.25)
+    assert (room.owing, round(total(room.dialog.state.spent).usd, 2)) == (("B",), 2.25)
     if UPDATE:
         GOLDEN.write_bytes(room.paper.data)
     assert room.paper.data == GOLDEN.read_bytes()
@@ -494,7 +494,7 @@ def test_in_a_round_each_may_use_its_part_of_the_rest() -> None:
 def test_the_person_takes_no_part_of_the_rest() -> None:
     """Only agents that owe a turn divide it."""
     room = Shop(opening(turn="USER, A", keys=["Budget: $3"]))
-    assert room.dialog.state.owing == ("USER", "A")
+    assert room.owing == ("USER", "A")
     assert allowance(room.dialog.state, "A", Estimate()) == Estimate(3.0)
     room.next = {"A": Estimate(3.0)}
     assert waits(room.look("A")) == "Reply"
@@ -521,7 +521,7 @@ def test_a_budget_is_never_passed_when_no_turn_costs_more_than_expected(
     room = Shop(opening(*agents, turn=turn, keys=[f"Budget: {line}", "Max Turns: 999"]))
     expected = dict(zip(itertools.count(), costs, strict=False))
     for step in itertools.count():
-        owing = [who for who in room.dialog.state.owing if who in agents]
+        owing = [who for who in room.owing if who in agents]
         if not owing or step >= len(expected):
             break
         for who in owing:  # all of a round decide before any of them has paid

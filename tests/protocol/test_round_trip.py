@@ -279,7 +279,7 @@ def test_any_other_turn_line_of_a_reply_stays_and_is_escaped(line: str) -> None:
     room.step("A")
     assert "\\" in room.text
     assert room.dialog.entries[-1].body == f"I think so.\n\n{line}"
-    assert room.dialog.state.owing == ("B",)
+    assert room.owing == ("B",)
 
 
 def works(work: Callable[[], object]) -> int:
@@ -336,7 +336,7 @@ def test_reading_on_does_the_same_work_however_long_the_dialog(setup: str, by_ha
 
 def test_a_vote_on_which_nothing_is_said_is_not_made_anew() -> None:
     """Who has had the chance to vote has had it: the poll stays the value that it was."""
-    here = Room(opening("A", "B", "C", more='## Setup\n\n```toml\nverdict = "vote"\norder = "round-robin"\n```'))
+    here = Room(opening("A", "B", "C", setup='verdict = "vote"\norder = "round-robin"'))
     for who, text in (("A", "[PROPOSAL: Postgres]"), ("B", "Hm.")):
         here.says(who, text)
     (poll,) = here.dialog.state.polls.open

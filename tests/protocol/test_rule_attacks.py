@@ -23,12 +23,6 @@ def setup(*lines: str) -> str:
     return "## Setup\n\n```toml\n{}\n```".format("\n".join(lines))
 
 
-def ended(room: Room) -> str:
-    """The name of the mark that ended the dialog, "" while it goes on."""
-    outcome = room.dialog.state.outcome
-    return outcome.name if outcome else ""
-
-
 def marks(room: Room, name: str) -> list[Mark]:
     """Every mark of that name in the file, in order."""
     return [mark for entry in room.dialog.entries for mark in entry.all(name)]
@@ -55,7 +49,7 @@ def test_votes_that_weigh_next_to_nothing_are_counted_like_others() -> None:
         **{who: ["[VOTE: P1 reject | bad]"] for who in "CDE"},
     )
     room.run()
-    assert ended(room) == "MAX_TURNS_REACHED"
+    assert room.outcome == "MAX_TURNS_REACHED"
     assert [mark.fields[0] for mark in marks(room, "DECISION")] == ["rejected"]
 
 
@@ -66,7 +60,7 @@ def test_three_equal_weights_that_are_no_binary_fractions_make_a_whole() -> None
     yes = "[VOTE: P1 approve | good]"
     room = Room(opening("A", "B", "C", more=rules), A=["[PROPOSAL: x]", yes], B=[yes], C=[yes])
     room.run()
-    assert ended(room) == "DECIDED"
+    assert room.outcome == "DECIDED"
     assert [mark.fields[2] for mark in marks(room, "DECISION")] == ["3 for (B, C, A)"]
 
 
@@ -77,7 +71,7 @@ def test_a_moderator_that_says_both_in_one_reply_has_decided_nothing() -> None:
     room = Room(question, A=["[PROPOSAL: x]", "Well."], B=["Well."], M=[both, both])
     room.confirms["M"] = [both]
     room.run()
-    assert ended(room) != "DECIDED"
+    assert room.outcome != "DECIDED"
     assert [who for who, _ in room.asked] == ["M"]
 
 
@@ -87,7 +81,7 @@ def test_a_judge_that_names_two_in_one_reply_has_named_nobody() -> None:
     rules = setup('verdict = "judge"', 'judge = "J"')
     room = Room(opening("A", "B", "J", keys=["Max Rounds: 1"], more=rules), A=["One."], B=["Two."], J=[both] * 4)
     room.run()
-    assert ended(room) == "DEADLOCK"
+    assert room.outcome == "DEADLOCK"
 
 
 @cases("other", ["M", "S"])
@@ -111,7 +105,7 @@ def test_a_decision_by_the_way_takes_no_text_off_the_table() -> None:
         B=["[AGREE: P1]"],
     )
     room.run()
-    assert ended(room) == "CONSENSUS_REACHED"
+    assert room.outcome == "CONSENSUS_REACHED"
 
 
 @cases("answer", ["", "Yes, except the pricing.", "[AGREE: P1 | except the pricing]", "[PASS]"])
@@ -129,7 +123,7 @@ def test_a_signature_with_words_that_is_not_confirmed_signs_nothing(said: str, a
     room = Room(opening("A", "B", keys=["Max Turns: 3"]), A=[SUMMARY], B=[said])
     room.confirms["B"] = [answer]
     room.run()
-    assert ended(room) != "CONSENSUS_REACHED"
+    assert room.outcome != "CONSENSUS_REACHED"
     assert marks(room, "REFUSED") != []
 
 
@@ -142,7 +136,7 @@ def test_a_finding_that_says_blocking_is_never_passed_over_in_silence(severity: 
         B=[f"[FINDING: {severity}]\n[VOTE: P1 approve | fine]"] * 2,
     )
     room.run()
-    assert ended(room) != "DECIDED" or marks(room, "REFUSED")
+    assert room.outcome != "DECIDED" or marks(room, "REFUSED")
 
 
 # -- the sealed round -----------------------------------------------------------------------------------------------
@@ -151,13 +145,13 @@ def test_a_finding_that_says_blocking_is_never_passed_over_in_silence(severity: 
 def test_a_deadlock_in_sealed_answers_ends_nothing() -> None:
     """3.6: nothing is decided in a sealed round, and a deadlock is called in successive turns (5.1)."""
     call = "Hopeless.\n[DEADLOCK: load | measure]"
-    assert ended(sealed(A=[call], B=[call])) == ""
+    assert sealed(A=[call], B=[call]).outcome == ""
 
 
 def test_a_sealed_text_needs_the_objection_that_remains_like_any_other() -> None:
     """Header `objections`: each signature names the strongest objection that remains, in a sealed round too."""
     room = sealed("objections = true", A=[SUMMARY, SUMMARY, "More."], B=[SUMMARY, SUMMARY, "More."])
-    assert ended(room) != "CONSENSUS_REACHED"
+    assert room.outcome != "CONSENSUS_REACHED"
 
 
 def test_who_may_not_propose_puts_no_text_on_the_table_under_a_seal() -> None:
@@ -236,8 +230,8 @@ def test_kinds_named_like_marks_and_turn_lines_stay_what_the_table_says() -> Non
     rules = setup('[messages]\nTURN = "x"\nDECIDED = "x"\nCONSENSUS_REACHED = "x"')
     room = Room(opening("A", "B", more=rules), A=["[TURN: USER]\n[DECIDED: now]\nTURN: USER"])
     room.run()
-    assert ended(room) == ""
-    assert room.dialog.state.owing == ("B",)
+    assert room.outcome == ""
+    assert room.owing == ("B",)
 
 
 # -- texts -----------------------------------------------------------------------------------------------------------
@@ -263,7 +257,7 @@ def test_no_text_of_agents_alone_decides_pauses_or_ends(rule: str, text: str) ->
     room = Room(question, A=[text] * 3, B=["Well."] * 3)
     room.run()
     state = room.dialog.state
-    assert (ended(room), state.paused, state.limits.max_turns) == ("", False, 40)
+    assert (room.outcome, state.paused, state.limits.max_turns) == ("", False, 40)
     assert all(decision.outcome == "rejected" for decision in state.table.decisions)
 
 
@@ -282,7 +276,7 @@ def test_an_agent_called_none_or_like_a_proposal_wins_nothing_by_its_name() -> N
     question = opening("none", "P1", "J", keys=["Max Rounds: 1"], more=rules)
     room = Room(question, none=["One."], P1=["Two."], J=["[DECIDE: none | neither]"] * 2)
     room.run()
-    assert ended(room) == "DEADLOCK"
+    assert room.outcome == "DEADLOCK"
 
 
 def test_an_observer_that_is_named_by_hand_decides_nothing() -> None:

@@ -12,11 +12,7 @@ SAME = "Postgres keeps sessions safely across restarts, and nothing else must be
 
 def talk(*lines: str, agents: str = "AB", setup: str = "") -> Room:
     """A room in which the lines were said, in order, by whoever's turn it was."""
-    room = Room(opening(*agents, keys=["Max Turns: 100"], more=setup))
-    for line in lines:
-        me = room.dialog.state.owing[0]
-        room.says(me, line)
-    return room
+    return Room(opening(*agents, keys=["Max Turns: 100"], more=setup)).talk(*lines)
 
 
 def kinds(room: Room) -> list[str]:

@@ -16,75 +16,58 @@ OVERDUE = 300 + 60
 
 def room(ids: str, setup: str, *keys: str, turn: str = "") -> Room:
     """A room of these agents (`AB`) with that Setup and header lines."""
-    return Room(opening(*ids, turn=turn, keys=keys, more=f"## Setup\n\n```toml\n{setup}\n```"))
-
-
-def speak(here: Room, *lines: tuple[str, str]) -> None:
-    """Let agents take their turns, one after another, with these words."""
-    for who, text in lines:
-        assert here.says(who, text) is not None, f"{who} comes too late"
-
-
-def owing(here: Room) -> tuple[str, ...]:
-    """Who owes a turn."""
-    return here.dialog.state.owing
-
-
-def ended(here: Room) -> str:
-    """The outcome's name; "" while it goes on."""
-    outcome = here.dialog.state.outcome
-    return outcome.name if outcome else ""
+    return Room(opening(*ids, turn=turn, keys=keys, setup=setup))
 
 
 def test_a_silent_moderator_leaves_what_was_escalated_to_the_person() -> None:
     """It is asked once more, not every few minutes for ever."""
     here = room("ABM", MODERATED)
-    speak(here, ("A", "[ESCALATE: we cannot]"))
+    here.speak(("A", "[ESCALATE: we cannot]"))
     for _ in range(2):
-        assert owing(here) == ("M",)
+        assert here.owing == ("M",)
         here.advance(OVERDUE)
         here.step("A")
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
 
 
 def test_a_moderator_that_is_passed_over_is_not_asked_again() -> None:
     """The person's skip drops what it was to decide."""
     here = room("ABM", MODERATED)
-    speak(here, ("A", "[ESCALATE: we cannot]"))
+    here.speak(("A", "[ESCALATE: we cannot]"))
     here.skip("M")
-    speak(here, (owing(here)[0], "Well."))
-    assert owing(here) != ("M",)
+    here.speak((here.owing[0], "Well."))
+    assert here.owing != ("M",)
     assert here.dialog.state.escalation.to == ""
 
 
 def test_what_the_person_passes_on_without_deciding_is_not_asked_again() -> None:
     """Passing the turn on is an answer too."""
     here = room("AB", 'order = "round-robin"')
-    speak(here, ("A", "[ESCALATE: we cannot]"))
-    assert owing(here) == (USER,)
+    here.speak(("A", "[ESCALATE: we cannot]"))
+    assert here.owing == (USER,)
     here.pass_on()
-    speak(here, ("B", "Well."))
-    assert owing(here) == ("A",)
+    here.speak(("B", "Well."))
+    assert here.owing == ("A",)
 
 
 def test_in_step_mode_the_person_passes_the_turn_to_whom_it_was_escalated() -> None:
     """Step mode puts the person between two turns; it changes nobody's place."""
     here = room("ABM", f"step = true\n{MODERATED}")
-    speak(here, ("A", "[ESCALATE: we cannot]"))
+    here.speak(("A", "[ESCALATE: we cannot]"))
     here.pass_on()
-    assert owing(here) == ("M",)
+    assert here.owing == ("M",)
 
 
 def test_in_step_mode_a_judge_is_asked_in_both_orders() -> None:
     """Also after a deadlock, where no limit brings it back."""
     here = room("ABJ", 'step = true\nverdict = "judge"\njudge = "J"')
-    speak(here, ("A", CALLS_IT))
+    here.speak(("A", CALLS_IT))
     here.pass_on()
-    speak(here, ("B", CALLS_IT), ("J", "[DECIDE: A | shown]"))
+    here.speak(("B", CALLS_IT), ("J", "[DECIDE: A | shown]"))
     here.pass_on()
-    assert owing(here) == ("J",)
-    speak(here, ("J", "[DECIDE: A | shown]"))
-    assert ended(here) == "DECIDED"
+    assert here.owing == ("J",)
+    here.speak(("J", "[DECIDE: A | shown]"))
+    assert here.outcome == "DECIDED"
 
 
 def test_a_judge_decides_once_where_the_dialog_goes_on_after_a_decision() -> None:
@@ -92,41 +75,41 @@ def test_a_judge_decides_once_where_the_dialog_goes_on_after_a_decision() -> Non
     here = room(
         "ABJ", 'verdict = "judge"\njudge = "J"\n[board]\nminimum_contributions = 0\nterminate_on_consensus = false'
     )
-    speak(here, ("A", CALLS_IT), ("B", CALLS_IT), ("J", "[DECIDE: A | shown]"), ("J", "[DECIDE: A | shown]"))
-    assert ended(here) == ""
-    assert owing(here) == ("A",)
+    here.speak(("A", CALLS_IT), ("B", CALLS_IT), ("J", "[DECIDE: A | shown]"), ("J", "[DECIDE: A | shown]"))
+    assert here.outcome == ""
+    assert here.owing == ("A",)
 
 
 def test_the_time_limit_lets_a_judge_that_has_begun_judge_anew() -> None:
     """The closing round is heard to its end; then it reads the positions that there are now, in both orders."""
     here = room("ABJ", 'verdict = "judge"\njudge = "J"', "Max Time: 10 minutes")
-    speak(here, ("A", CALLS_IT), ("B", CALLS_IT))
+    here.speak(("A", CALLS_IT), ("B", CALLS_IT))
     here.thinks("J")
     here.advance(600)
     here.step("A")
     here.answers("J", "[DECIDE: A | shown]")
-    assert owing(here) == ("A", "B")
-    speak(here, ("A", "In sum: Postgres."), ("B", "In sum: Redis."))
-    speak(here, ("J", "[DECIDE: B | shown]"), ("J", "[DECIDE: B | shown]"))
-    assert ended(here) == "DECIDED"
+    assert here.owing == ("A", "B")
+    here.speak(("A", "In sum: Postgres."), ("B", "In sum: Redis."))
+    here.speak(("J", "[DECIDE: B | shown]"), ("J", "[DECIDE: B | shown]"))
+    assert here.outcome == "DECIDED"
 
 
 def test_a_judge_cannot_choose_an_agent_that_said_nothing() -> None:
     """It has no position: the judge is asked, among those that there are, and then it is undecided."""
     here = room("ABCJ", 'verdict = "judge"\njudge = "J"\norder = "parallel"', "Max Rounds: 1", turn="A, B, C")
-    speak(here, ("A", "Postgres."), ("B", "Redis."))
+    here.speak(("A", "Postgres."), ("B", "Redis."))
     here.says("C", DOWN)
-    speak(here, ("J", "[DECIDE: C | shown]"), ("J", "[DECIDE: C | shown]"))
+    here.speak(("J", "[DECIDE: C | shown]"), ("J", "[DECIDE: C | shown]"))
     (who, question), *_ = here.asked
     assert (who, "[DECIDE: B]" in question, "[DECIDE: C]" in question) == ("J", True, False)
-    assert ended(here) == "DEADLOCK"
+    assert here.outcome == "DEADLOCK"
 
 
 def test_a_deadlock_at_the_limit_of_turns_ends_there() -> None:
     """Nothing goes beyond the limit of turns: there is no judge any more, and everybody has called it."""
     here = room("ABJ", 'verdict = "judge"\njudge = "J"', "Max Turns: 3")
-    speak(here, ("A", CALLS_IT), ("B", CALLS_IT))
-    assert ended(here) == "DEADLOCK"
+    here.speak(("A", CALLS_IT), ("B", CALLS_IT))
+    assert here.outcome == "DEADLOCK"
 
 
 def test_the_person_is_asked_once_where_they_had_asked_for_the_word() -> None:
@@ -134,29 +117,29 @@ def test_the_person_is_asked_once_where_they_had_asked_for_the_word() -> None:
     for goes_on in (lambda here: here.say("Think of cost."), lambda here: here.pass_on()):
         here = room("ABC", 'order = "free"')
         here.asks_for_the_word(USER)
-        speak(here, ("A", "Postgres."))
-        assert owing(here) == (USER,)
+        here.speak(("A", "Postgres."))
+        assert here.owing == (USER,)
         goes_on(here)
-        speak(here, (owing(here)[0], "Well."))
-        assert owing(here) != (USER,)
+        here.speak((here.owing[0], "Well."))
+        assert here.owing != (USER,)
 
 
 def test_silent_agents_do_not_keep_the_word_from_the_others() -> None:
     """Who was passed over has had its chance, where the order looks at who waits longest."""
     for order in ("free", "priority"):
         here = room("ABCD", f'order = "{order}"')
-        speak(here, ("A", "Postgres."))
+        here.speak(("A", "Postgres."))
         for silent in ("B", "C"):
-            assert owing(here) == (silent,)
+            assert here.owing == (silent,)
             here.advance(OVERDUE)
             here.step("A")
-        assert owing(here) == ("D",)
-        speak(here, ("D", "Redis."))
-        while owing(here)[0] in "BC":
+        assert here.owing == ("D",)
+        here.speak(("D", "Redis."))
+        while here.owing[0] in "BC":
             here.advance(OVERDUE)
             here.step("A")
             assert here.dialog.state.notes < 5
-        assert owing(here)[0] == "A"
+        assert here.owing[0] == "A"
 
 
 def test_when_nobody_answers_the_person_is_asked() -> None:
@@ -165,7 +148,7 @@ def test_when_nobody_answers_the_person_is_asked() -> None:
     for _ in range(2):
         here.advance(OVERDUE)
         here.step("O")
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
 
 
 def test_an_observer_does_not_answer_what_anybody_may_answer() -> None:
@@ -183,7 +166,7 @@ def test_a_sealed_pair_goes_on_without_the_one_that_gives_no_answer() -> None:
     here.step("A")
     here.step("A")
     assert here.dialog.last.body == "Postgres."
-    assert owing(here) == ("B",)
+    assert here.owing == ("B",)
 
 
 def test_sealed_first_answers_call_no_deadlock() -> None:
@@ -194,14 +177,14 @@ def test_sealed_first_answers_call_no_deadlock() -> None:
     here.step("A")
     here.step("B")
     assert here.dialog.state.number == 3
-    assert ended(here) == ""
+    assert here.outcome == ""
 
 
 def test_a_seal_that_follows_an_open_answer_is_not_called_independent() -> None:
     """Who was asked anew answers in the open; a seal made after it proves nothing."""
     here = room("ABC", "sealed = true\norder = 'parallel'", turn="A, B, C")
     here.retry("A")
-    speak(here, ("A", "Postgres."))
+    here.speak(("A", "Postgres."))
     for who in ("B", "C"):
         here.says(who, "Redis.")
     here.step("B")
@@ -212,22 +195,22 @@ def test_a_seal_that_follows_an_open_answer_is_not_called_independent() -> None:
 def test_a_moderator_has_the_last_word_again_after_a_reopening() -> None:
     """What was decided before the person opened the dialog again is not this round's decision."""
     here = room("AM", f'verdict = "moderator"\norder = "round-robin"\n{MODERATED}', "Max Rounds: 1")
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("M", "[DECIDE: P1 approve | fine]"))
-    assert ended(here) == "DECIDED"
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("M", "[DECIDE: P1 approve | fine]"))
+    assert here.outcome == "DECIDED"
     here.say("And where do the backups go?", to="A")
-    speak(here, ("A", "[PROPOSAL: another disk]"), ("M", "Let me think."))
-    assert owing(here) == ("M",)
+    here.speak(("A", "[PROPOSAL: another disk]"), ("M", "Let me think."))
+    assert here.owing == ("M",)
     assert here.dialog.state.escalation.to == "M"
-    speak(here, ("M", "I cannot tell."))
-    assert ended(here) == "MAX_TURNS_REACHED"
+    here.speak(("M", "I cannot tell."))
+    assert here.outcome == "MAX_TURNS_REACHED"
 
 
 def test_votes_do_not_wait_for_an_absent_agent() -> None:
     """Absent is not a vote, and failing twice is no reason to keep a vote open."""
     here = room("ABC", 'verdict = "vote"\norder = "round-robin"')
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]"))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]"))
     here.says("C", DOWN)
-    speak(here, ("A", "[VOTE: P1 approve | mine]"), ("B", "I stay with it."))
+    here.speak(("A", "[VOTE: P1 approve | mine]"), ("B", "I stay with it."))
     assert here.dialog.state.table.decisions == ()
     here.says("C", DOWN)
     assert [(found.outcome, "absent: C" in found.evidence) for found in here.dialog.state.table.decisions] == [
@@ -238,10 +221,10 @@ def test_votes_do_not_wait_for_an_absent_agent() -> None:
 def test_a_failure_does_not_keep_a_closing_round_open() -> None:
     """Time is over: with two agents too, the dialog ends when the last one fails."""
     here = room("AB", 'order = "round-robin"', "Max Time: 10 minutes")
-    speak(here, ("A", "Postgres."))
+    here.speak(("A", "Postgres."))
     here.advance(600)
     here.step("B")
-    speak(here, ("A", "In sum: Postgres."))
+    here.speak(("A", "In sum: Postgres."))
     here.says("B", DOWN)
     outcome = here.dialog.state.outcome
     assert (outcome.name, outcome.cause) == ("STOPPED", "time")
@@ -251,28 +234,28 @@ def test_a_turn_by_hand_after_the_end_begins_the_time_anew() -> None:
     """It has no time of its own: the next entry's counts, not the day on which the dialog was started."""
     here = room("AB", 'order = "round-robin"', "Max Time: 10 minutes", "Started: 2026-11-01 20:00:00 +01:00")
     here.step("A")
-    speak(here, ("A", "Postgres."))
+    here.speak(("A", "Postgres."))
     here.stop()
     here.types("\n## Turn 3 — User\n\nAnd backups?\n\nTURN: A\n")
-    speak(here, ("A", "Another disk."))
+    here.speak(("A", "Another disk."))
     assert waits(here.look("B")) == "Reply"
 
 
 def test_a_finding_that_blocks_keeps_every_approval_from_counting() -> None:
     """Also one by an agent that may decide, where that ends nothing."""
     here = room("ABS", 'review = true\n[roles.S]\nrole = "synthesizer"')
-    speak(here, ("A", "[PROPOSAL: merge it]"), ("B", "[FINDING: blocking | security | a.py | 1 | no check | add one]"))
-    speak(here, ("S", "[DECIDE: P1 approve | fine]"))
+    here.speak(("A", "[PROPOSAL: merge it]"), ("B", "[FINDING: blocking | security | a.py | 1 | no check | add one]"))
+    here.speak(("S", "[DECIDE: P1 approve | fine]"))
     assert not here.dialog.state.table.decisions
 
 
 def test_votes_that_a_moderator_ends_are_not_its_decision() -> None:
     """It was asked to decide; a vote of its own that ends another poll is no answer to that."""
     here = room("ABM", 'verdict = "vote"\n[roles.M]\npermissions = ["READ_ALL", "VOTE", "MODERATE"]')
-    speak(here, ("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]\n[ESCALATE: we cannot]"))
-    speak(here, ("M", "[VOTE: P1 reject | slow]"))
+    here.speak(("A", "[PROPOSAL: Postgres]"), ("B", "[VOTE: P1 reject | slow]\n[ESCALATE: we cannot]"))
+    here.speak(("M", "[VOTE: P1 reject | slow]"))
     assert [found.outcome for found in here.dialog.state.table.decisions] == ["rejected"]
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
 
 
 # -- a judge that lacks a fact ---------------------------------------------------------------------------------------
@@ -296,51 +279,51 @@ def test_a_judge_asks_the_person_and_judges_in_both_orders_once_it_is_answered(
     """Its question is waited for in either reading; what it had answered before does not count."""
     here = room("ABJ", setup, *keys, turn="A, B" if "parallel" in setup else "")
     for who, text in talk if not first else [*talk, ("J", "[DECIDE: B | shown]")]:
-        speak(here, (who, text))
-        if owing(here) == (USER,):
+        here.speak((who, text))
+        if here.owing == (USER,):
             here.pass_on()
-    assert owing(here) == ("J",)
-    speak(here, ("J", f"It depends on the load.\n\n{ASKS}"))
+    assert here.owing == ("J",)
+    here.speak(("J", f"It depends on the load.\n\n{ASKS}"))
     assert here.questions == []
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
     assert [question.asker for question in here.dialog.state.questions.open] == ["J"]
     here.say("Forty.")
-    assert owing(here) == ("J",)
-    speak(here, ("J", "[DECIDE: A | forty]"))
-    if owing(here) == (USER,):
+    assert here.owing == ("J",)
+    here.speak(("J", "[DECIDE: A | forty]"))
+    if here.owing == (USER,):
         here.pass_on()
-    assert (owing(here), ended(here)) == (("J",), "")
-    speak(here, ("J", "[DECIDE: A | forty]"))
-    assert ended(here) == "DECIDED"
+    assert (here.owing, here.outcome) == (("J",), "")
+    here.speak(("J", "[DECIDE: A | forty]"))
+    assert here.outcome == "DECIDED"
 
 
 def test_a_judge_whose_question_runs_into_its_default_judges_by_it() -> None:
     """The daemon's note gives it the turn back, and it answers twice."""
     here = room("ABJ", f"question_defaults = true\n{JUDGED}", "Max Rounds: 1")
-    speak(here, ("A", "Postgres."), ("B", "Redis."), ("J", ASKS))
+    here.speak(("A", "Postgres."), ("B", "Redis."), ("J", ASKS))
     here.advance(7_300)
     here.run()
-    assert owing(here) == ("J",)
-    speak(here, ("J", "[DECIDE: B | many]"), ("J", "[DECIDE: B | many]"))
-    assert ended(here) == "DECIDED"
+    assert here.owing == ("J",)
+    here.speak(("J", "[DECIDE: B | many]"), ("J", "[DECIDE: B | many]"))
+    assert here.outcome == "DECIDED"
 
 
 def test_a_judge_that_gets_no_answer_judges_without() -> None:
     """The person passes on: the word is the judge's again, not the debaters'."""
     here = room("ABJ", JUDGED)
-    speak(here, *BOTH, ("J", ASKS))
+    here.speak(*BOTH, ("J", ASKS))
     here.pass_on()
-    assert owing(here) == ("J",)
-    speak(here, ("J", "[DECIDE: B | many]"), ("J", "[DECIDE: B | many]"))
-    assert ended(here) == "DECIDED"
+    assert here.owing == ("J",)
+    here.speak(("J", "[DECIDE: B | many]"), ("J", "[DECIDE: B | many]"))
+    assert here.outcome == "DECIDED"
 
 
 def test_a_judge_does_not_judge_and_ask_in_one_reply() -> None:
     """The question is asked, and the judgement refused; it is not asked about what cannot count."""
     here = room("ABJ", JUDGED)
-    speak(here, *BOTH, ("J", f"[DECIDE: A | shown]\n{ASKS}"))
+    here.speak(*BOTH, ("J", f"[DECIDE: A | shown]\n{ASKS}"))
     assert [who for who, _ in here.asked] == []
-    assert owing(here) == (USER,)
+    assert here.owing == (USER,)
     last = here.dialog.last
     assert [mark.name for mark in last.marks] == ["QUESTION_FOR_USER", "REFUSED"]
     assert last.marks[-1].value.endswith("J asks the person first, and judges once they have answered")
@@ -349,7 +332,7 @@ def test_a_judge_does_not_judge_and_ask_in_one_reply() -> None:
 def test_what_a_judge_may_not_bring_in_is_refused_with_the_state_and_what_it_takes() -> None:
     """A proposal of its own is none; evidence is."""
     here = room("ABJ", JUDGED)
-    speak(here, *BOTH, ("J", "[PROPOSAL: mine]\n[EVIDENCE: untested]\n[DECIDE: none]"))
+    here.speak(*BOTH, ("J", "[PROPOSAL: mine]\n[EVIDENCE: untested]\n[DECIDE: none]"))
     last = here.dialog.last
     assert [mark.name for mark in last.marks] == ["EVIDENCE", "DECIDE", "REFUSED"]
     assert "the dialog is deciding: J judges; it takes CONFIDENCE, DECIDE" in last.marks[-1].value
@@ -360,7 +343,7 @@ ROUND = ["I say tabs, because width is a matter of taste.", "I say spaces, becau
 
 def test_agents_that_go_in_a_circle_are_stopped_by_a_question_to_the_person() -> None:
     """The turn that closes the third round passes to the person; after a turn of theirs it begins anew."""
-    here = Room(opening(more="## Setup\n\n```toml\nbreak_cycles = true\n```"), A=[ROUND[0]] * 9, B=[ROUND[1]] * 9)
+    here = Room(opening(setup="break_cycles = true"), A=[ROUND[0]] * 9, B=[ROUND[1]] * 9)
     here.run()
     state = here.dialog.state
     assert (state.number, state.owing) == (7, (USER,))
@@ -385,8 +368,6 @@ def test_with_nobody_at_the_table_a_last_round_breaks_the_circle() -> None:
 @cases("setup", ["", "break_cycles = false", "break_cycles = 1"])
 def test_circles_are_broken_only_where_the_file_says_so(setup: str) -> None:
     """Else they are a signal, and the limit is the end."""
-    here = Room(
-        opening(keys=["Max Turns: 12"], more=f"## Setup\n\n```toml\n{setup}\n```"), A=ROUND[:1] * 9, B=ROUND[1:] * 9
-    )
+    here = Room(opening(keys=["Max Turns: 12"], setup=setup), A=ROUND[:1] * 9, B=ROUND[1:] * 9)
     here.run()
-    assert (ended(here), here.dialog.state.number) == ("MAX_TURNS_REACHED", 12)
+    assert (here.outcome, here.dialog.state.number) == ("MAX_TURNS_REACHED", 12)

@@ -36,17 +36,19 @@ def opening(
     turn: str = "",
     question: str = "Where should user sessions live?",
     keys: Sequence[str] = (),
+    setup: str = "",
     more: str = "",
 ) -> str:
     """A header and a first turn. Without `agents` it names nobody, which means A and B.
 
-    `keys` are further header lines, such as `Max Turns: 6`; `more` stands after them, such as a `## Setup` section.
+    `keys` are further header lines, such as `Max Turns: 6`; `setup` is the text of a Setup, `more` stands after that.
     """
+    rules = f"## Setup\n\n```toml\n{setup}\n```" if setup else ""
     named = [f"{a} = Claude {a} @ {agent_url(seat)}" for seat, a in enumerate(agents)]
     lines = [*keys, *([f"Agents: {', '.join(named)}"] if named else [])]
     header = "\n".join(f"**{key}:**{value}" for key, _, value in (line.partition(":") for line in lines))
-    parts = ["# A dialog", header, more, "---", "## Turn 1 — User", question, f"TURN: {turn or (agents or 'A')[0]}"]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    first = ["## Turn 1 — User", question, f"TURN: {turn or (agents or 'A')[0]}"]
+    return "\n\n".join(part for part in ("# A dialog", header, rules, more, "---", *first) if part) + "\n"
 
 
 class Room:
@@ -95,6 +97,17 @@ class Room:
     def log(self) -> LogFile:
         """The file, for code that works on a log file."""
         return cast("LogFile", self.paper)
+
+    @property
+    def owing(self) -> tuple[str, ...]:
+        """Who owes a turn."""
+        return self.dialog.state.owing
+
+    @property
+    def outcome(self) -> str:
+        """The name of the mark that ended it, "" while it goes on."""
+        end = self.dialog.state.outcome
+        return end.name if end else ""
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -195,6 +208,18 @@ class Room:
         """Agent `me` is asked, and answers at once."""
         self.thinks(me)
         return self.answers(me, line)
+
+    def speak(self, *said: tuple[str, str]) -> Room:
+        """These agents take their turns, one after another, with these words."""
+        for me, line in said:
+            assert self.says(me, line) is not None, f"{me} comes too late"
+        return self
+
+    def talk(self, *lines: str) -> Room:
+        """Whoever owes a turn says the next of these."""
+        for line in lines:
+            self.speak((self.owing[0], line))
+        return self
 
     def _confirmed(self, me: str, reply: Lifted) -> str | None:
         """What agent `me` says to the closing question: the next of `confirms`, else that it means what it wrote."""
