@@ -117,7 +117,7 @@ def why_absent(dialog: Dialog, agent: str) -> str:
         for mark in marks
         if mark.name in ("AGENT_ERROR", "STALLED")
     ]
-    last = ", then ".join(filter(None, reversed(causes[:2])))
+    last = ", then ".join(dict.fromkeys(filter(None, reversed(causes[:2]))))
     ways = "" if dialog.state.outcome is not None else f"; dialogd retry {agent} asks it again"
     alone = "it is left out" if dialog.header.is_unattended else "nobody waits for it"
     return f"failed or stalled twice in succession{last and f' ({last})'}: {alone}{ways}"

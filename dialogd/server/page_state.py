@@ -383,6 +383,9 @@ def _owed(dialog: Dialog, players: Seats, agents: Sequence[PageAgent]) -> tuple[
     if ANY in dialog.state.owing:
         return f"Anybody may take the next turn.{odd}", ""
     if dialog.state.owing:
+        absent = [agent.name for agent in agents if agent.state == "absent"]
+        if absent:
+            return f"It is your turn.{odd}", f"Press Retry for {_and(absent)}, or write below."
         return f"It is your turn.{odd}", "Write below, or let the next agent speak."
     return f"Nobody has the next turn.{odd}", "Say something to go on."
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from dialogd.protocol.marks import MARKS
 from tests.page.browser import Visitor, open_visitor
@@ -199,11 +199,14 @@ def test_an_end_that_comes_while_one_reads_further_up_is_announced(room: Room, v
 
 
 def test_after_a_stop_the_card_tells_what_the_page_knows(room: Room, visitor: Visitor) -> None:
-    """Its daemons end with it: what happened and where everything is stands there all the same."""
+    """Its daemons end with it: what happened, what was proposed, the file and the commands, each to be copied."""
     visitor.expected = ("ERR_", "403", "503")
+    visitor.context.grant_permissions(["clipboard-read", "clipboard-write"])
     room.open("AB")
     page = visitor.visit(at(room))
-    room.think()
+    room.think().end("Tabs.\n\n[PROPOSAL: tabs, four wide]\n")
+    room.minds["B"].call(1)
+    expect(page.locator("#t2 .stands")).to_contain_text("Claude A")
     page.locator("#stop").click()
     page.locator("#stop-reason").fill("lunch")
     page.get_by_role("button", name="Stop it").click()
@@ -211,7 +214,28 @@ def test_after_a_stop_the_card_tells_what_the_page_knows(room: Room, visitor: Vi
     card = page.locator("#outcome")
     expect(card).to_contain_text("stopped", ignore_case=True)
     expect(card).to_contain_text("lunch", ignore_case=True)
-    expect(card.locator("button:visible:not([inert] *)")).to_have_count(0)
+    expect(card).to_contain_text("P1 tabs, four wide")
+    expect(card.locator("#outcome-acts button:visible")).to_have_text(["Copy"])
+    card.get_by_role("button", name="Copy", exact=True).click()
+    assert "P1: tabs, four wide" in page.evaluate("navigator.clipboard.readText()")
+    again = card.locator(".code").filter(has_text="run --continue")
+    again.get_by_role("button").click()
+    assert page.evaluate("navigator.clipboard.readText()") == f"dialogd run --continue --file {room.file}"
+
+
+def test_the_card_is_never_empty(room: Room, visitor: Visitor) -> None:
+    """It comes with what it says, also where the daemon takes a while to write that."""
+    held: list[Route] = []
+    visitor.page.route("**/page/end", lambda route: held.append(route))  # noqa: PLW0108 - Playwright marks what it is given
+    ended(room, "consensus")
+    page = visitor.visit(at(room))
+    expect(page.locator("body")).to_have_attribute("data-phase", "ended")
+    room.until(lambda: page.evaluate("true") and held, "the card to be asked for")
+    expect(page.locator("#outcome")).to_be_hidden()
+    for route in held:
+        route.continue_()
+    visitor.page.unroute("**/page/end")
+    expect(shown(page)).to_contain_text("A job removes expired rows")
 
 
 def test_hostile_texts_are_only_text_on_the_card(room: Room, visitor: Visitor) -> None:

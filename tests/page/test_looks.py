@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -101,6 +102,26 @@ def test_a_phone_never_scrolls_sideways(room: Room, phone: Visitor) -> None:
     assert overhang() <= 0
 
 
+def test_five_agents_take_one_line_on_a_phone(tmp_path: Path, phone: Visitor) -> None:
+    """All five names, side by side, also while one of them writes."""
+    with Room(tmp_path, "ABCDE") as room:
+        room.open("A")
+        page = phone.visit(at(room))
+        room.think()
+        expect(page.locator('#agents [data-state="thinking"]')).to_be_attached()
+        for who in "BCDE":  # nobody needs more room than a name
+            room[who].start()
+        names = page.locator("#agents .name")
+        expect(page.locator("#agents .ails")).to_have_count(0)
+        expect(names).to_have_text([f"Claude {who}" for who in "ABCDE"])
+        tops = {round(box["y"]) for one in names.all() if (box := one.bounding_box())}
+        assert len(tops) == 1
+        assert page.evaluate(
+            "[...document.querySelectorAll('#agents .name')].every((n) => n.scrollWidth <= n.clientWidth)"
+        )
+        page.goto("about:blank")
+
+
 def test_the_keyboard_reaches_everything(room: Room, visitor: Visitor) -> None:
     """Skip link first; single keys work outside of fields and are only letters inside them."""
     room.open("AB")
@@ -123,6 +144,25 @@ def test_the_keyboard_reaches_everything(room: Room, visitor: Visitor) -> None:
     page.keyboard.press("Escape")
     expect(page.locator("#help")).to_be_hidden()
     expect(visitor.turn(2).get_by_role("button", name="Copy this code")).to_be_attached()
+
+
+def test_a_focus_in_a_bar_moves_nothing(room: Room, visitor: Visitor) -> None:
+    """Who reads the end stays there, whichever button above or below has the focus, and after Help is closed."""
+    fill(room, [prose(index) for index in range(12)])
+    room.start("AB")
+    page = visitor.visit(at(room))
+    expect(visitor.turn(13)).to_be_in_viewport()
+    room.minds["A"].call(1)
+    expect(page.locator('#agents [data-state="thinking"]')).to_be_attached()
+    expect(page.locator("#away")).not_to_be_empty()  # what stands above has come
+    is_at_end = "document.documentElement.scrollHeight - scrollY - innerHeight < 2 && scrollY > 500"
+    page.wait_for_function(is_at_end)
+    for one in ("#pause", "#stop", "#help-open", "#say-text", "#more-open"):
+        page.locator(one).focus()
+        page.wait_for_function(is_at_end)
+    page.locator("#help-open").click()
+    page.keyboard.press("Escape")
+    page.wait_for_function(is_at_end)
 
 
 def test_code_is_copied(room: Room, browser: Browser) -> None:

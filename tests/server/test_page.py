@@ -246,9 +246,11 @@ def test_an_agent_that_is_absent_is_shown_so(tmp_path: Path) -> None:
         room.file.write_bytes(paper.paper.data)
         room.start("A")
         room.until(lambda: (room.a.health() or {})["turn"] == 2, "A to read the dialog")
-        b = agent(send(room.a, "GET /page/state").json, "B")
+        state = send(room.a, "GET /page/state").json
+        b = agent(state, "B")
         assert (b["state"], b["failed"]) == ("absent", True)
-        assert b["reason"].startswith("failed or stalled twice in succession (exit code 1, then exit code 1)")
+        assert b["reason"].startswith("failed or stalled twice in succession (exit code 1)")
+        assert (state["words"], state["needed"]) == ("It is your turn.", "Press Retry for Claude B, or write below.")
 
 
 def test_the_state_has_everything_that_the_head_shows(room: Room) -> None:

@@ -35,6 +35,7 @@ function isNews({ isReturn }) {
   const from = seen ?? { turn: 0, total: 0, at: Date.now() };
   const fresh = now.total - from.total;
   const isLong = Date.now() - from.at > LONG;
+  if (now.turn < 2) return false; // the question alone is no news to whoever asked it
   return fresh > 0 && (isLong || (!isReturn && fresh >= MANY));
 }
 

@@ -93,6 +93,7 @@ function explain() {
   const verb = note.checked ? "Add the note" : instead ? "Suggest" : isAnswer ? "Answer" : "Send";
   const effect = note.checked ? "" : facts?.outcome ? " · opens it again" : busy.length ? ` · interrupts ${listed(busy)}` : "";
   put($("#say-send"), `${verb}${effect}`);
+  $("#say-send").classList.toggle("primary", !facts?.outcome || Boolean(words)); // after the end the card has the first word
   put($("#say-label"), isAnswer ? `Your answer to ${listed(asks)}` : "Your message");
   text.placeholder = visible(isAnswer ? "Your answer" : instead ? `What instead of ${instead}?` : "Say something, or @ and a name");
   show($("#draft-about"), Boolean(instead));
@@ -215,6 +216,7 @@ export function begin() {
   text.addEventListener("blur", complete);
   note.addEventListener("change", settle);
   document.addEventListener("selectionchange", () => document.activeElement === text && (found.length || typed()) && complete());
+  document.addEventListener("dialogd:end", explain); // also where the daemon is gone, and nobody is interrupted any more
   document.addEventListener("dialogd:state", () => {
     explain();
     if (typed()) complete(); // who takes part may be known only now

@@ -1,6 +1,7 @@
 // The end: the decision as the daemon writes it, and what the person can do about it.
-import { $, make, put, say, show } from "./dom.js";
+import { $, dress, make, put, say, show, visible } from "./dom.js";
 import { beckon, isSticking, stayAt, toEnd } from "./entries.js";
+import { now } from "./head.js";
 import { empty, fetchPiece, place, save } from "./fragments.js";
 
 const card = $("#outcome");
@@ -28,15 +29,16 @@ async function render({ ended, approved, total, dialog, isLost }) {
   $("#continue-open").classList.toggle("primary", !isResult);
   $("#approve-form button").classList.toggle("primary", isResult);
   put($("#approve-form button"), isResult ? "Approve" : "Leave it at that");
-  $("#outcome-acts").toggleAttribute("inert", isLost);
-  for (const form of Object.values(FORMS)) form.toggleAttribute("inert", isLost);
+  show($("#continue-open"), !(isLost && isStopped)); // nobody is left who could
+  if (isLost && isStopped) open("continue", false);
   show($("#outcome-downloads"), !isLost);
   const isNew = key !== shownAs;
   shownAs = key;
   const follows = isSticking();
-  show(card, true);
   const wanted = `${key} ${approved} ${total}`;
   if (wanted !== has) await fetchInto(wanted, ended, isLost);
+  if (shownAs !== key) return; // it has gone on meanwhile
+  show(card, true);
   if (isNew) arrive(follows);
 }
 
@@ -52,18 +54,29 @@ async function fetchInto(wanted, ended, isLost) {
   }
 }
 
-// The daemons are gone before they could be asked: what is known of the end, and where the rest is.
+// The daemons are gone before they could be asked: what is known of the end, and where and how all of it is found.
 function tellWithout(ended) {
-  const file = document.body.dataset.file;
+  const { file } = document.body.dataset;
+  const title = ended.words.replace(/\.$/, "");
+  const open = now()?.proposals ?? [];
+  const source = [$("#topic").textContent, `${title}${ended.reason ? `: ${ended.reason}` : "."}`, ...open.map(({ ref, words }) => `${ref}: ${words}`), file];
   empty(rest);
   empty(piece);
   piece.append(
-    make("h2", { id: "outcome-title", text: ended.words.replace(/\.$/, "") }),
+    make("h2", { id: "outcome-title", text: title }),
     ...(ended.reason ? [make("p", { class: "because", text: ended.reason })] : []),
-    make("p", { text: "Its daemons have ended. All that was said stands in the file, and these commands show it:" }),
-    ...["plan", "export --to html", "run --continue"].map((words) => make("p", {}, make("code", { text: `dialogd ${words} --file ${file}` }))),
+    ...(open.length ? [make("h3", { text: "Proposed so far" }), make("ul", {}, ...open.map(({ ref, words }) => make("li", {}, make("b", { text: ref }), ` ${visible(words)}`)))] : []),
+    make("h3", { text: "What now" }),
+    make("p", { text: "Its daemons have ended with it, and this page can fetch no more. All that was said stands in the file:" }),
+    boxed(file),
+    ...Object.entries(LATER).flatMap(([words, about]) => [make("p", { text: about }), boxed(`dialogd ${words} --file ${file}`)]),
+    make("p", { id: "outcome-source", hidden: true, text: source.join("\n\n") }),
   );
+  dress(piece);
 }
+
+const LATER = { "run --continue": "To go on with the same agents, in a terminal:", plan: "To read what came of it:", "export --to html": "To make a document of it:" };
+const boxed = (words) => make("div", { class: "code" }, make("pre", { text: words }));
 
 // A reader at the end sees the card from its top; one who reads further up is told that there is one.
 function arrive(follows) {

@@ -49,8 +49,9 @@ function row(hit) {
   link.href = `#${hit.anchor}`;
   link.classList.add(hit.tone);
   put($(".name", item), hit.name);
-  put($(".number", item), hit.anchor.startsWith("t") ? hit.anchor.slice(1) : "");
-  $(".words", item).append(visible(hit.before), Object.assign(document.createElement("mark"), { textContent: visible(hit.words) }), visible(hit.after));
+  put($(".number", item), hit.anchor.startsWith("t") ? `turn ${hit.anchor.slice(1)}` : "");
+  const before = hit.before.startsWith(`${hit.name} `) ? hit.before.slice(hit.name.length + 1) : hit.before; // it stands there already
+  $(".words", item).append(visible(before), Object.assign(document.createElement("mark"), { textContent: visible(hit.words) }), visible(hit.after));
   if (hit === hits[at]) link.setAttribute("aria-current", "true");
   return item;
 }

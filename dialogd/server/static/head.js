@@ -139,10 +139,11 @@ function renderCard(card, agent, facts) {
   card.dataset.state = agent.state;
   card.toggleAttribute("data-owes", agent.owes);
   put($(".name", card), agent.name);
-  put($(".word", card), agent.owes && agent.state === "idle" && !facts.outcome ? "is next" : WORDS[agent.state] ?? agent.state);
+  put($(".word", card), agent.owes && agent.state === "idle" && !facts.outcome && !agent.reason ? "is next" : WORDS[agent.state] ?? agent.state);
   put($(".why", card), facts.outcome ? "" : agent.reason); // after the end nobody has to come back
   card.title = visible([agent.id === agent.name ? "" : `@${agent.id}`, spentBy(agent)].filter(Boolean).join(" · "));
-  const isOpen = !facts.outcome;
+  // Not beside those who have answered in a round, or have not begun to, while another one writes.
+  const isOpen = !facts.outcome && !facts.start && (AILING.has(agent.state) || BUSY.has(agent.state) || !facts.agents.some((one) => BUSY.has(one.state)));
   for (const [act, yes] of [["retry", isOpen && (agent.owes || agent.failed || agent.state === "absent")], ["skip", isOpen && (agent.owes || agent.failed)]]) {
     const button = $(`[data-do="${act}"]`, card);
     button.setAttribute("aria-label", visible(`${act === "retry" ? "Retry" : "Skip"} ${agent.name}`));

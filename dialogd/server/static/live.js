@@ -132,11 +132,11 @@ function tellOfLoss() {
   const others = otherDaemons();
   renderLost(`Not connected to ${me}'s daemon since ${since}.`);
   if (hasStopped()) {
-    banner(`The dialog was stopped and its daemons have ended. All of it stands in ${document.body.dataset.file}; this page goes on by itself when ${me}'s daemon is started again.`, "calm");
+    banner(`The dialog was stopped and its daemons have ended. All of it stands in ${document.body.dataset.file}; this page goes on by itself when ${me}'s daemon is started again.`, "end");
     return;
   }
   const plan = others.length ? ` If it stays away, this page goes on with the daemon of ${others.map((agent) => agent.name).join(" or ")}.` : "";
-  banner(`${me}'s daemon (${location.host}) has not answered since ${since}. Nothing is lost: the file is the truth. The page tries it again.${plan}`, "bad", 0, others.map(linkTo));
+  banner(`${me}'s daemon (${location.host}) has not answered since ${since}. Nothing is lost: all of it stands in the file. The page tries it again.${plan}`, "bad", 0, others.map(linkTo));
 }
 
 // For a page that cannot find out by itself who answers: its daemon died before it had fetched what asks them.
