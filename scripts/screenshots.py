@@ -1,8 +1,9 @@
-"""Takes the pictures of the documents anew: Home and the page in light, dark and on a phone, and the terminal view.
+"""Takes the pictures of the documents anew: every state of the page and of Home, and the terminal view.
 
-    python scripts/screenshots.py [--out docs/images] [--only home]
+    python scripts/screenshots.py [--out docs/images] [--only pages|states|moving] [--name SCENE]
 
-Two daemons hold a rehearsed dialog; Chromium shows the page, xterm on a screen of its own (Xvfb) the terminal view.
+Two daemons hold a rehearsed dialog; `states.py` brings about everything else that docs/looks.md shows. Chromium shows
+the page, xterm on a screen of its own (Xvfb) the terminal view.
 Debian, Ubuntu: apt install chromium xvfb xterm imagemagick. What is missing is said, and its pictures are left alone.
 """
 
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import own_python  # another Python is told which one to use
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Page
 
 ROOT = own_python.REPOSITORY
 DIALOGD = (sys.executable, "-m", "dialogd")
@@ -37,8 +38,6 @@ TOPIC = "Where should user sessions live?"
 SWITCHES = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
 PATIENCE = 60.0  # seconds
 SCREEN = "1000x700"
-EARLIER = ("Retry policy for payment calls", "Which license for the client library?")
-ASKED = "Should the bridge own user sessions, or the framework? We have two weeks and one engineer."
 LOOKS: dict[str, dict[str, Any]] = {
     "light": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "light"},
     "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
@@ -140,9 +139,10 @@ def page_pictures(stage: Stage, out: Path, browser: Browser, names: Sequence[str
         if answer is None or not answer.ok:
             raise RuntimeError(f"no page to take a picture of: {answer.text() if answer else 'no answer'}")
         page.wait_for_timeout(1200)
-        page.screenshot(path=str(out / f"page-{name}{suffix}.png"))
+        paper = context.new_page()
+        (out / f"page-{name}{suffix}.webp").write_bytes(together(paper, [page.screenshot()]))
         context.close()
-        print(f"page-{name}{suffix}.png")
+        print(f"page-{name}{suffix}.webp")
 
 
 @contextmanager
@@ -172,26 +172,62 @@ def home(environment: dict[str, str], state: Path) -> Iterator[str]:
         process.wait(10)
 
 
-def rehearse(stage: Stage, topics: Sequence[str]) -> None:
-    """Hold these dialogs to their end, so that there are some to look back on."""
-    for number, topic in enumerate(topics):
-        file = stage.file.with_name(f"earlier-{number}.md")
-        command = [*DIALOGD, "run", topic, "--agents", "rehearsal,rehearsal", "--pace", "0", "--file", str(file)]
-        subprocess.run(command, env=stage.environment, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+# -- Pictures as small files ------------------------------------------------------------------------------------------
+
+QUALITY = 0.78
+# From [data, ...] of PNG files to one lossy WebP: side by side, `columns` in a row, each `scale` times as large.
+TOGETHER = """async ([pictures, columns, scale, quality]) => {
+    const images = await Promise.all(pictures.map(async (data) => {
+        const image = new Image();
+        image.src = "data:image/png;base64," + data;
+        await image.decode();
+        return image;
+    }));
+    const gap = images.length > 1 ? 12 : 0, rows = [];
+    for (let i = 0; i < images.length; i += columns) rows.push(images.slice(i, i + columns));
+    const high = (row) => Math.max(...row.map((one) => one.height * scale)) + gap;
+    const canvas = document.createElement("canvas");
+    canvas.width = Math.max(...rows.map((row) => row.reduce((sum, one) => sum + one.width * scale + gap, -gap)));
+    canvas.height = rows.reduce((sum, row) => sum + high(row), -gap);
+    const drawing = canvas.getContext("2d");
+    drawing.imageSmoothingQuality = "high";
+    drawing.fillStyle = "#8a8d92";
+    drawing.fillRect(0, 0, canvas.width, canvas.height);
+    let y = 0;
+    for (const row of rows) {
+        let x = 0;
+        for (const one of row) {
+            drawing.drawImage(one, x, y, one.width * scale, one.height * scale);
+            x += one.width * scale + gap;
+        }
+        y += high(row);
+    }
+    return canvas.toDataURL("image/webp", quality).split(",")[1];
+}"""
 
 
-def home_pictures(url: str, out: Path, browser: Browser, names: Sequence[str], asked: str = "") -> None:
-    """Home, with a question that is being asked, or as it is found at first."""
-    for name in names:
-        context = browser.new_context(**LOOKS[name])
-        page = context.new_page()
-        page.goto(url)
-        page.locator("#go:enabled").wait_for()
-        page.locator("#question").fill(asked)
-        page.wait_for_timeout(1500)  # until the estimate and the lists are there
-        page.screenshot(path=str(out / f"home-{name if asked else 'first'}.png"), full_page=name != "phone")
-        context.close()
-        print(f"home-{name if asked else 'first'}.png")
+def together(paper: Page, pictures: Sequence[bytes], columns: int = 1, scale: float = 1.0) -> bytes:
+    """These PNG pictures as one WebP, so many in a row."""
+    given = [base64.b64encode(picture).decode() for picture in pictures]
+    return base64.b64decode(paper.evaluate(TOGETHER, [given, columns, scale, QUALITY]))
+
+
+def state_pictures(out: Path, browser: Browser, only: str = "") -> None:
+    """Every state that docs/looks.md shows; `only` those of one scene, by the name of its function in states.py."""
+    import states
+
+    paper = browser.new_page()
+    for make, sheets in states.SHEETS:
+        if not make.__name__.startswith(only):
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            studio = states.Studio(browser, Path(folder), home)
+            make(studio)
+        for name, (parts, columns, scale) in sheets.items():
+            data = together(paper, [studio.pictures[part] for part in parts], columns, scale)
+            (out / f"{name}.webp").write_bytes(data)
+            print(f"{name}.webp, {len(data):,} bytes")
+    paper.close()
 
 
 def terminal_picture(stage: Stage, out: Path) -> None:
@@ -221,8 +257,8 @@ def terminal_picture(stage: Stage, out: Path) -> None:
 
 # -- The moving picture -----------------------------------------------------------------------------------------------
 
-EVERY = 0.7  # seconds between two pictures of it
-SHOWN_FOR = 300  # milliseconds that each is shown: it runs faster than the rehearsal did
+EVERY = 0.9  # seconds between two pictures of it
+SHOWN_FOR = 390  # milliseconds that each is shown: it runs faster than the rehearsal did
 LAST_SHOWN_FOR = 5000
 MOST_BYTES = 1_500_000
 SIZE = {"width": 900, "height": 620}
@@ -303,7 +339,7 @@ def moving_picture(out: Path, browser: Browser) -> None:
     paper, frames, before = browser.new_page(), list[tuple[int, int, int, int, bytes, int]](), ""
     for picture in pictures:
         now = base64.b64encode(picture).decode()
-        found = paper.evaluate(CHANGES, [before, now, 0.85])
+        found = paper.evaluate(CHANGES, [before, now, 0.65])
         if found is None:
             frames[-1] = (*frames[-1][:5], frames[-1][5] + SHOWN_FOR)
             continue
@@ -323,7 +359,8 @@ def main() -> int:
     """Take all pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images", help="where the pictures go")
-    parser.add_argument("--only", choices=["home", "moving"], help="only these pictures")
+    parser.add_argument("--only", choices=["pages", "states", "moving"], help="only these pictures")
+    parser.add_argument("--name", default="", help="of the states only this scene, such as five or ends")
     given = parser.parse_args()
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -338,24 +375,20 @@ def main() -> int:
             moving_picture(out, playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES)))
     if given.only == "moving":
         return 0
-    with tempfile.TemporaryDirectory() as folder, staged(Path(folder)) as stage, sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(SWITCHES))
-        rehearse(stage, EARLIER)
-        play(stage, 4)
-        if not given.only:  # first, as the dialog does not wait on a busy machine
-            page_pictures(stage, out, browser, ("light",))
-            until(lambda: "## Turn 4 " in stage.text, "a text that waits for a signature")
-            time.sleep(1.5)  # until the other one writes
-            page_pictures(stage, out, browser, ("dark", "phone"))
-            terminal_picture(stage, out)
-        with home(stage.environment, Path(folder) / "state") as url:
-            home_pictures(url, out, browser, ("light", "dark", "phone"), ASKED)
-        with home(stage.environment, Path(folder) / "fresh") as url:
-            home_pictures(url, out, browser, ("light",))
-        if given.only:
-            return 0
-        until(lambda: "\n[CONSENSUS_REACHED]" in stage.text, "the end")
-        page_pictures(stage, out, browser, ("dark",), "-end")
+        if given.only in (None, "pages"):
+            with tempfile.TemporaryDirectory() as folder, staged(Path(folder)) as stage:
+                play(stage, 4)
+                page_pictures(stage, out, browser, ("light",))
+                until(lambda: "## Turn 4 " in stage.text, "a text that waits for a signature")
+                time.sleep(1.5)  # until the other one writes
+                page_pictures(stage, out, browser, ("phone",))
+                terminal_picture(stage, out)
+                until(lambda: "\n[CONSENSUS_REACHED]" in stage.text, "the end")
+                page_pictures(stage, out, browser, ("dark",), "-end")
+        if given.only in (None, "states"):
+            state_pictures(out, browser, given.name)
         browser.close()
     return 0
 
