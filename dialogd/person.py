@@ -16,8 +16,8 @@ from dialogd.protocol import build, interventions, lifecycle, units
 from dialogd.protocol.compose import decided_note, passed_by_hand
 from dialogd.protocol.fold import foreseen
 from dialogd.protocol.grammar import who
-from dialogd.protocol.header import read_agent
-from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Participant, Said, whose
+from dialogd.protocol.header import agent_words, read_agent
+from dialogd.protocol.model import ALL, OTHER, USER, Draft, Mark, Said, whose
 from dialogd.protocol.order import following, reopened
 from dialogd.protocol.rules import CONTRIBUTIONS, Build
 from dialogd.protocol.state import Dialog
@@ -561,7 +561,7 @@ def invite(log: LogFile, agent: str, *, secrets: Sequence[str] = ()) -> Dialog:
                 f"cannot invite {agent[:60].strip() or 'nobody'}: {problem or 'that is no agent'}",
                 fix=f"give it an id and a port of its own: dialogd invite {free} --port {port}",
             )
-        return note_of(Mark("INVITE", as_written(found)))
+        return note_of(Mark("INVITE", agent_words(found)))
 
     return write(log, "invite", make)
 
@@ -573,12 +573,6 @@ def _takes_part(dialog: Dialog, agent: str) -> bool:
     if known is None or one is None:
         return False
     return (not known.is_named or known.name == one.name) and ("@" not in agent or known.url == one.url)
-
-
-def as_written(agent: Participant) -> str:
-    """An agent as a header or an INVITE mark names it."""
-    name = f" = {agent.name}" if agent.is_named else ""
-    return f"{agent.id}{name}{f' ({agent.role})' if agent.role else ''} @ {agent.url}"
 
 
 def leave(log: LogFile, agent: str, reason: str = "", *, secrets: Sequence[str] = ()) -> Dialog:

@@ -15,7 +15,7 @@ from dialogd.backends import Found, Options, Request, Usage
 from dialogd.backends.prices import FREE, Price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.grammar import CONTROLS
-from dialogd.protocol.model import ANY, USER, Entry
+from dialogd.protocol.model import ANY, USER, Entry, turn_number
 from dialogd.protocol.rules import CRITIQUE, DECIDE, MODERATE, POST, PROPOSE, VOTE
 from dialogd.protocol.table import Proposal, Standing
 
@@ -142,7 +142,7 @@ On “{scene.topic}”: {quote(lead.text, 500).rstrip(".")}.
 
 def amend(scene: Scene, draft: Proposal) -> str:
     """The text that was on the table, with what has been said since."""
-    since = [entry for entry in (*scene.raised, *scene.points) if entry.number > turn_of(draft.entry)]
+    since = [entry for entry in (*scene.raised, *scene.points) if entry.number > turn_number(draft.entry)]
     if not since:
         opening = f"Nothing has been said against the text of {draft.ref}. I put it on the table again, as it was."
     else:
@@ -151,7 +151,7 @@ def amend(scene: Scene, draft: Proposal) -> str:
         opening += f"\n\n[CONCEDE: {draft.ref} left something out]"
     text = draft.text.strip() if len(draft.text) < LONGEST_TEXT else f"On “{scene.topic}”: {PLAN}."
     return f"""{opening}
-[RE: {turn_of(draft.entry)}, {draft.ref}]
+[RE: {turn_number(draft.entry)}, {draft.ref}]
 
 ## Consensus Summary
 
@@ -175,7 +175,7 @@ def sign(scene: Scene, standing: Standing) -> str:
 {reasons[scene.seat % len(reasons)]}
 
 [AGREE: {text.ref}]
-[RE: {turn_of(text.entry)}, {text.ref}]
+[RE: {turn_number(text.entry)}, {text.ref}]
 [CONFIDENCE: 0.9]"""
 
 
@@ -528,18 +528,18 @@ class Scene:
     @cached_property
     def lead(self) -> Proposal | None:
         """The first plain proposal."""
-        own = (p for p in reversed(self._proposals) if not p.sha and turn_of(p.entry) > self.state.base)
+        own = (p for p in reversed(self._proposals) if not p.sha and turn_number(p.entry) > self.state.base)
         return next(own, None)
 
     @cached_property
     def earlier(self) -> Proposal | None:
         """The last plain proposal from before the dialog was opened again."""
-        return next((p for p in self._proposals if not p.sha and turn_of(p.entry) <= self.state.base), None)
+        return next((p for p in self._proposals if not p.sha and turn_number(p.entry) <= self.state.base), None)
 
     @cached_property
     def _entries(self) -> list[Entry]:
         recent = islice(reversed(self.dialog.entries), LOOK_BACK)
-        return [entry for entry in recent if turn_of(entry.id) > self.state.base and not entry.is_struck][::-1]
+        return [entry for entry in recent if turn_number(entry.id) > self.state.base and not entry.is_struck][::-1]
 
     @cached_property
     def _proposals(self) -> tuple[Proposal, ...]:
@@ -557,12 +557,6 @@ class Scene:
         if agent == USER:
             return "the person"
         return next((a.name for a in self.agents if a.id == agent), agent)
-
-
-def turn_of(entry_id: str) -> int:
-    """The number of the turn that an entry is, or stands after."""
-    head = entry_id.partition(".")[0]
-    return int(head) if head.isdigit() else 0
 
 
 def quote(text: str, limit: int = QUOTE) -> str:
@@ -665,7 +659,7 @@ def _by_role(scene: Scene) -> str:
 
 
 def _decision(scene: Scene, newest: Proposal) -> str:
-    others = {entry.by for entry in scene.spoken if entry.number > turn_of(newest.entry)} - {scene.me.id}
+    others = {entry.by for entry in scene.spoken if entry.number > turn_number(newest.entry)} - {scene.me.id}
     if not others and len(scene.agents) > 2:
         return f"{newest.ref} has not been answered yet. I wait for one more voice.\n[PASS]"
     return f"{newest.ref} has been answered, and it can be undone.\n[DECIDE: {newest.ref} approve | it can be undone]"

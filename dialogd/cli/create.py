@@ -122,7 +122,7 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
         template=chosen,
         dialog=secrets.token_hex(3),
         started=datetime.now().astimezone(),
-        timeout=chosen.timeout if wanted.timeout is None else _seconds(wanted.timeout, "--timeout"),
+        timeout=chosen.timeout if wanted.timeout is None else options.duration(wanted.timeout, "--timeout"),
         step=wanted.step,
         allow_defaults=wanted.allow_defaults,
         unattended=wanted.unattended,
@@ -132,7 +132,7 @@ def draw_up(wanted: Wanted, seats: Sequence[Seat], ports: Sequence[int], setting
         tokens=tokens,
         max_rounds=wanted.max_rounds or settings.max_rounds or chosen.terms.max_rounds,
         rehearsed=tuple(s.id for s in seats if family_of(s.backend) == LAST_RESORT),
-        max_time=chosen.terms.max_time if wanted.max_time is None else _seconds(wanted.max_time, "--max-time"),
+        max_time=chosen.terms.max_time if wanted.max_time is None else options.duration(wanted.max_time, "--max-time"),
         thresholds={key: set_ for key in THRESHOLDS if (set_ := getattr(settings, key)) is not None},
     )
     max_turns = wanted.max_turns or chosen.terms.max_turns or enough_turns(opening)
@@ -185,13 +185,6 @@ def _first(first: str | None, opening: Opening, seats: Sequence[Seat]) -> tuple[
         fix = f"name one of: {', '.join(able)}" if able else "give an agent **Permissions** such as POST"
         raise BadInput(f"--first {first!r}: {mute} gets no turn then, for it {why}", fix=fix)
     return tuple(dict.fromkeys(named))
-
-
-def _seconds(text: str, option: str) -> float:
-    try:
-        return units.seconds(text)
-    except ValueError as error:
-        raise BadInput(f"{option}: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
 
 
 def _context(paths: Sequence[str]) -> tuple[Context, ...]:

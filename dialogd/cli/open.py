@@ -13,8 +13,7 @@ from dialogd.cli import options
 from dialogd.cli.client import ask
 from dialogd.cli.launch import end, spawn
 from dialogd.config import Settings
-from dialogd.errors import AlreadyRunning, BadInput, DialogdError
-from dialogd.protocol import units
+from dialogd.errors import AlreadyRunning, DialogdError
 from dialogd.store.folders import StateDir
 
 READY = 20.0  # seconds in which Home answers
@@ -40,7 +39,7 @@ def open_home(
     were started there go on without it.
     """
     settings = options.settings_for(None, home_port=port)
-    stay = _seconds(linger)
+    stay = options.duration(linger, "--linger")
     if foreground:
         from dialogd.home.site import serve
 
@@ -50,13 +49,6 @@ def open_home(
     is_shown = not no_browser and browse(where)
     facts = {"url": where, "browser": is_shown}
     options.answer(facts, [where], json=json)
-
-
-def _seconds(text: str) -> float:
-    try:
-        return units.seconds(text)
-    except ValueError as error:
-        raise BadInput(f"--linger: {error}", fix="write it like 1 hour, 30m or 90 seconds") from None
 
 
 def _running(settings: Settings) -> str:

@@ -15,6 +15,7 @@ from dialogd.backends.keys import secrets
 from dialogd.cli.terminal import as_json, plain, show
 from dialogd.config import Settings, dotenv, load, new_command
 from dialogd.errors import BadInput, NotRunning
+from dialogd.protocol import units
 from dialogd.protocol.state import Dialog
 from dialogd.store.folders import StateDir
 from dialogd.store.journal import Journals
@@ -125,6 +126,14 @@ def in_utf8(data: bytes, what: str, *, is_whole: bool = True) -> str:
             f"{what} is not UTF-8: byte {data[error.start]:#04x} in line {line}",
             fix="convert it first, such as: iconv -f latin1 -t utf-8",
         ) from None
+
+
+def duration(text: str, name: str) -> float:
+    """The seconds that a time such as `5m` means. Raises `BadInput`, which says the option's name."""
+    try:
+        return units.seconds(text)
+    except ValueError as error:
+        raise BadInput(f"{name}: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None
 
 
 def answer(facts: object, lines: Iterable[str], *, json: bool) -> None:

@@ -37,7 +37,7 @@ from dialogd.errors import AlreadyRunning, BadInput, DialogdError, NotRunning, R
 from dialogd.protocol.certificate import certify
 from dialogd.protocol.model import USER, Participant
 from dialogd.protocol.money import DEFAULT_CAP, DEFAULT_TOKENS
-from dialogd.protocol.units import budget_line, in_words, seconds
+from dialogd.protocol.units import budget_line, in_words
 from dialogd.store.folders import StateDir
 from dialogd.store.origin import is_inside
 from dialogd.templates.opening import Opening, warnings
@@ -161,7 +161,7 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
     Writes the file, starts a daemon per agent, and shows what they say. Ctrl-C stops the dialog and everything that was
     started. Takes /tmp/claude-dialog.md and ports 3001 … where they are free, else a file and ports of its own.
     """
-    lasts = inf if stay else _lingering(linger)
+    lasts = inf if stay else options.duration(linger, "--linger") if linger is not None else 0.0
     with interruptible() as interrupt:
         if go_on:
             settings = options.settings_for(file or topic, pace=pace, plan=plan, no_plan=no_plan)
@@ -176,14 +176,6 @@ def run(  # noqa: PLR0913 - every option of the command is an argument
             settings, wanted, pace or "", replace=replace, prices=price or (), trust_project=trust_project
         )
         raise typer.Exit(_perform(settings, cast, interrupt, is_new=True, stay=lasts, opens=opens))
-
-
-def _lingering(linger: str | None) -> float:
-    """The seconds for which everything stays after the end. Raises `BadInput`."""
-    try:
-        return seconds(linger) if linger is not None else 0.0
-    except ValueError as error:
-        raise BadInput(f"--linger: {error}", fix="write it like 1 hour, 30m or 90 seconds") from None
 
 
 def new_cast(

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from dialogd.backends.auto import COMMANDS
 from dialogd.backends.seats import Seat
+from dialogd.cli import options
 from dialogd.cli.cast import SEATS
 from dialogd.cli.create import Wanted
 from dialogd.cli.launch import run_apart
@@ -158,7 +159,7 @@ def _limit_words(settings: Settings, asked: NewSession) -> Iterator[str]:
             f"{limits.max_turns} turns are wanted; {most} messages are allowed",
             fix=f"set max_turns to {most} or less, or have SESSION_MAX_MESSAGES set higher",
         )
-    if limits.max_time is not None and _seconds(limits.max_time, "max_time") > settings.session_max_time:
+    if limits.max_time is not None and options.duration(limits.max_time, "max_time") > settings.session_max_time:
         raise Refused(
             f"{limits.max_time} is longer than a session may take: {units.in_words(settings.session_max_time)}",
             fix="set max_time lower, or have SESSION_MAX_TIME set higher",
@@ -171,7 +172,7 @@ def _limit_words(settings: Settings, asked: NewSession) -> Iterator[str]:
     yield from ("--max-time", limits.max_time or f"{settings.session_max_time:g} seconds")
     if limits.timeout is not None or settings.origin("agent_timeout") != "default":
         timeout = limits.timeout or f"{settings.agent_timeout:g} seconds"
-        _seconds(timeout, "timeout")
+        options.duration(timeout, "timeout")
         yield from ("--timeout", timeout)
     tokens = f"{limits.max_tokens} tokens" if limits.max_tokens is not None else ""
     named = ", ".join(filter(None, (limits.budget, tokens)))
@@ -181,10 +182,3 @@ def _limit_words(settings: Settings, asked: NewSession) -> Iterator[str]:
 def _usual_turns(position: str) -> int:
     """The turns that a dialog of that template may have at most where nobody says."""
     return template(position or None).terms.max_turns or MOST_TURNS
-
-
-def _seconds(text: str, name: str) -> float:
-    try:
-        return units.seconds(text)
-    except ValueError as error:
-        raise BadInput(f"{name}: {error}", fix="write it like 5m, 90 seconds or 1 hour") from None

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from dialogd.memory.values import Behind, PastDecision, moment
 from dialogd.protocol.board import WENT_ON, Reopening, as_of_now, reopenings
 from dialogd.protocol.certificate import certify, recorded, signer, unrecorded, until
+from dialogd.protocol.model import turn_number
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Decision
 from dialogd.protocol.text import clean, redact
-from dialogd.views.plan import Plan, turn_of, without_marks
+from dialogd.views.plan import Plan, without_marks
 
 MOST = 200  # decisions of one dialog; the last ones
 TEXT = 20_000  # characters of one text
@@ -113,7 +114,7 @@ def _as_it_stands(dialog: Dialog, made: Made, found: Sequence[Made], opened: Map
         after = any(entry.id == approval for entry in dialog.entries[made.place + 1 :]) if approval else False
         return replace(decision, approved=after)
     now = as_of_now(opened, made.entry, decision.status, decision.reason)
-    later = next((turn_of(other.entry) for other in found if other.place > made.place), 0)
+    later = next((turn_number(other.entry) for other in found if other.place > made.place), 0)
     again = f", and decided again in turn {later}" if later else ""
     return replace(decision, status=now.outcome, reason=now.reason, superseded=f"{WENT_ON}{again}")
 
@@ -130,7 +131,7 @@ def _plain(dialog: Dialog, text: str, entry_id: str) -> str:
 
 def _turns(stands: str, entry: str, behind: Sequence[Behind]) -> tuple[int, ...]:
     """The turns in which a decision was written, signed and made."""
-    numbers = {turn_of(stands), turn_of(entry), *(b.turn for b in behind)}
+    numbers = {turn_number(stands), turn_number(entry), *(b.turn for b in behind)}
     return tuple(sorted(numbers - {0}))
 
 

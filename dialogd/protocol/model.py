@@ -338,3 +338,9 @@ def digest(text: str | bytes) -> str:
     """Sixteen hex digits of SHA-256 (FIPS 180-4) over the UTF-8 bytes."""
     data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+def turn_number(entry_id: str) -> int:
+    """The number of the turn that an entry is, or stands after; 0 before any."""
+    head = entry_id.partition(".")[0]
+    return int(head) if head.isdigit() else 0

@@ -15,6 +15,7 @@ from dialogd.protocol.seal import COULD_READ
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.table import Proposal
 from dialogd.views.flow import first_words
+from dialogd.views.plan import listed
 
 BLOCK, LINE, REMARK, SMALL = "block", "line", "remark", "small"
 RECENT = 1000  # of the last entries: those in which it is looked for who stands behind which proposal
@@ -78,7 +79,7 @@ class Talk:
 
     def named(self, ids: str) -> str:
         """The names of `A, B`."""
-        return _and([self.name(who.strip()) for who in ids.split(",")])
+        return listed([self.name(who.strip()) for who in ids.split(",")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +237,7 @@ def _text(mark: Mark, who: str, _talk: Talk) -> MarkShown:
 def _objection(mark: Mark, who: str, _talk: Talk) -> MarkShown:
     refs = marks.objected(mark)
     says = _does(who, "object to {}" if refs else "object")
-    return MarkShown(mark, BLOCK, says, who=who, named=_and(refs), text=mark.value, tone="bad")
+    return MarkShown(mark, BLOCK, says, who=who, named=listed(refs), text=mark.value, tone="bad")
 
 
 def _agree(mark: Mark, who: str, talk: Talk) -> MarkShown:
@@ -245,7 +246,7 @@ def _agree(mark: Mark, who: str, talk: Talk) -> MarkShown:
     says = _does(who, "sign {}" if made is not None and made.sha else "agree with {}" if refs else "agree")
     why = mark.value.partition("|")[2].strip()
     about = talk.about(refs[:1])
-    return MarkShown(mark, BLOCK, says, who=who, named=_and(refs), text=why, terms=about, tone="good")
+    return MarkShown(mark, BLOCK, says, who=who, named=listed(refs), text=why, terms=about, tone="good")
 
 
 def _vote(mark: Mark, who: str, talk: Talk) -> MarkShown:
@@ -384,7 +385,7 @@ def _digest(mark: Mark, _who: str, talk: Talk) -> MarkShown:
 def _re(mark: Mark, _who: str, _talk: Talk) -> MarkShown:
     turns, refs = marks.references(mark)
     told = [*([f"turn{'' if len(turns) == 1 else 's'} {_ranges(turns)}"] if turns else []), *refs]
-    return _small(mark, f"answers {_and(told) or mark.value}")
+    return _small(mark, f"answers {listed(told) or mark.value}")
 
 
 def _confidence(mark: Mark, _who: str, _talk: Talk) -> MarkShown:
@@ -429,15 +430,10 @@ _WORDS: Mapping[str, Callable[[Mark, str, Talk], MarkShown]] = {
 }
 
 
-def _and(names: Sequence[str]) -> str:
-    """`A`, `A and B`, `A, B and C`."""
-    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
-
-
 def _ranges(turns: Sequence[int]) -> str:
     """Turns in a few words: `3 to 5`, `3, 7`."""
     is_row = len(turns) > 2 and all(after - before == 1 for before, after in pairwise(turns))
-    return f"{turns[0]} to {turns[-1]}" if is_row else _and([str(turn) for turn in turns])
+    return f"{turns[0]} to {turns[-1]}" if is_row else listed([str(turn) for turn in turns])
 
 
 def as_streamed(found: Sequence[Mark], summary: str, next_ref: str) -> Iterator[Mark]:

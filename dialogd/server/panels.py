@@ -25,6 +25,7 @@ from dialogd.memory.index import read_dialog
 from dialogd.memory.values import since as since_then
 from dialogd.protocol import board
 from dialogd.protocol.certificate import recorded
+from dialogd.protocol.model import turn_number
 from dialogd.protocol.money import in_dollars
 from dialogd.protocol.signals import assessed, signals
 from dialogd.protocol.state import Dialog
@@ -37,7 +38,7 @@ from dialogd.store.registry import Registry
 from dialogd.views.digest import MOST, away, since_turn
 from dialogd.views.flow import Message, as_svg, flow
 from dialogd.views.markup import safe, to_html
-from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, turn_of, without_marks
+from dialogd.views.plan import STEPS, YOU, Agreed, Plan, Signed, has_spoken, labelled, method, without_marks
 from dialogd.views.plan_page import KINDS, first_screen
 
 MOST_KEPT = 32  # pieces of one dialog; the oldest goes
@@ -232,11 +233,11 @@ def _rows(dialog: Dialog, ledger: Sequence[board.Position]) -> Iterator[dict[str
         state = board.in_a_word(decision) if decision else state
         yield {
             "proposal": made,
-            "turn": turn_of(made.entry),
+            "turn": turn_number(made.entry),
             "state": state,
             "words": "agreed" if made.sha and state == "approved" else _STATES.get(state, state),
             "decision": decision,
-            "decided": turn_of(decision.entry) if decision else None,
+            "decided": turn_number(decision.entry) if decision else None,
             "how": method(decision.method) if decision else "",
             "why": _why(decision) if decision else "",
             "positions": {agent: position for (agent, ref), position in held.items() if ref == made.ref},

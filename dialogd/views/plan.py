@@ -26,7 +26,7 @@ from dialogd.protocol.board import (
 )
 from dialogd.protocol.certificate import Certificate, certify, position
 from dialogd.protocol.marks import SUMMARY, contributes, crux, experiment, outside_fences, prose, same_text
-from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, whose
+from dialogd.protocol.model import SYSTEM, USER, Condition, Entry, Mark, turn_number, whose
 from dialogd.protocol.money import total
 from dialogd.protocol.review import Finding, Score
 from dialogd.protocol.rules import CONTRIBUTIONS, REVIEW
@@ -232,12 +232,6 @@ def turns_of(dialog: Dialog, agent: str = "") -> Iterator[Entry]:
 def has_spoken(dialog: Dialog) -> bool:
     """True once any agent has: before that there is nothing to plan from."""
     return any(True for _ in turns_of(dialog))
-
-
-def turn_of(entry_id: str) -> int:
-    """The number of the turn that an entry is, or stands after; 0 before any."""
-    head = entry_id.partition(".")[0]
-    return int(head) if head.isdigit() else 0
 
 
 def listed(names: Sequence[str]) -> str:
@@ -476,7 +470,7 @@ class Plan:
             signers=tuple(Signed(s.agent, s.turn, s.reservation) for s in c.signers),
             by=entry.by if entry else "",
             stands_in=c.stands_in,
-            is_earlier=turn_of(c.decided_in) <= self.dialog.state.base,
+            is_earlier=turn_number(c.decided_in) <= self.dialog.state.base,
             is_rejected=again is not None and again.rejection is not None,
         )
 
@@ -500,7 +494,7 @@ class Plan:
         return tuple(map(self._decision, self.dialog.state.table.decisions))
 
     def _decision(self, decision: Decision) -> PlanDecision:
-        proposal, turn = self._by_ref.get(decision.ref), turn_of(decision.entry)
+        proposal, turn = self._by_ref.get(decision.ref), turn_number(decision.entry)
         now = as_of_now(self._opened, decision.entry, decision.outcome, decision.reason)
         return PlanDecision(
             ref=decision.ref,
@@ -512,7 +506,7 @@ class Plan:
             reason=now.reason,
             turn=turn,
             votes=tuple(self._votes(decision.ref, turn)),
-            rejected_in=turn_of(now.rejected_in),
+            rejected_in=turn_number(now.rejected_in),
             superseded=now.superseded,
         )
 
@@ -543,7 +537,7 @@ class Plan:
         ]
         if agreed is not None:
             what = _make_named(agreed.ref, agreed.text) if agreed.ref else f"what stands in turn {agreed.stands_in}"
-            found.append(Statement("APPROVED", agreed.by, turn_of(agreed.decided_in), what))
+            found.append(Statement("APPROVED", agreed.by, turn_number(agreed.decided_in), what))
         return tuple(found)
 
     # -- who is who, and how it ended, or stands, for somebody who has not read it --------------------------------
@@ -716,7 +710,7 @@ class Plan:
         turns, refs = referred(entry)
         if named := tuple(dict.fromkeys((*([mark.ref] if mark.ref else []), *refs))):
             return named
-        before = [(turn_of(p.entry), p.ref) for p in self.dialog.state.table.proposals if p.by != entry.by]
+        before = [(turn_number(p.entry), p.ref) for p in self.dialog.state.table.proposals if p.by != entry.by]
         before = [(turn, ref) for turn, ref in before if turn < entry.number]
         return tuple(ref for turn, ref in before if turn in turns) or tuple(ref for _, ref in before[-1:])
 
@@ -742,7 +736,7 @@ class Plan:
             found += self._against(ref)
         if agreed is not None and not agreed.ref:  # a judge chose a position: the last ones of the others
             last = {p.by: p for p in self.dialog.state.table.proposals if p.by != agreed.by and not p.sha}
-            found += (Statement("OTHER_SIDE", p.by, turn_of(p.entry), f"{p.ref}: {p.text}") for p in last.values())
+            found += (Statement("OTHER_SIDE", p.by, turn_number(p.entry), f"{p.ref}: {p.text}") for p in last.values())
         if self._approved_refs:
             turns = ((entry, mark) for entry in turns_of(self.dialog) for mark in entry.all("RESERVATION"))
             reserved = {entry.by: Statement("RESERVATION", entry.by, entry.number, mark.value) for entry, mark in turns}
@@ -849,7 +843,7 @@ class Plan:
         """What the marks leave open, most pressing first."""
         asked = self.dialog.state.questions.open
         return (
-            *(Statement("QUESTION_FOR_USER", q.asker or "a daemon", turn_of(q.entry), q.said) for q in asked),
+            *(Statement("QUESTION_FOR_USER", q.asker or "a daemon", turn_number(q.entry), q.said) for q in asked),
             *(() if self._now else self.crux),
             *self._unanswered(),
             *self._undecided(),
@@ -883,7 +877,7 @@ class Plan:
             is_gone = (position is not None and position.stance == "conceded") or (p.sha and p.ref != newest)
             if not (is_gone or p.ref in done or same_text(p.text).casefold() in texts):
                 text = f"{p.ref}: {p.text}" if not p.sha else f"the text {p.ref}"
-                yield Statement("PROPOSAL", p.by, turn_of(p.entry), text)
+                yield Statement("PROPOSAL", p.by, turn_number(p.entry), text)
 
     @property
     def steps(self) -> tuple[NextStep, ...]:
@@ -1089,7 +1083,7 @@ class Plan:
             verdict=f"{verdict}, {counts['approve']} for and {counts['reject']} against",
             outcome=f"{decision.made}: {decision.evidence}",
             same=verdict == decision.made,
-            first=cost(entry for entry in self.dialog.entries if turn_of(entry.id) <= until),
+            first=cost(entry for entry in self.dialog.entries if turn_number(entry.id) <= until),
             remark=f"{listed(changed)} changed the vote" if changed else UNCHANGED,
         )
 
