@@ -33,6 +33,20 @@ PATIENCE = 60.0  # seconds
 HERE = os.pathsep.join([str(Path(sys.executable).parent), PATH])
 
 
+def in_terminal(world: World) -> dict[str, str]:
+    """The variables of any terminal in that world."""
+    return {
+        "HOME": str(world.home),
+        "PATH": HERE,
+        "TERM": "xterm-256color",
+        "LANG": "C.UTF-8",
+        "DIALOGD_STATE_DIR": str(world.state),
+        "DIALOGD_FILE": str(world.home / "dialog.md"),
+        "DIALOGD_PORT": "0",
+        "DIALOGD_PLAN": "0",
+    }
+
+
 def claude_environment(world: World, url: str, **more: str) -> dict[str, str]:
     """The variables of a terminal in which Claude Code was set up."""
     config = Path(more["CLAUDE_CONFIG_DIR"]) if "CLAUDE_CONFIG_DIR" in more else world.home
@@ -44,16 +58,9 @@ def claude_environment(world: World, url: str, **more: str) -> dict[str, str]:
     }
     (config / ".claude.json").write_text(json.dumps(known))
     return {
-        "HOME": str(world.home),
-        "PATH": HERE,
+        **in_terminal(world),
         "ANTHROPIC_BASE_URL": url,
         "ANTHROPIC_API_KEY": KEY,
-        "TERM": "xterm-256color",
-        "LANG": "C.UTF-8",
-        "DIALOGD_STATE_DIR": str(world.state),
-        "DIALOGD_FILE": str(world.home / "dialog.md"),
-        "DIALOGD_PORT": "0",
-        "DIALOGD_PLAN": "0",
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
         **more,
@@ -96,16 +103,9 @@ def codex_environment(world: World, url: str, model: str = "gpt-x") -> dict[str,
     )
     (world.home / ".profile").write_text(f'export PATH="{HERE}"\n')
     environment = {
-        "HOME": str(world.home),
-        "PATH": HERE,
+        **in_terminal(world),
         "OPENAI_API_KEY": KEY,
-        "TERM": "xterm-256color",
-        "LANG": "C.UTF-8",
         "SHELL": "/bin/bash",
-        "DIALOGD_STATE_DIR": str(world.state),
-        "DIALOGD_FILE": str(world.home / "dialog.md"),
-        "DIALOGD_PORT": "0",
-        "DIALOGD_PLAN": "0",
     }
     own = {name: value for name, value in environment.items() if name.startswith(("DIALOGD_", "HOME"))}
     with (home / "config.toml").open("a") as out:
@@ -419,16 +419,9 @@ def opencode_environment(world: World, url: str, **more: str) -> dict[str, str]:
         (world.home / name).write_text(f'export PATH="{HERE}"\n')
     config = {"provider": {"standin": provider}, "model": "standin/m", "permission": permission}
     return {
-        "HOME": str(world.home),
-        "PATH": HERE,
-        "TERM": "xterm-256color",
-        "LANG": "C.UTF-8",
+        **in_terminal(world),
         "OPENCODE_CONFIG_CONTENT": json.dumps(config),
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
-        "DIALOGD_STATE_DIR": str(world.state),
-        "DIALOGD_FILE": str(world.home / "dialog.md"),
-        "DIALOGD_PORT": "0",
-        "DIALOGD_PLAN": "0",
         **more,
     }
 
