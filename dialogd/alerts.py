@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from dialogd.agent.clock import local
-from dialogd.backends.child import Child
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
 from dialogd.backends.tools import PendingCall
@@ -35,6 +34,7 @@ from dialogd.protocol.model import SYSTEM, USER, Entry
 from dialogd.protocol.state import Dialog, Question
 from dialogd.protocol.text import redact
 from dialogd.protocol.units import Zone
+from dialogd.store.child import Child
 
 if TYPE_CHECKING:
     import httpx2

@@ -12,23 +12,25 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from dialogd import person
 from dialogd.agent.events import Hub
 from dialogd.agent.peers import Peers
 from dialogd.agent.reporting import Reporter
-from dialogd.agent.turn import STORAGE_WAIT, Behavior, Speaker, Turn
+from dialogd.agent.turn import STORAGE_WAIT, Behavior, Speaker, Turn, aside
 from dialogd.backends import Backend
 from dialogd.config import new_command
 from dialogd.errors import BackendError, DialogdError, StorageError
-from dialogd.protocol.decide import Action, Clock, Reply, Wait, Write, decide, patience
+from dialogd.protocol.decide import Action, Clock, Reply, Wait, Work, Write, decide, patience
 from dialogd.protocol.model import ANY, USER, Condition
 from dialogd.protocol.order import is_open
 from dialogd.protocol.signals import Signal, signals
 from dialogd.protocol.state import Debt, Dialog
 from dialogd.store.journal import DROPPED, Lost, still_lost
 from dialogd.store.logfile import Addition, LogFile
+
+T = TypeVar("T")
 
 _TORN = (Condition.DAMAGED, Condition.UNFINISHED)
 
@@ -80,7 +82,7 @@ class Agent(Speaker):
             self._reporter.action(self.action, self.dialog)
             async with self._settled:
                 self._settled.notify_all()
-            if not isinstance(self.action, Reply | Write):
+            if not isinstance(self.action, Reply | Write | Work):
                 seconds = self.action.seconds if isinstance(self.action, Wait) else None
                 await self._woken(self.behavior.poll if seconds is None else min(seconds, self.behavior.poll))
 
@@ -97,6 +99,8 @@ class Agent(Speaker):
         match action:
             case Reply(debt) if dialog is not None:
                 return await self._reply(dialog, debt)
+            case Work() if dialog is not None:
+                return await self._work(dialog, action, clock)
             case Write(None):
                 await self.on_disk(self.file.newline)
             case Write():
@@ -141,7 +145,33 @@ class Agent(Speaker):
             return await self.step()  # it was a digest: decide anew, and go on
         return Reply(debt)
 
-    async def _while_open(self, debt: Debt, answer: Coroutine[Any, Any, str]) -> str | None:
+    async def _work(self, dialog: Dialog, work: Work, clock: Clock) -> Action:
+        """Do what a build asks this daemon for, and append the note that says what came of it."""
+        rules = dialog.header.rules.build
+        if rules is None or (why := self.builder.refuses(rules)):
+            return Wait("build", why if rules is not None else "there is no build")
+        self.hub.agent(self.me, "executing", turn=dialog.state.number, reason=f"{work.due.value[0]} {work.task.id}")
+        try:
+            note = await self._while_open(work.debt, self.builder.work(dialog, work, aside))
+        except StorageError as error:
+            return Wait("storage", f"{error}; {error.fix}", STORAGE_WAIT)
+        finally:
+            self.hub.agent(self.me, "idle")
+        if note is None:
+            return work
+
+        def make(now: Dialog) -> Addition | None:
+            again = decide(now, self.me, clock)
+            is_same = isinstance(again, Work) and (again.debt.key, again.due, again.task) == key
+            return Addition(note(now)) if is_same else None
+
+        key = (work.debt.key, work.due, work.task)
+        written = await self.append(make)
+        if written is not None:
+            await self._wrote(written)
+        return work
+
+    async def _while_open(self, debt: Debt, answer: Coroutine[Any, Any, T]) -> T | None:
         """The answer of a call; None when the debt was closed meanwhile, which ends the call."""
         task = asyncio.ensure_future(answer)
         task.add_done_callback(lambda _: self.wakes.set())

@@ -129,6 +129,8 @@ def _behavior(settings: Settings, choice: auto.Choice, variables: Mapping[str, s
         reads_files=kind_of(choice.backend).project != "nothing",
         servers=settings.tools if choice.backend.partition(":")[0] in WITH_TOOLS else (),
         tool_calls=settings.tool_calls,
+        repo=settings.repo,
+        gate=settings.gate,
     )
 
 

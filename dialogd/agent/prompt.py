@@ -9,6 +9,7 @@ from itertools import takewhile
 
 from dialogd.agent import brief
 from dialogd.backends.parts import Part, Prompt, fenced, tokens_of
+from dialogd.protocol import build
 from dialogd.protocol.admit import Matter, Permits, question
 from dialogd.protocol.board import rejected
 from dialogd.protocol.certificate import certify, where
@@ -203,7 +204,7 @@ class _Now:
             return "\n\n".join(("# Your turn", self._length(), *self._judging()))
         lines = ["# Your turn", f"{self._length()} {self._task()}", *self._where(), *self._refused()]
         lines += [*self._not_answered(), *self._rejected(), *self._to_sign(), *self._to_vote(), *self._to_decide()]
-        lines += [*self._to_attack(), *self._ruled_out(), *self._blocking(), *self._closing()]
+        lines += [*self._to_build(), *self._to_attack(), *self._ruled_out(), *self._blocking(), *self._closing()]
         lines += [f"Noticed: {signal.text}." for signal in signals(self.dialog) if self._concerns(signal)]
         lines += [f"Written by you, not sent, because the dialog had moved on:\n\n{fenced(draft)}" for draft in drafts]
         return "\n\n".join(lines)
@@ -323,6 +324,35 @@ class _Now:
         if self.rules.guidelines:
             yield f"Go by this: {self.rules.guidelines}"
 
+    def _to_build(self) -> Iterator[str]:
+        """What a build asks this agent for now."""
+        if self.rules.build is None:
+            return
+        what, task = build.due(self.rules.build, self.state.tasks)
+        if self.me != (self.rules.build.lead if what is build.Due.WORK else self.rules.build.moderator):
+            return
+        yield {
+            build.Due.PLAN: "Plan now: one `[TASK_PROPOSED: …]` for each task, small enough to be reviewed in one go.",
+            build.Due.CONFIRM: "The person has not confirmed the plan. Propose it anew where they ask for another one.",
+            build.Due.WORK: "Carry out this task now, in your folder, and say what you did.",
+            build.Due.REVIEW: "Review this submission now: findings, points, decision.",
+            build.Due.IMPROVE: "All tasks are done. Name the one improvement that is worth most, or `[PASS]`.",
+            build.Due.SUMMARY: "Nothing is left to do. Sum up what was built, what was left out, and what is untested.",
+        }.get(what, "Answer what was said last.")
+        if task is None or what not in (build.Due.WORK, build.Due.REVIEW):
+            return
+        lines = [f"{task.id}: {task.description}", *(f"- must be true: {one}" for one in task.criteria)]
+        yield _quoted(f"The task, iteration {task.iteration} of {self.rules.build.iterations}:", *lines)
+        if what is build.Due.REVIEW:
+            tested = "It is untested: no gate was run" if task.gate == "untested" else f"Its gate said: {task.gate}"
+            yield f"You decide on {task.ref}: `[DECIDE: {task.ref} approve | reason]`, or `reject`. {tested}."
+        elif task.why:
+            yield _quoted("Why it is to be done again:", task.why)
+        open_ = [one for one in findings(self.dialog) if not one.resolved_in]
+        if open_:
+            rows = (f"{one.number}, {one.severity}, {one.file or 'no file'} {one.line}: {one.issue}" for one in open_)
+            yield _quoted("Findings that are open:", *rows)
+
     def _to_attack(self) -> Iterator[str]:
         """The red-team turn: argue against what was agreed at once."""
         found = re.search(r"P\d+", self.table.red_team)
@@ -439,18 +469,22 @@ class Prompts:
         self._struck: frozenset[int] = frozenset()
         self._question: list[Part] = []
         self._window = Window()
-        self._last: tuple[Dialog, Participant, tuple[str, ...], Prompt] | None = None
+        self._last: tuple[Dialog, Participant, tuple[str, ...], str, Prompt] | None = None
 
-    def turn(self, dialog: Dialog, agent: Participant, drafts: Sequence[str] = ()) -> Prompt:
-        """Everything `agent` needs for the turn it owes. `drafts` are its replies that were never sent."""
-        if (last := self._last) and last[0] is dialog and last[1:3] == (agent, tuple(drafts)):
-            return last[3]
+    def turn(self, dialog: Dialog, agent: Participant, drafts: Sequence[str] = (), material: str = "") -> Prompt:
+        """Everything `agent` needs for the turn it owes.
+
+        `drafts` are its replies that were never sent, `material` what git says of the work that the turn is about.
+        """
+        if (last := self._last) and last[0] is dialog and last[1:4] == (agent, tuple(drafts), material):
+            return last[4]
         fixed, gone, kept = self._pieces(dialog, agent)
         gap = [self._safe(left_out(dialog, agent.id, gone))] if gone else []
-        now = redact(_Now(dialog, agent.id).said(drafts), self.secrets)[0]
+        said = _Now(dialog, agent.id).said(drafts)
+        now = redact(f"{material}\n\n{said}" if material else said, self.secrets)[0]
         texts = tuple(map(self._safe, _to_decide_on(dialog, agent.id)))
         prompt = Prompt(self._system, (*fixed, *gap, *kept), now, texts)
-        self._last = dialog, agent, tuple(drafts), prompt
+        self._last = dialog, agent, tuple(drafts), material, prompt
         return prompt
 
     def digest(self, dialog: Dialog, agent: Participant) -> tuple[Prompt, tuple[Part, ...]] | None:

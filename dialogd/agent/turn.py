@@ -10,9 +10,11 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from dialogd.agent import prompt
+from dialogd.agent.builder import NO_MATERIAL, Builder, Material
 from dialogd.agent.call import Call, beginning
 from dialogd.agent.clock import Seen, duration, here, wall
 from dialogd.agent.costs import Bill, at_stake, forecast, from_record, is_priced, reading, usual_cap
@@ -23,11 +25,12 @@ from dialogd.backends import Backend, Delivery, Request
 from dialogd.backends.parts import Prompt
 from dialogd.backends.tools import Called, Desk, Toolbox
 from dialogd.config import ToolServer
-from dialogd.errors import BackendError, DialogdError
+from dialogd.errors import BackendError, DialogdError, StorageError
 from dialogd.protocol import compose, verdict
 from dialogd.protocol.admit import Admission, Matter, admit, question
+from dialogd.protocol.build import Due, Submission, due, submitted
 from dialogd.protocol.decide import Clock, Wait
-from dialogd.protocol.model import Condition, Entry, Participant
+from dialogd.protocol.model import Condition, Entry, Mark, Participant
 from dialogd.protocol.money import Estimate, allowance, reached
 from dialogd.protocol.order import is_apart, is_open, is_sealed_round
 from dialogd.protocol.seal import seal, sealed_text
@@ -75,7 +78,8 @@ class Behavior:
     `title` is the family's name in headings where the header names nobody. `notes` is what its project says to agents.
     `secrets` are taken out of whatever it says or is told. `budget` (US dollars) and `tokens` cap what it may use in
     one dialog; with `is_capped` the usual limits do where nobody and no header set one. `reads_files`: its tools can.
-    The tools of `servers` are offered to it, and it may make `tool_calls` calls in one turn.
+    The tools of `servers` are offered to it, and it may make `tool_calls` calls in one turn. `repo` is the repository
+    of a build, and `gate` the command that tests it.
     """
 
     name: str = ""
@@ -93,6 +97,8 @@ class Behavior:
     reads_files: bool = False
     servers: tuple[ToolServer, ...] = ()
     tool_calls: int = 10
+    repo: Path | None = None
+    gate: str = ""
 
 
 # -- What an agent has for all its turns ------------------------------------------------------------------------------
@@ -123,6 +129,7 @@ class Speaker:
         self.has_kept = True
         self.disk = DiskThread()
         self.desk = Desk(me, hub.publish)
+        self.builder = Builder(me, behavior.repo, behavior.gate, file.path, file.journals.folder.parents[1])
 
     async def on_disk(self, work: Callable[[], T]) -> T:
         """Run a blocking piece of work in the one thread that touches the disk."""
@@ -134,7 +141,9 @@ class Speaker:
         named = found.name if found.is_named else f"{self.behavior.title} {self.me}"
         return replace(found, name=self.behavior.name or named, role=self.behavior.role or found.role)
 
-    def request(self, dialog: Dialog, debt: Debt, drafts: Sequence[str] = ()) -> Request:
+    def request(
+        self, dialog: Dialog, debt: Debt, drafts: Sequence[str] = (), material: Material = NO_MATERIAL
+    ) -> Request:
         """The turn that pays the debt, as the backend is asked for it; its prompt is made when somebody looks."""
         me = self.participant(dialog)
         allowed = allowance(dialog.state, self.me, self.cap(dialog))
@@ -145,12 +154,13 @@ class Speaker:
             me,
             dialog.state.number + 1,
             self.file.path,
-            cache(lambda: self.prompts.turn(dialog, me, drafts)),
+            cache(lambda: self.prompts.turn(dialog, me, drafts, material.text)),
             re=debt.re,
             chain=debt.chain,
             allowance=None if allowed.usd is None else max(allowed.usd - owed.usd, 0.0),
             tokens=None if allowed.tokens is None else max(allowed.tokens - owed.tokens, 0),
             reads=reading(self.backend, dialog, self.me)[1] if is_limited else 0,
+            workspace=material.workspace,
         )
 
     async def toolbox(self, dialog: Dialog, debt: Debt) -> Toolbox | None:
@@ -187,8 +197,11 @@ class Speaker:
 
     @property
     def is_working(self) -> bool:
-        """True while a reply is being written; where somebody else writes it, from when they have fetched the turn."""
-        return self.call is not None and getattr(self.backend, "is_opened", True)
+        """True while a reply is being written, or a build's work is done.
+
+        Where somebody else writes it, from when they have fetched the turn.
+        """
+        return self.builder.is_busy or (self.call is not None and getattr(self.backend, "is_opened", True))
 
     async def keep_draft(self, received: Received, why: str) -> None:
         """Keep a reply that can't be appended any more, and show it to this agent with its next turn."""
@@ -324,6 +337,9 @@ class Turn:
         self._redacted = 0
         self._tools: Toolbox | None = None
         self._knocks = 0
+        self._material = NO_MATERIAL
+        self._submission: Submission | None = None
+        self._is_submitted = False
 
     @classmethod
     async def begin(cls, of: Speaker, dialog: Dialog, debt: Debt, while_open: WhileOpen, last: Turn | None) -> Turn:
@@ -356,6 +372,8 @@ class Turn:
             return Wait("storage", f"{of.file.suspect}; check the disk, then restart this daemon", STORAGE_WAIT)
         try:
             early = await self._get(dialog) if self.error is None else None
+            if early is None and self.error is None and dialog.header.rules.build is not None:
+                await self._submit(dialog)
             return early if early is not None else await self._append()
         except BackendError as error:
             of.tally.failed(error.kind)
@@ -390,6 +408,25 @@ class Turn:
             return await self._confirm(dialog, self.received, self._admission.asked)
         return None
 
+    async def _submit(self, dialog: Dialog) -> None:
+        """Commit what this turn of a build's lead left in its worktree; the reply is kept before that.
+
+        Raises `BackendError`: without its commit the turn submits nothing.
+        """
+        of, received = self.of, self.received
+        if self._is_submitted or received is None or not of.builder.submits(dialog):
+            return
+        if self._is_new:
+            await of.on_disk(lambda: of.journal.reply(received))
+            self._is_new = False
+        try:
+            self._submission = await aside(lambda: of.builder.submit(dialog, self.debt))
+        except StorageError:
+            raise
+        except DialogdError as error:
+            raise BackendError(f"its work could not be committed: {error}", fix=error.fix, kind="workspace") from error
+        self._is_submitted = True
+
     async def _admit(self, dialog: Dialog, text: str) -> Admission:
         """Read a reply, and rule on what of it may count."""
 
@@ -422,7 +459,9 @@ class Turn:
                 if call.bill.calls and not of.affords(dialog, self.debt, call):
                     return PASSED
             self._tools = await of.toolbox(dialog, self.debt)
-            request = replace(of.request(dialog, self.debt, self._drafts), tools=self._tools)
+            if dialog.header.rules.build is not None:
+                self._material = await self._look_at_the_work(dialog)
+            request = replace(of.request(dialog, self.debt, self._drafts, self._material), tools=self._tools)
             text = await self._in_time(call, request)
             said = beginning(call.text, of.secrets) if text is None else text
             text = None if text is None else await self._whole(call, request, text)
@@ -438,6 +477,13 @@ class Turn:
             await of.on_disk(lambda: of.journal.record("sent", durable=False))
             self._drafts = ()
         return None
+
+    async def _look_at_the_work(self, dialog: Dialog) -> Material:
+        """What git says for this turn of a build. Raises `BackendError`."""
+        try:
+            return await aside(lambda: self.of.builder.material(dialog))
+        except DialogdError as error:
+            raise BackendError(f"the work cannot be looked at: {error}", fix=error.fix, kind="workspace") from error
 
     def _taken(self, call: Call, dialog: Dialog, text: str) -> Received:
         """The reply as the journal keeps it."""
@@ -662,6 +708,7 @@ class Turn:
             self.debt,
             answer=received.answer,
             calls=received.calls,
+            done=self._done(now),
             attributes=(
                 ("at", wall()),
                 ("ms", str(received.ms)),
@@ -678,6 +725,16 @@ class Turn:
             note = compose.sealed_note(of.participant(now), self.debt, sha, wall(), could_read=of.behavior.reads_files)
             return Addition(note)
         return Addition(written.draft, written.attachment, written.overflow)
+
+    def _done(self, now: Dialog) -> tuple[Mark, ...]:
+        """The records of what this turn submitted."""
+        rules, made = now.header.rules.build, self._submission
+        if rules is None or made is None:
+            return ()
+        what, task = due(rules, now.state.tasks)
+        if what is not Due.WORK or task is None:
+            return ()
+        return submitted(task, made, now.state.table.next_ref, task.iteration)
 
     async def _settle(self, dialog: Dialog) -> Entry | None:
         """The turn as which the reply stands in the file already; without one it is kept as a draft."""

@@ -93,6 +93,20 @@ WITH_TOOLS = frozenset({"anthropic", "openai", "gpt", "grok", "ollama"})  # they
 
 
 @dataclass(frozen=True, slots=True)
+class Workspace:
+    """A worktree in which a coding agent may write, and nowhere else.
+
+    `git_dir` and `common_dir` are where git keeps what belongs to it; those and the `forbidden` paths (the dialog with
+    what lies beside it, the state directory) it must not be able to write.
+    """
+
+    path: Path
+    git_dir: Path
+    common_dir: Path
+    forbidden: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One turn that is asked for. `prompt()` renders, once asked, everything a model needs.
 
@@ -101,7 +115,7 @@ class Request:
     `chain` name the entry that opened the debt. `allowance` is what this turn may cost in US dollars and `tokens` how
     many tokens it may use, None without a budget. `reads` are the tokens that its recent calls have read. `until` is
     when the turn times out (monotonic). `tools` are what the model may call, for a backend in `WITH_TOOLS`; None where
-    there are none.
+    there are none. `workspace` is where a turn of a build does its work; None where nothing may be written.
     """
 
     dialog: Dialog
@@ -118,6 +132,7 @@ class Request:
     reads: int = 0
     until: float = math.inf
     tools: Toolbox | None = None
+    workspace: Workspace | None = None
 
 
 @dataclass(frozen=True, slots=True)

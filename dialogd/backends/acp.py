@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dialogd.backends import CODING, Found, Options, Request, Tool, Usage
-from dialogd.backends.child import Child, not_started
 from dialogd.backends.coding_agent import counts, ended, failed, table
 from dialogd.backends.command import INSTALL, Command, last_line, split_command
 from dialogd.backends.parts import tokens_of
@@ -24,6 +23,7 @@ from dialogd.backends.session import Checkpoint, checkpoint, plan
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line
+from dialogd.store.child import Child, not_started
 
 if TYPE_CHECKING:
     from acp.client.connection import ClientSideConnection

@@ -24,7 +24,6 @@ from typing import Any, ClassVar, Self
 
 from dialogd.backends import Found, Options, Request, Tool, Usage
 from dialogd.backends.canary import Proof, Run, Sandbox, prove
-from dialogd.backends.child import Child, not_started
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.keys import bare
 from dialogd.backends.parts import Prompt, tokens_of
@@ -34,6 +33,7 @@ from dialogd.backends.session import Continuation, Sessions, checkpoint, plan, s
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.model import digest
 from dialogd.protocol.text import one_line, redact
+from dialogd.store.child import Child, not_started
 from dialogd.store.disk import read_json, write_json
 from dialogd.store.leftovers import note_made
 

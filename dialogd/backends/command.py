@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 
 from dialogd.backends import Found, Options, Request, Tool, Usage
-from dialogd.backends.child import STDERR_TAIL, Child, not_started
 from dialogd.backends.prices import Price, parse_price
 from dialogd.errors import BackendError, BadInput
 from dialogd.protocol.text import redact
+from dialogd.store.child import STDERR_TAIL, Child, not_started
 
 OUTPUT_CAP = 4 * 1024 * 1024  # bytes
 ERROR_LINE = 200  # characters of stderr's last line that an error quotes
@@ -102,7 +102,8 @@ class Command:
         }
         prompt = request.prompt().text.encode("utf-8", "replace")
         try:
-            return Child([program, *self._words[1:]], prompt, environment, self._project)
+            folder = request.workspace.path if request.workspace is not None else self._project
+            return Child([program, *self._words[1:]], prompt, environment, folder)
         except OSError as error:
             raise not_started(error, program) from error
 

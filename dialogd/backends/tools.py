@@ -20,7 +20,6 @@ from dataclasses import dataclass, field, replace
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from dialogd.backends.child import Child
 from dialogd.backends.command import clean_environment, last_line
 from dialogd.backends.parts import Prompt, fenced
 from dialogd.config import ToolServer
@@ -29,6 +28,7 @@ from dialogd.protocol.model import Participant
 from dialogd.protocol.state import Dialog
 from dialogd.protocol.text import clean, one_line, redact
 from dialogd.protocol.units import in_words
+from dialogd.store.child import Child
 
 if TYPE_CHECKING:
     from mcp import Client

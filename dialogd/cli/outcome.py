@@ -484,6 +484,7 @@ METHODS = {
     "mutual": "everybody signed",
     "vote": "by vote",
     "moderator": "by the moderator",
+    "review": "by its review",
     "decide": "by an agent that may decide",
     "judge": "by the judge",
     "person": "by the person",

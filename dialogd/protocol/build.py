@@ -20,6 +20,7 @@ PROPOSED, CONFIRMED, ASSIGNED, SUBMITTED, STUCK, ERROR = (
     "proposed", "confirmed", "assigned", "submitted", "stuck", "error",
 )  # fmt: skip
 APPROVED, MERGED, DROPPED = "approved", "merged", "dropped"
+UNDECIDED = "the reviewer did not decide, twice"
 DONE = frozenset({APPROVED, MERGED, DROPPED})
 GREEN = frozenset({"passed", "untested"})  # what the gate may have said of a tree that is approved
 RAN = frozenset({"passed", "failed", "timeout", "untested"})  # the gate's results; "asked" and "run" come before them
@@ -62,6 +63,8 @@ class Task:
     gate       what the gate said of that tree, "" before; `log` is the hash of its output
     author     who submitted it; `reviewer` whose word approved it: an agent's id, or USER
     carried    the commits `base..commit` that are to be carried to another base; "" for none
+    was        its state before an error, and before a review that did not decide
+    undecided  reviews of the submission that did not decide
     asks       for an improvement: category, priority, impact and files
     entries    the ids of the entries in which it was proposed, submitted last and reviewed last
     """
@@ -85,6 +88,8 @@ class Task:
     author: str = ""
     reviewer: str = ""
     carried: str = ""
+    was: str = ""
+    undecided: int = 0
     asks: Mapping[str, str] = field(default_factory=dict)
     entries: tuple[str, str, str] = ("", "", "")
 
@@ -285,7 +290,9 @@ def folded(build: Build, tasks: Tasks, said: Said, *, is_unattended: bool) -> Ta
 
 def _planned(build: Build, tasks: Tasks, said: Said) -> Tasks:
     """After a turn of the moderator: the tasks that it proposes, in place of those that nobody has confirmed."""
-    before = due(build, tasks)[0]
+    before, reviewed = due(build, tasks)
+    if before is Due.REVIEW and reviewed is not None and said.mark("QUESTION_FOR_USER") is None:
+        tasks = tasks.with_(reviewed, undecided=reviewed.undecided + 1)  # what it decides follows among its marks
     new = [mark for mark in said.written if mark.name in ("TASK_PROPOSED", "IMPROVEMENT")]
     if said.is_struck:
         return replace(tasks, top=tasks.top + len(new))
@@ -337,7 +344,8 @@ def _task(tasks: Tasks, said: Said, mark: Mark) -> Tasks:
         case "approved":
             return tasks.with_(task, state=APPROVED, score=_score(mark), why="", entries=(*task.entries[:2], said.id))
         case "stuck" | "error" | "dropped":
-            return tasks.with_(task, state=state, why=rest, score=_score(mark) or task.score)
+            was = task.state if state == ERROR or rest == UNDECIDED else ""
+            return tasks.with_(task, state=state, why=rest, was=was, score=_score(mark) or task.score)
     return tasks
 
 
@@ -362,6 +370,7 @@ def _submitted(tasks: Tasks, task: Task, said: Said, mark: Mark) -> Tasks:
         gate="",
         log="",
         carried="",
+        undecided=0,
         author=task.author if is_carried else said.by,
         entries=(task.entries[0], said.id, task.entries[2]),
     )
@@ -401,7 +410,8 @@ def _by_hand(tasks: Tasks, mark: Mark, state: str) -> Tasks:
                 hours=_hours(hours) or task.hours,
             )
         elif state == "retry" and is_held:
-            tasks = tasks.with_(task, state=ASSIGNED if task.branch else CONFIRMED, iteration=min(task.iteration, 1))
+            again = {"state": task.was} if task.was else {"state": ASSIGNED, "iteration": 1, "gate": ""}
+            tasks = tasks.with_(task, was="", undecided=0, **again)
         elif state == "accepted" and task.state == STUCK:
             tasks = replace(tasks.with_(task, state=APPROVED, reviewer=USER), base=task.commit)
         elif state == "merged" and task.state == APPROVED:
@@ -458,6 +468,11 @@ def records(build: Build, task: Task, marks: Sequence[Mark], why: Sequence[str],
     if is_unattended:
         return [Mark("TASK", f"{task.id} | dropped | {said} | not approved in {times} | {reason}")]
     return [Mark("TASK", f"{task.id} | stuck | {said} | after {times} | {reason}")]
+
+
+def undecided(task: Task) -> list[Mark]:
+    """The record of a second review in succession that does not decide: the person is asked."""
+    return [Mark("TASK", f"{task.id} | stuck | {UNDECIDED}")] if task.undecided else []
 
 
 def approval(task: Task, score: int | None) -> Mark:

@@ -87,7 +87,7 @@ def stands(entry: Entry, ref: str, method: str) -> bool:
     if method == "vote":
         return True  # its turn was found by its vote
     said = entry.written
-    if method in ("moderator", "decide"):
+    if method in ("moderator", "decide", "review"):
         made = [choice for mark in said if mark.name == "DECIDE" and (choice := marks.decision(mark))]
         return any((choice.ref, choice.choice) == (ref, "approve") for choice in made)
     if method == "judge":
@@ -265,7 +265,8 @@ def _drawn_up(dialog: Dialog, index: int, core: _Core) -> Certificate:
 # -- What was changed since something was agreed, in words ------------------------------------------------------------
 
 DIFF_LINES = 12
-_SAID = {"vote": "approved", "moderator": "decided", "decide": "decided", "judge": "judged", "person": "agreed"}
+_SAID = {"vote": "approved", "moderator": "decided", "decide": "decided", "judge": "judged", "person": "agreed",
+         "review": "approved"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

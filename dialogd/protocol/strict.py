@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dialogd.protocol import questions
+from dialogd.protocol import build, questions
 from dialogd.protocol.admit import Permits
+from dialogd.protocol.build import Due, GateResult, Submission, due
 from dialogd.protocol.certificate import recorded, where
 from dialogd.protocol.compose import (
     closing_note,
@@ -450,10 +451,17 @@ class _Judge:
                 yield self._fault(f"`{self._short(refusal.mark)}` in {self.name} may not count: {refusal.why}")
             return
         body = own_words(self.entry.body)
-        steps = [concluded(self.before, self.entry.by, reply, (), body) for reply in replies]
+        steps = [concluded(self.before, self.entry.by, reply, (), body, self._done()) for reply in replies]
         if not any(self._is_like(step) for step in steps):
             alike = [step for step in steps if step.turn == self.entry.turn]
             yield self._fault(self._differs((alike or steps)[0]), len(self.raw.split(b"\n")) - 2)
+
+    def _done(self) -> tuple[Mark, ...]:
+        """The records of a submission: what git said is not in the file, so they are taken as they stand."""
+        rules = self.before.header.rules.build
+        if rules is None or self.entry.by != rules.lead or due(rules, self.before.state.tasks)[0] is not Due.WORK:
+            return ()
+        return tuple(mark for mark in self.entry.marks if mark.name == "TASK" or _is_submission(mark))
 
     def _replies(self) -> Iterator[Lifted]:
         """What the agent may have said: the marks that its daemon writes too are its own, or are not."""
@@ -461,6 +469,8 @@ class _Judge:
         body = own_words(entry.body)
         for mark in entry.marks:
             row = MARKS.get(mark.name)
+            if mark in self._done():
+                continue
             if mark.name in _EITHER:
                 either.append(mark)
             elif row is None or (Who.AGENT in row.who and mark.name != "CONSENSUS_REACHED"):
@@ -535,6 +545,25 @@ class _Judge:
             yield limit_note(before, Mark("MAX_TURNS_REACHED"), at) if end.name != "MAX_TURNS_REACHED" else None
         if before.header.is_unattended:
             yield going_on(before, at)
+        yield from self._of_a_build()
+
+    def _of_a_build(self) -> Iterator[Draft]:
+        """The notes that the lead's daemon may write here; what git and the gate said stands in no file."""
+        before, at, rules = self.before, self.entry.at, self.before.header.rules.build
+        what, task = due(rules, before.state.tasks) if rules is not None else (None, None)
+        if rules is None or task is None:
+            return
+        table, made = before.state.table, Submission("", "", "", "")
+        if what is Due.ASSIGN:
+            if task.carried:
+                yield build.carried_note(task, made, table.next_ref, at)
+            yield build.assigned_note(task, "", "", at)
+        if what is Due.GATE:
+            findings = self.entry.all("FINDING")
+            yield build.gate_note(rules, task, GateResult("", task.tree), findings, at)
+            yield build.ask_gate_note(rules, task, "", at)
+        if what in (Due.ASSIGN, Due.GATE):
+            yield build.error_note(task, "", "", at, is_unattended=before.header.is_unattended)
 
     def _has_cause(self, end: Mark) -> bool:
         """True where the dialog has the limit that this outcome names, and for what no file shows: an own cap."""
@@ -559,6 +588,11 @@ class _Judge:
             has, should = (f"`TURN: {', '.join(named)}`" if named else "no `TURN:` line" for named in (turn, wanted))
             return f"{self.name} has {has}, and by the rules it has {should}"
         return f"{self.name} does not follow from the dialog: nothing calls for it"
+
+
+def _is_submission(mark: Mark) -> bool:
+    """True for the proposal of a task's submission."""
+    return mark.name == "PROPOSAL" and mark.value.startswith("task-")
 
 
 def _counted(marks: Iterable[Mark]) -> Counter[str]:

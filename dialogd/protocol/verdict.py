@@ -515,6 +515,8 @@ def _reviewed(dialog: Dialog, rules: Build, me: str, after: State, marks: Sequen
     choices = [choice for mark in marks if mark.name == "DECIDE" and (choice := decision(mark)) is not None]
     choice = next((one for one in choices if task is not None and one.ref == task.ref), None)
     if task is None or choice is None:
+        asks = any(mark.name == QUESTION for mark in marks)
+        yield from build.undecided(task) if task is not None and not asks else ()
         return
     blocking = [number for number, _ in after.table.blocking]
     why = build.objections(rules, task, marks, blocking, approves=choice.choice == APPROVE)

@@ -25,7 +25,7 @@ from dialogd.store.registry import Running, registered
 if TYPE_CHECKING:
     import psutil
 
-LEASH = (Path(__file__).parents[1] / "backends" / "leash.py").resolve()
+LEASH = Path(__file__).with_name("leash.py").resolve()
 PREFIX = "dialogd-"  # of temporary folders
 RUNS = "run-*"  # temporary folders of an agent's runs, in its own folder of the state directory
 MADE = "made-sessions.jsonl"  # in an agent's own folder

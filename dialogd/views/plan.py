@@ -330,6 +330,7 @@ METHODS = {
     "mutual": "everybody signed the same text",
     "vote": "by vote",
     "moderator": "by the moderator",
+    "review": "by its review",
     "decide": "by an agent that may decide",
     "judge": "by the judge",
     "person": "by the person's word",

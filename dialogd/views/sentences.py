@@ -129,7 +129,13 @@ def _decision(mark: Mark, _who: str, _name: Name) -> str:
     return _with(f"{about} was {outcome}{f' ({_HOW.get(how, how)})' if how else ''}", "; ".join(filter(None, why)))
 
 
-_HOW = {"mutual": "everybody signed", "vote": "by vote", "judge": "by the judge", "moderator": "by the moderator"}
+_HOW = {
+    "mutual": "everybody signed",
+    "vote": "by vote",
+    "judge": "by the judge",
+    "moderator": "by the moderator",
+    "review": "after its review",
+}
 
 
 def _limit(mark: Mark, who: str, name: Name) -> str:

@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 from dialogd.backends import Backend, Options, Request, load_backend
-from dialogd.backends.child import STDERR_TAIL
 from dialogd.backends.command import Command, clean_environment, last_line
 from dialogd.backends.parts import Part, Prompt
 from dialogd.errors import BackendError, BadInput
+from dialogd.store.child import STDERR_TAIL
 from tests.support.backend_contract import BackendContract, answer, until
 from tests.support.cases import cases
 

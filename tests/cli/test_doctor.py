@@ -20,9 +20,9 @@ import psutil
 import pytest
 
 from dialogd.backends import BACKENDS
-from dialogd.backends.child import LEASH as TRUE_LEASH
 from dialogd.backends.service import Limiter, holds
 from dialogd.cli.launch import free_ports
+from dialogd.store.child import LEASH as TRUE_LEASH
 from dialogd.store.folders import StateDir
 from dialogd.store.leftovers import LEASH, LEASH_SECONDS, OLD, Leftover, find_leftovers, note_made, reap
 from dialogd.store.registry import Registry

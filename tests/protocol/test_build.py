@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dialogd.protocol.build import APPROVED, DROPPED, MERGED, Due, due
 from dialogd.protocol.model import USER
+from dialogd.protocol.strict import faults
 from tests.support.cases import cases
 from tests.support.room import Room, opening, waits
 
@@ -87,6 +88,16 @@ def test_tasks_wait_for_the_person_and_then_go_in_order_of_their_dependencies() 
     assert build.dialog.state.outcome is not None
     assert build.dialog.state.outcome.name == "DECIDED"
     assert f"[APPROVED: task-001 | tree {first.tree} | gate {'f' * 64} | score 86]" in build.text
+
+
+def test_the_file_of_a_build_keeps_the_rules_by_which_it_is_checked() -> None:
+    """Every entry follows from those before it; a record that somebody adds does not."""
+    build = room(no("P1"), yes("P2"), yes("P3"), "Both.\n")
+    build.gates = ["passed", "asked", "passed"]
+    confirm(build)
+    confirm(build, f"[GATE: 001 | run | tree {build.dialog.state.tasks.all[0].tree}]")
+    assert build.dialog.state.outcome is not None
+    assert list(map(str, faults(build.paper.data))) == []
 
 
 def test_what_is_not_approved_is_done_again_and_after_the_third_time_the_person_decides() -> None:
@@ -185,6 +196,18 @@ def test_a_review_that_does_not_decide_is_asked() -> None:
     confirm(build)
     assert any("[DECIDE: P1 approve]" in asked and "[DECIDE: P1 reject]" in asked for _, asked in build.asked)
     assert "[TASK: 001 | changes |" in build.text
+
+
+def test_a_reviewer_that_never_decides_costs_two_turns() -> None:
+    """Then the person is asked, who has it reviewed once more."""
+    build = room("Hm.\n\n" + GOOD, "Hm again.\n\n" + GOOD)
+    build.confirms["M"] = ["I cannot say.", "I cannot say."]
+    confirm(build)
+    assert is_due(build) is Due.STUCK
+    build.scripts["M"] = [yes("P1")]
+    confirm(build, "[TASK: 001 | retry]")
+    assert states(build)[0] == APPROVED
+    assert build.made == 2
 
 
 def test_the_person_changes_and_drops_tasks() -> None:

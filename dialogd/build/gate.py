@@ -1,0 +1,160 @@
+"""Run the person's gate (`make test`) over a tree that an agent wrote, and say how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shutil
+import stat
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from dialogd.build.sandbox import INSTALL, confined, homes, missing
+from dialogd.errors import BadInput, DialogdError, NotInstalled, StorageError
+from dialogd.store.child import Child
+from dialogd.store.disk import fix, why, write_over
+
+HEAD = 3 * 1024 * 1024  # bytes of output that a log keeps from its beginning
+TAIL = 1024 * 1024  # and from its end
+TOLD = 4000  # bytes of the end that are told
+SHELL = "/bin/sh"
+
+_ESCAPE_SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+_KEPT = ("PATH", "LANG", "TZ", "USER", "LOGNAME")  # of the environment, and LC_*
+
+
+@dataclass(frozen=True, slots=True)
+class Gated:
+    """How the gate ended. `code` is its exit code (128 + n after signal n), None where its time was over.
+
+    `seconds` it took; `tail` is the end of what it said, without colours; `log_sha` hashes the log, byte for byte.
+    """
+
+    state: Literal["passed", "failed", "timeout"]
+    code: int | None
+    seconds: float
+    tail: str
+    log_sha: str
+
+
+async def run(
+    command: str,
+    export: Path,
+    limit: float,
+    log: Path,
+    *,
+    hidden: Sequence[Path] = (),
+    visible: Sequence[Path] = (),
+    as_person: bool = False,
+) -> Gated:
+    """Run `command` by the shell in `export`, a folder of its own with the tree's files, and remove that folder.
+
+    In the sandbox: `export` can be written, the home is empty, so are the shared temporary folders and `hidden` ones
+    (dialog, state directory), there is no network; `visible` folders of the home can be read. After `limit` seconds
+    it is ended with all that it started. `log` gets its output, at most `HEAD` + `TAIL` bytes.
+    `as_person` runs it without a sandbox, with the person's rights: only with their word for this very tree.
+    Raises `NotInstalled` where there is no sandbox, and `StorageError` when the log cannot be written.
+    """
+    output, began, is_over = _Output(), time.monotonic(), False
+    try:
+        if not command.strip() or "\0" in command:
+            raise BadInput("the gate has no command to run", fix="name one: --gate 'make test'")
+        words = [SHELL, "-c", f"exec 2>&1\n{command}"]
+        if not as_person:
+            if lacking := missing():
+                raise NotInstalled(f"the gate has no sandbox: {lacking}", fix=INSTALL)
+            covered = [*homes(), *hidden]
+            words = confined(words, cwd=export, writable=[export], read_only=visible, hidden=covered, network=False)
+        child = _start(words, export, as_person=as_person)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit):
+                    while chunk := await child.read():
+                        output.add(chunk)
+                    is_over = True
+        finally:
+            code = await child.end()
+        if child.errno is not None or (child.stderr.startswith(b"bwrap:") and not as_person):
+            said = child.stderr.decode("utf-8", "replace").strip() or os.strerror(child.errno or 0)
+            raise NotInstalled(f"the gate could not be started: {said[:200]}", fix=INSTALL)
+        data = output.kept()
+        await asyncio.to_thread(_write, data, log)
+    finally:
+        await asyncio.to_thread(remove, export)
+    state: Literal["passed", "failed", "timeout"] = "timeout" if not is_over else "failed" if code else "passed"
+    return Gated(state, code if is_over else None, time.monotonic() - began, _told(data), sha256(data).hexdigest())
+
+
+def remove(folder: Path) -> None:
+    """Remove a folder that a program has filled, also where it took its own rights away; follows no links."""
+    with suppress(OSError):
+        folder.chmod(0o700)
+    for path, names, _ in os.walk(folder):
+        for inner in (Path(path, name) for name in names):
+            with suppress(OSError):
+                if stat.S_ISDIR(inner.lstat().st_mode):
+                    inner.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Output:
+    """What was said: its beginning, its end, and how much between them is left out."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._rest: deque[bytes] = deque()
+        self._held = self._dropped = 0
+
+    def add(self, chunk: bytes) -> None:
+        room = HEAD - len(self._head)
+        self._head += chunk[:room]
+        if rest := chunk[room:]:
+            self._rest.append(rest)
+            self._held += len(rest)
+        while self._held - len(self._rest[0] if self._rest else b"") >= TAIL:
+            first = self._rest.popleft()
+            self._held -= len(first)
+            self._dropped += len(first)
+
+    def kept(self) -> bytes:
+        """The log: all of it, or both ends with a line between them."""
+        rest = b"".join(self._rest)
+        left_out = self._dropped + max(len(rest) - TAIL, 0)
+        if not left_out:
+            return bytes(self._head) + rest
+        return bytes(self._head) + f"\n[{left_out:,} bytes are left out here]\n".encode() + rest[-TAIL:]
+
+
+def _start(words: Sequence[str], export: Path, *, as_person: bool) -> Child:
+    environment = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("LC_")}
+    home = os.environ.get("HOME") or next(map(str, homes()), "/")
+    environment |= {"HOME": home, "SHELL": SHELL, "TERM": "dumb", "CI": "true"}
+    environment |= {} if as_person else {"TMPDIR": "/tmp"}
+    try:
+        return Child(words, b"", environment, export)
+    except OSError as error:
+        raise DialogdError(
+            f"the gate could not be started: {why(error)}", fix="look at the limits of this machine (`ulimit -a`)"
+        ) from error
+
+
+def _write(data: bytes, log: Path) -> None:
+    try:
+        write_over(data, log)
+    except OSError as error:
+        raise StorageError(f"the gate's log {log} cannot be written: {why(error)}", fix=fix(error)) from error
+
+
+def _told(data: bytes) -> str:
+    """The end of the output, in whole lines where there are some."""
+    end = data[-TOLD:]
+    if len(data) > TOLD and b"\n" in end[:-1]:
+        end = end.partition(b"\n")[2]
+    return _ESCAPE_SEQUENCE.sub("", end.decode("utf-8", "replace")).replace("\r\n", "\n").strip("\n")

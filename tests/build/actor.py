@@ -1,0 +1,85 @@
+"""A scripted agent of a build, as the `command` backend runs it: what it does follows from its prompt and a script.
+
+    python actor.py SCRIPT.json LOG
+
+The script, by task and iteration: for the lead files to write (null deletes one) or `run`, a shell command; for the
+moderator `yes`, `no` or a whole reply. What it was asked for is noted in the log, a line for each call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+SCORE = "[SCORE: code quality 20 | test coverage 18 | security 18 | documentation 8 | acceptance criteria 22]"
+
+
+def main() -> None:
+    """Answer one prompt."""
+    script, asked = json.loads(Path(sys.argv[1]).read_text()), sys.stdin.read()
+    now = asked[asked.rindex("# Your turn") :] if "# Your turn" in asked else asked
+    task = re.search(r"(\d{3}): ", now)
+    attempt = re.search(r"iteration (\d+) of", now)
+    ref = re.search(r"You decide on (P\d+)", now)
+    step = f"{task[1]}.{attempt[1]}" if task and attempt else ""
+    is_question = bool(os.environ.get("DIALOGD_QUESTION"))
+    kind = (
+        "question"
+        if is_question
+        else "review"
+        if ref
+        else "work"
+        if "Carry out this task" in now
+        else "plan"
+        if "Plan now" in now
+        else "else"
+    )
+    with Path(sys.argv[2]).open("a") as log:
+        log.write(json.dumps({"kind": kind, "step": step, "prompt": asked}) + "\n")
+    if is_question:
+        forms = re.findall(r"\[DECIDE: P\d+ approve\]", asked)
+        print(forms[0] if forms else "[PASS]")
+    elif kind == "work":
+        print(_work(script.get(step, {})))
+    elif ref is not None:
+        print(_review(script.get(f"review {step}", "yes"), ref[1]))
+    elif kind == "plan":
+        print(script["plan"])
+    elif "Name the one improvement" in now:
+        print(script.get("improvement", "Nothing more.\n\n[PASS]"))
+    elif "Sum up what was built" in now:
+        print(script.get("summary", "It is built."))
+    else:
+        print("I see.")
+
+
+def _work(step: dict[str, object]) -> str:
+    for name, text in step.items():
+        path = Path(name)
+        if name == "run":
+            done = subprocess.run(["/bin/sh", "-c", str(text)], capture_output=True, text=True, check=False)
+            print(f"I ran it: {done.returncode} {done.stdout} {done.stderr}"[:2000].replace("\n", " "))
+        elif name == "say":
+            print(text)
+        elif text is None:
+            path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(str(text))
+    return "Done as asked."
+
+
+def _review(said: str, ref: str) -> str:
+    if said == "yes":
+        return f"{SCORE}\n[DECIDE: {ref} approve]"
+    if said == "no":
+        return f"{SCORE.replace('20', '5', 1)}\n[DECIDE: {ref} reject | not yet]"
+    return said.replace("REF", ref)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""A build with real daemons, real git and scripted agents: see `actor.py` for what they may be told to do."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from dialogd.protocol.build import Due, Task, due
+from tests.support.pair import Pair
+
+ACTOR = Path(__file__).with_name("actor.py")
+GATE = "python3 -m unittest -q"
+PLAN = """[TASK_PROPOSED: read ages | negative ages are refused; there is a test | none | 1 h]
+[TASK_PROPOSED: print ages | uses what task 1 reads | after 1 | 1 h]"""
+READ = {
+    "ages.py": "def read(text):\n    age = int(text)\n    if age < 0:\n        raise ValueError(age)\n    return age\n",
+    "test_ages.py": "import unittest\n\nimport ages\n\n\nclass Ages(unittest.TestCase):\n"
+    "    def test_read(self):\n        self.assertEqual(ages.read('3'), 3)\n",
+}
+PRINT = {"show.py": "import ages\n\n\ndef show(text):\n    print(ages.read(text))\n"}
+USUAL = {"plan": PLAN, "001.1": READ, "002.1": PRINT}
+
+
+def git(repo: Path, *words: str) -> str:
+    """What git says."""
+    identity = ("-c", "user.name=Person", "-c", "user.email=person@example.org")
+    return subprocess.run(
+        ["git", "-C", str(repo), *identity, *words], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def repository(folder: Path) -> Path:
+    """A repository with one commit on `main`."""
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q", "-b", "main")
+    (folder / "README.md").write_text("Ages.\n")
+    git(folder, "add", "-A")
+    git(folder, "commit", "-q", "-m", "Begin")
+    return folder
+
+
+class Site(Pair):
+    """A repository, a moderator M and a lead L at one build."""
+
+    def __init__(
+        self,
+        folder: Path,
+        script: Mapping[str, Any] = USUAL,
+        *,
+        gate: str = GATE,
+        rules: Sequence[str] = ("cycles = 0",),
+        person: str = "",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self.repo = repository(folder / "repo")
+        self.script, self.log = folder / "script.json", folder / "calls.jsonl"
+        self.script.write_text(json.dumps(script))
+        self.gate, self.rules, self.person = gate, rules, person
+        command = shlex.join([sys.executable, str(ACTOR), str(self.script), str(self.log)])
+        own = ["--repo", str(self.repo)]
+        flags = {"M": own, "L": [*own, "--gate", gate] if gate else own}
+        (folder / "talk").mkdir()
+        super().__init__(folder, "ML", command=command, flags=flags, environment=environment)
+        self.file = folder / "talk" / "dialog.md"
+
+    def open(self, *agents: str) -> None:
+        """Write the dialog, start the daemons, and let it go."""
+        base = git(self.repo, "rev-parse", "HEAD")
+        lines = [
+            *([f'person = "{self.person}"'] if self.person else []),
+            "[build]",
+            'moderator = "M"',
+            'lead = "L"',
+            f"repo = {json.dumps(str(self.repo))}",
+            'branch = "main"',
+            f'base = "{base}"',
+            f"gate = {json.dumps(self.gate)}",
+            *self.rules,
+            "[roles.M]",
+            'role = "moderator"',
+            'permissions = ["READ_ALL", "POST", "CRITIQUE", "MODERATE", "DECIDE"]',
+            "[roles.L]",
+            'role = "tech lead"',
+            'permissions = ["READ_ALL", "POST"]',
+        ]
+        self.begin("Read and print ages.", setup="\n".join(lines), max_turns=60)
+        self.start("".join(agents))
+        self.notify()
+
+    # -- what has come of it --------------------------------------------------------------------------------------
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """All tasks as the file tells of them."""
+        dialog = self.dialog()
+        return dialog.state.tasks.all if dialog is not None else ()
+
+    @property
+    def due(self) -> Due | None:
+        """What is due; None without a dialog."""
+        dialog = self.dialog()
+        rules = dialog.header.rules.build if dialog is not None else None
+        return due(rules, dialog.state.tasks)[0] if dialog is not None and rules is not None else None
+
+    @property
+    def calls(self) -> list[str]:
+        """What the agents were asked for, in order: `plan`, `work 001.1`, `review 001.1` …"""
+        rows = map(json.loads, self.log.read_text().splitlines()) if self.log.exists() else ()
+        return [f"{row['kind']} {row['step']}".strip() for row in rows if row["kind"] != "question"]
+
+    def prompts(self, what: str) -> list[str]:
+        """The prompts of the calls of that name."""
+        rows = map(json.loads, self.log.read_text().splitlines())
+        return [row["prompt"] for row in rows if f"{row['kind']} {row['step']}".strip() == what]
+
+    @property
+    def text(self) -> str:
+        """The file."""
+        return self.file.read_text(encoding="utf-8")
+
+    # -- the person -----------------------------------------------------------------------------------------------
+
+    def types(self, line: str) -> None:
+        """The person types a line at the end of the file."""
+        with self.file.open("a", encoding="utf-8") as file:
+            file.write(f"\n{line}\n")
+
+    def until_due(self, what: Due) -> None:
+        """Wait until that is due."""
+        self.until(lambda: self.due is what, f"{what} to be due")
+
+    def confirm(self) -> None:
+        """Wait for the plan, and confirm all of it."""
+        self.until_due(Due.CONFIRM)
+        self.types("[TASK: all | confirmed]")
+
+    def until_end(self) -> None:
+        """Wait for the end."""
+        self.until(lambda: self.outcome, "the end", seconds=90)

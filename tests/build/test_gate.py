@@ -1,0 +1,232 @@
+"""The gate: the person's command over a tree that an agent wrote."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import time
+from hashlib import sha256
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dialogd.build.gate import HEAD, TAIL, Gated, remove, run
+from dialogd.build.sandbox import missing
+from dialogd.errors import BadInput, NotInstalled, StorageError
+from tests.support.cases import cases
+
+NEEDS = pytest.mark.skipif(bool(missing()), reason=missing() or "it is here")
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """The files of a tree, in a folder of their own."""
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    (folder / "Makefile").write_text("test:\n\t@echo tested\n")
+    return folder
+
+
+async def gate(command: str, tree: Path, limit: float = 60.0, **more: object) -> tuple[Gated, str]:
+    """How a gate ended, and its whole log."""
+    tree.mkdir(exist_ok=True)
+    log = tree.parent / "log"
+    gated = await run(command, tree, limit, log, **more)  # type: ignore[arg-type]
+    assert gated.log_sha == sha256(log.read_bytes()).hexdigest()
+    assert not tree.exists()
+    return gated, log.read_text(errors="replace")
+
+
+@NEEDS
+class TestConfined:
+    """What an agent wrote runs, and reaches nothing."""
+
+    @cases(
+        "command, state, code",
+        [
+            ("make test 2>/dev/null || cat Makefile", "passed", 0),
+            ("echo said; echo wrong >&2; exit 3", "failed", 3),
+            ("kill -9 $$", "failed", 137),
+            ("false", "failed", 1),
+            ("no-such-program", "failed", 127),
+            ("exec 1>&- 2>&-; exit 4", "failed", 4),
+        ],
+    )
+    async def test_the_exit_code_decides(self, tree: Path, command: str, state: str, code: int) -> None:
+        """Green is 0 and nothing else; both streams are in the log, and no trace of the run is left but that."""
+        tree.mkdir(exist_ok=True)
+        (tree / "Makefile").write_text("test:\n\t@echo tested\n")
+        gated, log = await gate(command, tree)
+        assert (gated.state, gated.code) == (state, code)
+        assert gated.tail == log.strip("\n")
+        if "wrong" in command:
+            assert log == "said\nwrong\n"
+        assert sorted(path.name for path in tree.parent.iterdir()) == ["log"]
+
+    async def test_it_has_neither_home_nor_dialog_nor_network(self, tree: Path, tmp_path: Path) -> None:
+        """The home is empty, as are the folders it is kept from; what it writes anywhere but in the tree is gone."""
+        state, dialog = tmp_path / "state", tmp_path / "dialog.md"
+        state.mkdir()
+        for path in (state / "journal", dialog):
+            path.write_text("SECRET")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            command = (
+                f"cat {dialog} {state}/journal; echo x >> {dialog}; echo x > {state}/journal\n"
+                "echo x > ~/.dialogd-gate-left && echo x > /tmp/dialogd-gate-left && echo wrote\n"
+                "echo x > built && echo built\n"
+                f"{os.path.realpath(sys.executable)} -I -S -c 'import socket; "
+                f'socket.create_connection(("127.0.0.1", {server.getsockname()[1]}))\''
+            )
+            gated, log = await gate(command, tree, hidden=[state, dialog], visible=[Path(sys.base_prefix)])
+        assert gated.state == "failed"
+        assert "Connection refused" in log or "unreachable" in log
+        assert "SECRET" not in log
+        assert log.count("wrote\n") == log.count("built\n") == 1
+        assert dialog.read_text() == (state / "journal").read_text() == "SECRET"
+        assert not Path("/tmp/dialogd-gate-left").exists()
+        assert not (Path.home() / ".dialogd-gate-left").exists()
+
+    async def test_a_folder_of_the_home_can_be_shown(self, tree: Path, tmp_path: Path) -> None:
+        """As where a compiler lies: it can be read and not written."""
+        tools = tmp_path / "home" / "tools"
+        tools.mkdir(parents=True)
+        (tools / "old").write_text("there")
+        command = f"cat {tools}/old; echo x > {tools}/new; ls {tmp_path}/home"
+        _, log = await gate(command, tree, hidden=[tmp_path / "home"], visible=[tools])
+        assert "there" in log
+        assert "Read-only" in log
+        assert sorted(path.name for path in tools.iterdir()) == ["old"]
+
+    async def test_a_secret_of_the_daemon_is_not_in_its_environment(
+        self, tree: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It sees where programs are, its language, and that it runs unattended."""
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+        _, log = await gate("env", tree)
+        assert "sk-secret" not in log
+        assert {line.partition("=")[0] for line in log.split("\n") if line and not line.startswith("LC_")} <= {
+            "PATH", "LANG", "TZ", "USER", "LOGNAME", "HOME", "SHELL", "TERM", "CI", "TMPDIR", "PWD", "SHLVL", "_",
+            "OLDPWD",
+        }  # fmt: skip
+
+    async def test_time_that_is_over_ends_all_of_it(self, tree: Path) -> None:
+        """Also what detached itself and what ignores being asked; what was said until then is kept."""
+        before = set(psutil.Process().children(recursive=True))
+        began = time.monotonic()
+        command = "trap '' TERM; echo begun; setsid sleep 986 & sleep 986; sleep 986"
+        gated, log = await gate(command, tree, limit=1.5)
+        assert (gated.state, gated.code, log) == ("timeout", None, "begun\n")
+        assert time.monotonic() - began < 20
+        assert set(psutil.Process().children(recursive=True)) <= before
+
+    async def test_a_gate_that_is_stopped_leaves_nothing(self, tree: Path) -> None:
+        """Cancelled with its daemon: no process and no tree are left, and no log says anything."""
+        before = set(psutil.Process().children(recursive=True))
+        task = asyncio.create_task(run("touch begun; sleep 985", tree, 60.0, tree.parent / "log"))
+        async with asyncio.timeout(20):
+            while not (tree / "begun").exists():
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert not tree.exists()
+        assert not (tree.parent / "log").exists()
+        assert set(psutil.Process().children(recursive=True)) <= before
+
+    async def test_a_daemon_that_is_killed_takes_the_gate_with_it(self, tree: Path) -> None:
+        """Nothing that an agent wrote runs on behind the back of everybody."""
+        program = (
+            "import asyncio, pathlib, sys\n"
+            "from dialogd.build.gate import run\n"
+            "tree = pathlib.Path(sys.argv[1])\n"
+            "asyncio.run(run('setsid sleep 984 & touch begun; sleep 984', tree, 60.0, tree.parent / 'log'))\n"
+        )
+        daemon = subprocess.Popen([sys.executable, "-c", program, str(tree)], cwd=ROOT)
+        async with asyncio.timeout(30):
+            while not (tree / "begun").exists():
+                await asyncio.sleep(0.01)
+        below = psutil.Process(daemon.pid).children(recursive=True)
+        assert len(below) >= 4
+        daemon.kill()
+        daemon.wait()
+        _, left = psutil.wait_procs(below, timeout=10)
+        assert [process for process in left if process.status() != psutil.STATUS_ZOMBIE] == []
+
+    async def test_a_flood_is_cut_in_its_middle(self, tree: Path) -> None:
+        """The log keeps both ends of what was said and says how much is left out; the end is told without colours."""
+        many = HEAD + 3 * TAIL
+        command = (
+            f"echo first; head -c {many} /dev/zero | tr '\\0' x; printf '\\n\\033[31mFAILED\\033[0m tests/a.py\\n'"
+        )
+        gated, log = await gate(command, tree)
+        assert len(log) < HEAD + TAIL + 100
+        assert log.startswith("first\nxxx")
+        assert f"\n[{many + 6 + 27 - HEAD - TAIL:,} bytes are left out here]\n" in log
+        assert gated.tail.split("\n") == ["FAILED tests/a.py"]
+        short, _ = await gate("printf 'a\\033]0;title\\007b\\r\\n\\377'", tree)
+        assert short.tail == "ab\n\ufffd"
+
+    async def test_a_log_that_cannot_be_written_is_an_error(self, tree: Path, tmp_path: Path) -> None:
+        """The result of a gate whose log is nowhere does not count; the tree goes all the same."""
+        with pytest.raises(StorageError, match="log"):
+            await run("true", tree, 60.0, tmp_path / "none" / "log")
+        assert not tree.exists()
+
+
+async def test_as_the_person_it_runs_without_a_sandbox(tree: Path, tmp_path: Path) -> None:
+    """With their word only: it sees what they see, and is ended with all it started like any other."""
+    (tmp_path / "mine").write_text("mine")
+    gated, log = await gate(
+        f"cat {tmp_path}/mine; echo more > {tmp_path}/made; setsid sleep 983 & pwd", tree, as_person=True
+    )
+    assert (gated.state, gated.code) == ("passed", 0)
+    assert log == f"mine{tree}\n"
+    assert (tmp_path / "made").exists()
+    assert not [process for process in psutil.process_iter(["cmdline"]) if process.info["cmdline"] == ["sleep", "983"]]
+
+
+async def test_without_a_command_nothing_runs(tree: Path) -> None:
+    """An empty gate is none; the error says how to name one."""
+    with pytest.raises(BadInput) as caught:
+        await run(" ", tree, 60.0, tree.parent / "log")
+    assert "--gate" in caught.value.fix
+
+
+async def test_without_a_sandbox_nothing_runs(tree: Path) -> None:
+    """Nobody is asked, so nothing is run; the error names what is missing and how it comes here."""
+    program = (
+        "import asyncio, pathlib, sys\n"
+        "from dialogd.build.gate import run\n"
+        "from dialogd.errors import NotInstalled\n"
+        "tree = pathlib.Path(sys.argv[1])\n"
+        "try:\n"
+        "    asyncio.run(run('touch ../ran', tree, 60.0, tree.parent / 'log'))\n"
+        "except NotInstalled as error:\n"
+        "    print(error, error.fix)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tree)], env={"PATH": "/nowhere"}, capture_output=True, text=True, cwd=ROOT,
+        check=True,
+    )  # fmt: skip
+    assert "the gate has no sandbox: bubblewrap (`bwrap`) is not on PATH install bubblewrap" in done.stdout
+    assert not (tree.parent / "ran").exists()
+    assert NotInstalled.exit_code == 1
+
+
+def test_a_tree_that_took_its_rights_away_can_be_removed(tmp_path: Path) -> None:
+    """Folders without rights go too; what links lead to stays as it is."""
+    tree, other = tmp_path / "tree", tmp_path / "other"
+    (tree / "a" / "b").mkdir(parents=True)
+    other.mkdir(mode=0o500)
+    (tree / "a" / "b" / "file").write_text("x")
+    (tree / "a" / "link").symlink_to(other)
+    for path in (tree / "a" / "b", tree / "a", tree):
+        path.chmod(0)
+    remove(tree)
+    assert not tree.exists()
+    assert other.stat().st_mode & 0o777 == 0o500
