@@ -65,9 +65,9 @@ def confined(
     """The words that run `command` in a sandbox; its environment is that of whoever runs them.
 
     The whole system is there to be read. `writable` paths, which must exist, can be written; `hidden` folders are
-    empty and keep nothing, hidden files cannot be opened; of rules for a path and one above it the deeper counts, of two for
-    the same path the stricter. /tmp, /dev, /proc, processes and, without `network`, the network are its own, and
-    /run, where sockets lie, is not there. It ends with whoever started it, and has no terminal.
+    empty and keep nothing, hidden files cannot be opened. Of rules for a path and one above it the deeper counts, of
+    two for the same path the stricter. /tmp, /dev, /proc, processes and, without `network`, the network are its own,
+    and /run, where sockets lie, is empty. It ends with whoever started it, and has no terminal.
     """
     rules: dict[Path, str] = {}
     shared = {Path("/tmp"), Path("/var/tmp"), Path(tempfile.gettempdir()), _RUNNING}
