@@ -310,7 +310,7 @@ class TestNothingIsLeft:
 
     def test_a_polite_command_can_clean_up(self, tmp_path: Path) -> None:
         """SIGTERM comes first, and what it asks for gets done: here the leash waits longer, for the machine is busy."""
-        patient = "import sys; from dialogd.backends import leash; leash.GRACE = 30; "
+        patient = "import sys; from dialogd.store import leash; leash.GRACE = 30; "
         patient += "sys.exit(leash.Leash(int(sys.argv[1]), sys.argv[2:]).run())"
         polite = f"trap ': > {tmp_path}/cleaned; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
         ours, theirs = socket.socketpair()

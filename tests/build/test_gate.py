@@ -166,7 +166,7 @@ class TestConfined:
         gated, log = await gate(command, tree)
         assert len(log) < HEAD + TAIL + 100
         assert log.startswith("first\nxxx")
-        assert f"\n[{many + 6 + 27 - HEAD - TAIL:,} bytes are left out here]\n" in log
+        assert f"\n[{many + 6 + 28 - HEAD - TAIL:,} bytes are left out here]\n" in log
         assert gated.tail.split("\n") == ["FAILED tests/a.py"]
         short, _ = await gate("printf 'a\\033]0;title\\007b\\r\\n\\377'", tree)
         assert short.tail == "ab\n\ufffd"
